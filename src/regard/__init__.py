@@ -1,0 +1,1 @@
+"""Attention for PyTorch that people can build with, trust and see."""

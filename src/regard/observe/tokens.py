@@ -1,0 +1,84 @@
+"""Tokens as people read them: the text each piece stands for, which pieces are special, which form one word."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Token", "Word", "find_word", "words_of"]
+
+
+@dataclass(frozen=True)
+class Token:
+    """One position of a sequence, as it is shown.
+
+    `text` is what the piece stands for in the input, without white space around it ("ly", not "##ly" or "▁ly"); a
+    piece that holds only some bytes of a character shows that character with a superscript number ("貓¹", "貓²").
+    `special` marks pieces that stand for no text ([CLS], </s>, padding). Pieces with the same `word` number are parts
+    of one word; special tokens have none. `space` tells whether white space comes before the piece.
+    """
+
+    text: str
+    special: bool = False
+    word: int | None = None
+    space: bool = False
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word and the positions of its pieces."""
+
+    text: str
+    pieces: tuple[int, ...]
+    special: bool = False
+
+
+_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+
+
+def words_of(tokens: Sequence[Token]) -> tuple[Word, ...]:
+    """Merge the pieces of each word; a special token is a word of its own.
+
+    >>> pieces = [Token("[CLS]", special=True), Token("token", word=0), Token("izer", word=0)]
+    >>> [word.text for word in words_of(pieces)]
+    ['[CLS]', 'tokenizer']
+    """
+    groups: list[list[int]] = []
+    for position, token in enumerate(tokens):
+        joins = position > 0 and token.word is not None and token.word == tokens[position - 1].word
+        if joins:
+            groups[-1].append(position)
+        else:
+            groups.append([position])
+    return tuple(Word(_spell(tokens, group), tuple(group), tokens[group[0]].special) for group in groups)
+
+
+def _spell(tokens: Sequence[Token], group: Sequence[int]) -> str:
+    """The text of one word; the byte pieces 貓¹ 貓² 貓³ of a character spell it once."""
+    spelled = ""
+    for position in group:
+        text = tokens[position].text
+        whole = text.rstrip(_SUPERSCRIPTS)
+        if whole and whole != text:
+            spelled += whole if text.endswith("¹") and not text.endswith(("¹¹", "²¹", "³¹")) else ""
+        else:
+            spelled += text
+    return spelled or tokens[group[0]].text
+
+
+def find_word(words: Sequence[Word], wanted: str) -> int | None:
+    """Index of the first word that is `wanted`; else of the first that holds it, so that 它 is found in 因为它.
+
+    >>> find_word([Word("The", (0,)), Word("cat", (1,))], "the")
+    0
+    """
+    folded = wanted.strip().casefold()
+    named = [word.text.casefold() for word in words]
+    for index, text in enumerate(named):
+        if text == folded and not words[index].special:
+            return index
+    for index, text in enumerate(named):
+        if text == folded:
+            return index
+    for index, text in enumerate(named):
+        if folded and folded in text and not words[index].special:
+            return index
+    return None
