@@ -47,22 +47,22 @@ class Layer:
     @property
     def batch(self) -> int:
         """Number of sequences."""
-        return self.entropy.shape[0]
+        return int(self.entropy.shape[0])
 
     @property
     def heads(self) -> int:
         """Number of query heads."""
-        return self.entropy.shape[1]
+        return int(self.entropy.shape[1])
 
     @property
     def queries(self) -> int:
         """Number of queries (rows)."""
-        return self.entropy.shape[2]
+        return int(self.entropy.shape[2])
 
     @property
     def keys(self) -> int:
         """Number of keys (columns)."""
-        return self.received.shape[2]
+        return int(self.received.shape[2])
 
     @property
     def exact(self) -> npt.NDArray[np.float32] | None:

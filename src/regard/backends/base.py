@@ -1,0 +1,38 @@
+"""What a backend is."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.problem import Problem
+
+__all__ = ["Answer", "Backend"]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a backend computed: the output, and weights and log-sum-exp where the problem wanted them."""
+
+    output: Float[Tensor, "batch heads queries value_dim"]
+    weights: Float[Tensor, "batch heads queries keys"] | None = None
+    lse: Float[Tensor, "batch heads queries"] | None = None
+
+
+class Backend(Protocol):
+    """One way to compute a problem, exact or not at all."""
+
+    name: str
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Say why this backend cannot compute the problem exactly, or None if it can."""
+        ...
+
+    def bytes(self, problem: Problem) -> int:
+        """Bytes that it allocates besides the output."""
+        ...
+
+    def __call__(self, problem: Problem) -> Answer:
+        """Compute a problem that is not refused."""
+        ...

@@ -1,0 +1,92 @@
+"""PyTorch's fused kernel, wherever it computes exactly the problem at hand."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.backends.base import Answer
+from regard.masks import Causal
+from regard.problem import Problem
+from regard.scores import ScaledDot
+from regard.shapes import human_bytes
+
+__all__ = ["Sdpa"]
+
+
+class Sdpa:
+    """`F.scaled_dot_product_attention`: dense, causal, padding, any mask or bias that fits into the budget, GQA."""
+
+    name = "sdpa"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """What the kernel does not return, cannot score, or would need an n × n tensor beyond the budget for."""
+        if problem.wants_weights:
+            return "fused kernels do not return weights"
+        if problem.wants_lse:
+            return "it does not return the log-sum-exp"
+        if not isinstance(problem.score, ScaledDot):
+            return f"it knows the dot product alone, not {type(problem.score).__name__}"
+        if problem.score.softcap is not None:
+            return "it has no softcap"
+        if problem.normalizer.sink is not None:
+            return "it has no sink logit"
+        if self.bytes(problem) > problem.budget:
+            return (
+                f"the mask or bias would be a tensor of {human_bytes(self.bytes(problem))}, more than the budget of "
+                f"{human_bytes(problem.budget)}"
+            )
+        return None
+
+    def bytes(self, problem: Problem) -> int:
+        """The mask or bias as a tensor, where the kernel needs one."""
+        if problem.bias is None and (problem.mask is None or _is_plain_causal(problem)):
+            return 0
+        batch = heads = 1
+        if problem.bias is not None:
+            batch, heads = problem.bias.shape[:2]
+        if problem.mask is not None:
+            sizes = problem.mask.mask.leading
+            batch, heads = max(batch, sizes[0]), max(heads, sizes[1])
+        width = 1 if problem.bias is None else problem.q.element_size()
+        return batch * heads * problem.queries * problem.keys * width
+
+    def __call__(self, problem: Problem) -> Answer:
+        """Hand the problem to the kernel."""
+        q, k, v = problem.q, problem.k, problem.v
+        width, value_width = q.shape[-1], v.shape[-1]
+        if width != value_width:
+            # The fused CPU kernel wants equal widths; zeros change no product and their columns are dropped again.
+            widest = max(width, value_width)
+            q, k, v = (functional.pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in (q, k, v))
+        causal = problem.bias is None and _is_plain_causal(problem)
+        visible = None if causal else problem.visible()
+        blind: Tensor | None = None
+        if visible is not None:
+            # A row that sees nothing would be NaN in some kernels: let it see all and take it out afterwards, so
+            # that its gradient is an exact zero instead of zero times NaN.
+            blind = ~visible.any(-1, keepdim=True)
+            visible = visible | blind
+        attend = visible
+        if problem.bias is not None:
+            attend = problem.bias if visible is None else problem.bias.masked_fill(~visible, -torch.inf)
+        output = functional.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=attend,
+            is_causal=causal,
+            scale=problem.scale,
+            enable_gqa=problem.heads != problem.kv_heads,
+        )
+        output = output[..., :value_width]
+        return Answer(output if blind is None else output.masked_fill(blind, 0.0))
+
+
+def _is_plain_causal(problem: Problem) -> bool:
+    """The kernel's flag aligns the first query with the first key: the same as ours where both are equally many."""
+    bound = problem.mask
+    return (
+        bound is not None
+        and isinstance(bound.mask, Causal)
+        and (bound.queries == bound.keys or bound.mask.align == "start")
+    )

@@ -1,0 +1,164 @@
+"""attention(): the one door to every mechanism."""
+
+from typing import Literal, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard import backends
+from regard.backends import Explanation
+from regard.masks import Mask
+from regard.normalizers import Softmax
+from regard.problem import DENSE_BUDGET, Problem
+from regard.scores import Score
+
+__all__ = ["attention", "explain"]
+
+
+@overload
+def attention(
+    q: Float[Tensor, "*q"],
+    k: Float[Tensor, "*k"],
+    v: Float[Tensor, "*v"],
+    *,
+    score: Score | None = ...,
+    mask: Mask | Tensor | None = ...,
+    bias: Tensor | None = ...,
+    scale: float | None = ...,
+    normalizer: Softmax | None = ...,
+    weights: Literal[False] = ...,
+    return_lse: Literal[False] = ...,
+    backend: str = ...,
+    budget: int = ...,
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Float[Tensor, "*q"],
+    k: Float[Tensor, "*k"],
+    v: Float[Tensor, "*v"],
+    *,
+    score: Score | None = ...,
+    mask: Mask | Tensor | None = ...,
+    bias: Tensor | None = ...,
+    scale: float | None = ...,
+    normalizer: Softmax | None = ...,
+    weights: bool = ...,
+    return_lse: bool = ...,
+    backend: str = ...,
+    budget: int = ...,
+) -> Tensor | tuple[Tensor, ...]: ...
+
+
+def attention(
+    q: Float[Tensor, "*batch queries dim"],
+    k: Float[Tensor, "*batch keys dim"],
+    v: Float[Tensor, "*batch keys value_dim"],
+    *,
+    score: Score | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    normalizer: Softmax | None = None,
+    weights: bool = False,
+    return_lse: bool = False,
+    backend: str = "auto",
+    budget: int = DENSE_BUDGET,
+) -> Tensor | tuple[Tensor, ...]:
+    """Let every query look at the keys and return the weighted sum of their values.
+
+    weights = softmax(cap(scale · score(q, k)) + bias where mask); output = weights · v   (Vaswani et al. 2017)
+
+    Args:
+        q: Queries (n, d), (batch, n, d) or (batch, heads, n, d). They are the last positions of the keys.
+        k: Keys (..., keys, d); their heads may be fewer and then divide those of q (grouped queries).
+        v: Values (..., keys, value_dim).
+        score: How a query and a key fit; scores.ScaledDot() by default.
+        mask: A mask of regard.masks or a boolean tensor (queries, keys) or (batch, heads, queries, keys), True = may
+            see. A query that sees nothing gets output 0, weights 0 and finite gradients.
+        bias: What is added to the scores, after scale and softcap; broadcasts like the boolean tensor.
+        scale: The factor on the scores; 1/√d by default. It always wins over the score's own.
+        normalizer: How scores become weights; normalizers.Softmax() by default.
+        weights: Return the weights too (..., heads, queries, keys), if they fit into the budget.
+        return_lse: Return the log-sum-exp of each row too (..., heads, queries), float32 at least.
+        backend: "auto", or the name of one (see regard.explain and `regard doctor`).
+        budget: Bytes that tensors of queries × keys may take; beyond it the call is refused.
+
+    Returns:
+        The output, of the shape of q with the width of v; with `weights` or `return_lse` a tuple (output, weights, lse)
+        of what was asked for, in this order.
+
+    Raises:
+        InputError: Shapes, types, devices or masks do not fit, or the budget does not suffice.
+
+    >>> import torch
+    >>> q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> out, w = attention(q, q, torch.tensor([[0.0], [1.0]]), weights=True, scale=1.0)
+    >>> w
+    tensor([[0.7311, 0.2689],
+            [0.2689, 0.7311]])
+    >>> out
+    tensor([[0.2689],
+            [0.7311]])
+    """
+    asked = {
+        "score": score,
+        "mask": mask,
+        "bias": bias,
+        "scale": scale,
+        "normalizer": normalizer,
+        "weights": weights,
+        "return_lse": return_lse,
+        "budget": budget,
+    }
+    if torch.overrides.has_torch_function((q, k, v)):
+        # PyTorch's own protocol: regard.watch and tensor subclasses see one call, not what a backend makes of it.
+        seen: Tensor = torch.overrides.handle_torch_function(attention, (q, k, v), q, k, v, backend=backend, **asked)  # type: ignore[arg-type]
+        return seen
+    problem = Problem.of(q, k, v, **asked)  # type: ignore[arg-type]
+    answer = backends.choose(problem, backend)(problem)
+    extras = [answer.weights] * weights + [answer.lse] * return_lse
+    results = [problem.restore(one) for one in (answer.output, *extras) if one is not None]
+    return tuple(results) if extras else results[0]
+
+
+def explain(
+    q: Float[Tensor, "*batch queries dim"],
+    k: Float[Tensor, "*batch keys dim"],
+    v: Float[Tensor, "*batch keys value_dim"],
+    *,
+    backend: str = "auto",
+    score: Score | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    normalizer: Softmax | None = None,
+    weights: bool = False,
+    return_lse: bool = False,
+    budget: int = DENSE_BUDGET,
+) -> Explanation:
+    """Say which backend would run this call, why the others refused, and what it costs; compute nothing.
+
+    >>> import torch
+    >>> x = torch.zeros(1, 1, 256, 64)
+    >>> print(explain(x, x, x, weights=True))
+    reference runs it
+    sdpa refused: fused kernels do not return weights
+    0.0168 GFLOP useful, 256.0 KiB besides the output, 100% of the blocks of 128 × 128 hold a visible pair
+    """
+    problem = Problem.of(
+        q,
+        k,
+        v,
+        score=score,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        normalizer=normalizer,
+        weights=weights,
+        return_lse=return_lse,
+        budget=budget,
+    )
+    return backends.explain(problem, backend)

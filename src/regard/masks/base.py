@@ -1,0 +1,223 @@
+"""What a mask is: a frozen value that answers for single pairs of positions and for whole rectangles of them.
+
+Rectangles are answered by interval arithmetic, so that whoever skips work (backends, observation, FLOP counts) plans
+without evaluating n × n pairs. `& | ~` combine both answers; for rectangles that is three-valued logic, in which
+PARTIAL means "some pairs, perhaps": combining may call an empty or full rectangle PARTIAL, never the reverse.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int, Int8
+from torch import Tensor
+
+__all__ = ["EMPTY", "FULL", "PARTIAL", "And", "BoundMask", "Mask", "Not", "Only", "Or", "Rectangles"]
+
+# Ordered, so that & is the minimum, | the maximum and ~ the mirror image.
+EMPTY, PARTIAL, FULL = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Rectangles:
+    """Arrays of half-open rectangles of positions: queries [top, bottom), keys [left, right); shapes broadcast."""
+
+    top: Int[Tensor, "*rectangles"]
+    bottom: Int[Tensor, "*rectangles"]
+    left: Int[Tensor, "*rectangles"]
+    right: Int[Tensor, "*rectangles"]
+
+    def answer(
+        self, empty: Bool[Tensor, "*rectangles"], full: Bool[Tensor, "*rectangles"]
+    ) -> Int8[Tensor, "1 1 *rectangles"]:
+        """Turn two claims about each rectangle into EMPTY, FULL or PARTIAL."""
+        kinds = torch.full((empty | full).shape, PARTIAL, dtype=torch.int8)
+        kinds = kinds.masked_fill(full, FULL).masked_fill(empty, EMPTY)
+        return kinds[None, None]
+
+
+class Mask:
+    """A mask over positions; True means that the query may see the key.
+
+    Queries are the last positions: query i of `queries` stands at position i + (keys − queries), unless bound
+    otherwise.
+    """
+
+    def __call__(
+        self,
+        batch: Int[Tensor, "*#pairs"],
+        head: Int[Tensor, "*#pairs"],
+        i: Int[Tensor, "*#pairs"],
+        j: Int[Tensor, "*#pairs"],
+    ) -> Bool[Tensor, "*#pairs"]:
+        """Tell for each pair of positions whether query i may see key j; the four arguments broadcast."""
+        raise NotImplementedError  # each mask defines it
+
+    def blocks(self, rectangles: Rectangles) -> Int8[Tensor, "batch heads *rectangles"]:
+        """Tell of each rectangle whether it is EMPTY, FULL or PARTIAL; batch and heads are 1 where all are alike."""
+        raise NotImplementedError  # each mask defines it
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """Batch and heads that the mask is for; 1 where it holds for all."""
+        return 1, 1
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> "Mask":
+        """Replace what depends on where the queries start by a mask over positions alone; check sizes."""
+        return self
+
+    def bind(self, queries: int, keys: int, query_start: int | None = None) -> "BoundMask":
+        """Place `queries` rows and `keys` columns; by default the queries are the last positions."""
+        start = keys - queries if query_start is None else query_start
+        return BoundMask(self.resolve(queries, keys, start), queries, keys, start)
+
+    def __and__(self, other: "Mask") -> "Mask":
+        """See what both let see."""
+        return And(self, other)
+
+    def __or__(self, other: "Mask") -> "Mask":
+        """See what either lets see."""
+        return Or(self, other)
+
+    def __invert__(self) -> "Mask":
+        """See what this one hides."""
+        return Not(self)
+
+
+@dataclass(frozen=True)
+class _Pair(Mask):
+    left: Mask
+    right: Mask
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """The larger of both sides."""
+        one, other = self.left.leading, self.right.leading
+        return max(one[0], other[0]), max(one[1], other[1])
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+        """Resolve both sides."""
+        place = queries, keys, query_start
+        return type(self)(self.left.resolve(*place), self.right.resolve(*place))
+
+
+class And(_Pair):
+    """Both masks at once: `Causal() & Window(512)`."""
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Both see the pair."""
+        return self.left(batch, head, i, j) & self.right(batch, head, i, j)
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """The lesser of both answers."""
+        return torch.minimum(self.left.blocks(rectangles), self.right.blocks(rectangles))
+
+
+class Or(_Pair):
+    """Either mask: `Window(512) | Padding(...)`."""
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """One of both sees the pair."""
+        return self.left(batch, head, i, j) | self.right(batch, head, i, j)
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """The greater of both answers."""
+        return torch.maximum(self.left.blocks(rectangles), self.right.blocks(rectangles))
+
+
+@dataclass(frozen=True)
+class Not(Mask):
+    """What a mask hides."""
+
+    hidden: Mask
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The mask hides the pair."""
+        return ~self.hidden(batch, head, i, j)
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """Full where the mask is empty, and the reverse."""
+        return FULL - self.hidden.blocks(rectangles)
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """Those of what is hidden."""
+        return self.hidden.leading
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+        """Resolve what is hidden."""
+        return Not(self.hidden.resolve(queries, keys, query_start))
+
+
+@dataclass(frozen=True)
+class Only(Mask):
+    """Any rule `f(batch, head, i, j)` on integer tensors that broadcast; what it leaves is found pair by pair.
+
+    >>> import torch
+    >>> even = Only(lambda batch, head, i, j: (i - j) % 2 == 0)
+    >>> even.bind(3, 3).dense()[0, 0].int()
+    tensor([[1, 0, 1],
+            [0, 1, 0],
+            [1, 0, 1]], dtype=torch.int32)
+    """
+
+    rule: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The rule's answer."""
+        return self.rule(batch, head, i, j)
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """PARTIAL everywhere: an unknown rule promises nothing about rectangles."""
+        never = (rectangles.bottom < rectangles.top) & (rectangles.right < rectangles.left)
+        return rectangles.answer(empty=never, full=never)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundMask:
+    """A mask with its place: `queries` rows from position `query_start` on, `keys` columns from position 0 on."""
+
+    mask: Mask
+    queries: int
+    keys: int
+    query_start: int
+
+    def tile(
+        self, rows: slice, columns: slice, *, batch: slice | int = 1, heads: slice | int = 1, device: torch.device
+    ) -> Bool[Tensor, "#batch #heads rows columns"]:
+        """Evaluate the mask for some rows and columns (indices, not positions), broadcast over batch and heads."""
+        i = torch.arange(rows.start, rows.stop, device=device)[None, None, :, None] + self.query_start
+        j = torch.arange(columns.start, columns.stop, device=device)[None, None, None, :]
+        b = _range(batch, device)[:, None, None, None]
+        h = _range(heads, device)[None, :, None, None]
+        visible = self.mask(b, h, i, j)
+        return visible.expand(*visible.shape[:2], i.shape[2], j.shape[3])
+
+    def dense(
+        self, batch: int = 1, heads: int = 1, device: torch.device | None = None
+    ) -> Bool[Tensor, "#batch #heads queries keys"]:
+        """Evaluate the mask for all rows and columns."""
+        device = device or torch.device("cpu")
+        return self.tile(slice(0, self.queries), slice(0, self.keys), batch=batch, heads=heads, device=device)
+
+    def blocks(self, row_edges: Tensor, column_edges: Tensor) -> Int8[Tensor, "batch heads rows columns"]:
+        """Tell of every rectangle between consecutive edges (indices) whether it is EMPTY, PARTIAL or FULL."""
+        top = row_edges[:-1, None] + self.query_start
+        bottom = row_edges[1:, None] + self.query_start
+        return self.mask.blocks(Rectangles(top, bottom, column_edges[None, :-1], column_edges[None, 1:]))
+
+    def share_visible(self, block: int = 128) -> float:
+        """The share of blocks of `block` × `block` that hold a visible pair."""
+        kinds = self.blocks(edges(self.queries, block), edges(self.keys, block))
+        return float((kinds != EMPTY).float().mean())
+
+
+def edges(length: int, block: int) -> Int[Tensor, " edges"]:
+    """Edges 0, block, 2·block, … up to `length`, which is always the last."""
+    return torch.cat([torch.arange(0, length, block), torch.tensor([length])])
+
+
+def _range(which: slice | int, device: torch.device) -> Tensor:
+    if isinstance(which, int):
+        return torch.arange(which, device=device)
+    return torch.arange(which.start, which.stop, device=device)

@@ -1,0 +1,107 @@
+"""Dense: any boolean matrix as a mask."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks.base import EMPTY, FULL, PARTIAL, Mask, Rectangles
+
+__all__ = ["Dense"]
+
+_CELL = 64  # side of the cells in which rectangles are looked up
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Mask):
+    """visible[b, h, i, j]: a boolean tensor (queries, keys) or (batch or 1, heads or 1, queries, keys), True = may see.
+
+    Rows are the queries in order, wherever they stand.
+
+    >>> import torch
+    >>> Dense(torch.tensor([[True, False], [True, True]])).bind(2, 2).dense()[0, 0].int()
+    tensor([[1, 0],
+            [1, 1]], dtype=torch.int32)
+    """
+
+    visible: Bool[Tensor, "..."]
+    query_start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.visible.dtype != torch.bool:
+            raise InputError(
+                f"a mask must be boolean, True = may see, got {self.visible.dtype}: masks.from_zeros_and_ones converts "
+                "zeros and ones; a tensor that is added to the scores is `bias=`"
+            )
+        if self.visible.ndim not in (2, 4):
+            raise InputError(
+                "a boolean mask must be (queries, keys) or (batch, heads, queries, keys), either of which may be 1, "
+                f"got {tuple(self.visible.shape)}: write mask[:, None] for one mask a sequence, mask[None] for one a "
+                "head"
+            )
+
+    @cached_property
+    def _four(self) -> Tensor:
+        return self.visible if self.visible.ndim == 4 else self.visible[None, None]
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The entry of the matrix."""
+        sizes = self._four.shape
+        zero = torch.zeros_like(i)
+        return self._four[
+            batch if sizes[0] > 1 else torch.zeros_like(batch),
+            head if sizes[1] > 1 else torch.zeros_like(head),
+            i - self.query_start if sizes[2] > 1 else zero,
+            j if sizes[3] > 1 else torch.zeros_like(j),
+        ]
+
+    @cached_property
+    def _cells(self) -> tuple[Tensor, Tensor]:
+        """Prefix sums over a coarse grid: how many cells are not empty, and how many are not full."""
+        four = self._four.cpu()
+        rows, columns = four.shape[-2:]
+        pad = (0, -columns % _CELL, 0, -rows % _CELL)
+        grid = (*four.shape[:2], (rows + pad[3]) // _CELL, _CELL, (columns + pad[1]) // _CELL, _CELL)
+        some = torch.nn.functional.pad(four, pad, value=False).view(grid).any(-1).any(-2)
+        every = torch.nn.functional.pad(four, pad, value=True).view(grid).all(-1).all(-2)
+        return _prefix(some), _prefix(~every)
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """Cover each rectangle with cells: EMPTY or FULL if all of them are."""
+        rows, columns = self._four.shape[-2:]
+        top, bottom = (rectangles.top - self.query_start, rectangles.bottom - self.query_start)
+        if rows == 1:
+            top, bottom = torch.zeros_like(top), torch.ones_like(bottom)
+        left, right = rectangles.left, rectangles.right
+        if columns == 1:
+            left, right = torch.zeros_like(left), torch.ones_like(right)
+        cover = top // _CELL, -(-bottom // _CELL), left // _CELL, -(-right // _CELL)
+        some, lacking = (_count(table, *cover) for table in self._cells)
+        kinds = torch.full_like(some, PARTIAL, dtype=torch.int8)
+        return kinds.masked_fill(lacking == 0, FULL).masked_fill(some == 0, EMPTY)
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """Those of the tensor."""
+        return self._four.shape[0], self._four.shape[1]
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+        """Remember where the rows start; check that the matrix fits."""
+        rows, columns = self._four.shape[-2:]
+        if rows not in (1, queries) or columns not in (1, keys):
+            raise InputError(
+                f"the mask must be {queries} queries × {keys} keys (either may be 1), got shape "
+                f"{tuple(self.visible.shape)}"
+            )
+        return replace(self, query_start=query_start)
+
+
+def _prefix(cells: Tensor) -> Tensor:
+    return torch.nn.functional.pad(cells.long().cumsum(-1).cumsum(-2), (1, 0, 1, 0))
+
+
+def _count(table: Tensor, top: Tensor, bottom: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    return table[..., bottom, right] - table[..., top, right] - table[..., bottom, left] + table[..., top, left]

@@ -1,0 +1,46 @@
+"""Softmax over the visible keys, with an optional sink."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+__all__ = ["Softmax"]
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """exp(s_ij) / (Σ_j exp(s_ij) + exp(sink_h)) over the visible keys j.
+
+    `sink` (heads,) is one learned logit a head that takes weight and gives no value, so that rows sum to less than 1
+    (GPT-OSS, 2025); it is not scaled. A row that sees no key has weights 0 and finite gradients.
+
+    >>> import torch
+    >>> scores = torch.tensor([[[[0.0, 0.0, 9.0]]]])
+    >>> Softmax().weights(scores, torch.tensor([True, True, False]))[0]
+    tensor([[[[0.5000, 0.5000, 0.0000]]]])
+    """
+
+    sink: Float[Tensor, " heads"] | None = None
+
+    def weights(
+        self, scores: Float[Tensor, "batch heads queries keys"], visible: Bool[Tensor, "..."] | None
+    ) -> tuple[Float[Tensor, "batch heads queries keys"], Float[Tensor, "batch heads queries"]]:
+        """Weights, and the log-sum-exp of each row (−inf where a row sees nothing and there is no sink)."""
+        if visible is not None:
+            scores = scores.masked_fill(~visible, -torch.inf)
+        # The maximum cancels, so it carries no gradient; where it is −inf nothing is seen and 0 keeps exp finite.
+        peak = scores.detach().amax(-1, keepdim=True)
+        if self.sink is not None:
+            sink = self.sink.to(scores.dtype)[None, :, None, None]
+            peak = torch.maximum(peak, sink.detach())
+        peak = peak.masked_fill(peak == -torch.inf, 0.0)
+        exp = (scores - peak).exp()
+        total = exp.sum(-1, keepdim=True)
+        if self.sink is not None:
+            total = total + (sink - peak).exp()
+        nothing = total == 0
+        weights = exp / total.masked_fill(nothing, 1.0)
+        lse = (peak + total.masked_fill(nothing, 1.0).log()).masked_fill(nothing, -torch.inf)
+        return weights, lse.squeeze(-1)

@@ -1,0 +1,160 @@
+"""A record in one file: safetensors, with everything that is not an array as JSON in its header.
+
+Arrays are memory-mapped on reading, so that opening a large atlas reads only what is looked at. Writing goes to a
+temporary file that replaces the old one at the end: a failed save leaves what was there.
+"""
+
+import contextlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import AtlasError, InputError, MissingExtraError
+from regard.observe.records import Layer, Record
+from regard.observe.tokens import Token
+
+__all__ = ["VERSION", "load_atlas", "save_atlas"]
+
+VERSION = 1
+_ARRAYS = ("mean", "max", "top_keys", "top_weights", "entropy", "received", "weights")
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I32": np.int32}
+_LARGEST_HEADER = 100_000_000  # as the safetensors library has it
+
+
+def save_atlas(records: tuple[Record, ...], path: str | os.PathLike[str]) -> None:
+    """Write records to one file; it appears whole or not at all."""
+    try:
+        from safetensors.numpy import save_file
+    except ImportError as missing:
+        raise MissingExtraError("safetensors", "atlas") from missing
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    about: list[dict[str, Any]] = []
+    for number, record in enumerate(records):
+        layers = []
+        for index, layer in enumerate(record.layers):
+            layers.append({f.name: getattr(layer, f.name) for f in fields(layer) if f.name not in _ARRAYS})
+            for name in _ARRAYS:
+                array = getattr(layer, name)
+                if array is not None and not (name == "max" and array is layer.mean):
+                    arrays[f"{number}.{index}.{name}"] = np.ascontiguousarray(array)
+        tokens = {stream: [[asdict(token) for token in one] for one in many] for stream, many in record.tokens.items()}
+        about.append({"model": record.model, "notes": dict(record.notes), "layers": layers, "tokens": tokens})
+    header = {"regard": json.dumps({"version": VERSION, "records": about}, ensure_ascii=False)}
+    target = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        os.close(handle)
+    except OSError as problem:
+        raise InputError(f"cannot write {target}: {problem.strerror or problem}") from problem
+    try:
+        save_file(arrays, temporary, metadata=header)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as problem:
+        raise InputError(f"cannot write {target}: {problem.strerror or problem}") from problem
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
+    """Read the records of an atlas; its arrays stay in the file until they are looked at."""
+    target = Path(path)
+    try:
+        header, start = _read_header(target)
+    except OSError as problem:
+        raise AtlasError(f"cannot read {target}: {problem.strerror or problem}") from problem
+    try:
+        about = json.loads(header.pop("__metadata__", {})["regard"])
+        version = about["version"]
+    except (KeyError, TypeError, ValueError) as foreign:
+        raise AtlasError(f"{target} is a safetensors file, but not an atlas of regard") from foreign
+    if version != VERSION:
+        raise AtlasError(f"{target} is an atlas of version {version}, and this regard reads version {VERSION}")
+    try:
+        arrays = {name: _map(target, start, entry) for name, entry in header.items()}
+        return tuple(_record(number, one, arrays) for number, one in enumerate(about["records"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as broken:
+        raise AtlasError(f"{target} is damaged: {broken}") from broken
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file and where its data begin, checked against the file's size."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        first = file.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+        if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
+            raise AtlasError(f"{path} is not an atlas, or it was cut off: {size} bytes without a whole header")
+        try:
+            header = json.loads(file.read(length))
+        except ValueError as broken:
+            raise AtlasError(f"{path} is not an atlas: its header is not JSON") from broken
+    if not isinstance(header, dict):
+        raise AtlasError(f"{path} is not an atlas: its header is not an object")
+    spans = [one.get("data_offsets", (0, 0)) for name, one in header.items() if name != "__metadata__"]
+    if spans and max(span[1] for span in spans) != size - 8 - length:
+        raise AtlasError(f"{path} was cut off or added to: its header tells of another size")
+    return header, 8 + length
+
+
+def _map(path: Path, start: int, entry: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """One array of the file, memory-mapped."""
+    first, last = entry["data_offsets"]
+    dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
+    if (
+        first < 0
+        or any(side < 0 for side in shape)
+        or last - first != dtype.itemsize * int(np.prod(shape, dtype=object))
+    ):
+        raise ValueError(f"an array of shape {shape} does not fit its place in the file")
+    if last == first:
+        return np.zeros(shape, dtype)
+    return np.memmap(path, dtype, "r", start + first, shape)
+
+
+def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Record:
+    layers = []
+    for index, one in enumerate(about["layers"]):
+        found = {name: arrays[key] for name in _ARRAYS if (key := f"{number}.{index}.{name}") in arrays}
+        found.setdefault("max", found["mean"])
+        _check(one, found)
+        layers.append(Layer(**one, **found))  # type: ignore[arg-type]
+    tokens = {
+        stream: tuple(tuple(Token(**token) for token in sequence) for sequence in many)
+        for stream, many in about["tokens"].items()
+    }
+    return Record(tuple(layers), tokens, about["model"], about["notes"])
+
+
+def _check(about: Mapping[str, Any], found: Mapping[str, npt.NDArray[Any]]) -> None:
+    """The arrays of one layer agree with each other."""
+    batch, heads, queries = found["entropy"].shape
+    keys = found["received"].shape[2]
+    bins = -(-queries // about["query_bin"]), -(-keys // about["key_bin"])
+    expected = {
+        "mean": (batch, heads, *bins),
+        "max": (batch, heads, *bins),
+        "top_keys": (batch, heads, queries, found["top_keys"].shape[-1]),
+        "top_weights": found["top_keys"].shape,
+        "received": (batch, heads, keys),
+        "weights": (batch, heads, queries, keys),
+    }
+    for name, shape in expected.items():
+        if name in found and found[name].shape != shape:
+            raise ValueError(f"{name} of {about['name']} must have shape {shape}, got {found[name].shape}")
+
+
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

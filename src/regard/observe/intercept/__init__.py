@@ -1,0 +1,5 @@
+"""Seeing attention calls from outside, without changing a bit of what the model computes."""
+
+from regard.observe.intercept.mode import Interception
+
+__all__ = ["Interception"]

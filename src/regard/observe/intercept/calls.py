@@ -1,0 +1,75 @@
+"""Calls of PyTorch's attention functions, read as problems; nothing is checked, for the model's call is what it is."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.masks import Causal, Dense
+from regard.observe.rows import Computed
+from regard.observe.site import Seen
+from regard.problem import Problem
+
+__all__ = ["problem_of_sdpa", "read_sdpa"]
+
+
+def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> Seen:
+    """Read a call of `F.scaled_dot_product_attention`."""
+    q, k, mask = arguments["query"], arguments["key"], arguments.get("attn_mask")
+    q, mask = _unpack_groups(module, q, k, mask)
+    problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
+    return Seen(Computed(problem), problem.k, cross=_cross(module))
+
+
+def problem_of_sdpa(
+    q: Tensor, k: Tensor, attend: Tensor | None, *, is_causal: bool = False, scale: float | None = None
+) -> Problem:
+    """Put q, k and a mask of PyTorch's (True or a finite number = may attend) into four dimensions."""
+    q, k = q.detach(), k.detach()
+    leading = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3]) if q.ndim > 3 else ()  # type: ignore[no-untyped-call]
+    if q.ndim == 3:
+        # Three dimensions are (batch, length, width): every sequence is a batch entry with one head.
+        leading = torch.broadcast_shapes(q.shape[:1], k.shape[:1])  # type: ignore[no-untyped-call]
+        q, k = q[:, None], k[:, None]
+        attend = attend[:, None] if attend is not None and attend.ndim == 3 else attend
+    elif q.ndim == 2:
+        q, k = q[None], k[None]
+    q = q.expand(*leading, *q.shape[-3:]).reshape(-1, *q.shape[-3:])
+    k = k.expand(*leading, *k.shape[-3:]).reshape(-1, *k.shape[-3:])
+    if attend is not None:
+        attend = attend.detach()
+        attend = attend.reshape((1,) * max(0, 4 - attend.ndim) + tuple(attend.shape))
+        if attend.ndim > 4:
+            attend = attend.expand(*leading, *attend.shape[-3:]).reshape(-1, *attend.shape[-3:])
+    mask, bias = _mask_and_bias(q, k, attend, is_causal)
+    return Problem(q, k, k, scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale, mask=mask, bias=bias)
+
+
+def _mask_and_bias(q: Tensor, k: Tensor, attend: Tensor | None, is_causal: bool) -> tuple[Any, Tensor | None]:
+    queries, keys = q.shape[2], k.shape[2]
+    mask = Causal(align="start").bind(queries, keys) if is_causal else None
+    if attend is None:
+        return mask, None
+    if attend.dtype == torch.bool:
+        dense = Dense(attend)
+        return (dense if mask is None else dense & Causal(align="start")).bind(queries, keys), None
+    return mask, attend
+
+
+def _cross(module: nn.Module | None) -> bool | None:
+    """What transformers' modules say of themselves."""
+    said = getattr(module, "is_cross_attention", None)
+    return bool(said) if said else None
+
+
+def _unpack_groups(module: nn.Module | None, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Undo transformers' packing: for one query of grouped heads it passes the heads of a group as queries."""
+    groups = getattr(module, "num_key_value_groups", 1)
+    kv_heads = getattr(getattr(module, "config", None), "num_key_value_heads", None)
+    packed = groups > 1 and q.ndim == 4 and q.shape[1] == k.shape[1] == kv_heads and q.shape[2] == groups
+    if not packed:
+        return q, mask
+    if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
+        mask = mask.reshape(mask.shape[0], -1, 1, mask.shape[-1])
+    return q.reshape(q.shape[0], -1, 1, q.shape[-1]), mask

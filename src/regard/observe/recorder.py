@@ -1,0 +1,105 @@
+"""Sorts the calls that were intercepted into forward passes and call sites."""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from regard.errors import ObservationError
+from regard.observe.records import Layer, Record
+from regard.observe.site import Keep, Seen, Site
+from regard.shapes import human_bytes
+
+__all__ = ["Recorder"]
+
+
+@dataclass(eq=False)
+class _Forward:
+    """One forward pass: its sites by module name and how often that module had been called."""
+
+    sites: dict[tuple[str, int], Site] = field(default_factory=dict)
+
+
+class Recorder:
+    """Keeps what is seen, one record a forward pass; the passes of one generation with a cache are one record."""
+
+    def __init__(self, model: nn.Module, keep: Keep, budget: int) -> None:
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._keep: Keep = keep
+        self._budget = self._left = budget
+        self._stack: list[nn.Module] = []
+        self._forwards: list[_Forward] = []
+        self._turns: dict[str, int] = {}
+        self.calls = 0  # attention calls seen in all
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The innermost module that is running."""
+        return self._stack[-1] if self._stack else None
+
+    def enter(self, module: nn.Module) -> None:
+        """A module begins; the outermost one begins a pass."""
+        if id(module) in self._names:
+            if not self._stack:
+                self._turns = {}
+            self._stack.append(module)
+
+    def leave(self, module: nn.Module) -> None:
+        """A module has ended, by returning or by raising."""
+        while self._stack and id(module) in self._names:
+            if self._stack.pop() is module:
+                break
+
+    def see(self, seen: Seen) -> None:
+        """Fold a call into the site it belongs to."""
+        name = self._names[id(self.module)] if self.module is not None else ""
+        turn = self._turns.get(name, 0)
+        self._turns[name] = turn + 1
+        self.calls += 1
+        site = self._site((name, turn), seen)
+        if self._keep == "weights":
+            self._spend(site, seen)
+        site.see(seen)
+
+    def _site(self, key: tuple[str, int], seen: Seen) -> Site:
+        """The site itself where the call continues it; a new forward pass where it was seen and does not."""
+        if not self._forwards:
+            self._forwards.append(_Forward())
+        known = self._forwards[-1].sites.get(key)
+        if known is not None and known.continues(seen):
+            return known
+        if known is not None:
+            self._forwards.append(_Forward())
+        site = Site(key[0] if key[1] == 0 else f"{key[0]}#{key[1] + 1}", self._keep)
+        self._forwards[-1].sites[key] = site
+        return site
+
+    def _spend(self, site: Site, seen: Seen) -> None:
+        needed = site.budget(seen)
+        if needed > self._left:
+            raise ObservationError(
+                f'keep="weights" needs {human_bytes(needed)} more at {site.name or "this call"}, and '
+                f"{human_bytes(self._left)} of the budget of {human_bytes(self._budget)} are left: raise `budget=` "
+                '(bytes), pass a shorter text, or keep="maps", which answers most questions'
+            )
+        self._left -= needed
+
+    def finish(self) -> tuple[Record, ...]:
+        """The records, in the order of the passes."""
+        return tuple(
+            Record(_name_streams(tuple(site.finish() for site in forward.sites.values()))) for forward in self._forwards
+        )
+
+
+def _name_streams(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """With cross-attention there are two streams of tokens, and the module's path tells which one a layer reads."""
+    if not any(layer.kind == "cross" for layer in layers):
+        return layers
+
+    def streams(layer: Layer) -> tuple[str, str]:
+        if layer.kind == "cross":
+            return "target", "source"
+        return ("source", "source") if "encoder" in layer.name.split(".") else ("target", "target")
+
+    named = [(layer, *streams(layer)) for layer in layers]
+    return tuple(dataclasses.replace(layer, query_tokens=q, key_tokens=k) for layer, q, k in named)

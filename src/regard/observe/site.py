@@ -1,0 +1,145 @@
+"""One attention call site of a model while it is watched: statistics, and whether a call continues the one before.
+
+With a cache, a model calls the same site again with new queries over old and new keys. Such calls append rows to the
+same record. Whether a call continues is read off the keys themselves: the newest key of the call before must stand
+just before the new ones. That holds for dynamic, static and sliding caches alike, whoever wrote them.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import ObservationError
+from regard.observe.records import Layer
+from regard.observe.rows import Call
+from regard.observe.statistics import Entropy, Extent, HeatMap, Received, Statistic, Top, Weights
+from regard.observe.statistics.heatmap import bin_width
+
+__all__ = ["Keep", "Seen", "Site"]
+
+Keep = Literal["maps", "weights"]
+
+_CROSS = re.compile(r"cross|encoder_attn|encdec|enc_attn|multihead_attn|src_attn", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A call as it was intercepted; `marks` (batch, heads, keys, width), its keys or values, tell which keys it had."""
+
+    call: Call
+    marks: Float[Tensor, "batch heads keys width"]
+    cross: bool | None = None  # None: not known, judged by name and shape
+
+    @property
+    def newest(self) -> int:
+        """The column of the newest key. A static cache has room behind it, which the last query does not see."""
+        call = self.call
+        if call.queries == call.keys:
+            return call.keys - 1
+        seen = call.last_row().any(0).any(0).nonzero()
+        return int(seen[-1]) if len(seen) else call.keys - 1
+
+
+class Site:
+    """What was seen at one call site in one forward pass, or in one generation of many."""
+
+    def __init__(self, name: str, keep: Keep) -> None:
+        self.name = name
+        self.statistics: tuple[Statistic, ...] = (HeatMap(), Top(), Entropy(), Received())
+        if keep == "weights":
+            self.statistics += (Weights(),)
+        self._extent: Extent | None = None
+        self._newest: Tensor | None = None  # the mark of the newest key
+        self._marks: Tensor | None = None  # all marks of a cross-attention, whose keys stay
+        self._cross = False
+
+    def continues(self, seen: Seen) -> bool:
+        """Whether the call adds rows to what this site has seen; raises where a beam search has shuffled the rows."""
+        if self._extent is None or self._newest is None:
+            return False
+        if seen.call.batch != self._extent.batch or seen.call.heads != self._extent.heads:
+            return False
+        if self._cross:
+            return self._same_keys(seen)
+        before = seen.newest - seen.call.queries
+        if before < 0 or seen.marks.shape[1:2] != self._newest.shape[1:2]:
+            return False
+        found = seen.marks[:, :, before]
+        if torch.equal(found, self._newest):
+            return True
+        _refuse_reordered(found, self._newest, self.name)
+        return False
+
+    def _same_keys(self, seen: Seen) -> bool:
+        """The keys of a cross-attention stay: the cached tensor itself, or an equal one at a step of one query."""
+        assert self._marks is not None
+        if seen.marks.shape != self._marks.shape:
+            return False
+        same = seen.marks.untyped_storage().data_ptr() == self._marks.untyped_storage().data_ptr()
+        return same or (seen.call.queries == 1 and torch.equal(seen.marks, self._marks))
+
+    def budget(self, seen: Seen) -> int:
+        """Bytes that keeping this call's weights in full takes."""
+        call = seen.call
+        return call.batch * call.heads * call.queries * call.keys * 4
+
+    def see(self, seen: Seen) -> None:
+        """Fold one call; appends rows where it continues the call before."""
+        call, first = seen.call, self._extent is None
+        marked = seen.newest + 1
+        if first:
+            self._cross = self._judge_cross(seen)
+            queries, keys = call.queries, call.keys if self._cross else marked
+        else:
+            assert self._extent is not None
+            queries = self._extent.queries + call.queries
+            keys = self._extent.keys if self._cross else self._extent.keys + call.queries
+        start = queries - call.queries
+        shift = 0 if self._cross else keys - marked  # a sliding cache has dropped so many keys
+        dtype = torch.promote_types(seen.marks.dtype, torch.float32)
+        self._extent = Extent(call.batch, call.heads, queries, keys, dtype, seen.marks.device)
+        for statistic in self.statistics:
+            statistic.start(self._extent)
+        for rows in call.blocks(start, bin_width(queries)):
+            rows.key_start += shift
+            for statistic in self.statistics:
+                statistic.fold(rows)
+        self._newest = seen.marks[:, :, seen.newest].clone()
+        self._marks = seen.marks if self._cross else None
+
+    def _judge_cross(self, seen: Seen) -> bool:
+        if seen.cross is not None:
+            return seen.cross
+        return bool(_CROSS.search(self.name))
+
+    def finish(self) -> Layer:
+        """The layer of the record."""
+        assert self._extent is not None
+        fields: dict[str, Any] = {}
+        for statistic in self.statistics:
+            fields |= statistic.finish(self._extent)
+        return Layer(
+            name=self.name,
+            kind="cross" if self._cross else "self",
+            query_tokens="text",
+            key_tokens="text",
+            **fields,
+        )
+
+
+def _refuse_reordered(found: Tensor, newest: Tensor, name: str) -> None:
+    """Beam search exchanges whole rows of the cache: each newest key is there, in the row of another beam."""
+    if len(found) < 2:
+        return
+    here = torch.equal(found, newest)
+    elsewhere = all(any(torch.equal(row, other) for other in newest) for row in found)
+    if not here and elsewhere:
+        raise ObservationError(
+            f"the cache of {name or 'this model'} was reordered between two steps, as beam search does, so its rows no "
+            "longer belong to one text: watch greedy decoding or sampling (num_beams=1), or run the finished text "
+            "through the model once under watch"
+        )

@@ -1,0 +1,284 @@
+"""One attention head worked out line by line, every intermediate kept.
+
+    Q = X W_Q, K = X W_K, V = X W_V        S = Q Kᵀ        weights = softmax(cap(scale · S) + bias)        Z = weights V
+
+Scale, then soft cap, then bias, then mask, then softmax (Vaswani et al. 2017, equation 1, which has scale = 1/√d and
+neither cap nor bias). Plain numpy in float64.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import InputError
+from regard.observe.tokens import Token
+
+__all__ = ["CapturedHead", "Floats", "Worked", "work", "work_captured", "work_from"]
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[Any] | Sequence[Sequence[float]]  # a matrix as people write it down
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedHead:
+    """What one head of one layer of a real model was given, as it enters the formula: after rotation and normalizing.
+
+    Shapes: `queries` (n, d), `keys` (m, d), `values` (m, dv), `visible` (n, m) or None when every key may be seen,
+    `bias` (n, m) or broadcast to it, `sink` the logit of a sink that takes weight but has no value. `tokens` are the
+    tokens of the keys; `query_tokens` those of the queries where they are others (cross-attention).
+    """
+
+    tokens: tuple[Token, ...]
+    queries: npt.NDArray[Any]
+    keys: npt.NDArray[Any]
+    values: npt.NDArray[Any]
+    scale: float | None = None
+    visible: npt.NDArray[np.bool_] | None = None
+    bias: npt.NDArray[Any] | None = None
+    softcap: float | None = None
+    sink: float | None = None
+    query_tokens: tuple[Token, ...] | None = None
+    first_query: int | None = None  # position of the first query in its text; None: the queries are the last ones
+    name: str = ""  # as people cite it: "me5, layer 3, head 5"
+
+    def position(self, index: int) -> int:
+        """Position of a query in its text."""
+        if self.first_query is not None:
+            return self.first_query + index
+        return index if self.query_tokens is not None else index + len(self.keys) - len(self.queries)
+
+    def row(self, index: int) -> "CapturedHead":
+        """The same head with one query alone, so that long texts need no n × m matrices."""
+        tokens = self.query_tokens or self.tokens[-len(self.queries) :]
+        pairs = (len(self.queries), len(self.keys))
+        at = slice(index, index + 1)
+        return replace(
+            self,
+            queries=self.queries[at],
+            visible=None if self.visible is None else np.broadcast_to(self.visible, pairs)[at],
+            bias=None if self.bias is None else np.broadcast_to(self.bias, pairs)[at],
+            query_tokens=tokens[at],
+            first_query=self.position(index),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Worked:
+    """Every step of one head. Shapes for n queries, m keys, width d, value width dv, model width D:
+
+    `x` (n, D) and `w_query`, `w_key` (D, d), `w_value` (D, dv), None where only what follows is known; `queries`
+    (n, d), `keys` (m, d), `values` (m, dv); `scores`, `scaled`, `logits`, `visible`, `weights` (n, m); `output`
+    (n, dv). `scores` are the raw products q·k, `scaled` these times `scale`, `logits` what enters the softmax: scaled,
+    capped and biased. Hidden keys and rows that see nothing have weight 0.
+    """
+
+    tokens: tuple[str, ...]
+    query_tokens: tuple[str, ...]
+    queries: Floats
+    keys: Floats
+    values: Floats
+    scores: Floats
+    scale: float
+    scaled: Floats
+    logits: Floats
+    visible: npt.NDArray[np.bool_]
+    weights: Floats
+    output: Floats
+    x: Floats | None = None
+    w_query: Floats | None = None
+    w_key: Floats | None = None
+    w_value: Floats | None = None
+    bias: Floats | None = None
+    softcap: float | None = None
+    sink: float | None = None
+    first_query: int = 0  # position of the first query in its text, counted from 0
+
+
+def work(
+    x: Numbers,
+    w_query: Numbers,
+    w_key: Numbers,
+    w_value: Numbers,
+    tokens: Sequence[str] | None = None,
+    *,
+    scale: float | None = None,
+    visible: npt.NDArray[np.bool_] | None = None,
+) -> Worked:
+    """Work out self-attention from the word vectors `x` (n, D) and the matrices (D, d), (D, d) and (D, dv).
+
+    The second word looks at the first with e^0 and at itself with e^(ln 3): weights 1/4 and 3/4.
+
+    >>> import math
+    >>> eye = [[1, 0], [0, 1]]
+    >>> worked = work([[1, 0], [0, 1]], eye, [[0, 0], [0, math.log(3)]], eye, ["a", "b"], scale=1.0)
+    >>> worked.weights.round(2).tolist()
+    [[0.5, 0.5], [0.25, 0.75]]
+    >>> worked.output[1].round(2).tolist()
+    [0.25, 0.75]
+
+    Raises:
+        InputError: a matrix is not one of finite numbers, or its height is not the width of `x`.
+    """
+    words = _matrix("x", x)
+    named = {"w_query": w_query, "w_key": w_key, "w_value": w_value}
+    matrices = {name: _matrix(name, matrix) for name, matrix in named.items()}
+    for name, matrix in matrices.items():
+        if len(matrix) != words.shape[1]:
+            raise InputError(
+                f"`{name}` must have as many rows as `x` has columns ({words.shape[1]}), got `{name}` of shape "
+                f"{matrix.shape} for x of shape {words.shape}; each row of `x` is one word"
+            )
+    worked = work_from(
+        words @ matrices["w_query"],
+        words @ matrices["w_key"],
+        words @ matrices["w_value"],
+        tokens,
+        scale=scale,
+        visible=visible,
+    )
+    given = [matrices[name] for name in named]
+    return replace(worked, x=words, w_query=given[0], w_key=given[1], w_value=given[2])
+
+
+def work_from(
+    queries: Numbers,
+    keys: Numbers,
+    values: Numbers,
+    tokens: Sequence[str] | None = None,
+    *,
+    query_tokens: Sequence[str] | None = None,
+    scale: float | None = None,
+    visible: npt.NDArray[np.bool_] | None = None,
+    bias: npt.NDArray[Any] | None = None,
+    softcap: float | None = None,
+    sink: float | None = None,
+    first_query: int | None = None,
+) -> Worked:
+    """Work out one head from its queries (n, d), keys (m, d) and values (m, dv). `visible`: True = may see.
+
+    >>> import math
+    >>> worked = work_from([[math.log(3)]], [[1], [0]], [[8], [4]], scale=1.0)
+    >>> worked.weights.round(2).tolist(), worked.output.round(2).tolist()
+    ([[0.75, 0.25]], [[7.0]])
+
+    Raises:
+        InputError: shapes that do not fit, or numbers that are not finite.
+    """
+    q, k, v = _matrix("queries", queries), _matrix("keys", keys), _matrix("values", values)
+    _check_shapes(q, k, v)
+    pairs = (len(q), len(k))
+    seen = np.ones(pairs, dtype=bool) if visible is None else _spread("visible", np.asarray(visible, dtype=bool), pairs)
+    added = None if bias is None else _spread("bias", np.asarray(bias, dtype=np.float64), pairs)
+    if added is not None:
+        seen = seen & (added != -np.inf)
+        added = np.where(seen, added, 0.0)
+
+    factor = 1 / np.sqrt(q.shape[1]) if scale is None else scale
+    scores = _products(q, k)
+    scaled = factor * scores
+    capped = scaled if softcap is None else softcap * np.tanh(scaled / softcap)
+    logits = capped if added is None else capped + added
+    weights = _softmax(logits, seen, sink)
+
+    keys_named = _names(tokens, len(k), "tokens")
+    default = keys_named[-len(q) :] if len(q) <= len(k) else None
+    default_first = len(k) - len(q) if query_tokens is None and len(q) <= len(k) else 0
+    queries_named = _names(query_tokens if query_tokens is not None else default, len(q), "query_tokens")
+    return Worked(
+        keys_named,
+        queries_named,
+        q,
+        k,
+        v,
+        scores,
+        float(factor),
+        scaled,
+        logits,
+        seen,
+        weights,
+        weights @ v,
+        bias=added,
+        softcap=softcap,
+        sink=sink,
+        first_query=default_first if first_query is None else first_query,
+    )
+
+
+def work_captured(captured: CapturedHead) -> Worked:
+    """Work out a head of a real model from what was captured of it."""
+    named = None if captured.query_tokens is None else [token.text for token in captured.query_tokens]
+    return work_from(
+        captured.queries,
+        captured.keys,
+        captured.values,
+        [token.text for token in captured.tokens],
+        query_tokens=named,
+        scale=captured.scale,
+        visible=captured.visible,
+        bias=captured.bias,
+        softcap=captured.softcap,
+        sink=captured.sink,
+        first_query=captured.first_query,
+    )
+
+
+def _products(q: Floats, k: Floats) -> Floats:
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = q @ k.T
+    if not np.isfinite(scores).all():
+        raise InputError("the scores q·k must be finite, got products too large for float64: scale `x` down")
+    return scores
+
+
+def _softmax(logits: Floats, visible: npt.NDArray[np.bool_], sink: float | None) -> Floats:
+    """Softmax of each row over its visible keys; the largest is subtracted first, which changes nothing but range."""
+    masked = np.where(visible, logits, -np.inf)
+    floor = -np.inf if sink is None else sink
+    largest = masked.max(axis=1, keepdims=True, initial=floor)
+    largest = np.where(np.isfinite(largest), largest, 0.0)  # a row that sees nothing: e^(−∞ − 0) = 0
+    powers = np.exp(masked - largest)
+    total = powers.sum(axis=1, keepdims=True) + np.exp(floor - largest)
+    return np.asarray(powers / np.where(total > 0, total, 1.0), dtype=np.float64)
+
+
+def _matrix(name: str, numbers: Numbers) -> Floats:
+    try:
+        matrix = np.asarray(numbers, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"`{name}` must be a matrix of numbers with rows of one length") from None
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise InputError(f"`{name}` must be a matrix (rows and columns), got shape {matrix.shape}")
+    if not np.isfinite(matrix).all():
+        row, column = np.argwhere(~np.isfinite(matrix))[0].tolist()
+        raise InputError(
+            f"`{name}` must hold finite numbers, got {matrix[row, column]} in row {row + 1}, column {column + 1}"
+        )
+    return matrix
+
+
+def _check_shapes(q: Floats, k: Floats, v: Floats) -> None:
+    if q.shape[1] != k.shape[1]:
+        raise InputError(
+            f"queries and keys must have one width for q·k, got queries of shape {q.shape} and keys of shape "
+            f"{k.shape}: give `w_query` and `w_key` as many columns as each other"
+        )
+    if len(k) != len(v):
+        raise InputError(f"every key needs its value, got keys of shape {k.shape} and values of shape {v.shape}")
+
+
+def _spread(name: str, array: npt.NDArray[Any], pairs: tuple[int, int]) -> npt.NDArray[Any]:
+    try:
+        return np.broadcast_to(array, pairs)
+    except ValueError:
+        raise InputError(f"`{name}` must have the shape (queries, keys) = {pairs}, got {array.shape}") from None
+
+
+def _names(tokens: Sequence[str] | None, count: int, name: str) -> tuple[str, ...]:
+    if tokens is None:
+        return tuple(f"x{index + 1}" for index in range(count))
+    if len(tokens) != count:
+        raise InputError(f"`{name}` must name each of the {count} rows, got {len(tokens)} ({' '.join(tokens[:8])})")
+    return tuple(tokens)

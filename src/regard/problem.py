@@ -1,0 +1,226 @@
+"""One call of attention as data: checked once, at the door, so that backends need not check again."""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks import BoundMask, Dense, Mask
+from regard.normalizers import Softmax
+from regard.scores import ScaledDot, Score
+from regard.shapes import four_dimensional, human_bytes
+
+__all__ = ["DENSE_BUDGET", "Problem"]
+
+# What a call may spend on tensors of queries × keys before it is refused, unless the caller says otherwise.
+DENSE_BUDGET = 2 * 2**30
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """weights = softmax(cap(scale · score(q, k)) + bias where mask); output = weights · v.
+
+    All tensors have four dimensions; `outer` is the shape that the caller's leading dimensions had.
+    """
+
+    q: Float[Tensor, "batch heads queries dim"]
+    k: Float[Tensor, "batch kv_heads keys dim"]
+    v: Float[Tensor, "batch kv_heads keys value_dim"]
+    scale: float
+    score: Score = field(default_factory=ScaledDot)
+    mask: BoundMask | None = None
+    bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None
+    normalizer: Softmax = field(default_factory=Softmax)
+    wants_weights: bool = False
+    wants_lse: bool = False
+    budget: int = DENSE_BUDGET
+    outer: tuple[int, ...] = ()
+
+    @property
+    def batch(self) -> int:
+        """Number of sequences."""
+        return self.q.shape[0]
+
+    @property
+    def heads(self) -> int:
+        """Number of query heads."""
+        return self.q.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key–value heads."""
+        return self.k.shape[1]
+
+    @property
+    def queries(self) -> int:
+        """Number of queries."""
+        return self.q.shape[2]
+
+    @property
+    def keys(self) -> int:
+        """Number of keys."""
+        return self.k.shape[2]
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of one tensor of all weights."""
+        return self.batch * self.heads * self.queries * self.keys * max(4, self.q.element_size())
+
+    def visible(self) -> Bool[Tensor, "#batch #heads queries keys"] | None:
+        """The mask as a boolean tensor, or None where all is seen."""
+        return self.mask.dense(self.batch, self.heads, self.q.device) if self.mask else None
+
+    def restore(self, rows: Tensor) -> Tensor:
+        """Give (batch, heads, ...) the leading dimensions that the caller's q had."""
+        return rows.reshape(*self.outer, *rows.shape[2:])
+
+    @classmethod
+    def of(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        score: Score | None = None,
+        mask: Mask | Tensor | None = None,
+        bias: Tensor | None = None,
+        scale: float | None = None,
+        normalizer: Softmax | None = None,
+        weights: bool = False,
+        return_lse: bool = False,
+        budget: int = DENSE_BUDGET,
+    ) -> "Problem":
+        """Check one call and put it in order; every error names the rule, the value and the way out."""
+        score, normalizer = score or ScaledDot(), normalizer or Softmax()
+        _check_kinds(q, k, v)
+        _check_shapes(q, k, v)
+        scale = score.default_scale(q.shape[-1]) if scale is None else scale
+        if not math.isfinite(scale):
+            raise InputError(f"`scale` must be a finite number, got {scale}")
+        problem = cls(
+            q=four_dimensional("q", q),
+            k=four_dimensional("k", k),
+            v=four_dimensional("v", v),
+            scale=float(scale),
+            score=score,
+            normalizer=normalizer,
+            wants_weights=weights,
+            wants_lse=return_lse,
+            budget=budget,
+            outer=tuple(q.shape[:-2]),
+        )
+        object.__setattr__(problem, "mask", _bind(mask, problem))
+        object.__setattr__(problem, "bias", _check_bias(bias, problem))
+        _check_sink(normalizer, problem)
+        if weights and problem.weights_bytes > budget:
+            raise InputError(
+                f"`weights=True` needs {human_bytes(problem.weights_bytes)} for {problem.batch} × {problem.heads} × "
+                f"{problem.queries} × {problem.keys} weights, more than the budget of {human_bytes(budget)}: raise "
+                "`budget=` (bytes), pass fewer queries, or use regard.watch, which keeps summaries instead"
+            )
+        return problem
+
+
+def _check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
+    if not q.is_floating_point():
+        raise InputError(f"`q` must be of a floating-point type, got {q.dtype}: convert it with q.float()")
+    if not q.dtype == k.dtype == v.dtype:
+        raise InputError(f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}: convert with .to()")
+    if not q.device == k.device == v.device:
+        raise InputError(
+            f"q, k and v must be on one device, got {q.device}, {k.device} and {v.device}: move with .to()"
+        )
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        four_dimensional(name, tensor)
+        if 0 in tensor.shape:
+            raise InputError(f"`{name}` must not be empty, got {shapes}: attention over nothing has no value")
+    if not q.ndim == k.ndim == v.ndim:
+        raise InputError(f"q, k and v must have equally many dimensions, got {shapes}: add some with x[None]")
+    if k.shape[-1] != q.shape[-1]:
+        raise InputError(f"`k` must have the width of `q` ({q.shape[-1]}), got {k.shape[-1]} in {shapes}")
+    if v.shape[-2] != k.shape[-2]:
+        raise InputError(f"`v` must have a value for each of {k.shape[-2]} keys, got {v.shape[-2]} in {shapes}")
+    batch = slice(0, -3) if q.ndim >= 4 else slice(0, -2)
+    if not q.shape[batch] == k.shape[batch] == v.shape[batch]:
+        raise InputError(f"q, k and v must have the same batch, got {shapes}: repeat with x.expand(...)")
+    if q.ndim >= 4:
+        heads, kv_heads = q.shape[-3], k.shape[-3]
+        if v.shape[-3] != kv_heads:
+            raise InputError(f"`v` must have as many heads as `k` ({kv_heads}), got {v.shape[-3]} in {shapes}")
+        if heads % kv_heads:
+            raise InputError(
+                f"the heads of `q` must be a multiple of those of `k` (grouped queries), got {heads} and {kv_heads}"
+            )
+
+
+def _bind(mask: Mask | Tensor | None, problem: Problem) -> BoundMask | None:
+    if mask is None:
+        return None
+    if isinstance(mask, Tensor):
+        mask = Dense(mask)  # says the way out for integer and float tensors
+    if not isinstance(mask, Mask):
+        raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {type(mask).__name__}")
+    bound = mask.bind(problem.queries, problem.keys)
+    sizes = mask.leading
+    if any(size not in (1, want) for size, want in zip(sizes, (problem.batch, problem.heads), strict=True)):
+        raise InputError(
+            f"the mask is for batch {sizes[0]} and heads {sizes[1]}, but q has batch {problem.batch} and heads "
+            f"{problem.heads}: give it a size of 1 where all are alike"
+        )
+    probe = bound.tile(slice(0, 1), slice(0, 1), device=problem.q.device)
+    if probe.dtype != torch.bool:
+        raise InputError(f"`mask` must give booleans, got {probe.dtype}")
+    return bound
+
+
+def _check_bias(bias: Tensor | None, problem: Problem) -> Tensor | None:
+    if bias is None:
+        return None
+    if not bias.is_floating_point():
+        raise InputError(
+            f"`bias` is added to the scores and must be of a floating-point type, got {bias.dtype}: a boolean tensor "
+            "is `mask=`, zeros and ones become one with masks.from_zeros_and_ones"
+        )
+    if bias.ndim > 4 or bias.ndim == 3:
+        raise InputError(
+            "`bias` must be (queries, keys) or (batch, heads, queries, keys), any of them 1, got "
+            f"{tuple(bias.shape)}: write bias[None] for one bias a head"
+        )
+    whole = (problem.batch, problem.heads, problem.queries, problem.keys)
+    bias = bias.reshape((1,) * (4 - bias.ndim) + tuple(bias.shape))
+    if any(size not in (1, want) for size, want in zip(bias.shape, whole, strict=True)):
+        raise InputError(f"`bias` must broadcast to the scores {whole}, got {tuple(bias.shape)}")
+    if bias.device != problem.q.device:
+        raise InputError(f"`bias` must be on the device of q ({problem.q.device}), got {bias.device}")
+    if _looks_like_a_mask(bias):
+        raise InputError(
+            "`bias` holds only zeros and ones and is added to the scores, which hides nothing: pass "
+            "mask=masks.from_zeros_and_ones(...) to hide, or bias.requires_grad_() if it is a bias to be learned"
+        )
+    return bias.to(problem.q.dtype) if bias.dtype != problem.q.dtype else bias
+
+
+def _looks_like_a_mask(bias: Tensor) -> bool:
+    """A float mask of zeros and ones passed as bias; only looked for on CPU, where looking does not stall a device."""
+    if bias.requires_grad or bias.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    sample = bias.flatten()[:64] if bias.is_contiguous() else bias[..., :64]
+    if not bool(((sample == 0) | (sample == 1)).all()):
+        return False
+    return bool(((bias == 0) | (bias == 1)).all()) and bool((bias == 1).any()) and bool((bias == 0).any())
+
+
+def _check_sink(normalizer: Softmax, problem: Problem) -> None:
+    sink = normalizer.sink
+    if sink is not None and tuple(sink.shape) != (problem.heads,):
+        raise InputError(f"`sink` must have one logit a head ({problem.heads},), got {tuple(sink.shape)}")
