@@ -32,7 +32,8 @@ class Seen:
 
     call: Call
     marks: Float[Tensor, "batch heads keys width"]
-    cross: bool | None = None  # None: not known, judged by name and shape
+    cross: bool | None = None  # None: not known, judged by name
+    values: Float[Tensor, "batch heads keys value_width"] | None = None
 
     @property
     def newest(self) -> int:

@@ -169,41 +169,31 @@ def work_from(
     """
     q, k, v = _matrix("queries", queries), _matrix("keys", keys), _matrix("values", values)
     _check_shapes(q, k, v)
-    pairs = (len(q), len(k))
-    seen = np.ones(pairs, dtype=bool) if visible is None else _spread("visible", np.asarray(visible, dtype=bool), pairs)
-    added = None if bias is None else _spread("bias", np.asarray(bias, dtype=np.float64), pairs)
-    if added is not None:
-        seen = seen & (added != -np.inf)
-        added = np.where(seen, added, 0.0)
-
-    factor = 1 / np.sqrt(q.shape[1]) if scale is None else scale
+    key_names, query_names, first = _stand(tokens, query_tokens, len(q), len(k))
+    seen, added = _mask_and_bias(visible, bias, (len(q), len(k)))
+    factor = float(1 / np.sqrt(q.shape[1])) if scale is None else scale
     scores = _products(q, k)
     scaled = factor * scores
     capped = scaled if softcap is None else softcap * np.tanh(scaled / softcap)
     logits = capped if added is None else capped + added
     weights = _softmax(logits, seen, sink)
-
-    keys_named = _names(tokens, len(k), "tokens")
-    default = keys_named[-len(q) :] if len(q) <= len(k) else None
-    default_first = len(k) - len(q) if query_tokens is None and len(q) <= len(k) else 0
-    queries_named = _names(query_tokens if query_tokens is not None else default, len(q), "query_tokens")
     return Worked(
-        keys_named,
-        queries_named,
-        q,
-        k,
-        v,
-        scores,
-        float(factor),
-        scaled,
-        logits,
-        seen,
-        weights,
-        weights @ v,
+        tokens=key_names,
+        query_tokens=query_names,
+        queries=q,
+        keys=k,
+        values=v,
+        scores=scores,
+        scale=factor,
+        scaled=scaled,
+        logits=logits,
+        visible=seen,
+        weights=weights,
+        output=weights @ v,
         bias=added,
         softcap=softcap,
         sink=sink,
-        first_query=default_first if first_query is None else first_query,
+        first_query=first if first_query is None else first_query,
     )
 
 
@@ -267,6 +257,28 @@ def _check_shapes(q: Floats, k: Floats, v: Floats) -> None:
         )
     if len(k) != len(v):
         raise InputError(f"every key needs its value, got keys of shape {k.shape} and values of shape {v.shape}")
+
+
+def _mask_and_bias(
+    visible: npt.NDArray[np.bool_] | None, bias: npt.NDArray[Any] | None, pairs: tuple[int, int]
+) -> tuple[npt.NDArray[np.bool_], Floats | None]:
+    """Both for every pair; a bias of −∞ is a mask."""
+    seen = np.ones(pairs, dtype=bool) if visible is None else _spread("visible", np.asarray(visible, dtype=bool), pairs)
+    if bias is None:
+        return seen, None
+    added = _spread("bias", np.asarray(bias, dtype=np.float64), pairs)
+    seen = seen & (added != -np.inf)
+    return seen, np.where(seen, added, 0.0)
+
+
+def _stand(
+    tokens: Sequence[str] | None, query_tokens: Sequence[str] | None, queries: int, keys: int
+) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+    """The names of keys and queries and where the first query stands: the queries are the last ones of the keys."""
+    names = _names(tokens, keys, "tokens")
+    if query_tokens is None and queries <= keys:
+        return names, names[keys - queries :], keys - queries
+    return names, _names(query_tokens, queries, "query_tokens"), 0
 
 
 def _spread(name: str, array: npt.NDArray[Any], pairs: tuple[int, int]) -> npt.NDArray[Any]:

@@ -19,18 +19,21 @@ def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> Seen:
     q, k, mask = arguments["query"], arguments["key"], arguments.get("attn_mask")
     q, mask = _unpack_groups(module, q, k, mask)
     problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
-    return Seen(Computed(problem), problem.k, cross=_cross(module))
+    return Seen(Computed(problem), problem.k, cross=_cross(module), values=arguments["value"].detach())
 
 
 def problem_of_sdpa(
     q: Tensor, k: Tensor, attend: Tensor | None, *, is_causal: bool = False, scale: float | None = None
 ) -> Problem:
-    """Put q, k and a mask of PyTorch's (True or a finite number = may attend) into four dimensions."""
+    """Put q, k and a mask of PyTorch's (True or a finite number = may attend) into four dimensions.
+
+    Weights need no values, so the keys stand in their place.
+    """
     q, k = q.detach(), k.detach()
-    leading = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3]) if q.ndim > 3 else ()  # type: ignore[no-untyped-call]
+    leading = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3]) if q.ndim > 3 else ()
     if q.ndim == 3:
         # Three dimensions are (batch, length, width): every sequence is a batch entry with one head.
-        leading = torch.broadcast_shapes(q.shape[:1], k.shape[:1])  # type: ignore[no-untyped-call]
+        leading = torch.broadcast_shapes(q.shape[:1], k.shape[:1])
         q, k = q[:, None], k[:, None]
         attend = attend[:, None] if attend is not None and attend.ndim == 3 else attend
     elif q.ndim == 2:

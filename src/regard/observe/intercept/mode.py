@@ -76,12 +76,12 @@ class Interception(TorchFunctionMode):
         for module in self._model.modules():
             if _has_fast_path(module):
                 self._wrap(module)
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *raised: Any) -> None:
         """Take everything away again, also after an error."""
-        super().__exit__(*raised)
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
         for module in self._wrapped:

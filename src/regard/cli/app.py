@@ -1,0 +1,21 @@
+"""All commands in one place."""
+
+import typer
+
+from regard.cli import models
+from regard.cli.doctor import doctor
+from regard.cli.look import look
+from regard.cli.steps import steps
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Attention that you can see: what a real model attends to, and how one output comes about.",
+)
+app.command()(look)
+app.command()(steps)
+app.command()(doctor)
+app.add_typer(models.app, name="models")

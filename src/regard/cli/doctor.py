@@ -1,0 +1,83 @@
+"""`regard doctor`: what can run here, what cannot, and why."""
+
+import platform
+from importlib import metadata, util
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["doctor"]
+
+_PACKAGES = {
+    "atlas": ("safetensors",),
+    "models": ("transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf"),
+    "figures": ("matplotlib",),
+    "cli": ("rich", "typer"),
+}
+
+
+def doctor() -> None:
+    """Tell which backends can run which calls here and why not, which extras are installed, and which models."""
+    screen = Console(highlight=False)
+    with Console(stderr=True).status("reading the libraries"):
+        import torch
+
+    screen.print(
+        f"regard {metadata.version('regard')} on Python {platform.python_version()}, torch {torch.__version__}"
+    )
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    screen.print(f"{torch.get_num_threads()} threads, CUDA device: {device}\n")
+    screen.print(_backends())
+    screen.print()
+    screen.print(_extras())
+    screen.print()
+    screen.print(_models())
+
+
+def _backends() -> Table:
+    """Every kind of call against every backend, from what the backends themselves say."""
+    import torch
+
+    from regard.backends import BACKENDS
+    from regard.masks import Causal, Window
+    from regard.normalizers import Softmax
+    from regard.problem import Problem
+    from regard.scores import ScaledDot
+
+    def problem(length: int = 512, **asked: object) -> Problem:
+        x = torch.empty(1, 8, length, 64, device="meta")
+        return Problem.of(x, x, x, **asked)  # type: ignore[arg-type]
+
+    calls = {
+        "dense": problem(),
+        "causal": problem(mask=Causal()),
+        "window 128": problem(mask=Window(128)),
+        "bias": problem(bias=torch.empty(512, 512, device="meta")),
+        "softcap": problem(score=ScaledDot(softcap=50.0)),
+        "sink": problem(normalizer=Softmax(torch.empty(8, device="meta"))),
+        "weights": problem(weights=True),
+        "log-sum-exp": problem(return_lse=True),
+        "window, 100k tokens": problem(100_000, mask=Window(128)),
+    }
+    table = Table("call", *(backend.name for backend in BACKENDS), box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, call in calls.items():
+        table.add_row(name, *(backend.refuses(call) or "runs" for backend in BACKENDS))
+    return table
+
+
+def _extras() -> Table:
+    table = Table("extra", "packages", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for extra, packages in _PACKAGES.items():
+        missing = [one for one in packages if util.find_spec(one) is None]
+        said = f"missing {', '.join(missing)}: pip install 'regard[{extra}]'" if missing else "installed"
+        table.add_row(extra, said)
+    return table
+
+
+def _models() -> Table:
+    from regard.seeing.bundled import BUNDLED, is_installed
+
+    table = Table("model", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in BUNDLED:
+        table.add_row(name, "installed" if is_installed(name) else f"missing: regard models get {name}")
+    return table

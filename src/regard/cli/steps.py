@@ -1,0 +1,114 @@
+"""`regard steps`: how one output of attention comes about, with the numbers."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from regard.cli.matrix_files import read_matrix, read_projections
+from regard.errors import InputError
+from regard.observe.steps import Worked, work
+from regard.observe.token_row import token_row
+from regard.observe.tokens import Token
+from regard.render.matrices import clip
+from regard.render.steps import Steps
+from regard.render.steps_text import wording
+
+__all__ = ["example", "steps"]
+
+MODEL = "me5"  # for a text without `--model`
+LARGEST = 2048  # rows of `--x`: every pair of them is worked out
+
+
+def steps(
+    text: Annotated[str | None, typer.Argument(help="A text for a head of a real model.")] = None,
+    *,
+    x: Annotated[Path | None, typer.Option("--x", help="Your own X, a row a token: .json, .csv or .npy.")] = None,
+    w: Annotated[
+        Path | None,
+        typer.Option("--w", help='One matrix for W_Q, W_K and W_V, or JSON with "query", "key", "value".'),
+    ] = None,
+    tokens: Annotated[str | None, typer.Option(help="Names of the rows of X, with spaces between them.")] = None,
+    model: Annotated[str | None, typer.Option(help=f"A model to take a head from (for a TEXT: {MODEL}).")] = None,
+    layer: Annotated[int | None, typer.Option(help="Its layer, counted from 0.")] = None,
+    head: Annotated[int | None, typer.Option(help="The layer's head, counted from 0.")] = None,
+    token: Annotated[
+        str | None, typer.Option(help="The token worked out in scalars: a word, or its number, counted from 1.")
+    ] = None,
+    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
+) -> None:
+    """Show how one output of attention comes about, with the numbers, first in scalars, then in matrices.
+
+    Without arguments: three tokens, 我 爱 你, with numbers small enough to check by hand.
+    """
+    own = x is not None or w is not None or tokens is not None
+    real = any(given is not None for given in (text, model, layer, head))
+    if own and real:
+        raise InputError(
+            "`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`, `--head`"
+        )
+    if real:
+        page = _head(text, model or MODEL, (layer, head, token), lang)
+    else:
+        worked = _own(x, w, tokens) if own else example()
+        row = 0 if token is None else token_row([Token(name) for name in worked.tokens], token).row
+        page = Steps(worked, row, lang)
+    Console(highlight=False).print(page)
+
+
+def example() -> Worked:
+    """Work out 我 爱 你, with one matrix for W_Q, W_K and W_V: Q = K = V = [[2, 0], [0, 3], [2, 2]].
+
+    Pages that copy this example print the weights [.43 .14 .43], [.01 .71 .28] and [.05 .26 .69]. They are not the
+    softmax of these scores over √2, which is (tests/observe/test_steps.py has the arithmetic):
+
+    >>> example().weights.round(2).tolist()
+    [[0.49, 0.03, 0.49], [0.0, 0.89, 0.11], [0.05, 0.19, 0.77]]
+    """
+    x = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]
+    one = [[1, 0], [0, 1], [1, 0], [0, 1]]
+    return work(x, one, one, one, ("我", "爱", "你"))
+
+
+def _own(x: Path | None, w: Path | None, tokens: str | None) -> Worked:
+    """The reader's own numbers."""
+    if x is None or w is None:
+        given = "--x" if x is not None else "--w" if w is not None else "--tokens"
+        raise InputError(f"your own numbers need both `--x FILE` and `--w FILE`, got `{given}` alone")
+    matrix, projections = read_matrix(x, "--x"), read_projections(w)
+    if len(matrix) > LARGEST:
+        raise InputError(f"`--x` must have at most {LARGEST} rows, got {len(matrix)} in {x}: take fewer tokens")
+    for projection in projections:
+        if len(projection) != matrix.shape[1]:
+            raise InputError(
+                f"`--w` must have as many rows as `--x` has columns ({matrix.shape[1]}), got `--x` of shape "
+                f"{matrix.shape} and `--w` of shape {projection.shape}"
+            )
+    if projections[0].shape != projections[1].shape:
+        raise InputError(
+            f'"query" and "key" of `--w` must have one shape for q·k, got {projections[0].shape} and '
+            f"{projections[1].shape}"
+        )
+    names = tokens.split() if tokens is not None else None
+    if names is not None and len(names) != len(matrix):
+        raise InputError(f"`--tokens` must name the {len(matrix)} rows of `--x`, got {len(names)} names: {tokens}")
+    return work(matrix, *projections, names)
+
+
+def _head(
+    text: str | None, model: str, chosen: tuple[int | None, int | None, str | None], lang: Literal["en", "zh"]
+) -> Steps:
+    """A head of a real model at work on `text`: layer, head and token as asked for, or as regard chooses them."""
+    if text is None or not text.strip():
+        raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
+    from regard.seeing.steps import head_steps  # here, because seeing loads torch, which the example does without
+
+    capture = import_module("regard.seeing.capture")
+    layer, head, token = capture.choose(model, text, layer=chosen[0], head=chosen[1], token=chosen[2])
+    found = head_steps(capture.capture_head(model, text, layer, head), token)
+    note = wording(lang).pieces.format(word=clip(found.token.word, 24), count=found.token.pieces)
+    return Steps(
+        found.worked, found.row, lang, model=model, layer=layer, head=head, note=note if found.token.pieces > 1 else ""
+    )

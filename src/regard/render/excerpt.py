@@ -1,0 +1,27 @@
+"""Which words of a long text to show: the surroundings of the words a picture is about."""
+
+from collections.abc import Iterable
+
+__all__ = ["excerpt"]
+
+
+def excerpt(count: int, anchors: Iterable[int], limit: int = 60) -> list[range]:
+    """Ranges of word numbers to show: all of them up to `limit`, else a stretch around each anchor.
+
+    >>> excerpt(5, [2])
+    [range(0, 5)]
+    >>> excerpt(100, [3, 90], limit=8)
+    [range(1, 6), range(88, 93)]
+    """
+    if count <= limit:
+        return [range(count)]
+    wanted = sorted(set(anchors))
+    reach = max(1, limit // (2 * max(1, len(wanted))))
+    shown: list[range] = []
+    for anchor in wanted:
+        start, stop = max(0, anchor - reach), min(count, anchor + reach + 1)
+        if shown and start <= shown[-1].stop + 1:  # an ellipsis would hide one word at most
+            shown[-1] = range(shown[-1].start, stop)
+        else:
+            shown.append(range(start, stop))
+    return shown

@@ -1,0 +1,33 @@
+"""Write a file whole or not at all."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from regard.errors import InputError
+
+__all__ = ["write_atomically"]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the target, then rename: `path` holds the old content or the new, never half of it."""
+    if path.is_dir():
+        raise InputError(f"`path` must be a file to write, got the folder {path}")
+    if not path.parent.is_dir():
+        raise InputError(f"`path` must lie in a folder that exists, got {path}: create {path.parent} first")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, _usual_mode())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _usual_mode() -> int:
+    """The mode `open` would have given (mkstemp's is private)."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

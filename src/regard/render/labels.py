@@ -1,0 +1,85 @@
+"""How a token or a head is written in a picture: hidden characters made visible, unknown tokens shown by position."""
+
+import unicodedata
+from collections.abc import Sequence
+
+from regard.errors import InputError
+from regard.observe.focus import Focus
+from regard.observe.records import Layer, Record
+from regard.observe.tokens import Token, Word, words_of
+
+__all__ = ["check_focus", "head_name", "key_labels", "query_labels", "shown_words", "visible"]
+
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+_JOINERS = "\u200c\u200d"  # Persian and emoji are spelled with these
+_NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def visible(text: str) -> str:
+    r"""Spell what has no shape of its own, so that no token can steer a terminal or reorder a line.
+
+    >>> print(visible("a\x1b[31mb\n"), visible(""), visible(" "))
+    a\x1b[31mb\n ␣ ␣
+    """
+    if not text.strip(" "):
+        return "␣"
+    if text.isprintable():  # nearly every token
+        return text
+    return "".join(_spell(character) for character in text)
+
+
+def _spell(character: str) -> str:
+    if character in _NAMED:
+        return _NAMED[character]
+    if unicodedata.category(character) not in _HIDDEN or character in _JOINERS:
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+
+
+def _tokens(record: Record, stream: str, count: int, sequence: int) -> tuple[Token, ...]:
+    """`count` tokens of a stream, in visible text; positions without a known token are called by their number."""
+    known = record.tokens[stream][sequence] if stream in record.tokens else ()
+    shown = [_shown(token) for token in known[:count]]
+    return (*shown, *(Token(str(position), space=True) for position in range(len(shown), count)))
+
+
+def _shown(token: Token) -> Token:
+    text = visible(token.text)
+    return token if text == token.text else Token(text, token.special, token.word, token.space)
+
+
+def query_labels(record: Record, layer: Layer, sequence: int) -> tuple[Token, ...]:
+    """The tokens of a layer's rows."""
+    return _tokens(record, layer.query_tokens, layer.queries, sequence)
+
+
+def key_labels(record: Record, layer: Layer, sequence: int) -> tuple[Token, ...]:
+    """The tokens of a layer's columns."""
+    return _tokens(record, layer.key_tokens, layer.keys, sequence)
+
+
+def shown_words(tokens: Sequence[Token]) -> tuple[tuple[Word, bool], ...]:
+    """The words of a text, each with whether white space comes before it."""
+    return tuple((word, tokens[word.pieces[0]].space) for word in words_of(tokens))
+
+
+def head_name(layer: int, head: int) -> str:
+    """What a head is called everywhere: the numbers that `record.weights(layer=, head=)` takes."""
+    return f"layer {layer} head {head}"
+
+
+def check_focus(record: Record, focus: Focus) -> None:
+    """Refuse a focus that does not fit the record, before anything is drawn."""
+    if not focus.looks:
+        raise InputError("`focus.looks` must hold at least one head to draw, got none")
+    if not 0 <= focus.word < len(focus.queries):
+        raise InputError(f"`focus.word` must be from 0 to {len(focus.queries) - 1}, got {focus.word}")
+    for look in focus.looks:
+        layer = record.layer(look.layer)
+        if not 0 <= look.head < layer.heads:
+            raise InputError(f"`focus.looks` must name heads from 0 to {layer.heads - 1}, got {look.head}")
+        if not 0 <= look.target < len(focus.keys):
+            raise InputError(f"`focus.looks` must name words from 0 to {len(focus.keys) - 1}, got {look.target}")
+        if not 0 <= focus.sequence < layer.batch:
+            raise InputError(f"`focus.sequence` must be from 0 to {layer.batch - 1}, got {focus.sequence}")

@@ -1,0 +1,66 @@
+"""What the page knows besides numbers: tokens, words, layers, the focus."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from regard.observe.focus import Focus
+from regard.observe.records import Record
+from regard.observe.tokens import Token, words_of
+from regard.render.habits import describe, head_habits
+from regard.render.labels import key_labels, query_labels
+from regard.render.page.pack import Packed
+
+__all__ = ["description"]
+
+
+def description(record: Record, focus: Focus, packed: Packed) -> dict[str, Any]:
+    """Everything for the page's JSON element; tokens are in visible text already."""
+    return {
+        "streams": _streams(record, focus.sequence),
+        "layers": [_layer(record, number, focus.sequence, packed) for number in range(len(record))],
+        "focus": {
+            "piece": focus.queries[focus.word].pieces[0],
+            "looks": [{"layer": look.layer % len(record), "head": look.head} for look in focus.looks],
+        },
+        "habits": describe(record, sequence=focus.sequence),
+    }
+
+
+def _streams(record: Record, sequence: int) -> dict[str, Any]:
+    """The longest sight of each stream: a layer may see only a part of it."""
+    streams: dict[str, Sequence[Token]] = {}
+    for layer in record:
+        for name, tokens in (
+            (layer.query_tokens, query_labels(record, layer, sequence)),
+            (layer.key_tokens, key_labels(record, layer, sequence)),
+        ):
+            if len(tokens) > len(streams.get(name, ())):
+                streams[name] = tokens
+    return {name: _stream(tokens) for name, tokens in streams.items()}
+
+
+def _stream(tokens: Sequence[Token]) -> dict[str, Any]:
+    words = words_of(tokens)
+    return {
+        "texts": [token.text for token in tokens],
+        "special": [int(token.special) for token in tokens],
+        "space": [int(token.space) for token in tokens],
+        "words": [[word.text, word.pieces[0], word.pieces[-1] + 1] for word in words],
+    }
+
+
+def _layer(record: Record, number: int, sequence: int, packed: Packed) -> dict[str, Any]:
+    seen, blob = record.layers[number], packed.layers[number]
+    return {
+        "name": seen.name,
+        "queries": seen.query_tokens,
+        "keys": seen.key_tokens,
+        "size": [seen.heads, seen.queries, seen.keys],
+        "exact": blob.exact,
+        "unit": blob.unit,
+        "top": blob.top,
+        "map": [blob.rows, blob.columns],
+        "bins": [blob.query_bin, blob.key_bin],
+        "thumb": [blob.thumb_rows, blob.thumb_columns],
+        "habits": list(head_habits(record, number, sequence=sequence)),
+    }

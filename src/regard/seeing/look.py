@@ -1,0 +1,134 @@
+"""look(): a text, a real model, and what each of its words attends to."""
+
+import dataclasses
+import inspect
+from dataclasses import dataclass
+
+import torch
+
+from regard.errors import InputError
+from regard.observe.focus import Focus, choose_focus
+from regard.observe.records import Record
+from regard.observe.site import Keep
+from regard.observe.tokens import Token
+from regard.problem import DENSE_BUDGET
+from regard.seeing.bundled import Loaded
+from regard.seeing.models import advice, load_model, model_for, positions
+from regard.seeing.tokens import tokens_of
+from regard.seeing.watch import watch
+
+__all__ = ["Looked", "Prepared", "look", "prepare"]
+
+_ANSWER = 64  # tokens that an encoder–decoder writes where no target is given
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """What a model attends to in a text: the record, what a picture of it shows, and what there is to say besides."""
+
+    record: Record
+    focus: Focus
+    model: str
+    warning: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A text ready for its model: what it is called with, and the tokens of its streams."""
+
+    loaded: Loaded
+    inputs: dict[str, torch.Tensor]
+    tokens: dict[str, tuple[tuple[Token, ...], ...]]
+
+    def run(self) -> None:
+        """Run the model once; of a language model's output only the last position, whose logits are not looked at."""
+        options: dict[str, object] = {} if self.loaded.kind == "encoder" else {"use_cache": False}
+        if "logits_to_keep" in inspect.signature(self.loaded.model.forward).parameters:
+            options["logits_to_keep"] = 1
+        with torch.inference_mode():
+            self.loaded.model(**self.inputs, **options)
+
+
+def look(
+    text: str,
+    *,
+    model: str | Loaded | None = None,
+    token: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    target: str | None = None,
+    keep: Keep = "maps",
+    budget: int = DENSE_BUDGET,
+) -> Looked:
+    """Let a real model read a text, and see what it attends to.
+
+    Args:
+        text: The text; the source of an encoder–decoder.
+        model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the text chooses.
+        token: The word to look from; by default the one with the sharpest look at a content word.
+        layer: The layer of the first head shown, counted from 0.
+        head: The first head shown, counted from 0 within its layer.
+        target: What an encoder–decoder writes; by default what it would write itself.
+        keep: "maps", or "weights" to keep every weight, within the budget.
+        budget: Bytes that keep="weights" may take.
+
+    Raises:
+        InputError: The text is empty or too long for the model; no such model, word, layer or head.
+    """
+    prepared = prepare(text, model=model, target=target)
+    loaded = prepared.loaded
+    with watch(loaded.model, keep=keep, budget=budget) as seen:
+        prepared.run()
+    record = dataclasses.replace(seen.record, tokens=prepared.tokens, model=loaded.name)
+    focus = choose_focus(record, token=token, layer=layer, head=head)
+    return Looked(record, focus, loaded.name, advice(loaded, text))
+
+
+def prepare(text: str, *, model: str | Loaded | None = None, target: str | None = None) -> Prepared:
+    """Load the model and turn the text into what it is called with."""
+    if not text.strip():
+        raise InputError("the text is empty: write a sentence, or name a file that has one")
+    if "\0" in text:
+        raise InputError("the text holds a NUL byte, so it is no text: is it a binary file?")
+    loaded = model if isinstance(model, Loaded) else load_model(model) if model else model_for(text)
+    ids = _ids(loaded, text)
+    if loaded.kind != "encoder-decoder":
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        return Prepared(loaded, inputs, {"text": (tokens_of(loaded.tokenizer, ids[0].tolist(), text),)})
+    written = _write(loaded, ids) if target is None else _start(loaded, _ids(loaded, target))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": written}
+    tokens = {
+        "source": (tokens_of(loaded.tokenizer, ids[0].tolist(), text),),
+        "target": (tokens_of(loaded.tokenizer, written[0].tolist()),),
+    }
+    return Prepared(loaded, inputs, tokens)
+
+
+def _ids(loaded: Loaded, text: str) -> torch.Tensor:
+    """Token ids (1, n), refused where they are more than the model has positions."""
+    ids: list[int] = loaded.tokenizer(text, verbose=False)["input_ids"]
+    limit = positions(loaded)
+    if limit is not None and len(ids) > limit:
+        other = " (smollm2 reads 8,192)" if loaded.name in ("me5", "minilm") and len(ids) <= 8192 else ""
+        raise InputError(
+            f"the text has {len(ids):,} tokens and {loaded.name} reads at most {limit:,}: shorten it, or choose "
+            f"another --model{other}"
+        )
+    if not ids:
+        raise InputError(f"the text has no tokens for {loaded.name}: write a sentence")
+    return torch.tensor([ids])
+
+
+def _write(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
+    """What the model itself would write, greedily, as the decoder's input."""
+    with torch.inference_mode():
+        written: torch.Tensor = loaded.model.generate(  # type: ignore[operator]
+            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1, max_new_tokens=_ANSWER
+        )
+    return written[:, :-1] if written.shape[1] > 1 else written
+
+
+def _start(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
+    """A given target as the decoder's input: its start token first, its last token left to be predicted."""
+    start = getattr(loaded.model.config, "decoder_start_token_id", None)
+    return torch.cat([torch.full((1, 1), int(start or 0)), ids[:, :-1]], 1)

@@ -1,0 +1,167 @@
+"""The command `regard steps`: the example, one's own files, a head of a model, and sentences for what does not fit."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from regard.cli.steps import steps
+from regard.errors import InputError
+from regard.observe.steps import CapturedHead
+from regard.observe.tokens import Token
+
+app = typer.Typer()
+app.command()(steps)
+
+
+def run(*arguments, width=80):
+    found = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": str(width), "NO_COLOR": "1"})
+    if found.exception is not None and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def written(path, matrix):
+    if path.suffix == ".npy":
+        np.save(path, np.array(matrix))
+    elif path.suffix == ".csv":
+        path.write_text("\n".join(",".join(map(str, row)) for row in matrix) + "\n")
+    else:
+        path.write_text(json.dumps(matrix))
+    return path
+
+
+def test_without_arguments_it_works_out_three_tokens():
+    text = run()
+    assert "我  q₁·k₁ = 2·2 + 0·0 = 4" in text
+    assert "爱  w₁₂ = 1 / 34.8    = 0.0287" in text
+
+
+def test_token_and_language_of_the_example():
+    assert "先看一个词元，逐个数计算：“你”（第 3 个）" in run("--token", "你", "--lang", "zh")
+    assert "One token in scalars: “爱” (number 2)" in run("--token", "2")
+
+
+@pytest.mark.parametrize("ending", [".json", ".csv", ".npy"])
+def test_own_numbers_from_files(tmp_path, ending):
+    x = written(tmp_path / f"x{ending}", [[1, 0], [0.5, -2]])
+    w = written(tmp_path / f"w{ending}", [[1, 0, 1], [0, 1, 1]])
+    text = run("--x", x, "--w", w, "--tokens", "Thinking Machines")
+    assert "Machines  q₁·k₂ = 1·0.5 + 0·(-2) + 1·(-1.5) = -1" in text  # k₂ = [0.5 -2 -1.5]
+    assert "w₁₂" in text
+    assert "√3" in text
+
+
+def test_three_matrices_from_one_file(tmp_path):
+    x = written(tmp_path / "x.json", [[1, 2]])
+    w = written(tmp_path / "w.json", {"query": [[1], [0]], "key": [[0], [1]], "value": [[3, 0], [0, 4]]})
+    text = run("--x", x, "--w", w)
+    assert "q₁ = x₁ W_Q = 1" in text.replace("[", "").replace("]", "")
+    assert "x1  q₁·k₁ = 1·2 = 2" in text
+    assert "z₁ = [3 8]" in text
+
+
+X, W = [[1, 0], [0, 1]], [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "words"),
+    [
+        ([[1, 0, 3]], W, r"`--w` must have as many rows as `--x` has columns \(3\), got `--x` of shape \(1, 3\)"),
+        ([[1, "a"]], W, "`--x` must be a matrix of numbers"),
+        ([[1, 2], [3]], W, "`--x` must have rows of one length"),
+        ([[1, float("nan")]], W, "`--x` must hold finite numbers, got nan in row 1, column 2"),
+        ([1, 2], W, r"`--x` must be a matrix of numbers .* got shape \(2,\)"),
+        ([[True, False]], W, "`--x` must be a matrix of numbers"),
+        ({"a": 1}, W, "`--x` must be a matrix of numbers"),
+        ([[1, 2]] * 2049, W, "`--x` must have at most 2048 rows, got 2049"),
+        (X, {"query": W, "key": W}, '`--w` must be one matrix or an object with "query", "key" and "value"'),
+        (X, {"query": W, "key": [[1], [2]], "value": W}, r"one shape for q·k, got \(2, 2\) and \(2, 1\)"),
+        (X, {"query": W, "key": W, "value": [[1]]}, r"`--w` must have as many rows .* `--w` of shape \(1, 1\)"),
+    ],
+)
+def test_matrices_that_do_not_fit_are_refused_in_a_sentence(tmp_path, x, w, words):
+    with pytest.raises(InputError, match=words):
+        run("--x", written(tmp_path / "x.json", x), "--w", written(tmp_path / "w.json", w))
+
+
+def test_files_that_are_not_matrices_are_refused_in_a_sentence(tmp_path):
+    w = written(tmp_path / "w.json", W)
+    cases = {
+        "none.json": (None, "there is none at"),
+        "x.txt": (b"1 2", "must be a file .json, .csv or .npy"),
+        "x.json": (b"{[", "must be JSON"),
+        "x.csv": (b"a,b\n1,2\n", "without a header, got 'a,b' in line 1"),
+        "bytes.csv": (b"\xff\xfe\x00", "must be a CSV file in UTF-8"),
+        "ragged.csv": (b"1,2\n3\n", "rows of one length"),
+        "empty.csv": (b"", "must be a matrix of numbers"),
+        "x.npy": (b"not numpy", "must be a .npy file without pickled objects"),
+    }
+    for name, (content, words) in cases.items():
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=words):
+            run("--x", tmp_path / name, "--w", w)
+
+
+def test_pickles_and_archives_are_refused(tmp_path):
+    w = written(tmp_path / "w.json", W)
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match="without pickled objects"):
+        run("--x", tmp_path / "x.npy", "--w", w)
+    np.savez(tmp_path / "many.npz", a=np.eye(2))
+    (tmp_path / "many.npz").rename(tmp_path / "many.npy")
+    with pytest.raises(InputError, match=r"many\.npy is not: the magic string is not correct"):
+        run("--x", tmp_path / "many.npy", "--w", w)
+
+
+def test_options_that_exclude_one_another(tmp_path):
+    x, w = written(tmp_path / "x.json", X), written(tmp_path / "w.json", W)
+    with pytest.raises(InputError, match="need both `--x FILE` and `--w FILE`, got `--x` alone"):
+        run("--x", x)
+    with pytest.raises(InputError, match="leave out TEXT"):
+        run("--x", x, "--w", w, "--model", "me5")
+    with pytest.raises(InputError, match="a head needs a TEXT"):
+        run("--model", "me5")
+    with pytest.raises(InputError, match="`--tokens` must name the 2 rows of `--x`, got 3 names: a b c"):
+        run("--x", x, "--w", w, "--tokens", "a b c")
+    with pytest.raises(InputError, match=r"`token` must be a word of the text \(我 爱 你\) or a number from 1 to 3"):
+        run("--token", "cat")
+
+
+@pytest.fixture
+def capture(monkeypatch):
+    """A capture in the place of a model: one head whose keys and values say which token they are of."""
+    asked = []
+
+    def choose(model, text, *, layer, head, token):
+        asked.append((model, text, layer, head, token))
+        return 3 if layer is None else layer, 5 if head is None else head, token
+
+    def capture_head(model, text, layer, head):
+        tokens = (Token("token", word=0), Token("izer", word=0), Token("works", word=1))
+        return CapturedHead(tokens, np.eye(3), 2 * np.eye(3), 3 * np.eye(3), scale=1.0)
+
+    monkeypatch.setitem(sys.modules, "regard.seeing.capture", SimpleNamespace(choose=choose, capture_head=capture_head))
+    return asked
+
+
+def test_a_head_of_a_model_for_a_word_of_several_pieces(capture):
+    text = run("--model", "minilm", "--layer", 2, "--token", "tokenizer", "tokenizer works")
+    assert capture == [("minilm", "tokenizer works", 2, None, "tokenizer")]
+    assert text.startswith("Attention step by step: minilm, layer 2, head 5\n")
+    assert "One token in scalars: “token” (number 1)\n“tokenizer” is 2 pieces to the model; this is the first." in text
+    assert "token  q₁·k₁ = 1·2 + 0·0 + 0·0 = 2" in text
+    assert "W_Q" not in text
+
+
+def test_a_text_alone_takes_a_model_of_its_own(capture):
+    text = run("works", "--lang", "zh")
+    assert capture == [("me5", "works", None, None, None)]
+    assert text.startswith("注意力分步计算：me5，层 3，头 5\n")
+    assert "“works”（第 3 个）" in text

@@ -1,0 +1,284 @@
+"""The page in a real browser: what is shown is what the record holds, by mouse and by keyboard."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regard.render.page import write_page
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed at /usr/bin/chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path: Path):
+    """Open the page of a record; after the test, nothing may have complained, asked the network or opened a dialog."""
+
+    @contextmanager
+    def open_page(case, **context) -> Iterator:
+        path = tmp_path / "page.html"
+        write_page(case.record, case.focus, path, title="<b>it</b>", command="regard steps")
+        trouble: list[str] = []
+        with browser.new_context(viewport={"width": 1100, "height": 900}, **context) as fresh:
+            tab = fresh.new_page()
+            tab.on("console", lambda message: trouble.append(f"console: {message.text}"))
+            tab.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+            tab.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+            tab.on("request", lambda request: request.url == path.as_uri() or trouble.append(f"request: {request.url}"))
+            tab.goto(path.as_uri())
+            tab.wait_for_selector("html[data-ready]", timeout=20_000)
+            yield tab
+        assert trouble == []
+
+    return open_page
+
+
+def shown(tab, slot: str = "a") -> dict[tuple[int, int], float]:
+    """The weights in the list, as a reader sees them."""
+    items = tab.locator(f"#weights-{slot} li").all()
+    return {
+        (int(item.get_attribute("data-query")), int(item.get_attribute("data-key"))): float(
+            item.locator(".number").inner_text()
+        )
+        for item in items
+    }
+
+
+def settled(tab, act) -> None:
+    """Do something that redraws the page, and wait until it has."""
+    before = tab.evaluate("document.documentElement.dataset.ready")
+    act()
+    tab.wait_for_function("before => document.documentElement.dataset.ready !== before", arg=before)
+
+
+def expect(weights: dict[tuple[int, int], float], matrix: np.ndarray, query: int, count: int = 10) -> None:
+    best = np.argsort(-matrix[query], kind="stable")[:count]
+    assert {key for _, key in weights} == set(best.tolist())
+    for (row, key), weight in weights.items():
+        assert row == query
+        assert weight == pytest.approx(matrix[query, key], abs=1e-4)
+
+
+def test_it_opens_with_the_two_heads_of_the_focus(opened, english) -> None:
+    with opened(english) as tab:
+        expect(shown(tab, "a"), english.record.weights(layer=5, head=11)[0], 8)
+        expect(shown(tab, "b"), english.record.weights(layer=5, head=3)[0], 8)
+        assert tab.locator("#weights-a li").first.inner_text().split("\n")[0] == "it → animal"
+        assert tab.locator(".token.active").inner_text() == "it"
+        assert tab.locator("path.line-a").count() > 0
+        assert tab.locator("path.line-b").count() > 0
+        assert tab.locator("h1").inner_text() == "<b>it</b>"
+
+
+@pytest.mark.parametrize("query", range(1, 10))
+def test_hovering_shows_the_weights_of_that_token_whatever_it_is(opened, hostile, query: int) -> None:
+    with opened(hostile) as tab:
+        tab.locator(f"#queries [data-unit='{query}']").hover()
+        matrix = hostile.record.weights(layer=0, head=0)[0]
+        weights = shown(tab)
+        for (row, key), weight in weights.items():
+            assert row == query
+            assert weight == pytest.approx(matrix[query, key], abs=1e-4)
+        assert max(weights, key=weights.get) == (query, int(matrix[query].argmax()))
+        tab.locator("h1").hover()
+        assert {row for row, _ in shown(tab)} == {3}  # back to the word that was chosen
+
+
+def test_hostile_tokens_are_text_to_the_reader(opened, hostile) -> None:
+    with opened(hostile) as tab:
+        texts = tab.locator("#queries .token").all_inner_texts()
+        assert texts[1:4] == ["<script>alert(1)</script>", "-->", "[red]x"]
+        assert tab.evaluate("document.querySelectorAll('#text script').length") == 0
+
+
+def test_lines_are_as_wide_as_their_weights(opened, english) -> None:
+    with opened(english) as tab:
+        lines = tab.locator("path.line-a").all()
+        pairs = [
+            (float(line.get_attribute("data-weight")), float(line.get_attribute("stroke-width"))) for line in lines
+        ]
+        assert pairs == sorted(pairs)
+        assert max(pairs)[0] == pytest.approx(0.6, abs=1e-4)
+        assert all(width == pytest.approx(1 + 5 * weight, abs=1e-3) for weight, width in pairs)
+
+
+def test_the_longest_line_ends_at_the_word_it_is_about(opened, english) -> None:
+    with opened(english) as tab:
+        tip = tab.locator("path.tip-a").last.bounding_box()
+        animal = tab.locator("#queries [data-unit='2']").bounding_box()
+        assert tip["x"] + tip["width"] / 2 == pytest.approx(animal["x"] + animal["width"] / 2, abs=6)
+        assert abs(tip["y"] + tip["height"] - animal["y"]) < 4
+
+
+def test_layer_and_head_pickers_change_what_is_shown(opened, english) -> None:
+    with opened(english) as tab:
+        settled(tab, lambda: tab.locator("#layer-a").select_option("2"))
+        settled(tab, lambda: tab.locator("#head-a").select_option("7"))
+        expect(shown(tab, "a"), english.record.weights(layer=2, head=7)[0], 8)
+        assert tab.locator("#map-title").inner_text() == "Heat map of layer 2 head 7"
+        settled(tab, lambda: tab.locator("#show-b").uncheck())
+        assert tab.locator("path.line-b").count() == 0
+        assert not tab.locator("#weights-b").is_visible()
+
+
+def test_a_click_on_a_small_map_chooses_its_head(opened, english) -> None:
+    with opened(english) as tab:
+        settled(tab, lambda: tab.locator(".head[data-layer='1'][data-head='4']").click())
+        expect(shown(tab, "a"), english.record.weights(layer=1, head=4)[0], 8)
+        tab.locator("input[name=slot][value=b]").check()
+        settled(tab, lambda: tab.locator(".head[data-layer='0'][data-head='2']").click())
+        expect(shown(tab, "b"), english.record.weights(layer=0, head=2)[0], 8)
+        assert tab.locator("#head-b").input_value() == "2"
+
+
+def test_small_maps_are_painted_from_the_weights(opened, english) -> None:
+    with opened(english) as tab:
+        pixels = tab.evaluate(
+            """() => { const canvas = document.querySelector(".head[data-layer='0'][data-head='3'] canvas");
+            const pen = canvas.getContext("2d"); const data = pen.getImageData(0, 0, canvas.width, canvas.height).data;
+            return Array.from({length: canvas.width * canvas.height}, (_, i) => data[4 * i]); }"""
+        )
+        weights = english.record.weights(layer=0, head=3)[0]
+        red = np.array(pixels).reshape(weights.shape)  # red falls as the weight grows
+        assert (red.argmin(-1) == weights.argmax(-1)).all()
+        assert (red[:, -1] < 40).all()  # the column of [SEP] in this head
+
+
+def test_the_map_names_the_cell_under_the_pointer(opened, english) -> None:
+    with opened(english) as tab:
+        frame = tab.evaluate("frame")
+        at = {"x": frame["left"] + 2.5 * frame["cell"], "y": frame["top"] + 8.5 * frame["down"]}
+        tab.locator("#map").hover(position=at)
+        assert tab.locator("#cell").inner_text() == "it → animal: 0.6000"
+        tab.locator("#map").click(position={**at, "y": frame["top"] + 10.5 * frame["down"]})
+        assert tab.locator(".token.active").inner_text() == "too"
+
+
+def test_everything_works_by_keyboard_alone(opened, english) -> None:
+    with opened(english) as tab:
+        stops = []
+        for _ in range(9):
+            tab.keyboard.press("Tab")
+            stops.append(tab.evaluate("document.activeElement.id || document.activeElement.className"))
+            if stops[-1].startswith("token"):
+                assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+                tab.keyboard.press("ArrowLeft")
+                expect(shown(tab), english.record.weights(layer=5, head=11)[0], 7)
+                tab.keyboard.press("End")
+                expect(shown(tab), english.record.weights(layer=5, head=11)[0], 12)
+            if stops[-1] == "map":
+                tab.keyboard.press("ArrowDown")
+                tab.keyboard.press("ArrowDown")
+                tab.keyboard.press("ArrowRight")
+                assert tab.locator("#cell").inner_text().startswith("The → The: ")
+            if stops[-1].startswith("head "):
+                tab.keyboard.press("ArrowUp")
+                settled(tab, lambda: tab.keyboard.press("Enter"))
+                assert tab.locator("#layer-a").input_value() == "4"
+        assert [stop for stop in stops if stop.startswith(("layer", "head-", "show"))] == [
+            "layer-a", "head-a", "layer-b", "head-b", "show-b",
+        ]  # fmt: skip
+        assert "map" in stops
+        assert any(stop.startswith("token") for stop in stops)
+        assert any(stop.startswith("head ") for stop in stops)
+
+
+def test_words_are_means_over_their_query_pieces_and_sums_over_their_key_pieces(opened, pieces) -> None:
+    with opened(pieces) as tab:
+        words = pieces.focus.queries
+        weight = pieces.record.word_weight(0, words[2], words[1])[0]
+        assert shown(tab)[2, 1] == pytest.approx(weight, abs=1e-4)
+        assert tab.locator("#queries .token").all_inner_texts() == ["[CLS]", "unbelievable", "tokenizer", "[SEP]"]
+        settled(tab, lambda: tab.locator("#merge").uncheck())
+        assert tab.locator("#queries .token").all_inner_texts()[1:4] == ["un", "believ", "able"]
+        assert tab.locator(".token.active").inner_text() == "token"
+        expect(shown(tab), pieces.record.weights(layer=0, head=0)[0], 4, count=7)
+
+
+def test_the_merge_switch_is_hidden_where_every_word_is_one_piece(opened, english) -> None:
+    with opened(english) as tab:
+        assert not tab.locator("#merge").is_visible()
+
+
+def test_cross_attention_shows_both_sentences(opened, cross) -> None:
+    with opened(cross) as tab:
+        assert "Tier" in tab.locator("#keys").inner_text()
+        assert tab.locator("#keys button").count() == 0
+        tab.locator("#queries [data-unit='4']").hover()
+        expect(shown(tab), cross.record.weights(layer=1, head=0)[0], 4, count=7)
+        assert tab.locator("#weights-a li").first.inner_text().startswith("tired → ")
+
+
+def test_a_long_text_shows_its_strongest_keys_and_turns_its_parts(opened, long_text) -> None:
+    with opened(long_text) as tab:
+        weights = shown(tab)
+        top = dict(long_text.record.top(layer=5, head=1, query=101))
+        assert len(weights) == 8
+        assert {key: pytest.approx(weight, abs=1e-4) for (_, key), weight in weights.items()} == top
+        tab.locator("#later").click()
+        assert tab.locator("#where").inner_text() == "words 401 to 512 of 512"
+        tab.locator("#queries [data-unit='450']").hover()
+        assert {row for row, _ in shown(tab)} == {450}
+        frame = tab.evaluate("frame")
+        tab.locator("#map").hover(
+            position={"x": frame["left"] + 2.5 * frame["cell"], "y": frame["top"] + 12.5 * frame["down"]}
+        )
+        assert tab.locator("#cell").inner_text().endswith("at most about 0.60")
+
+
+def test_a_very_long_record_opens_and_switches_layers(opened, very_long) -> None:
+    with opened(very_long) as tab:
+        assert tab.locator(".head").count() == 270
+        settled(tab, lambda: tab.locator("#layer-a").select_option("3"))
+        top = very_long.record.top(layer=3, head=0, query=2000)[:2]
+        assert sum(shown(tab).values()) == pytest.approx(sum(weight for _, weight in top), abs=2e-4)
+
+
+def test_unknown_tokens_go_by_position(opened, nameless) -> None:
+    with opened(nameless) as tab:
+        assert tab.locator("#queries .token").all_inner_texts() == [str(number) for number in range(13)]
+        expect(shown(tab), nameless.record.weights(layer=1, head=0)[0], 8)
+
+
+def luminance(colour: str) -> float:
+    channels = [float(part) / 255 for part in colour.removeprefix("rgb(").rstrip(")").split(",")]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("selector", ["h1", ".lede", ".hint", "#name-a", "#name-b", "#weights-a li"])
+def test_text_stands_out_from_the_page(opened, english, scheme: str, selector: str) -> None:
+    with opened(english, color_scheme=scheme) as tab:
+        ink = tab.evaluate("name => getComputedStyle(document.querySelector(name)).color", selector)
+        page = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        light, dark = sorted((luminance(ink), luminance(page)), reverse=True)
+        limit = 3.0 if selector.startswith("#name") else 4.5  # WCAG: large text, text
+        assert (light + 0.05) / (dark + 0.05) >= limit
+        assert (luminance(page) < 0.1) == (scheme == "dark")
+
+
+@pytest.mark.parametrize("width", [320, 420, 760])
+def test_a_narrow_screen_needs_no_sideways_scrolling(opened, hostile, width: int) -> None:
+    with opened(hostile) as tab:
+        tab.set_viewport_size({"width": width, "height": 800})
+        tab.wait_for_timeout(150)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        assert math.isfinite(tab.locator("#map").bounding_box()["width"])

@@ -1,0 +1,180 @@
+"""Figures show what the record holds, in fonts that have its letters; nothing outside the figure changes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+
+from regard.errors import InputError, ObservationError
+from regard.observe.records import Record
+from regard.observe.tokens import Token
+from regard.render import fonts
+from regard.render.figure import focus_figure, heads_figure, heatmap_figure, save_figure
+from regard.render.files import write_atomically
+from regard.render.panels import head_mosaic
+from regard.render.sketch import COLOURS
+
+NAMES = ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_text"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_every_record_is_written_without_a_warning(
+    name: str, suffix: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    case = request.getfixturevalue(name)  # a missing glyph is a warning, and warnings are errors
+    path = tmp_path / f"figure{suffix}"
+    save_figure(case.record, case.focus, path)
+    start = path.read_bytes()[:8]
+    assert start.startswith(b"\x89PNG") if suffix == ".png" else start.startswith(b"<?xml")
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def texts(figure) -> list[str]:
+    return [text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
+
+
+def test_the_map_shows_the_weights_with_tokens_on_both_axes(english) -> None:
+    axes = heatmap_figure(english.record, layer=5, head=11).axes[0]
+    np.testing.assert_array_equal(axes.images[0].get_array(), english.record.weights(layer=5, head=11)[0])
+    tokens = [token.text for token in english.record.stream("text")]
+    assert [label.get_text() for label in axes.get_yticklabels()] == tokens
+    assert [label.get_text() for label in axes.get_xticklabels()] == tokens
+
+
+def test_a_pooled_map_spans_all_tokens_and_says_what_a_cell_is(long_text) -> None:
+    axes = heatmap_figure(long_text.record, layer=5, head=1).axes[0]
+    assert axes.images[0].get_extent() == [0, 512, 512, 0]
+    assert axes.get_xlabel() == "each cell is 4 × 4 tokens, largest weight"
+
+
+def test_the_grid_holds_every_head_in_its_place(english) -> None:
+    mosaic = head_mosaic(english.record, 0)
+    assert mosaic.shape == (6 * 51, 12 * 51)
+    weights = english.record.weights(layer=5, head=3)[0]
+    cell = mosaic[5 * 51 + 2 : 6 * 51 - 1, 3 * 51 + 2 : 4 * 51 - 1]
+    assert cell[0, 0] == weights[0, 0]
+    assert cell[-1, -1] == weights[-1, -1]
+    assert cell.max() == weights.max()
+    assert len(heads_figure(english.record).axes[0].get_yticks()) == 6
+
+
+def test_two_arcs_in_two_colours_from_the_word_to_its_targets(english) -> None:
+    figure = focus_figure(english.record, english.focus)
+    arcs = [patch for patch in figure.axes[0].patches if isinstance(patch, matplotlib.patches.FancyArrowPatch)]
+    assert [matplotlib.colors.to_hex(arc.get_facecolor()).upper() for arc in arcs] == list(COLOURS[:2])
+    words = {text.get_text(): text for text in figure.axes[0].texts}
+    renderer = figure.canvas.get_renderer()
+    for arc, target in zip(arcs, ("animal", "street"), strict=True):
+        box = words[target].get_window_extent(renderer)
+        tip = figure.axes[0].transData.transform(arc.get_path().vertices)
+        reach = arc.get_window_extent(renderer)
+        assert box.x0 < (box.x0 + box.x1) / 2 < box.x1
+        assert abs(reach.x0 - (box.x0 + box.x1) / 2) < 25, (target, tip[-1])
+    assert "layer 5 head 11:  it → animal  0.60" in words
+
+
+def test_chinese_is_drawn_with_a_font_that_has_it(chinese) -> None:
+    found = fonts.fonts_for(["貓追老鼠"])
+    assert found.families[0] == "DejaVu Sans"
+    assert any("CJK" in family for family in found.families[1:])
+    assert not found.missing
+    assert {"貓", "老鼠", "它"} <= set(texts(focus_figure(chinese.record, chinese.focus)))
+
+
+def test_letters_without_a_font_are_refused_with_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fonts, "_candidates", lambda region: ())
+    with pytest.raises(ObservationError, match=r"no installed font has 貓 \(1 missing\).*`fonts-noto-cjk`"):
+        fonts.fonts_for(["貓"])
+
+
+def test_signs_without_a_font_are_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fonts, "_candidates", lambda region: ())
+    found = fonts.fonts_for(["a🦀"])
+    assert found.spell("a🦀") == "aU+1F980"
+
+
+def test_the_font_of_boxes_is_never_taken() -> None:
+    assert not any(
+        family.startswith("Last Resort") for region in ("SC", "JP") for family, *_ in fonts._candidates(region)
+    )
+
+
+def test_dollar_signs_are_signs(hostile) -> None:
+    figure = focus_figure(hostile.record, hostile.focus)
+    drawn = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text() == "$x^2$"]
+    assert len(drawn) >= 3  # in the sentence and on both axes
+    assert not any(text.get_parse_math() for text in drawn)
+
+
+def test_unbalanced_dollars_and_broken_mathtext_are_drawn(tmp_path: Path, english) -> None:
+    stream = tuple(Token(r"$\frac{$", word=n) for n in range(13))
+    save_figure(Record(english.record.layers, {"text": (stream,)}, model=r"$\bad$"), english.focus, tmp_path / "a.svg")
+
+
+def test_svg_text_is_drawn_as_paths_and_refers_to_nothing_outside(chinese, tmp_path: Path) -> None:
+    save_figure(chinese.record, chinese.focus, tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    root = ElementTree.fromstring(text)
+    names = {element.tag.split("}")[1] for element in root.iter()}
+    assert "text" not in names
+    assert not re.findall(r'href="(?!#|data:)', text)
+    assert text.count("<use") > 50
+
+
+def test_the_same_record_gives_the_same_file(english, tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        save_figure(english.record, english.focus, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_settings_of_the_caller_are_not_touched_nor_used(english, tmp_path: Path) -> None:
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        before = dict(matplotlib.rcParams)
+        save_figure(english.record, english.focus, tmp_path / "a.svg")
+        assert dict(matplotlib.rcParams) == before
+    assert "<text" not in (tmp_path / "a.svg").read_text()
+
+
+def test_pyplot_stays_out() -> None:
+    code = """
+import sys
+import numpy as np
+from regard.observe.records import Layer, Record
+from regard.render.figure import heads_figure, heatmap_figure
+full, none = np.ones((1, 1, 2, 2), np.float32) / 2, np.ones((1, 1, 2), np.float32)
+record = Record((Layer("a", "self", "text", "text", 1, 1, full, full, full.astype(np.int32), full, none, none),))
+heads_figure(record), heatmap_figure(record, layer=0, head=0)
+sys.exit("matplotlib.pyplot" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a", "a.html"])
+def test_other_formats_are_refused(english, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"`path` must end in .png or .svg, got {name}")):
+        save_figure(english.record, english.focus, tmp_path / name)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"old")
+
+    def fail(*names: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="must lie in a folder that exists"):
+        write_atomically(tmp_path / "no" / "a.png", b"")
