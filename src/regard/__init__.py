@@ -4,12 +4,13 @@ from regard import masks, normalizers, scores
 from regard.errors import AtlasError, InputError, MissingExtraError, ObservationError, RegardError
 from regard.functional import attention, explain
 from regard.observe.records import Layer, Record
-from regard.seeing import Sight, load, watch
+from regard.seeing import Looked, Sight, load, look, register_with_transformers, watch
 
 __all__ = [
     "AtlasError",
     "InputError",
     "Layer",
+    "Looked",
     "MissingExtraError",
     "ObservationError",
     "Record",
@@ -18,8 +19,10 @@ __all__ = [
     "attention",
     "explain",
     "load",
+    "look",
     "masks",
     "normalizers",
+    "register_with_transformers",
     "scores",
     "watch",
 ]

@@ -1,6 +1,7 @@
 """attention(): the one door to every mechanism."""
 
-from typing import Literal, overload
+from collections.abc import Callable
+from typing import Literal, cast, overload
 
 import torch
 from jaxtyping import Float
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from regard import backends
 from regard.backends import Explanation
-from regard.masks import Mask
+from regard.masks import BoundMask, Mask
 from regard.normalizers import Softmax
 from regard.problem import DENSE_BUDGET, Problem
 from regard.scores import Score
@@ -23,7 +24,7 @@ def attention(
     v: Float[Tensor, "*v"],
     *,
     score: Score | None = ...,
-    mask: Mask | Tensor | None = ...,
+    mask: Mask | BoundMask | Tensor | None = ...,
     bias: Tensor | None = ...,
     scale: float | None = ...,
     normalizer: Softmax | None = ...,
@@ -41,7 +42,7 @@ def attention(
     v: Float[Tensor, "*v"],
     *,
     score: Score | None = ...,
-    mask: Mask | Tensor | None = ...,
+    mask: Mask | BoundMask | Tensor | None = ...,
     bias: Tensor | None = ...,
     scale: float | None = ...,
     normalizer: Softmax | None = ...,
@@ -58,7 +59,7 @@ def attention(
     v: Float[Tensor, "*batch keys value_dim"],
     *,
     score: Score | None = None,
-    mask: Mask | Tensor | None = None,
+    mask: Mask | BoundMask | Tensor | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
     normalizer: Softmax | None = None,
@@ -76,8 +77,8 @@ def attention(
         k: Keys (..., keys, d); their heads may be fewer and then divide those of q (grouped queries).
         v: Values (..., keys, value_dim).
         score: How a query and a key fit; scores.ScaledDot() by default.
-        mask: A mask of regard.masks or a boolean tensor (queries, keys) or (batch, heads, queries, keys), True = may
-            see. A query that sees nothing gets output 0, weights 0 and finite gradients.
+        mask: A mask of regard.masks (bound to its place or not) or a boolean tensor (queries, keys) or (batch, heads,
+            queries, keys), True = may see. A query that sees nothing gets output 0, weights 0 and finite gradients.
         bias: What is added to the scores, after scale and softcap; broadcasts like the boolean tensor.
         scale: The factor on the scores; 1/√d by default. It always wins over the score's own.
         normalizer: How scores become weights; normalizers.Softmax() by default.
@@ -115,8 +116,8 @@ def attention(
     }
     if torch.overrides.has_torch_function((q, k, v)):
         # PyTorch's own protocol: regard.watch and tensor subclasses see one call, not what a backend makes of it.
-        seen: Tensor = torch.overrides.handle_torch_function(attention, (q, k, v), q, k, v, backend=backend, **asked)  # type: ignore[arg-type]
-        return seen
+        handle = cast(Callable[..., Tensor], torch.overrides.handle_torch_function)
+        return handle(attention, (q, k, v), q, k, v, backend=backend, **asked)
     problem = Problem.of(q, k, v, **asked)  # type: ignore[arg-type]
     answer = backends.choose(problem, backend)(problem)
     extras = [answer.weights] * weights + [answer.lse] * return_lse
@@ -131,7 +132,7 @@ def explain(
     *,
     backend: str = "auto",
     score: Score | None = None,
-    mask: Mask | Tensor | None = None,
+    mask: Mask | BoundMask | Tensor | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
     normalizer: Softmax | None = None,

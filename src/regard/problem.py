@@ -85,7 +85,7 @@ class Problem:
         v: Tensor,
         *,
         score: Score | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: Mask | BoundMask | Tensor | None = None,
         bias: Tensor | None = None,
         scale: float | None = None,
         normalizer: Softmax | None = None,
@@ -163,15 +163,20 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
-def _bind(mask: Mask | Tensor | None, problem: Problem) -> BoundMask | None:
+def _bind(mask: Mask | BoundMask | Tensor | None, problem: Problem) -> BoundMask | None:
     if mask is None:
         return None
     if isinstance(mask, Tensor):
         mask = Dense(mask)  # says the way out for integer and float tensors
-    if not isinstance(mask, Mask):
+    if not isinstance(mask, Mask | BoundMask):
         raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {type(mask).__name__}")
-    bound = mask.bind(problem.queries, problem.keys)
-    sizes = mask.leading
+    bound = mask if isinstance(mask, BoundMask) else mask.bind(problem.queries, problem.keys)
+    if (bound.queries, bound.keys) != (problem.queries, problem.keys):
+        raise InputError(
+            f"the mask is bound to {bound.queries} queries and {bound.keys} keys, but q has {problem.queries} and k "
+            f"has {problem.keys}: bind it to these"
+        )
+    sizes = bound.mask.leading
     if any(size not in (1, want) for size, want in zip(sizes, (problem.batch, problem.heads), strict=True)):
         raise InputError(
             f"the mask is for batch {sizes[0]} and heads {sizes[1]}, but q has batch {problem.batch} and heads "

@@ -52,16 +52,28 @@ def words_of(tokens: Sequence[Token]) -> tuple[Word, ...]:
 
 
 def _spell(tokens: Sequence[Token], group: Sequence[int]) -> str:
-    """The text of one word; the byte pieces 貓¹ 貓² 貓³ of a character spell it once."""
-    spelled = ""
+    """The text of one word; the byte pieces 貓¹ 貓² 貓³ of a character spell it once, and m² stays m²."""
+    spelled, number = "", 0
     for position in group:
         text = tokens[position].text
         whole = text.rstrip(_SUPERSCRIPTS)
-        if whole and whole != text:
-            spelled += whole if text.endswith("¹") and not text.endswith(("¹¹", "²¹", "³¹")) else ""
+        number = number + 1 if number and text == f"{whole}{_superscript(number + 1)}" else 0
+        if number:
+            continue  # a further piece of the character before
+        if text == f"{whole}¹" and whole and _goes_on(tokens, group, position, whole):
+            spelled, number = spelled + whole, 1
         else:
             spelled += text
-    return spelled or tokens[group[0]].text
+    return spelled
+
+
+def _goes_on(tokens: Sequence[Token], group: Sequence[int], position: int, whole: str) -> bool:
+    """Whether the piece behind this one is the second of the same character; it may begin the next one too (貓²鼠¹)."""
+    return position + 1 in group and tokens[position + 1].text.startswith(f"{whole[-1]}²")
+
+
+def _superscript(number: int) -> str:
+    return "".join(_SUPERSCRIPTS[int(digit)] for digit in str(number))
 
 
 def find_word(words: Sequence[Word], wanted: str) -> int | None:

@@ -1,5 +1,7 @@
-"""What users hold to see attention: watch(), load(), and looking at a text."""
+"""What users hold to see attention: watch(), look(), load(), and the adapter for transformers."""
 
+from regard.seeing.adapter import register_with_transformers
+from regard.seeing.look import Looked, look
 from regard.seeing.watch import Sight, load, watch
 
-__all__ = ["Sight", "load", "watch"]
+__all__ = ["Looked", "Sight", "load", "look", "register_with_transformers", "watch"]

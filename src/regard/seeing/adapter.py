@@ -1,0 +1,199 @@
+"""`attn_implementation="regard"`: transformers' models on regard.attention, with a mask that is never built in full.
+
+transformers asks an implementation's mask function for a mask and hands whatever it returns to the attention function
+of every layer, unchanged. Ours returns the question itself; it becomes a mask of regard.masks at the call, and a tensor
+only where a backend needs one.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import InputError, MissingExtraError, ObservationError
+from regard.functional import attention
+from regard.masks import BoundMask, Causal, Dense, Mask, Only, Padding, Window
+from regard.normalizers import Softmax
+from regard.scores import ScaledDot
+
+__all__ = ["register_with_transformers"]
+
+_NAME = "regard"
+_FAR = 2**31  # a window that is open to one side
+
+
+def register_with_transformers() -> None:
+    """Make `attn_implementation="regard"` known to transformers; calling it again does no harm.
+
+    Models that compute attention in code of their own (Bloom, Longformer, DeBERTa and others) either get their ordinary
+    mask and run as ever, or are refused with a pointer to regard.watch, which sees them as they are.
+
+    Raises:
+        MissingExtraError: transformers is not installed.
+    """
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as missing:
+        raise MissingExtraError("transformers", "models") from missing
+    AttentionInterface.register(_NAME, _attend)
+    AttentionMaskInterface.register(_NAME, _ask)
+
+
+@dataclass(frozen=True, eq=False)
+class LazyMask:
+    """What transformers asked a mask for; anything but our attention function that touches it is refused."""
+
+    batch: int
+    queries: int
+    keys: int
+    query_start: int
+    key_start: int  # position of the first key: a sliding cache has dropped those before it
+    rule: Callable[..., Tensor]
+    real: Tensor | None
+
+    @cached_property
+    def bound(self) -> BoundMask | None:
+        """The mask in its place, or None where all is seen. One for all layers, so that it is planned once."""
+        mask = _translate(self.rule, self.key_start)
+        if self.real is not None:
+            real = self.real[:, self.key_start : self.key_start + self.keys].bool()
+            if not bool(real.all()):
+                real = nn.functional.pad(real, (0, self.keys - real.shape[1]))
+                mask = Padding(real) if mask is None else mask & Padding(real)
+        return None if mask is None else mask.bind(self.queries, self.keys, self.query_start - self.key_start)
+
+    # `generate` with a static cache asks for the mask before the model does, and passes it on as a tensor's like.
+    ndim = 4
+
+    def contiguous(self) -> "LazyMask":
+        """The mask itself."""
+        return self
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise ObservationError(
+            'this model takes attn_implementation="regard" and then computes attention in code of its own, without '
+            "calling it: load it without attn_implementation and see it with regard.watch(model)"
+        )
+
+    # Whatever such code does to a mask: index it, add it, look at its shape, pass it to a torch function.
+    __getitem__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __invert__ = __len__ = _refuse
+    __bool__ = __eq__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse  # type: ignore[assignment]
+    __hash__ = object.__hash__
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
+        cls._refuse(cls)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+
+def _ask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int | Tensor = 0,
+    mask_function: Callable[..., Tensor] | None = None,
+    attention_mask: Tensor | LazyMask | None = None,
+    **_: Any,
+) -> LazyMask:
+    """The mask function that transformers calls; returns the question instead of a tensor."""
+    if isinstance(attention_mask, LazyMask):
+        return attention_mask  # asked before, by `generate`
+    from transformers.masking_utils import causal_mask_function
+
+    rule = mask_function or causal_mask_function
+    return LazyMask(batch_size, q_length, kv_length, int(q_offset), int(kv_offset), rule, attention_mask)
+
+
+def _translate(rule: Callable[..., Tensor], key_start: int) -> Mask | None:
+    """Recognize transformers' own rules, so that blocks are known without evaluating pairs; None: all is seen."""
+    from transformers import masking_utils
+
+    if rule is masking_utils.causal_mask_function:
+        return Causal()
+    if rule is masking_utils.bidirectional_mask_function:
+        return None
+    held = inspect.getclosurevars(rule).nonlocals if inspect.isfunction(rule) else {}
+    maker = getattr(rule, "__qualname__", "").partition(".")[0]
+    if maker == "and_masks" and "mask_functions" in held:
+        parts = [_translate(part, key_start) for part in held["mask_functions"]]
+        some = [part for part in parts if part is not None]
+        return _all_of(some)
+    if maker == "sliding_window_overlay" and isinstance(held.get("sliding_window"), int):
+        return Window(before=held["sliding_window"] - 1, after=_FAR)
+    return Only(lambda batch, head, i, j: rule(batch, head, i + key_start, j + key_start))
+
+
+def _all_of(masks: list[Mask]) -> Mask | None:
+    whole: Mask | None = None
+    for mask in masks:
+        whole = mask if whole is None else whole & mask
+    return whole
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: LazyMask | Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    output_attentions: bool = False,
+    **_: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The attention function that transformers calls: (batch, heads, n, d) in, (batch, n, heads, d) out."""
+    if dropout:
+        raise InputError(
+            f'attn_implementation="regard" has no dropout on the weights yet, got {dropout}: call model.eval(), or set '
+            "attention_dropout=0.0 in the config"
+        )
+    mask, bias = _mask_and_bias(module, query, key, attention_mask, is_causal)
+    if position_bias is not None:
+        bias = position_bias if bias is None else bias + position_bias
+    results = attention(
+        query,
+        key,
+        value,
+        score=ScaledDot(softcap=softcap),
+        mask=mask,
+        bias=bias,
+        scale=scaling,
+        normalizer=Softmax(s_aux),
+        weights=output_attentions or _weights_are_collected(),
+    )
+    output, weights = results if isinstance(results, tuple) else (results, None)
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def _weights_are_collected() -> bool:
+    """Whether a forward pass with output_attentions=True is running: some models do not hand the flag down."""
+    try:
+        from transformers.utils.output_capturing import _active_collector
+    except ImportError:  # another version: the flag alone decides
+        return False
+    return any("attentions" in key for key in _active_collector.get() or ())
+
+
+def _mask_and_bias(
+    module: nn.Module, query: Tensor, key: Tensor, given: LazyMask | Tensor | None, is_causal: bool | None
+) -> tuple[Mask | BoundMask | None, Tensor | None]:
+    """What a layer may see, from our own mask, a tensor that the user prepared, or the layer's own word."""
+    if isinstance(given, LazyMask):
+        return given.bound, None
+    if isinstance(given, Tensor):
+        return (Dense(given), None) if given.dtype == torch.bool else (None, given[..., : key.shape[2]])
+    causal = is_causal if is_causal is not None else getattr(module, "is_causal", False)
+    return (Causal(align="start") if causal and query.shape[2] > 1 else None), None
