@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
 from regard.errors import InputError
 from regard.masks import BoundMask, Dense, Mask
@@ -97,6 +98,7 @@ class Problem:
         score, normalizer = score or ScaledDot(), normalizer or Softmax()
         _check_kinds(q, k, v)
         _check_shapes(q, k, v)
+        _check_parts(score, normalizer)
         scale = score.default_scale(q.shape[-1]) if scale is None else scale
         if not math.isfinite(scale):
             raise InputError(f"`scale` must be a finite number, got {scale}")
@@ -163,6 +165,13 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
+def _check_parts(score: Score, normalizer: Softmax) -> None:
+    if isinstance(score, type) or not isinstance(score, Score):
+        raise InputError(f"`score` must be a score of regard.scores, such as scores.ScaledDot(), got {score!r}")
+    if not isinstance(normalizer, Softmax):
+        raise InputError(f"`normalizer` must be one of regard.normalizers, such as Softmax(), got {normalizer!r}")
+
+
 def _bind(mask: Mask | BoundMask | Tensor | None, problem: Problem) -> BoundMask | None:
     if mask is None:
         return None
@@ -182,15 +191,31 @@ def _bind(mask: Mask | BoundMask | Tensor | None, problem: Problem) -> BoundMask
             f"the mask is for batch {sizes[0]} and heads {sizes[1]}, but q has batch {problem.batch} and heads "
             f"{problem.heads}: give it a size of 1 where all are alike"
         )
-    probe = bound.tile(slice(0, 1), slice(0, 1), device=problem.q.device)
-    if probe.dtype != torch.bool:
-        raise InputError(f"`mask` must give booleans, got {probe.dtype}")
+    _probe(bound, problem.q.device)
     return bound
+
+
+def _probe(bound: BoundMask, device: torch.device) -> None:
+    """Ask for one pair: a mask that cannot answer for it fails here rather than in a backend."""
+    try:
+        pair = bound.tile(slice(0, 1), slice(0, 1), device=device)
+    except RuntimeError as trouble:
+        if "device" not in str(trouble):
+            raise
+        raise InputError(f"`mask` must be on the device of q ({device}): move its tensors with .to()") from trouble
+    if pair.device != device:
+        raise InputError(
+            f"`mask` must be on the device of q ({device}), got {pair.device}: move its tensors with .to()"
+        )
+    if pair.dtype != torch.bool:
+        raise InputError(f"`mask` must give booleans, got {pair.dtype}")
 
 
 def _check_bias(bias: Tensor | None, problem: Problem) -> Tensor | None:
     if bias is None:
         return None
+    if not isinstance(bias, Tensor):
+        raise InputError(f"`bias` must be a tensor, got {type(bias).__name__}")
     if not bias.is_floating_point():
         raise InputError(
             f"`bias` is added to the scores and must be of a floating-point type, got {bias.dtype}: a boolean tensor "
@@ -217,8 +242,8 @@ def _check_bias(bias: Tensor | None, problem: Problem) -> Tensor | None:
 
 def _looks_like_a_mask(bias: Tensor) -> bool:
     """A float mask of zeros and ones passed as bias; only looked for on CPU, where looking does not stall a device."""
-    if bias.requires_grad or bias.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
+    if bias.requires_grad or bias.device.type != "cpu" or torch.compiler.is_compiling() or is_batchedtensor(bias):
+        return False  # under vmap no value can be looked at
     sample = bias.flatten()[:64] if bias.is_contiguous() else bias[..., :64]
     if not bool(((sample == 0) | (sample == 1)).all()):
         return False
@@ -227,5 +252,9 @@ def _looks_like_a_mask(bias: Tensor) -> bool:
 
 def _check_sink(normalizer: Softmax, problem: Problem) -> None:
     sink = normalizer.sink
-    if sink is not None and tuple(sink.shape) != (problem.heads,):
+    if sink is None:
+        return
+    if tuple(sink.shape) != (problem.heads,):
         raise InputError(f"`sink` must have one logit a head ({problem.heads},), got {tuple(sink.shape)}")
+    if sink.device != problem.q.device:
+        raise InputError(f"`sink` must be on the device of q ({problem.q.device}), got {sink.device}")

@@ -1,5 +1,6 @@
 """Figures show what the record holds, in fonts that have its letters; nothing outside the figure changes."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from regard.observe.tokens import Token
 from regard.render import fonts
 from regard.render.figure import focus_figure, heads_figure, heatmap_figure, save_figure
 from regard.render.files import write_atomically
-from regard.render.panels import head_mosaic
+from regard.render.panels import head_mosaic, ink
 from regard.render.sketch import COLOURS
 
 NAMES = ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_text"]
@@ -178,3 +179,22 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must lie in a folder that exists"):
         write_atomically(tmp_path / "no" / "a.png", b"")
+
+
+@pytest.mark.parametrize("name", ["english", "cross", "long_text"])
+def test_no_word_leaves_the_figure_and_none_covers_another(name: str, request: pytest.FixtureRequest) -> None:
+    figure = focus_figure(*request.getfixturevalue(name))
+    renderer = figure.canvas.get_renderer()
+    boxes = [text.get_window_extent(renderer) for text in figure.axes[0].texts]
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1 for box in boxes)
+    middles = [(box.x0 + box.x1) / 2 for box in boxes[:-2]]  # the last two are the legend, centred
+    assert abs((min(middles) + max(middles)) / 2 - figure.bbox.x1 / 2) < 0.1 * figure.bbox.x1
+    boxes.sort(key=lambda box: (round(box.y0 / 20), box.x0))
+    assert not any(box.overlaps(other) for box, other in itertools.pairwise(boxes))
+
+
+def test_darker_means_more_to_every_eye() -> None:
+    lightness = (ink()(np.linspace(0, 1, 64))[:, :3] * [0.2126, 0.7152, 0.0722]).sum(-1)
+    assert (np.diff(lightness) < 0).all()
+    assert lightness[0] == pytest.approx(1)
+    assert lightness[-1] < 0.15

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.observe.tokens import Token
 from regard.render.excerpt import excerpt
-from regard.render.labels import visible
+from regard.render.labels import shown_words, visible
 from regard.render.maps import head_map, pool_max
 
 
@@ -51,3 +52,12 @@ def test_visible_text_holds_nothing_that_moves_the_cursor(text: str) -> None:
 
 def test_letters_of_all_scripts_stay_as_they_are() -> None:
     assert visible("naïve 貓 می\u200cخواهم 👩\u200d🚀") == "naïve 貓 می\u200cخواهم 👩\u200d🚀"
+
+
+def test_a_piece_of_white_space_is_left_out_of_its_word_and_stands_apart_alone() -> None:
+    tokens = (Token("␣"), Token("␣", word=0), Token("貓", word=0, space=True), Token("a", word=1))
+    assert [(word.text, word.special, space) for word, space in shown_words(tokens)] == [
+        ("␣", True, False),
+        ("貓", False, False),
+        ("a", False, False),
+    ]

@@ -186,3 +186,10 @@ def test_a_focus_that_does_not_fit_is_refused(english, focus, words: str) -> Non
 def test_a_width_below_40_is_refused(english) -> None:
     with pytest.raises(InputError, match="`width` must be at least 40 cells, got 39"):
         picture(english.record, english.focus, width=39)
+
+
+@pytest.mark.parametrize("targets", [(1, 3), (3, 1), (8, 11), (11, 8)])
+def test_arcs_to_one_side_lie_inside_one_another(english, targets: tuple[int, int]) -> None:
+    looks = tuple(Look(5, head, target, 0.5) for head, target in enumerate(targets))
+    focus = Focus(english.focus.queries, english.focus.keys, 6, looks)
+    assert "┼" not in printed(english._replace(focus=focus)).split("\n\n")[0]

@@ -31,16 +31,20 @@ class Sdpa:
         if problem.normalizer.sink is not None:
             return "it has no sink logit"
         if self.bytes(problem) > problem.budget:
-            return (
-                f"the mask or bias would be a tensor of {human_bytes(self.bytes(problem))}, more than the budget of "
-                f"{human_bytes(problem.budget)}"
+            what = (
+                "a learned bias keeps all weights,"
+                if _learns_bias(problem)
+                else "the mask or bias would be a tensor of"
             )
+            return f"{what} {human_bytes(self.bytes(problem))}, more than the budget of {human_bytes(problem.budget)}"
         return None
 
     def bytes(self, problem: Problem) -> int:
-        """The mask or bias as a tensor, where the kernel needs one."""
+        """The mask or bias as a tensor, where the kernel needs one; all weights where PyTorch leaves the kernel."""
         if problem.bias is None and (problem.mask is None or _is_plain_causal(problem)):
             return 0
+        if _learns_bias(problem):
+            return problem.weights_bytes
         batch = heads = 1
         if problem.bias is not None:
             batch, heads = problem.bias.shape[:2]
@@ -52,7 +56,8 @@ class Sdpa:
 
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""
-        q, k, v = problem.q, problem.k, problem.v
+        # PyTorch leaves the fused kernel, silently, where the last dimension is strided.
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (problem.q, problem.k, problem.v))
         width, value_width = q.shape[-1], v.shape[-1]
         if width != value_width:
             # The fused CPU kernel wants equal widths; zeros change no product and their columns are dropped again.
@@ -82,11 +87,13 @@ class Sdpa:
         return Answer(output if blind is None else output.masked_fill(blind, 0.0))
 
 
+def _learns_bias(problem: Problem) -> bool:
+    """PyTorch's fused CPU kernel has no gradient of the bias: it computes and keeps the weights instead."""
+    bias = problem.bias
+    return bias is not None and bias.requires_grad and torch.is_grad_enabled() and not bias.is_cuda
+
+
 def _is_plain_causal(problem: Problem) -> bool:
-    """The kernel's flag aligns the first query with the first key: the same as ours where both are equally many."""
+    """The kernel's flag aligns the first query with the first key: the same as ours where the diagonal begins there."""
     bound = problem.mask
-    return (
-        bound is not None
-        and isinstance(bound.mask, Causal)
-        and (bound.queries == bound.keys or bound.mask.align == "start")
-    )
+    return bound is not None and isinstance(bound.mask, Causal) and bound.query_start == bound.mask.shift

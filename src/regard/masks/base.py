@@ -12,10 +12,14 @@ import torch
 from jaxtyping import Bool, Int, Int8
 from torch import Tensor
 
+from regard.errors import InputError
+
 __all__ = ["EMPTY", "FULL", "PARTIAL", "And", "BoundMask", "Mask", "Not", "Only", "Or", "Rectangles"]
 
 # Ordered, so that & is the minimum, | the maximum and ~ the mirror image.
 EMPTY, PARTIAL, FULL = 0, 1, 2
+
+_AT_ONCE = 2**18  # rectangles that are counted together: a million tokens have 61 million of 128 × 128
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,9 @@ class _Pair(Mask):
     def leading(self) -> tuple[int, int]:
         """The larger of both sides."""
         one, other = self.left.leading, self.right.leading
+        for name, size, wanted in zip(("batch", "heads"), one, other, strict=True):
+            if 1 != size != wanted != 1:
+                raise InputError(f"masks combine only for equal sizes or 1, got {name} {size} and {wanted}")
         return max(one[0], other[0]), max(one[1], other[1])
 
     def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
@@ -208,8 +215,13 @@ class BoundMask:
 
     def share_visible(self, block: int = 128) -> float:
         """The share of blocks of `block` × `block` that hold a visible pair."""
-        kinds = self.blocks(edges(self.queries, block), edges(self.keys, block))
-        return float((kinds != EMPTY).float().mean())
+        rows, columns = edges(self.queries, block), edges(self.keys, block)
+        seen = total = 0
+        step = max(1, _AT_ONCE // len(columns))
+        for top in range(0, len(rows) - 1, step):
+            kinds = self.blocks(rows[top : top + step + 1], columns)
+            seen, total = seen + int((kinds != EMPTY).sum()), total + kinds.numel()
+        return seen / total
 
 
 def edges(length: int, block: int) -> Int[Tensor, " edges"]:

@@ -62,14 +62,15 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
         wide, high = _grid_size(record, _SIDE)
         right, full = left + _SIDE + 1.75, left + _SIDE + 1.75 + max(wide, 3.5) + 0.8
         sketch = plan_sketch(brush, record, focus, full - 0.8)
-        below = top + _SIDE + 0.95
+        foot = 0.5 if high < _SIDE - 0.7 else 0.95  # the sentence on the habits stands under the grid
+        below = foot + top + _SIDE + 0.45
         brush.figure.set_size_inches(full, below + sketch.height)
         draw_sketch(brush, _place(brush, (0.4, below, full - 0.8, sketch.height)), sketch, focus)
-        map_axes = _place(brush, (left, 0.5, _SIDE, _SIDE))
+        map_axes = _place(brush, (left, foot, _SIDE, _SIDE))
         pieces = focus.queries[focus.word].pieces
         draw_heatmap(brush, map_axes, record, look.layer, look.head, focus.sequence, pieces)
         _title(brush, map_axes, head_name(look.layer, look.head), top)
-        grid_axes = _place(brush, (right, 0.5 + _SIDE - high, wide, high))
+        grid_axes = _place(brush, (right, foot + _SIDE - high, wide, high))
         draw_heads(brush, grid_axes, record, focus.sequence, [(each.layer, each.head) for each in focus.looks])
         _title(brush, grid_axes, _all_heads(record), 0.5)
         _note(brush, grid_axes, describe(record, sequence=focus.sequence), max(wide, 3.5))
@@ -95,7 +96,7 @@ def _settings() -> Iterator[None]:
     """The few settings that could change what is drawn, whatever the caller has set; theirs come back afterwards."""
     import matplotlib
 
-    fixed = {"text.usetex": False, "text.parse_math": False, "svg.fonttype": "path", "svg.hashsalt": "regard"}
+    fixed = {"text.usetex": False, "svg.fonttype": "path", "svg.hashsalt": "regard"}
     with matplotlib.rc_context(fixed):
         yield
 

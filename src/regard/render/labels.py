@@ -12,6 +12,7 @@ __all__ = ["check_focus", "head_name", "key_labels", "query_labels", "shown_word
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 _JOINERS = "\u200c\u200d"  # Persian and emoji are spelled with these
+_BLANK = "␣"  # a piece that stands for white space only
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -22,7 +23,7 @@ def visible(text: str) -> str:
     a\x1b[31mb\n ␣ ␣
     """
     if not text.strip(" "):
-        return "␣"
+        return _BLANK
     if text.isprintable():  # nearly every token
         return text
     return "".join(_spell(character) for character in text)
@@ -60,8 +61,13 @@ def key_labels(record: Record, layer: Layer, sequence: int) -> tuple[Token, ...]
 
 
 def shown_words(tokens: Sequence[Token]) -> tuple[tuple[Word, bool], ...]:
-    """The words of a text, each with whether white space comes before it."""
-    return tuple((word, tokens[word.pieces[0]].space) for word in words_of(tokens))
+    """The words of a text, each with whether white space comes before it; one without text counts as special."""
+    return tuple((_without_blanks(word), tokens[word.pieces[0]].space) for word in words_of(tokens))
+
+
+def _without_blanks(word: Word) -> Word:
+    text = word.text.replace(_BLANK, "")
+    return Word(text or _BLANK, word.pieces, word.special or not text)
 
 
 def head_name(layer: int, head: int) -> str:

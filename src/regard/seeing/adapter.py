@@ -81,7 +81,7 @@ class LazyMask:
 
     # Whatever such code does to a mask: index it, add it, look at its shape, pass it to a torch function.
     __getitem__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __invert__ = __len__ = _refuse
-    __bool__ = __eq__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse  # type: ignore[assignment]
+    __bool__ = __eq__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
     __hash__ = object.__hash__
 
     @classmethod

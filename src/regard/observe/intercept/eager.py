@@ -10,45 +10,65 @@ A language model's output softmax and a router's come from a product with a para
 is multiplied with nothing. So none of them is taken for attention.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.observe.intercept.layout import Layout, einsum_labels, permuted, product_layout, reshaped
 from regard.observe.rows import HIDDEN, Given
 from regard.observe.site import Seen
 
 __all__ = ["Eager"]
 
-_PRODUCTS = {"matmul", "__matmul__", "bmm", "mm", "baddbmm", "einsum"}
-_SHAPES = {
-    *("view", "reshape", "contiguous", "transpose", "permute", "unsqueeze", "squeeze", "flatten", "unflatten"),
-    *("expand", "expand_as", "view_as", "reshape_as", "swapaxes", "movedim", "clone", "detach", "t", "T", "mT"),
-    *("to", "type", "type_as", "float", "half", "bfloat16", "double", "__get__"),
+_PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "baddbmm", "addmm", "addbmm", "einsum"}
+_OPERANDS = ("input", "self", "other", "mat1", "mat2", "batch1", "batch2", "tensor2", "operands")
+_PERMUTES = {"transpose", "permute", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "__get__"}
+_SHAPES = _PERMUTES | {
+    *("view", "reshape", "contiguous", "unsqueeze", "squeeze", "flatten", "unflatten", "expand", "expand_as"),
+    *("view_as", "reshape_as", "clone", "detach", "__getitem__", "narrow", "to", "type", "type_as", "float", "half"),
+    *("bfloat16", "double"),
 }
+_CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "clone", "detach"}
 _ELEMENTWISE = {
-    *("mul", "div", "true_divide", "add", "sub", "neg", "tanh", "clamp", "clamp_min", "clamp_max", "nan_to_num"),
-    *("masked_fill", "where", "cat", "concat", "__getitem__", "maximum", "minimum", "masked_scatter"),
-    *("__mul__", "__rmul__", "__truediv__", "__add__", "__radd__", "__sub__", "__rsub__", "__neg__"),
-    *("__iadd__", "__imul__", "__isub__", "__itruediv__", "__setitem__"),
-    *("mul_", "div_", "add_", "sub_", "tanh_", "clamp_", "masked_fill_"),
+    *("mul", "multiply", "div", "divide", "true_divide", "add", "sub", "subtract", "neg", "tanh", "clamp", "clip"),
+    *("clamp_min", "clamp_max", "nan_to_num", "masked_fill", "where", "cat", "concat", "maximum", "minimum", "max"),
+    *("min", "masked_scatter", "tril", "triu", "repeat", "normalize", "__setitem__", "pad", "as_strided", "roll"),
+    *("__mul__", "__rmul__", "__truediv__", "__add__", "__radd__", "__sub__", "__rsub__", "__neg__", "index_fill"),
+    *("__iadd__", "__imul__", "__isub__", "__itruediv__", "mul_", "div_", "add_", "sub_", "tanh_", "clamp_"),
+    *("masked_fill_", "clamp_min_", "tril_", "index_fill_", "copy_", "repeat_interleave"),
 }
+_REARRANGES = {"repeat", "pad", "as_strided", "roll", "repeat_interleave"}
 _DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "feature_dropout"}
 # What changes weights after the softmax: they are seen as they are used, so the changed tensor takes their place.
-_REWEIGHTS = {"masked_fill", "masked_fill_", "nan_to_num", "where", "mul", "__mul__", "div", "__truediv__", "mul_"}
+_REWEIGHTS = {"masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where", "mul", "__mul__", "__rmul__", "mul_"}
+_REWEIGHTS |= {"div", "__truediv__", "div_", "__imul__", "__itruediv__"}
+_SOFTMAXES = {"softmax", "special_softmax", "_safe_softmax"}
+
+
+@dataclass(eq=False)
+class _Softmax:
+    """One softmax over scores: where it ran, and whether its weights were seen on values."""
+
+    place: str
+    known: bool  # whether its scores were still queries × keys
+    used: bool = False
 
 
 @dataclass(eq=False)
 class _Weights:
-    """Weights on their way to the values; `source` is None for a softmax's own result, which must not keep itself."""
+    """Weights on their way to the values.
+
+    `source` is what they were before dropout and casts, in the same layout; None for the tensor itself, which must not
+    keep itself alive.
+    """
 
     source: Tensor | None
-    blind: Tensor | None
-    first: bool  # the softmax ran over the second-last dimension: the transposed form, values · weights
-    dropped: tuple[int, int] = (0, 0)  # columns cut off at the left and right: a sink
-    used: bool = False
+    softmax: _Softmax
+    layout: Layout | None  # of which "k" is the dimension that the softmax ran over
 
 
 class Eager:
@@ -56,117 +76,189 @@ class Eager:
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self._parameters = {_storage(one) for one in parameters}
-        self._scores = WeakIdKeyDictionary()
+        self._learned = WeakIdKeyDictionary()  # reshaped and cast parameters
+        self._scores = WeakIdKeyDictionary()  # their layouts
         self._weights = WeakIdKeyDictionary()
+        self._merged = WeakIdKeyDictionary()  # (batch, heads) of tensors of which the first dimension is both
+        self._softmaxes: list[_Softmax] = []
 
-    def after(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Seen | None:
+    def after(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, place: str = ""
+    ) -> Seen | None:
         """Take note of one call that has returned; give what was seen if it was the last step of an attention."""
+        name = getattr(func, "__name__", "")
+        if name == "__setitem__":
+            result = args[0]
         if not isinstance(result, Tensor):
             return None
-        if name == "softmax":
-            self._softmax(args, kwargs, result)
-        elif name in _PRODUCTS:
-            return self._product(name, args, result)
+        if name in _PRODUCTS:
+            return self._product(name, args, kwargs, result)
+        if name in _SOFTMAXES:
+            self._softmax(args, kwargs, result, place)
         elif name in _SHAPES or name in _DROPOUTS or name in _ELEMENTWISE:
-            self._pass_on(name, args, kwargs, result)
+            self._pass_on(func, args, kwargs, result)
         return None
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Save weights that a dropout is about to overwrite."""
         inplace = name == "dropout_" or kwargs.get("inplace") or (name == "dropout" and len(args) > 3 and args[3])
         if name in _DROPOUTS and inplace and args and (weights := self._weights.get(args[0])) is not None:
-            weights.source = args[0].clone() if weights.source is None else weights.source
+            weights.source = args[0].detach().clone() if weights.source is None else weights.source
 
-    def _softmax(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+    def unread(self, *, rearranged: bool) -> list[str]:
+        """Where a softmax over products ran whose weights never met values as queries × keys."""
+        found = {one.place for one in self._softmaxes if not one.used and (not one.known or not rearranged)}
+        return sorted(found)
+
+    def _softmax(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor, place: str) -> None:
         scores = args[0] if args else kwargs.get("input")
         if not isinstance(scores, Tensor) or scores not in self._scores or result.ndim < 2:
             return
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        if dim is None or dim % result.ndim < result.ndim - 2:
+        dim, layout = kwargs.get("dim", args[1] if len(args) > 1 else None), self._scores[scores]
+        known = isinstance(dim, int) and layout is not None and layout[dim] in "qk"
+        softmax = _Softmax(place, known)
+        self._softmaxes.append(softmax)
+        if not known:
+            self._weights[result] = _Weights(None, softmax, None)
             return
-        first = dim % result.ndim == result.ndim - 2
-        blind = scores.detach().amax(dim) <= HIDDEN
-        self._weights[result] = _Weights(None, blind if bool(blind.any()) else None, first)
+        if layout[dim] == "q":
+            layout = layout.translate(str.maketrans("qk", "kq"))
+        # Where all is hidden the model spreads its weight evenly, or has NaN; nothing is seen there.
+        blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
+        source = result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
+        self._weights[result] = _Weights(source, softmax, layout)
+        self._keep_merge([scores], result)
 
-    def _pass_on(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+    def _pass_on(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         """What is made of scores is scores; what is made of weights is weights."""
-        tensors = list(_tensors(args)) + list(_tensors(tuple(kwargs.values())))
-        if name not in _DROPOUTS and any(one in self._scores for one in tensors):
-            self._scores[result] = True
+        name = func.__name__
+        tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
+        if tensors and name not in _DROPOUTS and name != "__setitem__" and all(map(self._is_learned, tensors)):
+            self._learned[result] = True
+            return
+        self._keep_merge(tensors, result)
         for one in tensors:
             weights = self._weights.get(one)
-            if weights is None or result is one:
-                continue
-            source = one if weights.source is None else weights.source
-            if name in _REWEIGHTS:
-                self._weights[result] = _Weights(None, weights.blind, weights.first)
-            elif name == "__getitem__":
-                cut = _cut(args[1], one, result)
-                if cut is not None:
-                    self._weights[result] = _Weights(source, weights.blind, weights.first, cut)
-            elif name in _SHAPES or name in _DROPOUTS:
-                self._weights[result] = _Weights(source, weights.blind, weights.first, weights.dropped)
+            if weights is not None:
+                self._pass_weights(func, (args, kwargs), weights, one, result)
+                return
+        for one in tensors:
+            if one in self._scores and name not in _DROPOUTS:
+                layout = self._scores[one]
+                self._scores[result] = layout and self._moved(layout, func, (args, kwargs), one, result)
+                return
 
-    def _product(self, name: str, args: tuple[Any, ...], result: Tensor) -> Seen | None:
-        equation = args[0] if name == "einsum" else None
-        operands = list(_tensors(args))[1 if name == "baddbmm" else 0 :]
+    def _pass_weights(self, func: Callable[..., Any], given: Any, weights: _Weights, one: Tensor, result: Tensor) -> None:
+        name, (args, kwargs) = func.__name__, given
+        if name in _REWEIGHTS:
+            layout = weights.layout if result.shape == one.shape else None
+            self._weights[result] = _Weights(None, weights.softmax, layout)
+        elif result is one:
+            return
+        elif name in _DROPOUTS or name in _CASTS:
+            source = one.detach() if weights.source is None else weights.source
+            self._weights[result] = _Weights(source, weights.softmax, weights.layout)
+        elif name in _SHAPES:
+            layout = weights.layout and self._moved(weights.layout, func, given, one, result)
+            source = weights.source
+            if source is not None and args and args[0] is one:
+                with torch._C.DisableTorchFunction():
+                    # A view may need the strides that `contiguous` gave to the tensor in use.
+                    source = source.reshape(result.shape) if name == "view" else func(source, *args[1:], **kwargs)
+            self._weights[result] = _Weights(source, weights.softmax, layout)
+
+    def _moved(self, layout: Layout, func: Callable[..., Any], given: Any, one: Tensor, result: Tensor) -> Layout | None:
+        """The layout after one call."""
+        name, (args, kwargs) = func.__name__, given
+        if name in _PERMUTES and args and args[0] is one:
+            return permuted(layout, func, args, kwargs)
+        if name in _REARRANGES:
+            return None
+        if name in _SHAPES or name == "__setitem__":
+            same = result.ndim == one.ndim and name == "__getitem__"  # a slice: rows, or a sink's column cut off
+            return layout if same else reshaped(layout, one, result)
+        return "b" * (result.ndim - len(layout)) + layout if result.ndim >= len(layout) else None
+
+    def _product(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> Seen | None:
+        equation = (args[0] if args else kwargs.get("equation")) if name == "einsum" else None
+        named = tuple(kwargs[key] for key in _OPERANDS if key in kwargs)
+        operands = list(_tensors((*args, *named)))[1 if name in ("baddbmm", "addmm", "addbmm") else 0 :]
         if len(operands) != 2 or (name == "einsum" and not isinstance(equation, str)):
             return None
+        if name == "__rmatmul__":
+            operands.reverse()
+        labels = None if equation is None else einsum_labels(equation, operands[0], operands[1])
+        if equation is not None and labels is None:
+            return None
         for at, one in enumerate(operands):
-            weights = self._weights.get(one)
-            if weights is not None and not weights.used and _sums(weights, one, operands[1 - at], at, equation):
-                weights.used = True
-                return _seen(weights, one, operands[1 - at])
-        if not any(one in self._weights or _storage(one) in self._parameters for one in operands):
-            self._scores[result] = True
+            weights, other = self._weights.get(one), operands[1 - at]
+            if weights is None or weights.layout is None or weights.softmax.used:
+                continue
+            axis = _summed(weights.layout, at, other, labels)
+            if axis is not None:
+                weights.softmax.used = True
+                return self._seen(weights, one, other, axis)
+        if not any(one in self._weights or self._is_learned(one) for one in operands):
+            self._scores[result] = product_layout(result, labels)
+            self._keep_merge(operands, result)
         return None
 
+    def _seen(self, weights: _Weights, used: Tensor, values: Tensor, axis: int) -> Seen:
+        """The weights as queries × keys in four dimensions."""
+        layout = weights.layout or ""
+        matrix = used.detach() if weights.source is None else weights.source
+        order = [at for at, letter in enumerate(layout) if letter == "b"] + [layout.index("q"), layout.index("k")]
+        merged = self._merged.get(used) if matrix.ndim == 3 else None
+        values = values.detach().movedim(axis, -2)
+        shared = values.ndim == matrix.ndim == 5 and values.shape[2] == 1 or values.ndim + 1 == matrix.ndim == 5
+        four = _four(matrix.permute(order), merged, shared_values=shared)
+        marks = values.reshape(*(merged or ()), -1, *values.shape[-2:]) if merged and values.ndim == 3 else values
+        marks = marks[(None,) * (4 - marks.ndim)] if marks.ndim < 3 else marks
+        marks = marks.reshape(marks.shape[0], -1, *marks.shape[-2:])
+        return Seen(Given(four), marks)
 
-def _seen(weights: _Weights, used: Tensor, values: Tensor) -> Seen:
-    """The weights as queries × keys in four dimensions, a sink's column cut off."""
-    matrix = (used if weights.source is None else weights.source).detach()
-    blind = weights.blind
-    if weights.first:
-        matrix = matrix.transpose(-2, -1)
-    left, right = weights.dropped
-    matrix = matrix[..., left : matrix.shape[-1] - right]
-    four = _four(matrix)
-    if blind is not None:
-        blind = blind.reshape(four.shape[:3]) if blind.numel() == four[..., 0].numel() else None
-    marks = values.detach().transpose(-2, -1) if weights.first else values.detach()
-    marks = _four(marks) if marks.ndim >= 2 and marks.shape[-2] == four.shape[-1] else four[:, :, :1].transpose(2, 3)
-    return Seen(Given(four, blind), marks)
+    def _is_learned(self, one: Tensor) -> bool:
+        return one in self._learned or _storage(one) in self._parameters
+
+    def _keep_merge(self, tensors: list[Tensor], result: Tensor) -> None:
+        """Remember which (batch, heads) became one dimension, as bmm needs it."""
+        if result.ndim != 3:
+            return
+        for one in tensors:
+            whole = tuple(one.shape)
+            if one.ndim == 4 and tuple(result.shape) == (whole[0] * whole[1], *whole[2:]):
+                self._merged[result] = whole[:2]
+            elif one in self._merged and one.shape[0] == result.shape[0]:
+                self._merged[result] = self._merged[one]
 
 
-def _four(matrix: Tensor) -> Tensor:
-    """(n, m) is one sequence and head, (batch, n, m) one head a sequence; more leading dimensions are batch."""
+def _four(matrix: Tensor, merged: tuple[int, int] | None, *, shared_values: bool) -> Tensor:
+    """(n, m) is one sequence and head, (batch, n, m) one head a sequence; more leading dimensions are batch.
+
+    Five dimensions of which the third shares its values are (batch, kv_heads, group, n, m).
+    """
+    pairs = matrix.shape[-2:]
     if matrix.ndim == 2:
         return matrix[None, None]
-    return matrix[:, None] if matrix.ndim == 3 else matrix.reshape(-1, *matrix.shape[-3:])
+    if matrix.ndim == 3:
+        return matrix.reshape(*merged, *pairs) if merged else matrix[:, None]
+    if shared_values:
+        return matrix.reshape(matrix.shape[0], -1, *pairs)
+    return matrix.reshape(-1, *matrix.shape[-3:])
 
 
-def _sums(weights: _Weights, one: Tensor, other: Tensor, at: int, equation: str | None) -> bool:
-    """Whether the product sums over the dimension that the softmax ran over, and so weighs values."""
-    if equation is not None:
-        left, _, out = equation.replace(" ", "").partition("->")
-        labels = left.split(",")
-        label = labels[at].replace("...", "")[-2 if weights.first else -1]
-        return bool(out) and label not in out and label in labels[1 - at]
+def _summed(layout: Layout, at: int, other: Tensor, labels: tuple[str, str, str] | None) -> int | None:
+    """The dimension of the values that the product sums together with the softmax's own; None if it does not."""
+    keys = layout.index("k")
+    if labels is not None:
+        label = labels[at][keys]
+        other_labels = labels[1 - at]
+        return other_labels.index(label) if label not in labels[2] and label in other_labels else None
     if other.ndim < 2:
-        return False
-    if weights.first:
-        return at == 1 and other.shape[-1] == one.shape[-2]
-    return at == 0 and other.shape[-2] == one.shape[-1]
-
-
-def _cut(index: Any, whole: Tensor, part: Tensor) -> tuple[int, int] | None:
-    """How many columns an index cuts off at the left and the right; None if it does anything else."""
-    last = index[-1] if isinstance(index, tuple) and index else None
-    plain = isinstance(index, tuple) and all(one is Ellipsis or one == slice(None) for one in index[:-1])
-    if not plain or not isinstance(last, slice) or last.step not in (None, 1) or part.ndim != whole.ndim:
         return None
-    start, stop, _ = last.indices(whole.shape[-1])
-    return start, whole.shape[-1] - stop
+    if at == 0:
+        return other.ndim - 2 if keys == len(layout) - 1 else None
+    return other.ndim - 1 if keys == len(layout) - 2 else None
 
 
 def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:

@@ -19,6 +19,8 @@ from regard.observe.site import Seen
 
 __all__ = ["Interception"]
 
+# The function itself, whoever puts another in its place (as SageAttention does, to call its own kernel).
+_KERNEL = torch._C._nn.scaled_dot_product_attention
 # What a torch-function mode is told of the kernel: its builtin has no signature of its own.
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
@@ -53,16 +55,25 @@ class Interception(TorchFunctionMode):
         if not looking:
             return result
         with torch.no_grad():
-            if func is functional.scaled_dot_product_attention:
+            if func is _KERNEL:
                 given = dict(zip(_SDPA, args, strict=False)) | kwargs
                 self._recorder.see(read_sdpa(self._recorder.module, given))
             elif func is functional.multi_head_attention_forward:
                 self._recorder.see(read_functional(args, kwargs))
             elif func in self._readers:
                 self._recorder.see(self._readers[func](*args, **kwargs))
-            elif (seen := self._eager.after(name, args, kwargs, result)) is not None:
+            elif (seen := self._eager.after(func, args, kwargs, result, self._place)) is not None:
                 self._recorder.see(seen)
         return result
+
+    @property
+    def _place(self) -> str:
+        """What runs now, for messages."""
+        return type(self._recorder.module or self._model).__name__
+
+    def unread(self, *, rearranged: bool = False) -> list[str]:
+        """Classes of modules whose softmax over products was not seen, as their weights are no queries × keys."""
+        return self._eager.unread(rearranged=rearranged)
 
     def __enter__(self) -> Self:
         """Put hooks and wrappers in place."""

@@ -5,9 +5,9 @@ from typing import Any
 
 from regard.observe.focus import Focus
 from regard.observe.records import Record
-from regard.observe.tokens import Token, words_of
+from regard.observe.tokens import Token
 from regard.render.habits import describe, head_habits
-from regard.render.labels import key_labels, query_labels
+from regard.render.labels import key_labels, query_labels, shown_words
 from regard.render.page.pack import Packed
 
 __all__ = ["description"]
@@ -40,12 +40,13 @@ def _streams(record: Record, sequence: int) -> dict[str, Any]:
 
 
 def _stream(tokens: Sequence[Token]) -> dict[str, Any]:
-    words = words_of(tokens)
+    words = shown_words(tokens)
+    apart = {piece for word, _ in words if word.special for piece in word.pieces}
     return {
         "texts": [token.text for token in tokens],
-        "special": [int(token.special) for token in tokens],
+        "special": [int(piece in apart) for piece in range(len(tokens))],
         "space": [int(token.space) for token in tokens],
-        "words": [[word.text, word.pieces[0], word.pieces[-1] + 1] for word in words],
+        "words": [[word.text, word.pieces[0], word.pieces[-1] + 1] for word, _ in words],
     }
 
 

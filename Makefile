@@ -1,0 +1,116 @@
+# Two commands do all the set-up on Debian or Ubuntu with Python 3.11 or newer and python3-venv:
+#
+#     make look TEXT="The animal didn't cross the street because it was too tired"
+#     make test
+#
+# What was installed is remembered by stamps in .venv/stamps, each written only when its step has ended well and holding
+# the folder it was made for; a step is done again when what it depends on has changed, or the checkout has moved.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help look test test-fast check format lint types layers fix bench clean
+
+# A text may hold quotes, apostrophes, $ and line breaks: it goes through the environment, expanded by neither make nor
+# the shell. The other names are common ones (TOKEN, OUT), so they count only where they are given to make itself.
+OPTIONS := TOKEN LAYER HEAD MODEL OUT TARGET
+override TEXT := $(value TEXT)
+export TEXT
+$(foreach name,$(OPTIONS),$(eval override $(name) := $$(if $$(findstring command,$$(origin $(name))),$$(value $(name)))))
+export $(OPTIONS)
+
+PYTHON ?=
+STAMPS := .venv/stamps
+RUN := .venv/bin/python -m
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN) pip install --no-input -c constraints.txt
+SAY := @printf '\n%s\n' >&2
+SOURCES := src tests benchmarks examples
+
+# A checkout that was moved or copied with its .venv installs again.
+moved = $(if $(wildcard $(1)),$(if $(filter-out $(CURDIR),$(file <$(1))),moved))
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "%-18s %s\n", $$1, $$2}'
+	@printf '\n%s\n' 'make look takes TEXT="…" (a text, or the name of a text file) and, if you like, TOKEN=word LAYER=0 HEAD=0' \
+	  'MODEL=me5|minilm|smollm2|folder|id OUT=page.html|figure.png|figure.svg|it.atlas TARGET="…"'
+
+look: $(STAMPS)/models ## See what a real model attends to in TEXT="…"; sets everything up the first time
+	@if [ -z "$$TEXT" ]; then \
+	  echo 'make look needs a text: make look TEXT="The cat sat on the mat because it was tired"' >&2; exit 2; fi; \
+	set --; \
+	[ -z "$$TOKEN" ] || set -- "$$@" --token "$$TOKEN"; \
+	[ -z "$$LAYER" ] || set -- "$$@" --layer "$$LAYER"; \
+	[ -z "$$HEAD" ] || set -- "$$@" --head "$$HEAD"; \
+	[ -z "$$MODEL" ] || set -- "$$@" --model "$$MODEL"; \
+	[ -z "$$TARGET" ] || set -- "$$@" --target "$$TARGET"; \
+	[ -z "$$OUT" ] || set -- "$$@" --out "$$OUT"; \
+	.venv/bin/regard look "$$@" -- "$$TEXT" || exit $$?; \
+	command -v regard >/dev/null || echo '(regard is in .venv: ". .venv/bin/activate" makes this shell know it)' >&2
+
+test: $(STAMPS)/dev $(STAMPS)/models ## Run every test; what this machine lacks is skipped with a word
+	@$(RUN) pytest
+
+test-fast: $(STAMPS)/dev $(STAMPS)/models ## Run the tests that take seconds, in under two minutes
+	@$(RUN) pytest -m "not slow"
+
+check: format lint types layers test ## Everything that must be green: format, lint, types, layers, tests
+
+format: $(STAMPS)/dev ## Is the code formatted? (make fix formats it)
+	@$(RUN) ruff format --check $(SOURCES)
+
+lint: $(STAMPS)/dev ## Does the code follow the rules of ruff?
+	@$(RUN) ruff check $(SOURCES)
+
+types: $(STAMPS)/dev ## Do the types fit? (mypy, strict)
+	@$(RUN) mypy
+
+layers: $(STAMPS)/dev ## Do imports point down only? (import-linter)
+	@.venv/bin/python -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
+
+fix: $(STAMPS)/dev ## Format the code, and mend what ruff can mend
+	@$(RUN) ruff check --fix $(SOURCES)
+	@$(RUN) ruff format $(SOURCES)
+
+bench: $(STAMPS)/models ## Measure memory and time on this machine (minutes)
+	@for file in benchmarks/*.py; do echo "$$file"; .venv/bin/python "$$file" || exit $$?; done
+
+clean: ## Remove .venv and everything that was made
+	rm -rf .venv build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The set-up, step by step. It talks on the standard error stream: what `make look` prints can be piped on.
+
+$(STAMPS)/python:
+	@python= ; for one in "$(PYTHON)" python3 python3.14 python3.13 python3.12 python3.11; do \
+	  if [ -n "$$one" ] && "$$one" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    python=$$one; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	  echo "regard needs Python 3.11 or newer, and this machine has $$(python3 --version 2>/dev/null || echo none):" \
+	    "install one (apt-get install python3 python3-venv), or name it with PYTHON=/path/to/python3" >&2; exit 2; fi; \
+	if [ -x .venv/bin/python ] && .venv/bin/python -m pip --version >/dev/null 2>&1; then :; else \
+	  if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    version=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	    echo "$$python cannot make virtual environments: install them with apt-get install python3-venv" \
+	      "(for a Python other than the system's: python$$version-venv)" >&2; exit 2; fi; \
+	  echo "1 of 3: making .venv with $$("$$python" --version) (seconds)" >&2; \
+	  "$$python" -m venv .venv; fi
+	@mkdir -p $(STAMPS)
+	@printf '%s' '$(CURDIR)' > $@
+
+$(STAMPS)/all: $(STAMPS)/python pyproject.toml constraints.txt $(call moved,$(STAMPS)/all)
+	$(SAY) '2 of 3: installing PyTorch and regard with its extras (the first time a few minutes: PyTorch is 190 MB or more)'
+	@$(PIP) -e '.[all]' >&2
+	@printf '%s' '$(CURDIR)' > $@
+
+$(STAMPS)/dev: $(STAMPS)/python pyproject.toml constraints.txt $(call moved,$(STAMPS)/dev)
+	$(SAY) 'Installing PyTorch, regard with its extras, and what tests it (the first time a few minutes)'
+	@$(PIP) -e '.[dev]' >&2
+	@printf '%s' '$(CURDIR)' > $(STAMPS)/all
+	@printf '%s' '$(CURDIR)' > $@
+
+$(STAMPS)/models: src/regard/seeing/bundled/catalogue.py | $(STAMPS)/all
+	$(SAY) '3 of 3: getting three small real models (270 MB, a minute or so)'
+	@.venv/bin/regard models get >&2
+	@printf '%s' '$(CURDIR)' > $@
+
+.PHONY: moved

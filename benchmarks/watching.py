@@ -1,0 +1,112 @@
+"""What watching costs: SmolLM2 over 4,096 real tokens, every layer and head, against the plain forward pass.
+
+    python benchmarks/watching.py [--model smollm2] [--tokens 4096] [--repeats 3] [--out results.json]
+
+Times are of one process, plain and watched passes in turn, as ratios of neighbours; memory is the peak of a process of
+its own for each, which does nothing but load the model and run one pass.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+from regard.seeing.models import load_model
+from regard.shapes import human_bytes
+
+SOURCES = Path(__file__).resolve().parent.parent / "src" / "regard"
+
+
+def real_tokens(tokenizer: Any, count: int) -> torch.Tensor:
+    """The first `count` tokens of regard's own source code."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(SOURCES.rglob("*.py")))
+    ids = tokenizer(text[: 12 * count], verbose=False)["input_ids"][:count]
+    if len(ids) < count:
+        sys.exit(f"the sources have only {len(ids)} tokens, {count} were asked for")
+    return torch.tensor([ids])
+
+
+def run(model: Any, ids: torch.Tensor, *, watched: bool) -> tuple[float, Any]:
+    """Seconds of one pass, and what was seen."""
+    begin = time.perf_counter()
+    with torch.inference_mode():
+        if watched:
+            with regard.watch(model) as seen:
+                output = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
+        else:
+            seen, output = None, model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
+    return time.perf_counter() - begin, (seen, output)
+
+
+def peak(arguments: argparse.Namespace, mode: str) -> int:
+    """Peak memory in bytes of a process that runs one pass."""
+    command = [sys.executable, __file__, "--model", arguments.model, "--tokens", str(arguments.tokens), "--alone", mode]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout.strip().splitlines()[-1])
+
+
+def main() -> None:
+    """Measure and print; write JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--alone", choices=["load", "plain", "watched"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    loaded = load_model(arguments.model)
+    ids = real_tokens(loaded.tokenizer, arguments.tokens)
+    if arguments.alone:
+        if arguments.alone != "load":
+            run(loaded.model, ids, watched=arguments.alone == "watched")
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        return
+    run(loaded.model, ids, watched=False)  # warm-up
+    plain, watched, same = [], [], []
+    for _ in range(arguments.repeats):
+        seconds, (_, output) = run(loaded.model, ids, watched=False)
+        plain.append(seconds)
+        seconds, (seen, again) = run(loaded.model, ids, watched=True)
+        watched.append(seconds)
+        same.append(torch.equal(output, again))
+    ratios = [one / other for one, other in zip(watched, plain, strict=True)]
+    memory = {mode: peak(arguments, mode) for mode in ("load", "plain", "watched")}
+    layers, heads = len(seen.record), seen.layers[0].heads
+    result = {
+        "model": arguments.model,
+        "tokens": arguments.tokens,
+        "layers": layers,
+        "heads": heads,
+        "plain_seconds": plain,
+        "watched_seconds": watched,
+        "ratio_median": statistics.median(ratios),
+        "ratio_range": [min(ratios), max(ratios)],
+        "output_equal_to_the_bit": all(same),
+        "peak_bytes": memory,
+        "extra_bytes": memory["watched"] - memory["plain"],
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    print(f"{arguments.model}, {arguments.tokens:,} tokens, {layers} layers × {heads} heads, {result['machine']}")
+    print(f"plain    {statistics.median(plain):6.2f} s   peak {human_bytes(memory['plain'])}")
+    print(f"watched  {statistics.median(watched):6.2f} s   peak {human_bytes(memory['watched'])}")
+    print(f"ratio    {result['ratio_median']:6.2f}     (from {min(ratios):.2f} to {max(ratios):.2f})")
+    print(f"memory on top {human_bytes(result['extra_bytes'])}; output equal to the bit: {all(same)}")
+    dense = layers * heads * arguments.tokens**2 * 4
+    print(f"dense weights alone would be {human_bytes(dense)}")
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

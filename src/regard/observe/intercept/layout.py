@@ -1,0 +1,76 @@
+"""Which dimension of a tensor of scores or weights is what, followed through transposes, reshapes and einsum labels.
+
+A layout names each dimension: "q" and "k" are the two that a product of queries and keys spans, "b" is anything else
+(batch, heads). Which of the two holds the keys is not known before the softmax, so the letters only tell them apart.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Layout", "einsum_labels", "permuted", "product_layout", "reshaped"]
+
+Layout = str
+
+
+def product_layout(result: Tensor, labels: tuple[str, str, str] | None) -> Layout | None:
+    """Of a product: a matmul's last two dimensions, or what an einsum's labels say; None if it is no matrix of pairs.
+
+    >>> product_layout(torch.empty(2, 4, 5, 5), None)
+    'bbqk'
+    >>> product_layout(torch.empty(2, 5, 5, 4), ("bihd", "bjhd", "bijh"))
+    'bqkb'
+    """
+    if labels is None:
+        return "b" * (result.ndim - 2) + "qk" if result.ndim >= 2 else None
+    left, right, out = labels
+    layout = "".join(
+        "q" if one in left and one not in right else "k" if one in right and one not in left else "b" for one in out
+    )
+    for letter in "qk":  # of several, as with the groups of grouped queries, the last counts its positions
+        head, _, tail = layout.rpartition(letter)
+        layout = head.replace(letter, "b") + letter + tail if letter in layout else layout
+    return layout if len(layout) == result.ndim and "q" in layout and "k" in layout else None
+
+
+def einsum_labels(equation: str, left: Tensor, right: Tensor) -> tuple[str, str, str] | None:
+    """Labels of both operands and of the result, "..." spelled out in capitals that the equation does not use."""
+    inputs, arrow, out = equation.replace(" ", "").partition("->")
+    sides = inputs.split(",")
+    if len(sides) != 2:
+        return None
+    spare = [one for one in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if one not in equation]
+    wide = max(one.ndim - len(side.replace("...", "")) for one, side in zip((left, right), sides, strict=True))
+    rest = "".join(spare[:wide])
+    spelled = []
+    for one, side in zip((left, right), sides, strict=True):
+        missing = one.ndim - len(side.replace("...", ""))
+        spelled.append(side.replace("...", rest[len(rest) - missing :]))
+    if not arrow:
+        both = "".join(spelled)
+        out = "".join(sorted(one for one in set(both) if both.count(one) == 1 and one not in rest))
+        out = ("..." if "..." in inputs else "") + out
+    return spelled[0], spelled[1], out.replace("...", rest)
+
+
+def permuted(layout: Layout, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout | None:
+    """After a transpose: the same call on a tensor whose sizes are the numbers of its dimensions."""
+    probe = torch.empty([1 + at for at in range(len(layout))], device="meta")
+    with torch._C.DisableTorchFunction():
+        moved = func(probe, *args[1:], **kwargs)
+    same = isinstance(moved, Tensor) and moved.ndim == len(layout)
+    return "".join(layout[size - 1] for size in moved.shape) if same else None
+
+
+def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:
+    """After a view or an index: what is known while the last two dimensions stay, or the last one in rows of keys."""
+    if before.shape == after.shape:
+        return layout
+    if after.ndim >= 2 and before.shape[-2:] == after.shape[-2:] and set(layout[:-2]) <= {"b"}:
+        return "b" * (after.ndim - 2) + layout[-2:]
+    if after.ndim >= 2 and before.shape[-1] == after.shape[-1] and layout[-1] in "qk":
+        other = "q" if layout[-1] == "k" else "k"
+        return "b" * (after.ndim - 2) + other + layout[-1]
+    return None

@@ -1,0 +1,38 @@
+"""What holds for every test: what this machine lacks is said at the start, and CI allows no skip."""
+
+import os
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+_LACKING = {
+    "Chromium (apt-get install chromium)": lambda: not Path("/usr/bin/chromium").exists(),
+    "Playwright (pip install playwright)": lambda: util.find_spec("playwright") is None,
+    "the extras (pip install -c constraints.txt -e '.[all]')": lambda: util.find_spec("transformers") is None,
+}
+
+
+def pytest_report_header() -> list[str]:
+    """Say with a word what is missing before its tests are skipped."""
+    return [f"missing here, so that tests will be skipped: {what}" for what, lacks in _LACKING.items() if lacks()]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With CI=true a skipped test is a failed one."""
+    if _forbidden_skips(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say why a run without a failure has failed."""
+    if skips := _forbidden_skips(config):
+        terminalreporter.write_line(f"CI allows no skip, and {skips} were skipped: install what they lack", red=True)
+
+
+def _forbidden_skips(config: pytest.Config) -> int:
+    """How many tests, or modules of tests, were skipped where none may be."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("CI") != "true" or reporter is None:
+        return 0
+    return len(reporter.stats.get("skipped", ()))
