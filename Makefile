@@ -31,8 +31,9 @@ moved = $(if $(wildcard $(1)),$(if $(filter-out $(CURDIR),$(file <$(1))),moved))
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "%-18s %s\n", $$1, $$2}'
-	@printf '\n%s\n' 'make look takes TEXT="…" (a text, or the name of a text file) and, if you like, TOKEN=word LAYER=0 HEAD=0' \
-	  'MODEL=me5|minilm|smollm2|folder|id OUT=page.html|figure.png|figure.svg|it.atlas TARGET="…"'
+	@printf '%s\n' '' 'make look takes TEXT="…", a text or the name of a text file, and, if you like,' \
+	  '  TOKEN=word LAYER=2 HEAD=1 MODEL=me5|minilm|smollm2|folder|id TARGET="…"' \
+	  '  OUT=page.html|figure.png|figure.svg|it.atlas'
 
 look: $(STAMPS)/models ## See what a real model attends to in TEXT="…"; sets everything up the first time
 	@if [ -z "$$TEXT" ]; then \

@@ -8,16 +8,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Dense(NamedTuple):
-    """Everything about one call; gradients are those of sum(output · cotangent)."""
+    """Everything about one call; with a cotangent also the gradients of sum(output · cotangent)."""
 
     output: np.ndarray
     weights: np.ndarray
     lse: np.ndarray
-    q: np.ndarray
-    k: np.ndarray
-    v: np.ndarray
-    bias: np.ndarray | None
-    sink: np.ndarray | None
+    q: np.ndarray | None = None
+    k: np.ndarray | None = None
+    v: np.ndarray | None = None
+    bias: np.ndarray | None = None
+    sink: np.ndarray | None = None
 
 
 def f64(x) -> np.ndarray:
@@ -26,7 +26,7 @@ def f64(x) -> np.ndarray:
 
 
 def dense(q, k, v, *, visible=None, bias=None, scale=None, softcap=None, sink=None, cotangent=None) -> Dense:
-    """Attend over (batch, heads, n, d) with all weights at hand, and differentiate by hand."""
+    """Attend over (batch, heads, n, d) with all weights at hand, and differentiate by hand if there is a cotangent."""
     q, k, v = f64(q), f64(k), f64(v)
     group = q.shape[1] // k.shape[1]
     wide_k, wide_v = np.repeat(k, group, 1), np.repeat(v, group, 1)
@@ -43,7 +43,9 @@ def dense(q, k, v, *, visible=None, bias=None, scale=None, softcap=None, sink=No
     weights, lse, to_sink = softmax(scores, sink)
     output = np.einsum("bhij,bhjd->bhid", weights, wide_v)
 
-    up = np.ones_like(output) if cotangent is None else f64(cotangent)
+    if cotangent is None:
+        return Dense(output, weights, lse)
+    up = f64(cotangent)
     d_weights = np.einsum("bhid,bhjd->bhij", up, wide_v)
     mean = (weights * d_weights).sum(-1, keepdims=True)
     d_scores = weights * (d_weights - mean)
@@ -82,12 +84,12 @@ def entropy(weights) -> np.ndarray:
 
 def pooled(weights, tall: int, broad: int, how) -> np.ndarray:
     """Pool (..., queries, keys) bin by bin; the last bins are as small as they are."""
+    add = np.add if how is np.mean else np.maximum
     rows, columns = weights.shape[-2:]
-    out = np.empty((*weights.shape[:-2], -(-rows // tall), -(-columns // broad)))
-    for i in range(out.shape[-2]):
-        for j in range(out.shape[-1]):
-            out[..., i, j] = how(weights[..., i * tall : (i + 1) * tall, j * broad : (j + 1) * broad], axis=(-1, -2))
-    return out
+    tops, lefts = np.arange(0, rows, tall), np.arange(0, columns, broad)
+    whole = add.reduceat(add.reduceat(weights, tops, axis=-2), lefts, axis=-1)
+    pairs = np.diff([*tops, rows])[:, None] * np.diff([*lefts, columns])
+    return whole / pairs if how is np.mean else whole
 
 
 def causal(queries: int, keys: int) -> np.ndarray:

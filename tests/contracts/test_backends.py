@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from oracles import Largest, causal, dense, window
 
+from oracles import Largest, causal, dense, window
 from regard import masks
 from regard.backends import BACKENDS, Sdpa
 from regard.normalizers import Softmax
@@ -266,8 +266,8 @@ def test_a_learned_bias_counts_the_weights_that_it_costs():
     assert Sdpa().bytes(problem) == 2 * 4 * 8 * 8 * 4
     with torch.no_grad():
         assert Sdpa().bytes(problem) == 8 * 8 * 4
-    short = Problem.of(x, x, x, bias=torch.zeros(8, 8, requires_grad=True), budget=2047)
-    assert Sdpa().refuses(short) == "a learned bias keeps all weights, 2.0 KiB, more than the budget of 2.0 KiB"
+    short = Problem.of(x, x, x, bias=torch.zeros(8, 8, requires_grad=True), budget=1000)
+    assert Sdpa().refuses(short) == "a learned bias keeps all weights, 2.0 KiB, more than the budget of 1000 B"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def _backends() -> Table:
 
 
 def _extras() -> Table:
-    table = Table("extra", "packages", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table("extra", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for extra, packages in _PACKAGES.items():
         missing = [one for one in packages if util.find_spec(one) is None]
         said = f"missing {', '.join(missing)}: pip install 'regard[{extra}]'" if missing else "installed"

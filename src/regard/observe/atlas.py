@@ -6,6 +6,7 @@ temporary file that replaces the old one at the end: a failed save leaves what w
 
 import contextlib
 import json
+import operator
 import os
 import struct
 import tempfile
@@ -26,12 +27,15 @@ __all__ = ["VERSION", "load_atlas", "save_atlas"]
 VERSION = 1
 _ARRAYS = ("mean", "max", "top_keys", "top_weights", "entropy", "received", "weights")
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I32": np.int32}
+# Whatever reading a header of the wrong shape may raise.
+_BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _LARGEST_HEADER = 100_000_000  # as the safetensors library has it
 
 
 def save_atlas(records: tuple[Record, ...], path: str | os.PathLike[str]) -> None:
     """Write records to one file; it appears whole or not at all."""
     try:
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
     except ImportError as missing:
         raise MissingExtraError("safetensors", "atlas") from missing
@@ -47,7 +51,9 @@ def save_atlas(records: tuple[Record, ...], path: str | os.PathLike[str]) -> Non
                     arrays[f"{number}.{index}.{name}"] = np.ascontiguousarray(array)
         tokens = {stream: [[asdict(token) for token in one] for one in many] for stream, many in record.tokens.items()}
         about.append({"model": record.model, "notes": dict(record.notes), "layers": layers, "tokens": tokens})
-    header = {"regard": json.dumps({"version": VERSION, "records": about}, ensure_ascii=False)}
+    text = json.dumps({"version": VERSION, "records": about}, ensure_ascii=False)
+    # Half a surrogate pair, of which a byte piece may consist, is no UTF-8: its escape is JSON.
+    header = {"regard": text.encode("utf-8", "backslashreplace").decode()}
     target = Path(path)
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
@@ -58,8 +64,9 @@ def save_atlas(records: tuple[Record, ...], path: str | os.PathLike[str]) -> Non
         save_file(arrays, temporary, metadata=header)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
-    except OSError as problem:
-        raise InputError(f"cannot write {target}: {problem.strerror or problem}") from problem
+    except (OSError, SafetensorError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise InputError(f"cannot write {target}: {reason}") from problem
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -75,14 +82,14 @@ def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
     try:
         about = json.loads(header.pop("__metadata__", {})["regard"])
         version = about["version"]
-    except (KeyError, TypeError, ValueError) as foreign:
+    except _BROKEN as foreign:
         raise AtlasError(f"{target} is a safetensors file, but not an atlas of regard") from foreign
     if version != VERSION:
         raise AtlasError(f"{target} is an atlas of version {version}, and this regard reads version {VERSION}")
     try:
         arrays = {name: _map(target, start, entry) for name, entry in header.items()}
         return tuple(_record(number, one, arrays) for number, one in enumerate(about["records"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as broken:
+    except _BROKEN as broken:
         raise AtlasError(f"{target} is damaged: {broken}") from broken
 
 
@@ -96,19 +103,23 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
             raise AtlasError(f"{path} is not an atlas, or it was cut off: {size} bytes without a whole header")
         try:
             header = json.loads(file.read(length))
-        except ValueError as broken:
+        except (RecursionError, ValueError) as broken:
             raise AtlasError(f"{path} is not an atlas: its header is not JSON") from broken
     if not isinstance(header, dict):
         raise AtlasError(f"{path} is not an atlas: its header is not an object")
-    spans = [one.get("data_offsets", (0, 0)) for name, one in header.items() if name != "__metadata__"]
-    if spans and max(span[1] for span in spans) != size - 8 - length:
+    try:
+        ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+        whole = not ends or max(ends) == size - 8 - length
+    except _BROKEN as broken:
+        raise AtlasError(f"{path} is damaged: {broken}") from broken
+    if not whole:
         raise AtlasError(f"{path} was cut off or added to: its header tells of another size")
     return header, 8 + length
 
 
 def _map(path: Path, start: int, entry: Mapping[str, Any]) -> npt.NDArray[Any]:
     """One array of the file, memory-mapped."""
-    first, last = entry["data_offsets"]
+    first, last = map(operator.index, entry["data_offsets"])
     dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
     if (
         first < 0
@@ -139,7 +150,8 @@ def _check(about: Mapping[str, Any], found: Mapping[str, npt.NDArray[Any]]) -> N
     """The arrays of one layer agree with each other."""
     batch, heads, queries = found["entropy"].shape
     keys = found["received"].shape[2]
-    bins = -(-queries // about["query_bin"]), -(-keys // about["key_bin"])
+    tall, broad = operator.index(about["query_bin"]), operator.index(about["key_bin"])
+    bins = -(-queries // tall), -(-keys // broad)
     expected = {
         "mean": (batch, heads, *bins),
         "max": (batch, heads, *bins),
@@ -148,6 +160,9 @@ def _check(about: Mapping[str, Any], found: Mapping[str, npt.NDArray[Any]]) -> N
         "received": (batch, heads, keys),
         "weights": (batch, heads, queries, keys),
     }
+    for name, array in found.items():
+        if array.dtype.kind != ("i" if name == "top_keys" else "f"):
+            raise ValueError(f"{name} of {about['name']} cannot be of type {array.dtype}")
     for name, shape in expected.items():
         if name in found and found[name].shape != shape:
             raise ValueError(f"{name} of {about['name']} must have shape {shape}, got {found[name].shape}")

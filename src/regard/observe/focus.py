@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from regard.errors import InputError
+from regard.errors import InputError, ObservationError
 from regard.observe.content import is_content, is_word
 from regard.observe.records import Layer, Record
 from regard.observe.token_row import token_row
@@ -58,7 +58,8 @@ def choose_focus(
         sequence: Which sequence of the batch.
 
     Raises:
-        InputError: No such word, layer or head, or a head without its layer.
+        InputError: No such word, layer, head or sequence, or a head without its layer.
+        ObservationError: The record holds no layer, or its tokens are not known.
     """
     if head is not None and layer is None:
         raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
@@ -91,8 +92,12 @@ class _Stage:
     @classmethod
     def of(cls, record: Record, layer: int | None, sequence: int) -> "_Stage":
         """Where a model has cross-attention that is what to see first: the alignment of two texts."""
+        if not record.layers:
+            raise ObservationError("the record holds no attention layer, so there is nothing to choose from")
         crossing = next((one for one in record.layers if one.kind == "cross"), None)
         lead = record.layer(layer) if layer is not None else crossing or record.layers[0]
+        if not 0 <= sequence < lead.batch:
+            raise InputError(f"`sequence` must be from 0 to {lead.batch - 1} (batch: {lead.batch}), got {sequence}")
         streams = lead.query_tokens, lead.key_tokens
         same = tuple(i for i, one in enumerate(record.layers) if (one.query_tokens, one.key_tokens) == streams)
         queries, keys = (words_of(record.stream(name, sequence)) for name in streams)

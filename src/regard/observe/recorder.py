@@ -27,7 +27,9 @@ class Recorder:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._keep: Keep = keep
         self._budget = self._left = budget
+        self._model = model
         self._stack: list[nn.Module] = []
+        self._foreign = 0  # running modules that are not the model's, while none of its own is
         self._forwards: list[_Forward] = []
         self._turns: dict[str, int] = {}
         self.calls = 0  # attention calls seen in all
@@ -37,21 +39,33 @@ class Recorder:
         """The innermost module that is running."""
         return self._stack[-1] if self._stack else None
 
+    @property
+    def outside(self) -> bool:
+        """Whether another model is running."""
+        return self._foreign > 0 and not self._stack
+
     def enter(self, module: nn.Module) -> None:
         """A module begins; the outermost one begins a pass."""
+        if module is self._model:
+            self._stack = []  # whatever a KeyboardInterrupt, which runs no hooks, has left there
         if id(module) in self._names:
             if not self._stack:
                 self._turns = {}
             self._stack.append(module)
+        elif not self._stack:
+            self._foreign += 1
 
     def leave(self, module: nn.Module) -> None:
         """A module has ended, by returning or by raising."""
+        if id(module) not in self._names:
+            self._foreign -= 0 if self._stack else 1
         while self._stack and id(module) in self._names:
             if self._stack.pop() is module:
                 break
 
     def see(self, seen: Seen) -> None:
         """Fold a call into the site it belongs to."""
+        _refuse_blocks(self.module)
         name = self._names[id(self.module)] if self.module is not None else ""
         turn = self._turns.get(name, 0)
         self._turns[name] = turn + 1
@@ -88,6 +102,25 @@ class Recorder:
         """The records, in the order of the passes."""
         return tuple(
             Record(_name_streams(tuple(site.finish() for site in forward.sites.values()))) for forward in self._forwards
+        )
+
+
+# Modules of transformers that attend from blocks of queries to gathered blocks of keys: a row of such weights does not
+# say which keys they are for.
+_BLOCKS = {
+    "BigBirdBlockSparseAttention": 'load it with attention_type="original_full"',
+    "BigBirdPegasusBlockSparseAttention": 'load it with attention_type="original_full"',
+    "LongT5LocalAttention": "watch a T5 instead",
+    "LongT5TransientGlobalAttention": "watch a T5 instead",
+}
+
+
+def _refuse_blocks(module: nn.Module | None) -> None:
+    kind = type(module).__name__
+    if kind in _BLOCKS:
+        raise ObservationError(
+            f"{kind} computes its weights block by block over gathered keys, which cannot be shown as queries × keys: "
+            f"{_BLOCKS[kind]}"
         )
 
 

@@ -4,8 +4,9 @@ Rows exist only while they are folded into statistics: a block reuses the memory
 in cache matters more than anything else here, since each is swept about a dozen times.
 """
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -13,15 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.masks import EMPTY, FULL
-from regard.masks.base import edges
+from regard.observe.plan import BLOCK_ELEMENTS, Block, Plan
 from regard.problem import Problem
 
 __all__ = ["Call", "Computed", "Given", "Rows"]
 
-COLUMN_BLOCK = 128  # columns of a block are a multiple of this, the rest has weight 0
-_ELEMENTS = 2**19  # of a block: 2 MiB of scores and 2 MiB of weights in float32
-_STRIPS = 16
 
 # A score below this hides its key, whatever number the model wrote for minus infinity (−1e9, finfo.min, −10,000).
 HIDDEN = -9000.0
@@ -40,6 +37,8 @@ class Rows:
     key_start: int
     weights: Float[Tensor, "heads rows columns"]
     scores: Float[Tensor, "heads rows columns"] | None = None
+    leaks: bool = True  # rows may sum to less than 1: a sink takes a share, or a row sees nothing
+    _strongest: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
     def rows(self) -> slice:
@@ -54,19 +53,13 @@ class Rows:
     def strongest(self, count: int) -> tuple[Float[Tensor, "heads rows count"], Int[Tensor, "heads rows count"]]:
         """The largest weights of each row and their columns in this block, best first.
 
-        The k largest of a row lie in the k segments with the largest maxima, so whole rows need not be sorted.
-        Segments are strided, which makes their maxima plain elementwise maxima of contiguous strips.
+        The k largest of a row lie in the k segments with the largest maxima, so whole rows need not be searched.
+        Segments are strided, which makes their maxima plain elementwise maxima of contiguous strips, and they are no
+        fewer than 64 k, from where on `topk` keeps a heap instead of partitioning.
         """
-        heads, rows, columns = self.weights.shape
-        length = columns // _STRIPS
-        if columns < 512 or length < count:
-            best = self.weights.topk(min(count, columns), -1)
-            return best.values, best.indices
-        segments = self.weights.view(heads, rows, _STRIPS, length).amax(2).topk(count, -1).indices
-        strips = torch.arange(0, columns, length, device=segments.device)
-        candidates = (segments.unsqueeze(-2) + strips[:, None]).flatten(-2)
-        best = self.weights.gather(-1, candidates).topk(count, -1)
-        return best.values, candidates.gather(-1, best.indices)
+        if count not in self._strongest:
+            self._strongest[count] = _strongest(self.weights, count)
+        return self._strongest[count]
 
     @cached_property
     def entropy(self) -> Float[Tensor, "heads rows"]:
@@ -74,11 +67,36 @@ class Rows:
         if self.scores is None:
             unscored: Tensor = torch.special.entr(self.weights).sum(-1)
             return unscored
-        best, at = self.weights.max(-1, keepdim=True)
-        lse = self.scores.gather(-1, at) - best.clamp_min(torch.finfo(best.dtype).tiny).log()
-        mass = self.weights.sum(-1)
-        entropy: Tensor = lse.squeeze(-1) * mass - torch.linalg.vecdot(self.weights, self.scores)
+        lse = _log_sum_exp(self.weights, self.scores, next(iter(self._strongest.values()), None))
+        mass = self.weights.sum(-1) if self.leaks else 1.0
+        entropy: Tensor = lse * mass - torch.linalg.vecdot(self.weights, self.scores)
         return entropy.clamp_min(0.0)
+
+
+def _strongest(weights: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    heads, rows, columns = weights.shape
+    strips = 1
+    while columns % (2 * strips) == 0 and columns // (2 * strips) >= 64 * count:
+        strips *= 2
+    if strips == 1:
+        best = weights.topk(min(count, columns), -1)
+        return best.values, best.indices
+    length = columns // strips
+    segments = weights.view(heads, rows, strips, length).amax(2).topk(count, -1).indices
+    offsets = torch.arange(0, columns, length, device=segments.device)
+    candidates = (segments.unsqueeze(-2) + offsets[:, None]).flatten(-2)
+    best = weights.gather(-1, candidates).topk(count, -1)
+    return best.values, candidates.gather(-1, best.indices)
+
+
+def _log_sum_exp(weights: Tensor, scores: Tensor, strongest: tuple[Tensor, Tensor] | None) -> Tensor:
+    """ln z of each row, from its largest weight p = exp(s − ln z): no second pass over all exponentials."""
+    if strongest is None:
+        best, at = weights.max(-1)
+    else:
+        best, at = strongest[0][..., 0], strongest[1][..., 0]
+    best = best.clamp_min(torch.finfo(best.dtype).tiny)
+    return scores.gather(-1, at[..., None]).squeeze(-1) - best.log()
 
 
 class Call(Protocol):
@@ -93,8 +111,8 @@ class Call(Protocol):
         """Go through all rows; the first is row `start` of the record, blocks end at multiples of `align` rows."""
         ...
 
-    def last_row(self) -> Bool[Tensor, "#batch #heads keys"]:
-        """Which keys the last query sees."""
+    def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
+        """Which keys one query sees."""
         ...
 
 
@@ -113,77 +131,67 @@ class Computed:
         problem = self.problem
         group = problem.heads // problem.kv_heads
         wide = torch.promote_types(problem.q.dtype, torch.float32)
-        padded = -(-problem.keys // COLUMN_BLOCK) * COLUMN_BLOCK
-        plan = _Plan.of(problem, _rows_at_once(group, padded, align), start, align)
-        scores = torch.empty(group * plan.tallest * padded, dtype=wide, device=problem.q.device)
-        buffers = scores, torch.empty_like(scores)
+        plan = Plan.of(problem.mask, problem.queries, problem.keys, start, align)
+        scores = weights = torch.empty(0, dtype=wide, device=problem.q.device)
         for sequence in range(problem.batch):
-            for kv_head in range(problem.kv_heads):
-                heads = slice(kv_head * group, (kv_head + 1) * group)
+            for heads in _together(problem.heads, group, BLOCK_ELEMENTS // (plan.unit * plan.padded)):
                 q = problem.q[sequence, heads].to(wide) * problem.scale
-                k = torch.zeros(padded, q.shape[-1], dtype=wide, device=q.device)
-                k[: problem.keys] = problem.k[sequence, kv_head]
-                for top, bottom in plan.rows(sequence, heads):
-                    left, right, cut = plan.columns(sequence, heads, top)
-                    tile = _Tile(sequence, heads, slice(top, bottom), slice(left, right))
-                    yield self._rows(tile, q[:, top:bottom], k[left:right], cut, buffers, start)
+                k = torch.zeros(plan.padded, q.shape[-1], dtype=wide, device=q.device)
+                k[: problem.keys] = problem.k[sequence, heads.start // group]
+                for block in plan.blocks(sequence, heads):
+                    shape = (len(q), block.bottom - block.top, block.right - block.left)
+                    size = math.prod(shape)
+                    if size > len(scores):
+                        scores, weights = scores.new_empty(size), scores.new_empty(size)
+                    here = q[:, block.top : block.bottom].flatten(0, 1)
+                    torch.mm(here, k[block.left : block.right].T, out=scores[:size].view(len(here), shape[2]))
+                    yield self._rows(
+                        sequence, heads, block, scores[:size].view(shape), weights[:size].view(shape), start
+                    )
 
-    def last_row(self) -> Bool[Tensor, "#batch #heads keys"]:
-        """What mask and bias leave of the last row."""
+    def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
+        """What mask and bias leave of one row."""
         problem = self.problem
         visible = torch.ones(1, 1, problem.keys, dtype=torch.bool, device=problem.q.device)
         if problem.mask is not None:
-            last = slice(problem.queries - 1, problem.queries)
-            columns = slice(0, problem.keys)
+            row, columns = slice(at, at + 1), slice(0, problem.keys)
             sizes = {"batch": problem.batch, "heads": problem.heads}
-            visible = problem.mask.tile(last, columns, **sizes, device=visible.device)[:, :, 0]
+            visible = problem.mask.tile(row, columns, **sizes, device=visible.device)[:, :, 0]
         if problem.bias is not None:
-            visible = visible & (problem.bias[:, :, -1] > HIDDEN)
+            visible = visible & (problem.bias[:, :, at if problem.bias.shape[2] > 1 else 0] > HIDDEN)
         return visible
 
-    def _rows(
-        self, tile: "_Tile", q: Tensor, k: Tensor, cut: slice | None, buffers: tuple[Tensor, Tensor], start: int
-    ) -> Rows:
-        """One block: scores, softcap, bias, mask, softmax, sink — in this order, in place."""
-        problem, shape = self.problem, (q.shape[0], q.shape[1], k.shape[0])
-        scores, weights = (buffer[: shape[0] * shape[1] * shape[2]].view(shape) for buffer in buffers)
-        torch.mm(q.reshape(-1, q.shape[-1]), k.T, out=scores.view(-1, shape[2]))
+    def _rows(self, sequence: int, heads: slice, block: Block, scores: Tensor, weights: Tensor, start: int) -> Rows:
+        """One block of scores made weights: softcap, bias, mask, softmax, sink — in this order, in place."""
+        problem = self.problem
         if (cap := problem.score.softcap) is not None:
             scores.div_(cap).tanh_().mul_(cap)
         lowest = torch.finfo(scores.dtype).min / 4
-        inside = min(tile.columns.stop, problem.keys) - tile.columns.start
+        inside = min(block.right, problem.keys) - block.left
         if problem.bias is not None:
-            bias = _part(problem.bias, tile, inside)
             # Adding to the most negative number would overflow; whatever is hidden stays at `lowest`.
+            bias = _part(problem.bias, sequence, heads, block, inside)
             scores[..., :inside].add_(bias.to(scores.dtype)).clamp_min_(lowest)
-        scores[..., inside:] = lowest
-        if cut is not None and problem.mask is not None:
-            where = slice(cut.start, min(cut.stop, problem.keys))
-            visible = problem.mask.tile(
-                tile.rows,
-                where,
-                batch=slice(tile.sequence, tile.sequence + 1),
-                heads=tile.heads,
-                device=scores.device,
-            )[0]
-            part = scores[..., where.start - tile.columns.start : where.stop - tile.columns.start]
-            part.masked_fill_(~visible, lowest)
+        if inside < scores.shape[2]:
+            scores[..., inside:] = lowest
+        if block.cut is not None and problem.mask is not None:
+            where = slice(block.cut.start, min(block.cut.stop, problem.keys))
+            sizes = {"batch": slice(sequence, sequence + 1), "heads": heads}
+            visible = problem.mask.tile(slice(block.top, block.bottom), where, **sizes, device=scores.device)[0]
+            scores[..., where.start - block.left : where.stop - block.left].masked_fill_(~visible, lowest)
         torch.softmax(scores, -1, out=weights)
-        if problem.normalizer.sink is not None:
-            _give_to_sink(weights, scores, problem.normalizer.sink[tile.heads])
-        if problem.mask is not None or problem.bias is not None:
-            blind = scores.amax(-1, keepdim=True) <= HIDDEN
-            if bool(blind.any()):
-                weights.masked_fill_(blind, 0.0)
-        return Rows(tile.sequence, tile.heads, start + tile.rows.start, tile.columns.start, weights, scores)
-
-
-@dataclass(frozen=True)
-class _Tile:
-    sequence: int
-    heads: slice
-    rows: slice
-    columns: slice
+        sink = problem.normalizer.sink
+        if sink is not None:
+            lse = _log_sum_exp(weights, scores, None)
+            weights.mul_(torch.sigmoid(lse - sink[heads, None].to(lse.dtype))[..., None])
+        blind = problem.bias is not None or not block.sure
+        if blind:
+            # A mask hides for certain; in a bias, minus infinity is whatever number the model wrote for it.
+            hidden = scores.amax(-1, keepdim=True) <= (lowest if problem.bias is None else HIDDEN)
+            blind = bool(hidden.any())
+            if blind:
+                weights.masked_fill_(hidden, 0.0)
+        return Rows(sequence, heads, start + block.top, block.left, weights, scores, leaks=blind or sink is not None)
 
 
 @dataclass(eq=False)
@@ -196,17 +204,17 @@ class Given:
     def __post_init__(self) -> None:
         self.batch, self.heads, self.queries, self.keys = self.weights.shape
 
-    def last_row(self) -> Bool[Tensor, "#batch #heads keys"]:
-        """What has any weight in the last row: a hidden key has none."""
-        return self.weights[:, :, -1] > 0
+    def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
+        """What has any weight in one row: a hidden key has none."""
+        return self.weights[:, :, at] > 0
 
     def blocks(self, start: int, align: int) -> Iterator[Rows]:
         """Go through the rows of each sequence and head."""
         wide = torch.promote_types(self.weights.dtype, torch.float32)
-        padded = -(-self.keys // COLUMN_BLOCK) * COLUMN_BLOCK
-        step = _rows_at_once(1, padded, align)
-        buffer = torch.zeros(1, step + align, padded, dtype=wide, device=self.weights.device)
-        bounds = _row_bounds(self.queries, step, start, align)
+        plan = Plan.of(None, self.queries, self.keys, start, align)
+        bounds = [(block.top, block.bottom) for block in plan.blocks(0, slice(0, 1))]
+        tallest = max(bottom - top for top, bottom in bounds)
+        buffer = torch.zeros(1, tallest, plan.padded, dtype=wide, device=self.weights.device)
         for sequence in range(self.batch):
             for head in range(self.heads):
                 for top, bottom in bounds:
@@ -218,69 +226,17 @@ class Given:
                     yield Rows(sequence, slice(head, head + 1), start + top, 0, weights)
 
 
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """Which columns each block of rows needs, and which of them the mask cuts through: read from `mask.blocks`."""
-
-    bounds: list[tuple[int, int]]
-    kinds: Int[Tensor, "batch heads rows columns"] | None
-    padded: int
-
-    @classmethod
-    def of(cls, problem: Problem, step: int, start: int, align: int) -> "_Plan":
-        bounds = _row_bounds(problem.queries, step, start, align)
-        padded = -(-problem.keys // COLUMN_BLOCK) * COLUMN_BLOCK
-        if problem.mask is None:
-            return cls(bounds, None, padded)
-        row_edges = torch.tensor([top for top, _ in bounds] + [problem.queries])
-        return cls(bounds, problem.mask.blocks(row_edges, edges(problem.keys, COLUMN_BLOCK)), padded)
-
-    @property
-    def tallest(self) -> int:
-        return max(bottom - top for top, bottom in self.bounds)
-
-    def rows(self, sequence: int, heads: slice) -> Iterator[tuple[int, int]]:
-        """All row blocks; those that see nothing too, for their zeros are part of the answer."""
-        return iter(self.bounds)
-
-    def columns(self, sequence: int, heads: slice, top: int) -> tuple[int, int, slice | None]:
-        """First and last column that the rows from `top` on see, and the columns that need the mask's own answer."""
-        if self.kinds is None:
-            return 0, self.padded, None
-        kinds = self.kinds[sequence if self.kinds.shape[0] > 1 else 0]
-        kinds = kinds[heads] if kinds.shape[0] > 1 else kinds
-        row = kinds[:, [first for first, _ in self.bounds].index(top)]
-        seen = (row != EMPTY).any(0).nonzero().flatten().tolist() or [0]
-        left, right = seen[0], seen[-1] + 1
-        cut = ((row != FULL).any(0).nonzero().flatten()).tolist()
-        cut = [block for block in cut if left <= block < right]
-        where = slice(cut[0] * COLUMN_BLOCK, (cut[-1] + 1) * COLUMN_BLOCK) if cut else None
-        return left * COLUMN_BLOCK, right * COLUMN_BLOCK, where
+def _together(heads: int, group: int, fit: int) -> Iterator[slice]:
+    """Heads that share their keys, as many at once as fit."""
+    step = max(1, min(group, fit))
+    for first in range(0, heads, group):
+        for head in range(first, first + group, step):
+            yield slice(head, min(head + step, first + group))
 
 
-def _rows_at_once(group: int, columns: int, align: int) -> int:
-    """Rows of a block: as many as stay in cache, and whole bins of the heat map."""
-    fit = max(16, _ELEMENTS // (group * columns))
-    return max(align, fit // align * align) if align <= 512 else 512
-
-
-def _row_bounds(queries: int, step: int, start: int, align: int) -> list[tuple[int, int]]:
-    """Row blocks [top, bottom) of a call; all but the first begin at a multiple of `align` in the record."""
-    first = step if start % align == 0 else align - start % align
-    tops = [0, *range(first, queries, step)]
-    return list(zip(tops, [*tops[1:], queries], strict=True))
-
-
-def _part(bias: Tensor, tile: _Tile, inside: int) -> Tensor:
-    """The bias of one tile; dimensions of 1 stay."""
-    b = bias[tile.sequence if bias.shape[0] > 1 else 0]
-    b = b[tile.heads] if b.shape[0] > 1 else b
-    b = b[:, tile.rows] if b.shape[1] > 1 else b
-    return b[:, :, tile.columns.start : tile.columns.start + inside] if b.shape[2] > 1 else b
-
-
-def _give_to_sink(weights: Tensor, scores: Tensor, sink: Tensor) -> None:
-    """Shrink rows that sum to 1 by what the sink takes: 1 / (1 + exp(sink − lse))."""
-    best, at = weights.max(-1, keepdim=True)
-    lse = scores.gather(-1, at) - best.log()
-    weights.mul_(torch.sigmoid(lse - sink.to(scores.dtype)[:, None, None]))
+def _part(bias: Tensor, sequence: int, heads: slice, block: Block, inside: int) -> Tensor:
+    """The bias of one block; dimensions of 1 stay."""
+    b = bias[sequence if bias.shape[0] > 1 else 0]
+    b = b[heads] if b.shape[0] > 1 else b
+    b = b[:, block.top : block.bottom] if b.shape[1] > 1 else b
+    return b[:, :, block.left : block.left + inside] if b.shape[2] > 1 else b

@@ -39,10 +39,19 @@ class Seen:
     def newest(self) -> int:
         """The column of the newest key. A static cache has room behind it, which the last query does not see."""
         call = self.call
-        if call.queries == call.keys:
-            return call.keys - 1
-        seen = call.last_row().any(0).any(0).nonzero()
-        return int(seen[-1]) if len(seen) else call.keys - 1
+        return call.keys - 1 if call.queries == call.keys else _last_seen(call, call.queries - 1)
+
+    @property
+    def begins_a_cache(self) -> bool:
+        """Whether this is a text read into a static cache: each query sees what came before it, room is left behind."""
+        call = self.call
+        return call.queries == self.newest + 1 < call.keys and (call.queries == 1 or _last_seen(call, 0) == 0)
+
+
+def _last_seen(call: Call, row: int) -> int:
+    """The last column that a query of any sequence sees."""
+    seen = call.row(row).any(0).any(0).nonzero()
+    return int(seen[-1]) if len(seen) else call.keys - 1
 
 
 class Site:
@@ -57,6 +66,7 @@ class Site:
         self._newest: Tensor | None = None  # the mark of the newest key
         self._marks: Tensor | None = None  # all marks of a cross-attention, whose keys stay
         self._cross = False
+        self._filled = 0  # keys up to the newest one
 
     def continues(self, seen: Seen) -> bool:
         """Whether the call adds rows to what this site has seen; raises where a beam search has shuffled the rows."""
@@ -67,12 +77,12 @@ class Site:
         if self._cross:
             return self._same_keys(seen)
         before = seen.newest - seen.call.queries
-        if before < 0 or seen.marks.shape[1:2] != self._newest.shape[1:2]:
+        if before < 0:
             return False
-        found = seen.marks[:, :, before]
-        if torch.equal(found, self._newest):
+        found, newest = _as_many_heads(seen.marks[:, :, before], self._newest)
+        if torch.equal(found, newest):
             return True
-        _refuse_reordered(found, self._newest, self.name)
+        _refuse_reordered(found, newest, self.name)
         return False
 
     def _same_keys(self, seen: Seen) -> bool:
@@ -94,13 +104,15 @@ class Site:
         marked = seen.newest + 1
         if first:
             self._cross = self._judge_cross(seen)
-            queries, keys = call.queries, call.keys if self._cross else marked
+            alone = not self._cross and (seen.begins_a_cache or (call.queries == 1 and marked < call.keys))
+            self._filled = marked
+            queries, keys = call.queries, marked if alone else call.keys
         else:
             assert self._extent is not None
-            queries = self._extent.queries + call.queries
-            keys = self._extent.keys if self._cross else self._extent.keys + call.queries
+            self._filled += 0 if self._cross else call.queries
+            queries, keys = self._extent.queries + call.queries, max(self._extent.keys, self._filled)
         start = queries - call.queries
-        shift = 0 if self._cross else keys - marked  # a sliding cache has dropped so many keys
+        shift = 0 if self._cross else self._filled - marked  # a sliding cache has dropped so many keys
         dtype = torch.promote_types(seen.marks.dtype, torch.float32)
         self._extent = Extent(call.batch, call.heads, queries, keys, dtype, seen.marks.device)
         for statistic in self.statistics:
@@ -130,6 +142,15 @@ class Site:
             key_tokens="text",
             **fields,
         )
+
+
+def _as_many_heads(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """The marks of two calls of which one had its key heads repeated for grouped queries, as transformers does at times."""
+    heads = one.shape[1], other.shape[1]
+    few = min(heads)
+    if max(heads) % few:
+        return one, other
+    return one[:, :: heads[0] // few], other[:, :: heads[1] // few]
 
 
 def _refuse_reordered(found: Tensor, newest: Tensor, name: str) -> None:

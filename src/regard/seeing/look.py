@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -38,7 +39,7 @@ class Prepared:
 
     loaded: Loaded
     inputs: dict[str, torch.Tensor]
-    tokens: dict[str, tuple[tuple[Token, ...], ...]]
+    tokens: Mapping[str, tuple[tuple[Token, ...], ...]]
 
     def run(self) -> None:
         """Run the model once; of a language model's output only the last position, whose logits are not looked at."""

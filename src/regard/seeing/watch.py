@@ -2,9 +2,12 @@
 
 import contextlib
 import os
+import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.errors import InputError, ObservationError
@@ -109,8 +112,10 @@ def watch(
             # Only where tokens are wanted: a hook on an nn.TransformerEncoder would switch its fast path off.
             handle = model.register_forward_pre_hook(heard, with_kwargs=True)
             stack.callback(handle.remove)
-        stack.enter_context(Interception(model, recorder, {attention: _read_attention}))
+        stack.enter_context(_refusing_compiled_code())
+        interception = stack.enter_context(Interception(model, recorder, {attention: _read_attention}))
         yield sight
+    _refuse_gaps(model, interception)
     if not recorder.calls:
         raise ObservationError(_why_nothing(model))
     given: Streams = {"text": (tuple(Token(text) for text in tokens),)} if tokens is not None else {}
@@ -179,6 +184,50 @@ def _refuse_compiled(model: nn.Module) -> None:
                 f"this model cannot be watched: {which} compiled, and compiled code shows no calls; watch the model as "
                 "it was before torch.compile (model._orig_mod), whose weights are the same"
             )
+
+
+@contextlib.contextmanager
+def _refusing_compiled_code() -> Iterator[None]:
+    """Compiled functions inside a model would be compiled anew together with the watching: refuse them by name."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is None or dynamo._stance.stance != "default":
+        yield  # no compiler around, or the caller has said what compiled code shall do
+        return
+    with torch.compiler.set_stance("fail_on_recompile"):
+        try:
+            yield
+        except RuntimeError as error:
+            if "'fail_on_recompile'" not in str(error):
+                raise
+            raise ObservationError(_COMPILED.format(_compiled_function(error))) from error
+
+
+_COMPILED = (
+    "this model cannot be watched as it is: inside it runs {}, and compiled code shows no calls; put "
+    '`with torch.compiler.set_stance("force_eager"):` around regard.watch, or load a transformers model that uses '
+    'flex_attention with attn_implementation="sdpa"'
+)
+
+
+def _compiled_function(error: BaseException) -> str:
+    """The innermost function outside PyTorch that called something compiled."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in one.filename]
+    return f"a compiled function, called at {frames[-1].filename}:{frames[-1].lineno}" if frames else "compiled code"
+
+
+def _refuse_gaps(model: nn.Module, interception: Interception) -> None:
+    """What was noticed and could not be read: better no picture than one with layers missing."""
+    for kernel, place in interception.unread_kernels.items():
+        raise ObservationError(
+            f"{place} calls the kernel {kernel} directly, which tells no one its weights: let it call "
+            "F.scaled_dot_product_attention or regard.attention instead (a transformers model: load it with "
+            'attn_implementation="sdpa")'
+        )
+    for place in interception.unread(rearranged=True):
+        raise ObservationError(
+            f"{place} of this {type(model).__name__} rearranges its weights (in bands or blocks) before they meet the "
+            "values, so they cannot be shown as queries × keys: regard does not see this kind of attention"
+        )
 
 
 def _why_nothing(model: nn.Module) -> str:

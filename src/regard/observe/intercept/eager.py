@@ -115,10 +115,9 @@ class Eager:
         if not isinstance(scores, Tensor) or scores not in self._scores or result.ndim < 2:
             return
         dim, layout = kwargs.get("dim", args[1] if len(args) > 1 else None), self._scores[scores]
-        known = isinstance(dim, int) and layout is not None and layout[dim] in "qk"
-        softmax = _Softmax(place, known)
+        softmax = _Softmax(place, isinstance(dim, int) and layout is not None and layout[dim] in "qk")
         self._softmaxes.append(softmax)
-        if not known:
+        if not softmax.known or dim is None:
             self._weights[result] = _Weights(None, softmax, None)
             return
         if layout[dim] == "q":
@@ -152,7 +151,7 @@ class Eager:
         name, (args, kwargs) = func.__name__, given
         if name in _REWEIGHTS:
             layout = weights.layout if result.shape == one.shape else None
-            self._weights[result] = _Weights(None, weights.softmax, layout)
+            self._weights[result] = _Weights(_still_blind(weights, layout, result), weights.softmax, layout)
         elif result is one:
             return
         elif name in _DROPOUTS or name in _CASTS:
@@ -210,7 +209,7 @@ class Eager:
         order = [at for at, letter in enumerate(layout) if letter == "b"] + [layout.index("q"), layout.index("k")]
         merged = self._merged.get(used) if matrix.ndim == 3 else None
         values = values.detach().movedim(axis, -2)
-        shared = values.ndim == matrix.ndim == 5 and values.shape[2] == 1 or values.ndim + 1 == matrix.ndim == 5
+        shared = (values.ndim == matrix.ndim == 5 and values.shape[2] == 1) or values.ndim + 1 == matrix.ndim == 5
         four = _four(matrix.permute(order), merged, shared_values=shared)
         marks = values.reshape(*(merged or ()), -1, *values.shape[-2:]) if merged and values.ndim == 3 else values
         marks = marks[(None,) * (4 - marks.ndim)] if marks.ndim < 3 else marks
@@ -230,6 +229,14 @@ class Eager:
                 self._merged[result] = whole[:2]
             elif one in self._merged and one.shape[0] == result.shape[0]:
                 self._merged[result] = self._merged[one]
+
+
+def _still_blind(weights: _Weights, layout: Layout | None, result: Tensor) -> Tensor | None:
+    """What stands for reweighted weights: nothing but themselves, unless queries that see nothing were taken out."""
+    if weights.source is None or layout is None:
+        return None
+    blind = (weights.source == 0).all(layout.index("k"), keepdim=True)
+    return result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
 
 
 def _four(matrix: Tensor, merged: tuple[int, int] | None, *, shared_values: bool) -> Tensor:

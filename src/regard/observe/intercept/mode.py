@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from torch.nn import functional
 from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from regard.errors import ObservationError
 from regard.observe.intercept.calls import read_sdpa
 from regard.observe.intercept.eager import Eager
 from regard.observe.intercept.multihead import read_encoder_layer, read_functional, read_multihead
@@ -23,6 +25,10 @@ __all__ = ["Interception"]
 _KERNEL = torch._C._nn.scaled_dot_product_attention
 # What a torch-function mode is told of the kernel: its builtin has no signature of its own.
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+# Called by name: torch.ops.<library>.<operator>, as flash-attn registers its kernels.
+_OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+_ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
 
 Reader = Callable[..., Seen]
 
@@ -37,6 +43,7 @@ class Interception(TorchFunctionMode):
     def __init__(self, model: nn.Module, recorder: Recorder, readers: Mapping[Callable[..., Any], Reader]) -> None:
         super().__init__()
         self._model, self._recorder = model, recorder
+        self.unread_kernels: dict[str, str] = {}  # and the class of the module that called them
         self._eager = Eager([*model.parameters(), *model.buffers()])
         self._readers = dict(readers)
         self._hooks: list[Any] = []
@@ -54,17 +61,37 @@ class Interception(TorchFunctionMode):
         result = func(*args, **kwargs)
         if not looking:
             return result
+        if self._recorder.outside:
+            return result
         with torch.no_grad():
-            if func is _KERNEL:
-                given = dict(zip(_SDPA, args, strict=False)) | kwargs
-                self._recorder.see(read_sdpa(self._recorder.module, given))
+            if isinstance(func, _OPERATORS):
+                self._notice(func, args, kwargs)
+            elif func is _KERNEL:
+                self._see(read_sdpa, self._recorder.module, dict(zip(_SDPA, args, strict=False)) | kwargs)
             elif func is functional.multi_head_attention_forward:
-                self._recorder.see(read_functional(args, kwargs))
+                self._see(read_functional, args, kwargs)
             elif func in self._readers:
-                self._recorder.see(self._readers[func](*args, **kwargs))
+                self._see(self._readers[func], *args, **kwargs)
             elif (seen := self._eager.after(func, args, kwargs, result, self._place)) is not None:
-                self._recorder.see(seen)
+                self._see(lambda: seen)
         return result
+
+    def _see(self, read: Reader, *args: Any, **kwargs: Any) -> None:
+        """Read a call and hand it to the recorder."""
+        if torch._C._functorch.maybe_current_level() is not None:
+            raise ObservationError(
+                f"{self._place} computes attention under torch.func (vmap, grad), where single calls have no values to "
+                "be seen: watch it without the transform"
+            )
+        self._recorder.see(read(*args, **kwargs))
+
+    def _notice(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operator called by its name: PyTorch's kernel is read, any other with an attention's name remembered."""
+        name = str(operator)
+        if name.startswith("aten.scaled_dot_product_attention"):
+            self._see(read_sdpa, self._recorder.module, dict(zip(_SDPA, args, strict=False)) | kwargs)
+        elif _ATTENDS.search(name):
+            self.unread_kernels.setdefault(name, self._place)
 
     @property
     def _place(self) -> str:
@@ -113,7 +140,7 @@ class Interception(TorchFunctionMode):
                     return result
                 with torch.no_grad():
                     if isinstance(module, nn.MultiheadAttention):
-                        self._recorder.see(read_multihead(module, args, kwargs))
+                        self._see(read_multihead, module, args, kwargs)
                     elif isinstance(module, nn.TransformerEncoderLayer) and self._recorder.calls == seen_before:
                         self._see_encoder_layer(module, args, kwargs)
             return result
@@ -126,7 +153,7 @@ class Interception(TorchFunctionMode):
         """The fast path calls no inner module, so the layer stands in for its own attention."""
         self._recorder.enter(layer.self_attn)
         try:
-            self._recorder.see(read_encoder_layer(layer, args, kwargs))
+            self._see(read_encoder_layer, layer, args, kwargs)
         finally:
             self._recorder.leave(layer.self_attn)
 

@@ -1,0 +1,169 @@
+"""`regard look` on real models, and what it says of bad input: one sentence, exit code 2, no traceback."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard
+from regard.cli import main
+
+pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
+bundled = pytest.importorskip("regard.seeing.bundled")
+
+SENTENCE = "The animal didn't cross the street because it was too tired"
+CHINESE = "貓追老鼠，因為它餓了"
+
+pytestmark = [
+    pytest.mark.models,
+    pytest.mark.skipif(
+        not all(map(bundled.is_installed, bundled.BUNDLED)), reason="the bundled models are missing: regard models get"
+    ),
+]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["regard", *arguments])
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("NO_COLOR", "1")
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+def test_the_sentence_of_the_introductions_shows_it_looking_at_animal_and_tired(run) -> None:
+    code, out, _ = run("look", SENTENCE)
+    assert code == 0
+    assert "it → tired" in out
+    assert "it → animal" in out
+    assert "Of the 72 heads" in out
+    assert "regard steps --model minilm --layer" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_chinese_sentence_chooses_a_model_that_reads_it(run) -> None:
+    code, out, err = run("look", CHINESE, "--token", "它")
+    assert code == 0
+    assert "--model me5" in out
+    assert "它 →" in out
+    assert "[UNK]" not in out
+    assert err == ""
+
+
+def test_an_unsuitable_model_gets_a_warning_that_names_a_better_one(run) -> None:
+    code, _, err = run("look", CHINESE, "--model", "minilm", "--layer", "0", "--head", "0", "--token", "貓")
+    assert code == 0
+    assert "--model me5" in err
+
+
+@pytest.mark.parametrize("suffix", ["html", "png", "svg", "atlas"])
+def test_it_writes_what_the_suffix_says(run, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"it.{suffix}"
+    code, _, err = run("look", CHINESE, "--out", str(out))
+    assert code == 0, err
+    starts = {"html": b"<!doctype html>", "png": b"\x89PNG", "svg": b"<?xml", "atlas": b""}
+    assert out.read_bytes()[:15].lower().startswith(starts[suffix].lower())
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+    if suffix == "atlas":
+        seen = regard.load(out)
+        assert len(seen.layers) == 12
+        assert "貓" in [token.text for token in seen.stream("text")]
+
+
+def test_a_page_of_512_tokens_is_below_two_megabytes(run, tmp_path: Path) -> None:
+    text, out = tmp_path / "long.txt", tmp_path / "page.html"
+    text.write_text("the cat sat on the mat and looked at a dog " * 46 + "and so on", encoding="utf-8")
+    code, _, err = run("look", str(text), "--model", "minilm", "--out", str(out))
+    assert code == 0, err
+    assert 100_000 < out.stat().st_size < 2_000_000
+
+
+def test_the_step_by_step_command_shows_the_same_weight(run) -> None:
+    _, out, _ = run("look", SENTENCE, "--token", "it", "--layer", "2", "--head", "1")
+    code, steps, _ = run("steps", "--model", "minilm", "--layer", "2", "--head", "1", "--token", "it", SENTENCE)
+    assert code == 0
+    weight = next(line for line in out.splitlines() if "it → tired" in line).split("tired")[1].split()[0]
+    row = [line for line in steps.splitlines() if line.strip().startswith("tired") and weight in line]
+    assert row, (weight, steps)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["look", "   "], "the text is empty"),
+        (["look", SENTENCE, "--layer", "6"], "`layer` must be from 0 to 5"),
+        (["look", SENTENCE, "--layer", "0", "--head", "12"], "`head` must be from 0 to 11"),
+        (["look", SENTENCE, "--head", "1"], "needs a `layer`"),
+        (["look", SENTENCE, "--token", "giraffe"], "`token` must be a word of the text"),
+        (["look", SENTENCE, "--out", "it.pdf"], "`--out` must end in .html"),
+        (["look", SENTENCE, "--out", "no/such/folder/it.png"], "there is no folder no/such/folder"),
+        (["look", SENTENCE, "--model", "./no-such-folder"], "is no folder"),
+        (["look", "word " * 600, "--model", "minilm"], "minilm reads at most 512"),
+        (["steps", "--model", "minilm", "--layer", "9", "--head", "0", SENTENCE], "`layer` must be from 0 to 5"),
+        (["steps", "--model", "minilm", "--layer", "0", "--head", "99", SENTENCE], "`head` must be from 0 to 11"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(run, arguments: list[str], said: str) -> None:
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in out + err
+
+
+def test_a_binary_file_is_refused(run, tmp_path: Path) -> None:
+    for name, data in (("a.bin", b"\xff\xfe\x00\x01\x80"), ("b.bin", b"abc\0def")):
+        (tmp_path / name).write_bytes(data)
+        code, _, err = run("look", str(tmp_path / name))
+        assert code == 2
+        assert "binary" in err
+
+
+def test_a_model_folder_without_weights_is_refused(run, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
+    code, out, err = run("look", SENTENCE, "--model", str(tmp_path))
+    assert code == 2
+    assert "cannot load the model" in err
+    assert "Traceback" not in out + err
+
+
+def test_an_unwritable_output_is_refused_and_nothing_is_lost(run, tmp_path: Path) -> None:
+    (tmp_path / "it.png").mkdir()
+    code, _, err = run("look", SENTENCE, "--out", str(tmp_path / "it.png"))
+    assert code == 2
+    assert "is a folder" in err
+
+
+def test_doctor_tells_why_a_backend_refuses(run) -> None:
+    code, out, _ = run("doctor")
+    assert code == 0
+    assert "log-sum-exp" in out
+    assert "fused kernels do not return" in out
+    assert "smollm2" in out
+
+
+def test_an_encoder_decoder_shows_its_cross_attention(run, tmp_path: Path) -> None:
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = ["<pad>", "</s>", "<unk>", *"the cat sat on a mat le chat est assis".split()]
+    ids = {word: number for number, word in enumerate(words)}
+    backend = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    wrapped = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+    sizes = {"d_model": 32, "d_kv": 8, "num_layers": 2, "num_heads": 4, "d_ff": 48, "vocab_size": len(words)}
+    config = transformers.T5Config(**sizes, decoder_start_token_id=0, eos_token_id=1, pad_token_id=0)
+    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    wrapped.save_pretrained(tmp_path)
+    code, out, err = run("look", "the cat sat", "--target", "le chat est assis", "--model", str(tmp_path))
+    assert code == 0, err
+    assert "chat →" in out or "assis →" in out or "est →" in out or "le →" in out
+    assert "cat" in out

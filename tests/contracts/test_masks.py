@@ -1,0 +1,271 @@
+"""Every mask answers alike for pairs and for rectangles, alone and combined, and shows its matrix in its docstring."""
+
+import doctest
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard
+from oracles import Largest
+from regard import masks, normalizers, scores
+from regard.errors import InputError
+from regard.masks.base import EMPTY, FULL, PARTIAL, edges
+
+BATCH, HEADS, KEYS = 2, 3, 150  # more keys than two cells of Dense
+SEEN = np.random.default_rng(0).random((BATCH, HEADS, 90, KEYS)) < 0.5
+SEEN[:, :, :70, :70], SEEN[:, :, :64, 64:] = True, False
+REAL = np.ones((BATCH, KEYS), bool)
+REAL[0, 100:], REAL[1, :30] = False, False
+GRID = np.ogrid[:BATCH, :HEADS, :1, :1]
+
+# For every mask: some of its values, each with the rule written once more in numpy (query position i, key position j).
+# A new mask needs one entry here; everything below then holds for it too.
+EXAMPLES = {
+    "Causal": [(masks.Causal(), lambda b, h, i, j: j <= i)],
+    "Dense": [
+        (masks.Dense(torch.tensor(SEEN)), lambda b, h, i, j: SEEN[b, h, i - (KEYS - 90), j]),
+        (masks.Dense(torch.tensor(SEEN[:1, :1, :1])), lambda b, h, i, j: SEEN[0, 0, 0, j] & (i >= 0)),
+        (
+            masks.Dense(torch.tensor(SEEN[0, 0, :, 80:81])),
+            lambda b, h, i, j: SEEN[0, 0, i - (KEYS - 90), 80] & (j >= 0),
+        ),
+    ],
+    "Only": [(masks.Only(lambda b, h, i, j: (i * 7 + j) % 5 < b + h), lambda b, h, i, j: (i * 7 + j) % 5 < b + h)],
+    "Padding": [(masks.Padding(torch.tensor(REAL)), lambda b, h, i, j: REAL[b, j] & (i >= 0))],
+    "Window": [
+        (masks.Window(20), lambda b, h, i, j: (i - j >= 0) & (i - j < 20)),
+        (masks.Window(before=3, after=40), lambda b, h, i, j: (i - j <= 3) & (j - i <= 40)),
+        (masks.Window(1), lambda b, h, i, j: i == j),
+    ],
+}
+EXACT = ("Causal", "Padding", "Window")
+ALL = [
+    pytest.param(mask, rule, id=f"{name}-{n}") for name, many in EXAMPLES.items() for n, (mask, rule) in enumerate(many)
+]
+
+leaves = st.sampled_from([pair for many in EXAMPLES.values() for pair in many])
+
+
+def _both(one, other):
+    return one[0] & other[0], lambda *at: one[1](*at) & other[1](*at)
+
+
+def _either(one, other):
+    return one[0] | other[0], lambda *at: one[1](*at) | other[1](*at)
+
+
+def _not(one):
+    return ~one[0], lambda *at: ~one[1](*at)
+
+
+combined = st.recursive(
+    leaves,
+    lambda some: st.one_of(st.builds(_both, some, some), st.builds(_either, some, some), st.builds(_not, some)),
+    max_leaves=4,
+)
+cuts = st.lists(st.integers(1, 89), max_size=6, unique=True).map(lambda inner: torch.tensor([0, *sorted(inner), 90]))
+key_cuts = st.lists(st.integers(1, KEYS - 1), max_size=6, unique=True).map(
+    lambda inner: torch.tensor([0, *sorted(inner), KEYS])
+)
+
+
+def _matrix(rule, queries=90, keys=KEYS):
+    i, j = np.arange(keys - queries, keys)[:, None], np.arange(keys)
+    return np.broadcast_to(rule(GRID[0], GRID[1], i, j), (BATCH, HEADS, queries, keys))
+
+
+def _truth(seen, rows, columns):
+    """EMPTY, PARTIAL or FULL of each rectangle, counted."""
+    kinds = np.empty((BATCH, HEADS, len(rows) - 1, len(columns) - 1), int)
+    for r in range(len(rows) - 1):
+        for c in range(len(columns) - 1):
+            part = seen[:, :, rows[r] : rows[r + 1], columns[c] : columns[c + 1]]
+            kinds[:, :, r, c] = PARTIAL + part.all((2, 3)) - ~part.any((2, 3))
+    return kinds
+
+
+def _classes(module):
+    members = {name: getattr(module, name) for name in module.__all__}
+    return {name: one for name, one in members.items() if inspect.isclass(one)}
+
+
+def test_every_exported_mask_is_tested_here():
+    subclasses = {
+        name for name, one in _classes(masks).items() if issubclass(one, masks.Mask) and one is not masks.Mask
+    }
+    assert subclasses == set(EXAMPLES)
+
+
+@pytest.mark.parametrize(("mask", "rule"), ALL)
+def test_a_mask_is_its_rule(mask, rule):
+    dense = mask.bind(90, KEYS).dense(BATCH, HEADS)
+    assert dense.dtype == torch.bool
+    np.testing.assert_array_equal(dense.expand(BATCH, HEADS, 90, KEYS).numpy(), _matrix(rule))
+
+
+@settings(max_examples=80, deadline=None)
+@given(combined, cuts, key_cuts)
+def test_blocks_promise_nothing_that_pairs_do_not_keep(pair, rows, columns):
+    mask, rule = pair
+    bound, seen = mask.bind(90, KEYS), _matrix(rule)
+    np.testing.assert_array_equal(bound.dense(BATCH, HEADS).expand(BATCH, HEADS, -1, -1).numpy(), seen)
+    kinds = bound.blocks(rows, columns).expand(BATCH, HEADS, len(rows) - 1, len(columns) - 1).numpy()
+    truth = _truth(seen, rows.tolist(), columns.tolist())
+    assert set(np.unique(kinds)) <= {EMPTY, PARTIAL, FULL}
+    assert (truth[kinds == EMPTY] == EMPTY).all()
+    assert (truth[kinds == FULL] == FULL).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from([pair for name in EXACT for pair in EXAMPLES[name]]), cuts, key_cuts)
+def test_interval_masks_know_their_blocks_exactly(pair, rows, columns):
+    kinds = pair[0].bind(90, KEYS).blocks(rows, columns)
+    truth = _truth(_matrix(pair[1]), rows.tolist(), columns.tolist())
+    np.testing.assert_array_equal(kinds.expand(truth.shape).numpy(), truth)
+
+
+def test_a_dense_mask_knows_whole_cells_exactly():
+    bound = EXAMPLES["Dense"][0][0].bind(90, KEYS)
+    rows, columns = edges(90, 64), edges(KEYS, 64)
+    truth = _truth(SEEN, rows.tolist(), columns.tolist())
+    assert {EMPTY, FULL, PARTIAL} == set(np.unique(truth))
+    np.testing.assert_array_equal(bound.blocks(rows, columns).numpy(), truth)
+
+
+@pytest.mark.parametrize(("mask", "rule"), ALL)
+def test_a_tile_is_a_part_of_the_whole(mask, rule):
+    part = mask.bind(90, KEYS).tile(
+        slice(7, 40), slice(60, 131), batch=slice(1, 2), heads=slice(1, 3), device=torch.device("cpu")
+    )
+    np.testing.assert_array_equal(part.expand(1, 2, 33, 71).numpy(), _matrix(rule)[1:2, 1:3, 7:40, 60:131])
+
+
+@pytest.mark.parametrize("queries", [1, 2, 5, 9])
+def test_queries_are_the_last_positions(queries):
+    whole = masks.Causal().bind(5, 5).dense()[0, 0]
+    placed = masks.Causal().bind(queries, 5).dense()[0, 0]
+    assert placed.shape == (queries, 5)
+    assert torch.equal(placed[-min(queries, 5) :], whole[-min(queries, 5) :])
+    assert not placed[: max(0, queries - 5)].any()  # before the first key there is nothing to see
+
+
+def test_query_start_puts_the_queries_elsewhere():
+    assert masks.Causal().bind(2, 6, query_start=1).dense()[0, 0].int().tolist() == [
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+    ]
+
+
+def test_window_sees_itself_and_size_minus_one_before():
+    assert masks.Window(3).bind(6, 6).dense()[0, 0].sum(1).tolist() == [1, 2, 3, 3, 3, 3]
+
+
+def test_causal_never_sees_a_later_key():
+    assert not masks.Causal().bind(50, 50).dense()[0, 0].triu(1).any()
+
+
+@pytest.mark.parametrize("how", ["&", "|"])
+def test_masks_of_different_batches_do_not_combine(how):
+    two, three = masks.Padding(torch.ones(2, 4, dtype=torch.bool)), masks.Padding(torch.ones(3, 4, dtype=torch.bool))
+    pair = two & three if how == "&" else two | three
+    with pytest.raises(InputError, match="equal sizes or 1, got batch 2 and 3"):
+        _ = pair.leading
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: masks.Window(), r"either a size or `before=` and `after=`, for example Window\(512\)"),
+        (lambda: masks.Window(4, before=1), "either a size or"),
+        (lambda: masks.Window(0), "`size` counts the query itself and must be at least 1, got 0"),
+        (lambda: masks.Window(before=-1), "must be 0 or more, got -1 and 0"),
+        (lambda: masks.Causal(align="left"), '`align` must be "end" or "start", got \'left\''),
+        (
+            lambda: masks.Padding(torch.ones(2, 3)),
+            r"\(batch, keys\), True for tokens, got torch.float32",
+        ),
+        (lambda: masks.Padding(torch.ones(3, dtype=torch.bool)), r"of shape \(3,\)"),
+        (lambda: masks.Padding(torch.ones(1, 3, dtype=torch.bool)).bind(1, 4), "one flag for each of 4 keys, got 3"),
+        (lambda: masks.Dense(torch.ones(3, 3)), "must be boolean, True = may see, got torch.float32"),
+        (lambda: masks.Dense(torch.ones(2, 3, 3, dtype=torch.bool)), r"got \(2, 3, 3\): write mask\[:, None\]"),
+        (lambda: masks.Dense(torch.ones(3, 3, dtype=torch.bool)).bind(3, 4), r"3 queries × 4 keys .* shape \(3, 3\)"),
+    ],
+)
+def test_a_wrong_mask_says_what_is_right(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def test_planning_a_million_tokens_takes_little_memory_a_row():
+    bound = (masks.Causal() & masks.Window(4096)).bind(1_000_000, 1_000_000)
+    columns = edges(1_000_000, 128)
+    with Largest() as largest:
+        for row in (0, 500_096, 999_936):
+            kinds = bound.blocks(torch.tensor([row, min(row + 128, 1_000_000)]), columns)[0, 0, 0]
+            assert int((kinds != EMPTY).sum()) <= 4096 // 128 + 1
+    assert largest.bytes <= 64 * len(columns)  # a few numbers a block, nothing a pair
+
+
+def test_the_share_of_visible_blocks_is_counted_without_holding_all_of_them():
+    bound = masks.Causal().bind(200_000, 200_000)
+    blocks = -(-200_000 // 128)
+    with Largest() as largest:
+        share = bound.share_visible()
+    assert share == pytest.approx((blocks + 1) / (2 * blocks), rel=1e-12)
+    assert largest.bytes < 4 * 2**20 < blocks * blocks * 8
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, "from_zeros_and_ones", "from_key_padding_mask"])
+def test_the_docstring_shows_the_mask_by_example(name):
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(masks, name)))
+    assert any("tensor([[" in example.want for example in examples)
+
+
+def test_the_public_names_are_these():
+    assert regard.__all__ == [
+        "AtlasError",
+        "InputError",
+        "Layer",
+        "Looked",
+        "MissingExtraError",
+        "ObservationError",
+        "Record",
+        "RegardError",
+        "Sight",
+        "attention",
+        "explain",
+        "load",
+        "look",
+        "masks",
+        "normalizers",
+        "register_with_transformers",
+        "scores",
+        "watch",
+    ]
+    assert masks.__all__ == [
+        "EMPTY",
+        "FULL",
+        "PARTIAL",
+        "BoundMask",
+        "Causal",
+        "Dense",
+        "Mask",
+        "Only",
+        "Padding",
+        "Window",
+        "from_key_padding_mask",
+        "from_zeros_and_ones",
+    ]
+    assert scores.__all__ == ["Dot", "ScaledDot", "Score"]
+    assert normalizers.__all__ == ["Softmax"]
+
+
+@pytest.mark.parametrize("module", [regard, masks, scores, normalizers], ids=lambda m: m.__name__)
+def test_every_public_name_exists_and_says_what_it_is(module):
+    for name in module.__all__:
+        one = getattr(module, name)
+        assert isinstance(one, int) or inspect.getdoc(one), name

@@ -1,0 +1,360 @@
+"""An atlas gives back what was saved, and says of any other file what is wrong with it."""
+
+import dataclasses
+import json
+import os
+import resource
+import signal
+import struct
+import tempfile
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from oracles import entropy, pooled
+from regard.errors import AtlasError, InputError
+from regard.observe.atlas import VERSION, load_atlas, save_atlas
+from regard.observe.records import Layer, Record
+from regard.observe.tokens import Token
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "\x00\x1b[31m\r\n\t\\\"'",
+    "貓¹",
+    "\ud83d",  # half a surrogate pair, as byte pieces may leave it
+    "👨‍👩‍👧\u202e",
+    "",
+    "__metadata__",
+)
+
+
+def layer(name="0.attention", *, queries=5, keys=5, size=1, kept=False, kind="self", seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.ones(keys), (2, 3, queries)).astype(dtype)
+    top = np.argsort(-weights, -1)[..., :4].astype(np.int32)
+    mean = pooled(weights, size, size, np.mean).astype(dtype)
+    return Layer(
+        name=name,
+        kind=kind,
+        query_tokens="target" if kind == "cross" else "text",
+        key_tokens="source" if kind == "cross" else "text",
+        query_bin=size,
+        key_bin=size,
+        mean=mean,
+        max=mean if size == 1 else pooled(weights, size, size, np.max).astype(dtype),
+        top_keys=top,
+        top_weights=np.take_along_axis(weights, top, -1),
+        entropy=entropy(weights).astype(dtype),
+        received=weights.sum(-2),
+        weights=weights if kept else None,
+    )
+
+
+def tokens(*texts):
+    return tuple(Token(text, special=i == 0, word=i or None, space=i > 1) for i, text in enumerate(texts))
+
+
+RECORDS = (
+    Record(
+        (layer(kept=True), layer("1.attention", queries=7, keys=7, size=4, seed=1, dtype=np.float64)),
+        {"text": (tokens("[CLS]", *HOSTILE[:4]), tokens("a", *HOSTILE[4:], "b"))},
+        "a model/with a name",
+        {"backend": "sdpa", "nested": {"n": 1, "list": [1.5, None, "貓"]}},
+    ),
+    Record((layer("decoder.cross", queries=3, keys=6, kind="cross"),), {"source": ((),), "target": (tokens("x"),)}),
+    Record((), model="nothing seen"),
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "it.atlas"
+
+
+def same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.model, one.notes) == (other.model, other.notes)
+        assert dict(one.tokens) == dict(other.tokens)
+        for a, b in zip(one.layers, other.layers, strict=True):
+            for field in dataclasses.fields(Layer):
+                x, y = getattr(a, field.name), getattr(b, field.name)
+                if isinstance(y, np.ndarray):
+                    assert x.dtype == y.dtype
+                    np.testing.assert_array_equal(x, y)
+                else:
+                    assert x == y
+
+
+def test_what_is_loaded_is_what_was_saved(path):
+    save_atlas(RECORDS, path)
+    same(load_atlas(path), RECORDS)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_tokens_come_back_whatever_their_text(path, text):
+    record = Record((layer(),), {"text": (tokens(text, f"{text}{text}"),)}, text, {text: text})
+    save_atlas((record,), path)
+    same(load_atlas(path), (record,))
+
+
+def test_a_loaded_record_can_be_saved_again_even_over_itself(path):
+    save_atlas(RECORDS, path)
+    first = path.read_bytes()
+    save_atlas(load_atlas(path), path)
+    assert path.read_bytes() == first
+
+
+def test_an_atlas_is_a_safetensors_file_with_its_text_in_the_header(path):
+    save_atlas(RECORDS, path)
+    with safetensors.safe_open(path, "np") as file:
+        about = json.loads(file.metadata()["regard"])
+        np.testing.assert_array_equal(file.get_tensor("0.0.weights"), RECORDS[0].layers[0].weights)
+    assert about["version"] == VERSION
+    assert about["records"][0]["tokens"]["text"][0][3]["text"] == "貓¹"
+    assert "貓".encode() in path.read_bytes()  # as it is, not as an escape, for those who look into the file
+
+
+def test_a_map_that_is_its_own_maximum_is_stored_once(path):
+    save_atlas(RECORDS, path)
+    with safetensors.safe_open(path, "np") as file:
+        names = set(file.keys())
+    assert "0.0.max" not in names
+    assert "0.1.max" in names
+
+
+def test_arrays_stay_in_the_file_until_they_are_looked_at(path):
+    save_atlas(RECORDS, path)
+    for record in load_atlas(path):
+        for one in record.layers:
+            for name in ("mean", "max", "top_keys", "entropy", "received"):
+                array = getattr(one, name)
+                assert isinstance(array, np.memmap)
+                assert not array.flags.writeable
+
+
+def test_the_file_may_be_read_by_others_as_umask_says(path):
+    old = os.umask(0o027)
+    try:
+        save_atlas(RECORDS, path)
+    finally:
+        os.umask(old)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+# --- saving that fails
+
+
+def _alone(path, content=b"old"):
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path], "no temporary file is left"
+
+
+def test_a_failed_save_leaves_the_old_file(path, monkeypatch):
+    path.write_bytes(b"old")
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", full)
+    with pytest.raises(InputError, match=r"cannot write .*it\.atlas: No space left on device"):
+        save_atlas(RECORDS, path)
+    _alone(path)
+
+
+def test_a_file_that_cannot_grow_leaves_the_old_file(path):
+    path.write_bytes(b"old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        with pytest.raises(InputError, match=r"cannot write .*it\.atlas: .*[Ff]ile too large"):
+            save_atlas((Record((layer(queries=40, keys=40),)),), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    _alone(path)
+
+
+def test_an_interrupted_save_leaves_the_old_file(path, monkeypatch):
+    path.write_bytes(b"old")
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_atlas(RECORDS, path)
+    _alone(path)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"cannot write .*/no/it\.atlas: No such file or directory"):
+        save_atlas(RECORDS, tmp_path / "no" / "it.atlas")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    target = tmp_path / "folder"
+    target.mkdir()
+    with pytest.raises(InputError, match=r"cannot write .*folder: Is a directory"):
+        save_atlas(RECORDS, target)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(path, monkeypatch):
+    path.write_bytes(b"old")
+
+    def denied(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkstemp", denied)  # root may write everywhere, so no folder would refuse it
+    with pytest.raises(InputError, match=r"cannot write .*it\.atlas: Permission denied"):
+        save_atlas(RECORDS, path)
+    _alone(path)
+
+
+# --- files that are no atlas
+
+
+def refused(path, words):
+    with pytest.raises(AtlasError, match=words):
+        load_atlas(path)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    refused(tmp_path / "no.atlas", r"cannot read .*no\.atlas: No such file or directory")
+    refused(tmp_path, "cannot read .*: Is a directory")
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"1234567", b"\x00" * 8, b"\x00" * 100, b"PK\x03\x04" * 30, b"{}" * 40])
+def test_what_is_not_safetensors_is_no_atlas(path, content):
+    path.write_bytes(content)
+    refused(path, r"it\.atlas is not an atlas")
+
+
+def test_a_cut_off_file_is_refused_wherever_it_was_cut(path):
+    save_atlas(RECORDS[:1], path)
+    whole = path.read_bytes()
+    for length in {0, 1, 7, 8, 9, 100, *range(200, len(whole), 97), len(whole) - 1}:
+        path.write_bytes(whole[:length])
+        refused(path, "cut off|not an atlas")
+    path.write_bytes(whole + b"\x00")
+    refused(path, "cut off or added to")
+
+
+@pytest.mark.parametrize("length", [0, 1, 2**31, 2**63, 2**64 - 1, 100_000_001])
+def test_a_header_of_impossible_length_is_not_read(path, length):
+    path.write_bytes(struct.pack("<Q", length) + b"{}" + b" " * 1000)
+    refused(path, "not an atlas")
+
+
+def write(path, header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (b"[]", "its header is not an object"),
+        (b"3 ", "its header is not an object"),
+        (b"{]", "its header is not JSON"),
+        (b'{"\xff": 1}', "its header is not JSON"),
+        (b"[" * 100_000, "its header is not JSON"),
+        ({}, "not an atlas of regard"),
+        ({"__metadata__": []}, "not an atlas of regard"),
+        ({"__metadata__": {"format": "pt"}}, "not an atlas of regard"),
+        ({"__metadata__": {"regard": "{"}}, "not an atlas of regard"),
+        ({"__metadata__": {"regard": "[]"}}, "not an atlas of regard"),
+        ({"__metadata__": {"regard": "[" * 100_000}}, "not an atlas of regard"),
+        ({"__metadata__": {"regard": '{"version": 1}'}}, "is damaged"),
+        ({"__metadata__": {"regard": '{"version": 1, "records": 7}'}}, "is damaged"),
+        ({"__metadata__": {"regard": '{"version": 1, "records": [{}]}'}}, "is damaged"),
+        ({"x": 5}, "is damaged"),
+        ({"x": {"data_offsets": 5}}, "is damaged"),
+        ({"x": {"data_offsets": []}}, "is damaged"),
+        ({"x": {"data_offsets": ["a", "b"]}}, "tells of another size"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_hostile_header_is_answered_in_words(path, header, words):
+    write(path, header)
+    refused(path, words)
+
+
+def test_other_safetensors_are_not_ours(path):
+    safetensors.numpy.save_file({"weight": np.zeros((2, 2), np.float32)}, path, metadata={"format": "pt"})
+    refused(path, r"it\.atlas is a safetensors file, but not an atlas of regard")
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_version_is_named(path, version):
+    write(path, {"__metadata__": {"regard": json.dumps({"version": version, "records": []})}})
+    refused(path, f"is an atlas of version {version}, and this regard reads version 1")
+
+
+def _header(path):
+    whole = path.read_bytes()
+    length = struct.unpack("<Q", whole[:8])[0]
+    return json.loads(whole[8 : 8 + length]), whole[8 + length :]
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("0.0.entropy", {"shape": [2, 3]}),
+        ("0.0.received", {"shape": [30]}),
+        ("0.0.top_keys", {"shape": []}),
+        ("0.0.mean", {"shape": [2, 3, -5, -5]}),
+        ("0.0.mean", {"shape": [0, 2**70], "data_offsets": [0, 0]}),
+        ("0.0.mean", {"shape": [1.5]}),
+        ("0.0.mean", {"dtype": "BF16"}),
+        ("0.0.mean", {"dtype": []}),
+        ("0.0.mean", {"dtype": "I32"}),
+        ("0.0.top_keys", {"dtype": "F32"}),
+        ("0.0.mean", {"data_offsets": [-600, 0]}),
+        ("0.0.mean", {"data_offsets": [0, 4]}),
+        ("0.0.mean", {"data_offsets": [0.0, 600.0]}),
+        ("0.0.mean", {"data_offsets": None}),
+    ],
+    ids=str,
+)
+def test_arrays_that_do_not_fit_are_refused(path, name, entry):
+    save_atlas(RECORDS[:1], path)
+    header, data = _header(path)
+    header[name] |= entry
+    write(path, header, data)
+    refused(path, "is damaged|tells of another size")
+
+
+@pytest.mark.parametrize(
+    "change", [{"query_bin": 0}, {"query_bin": 1.0}, {"query_bin": "1"}, {"key_bin": -1}, {"more": 1}]
+)
+def test_layers_that_do_not_fit_are_refused(path, change):
+    save_atlas(RECORDS[:1], path)
+    header, data = _header(path)
+    about = json.loads(header["__metadata__"]["regard"])
+    about["records"][0]["layers"][0] |= change
+    header["__metadata__"]["regard"] = json.dumps(about)
+    write(path, header, data)
+    refused(path, "is damaged")
+
+
+def test_no_flipped_bit_of_the_header_raises_anything_else(path):
+    """A flip may go unseen (a letter of a token), but whatever is seen is said in words."""
+    save_atlas((Record((layer(),), {"text": (tokens("a"), tokens("b"))}),), path)
+    whole = bytearray(path.read_bytes())
+    length = 8 + struct.unpack("<Q", whole[:8])[0]
+    caught = 0
+    rng = np.random.default_rng(0)
+    for at in range(length):
+        bit = 1 << int(rng.integers(8))
+        whole[at] ^= bit
+        path.write_bytes(whole)
+        whole[at] ^= bit
+        try:
+            load_atlas(path)
+        except AtlasError:
+            caught += 1
+    assert caught > length / 2

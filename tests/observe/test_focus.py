@@ -1,0 +1,244 @@
+"""The choice of what a picture shows, on records made by hand so that the right choice is known."""
+
+import numpy as np
+import pytest
+
+from regard.errors import InputError, ObservationError
+from regard.observe.focus import choose_focus
+from regard.observe.records import Layer, Record
+from regard.observe.tokens import Token
+
+# row    0      1     2         3         4        5     6       7          8     9      10     11
+WORDS = ["[CLS]", "The", "animal", "didn't", "cross", "the", "street", "because", "it", "was", "tired", "[SEP]"]
+N = len(WORDS)
+
+
+def tokens(words):
+    inner = [Token(word, word=i, space=i > 0) for i, word in enumerate(words)]
+    return tuple(Token(one.text, special=True) if one.text in ("[CLS]", "[SEP]") else one for one in inner)
+
+
+def layer(weights, *, name="layer", exact=True, streams=("text", "text"), top=8):
+    """The record of dense weights (heads, queries, keys); without `exact`, of their strongest keys and one bin."""
+    weights = np.asarray(weights, np.float32)[None]
+    keys = np.argsort(-weights, -1, kind="stable")[..., :top].astype(np.int32)
+    best = np.take_along_axis(weights, keys, -1)
+    mean = weights if exact else weights.mean((-1, -2), keepdims=True)
+    return Layer(
+        name=name,
+        kind="self" if streams[0] == streams[1] else "cross",
+        query_tokens=streams[0],
+        key_tokens=streams[1],
+        query_bin=1 if exact else weights.shape[2],
+        key_bin=1 if exact else weights.shape[3],
+        mean=mean,
+        max=mean if exact else weights.max((-1, -2), keepdims=True),
+        top_keys=np.where(best > 0, keys, -1),
+        top_weights=best,
+        entropy=np.zeros(weights.shape[:3], np.float32),
+        received=weights.sum(2),
+    )
+
+
+def heads(count, n=N):
+    """Weights of heads that look at nothing yet."""
+    return np.zeros((count, n, n))
+
+
+def record(*layers, words=WORDS, **streams):
+    return Record(tuple(layers), streams or {"text": (tokens(words),)})
+
+
+def seen(focus):
+    words = [word.text for word in focus.keys]
+    return focus.queries[focus.word].text, [(look.layer, look.head, words[look.target]) for look in focus.looks]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_two_heads_look_from_one_word_at_two_others(exact):
+    weights = heads(3)
+    weights[0, 8, 2], weights[1, 8, 6], weights[2, 8, 4] = 0.9, 0.8, 0.7
+    focus = choose_focus(record(layer(weights, exact=exact)))
+    assert seen(focus) == ("it", [(0, 0, "animal"), (0, 1, "street")])
+    assert [look.weight for look in focus.looks] == pytest.approx([0.9, 0.8])
+    assert focus.queries == focus.keys
+    assert focus.sequence == 0
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_special_tokens_itself_neighbours_and_function_words_do_not_count(exact):
+    weights = heads(2)
+    weights[0, 8, [0, 11, 8, 7, 9, 5, 1, 3]] = 0.99  # [CLS] [SEP] itself because was the The didn't
+    weights[0, 8, 2] = 0.2
+    weights[1, 10, [9, 0]] = 0.99  # the neighbour and [CLS]: nothing to show
+    weights[1, 0, 2] = weights[1, 11, 2] = 0.99  # special tokens look at a content word: no word to look from
+    assert seen(choose_focus(record(layer(weights, exact=exact, top=12)))) == ("it", [(0, 0, "animal")])
+
+
+def test_a_neighbour_that_carries_content_does_not_count_either():
+    weights = heads(1)
+    weights[0, 3, 4], weights[0, 3, 2], weights[0, 4, 6] = 0.9, 0.9, 0.1  # didn't → cross, animal; cross → street
+    assert seen(choose_focus(record(layer(weights)))) == ("cross", [(0, 0, "street")])
+
+
+def test_the_same_word_elsewhere_is_itself():
+    words = ["cat", "sat", "far", "Cat", "dog"]
+    weights = heads(1, 5)
+    weights[0, 0, 3], weights[0, 0, 4] = 0.9, 0.2
+    assert seen(choose_focus(record(layer(weights), words=words))) == ("cat", [(0, 0, "dog")])
+
+
+def test_the_second_look_has_another_head_and_another_target():
+    weights = heads(3)
+    weights[0, 8, 2], weights[0, 8, 6] = 0.9, 0.05
+    weights[1, 8, 2] = 0.8  # the same target
+    weights[2, 8, 6] = 0.1
+    assert seen(choose_focus(record(layer(weights))))[1] == [(0, 0, "animal"), (0, 2, "street")]
+
+
+def test_two_words_of_the_same_text_are_one_target():
+    words = ["it", "saw", "cat", "near", "cat", "then", "dog"]
+    weights = heads(3, 7)
+    weights[0, 0, 2], weights[1, 0, 4], weights[2, 0, 6] = 0.9, 0.8, 0.1
+    assert seen(choose_focus(record(layer(weights), words=words)))[1] == [(0, 0, "cat"), (0, 2, "dog")]
+
+
+def test_the_sharpest_pair_decides_the_word_across_layers():
+    one, other = heads(1), heads(1)
+    one[0, 8, 2], one[0, 10, 2] = 0.9, 0.6
+    other[0, 8, 6], other[0, 10, 6] = 0.1, 0.6
+    assert seen(choose_focus(record(layer(one), layer(other)))) == ("tired", [(0, 0, "animal"), (1, 0, "street")])
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_pieces_of_a_word_count_together(exact):
+    pieces = (
+        Token("it", word=0),
+        Token("was", word=1),
+        Token("un", word=2),
+        Token("break", word=2),
+        Token("able", word=2),
+        Token("today", word=3),
+    )
+    weights = heads(2, 6)
+    weights[0, 0, [2, 3, 4]] = 0.3
+    weights[1, 0, 5] = 0.8
+    focus = choose_focus(Record((layer(weights, exact=exact),), {"text": (pieces,)}))
+    assert seen(focus) == ("it", [(0, 0, "unbreakable"), (0, 1, "today")])
+    assert focus.looks[0].weight == pytest.approx(0.9)
+    back = heads(1, 6)
+    back[0, [2, 3, 4], 5], back[0, 3, 5] = 0.2, 0.8
+    back[0, 2:5, 5] = [0.2, 0.8, 0.2]
+    back[0, 0, 5] = 0.1
+    again = choose_focus(Record((layer(back, exact=exact),), {"text": (pieces,)}), token="it")
+    assert again.looks[0].weight == pytest.approx(0.1)
+
+
+# --- what was asked for
+
+
+def pinnable():
+    one, other = heads(2), heads(2)
+    one[0, 8, 2], one[1, 8, 6], one[0, 10, 6] = 0.9, 0.8, 0.1
+    other[0, 8, 4], other[1, 8, 2], other[1, 8, 0] = 0.3, 0.2, 0.5
+    return record(layer(one), layer(other))
+
+
+@pytest.mark.parametrize("token", ["tired", "TIRED", "11"])
+def test_a_word_that_was_asked_for_is_looked_from(token):
+    assert seen(choose_focus(pinnable(), token=token)) == ("tired", [(0, 0, "street")])
+
+
+@pytest.mark.parametrize("which", [1, -1])
+def test_the_first_look_comes_from_the_layer_that_was_asked_for(which):
+    assert seen(choose_focus(pinnable(), layer=which)) == ("it", [(1, 0, "cross"), (0, 0, "animal")])
+
+
+def test_the_first_look_comes_from_the_head_that_was_asked_for():
+    assert seen(choose_focus(pinnable(), layer=1, head=1)) == ("it", [(1, 1, "animal"), (0, 1, "street")])
+
+
+def test_a_head_that_was_asked_for_is_shown_even_if_it_looks_at_a_special_token():
+    weights = heads(2)
+    weights[0, 8, 0], weights[1, 8, 2] = 0.9, 0.4
+    focus = choose_focus(record(layer(weights)), token="it", layer=0, head=0)
+    assert seen(focus) == ("it", [(0, 0, "[CLS]"), (0, 1, "animal")])
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"head": 1}, "`head` 1 needs a `layer` too"),
+        ({"layer": 2}, r"`layer` must be from 0 to 1 \(seen layers: 2\), got 2"),
+        ({"layer": -3}, "`layer` must be from 0 to 1"),
+        ({"layer": 0, "head": 2}, "`head` must be from 0 to 1 in layer 0, got 2"),
+        ({"layer": 0, "head": -1}, "`head` must be from 0 to 1 in layer 0, got -1"),
+        ({"token": "giraffe"}, r"`token` must be a word of the text .* number from 1 to 12, got 'giraffe'"),
+        ({"sequence": 1}, r"`sequence` must be from 0 to 0 \(batch: 1\), got 1"),
+        ({"sequence": -1}, r"`sequence` must be from 0 to 0 \(batch: 1\), got -1"),
+    ],
+)
+def test_what_is_not_there_is_refused(asked, words):
+    with pytest.raises(InputError, match=words):
+        choose_focus(pinnable(), **asked)
+
+
+@pytest.mark.parametrize("words", [["[CLS]", "[SEP]"], ["it", "is"], ["cat"], ["。", "，", "!"], ["cat", "dog"]])
+def test_a_text_without_two_words_apart_is_refused(words):
+    weights = np.full((2, len(words), len(words)), 1 / len(words))
+    with pytest.raises(InputError, match="no word that looks at another one: give it a few more words"):
+        choose_focus(record(layer(weights), words=words))
+
+
+def test_without_tokens_or_layers_there_is_nothing_to_choose():
+    with pytest.raises(ObservationError, match="tokens of this record are not known: pass `tokenizer=`"):
+        choose_focus(Record((layer(heads(1)),)))
+    with pytest.raises(ObservationError, match="no attention layer"):
+        choose_focus(Record((), {"text": (tokens(WORDS),)}))
+
+
+# --- two texts, and long ones
+
+
+def test_cross_attention_comes_first_and_knows_no_neighbours():
+    source, target = ["black", "little", "cat"], ["schwarze", "kleine", "Katze"]
+    self_weights, cross = heads(1, 3), heads(2, 3)
+    self_weights[0, 2, 0] = 0.9
+    cross[0, 1, 1], cross[1, 1, 2] = 0.9, 0.5  # the same position, and the one beside it
+    both = record(
+        layer(self_weights, streams=("source", "source")),
+        layer(cross, streams=("target", "source")),
+        source=(tokens(source),),
+        target=(tokens(target),),
+    )
+    focus = choose_focus(both)
+    assert seen(focus) == ("kleine", [(1, 0, "little"), (1, 1, "cat")])
+    assert [word.text for word in focus.queries] == target
+    assert seen(choose_focus(both, layer=0)) == ("cat", [(0, 0, "black")])
+
+
+def test_a_text_of_many_words_is_chosen_from_its_strongest_keys():
+    n = 700
+    words = [f"word{i}" for i in range(n)]
+    weights = np.zeros((2, n, n), np.float32)
+    weights[:, np.arange(n), np.maximum(np.arange(n) - 1, 0)] = 0.9  # all look at their neighbour
+    weights[0, 650, 20], weights[1, 650, 300] = 0.7, 0.6
+    weights[0, 30, 500] = 0.8  # sharper, but alone
+    focus = choose_focus(record(layer(weights, exact=False), words=words))
+    assert seen(focus) == ("word650", [(0, 0, "word20"), (0, 1, "word300")])
+
+
+def test_the_second_sequence_has_its_own_words():
+    weights = heads(1, 4)
+    weights[0, 3, 1] = 0.9
+    one = layer(weights)
+    two = Layer(
+        **{
+            name: np.concatenate([value, value]) if isinstance(value, np.ndarray) else value
+            for name, value in vars(one).items()
+        }
+    )
+    texts = tokens(["a", "dog", "sat", "it"]), tokens(["a", "cat", "sat", "it"])
+    both = Record((two,), {"text": texts})
+    assert seen(choose_focus(both, sequence=1)) == ("it", [(0, 0, "cat")])
+    assert choose_focus(both, sequence=1).sequence == 1

@@ -1,0 +1,255 @@
+"""Attention written out by hand, as tutorials do, against the weights that it computes itself."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import regard
+from regard.errors import ObservationError
+
+N, M, D = 5, 7, 4
+
+
+class Hand(nn.Module):
+    """A module around a function of q, k and v that gives its output and its weights."""
+
+    def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.attend = attend
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.attend(q, k, v)[0]
+
+
+def plain(q, k, v):
+    weights = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), -1)
+    return weights @ v, weights
+
+
+def inputs(*leading: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(*leading, length, D, generator=draw) for length in (N, M, M))
+
+
+def four(weights: Tensor) -> np.ndarray:
+    """(batch, heads, queries, keys) as records have them."""
+    shape = {2: (1, 1, N, M), 3: (-1, 1, N, M)}.get(weights.ndim, (-1, *weights.shape[-3:]))
+    return weights.reshape(shape).numpy()
+
+
+@pytest.mark.parametrize("leading", [(), (2,), (2, 3), (2, 2, 3)])
+def test_the_formula_is_seen_in_any_number_of_dimensions(watched, far, leading) -> None:
+    q, k, v = inputs(*leading)
+    model = Hand(plain)
+    seen = watched(model, lambda: model(q, k, v))
+    assert len(seen.forwards) == 1
+    assert far(seen.layer(0).weights, four(plain(q, k, v)[1])) == 0
+
+
+def masked(value: float) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Mask 0 = hidden, as tutorials write it; the first query sees nothing at all."""
+    mask = torch.ones(N, M)
+    mask[0] = 0
+    mask[1:, 4:] = 0
+
+    def attend(q, k, v):
+        scores = (q @ k.transpose(-2, -1) / math.sqrt(D)).masked_fill(mask == 0, value)
+        weights = functional.softmax(scores, dim=-1)
+        return weights.nan_to_num(0.0) @ v, weights
+
+    return attend
+
+
+@pytest.mark.parametrize("value", [-1e9, float("-inf"), torch.finfo(torch.float32).min])
+def test_a_mask_hides_and_a_query_that_sees_nothing_has_weight_0(watched, far, value: float) -> None:
+    attend = masked(value)
+    q, k, v = inputs(2, 3)
+    model = Hand(attend)
+    seen = watched(model, lambda: model(q, k, v))
+    weights = seen.layer(0).weights
+    assert (weights[:, :, 0] == 0).all()
+    assert (weights[:, :, :, 4:] == 0).all()
+    assert far(weights[:, :, 1:], attend(q, k, v)[1][:, :, 1:]) == 0
+
+
+DROPOUTS = {
+    "module": lambda w: nn.Dropout(0.5)(w),
+    "in place": lambda w: nn.Dropout(0.5, inplace=True)(w),
+    "function": lambda w: functional.dropout(w, 0.5),
+    "function in place": lambda w: functional.dropout(w, 0.5, True, True),
+    "underscore": lambda w: torch.dropout_(w, 0.5, True),
+    "torch": lambda w: torch.dropout(w, 0.5, True),
+}
+
+
+@pytest.mark.parametrize("dropout", DROPOUTS)
+def test_weights_are_those_before_dropout(watched, far, dropout: str) -> None:
+    def attend(q, k, v):
+        weights = torch.softmax(q @ k.transpose(-2, -1), -1)
+        before = weights.clone()
+        return DROPOUTS[dropout](weights) @ v, before
+
+    q, k, v = inputs(2, 3)
+    model = Hand(attend)
+    seen = watched(model, lambda: model(q, k, v))
+    assert far(seen.layer(0).weights, attend(q, k, v)[1]) == 0
+
+
+def einsum(scores: str, out: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    def attend(q, k, v):
+        weights = torch.einsum(scores, q, k).softmax(-1)
+        return torch.einsum(out, weights, v), weights
+
+    return attend
+
+
+def batched(q, k, v):
+    """Heads merged into the batch for bmm, as fairseq and BART had it."""
+    whole = q.shape[:2]
+    q, k, v = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
+    weights = torch.bmm(q * D**-0.5, k.transpose(1, 2)).softmax(-1)
+    return torch.bmm(weights, v), weights.view(*whole, N, M)
+
+
+def with_bias(q, k, v):
+    """baddbmm with an additive bias, as Bloom has it."""
+    bias = torch.linspace(-1, 1, M).expand(6, 1, M)
+    flat = [x.flatten(0, 1) for x in (q, k, v)]
+    scores = bias.baddbmm(batch1=flat[0], batch2=flat[1].mT, beta=1.0, alpha=0.5)
+    weights = nn.Softmax(dim=-1)(scores.view(2, 3, N, M))
+    return torch.bmm(weights.view(6, N, M), flat[2]), weights
+
+
+def cast(q, k, v):
+    weights = functional.softmax(q.half().float() @ k.half().float().mT, -1, dtype=torch.float64)
+    return weights.to(torch.float32).type_as(v) @ v, weights.float()
+
+
+def columns(q, k, v):
+    """Vectors are columns: V softmax(KᵀQ), with the softmax down the columns."""
+    q, k, v = q.mT, k.mT, v.mT
+    weights = torch.softmax(k.mT @ q / math.sqrt(D), dim=-2)
+    return v @ weights, weights.mT
+
+
+def turned(q, k, v):
+    """The softmax runs down the columns and the weights are turned before they meet the values."""
+    weights = torch.softmax(k @ q.mT, dim=-2).transpose(-2, -1)
+    return weights @ v, weights
+
+
+def heads_last(q, k, v):
+    """Positions before heads in q, k, v and scores."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    weights = torch.einsum("bihd,bjhd->bijh", q, k).softmax(2)
+    return torch.einsum("bijh,bjhd->bihd", weights, v), weights.permute(0, 3, 1, 2)
+
+
+def sink_column(q, k, v):
+    scores = torch.cat([q @ k.mT, torch.ones(2, 3, N, 1)], -1)
+    weights = scores.softmax(-1)[..., :-1]
+    return weights @ v, weights
+
+
+def sink_first(q, k, v):
+    scores = torch.cat([torch.ones(2, 3, N, 1), q @ k.mT], -1)
+    weights = scores.softmax(-1)[:, :, :, 1:]
+    return weights @ v, weights
+
+
+def renormalized(q, k, v):
+    weights = (q @ k.mT).softmax(-1)
+    weights = weights * (torch.arange(M) < 5)
+    weights = weights / weights.sum(-1, keepdim=True)
+    return weights @ v, weights
+
+
+def softcapped(q, k, v):
+    weights = (5 * torch.tanh(q @ k.mT / 5)).softmax(-1)
+    return weights.matmul(v), weights
+
+
+def in_place(q, k, v):
+    scores = q @ k.mT
+    scores /= 2
+    scores += torch.arange(M)
+    scores[..., 3] = -1e9
+    weights = scores.softmax(-1)
+    return weights @ v, weights
+
+
+def flat_rows(q, k, v):
+    """A softmax over rows laid out as a list."""
+    weights = (q @ k.mT).reshape(-1, M).softmax(1).view(2, 3, N, M)
+    return weights @ v, weights
+
+
+FORMS = {
+    "einsum": einsum("bhqd,bhkd->bhqk", "bhqk,bhkd->bhqd"),
+    "einsum with dots": einsum("...id,...jd->...ij", "... i j, ... j d -> ... i d"),
+    "einsum to positions first": einsum("bhqd,bhkd->bhqk", "bhqk,bhkd->bqhd"),
+    **{f.__name__: f for f in (batched, with_bias, cast, columns, turned, heads_last, sink_column, sink_first)},
+    **{f.__name__: f for f in (renormalized, softcapped, in_place, flat_rows)},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_way_of_writing_it_is_seen(watched, far, form: str) -> None:
+    attend = FORMS[form]
+    q, k, v = inputs(2, 3)
+    model = Hand(attend)
+    seen = watched(model, lambda: model(q, k, v))
+    assert far(seen.layer(0).weights, attend(q, k, v)[1].contiguous()) == 0
+    assert len(seen.record) == 1
+
+
+def test_grouped_queries_of_five_dimensions_are_heads(watched, far) -> None:
+    q, k, v = inputs(2, 3)
+    q = torch.stack([q, -q], 2)  # (batch, kv heads, group, queries, dim)
+
+    def broadcast():
+        weights = (q @ k[:, :, None].mT).softmax(-1)
+        return weights @ v[:, :, None], weights
+
+    def labelled():
+        weights = torch.einsum("bkgqd,bksd->bkgqs", q, k).softmax(-1)
+        return torch.einsum("bkgqs,bksd->bqkgd", weights, v), weights
+
+    for attend in (broadcast, labelled):
+        seen = watched(Hand(plain), attend)
+        assert far(seen.layer(0).weights, attend()[1].reshape(2, 6, N, M)) == 0
+
+
+def test_gradients_are_the_same_with_dropout(far) -> None:
+    def attend(q, k, v):
+        weights = torch.softmax(q @ k.transpose(-2, -1), -1)
+        return functional.dropout(weights, 0.5, inplace=False) @ v, weights
+
+    model = Hand(attend)
+    grads = []
+    for watching in (False, True):
+        q, k, v = (x.requires_grad_() for x in inputs(2, 3))
+        torch.manual_seed(1)
+        if watching:
+            with regard.watch(model):
+                model(q, k, v).square().sum().backward()
+        else:
+            model(q, k, v).square().sum().backward()
+        grads.append((q.grad, k.grad, v.grad))
+    assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+
+
+def test_a_softmax_written_with_exp_is_not_seen_and_the_error_says_what_to_do() -> None:
+    def attend(q, k, v):
+        weights = (q @ k.mT).exp()
+        return (weights / weights.sum(-1, keepdim=True)) @ v, weights
+
+    model = Hand(attend)
+    with pytest.raises(ObservationError, match=r"no attention call of this Hand was seen .* let it call F.scaled_dot_product_attention"):
+        with regard.watch(model):
+            model(*inputs(2, 3))

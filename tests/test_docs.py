@@ -1,0 +1,40 @@
+"""The documentation is true: its code runs, its tables are what the code checks, its links lead somewhere."""
+
+import re
+from importlib import util
+
+import pytest
+
+from documents import ROOT, first_cells, python_blocks
+
+PAGES = ("README.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/migration.md", "docs/architecture.md")
+PAGES += ("docs/watching.md",)
+BLOCKS = [(name, number) for name in PAGES if "README" not in name for number in range(len(python_blocks(name)))]
+
+
+@pytest.mark.parametrize(("name", "number"), BLOCKS)
+def test_code_of_the_documentation_runs(name, number, tmp_path, monkeypatch):
+    code = python_blocks(name)[number]
+    if "# needs: transformers" in code and util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed: pip install 'regard[models]'")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, name, "exec"), {"__name__": "documentation"})
+
+
+def test_every_row_of_the_migration_tables_is_checked_by_code():
+    checked = re.findall(r"^# (.+)$", "\n".join(python_blocks("docs/migration.md")), flags=re.MULTILINE)
+    assert [cell for cell in first_cells("docs/migration.md") if cell not in checked] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_within_the_repository_lead_somewhere(name):
+    page = ROOT / name
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_architecture_shows_the_layers_that_are_enforced():
+    contract = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("layers = [")[2].partition("]")[0]
+    layers = [layer.strip() for layer in re.findall(r'"(.+?)"', contract)]
+    shown = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
+    assert [line.split("  ")[0].strip() for line in shown.splitlines()] == layers

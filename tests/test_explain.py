@@ -1,0 +1,98 @@
+"""explain() says which backend runs, why the others refused, and what it costs; nothing quadratic is ever silent."""
+
+import pytest
+import torch
+
+import regard
+from oracles import Largest
+from regard import backends, masks, scores
+from regard.errors import InputError
+from regard.normalizers import Softmax
+from regard.problem import Problem
+
+X = torch.zeros(2, 4, 256, 64)
+
+
+def test_explain_of_a_plain_call():
+    assert str(regard.explain(X, X, X)) == (
+        "sdpa runs it\n0.134 GFLOP useful, 0 B besides the output, 100% of the blocks of 128 × 128 hold a visible pair"
+    )
+
+
+def test_explain_of_a_causal_call_counts_three_blocks_of_four():
+    assert str(regard.explain(X, X, X, mask=masks.Causal())) == (
+        "sdpa runs it\n0.101 GFLOP useful, 0 B besides the output, 75% of the blocks of 128 × 128 hold a visible pair"
+    )
+
+
+def test_explain_counts_the_mask_that_the_kernel_needs_as_a_tensor():
+    assert str(regard.explain(X, X, X, mask=masks.Window(8))) == (
+        "sdpa runs it\n"
+        "0.101 GFLOP useful, 64.0 KiB besides the output, 75% of the blocks of 128 × 128 hold a visible pair"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"score": scores.ScaledDot(softcap=30.0)}, "it has no softcap"),
+        ({"return_lse": True}, "it does not return the log-sum-exp"),
+        ({"weights": True}, "fused kernels do not return weights"),
+        ({"normalizer": Softmax(torch.zeros(4))}, "it has no sink logit"),
+    ],
+)
+def test_explain_says_why_the_fast_one_refused(asked, reason):
+    assert str(regard.explain(X, X, X, **asked)) == (
+        f"reference runs it\nsdpa refused: {reason}\n"
+        "0.134 GFLOP useful, 2.0 MiB besides the output, 100% of the blocks of 128 × 128 hold a visible pair"
+    )
+
+
+def test_explain_of_a_named_backend_that_refuses():
+    assert str(regard.explain(X, X, X, weights=True, backend="sdpa")) == (
+        "no backend can run it\nsdpa refused: fused kernels do not return weights"
+    )
+
+
+def test_explain_computes_nothing():
+    with Largest() as largest:
+        regard.explain(X, X, X, mask=masks.Window(8))
+    assert largest.bytes < 256 * 256
+
+
+LONG = torch.zeros(1, 8, 100_000, 64, device="meta")
+
+
+def test_nothing_quadratic_runs_silently():
+    with pytest.raises(InputError) as refused:
+        regard.attention(LONG, LONG, LONG, mask=masks.Window(512))
+    assert str(refused.value) == (
+        "no backend can run this call (sdpa: the mask or bias would be a tensor of 9.3 GiB, more than the budget of "
+        "2.0 GiB; reference: it holds all weights, 298.0 GiB of them, more than the budget of 2.0 GiB): raise "
+        "`budget=` (bytes) or shorten it"
+    )
+    assert str(regard.explain(LONG, LONG, LONG, mask=masks.Window(512))).startswith("no backend can run it\n")
+
+
+def test_what_is_linear_in_memory_runs_at_that_length():
+    for mask in (None, masks.Causal()):
+        assert backends.choose(Problem.of(LONG, LONG, LONG, mask=mask)).name == "sdpa"
+
+
+def test_the_budget_decides():
+    mask = masks.Window(4)
+    assert backends.choose(Problem.of(X, X, X, mask=mask, budget=2**16)).name == "sdpa"
+    with pytest.raises(InputError, match=r"a tensor of 64\.0 KiB, more than the budget of 64\.0 KiB"):
+        backends.choose(Problem.of(X, X, X, mask=mask, budget=2**16 - 1))
+
+
+@pytest.mark.parametrize("call", [regard.attention, regard.explain])
+def test_an_unknown_backend_is_answered_with_those_there_are(call):
+    with pytest.raises(InputError, match="`backend` must be \"auto\" or one of sdpa, reference, got 'flash'"):
+        call(X, X, X, backend="flash")
+
+
+def test_a_named_backend_that_refuses_says_why_and_what_to_do():
+    words = "the backend 'sdpa' cannot run this call: it has no softcap; backend=\"auto\" takes one that can"
+    with pytest.raises(InputError, match=words):
+        regard.attention(X, X, X, score=scores.ScaledDot(softcap=1.0), backend="sdpa")

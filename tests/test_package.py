@@ -1,0 +1,146 @@
+"""The wheel as a stranger gets it: with torch, numpy and jaxtyping alone, in an environment of its own."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from documents import ROOT
+
+packaging = pytest.importorskip("packaging.requirements")
+pytestmark = pytest.mark.slow
+
+BARE = """
+import sys
+from importlib import util
+
+import torch
+from torch import nn
+
+import regard
+
+assert regard.__file__.startswith(sys.prefix), regard.__file__
+for extra in ("transformers", "tokenizers", "safetensors", "matplotlib", "rich", "typer", "gguf"):
+    assert util.find_spec(extra) is None, f"{extra} is here, so this proves nothing"
+
+q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+output, weights = regard.attention(q, q, q, weights=True, mask=regard.masks.Causal(), scale=1.0)
+assert weights[0].tolist() == [1.0, 0.0]
+assert abs(weights[1, 1].item() - 0.7311) < 1e-4  # e / (1 + e)
+
+model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2).eval()
+with torch.no_grad(), regard.watch(model, tokens=["a", "b", "c"]) as seen:
+    model(torch.randn(1, 3, 16))
+assert seen.weights(layer=1, head=1).shape == (1, 3, 3)
+assert len(seen.heads("a", "c")) == 4
+
+
+def names(extra, call, *args, **kwargs):
+    try:
+        call(*args, **kwargs)
+    except regard.MissingExtraError as error:
+        assert f"pip install 'regard[{extra}]'" in str(error), error
+    else:
+        raise AssertionError(f"{call.__qualname__} works without the extra {extra}")
+
+
+from regard.observe.focus import choose_focus
+from regard.render.figure import save_figure
+from regard.seeing.models import load_model
+
+names("atlas", seen.save, "it.atlas")
+names("models", load_model, "minilm")
+names("models", load_model, "someone/something")
+names("models", regard.register_with_transformers)
+names("figures", save_figure, seen.record, choose_focus(seen.record, token="a"), "figure.png")
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, built from this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    done = subprocess.run([*command, str(ROOT)], capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def requirements(lines: list[str]) -> set[str]:
+    """Names required here without any extra."""
+    parsed = [packaging.Requirement(line) for line in lines]
+    return {one.name for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})}
+
+
+def with_their_own(names: set[str]) -> set[str]:
+    """These distributions and what they require in turn."""
+    found: dict[str, str] = {}
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if re.sub(r"[-_.]+", "-", name).lower() not in found:
+            found[re.sub(r"[-_.]+", "-", name).lower()] = name
+            todo += requirements(metadata.requires(name) or [])
+    return set(found)
+
+
+@pytest.fixture(scope="module")
+def bare(wheel, tmp_path_factory) -> Path:
+    """An environment with the wheel, installed by pip, and with links to what the wheel itself requires."""
+    folder = tmp_path_factory.mktemp("bare") / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder / "bin" / "python"),
+        "install",
+        "--no-deps",
+        "--no-index",
+    ]
+    subprocess.run([*pip, "--quiet", str(wheel)], check=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        (about,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        required = re.findall(r"^Requires-Dist: (.+)$", archive.read(about).decode(), flags=re.MULTILINE)
+    assert requirements(required) == {"torch", "numpy", "jaxtyping"}
+    for name in with_their_own(requirements(required)):
+        distribution = metadata.distribution(name)
+        tops = {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}
+        for top in tops:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(distribution.locate_file(top))))
+    return folder
+
+
+def test_wheel_alone_attends_and_watches_and_names_the_extra_of_the_rest(bare, tmp_path):
+    done = subprocess.run(
+        [bare / "bin" / "python", "-I", "-W", "error", "-c", BARE], cwd=tmp_path, capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_command_without_its_extra_says_so_in_one_line(bare, tmp_path):
+    done = subprocess.run([bare / "bin" / "regard", "doctor"], cwd=tmp_path, capture_output=True, encoding="utf-8")
+    assert done.returncode == 2
+    assert re.fullmatch(r"regard: this needs the package `\w+`: pip install 'regard\[cli\]'\n", done.stderr)
+
+
+def test_wheel_holds_types_assets_and_licence_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    package = {
+        path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "regard").rglob("*") if path.is_file()
+    }
+    assert {name for name in names if ".dist-info/" not in name} == {
+        name for name in package if "__pycache__" not in name
+    }
+    assert {"regard/py.typed", "regard/render/page/template.html", "regard/render/page/page.css"} <= names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)

@@ -1,0 +1,71 @@
+"""The READMEs keep their word: their Python runs, and their commands exist."""
+
+import re
+import shlex
+import struct
+import subprocess
+
+import pytest
+
+from documents import ROOT, python_blocks
+
+READMES = ("README.md", "README.zh.md")
+BLOCKS = [(name, number) for name in READMES for number in range(len(python_blocks(name)))]
+
+
+def shell_lines(name: str) -> list[str]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize(("name", "number"), BLOCKS)
+def test_python_of_the_readme_runs(name, number, tmp_path, monkeypatch, capsys):
+    code = python_blocks(name)[number]
+    if model := re.search(r'load_model\("(\w+)"\)', code):
+        bundled = pytest.importorskip("regard.seeing.bundled")
+        pytest.importorskip("transformers")
+        if not bundled.is_installed(model[1]):
+            pytest.skip(f"{model[1]} is not installed: regard models get {model[1]}")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, name, "exec"), {"__name__": "readme"})
+    promised = re.findall(r"(0\.\d\d+)…", code)
+    printed = capsys.readouterr().out
+    assert [number for number in promised if number not in printed] == []
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_first_two_commands_are_targets_of_the_makefile(name):
+    look, test = (shlex.split(line) for line in shell_lines(name)[:2])
+    assert look[:2][0] == "make"
+    assert look[1] == "look"
+    assert look[2].startswith("TEXT=")
+    assert test == ["make", "test"]
+    for target in ("look", "test"):
+        # -n says what would be done, and does nothing; a target that does not exist is an error
+        asked = ["make", "-n", "-C", str(ROOT), target, "TEXT=it's $HOME"]
+        assert subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_options_shown_are_options_there_are(name):
+    from regard.cli.look import look
+    from regard.cli.steps import steps
+
+    known = {f"--{option}" for command in (look, steps) for option in command.__annotations__}
+    shown = {word for line in shell_lines(name) if line.startswith("regard") for word in shlex.split(line)}
+    assert {word for word in shown if word.startswith("--")} <= known
+
+
+def test_both_languages_show_the_same_sections_and_code():
+    english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in READMES)
+    for pattern in (r"^## ", r"^```", r"^- ", r"^\*\*|^A \*\*"):
+        assert len(re.findall(pattern, english, re.MULTILINE)) == len(re.findall(pattern, chinese, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_picture_is_there(name):
+    (picture,) = re.findall(r"!\[.+\]\((docs/images/.+\.png)\)", (ROOT / name).read_text(encoding="utf-8"))
+    head = (ROOT / picture).read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    assert min(struct.unpack(">II", head[16:])) > 500
