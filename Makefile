@@ -51,8 +51,8 @@ look: $(STAMPS)/models ## See what a real model attends to in TEXT="…"; sets e
 test: $(STAMPS)/dev $(STAMPS)/models ## Run every test; what this machine lacks is skipped with a word
 	@$(RUN) pytest
 
-test-fast: $(STAMPS)/dev $(STAMPS)/models ## Run the tests that take seconds, in under two minutes
-	@$(RUN) pytest -m "not slow"
+test-fast: $(STAMPS)/dev ## Run the tests that need neither long, nor a model, nor a browser (two minutes)
+	@$(RUN) pytest -m "not slow and not models and not browser"
 
 check: format lint types layers test ## Everything that must be green: format, lint, types, layers, tests
 

@@ -9,7 +9,12 @@ from documents import ROOT, first_cells, python_blocks
 
 PAGES = ("README.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/migration.md", "docs/architecture.md")
 PAGES += ("docs/watching.md",)
-BLOCKS = [(name, number) for name in PAGES if "README" not in name for number in range(len(python_blocks(name)))]
+BLOCKS = [
+    pytest.param(name, number, marks=[pytest.mark.slow] if "# needs: transformers" in code else [])
+    for name in PAGES
+    if "README" not in name
+    for number, code in enumerate(python_blocks(name))
+]
 
 
 @pytest.mark.parametrize(("name", "number"), BLOCKS)

@@ -1,16 +1,22 @@
 """The READMEs keep their word: their Python runs, and their commands exist."""
 
+import os
 import re
 import shlex
 import struct
 import subprocess
+import sys
 
 import pytest
 
 from documents import ROOT, python_blocks
 
 READMES = ("README.md", "README.zh.md")
-BLOCKS = [(name, number) for name in READMES for number in range(len(python_blocks(name)))]
+BLOCKS = [
+    pytest.param(name, number, marks=[pytest.mark.models, pytest.mark.slow] if "load_model" in code else [])
+    for name in READMES
+    for number, code in enumerate(python_blocks(name))
+]
 
 
 def shell_lines(name: str) -> list[str]:
@@ -61,6 +67,22 @@ def test_both_languages_show_the_same_sections_and_code():
     english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in READMES)
     for pattern in (r"^## ", r"^```", r"^- ", r"^\*\*|^A \*\*"):
         assert len(re.findall(pattern, english, re.MULTILINE)) == len(re.findall(pattern, chinese, re.MULTILINE))
+
+
+@pytest.mark.slow
+@pytest.mark.models
+@pytest.mark.parametrize(("name", "model"), [("README.md", "minilm"), ("README.zh.md", "me5")])
+def test_the_picture_in_text_is_what_the_first_command_prints(name, model):
+    bundled = pytest.importorskip("regard.seeing.bundled")
+    if not bundled.is_installed(model):
+        pytest.skip(f"{model} is not installed: regard models get {model}")
+    text = shlex.split(shell_lines(name)[0])[2].removeprefix("TEXT=")
+    command = [sys.executable, "-c", "from regard.cli import main; main()", "look", text]
+    printed = subprocess.run(
+        command, env=os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}, capture_output=True, encoding="utf-8", check=True
+    ).stdout.splitlines()
+    shown = (ROOT / name).read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0].splitlines()
+    assert [line for line in shown if line not in printed] == []  # the heat map is shortened
 
 
 @pytest.mark.parametrize("name", READMES)

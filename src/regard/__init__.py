@@ -4,7 +4,7 @@ from regard import masks, normalizers, scores
 from regard.errors import AtlasError, InputError, MissingExtraError, ObservationError, RegardError
 from regard.functional import attention, explain
 from regard.observe.records import Layer, Record
-from regard.seeing import Looked, Sight, load, look, register_with_transformers, watch
+from regard.seeing import Looked, Sight, load, load_model, look, register_with_transformers, watch
 
 __all__ = [
     "AtlasError",
@@ -19,6 +19,7 @@ __all__ = [
     "attention",
     "explain",
     "load",
+    "load_model",
     "look",
     "masks",
     "normalizers",

@@ -250,6 +250,6 @@ def test_a_softmax_written_with_exp_is_not_seen_and_the_error_says_what_to_do() 
         return (weights / weights.sum(-1, keepdim=True)) @ v, weights
 
     model = Hand(attend)
-    with pytest.raises(ObservationError, match=r"no attention call of this Hand was seen .* let it call F.scaled_dot_product_attention"):
-        with regard.watch(model):
-            model(*inputs(2, 3))
+    message = r"no attention call of this Hand was seen .* let it call F.scaled_dot_product_attention"
+    with pytest.raises(ObservationError, match=message), regard.watch(model):
+        model(*inputs(2, 3))

@@ -54,7 +54,8 @@ def look(
         return
     from regard.render.terminal import picture
 
-    screen.print(picture(looked.record, looked.focus, command=_command(looked, words, text), width=screen.width))
+    command = " \\\n  ".join(_command(looked, words, text))
+    screen.print(picture(looked.record, looked.focus, command=command, width=screen.width))
 
 
 def _read(text: str) -> str:
@@ -113,7 +114,7 @@ def _write(looked: Any, out: Path, text: str) -> None:
             looked.focus,
             out,
             title=title if len(title) <= 80 else title[:79] + "…",
-            command=_command(looked, text, text),
+            command=" ".join(_command(looked, text, text)),
         )
     else:
         from regard.render.figure import save_figure
@@ -121,9 +122,15 @@ def _write(looked: Any, out: Path, text: str) -> None:
         save_figure(looked.record, looked.focus, out)
 
 
-def _command(looked: Any, words: str, text: str) -> str:
-    """The command that shows the first look's weight step by step."""
+def _command(looked: Any, words: str, text: str) -> list[str]:
+    """The command that shows the first look's weight step by step: its options, and its text."""
     first, chosen = looked.focus.looks[0], looked.focus.queries[looked.focus.word].text
     shown = text if text == "-" or words != text else words
-    parts = ["regard", "steps", "--model", looked.model, "--layer", str(first.layer), "--head", str(first.head)]
-    return shlex.join([*parts, "--token", chosen, shown])
+    options = ["regard", "steps", "--model", looked.model, "--layer", str(first.layer), "--head", str(first.head)]
+    return [" ".join(_quote(one) for one in (*options, "--token", chosen)), _quote(shown)]
+
+
+def _quote(word: str) -> str:
+    """A word as a shell takes it, in double quotes where it has an apostrophe, which people can read."""
+    plain = not set(word) & set('"$`\\!\n')
+    return f'"{word}"' if plain and ("'" in word or " " in word or not word.isascii()) else shlex.quote(word)

@@ -13,9 +13,10 @@ _ENGLISH = """
     s t d ll re ve m didn't doesn't don't isn't wasn't aren't weren't can't won't couldn't wouldn't shouldn't it's
 """
 _CHINESE = """
-    的 了 着 著 过 過 是 不 没 沒 没有 沒有 在 和 与 與 或 而 也 都 就 又 还 還 很 太 更 最 把 被 给 給 从 從 到 对 對 为 為
-    因为 因為 所以 但是 但 如果 虽然 雖然 它 他 她 它们 它們 他们 他們 她们 她們 我 你 您 我们 我們 你们 你們 这 這 那 这个 這個
-    那个 那個 一 一个 一個 个 個 之 其 吗 嗎 呢 吧 啊 得 地 会 會 能 要 有 上 下 里 裡 中
+    的 了 着 著 过 過 是 不 没 沒 没有 沒有 在 和 与 與 或 而 也 都 就 又 还 還 很 太 更 最 把 被 给 給 从 從
+    到 对 對 为 為 因为 因為 所以 但是 但 如果 虽然 雖然 它 他 她 它们 它們 他们 他們 她们 她們 我 你 您 我们
+    我們 你们 你們 这 這 那 这个 這個 那个 那個 一 一个 一個 个 個 之 其 吗 嗎 呢 吧 啊 得 地 会 會 能 要 有 上
+    下 里 裡 中
 """
 _FUNCTION_WORDS = frozenset(_ENGLISH.split()) | frozenset(_CHINESE.split())
 

@@ -152,8 +152,7 @@ class _Stage:
             (
                 look
                 for look in looks
-                if look.target != first.target
-                and self.keys[look.target].text != self.keys[first.target].text
+                if self.keys[look.target].text != self.keys[first.target].text
                 and (look.layer, look.head) != (first.layer, first.head)
             ),
             None,

@@ -145,7 +145,7 @@ class Site:
 
 
 def _as_many_heads(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """The marks of two calls of which one had its key heads repeated for grouped queries, as transformers does at times."""
+    """The marks of two calls, one of which may have had its key heads repeated for grouped queries."""
     heads = one.shape[1], other.shape[1]
     few = min(heads)
     if max(heads) % few:

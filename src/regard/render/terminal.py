@@ -44,7 +44,8 @@ class Picture:
             _wrapped(describe(self.record, sequence=self.focus.sequence), width),
         ]
         if self.command:
-            parts.append([Text("The same weight, step by step:"), *_wrapped(f"  {visible(self.command)}", width)])
+            typed = [_wrapped(f"  {visible(line)}", width) for line in self.command.split("\n")]
+            parts.append([Text("The same weight, step by step:"), *(line for lines in typed for line in lines)])
         for number, lines in enumerate(parts):
             if number:
                 yield Text("")
@@ -54,7 +55,7 @@ class Picture:
 def picture(record: Record, focus: Focus, *, command: str = "", width: int = 80) -> Picture:
     """Draw a record for a terminal, at most `width` cells wide, readable without colour.
 
-    `command` is what a reader can type to see the same weight computed step by step.
+    `command` is what a reader can type to see the same weight computed step by step, in lines where it is long.
     """
     try:
         import rich  # noqa: F401

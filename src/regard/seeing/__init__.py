@@ -2,6 +2,7 @@
 
 from regard.seeing.adapter import register_with_transformers
 from regard.seeing.look import Looked, look
+from regard.seeing.models import load_model
 from regard.seeing.watch import Sight, load, watch
 
-__all__ = ["Looked", "Sight", "load", "look", "register_with_transformers", "watch"]
+__all__ = ["Looked", "Sight", "load", "load_model", "look", "register_with_transformers", "watch"]

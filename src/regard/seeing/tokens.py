@@ -18,6 +18,7 @@ __all__ = ["tokens_of", "unknown_share"]
 
 _APOSTROPHES = "'’ʼ＇"
 _JOINER = "\u200d"
+_PREFIX = "▁"
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
 
 
@@ -57,7 +58,11 @@ def tokens_of(tokenizer: Any, ids: Sequence[int], text: str | None = None) -> tu
             unknown = [number == vocabulary.unknown for number in numbers[start:end]]
             pieces = _spelled(vocabulary, tokenizer, spellings[start:end], unknown)
         joined = _joined(pieces)
-        for piece, joins in zip(pieces, joined, strict=True):
+        for index, (piece, joins) in enumerate(zip(pieces, joined, strict=True), start):
+            if spellings[index] == _PREFIX and index == start:
+                # SentencePiece's mark before the first word: alone, before Chinese, it stands for no text.
+                tokens.append(Token(piece.shown, special=True))
+                continue
             word += not joins
             tokens.append(Token(piece.shown, word=word - 1, space=piece.space))
     return tuple(tokens)

@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.observe.atlas import load_atlas, save_atlas
+from regard.observe.focus import choose_focus
 from regard.observe.intercept import Interception
 from regard.observe.recorder import Recorder
 from regard.observe.records import Record
@@ -20,6 +22,8 @@ from regard.observe.rows import Computed
 from regard.observe.site import Keep, Seen
 from regard.observe.tokens import Token
 from regard.problem import DENSE_BUDGET, Problem
+from regard.render.figure import heatmap_figure
+from regard.render.page import write_page
 from regard.seeing.tokens import tokens_of
 
 __all__ = ["Sight", "load", "watch"]
@@ -55,6 +59,15 @@ class Sight:
 
     def __repr__(self) -> str:
         return f"<{len(self.forwards)} forward passes seen, of {[len(one) for one in self.forwards]} layers>"
+
+    def plot(self, *, layer: int | str, head: int, sequence: int = 0) -> Any:
+        """Draw the heat map of one head as a matplotlib Figure (`.savefig`, or shown by a notebook)."""
+        return heatmap_figure(self.record, layer=layer, head=head, sequence=sequence)
+
+    def to_html(self, path: str | os.PathLike[str], *, token: str | None = None, title: str = "") -> None:
+        """Write one self-contained page that a browser opens without a server; needs the tokens to be known."""
+        record = self.record
+        write_page(record, choose_focus(record, token=token), Path(path), title=title or record.model)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one atlas file, atomically; regard.load reads it."""
@@ -239,6 +252,6 @@ def _why_nothing(model: nn.Module) -> str:
         )
     return (
         f"no attention call of this {type(model).__name__} was seen inside the `with` block: call the model there; "
-        "if it was called, it computes attention where PyTorch shows no calls (flash-attn called directly, a function under "
-        "torch.compile, a kernel of its own): let it call F.scaled_dot_product_attention or regard.attention instead"
+        "if it was called, it computes attention where PyTorch shows no calls (flash-attn called directly, a function "
+        "under torch.compile, a kernel of its own): let it call F.scaled_dot_product_attention or regard.attention instead"
     )

@@ -147,7 +147,9 @@ class Eager:
                 self._scores[result] = layout and self._moved(layout, func, (args, kwargs), one, result)
                 return
 
-    def _pass_weights(self, func: Callable[..., Any], given: Any, weights: _Weights, one: Tensor, result: Tensor) -> None:
+    def _pass_weights(
+        self, func: Callable[..., Any], given: Any, weights: _Weights, one: Tensor, result: Tensor
+    ) -> None:
         name, (args, kwargs) = func.__name__, given
         if name in _REWEIGHTS:
             layout = weights.layout if result.shape == one.shape else None
@@ -155,8 +157,8 @@ class Eager:
         elif result is one:
             return
         elif name in _DROPOUTS or name in _CASTS:
-            source = one.detach() if weights.source is None else weights.source
-            self._weights[result] = _Weights(source, weights.softmax, weights.layout)
+            kept = one.detach() if weights.source is None else weights.source
+            self._weights[result] = _Weights(kept, weights.softmax, weights.layout)
         elif name in _SHAPES:
             layout = weights.layout and self._moved(weights.layout, func, given, one, result)
             source = weights.source
@@ -166,7 +168,9 @@ class Eager:
                     source = source.reshape(result.shape) if name == "view" else func(source, *args[1:], **kwargs)
             self._weights[result] = _Weights(source, weights.softmax, layout)
 
-    def _moved(self, layout: Layout, func: Callable[..., Any], given: Any, one: Tensor, result: Tensor) -> Layout | None:
+    def _moved(
+        self, layout: Layout, func: Callable[..., Any], given: Any, one: Tensor, result: Tensor
+    ) -> Layout | None:
         """The layout after one call."""
         name, (args, kwargs) = func.__name__, given
         if name in _PERMUTES and args and args[0] is one:

@@ -51,10 +51,8 @@ class HeatMap:
             # With bins of one pair the maximum is the weight itself.
             self._max = self._sum if widths == (1, 1) else torch.zeros_like(self._sum)
         elif widths != self._widths:
-            single = self._max is self._sum
             steps = widths[0] // self._widths[0], widths[1] // self._widths[1]
-            maximum = self._max.clone() if single else self._max
-            self._sum, self._max = _merge(self._sum, steps, bins, "sum"), _merge(maximum, steps, bins, "max")
+            self._sum, self._max = _merge(self._sum, steps, bins, "sum"), _merge(self._max, steps, bins, "max")
         elif bins[0] > self._sum.shape[2] or bins[1] > self._sum.shape[3]:
             single = self._max is self._sum
             # Room for a quarter more, so that decoding does not copy at every step.

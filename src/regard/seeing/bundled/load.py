@@ -52,6 +52,7 @@ def load(name: str, *, attn_implementation: str = "sdpa", dtype: "torch.dtype | 
         folder = _folder(name)
         network = _read_model(transformers, folder, model.kind, attn_implementation, dtype)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    network.config._name_or_path = name  # what a record calls it
     return Loaded(name, network, tokenizer, model.kind)
 
 

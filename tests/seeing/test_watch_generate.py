@@ -1,0 +1,126 @@
+"""Generation with caches: the rows of all steps together are those of one pass over the finished text."""
+
+import pytest
+import torch
+
+import regard
+from regard.errors import ObservationError
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+SMALL |= {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
+WINDOW = SMALL | {"sliding_window": 5}
+MODELS = {
+    "Llama": ("LlamaForCausalLM", "LlamaConfig", SMALL),
+    "Mistral": ("MistralForCausalLM", "MistralConfig", WINDOW),
+    "Gemma-2": ("Gemma2ForCausalLM", "Gemma2Config", WINDOW | {"attn_logit_softcapping": 5.0}),
+    "T5": ("T5ForConditionalGeneration", "T5Config",
+           {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}),
+    "BART": ("BartForConditionalGeneration", "BartConfig",
+             {"vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64,
+              "encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}),
+}  # fmt: skip
+
+
+def made(name: str):
+    model, config, given = MODELS[name]
+    model = getattr(transformers, model)(getattr(transformers, config)(**given)).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for one in model.parameters():
+            if one.ndim >= 2:
+                one.normal_(0, one.shape[-1] ** -0.5)
+    settings = model.generation_config
+    settings.pad_token_id, settings.eos_token_id, settings.forced_eos_token_id = 0, None, None
+    settings.decoder_start_token_id = 1
+    return model
+
+
+def prompt(length: int, *, left: int = 0, right: int = 0) -> dict[str, torch.Tensor]:
+    ids = torch.randint(3, 99, (2, length), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, :left] = 0
+    mask[1, length - right :] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def generated(model, given, **asked):
+    """Generate plainly and watched: the same text; gives what was seen and the text."""
+    asked = {"max_new_tokens": 6, "num_beams": 1} | asked
+    torch.manual_seed(0)
+    plain = model.generate(**given, **asked)
+    torch.manual_seed(0)
+    with regard.watch(model, keep="weights") as seen:
+        text = model.generate(**given, **asked)
+    assert torch.equal(plain, text)
+    return seen, text[:, :-1]  # the last token was never read
+
+
+CASES = [
+    (name, kind, cache, left)
+    for name in ("Llama", "Mistral", "Gemma-2")
+    for kind in ("sdpa", "eager")
+    for cache in ("dynamic", "static")
+    for left in (0, 2)
+    if (name, kind) != ("Gemma-2", "sdpa")
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "cache", "left"), CASES)
+def test_the_steps_of_a_generation_are_the_rows_of_one_pass(far, name: str, kind: str, cache: str, left: int) -> None:
+    model, given = made(name), prompt(6, left=left)
+    model.set_attn_implementation(kind)
+    seen, text = generated(model, given, do_sample=left > 0, cache_implementation=cache)
+    assert len(seen.forwards) == 1
+    mask = torch.cat([given["attention_mask"], torch.ones(2, text.shape[1] - 6, dtype=torch.long)], 1)
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        whole = model(text, attention_mask=mask, position_ids=positions, output_attentions=True, use_cache=False)
+    for layer, theirs in zip(seen.record, whole.attentions, strict=True):
+        assert far(layer.weights, theirs) < 2e-5
+        assert (layer.weights[:, :, -1].sum(-1) > 0.9).all()
+        rows = layer.weights.sum(-2)
+        assert abs(rows - layer.received).max() < 1e-5
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["T5", "BART"])
+def test_encoder_and_decoder_generate_together(far, name: str, kind: str, cache: str) -> None:
+    model, given = made(name), prompt(6, right=2)
+    model.set_attn_implementation(kind)
+    seen, text = generated(model, given, do_sample=False, cache_implementation=cache)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        whole = model(**given, decoder_input_ids=text, output_attentions=True, use_cache=False)
+    streams = {
+        ("source", "source"): whole.encoder_attentions,
+        ("target", "target"): whole.decoder_attentions,
+        ("target", "source"): whole.cross_attentions,
+    }
+    for names, theirs in streams.items():
+        ours = [one for one in seen.record if (one.query_tokens, one.key_tokens) == names]
+        assert max(far(one.weights, other) for one, other in zip(ours, theirs, strict=True)) < 2e-5
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+def test_reordered_beams_are_refused_with_the_reason(kind: str) -> None:
+    model = made("Llama")
+    model.set_attn_implementation(kind)
+    with (
+        pytest.raises(ObservationError, match=r"reordered between two steps, as beam search does.*num_beams=1"),
+        regard.watch(model),
+    ):
+        model.generate(**prompt(6), num_beams=3, max_new_tokens=12, do_sample=False)
+
+
+def test_a_second_generation_is_a_second_record() -> None:
+    model = made("Llama")
+    with regard.watch(model) as seen:
+        model.generate(**prompt(6), max_new_tokens=3, do_sample=False)
+        model.generate(**prompt(4), max_new_tokens=3, do_sample=False)
+    assert [one.layer(0).queries for one in seen.forwards] == [8, 6]
+    with pytest.raises(ObservationError, match=r"2 forward passes were seen: choose one with seen.forwards\[i\]"):
+        seen.layer(0)

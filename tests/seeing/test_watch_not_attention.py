@@ -1,0 +1,147 @@
+"""Softmaxes that are no attention are not taken for it, and the attention beside them is seen."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import regard
+from regard.errors import ObservationError
+
+B, N, D, EXPERTS = 2, 5, 8, 3
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(D, D) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = torch.softmax(self.q(x) @ self.k(x).mT / math.sqrt(D), -1)
+        return x + weights @ self.v(x)
+
+
+class LanguageModel(nn.Module):
+    """Embeddings tied to the output, whose probabilities even weigh embeddings again (a soft token)."""
+
+    def __init__(self, *, product: str) -> None:
+        super().__init__()
+        self.words, self.product = nn.Embedding(7, D), product
+
+    def forward(self, x: Tensor) -> Tensor:
+        table = self.words.weight
+        logits = {
+            "linear": lambda: functional.linear(x, table),
+            "matmul": lambda: x @ table.T,
+            "einsum": lambda: torch.einsum("bnd,vd->bnv", x, table),
+            "cast": lambda: x.double() @ table.double().T,
+            "scaled": lambda: x @ (functional.normalize(table, dim=-1) * 3).T,
+        }[self.product]()
+        return logits.softmax(-1).to(table.dtype) @ table
+
+
+class Mixture(nn.Module):
+    """A router, whose probabilities sum the outputs of experts."""
+
+    def __init__(self, *, product: str) -> None:
+        super().__init__()
+        self.router = nn.Parameter(torch.randn(EXPERTS, D))
+        self.experts = nn.Parameter(torch.randn(EXPERTS, D, D))
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = torch.einsum("bnd,edf->benf", x, self.experts)
+        router = self.router.to(torch.float64)
+        logits = functional.linear(x, self.router) if self.product == "linear" else x.double() @ router.T
+        shares = logits.softmax(-1).to(x.dtype)
+        if self.product == "matmul":
+            return (shares.unsqueeze(-2) @ outputs.transpose(1, 2)).squeeze(-2)
+        return torch.einsum("bne,benf->bnf", shares, outputs)
+
+
+class Pooling(nn.Module):
+    """One vector of a sentence: a learned vector, or several, asks every position."""
+
+    def __init__(self, *, count: int) -> None:
+        super().__init__()
+        self.asks = nn.Parameter(torch.randn(count, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = (self.asks.expand(B, -1, -1) * D**-0.5 @ x.mT).softmax(-1)
+        return weights @ x
+
+
+class Column(nn.Module):
+    """Pooling as tutorials write it: a score a position, weights (batch, positions, 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.asks = nn.Linear(D, D), nn.Parameter(torch.randn(D, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = (torch.tanh(self.inner(x)) @ self.asks).softmax(dim=1)
+        return weights.transpose(1, 2) @ x
+
+
+class Logits(nn.Module):
+    """Similarities of texts and images, as probabilities: multiplied with nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).softmax(-1)
+
+
+OTHERS = {
+    **{f"language model, {one}": lambda one=one: LanguageModel(product=one)
+       for one in ("linear", "matmul", "einsum", "cast", "scaled")},
+    **{f"router, {one}": lambda one=one: Mixture(product=one) for one in ("linear", "matmul", "einsum")},
+    "pooling": lambda: Pooling(count=1),
+    "pooling with several vectors": lambda: Pooling(count=3),
+    "pooling by a column": Column,
+    "contrastive logits": Logits,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_attention_is_seen_and_the_other_softmax_is_not(watched, other: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Attention(), OTHERS[other]())
+    x = torch.randn(B, N, D)
+    seen = watched(model, lambda: model(x))
+    assert [layer.name for layer in seen.record] == ["0"]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_alone_it_is_no_attention_at_all(other: str) -> None:
+    model = OTHERS[other]()
+    with pytest.raises(ObservationError, match="no attention call"), regard.watch(model):
+        model(torch.randn(B, N, D))
+
+
+def test_another_model_in_the_same_block_is_not_seen() -> None:
+    model, other = Attention(), nn.Sequential(Attention(), Attention())
+    x = torch.randn(B, N, D)
+    with regard.watch(model) as seen:
+        other(model(x))
+    assert len(seen.record) == 1
+    with pytest.raises(ObservationError, match="no attention call"), regard.watch(model):
+        other(x)
+
+
+def test_learned_queries_that_are_projected_are_attention(watched) -> None:
+    """Latents as in the Perceiver: the queries come from a parameter by a projection of their own."""
+
+    class Latents(Attention):
+        def __init__(self) -> None:
+            super().__init__()
+            self.latents = nn.Parameter(torch.randn(1, 3, D))
+
+        def forward(self, x: Tensor) -> Tensor:
+            q = self.q(self.latents).expand(B, -1, -1)
+            return torch.softmax(q @ self.k(x).mT, -1) @ self.v(x)
+
+    torch.manual_seed(0)
+    model = Latents()
+    x = torch.randn(B, N, D)
+    assert watched(model, lambda: model(x)).layer(0).weights.shape == (B, 1, 3, N)
