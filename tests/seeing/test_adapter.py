@@ -11,13 +11,8 @@ from regard.seeing import adapter
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 
-SIZES = {
-    "hidden_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "vocab_size": 100,
-}
+SMALL = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+SIZES = SMALL | {"vocab_size": 100}
 GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 12}
 IDS = torch.randint(3, 90, (2, 12), generator=torch.Generator().manual_seed(1))
 RIGHT = torch.ones(2, 12, dtype=torch.long).index_put((torch.tensor([1, 1]), torch.tensor([10, 11])), torch.tensor(0))

@@ -35,9 +35,9 @@ def with_dropout(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Checkpointed(nn.Module):
-    def __init__(self, attend, *, reentrant: bool) -> None:
+    def __init__(self, make, *, reentrant: bool) -> None:
         super().__init__()
-        self.layers, self.reentrant = nn.ModuleList(Attention(attend) for _ in range(2)), reentrant
+        self.layers, self.reentrant = nn.ModuleList(make() for _ in range(2)), reentrant
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -57,10 +57,18 @@ def left_behind(model: nn.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("attend", [with_dropout, by_hand])
-def test_checkpointed_training_is_seen_once_and_its_gradients_stay(attend, reentrant: bool) -> None:
+@pytest.mark.parametrize("backward", [Tensor.backward, torch.autograd.backward])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Attention(with_dropout),
+        lambda: Attention(by_hand),
+        lambda: nn.TransformerEncoderLayer(D, 2, 16, batch_first=True),
+    ],
+)
+def test_checkpointed_training_is_seen_once_and_its_gradients_stay(make, backward, reentrant: bool) -> None:
     torch.manual_seed(0)
-    model = Checkpointed(attend, reentrant=reentrant)
+    model = Checkpointed(make, reentrant=reentrant)
     grads = []
     for watching in (False, True):
         model.zero_grad()
@@ -68,10 +76,10 @@ def test_checkpointed_training_is_seen_once_and_its_gradients_stay(attend, reent
         x = torch.randn(2, 6, D, requires_grad=True)
         if watching:
             with regard.watch(model) as seen:
-                model(x).square().sum().backward()
+                backward(model(x).square().sum())
             assert [len(one) for one in seen.forwards] == [2]
         else:
-            model(x).square().sum().backward()
+            backward(model(x).square().sum())
         grads.append([x.grad] + [one.grad.clone() for one in model.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
 
@@ -199,6 +207,16 @@ def test_pytorchs_kernel_called_as_an_operator_is_seen(watched) -> None:
     model = Attention(lambda q, k, v: torch.ops.aten.scaled_dot_product_attention(q, k, v))
     x = torch.randn(2, 3, D)
     assert watched(model, lambda: model(x)).layer(0).weights.shape == (2, 2, 3, 3)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize(
+    "attend", [functional.scaled_dot_product_attention, lambda q, k, v: (q @ k.mT).softmax(-1) @ v]
+)
+def test_attention_under_vmap_is_named(attend) -> None:
+    model = Attention(attend)
+    with pytest.raises(ObservationError, match=r"Attention computes attention under torch\.func"), regard.watch(model):
+        torch.func.vmap(model)(torch.randn(2, 1, 3, D))
 
 
 def test_nothing_seen_and_wrong_arguments_say_what_to_do() -> None:

@@ -116,6 +116,22 @@ def test_reordered_beams_are_refused_with_the_reason(kind: str) -> None:
         model.generate(**prompt(6), num_beams=3, max_new_tokens=12, do_sample=False)
 
 
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+def test_room_behind_a_text_in_a_static_cache_is_no_keys(far, kind: str) -> None:
+    model, given = made("Llama"), prompt(6)
+    model.set_attn_implementation(kind)
+    cache = transformers.StaticCache(config=model.config, max_cache_len=20)
+    text = torch.cat([given["input_ids"], prompt(3)["input_ids"]], 1)
+    with torch.no_grad():
+        with regard.watch(model, keep="weights") as seen:
+            for at, to in ((0, 6), (6, 8), (8, 9)):  # a text, a piece of two tokens, one token
+                model(text[:, at:to], past_key_values=cache, cache_position=torch.arange(at, to))
+        model.set_attn_implementation("eager")
+        whole = model(text, output_attentions=True, use_cache=False).attentions
+    assert len(seen.forwards) == 1
+    assert max(far(one.weights, theirs) for one, theirs in zip(seen.record, whole, strict=True)) < 2e-5
+
+
 def test_a_second_generation_is_a_second_record() -> None:
     model = made("Llama")
     with regard.watch(model) as seen:

@@ -253,5 +253,6 @@ def _why_nothing(model: nn.Module) -> str:
     return (
         f"no attention call of this {type(model).__name__} was seen inside the `with` block: call the model there; "
         "if it was called, it computes attention where PyTorch shows no calls (flash-attn called directly, a function "
-        "under torch.compile, a kernel of its own): let it call F.scaled_dot_product_attention or regard.attention instead"
+        "under torch.compile, a kernel of its own): let it call F.scaled_dot_product_attention or regard.attention "
+        "instead"
     )

@@ -6,12 +6,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.errors import ObservationError
 from regard.masks import Causal, Dense
 from regard.observe.rows import Computed
 from regard.observe.site import Seen
 from regard.problem import Problem
 
-__all__ = ["problem_of_sdpa", "read_sdpa"]
+__all__ = ["problem_of_sdpa", "read_sdpa", "refuse_transforms"]
+
+
+def refuse_transforms(place: str) -> None:
+    """Raise under torch.func, whose tensors have no values of their own."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        raise ObservationError(
+            f"{place} computes attention under torch.func (vmap, grad), where single calls have no values to be seen: "
+            "watch it without the transform"
+        )
 
 
 def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> Seen:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.observe.intercept.calls import refuse_transforms
 from regard.observe.intercept.layout import Layout, einsum_labels, permuted, product_layout, reshaped
 from regard.observe.rows import HIDDEN, Given
 from regard.observe.site import Seen
@@ -114,6 +115,7 @@ class Eager:
         scores = args[0] if args else kwargs.get("input")
         if not isinstance(scores, Tensor) or scores not in self._scores or result.ndim < 2:
             return
+        refuse_transforms(place)
         dim, layout = kwargs.get("dim", args[1] if len(args) > 1 else None), self._scores[scores]
         softmax = _Softmax(place, isinstance(dim, int) and layout is not None and layout[dim] in "qk")
         self._softmaxes.append(softmax)

@@ -12,8 +12,7 @@ from torch.nn import functional
 from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from regard.errors import ObservationError
-from regard.observe.intercept.calls import read_sdpa
+from regard.observe.intercept.calls import read_sdpa, refuse_transforms
 from regard.observe.intercept.eager import Eager
 from regard.observe.intercept.multihead import read_encoder_layer, read_functional, read_multihead
 from regard.observe.recorder import Recorder
@@ -78,11 +77,7 @@ class Interception(TorchFunctionMode):
 
     def _see(self, read: Reader, *args: Any, **kwargs: Any) -> None:
         """Read a call and hand it to the recorder."""
-        if torch._C._functorch.maybe_current_level() is not None:
-            raise ObservationError(
-                f"{self._place} computes attention under torch.func (vmap, grad), where single calls have no values to "
-                "be seen: watch it without the transform"
-            )
+        refuse_transforms(self._place)
         self._recorder.see(read(*args, **kwargs))
 
     def _notice(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
