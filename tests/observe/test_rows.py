@@ -159,16 +159,6 @@ def test_given_weights_come_through_as_they_are(n, dtype):
     np.testing.assert_allclose(entropies, entropy(f64(weights)), atol=1e-5 if dtype != torch.float64 else 1e-12)
 
 
-def test_given_rows_that_were_blind_are_zero():
-    weights = torch.full((2, 2, 6, 6), 1 / 6)
-    blind = torch.zeros(2, 1, 6, dtype=torch.bool)
-    blind[1, 0, 2] = True
-    again, entropies = gathered(Given(weights, blind))
-    assert (again[1, :, 2] == 0).all()
-    assert (entropies[1, :, 2] == 0).all()
-    assert (again[0] > 0).all()
-
-
 @pytest.mark.parametrize("keys", [5, 128, 513, 2048])
 def test_the_strongest_are_those_of_a_full_sort(keys):
     call = Computed(Problem.of(randn(1, 2, 9, 4), 4 * randn(1, 2, keys, 4, seed=1), randn(1, 2, keys, 4)))

@@ -11,7 +11,7 @@ from regard.masks.base import edges
 
 __all__ = ["BLOCK_ELEMENTS", "Block", "Plan"]
 
-BLOCK_ELEMENTS = 2**19  # of scores, and as many of weights: 2 MiB each in float32, which stay in cache
+BLOCK_ELEMENTS = 2**20  # of scores, and as many of weights: 4 MiB each in float32, which stay in cache
 _COLUMNS = 128  # columns of a block are a multiple of this; those behind the last key have weight 0
 _ROWS = 16  # rows of a unit, the least that is planned for
 _TALLEST = 1024

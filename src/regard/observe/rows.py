@@ -196,10 +196,9 @@ class Computed:
 
 @dataclass(eq=False)
 class Given:
-    """A call of which the model itself computed the weights; `blind` marks rows in which everything was hidden."""
+    """A call of which the model itself computed the weights."""
 
     weights: Float[Tensor, "batch heads queries keys"]
-    blind: Bool[Tensor, "batch #heads queries"] | None = None
 
     def __post_init__(self) -> None:
         self.batch, self.heads, self.queries, self.keys = self.weights.shape
@@ -220,9 +219,6 @@ class Given:
                 for top, bottom in bounds:
                     weights = buffer[:, : bottom - top]
                     weights[0, :, : self.keys] = self.weights[sequence, head, top:bottom]
-                    if self.blind is not None:
-                        row = self.blind[sequence, head if self.blind.shape[1] > 1 else 0, top:bottom]
-                        weights.masked_fill_(row[None, :, None], 0.0)
                     yield Rows(sequence, slice(head, head + 1), start + top, 0, weights)
 
 
