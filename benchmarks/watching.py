@@ -23,6 +23,7 @@ import regard
 from regard.seeing.models import load_model
 from regard.shapes import human_bytes
 
+RATIO, MEMORY = 1.8, 2**30  # what watching 4,096 tokens may cost on two cores
 SOURCES = Path(__file__).resolve().parent.parent / "src" / "regard"
 
 
@@ -107,8 +108,12 @@ def main() -> None:
     print(f"memory on top {human_bytes(result['extra_bytes'])}; output equal to the bit: {all(same)}")
     dense = layers * heads * arguments.tokens**2 * 4
     print(f"dense weights alone would be {human_bytes(dense)}")
+    within = result["ratio_median"] <= RATIO and result["extra_bytes"] <= MEMORY
+    print(f"asked for: at most {RATIO} × the time and {human_bytes(MEMORY)} on top: {'met' if within else 'NOT met'}")
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if not within or not all(same):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

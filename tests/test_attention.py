@@ -370,3 +370,25 @@ def test_nothing_is_printed_and_nothing_warned(capsys):
         warnings.simplefilter("error")
         regard.attention(X, X, X, mask=Causal(), weights=True)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("scale", [torch.tensor(0.5, requires_grad=True), "1", True])
+def test_a_scale_that_is_no_number_is_refused_with_the_way_to_learn_one(scale):
+    x = torch.zeros(2, 4)
+    with pytest.raises(regard.InputError, match=r"`scale` must be a number.*multiply it into q"):
+        regard.attention(x, x, x, scale=scale)
+
+
+def test_types_that_no_backend_computes_with_are_named():
+    narrow = torch.zeros(2, 16).to(torch.float8_e4m3fn)
+    with pytest.raises(regard.InputError, match=r"float16, bfloat16 or wider, got torch\.float8"):
+        regard.attention(narrow, narrow, narrow)
+    nested = torch.nested.nested_tensor([torch.zeros(2, 4), torch.zeros(3, 4)], layout=torch.jagged)
+    with pytest.raises(regard.InputError, match=r"must not be nested.*to_padded_tensor"):
+        regard.attention(nested, nested, nested)
+
+
+@pytest.mark.parametrize("size", [2.5, True, "3"])
+def test_a_window_counts_whole_keys(size):
+    with pytest.raises(regard.InputError, match="must be an integer"):
+        regard.masks.Window(size)

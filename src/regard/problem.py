@@ -100,6 +100,11 @@ class Problem:
         _check_shapes(q, k, v)
         _check_parts(score, normalizer)
         scale = score.default_scale(q.shape[-1]) if scale is None else scale
+        if isinstance(scale, bool) or not isinstance(scale, int | float):
+            raise InputError(
+                f"`scale` must be a number, got {type(scale).__name__}: to learn one, multiply it into q and pass "
+                "scale=1.0"
+            )
         if not math.isfinite(scale):
             raise InputError(f"`scale` must be a finite number, got {scale}")
         problem = cls(
@@ -130,6 +135,10 @@ def _check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise InputError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
+    if any(one.is_nested for one in (q, k, v)):
+        raise InputError("q, k and v must not be nested: pad them with .to_padded_tensor(0.0) and pass masks.Padding")
+    if q.is_floating_point() and q.element_size() < 2:
+        raise InputError(f"`q` must be float16, bfloat16 or wider, got {q.dtype}: convert it with q.to(torch.bfloat16)")
     if not q.is_floating_point():
         raise InputError(f"`q` must be of a floating-point type, got {q.dtype}: convert it with q.float()")
     if not q.dtype == k.dtype == v.dtype:

@@ -1,5 +1,8 @@
 """`regard look` on real models, and what it says of bad input: one sentence, exit code 2, no traceback."""
 
+import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -83,13 +86,49 @@ def test_a_page_of_512_tokens_is_below_two_megabytes(run, tmp_path: Path) -> Non
     assert 100_000 < out.stat().st_size < 2_000_000
 
 
-def test_the_step_by_step_command_shows_the_same_weight(run) -> None:
-    _, out, _ = run("look", SENTENCE, "--token", "it", "--layer", "2", "--head", "1")
-    code, steps, _ = run("steps", "--model", "minilm", "--layer", "2", "--head", "1", "--token", "it", SENTENCE)
-    assert code == 0
-    weight = next(line for line in out.splitlines() if "it → tired" in line).split("tired")[1].split()[0]
-    row = [line for line in steps.splitlines() if line.strip().startswith("tired") and weight in line]
-    assert row, (weight, steps)
+REPEATED = "it was cold and the dog barked because it was hungry"
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [(SENTENCE, ()), (SENTENCE, ("--token", "it", "--layer", "2", "--head", "1")), (REPEATED, ("--token", "10"))],
+)
+def test_the_printed_command_shows_the_same_weight(run, text: str, options: tuple[str, ...]) -> None:
+    _, out, _ = run("look", text, *options)
+    printed = out.partition("The same weight, step by step:")[2].replace("\\\n", " ")
+    regard_, *arguments = shlex.split(printed)
+    assert regard_ == "regard"
+    code, steps, err = run(*arguments)
+    assert code == 0, err
+    target, weight = re.search(r"① layer .*→ (\S+) +(0\.\d\d)", out).groups()
+    exact = re.findall(rf"^ *{target} +w\S+ = .* = (0\.\d+)", steps, re.MULTILINE)
+    assert weight in [f"{float(one):.2f}" for one in exact], (target, weight, steps)
+
+
+def test_the_heat_map_counts_as_the_option_token_does(run) -> None:
+    _, out, _ = run("look", REPEATED, "--token", "10")
+    assert "▶ 10 it" in out
+    assert "--token 10" in out
+
+
+def test_a_long_text_is_one_line_to_copy_and_control_characters_are_spelled(run) -> None:
+    text = "The animal crossed the very wide and busy street\tbecause it was \x1b[31mtired and hungry of waiting there"
+    _, out, _ = run("look", text, "--model", "minilm")
+    typed = (
+        r"$'The animal crossed the very wide and busy street\tbecause it was \x1b[31mtired and hungry of waiting there'"
+    )
+    assert typed in out.splitlines()[-1]
+    spoken = subprocess.run(["bash", "-c", f"printf %s {typed}"], capture_output=True, check=True, encoding="utf-8")
+    assert spoken.stdout == text
+
+
+def test_steps_reads_the_file_that_look_read(run, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(SENTENCE, encoding="utf-8")
+    _, out, _ = run("look", str(tmp_path / "text.txt"))
+    _, *arguments = shlex.split(out.partition("step by step:")[2].replace("\\\n", " "))
+    code, steps, err = run(*arguments)
+    assert code == 0, err
+    assert "animal" in steps
 
 
 @pytest.mark.parametrize(
@@ -103,6 +142,9 @@ def test_the_step_by_step_command_shows_the_same_weight(run) -> None:
         (["look", SENTENCE, "--out", "it.pdf"], "`--out` must end in .html"),
         (["look", SENTENCE, "--out", "no/such/folder/it.png"], "there is no folder no/such/folder"),
         (["look", SENTENCE, "--model", "./no-such-folder"], "is no folder"),
+        (["look", SENTENCE, "--model", ""], "`model` must be a name, a folder or an id"),
+        (["steps", SENTENCE, "--model", ""], "`model` must be a name, a folder or an id"),
+        (["look", SENTENCE, "--target", "le chat"], "minilm is none: leave `--target` out"),
         (["look", "word " * 600, "--model", "minilm"], "minilm reads at most 512"),
         (["steps", "--model", "minilm", "--layer", "9", "--head", "0", SENTENCE], "`layer` must be from 0 to 5"),
         (["steps", "--model", "minilm", "--layer", "0", "--head", "99", SENTENCE], "`head` must be from 0 to 11"),
@@ -167,3 +209,7 @@ def test_an_encoder_decoder_shows_its_cross_attention(run, tmp_path: Path) -> No
     assert code == 0, err
     assert "chat →" in out or "assis →" in out or "est →" in out or "le →" in out
     assert "cat" in out
+    assert "regard steps" not in out
+    code, _, err = run("look", "the cat sat", "--target", "", "--model", str(tmp_path))
+    assert code == 2
+    assert "give it a longer `--target`" in err

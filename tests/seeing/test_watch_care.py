@@ -128,14 +128,6 @@ def test_two_models_watched_at_once_are_seen_apart() -> None:
     assert [layer.name for layer in second.record] == ["0", "1"]
 
 
-def test_one_model_watched_twice_is_seen_twice() -> None:
-    model = encoder()
-    with torch.no_grad(), regard.watch(model) as first, regard.watch(model) as second:
-        model(torch.randn(2, 3, D))
-    assert len(first.record) == len(second.record) == 2
-    assert left_behind(model) == []
-
-
 def test_a_part_called_by_itself_is_seen_under_its_name() -> None:
     model = nn.Sequential(Attention(), Attention())
     with regard.watch(model) as seen:

@@ -145,3 +145,49 @@ def test_learned_queries_that_are_projected_are_attention(watched) -> None:
     model = Latents()
     x = torch.randn(B, N, D)
     assert watched(model, lambda: model(x)).layer(0).weights.shape == (B, 1, 3, N)
+
+
+class Two(Attention):
+    """The weights of two softmaxes, made one before they meet the values."""
+
+    def __init__(self, mix) -> None:
+        super().__init__()
+        self.mix, self.q2, self.k2 = mix, nn.Linear(D, D), nn.Linear(D, D)
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return (self.q(x) @ self.k(x).mT).softmax(-1), (self.q2(x) @ self.k2(x).mT).softmax(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mix(*self.parts(x)) @ self.v(x)
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda a, b: a - 0.9 * b,
+        lambda a, b: torch.sub(a, b, alpha=0.9),
+        lambda a, b: a + -0.9 * b,
+        lambda a, b: functional.dropout((a - 0.9 * b).to(torch.float32), 0.1),
+        lambda a, b: (lambda both: both[:, 0] - 0.9 * both[:, 1])(torch.stack([a, b], 1)),
+        lambda a, b: a.unflatten(0, (-1, 2))[:, 0].repeat(2, 1, 1) - 0.9 * b,
+        lambda a, b: torch.cat([one - 0.9 / N for one in a.unbind(0)], 0),
+        lambda a, b: a - 1 / N,
+    ],
+)
+def test_weights_below_0_are_refused_beside_attention_that_is_seen(mix) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Attention(), Two(mix))
+    with pytest.raises(ObservationError, match="Two of this Sequential"), regard.watch(model):
+        model(torch.randn(B, N, D))
+
+
+@pytest.mark.parametrize("mix", [lambda a, b: (a + b) / 2, lambda a, b: a * 0.25 + b * 0.75, lambda a, b: a + 1e-6])
+def test_a_mixture_of_weights_is_seen_as_it_is_used(watched, far, mix) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Attention(), Two(mix))
+    x = torch.randn(B, N, D)
+    seen = watched(model, lambda: model(x))
+    assert [layer.name for layer in seen.record] == ["0", "1"]
+    with torch.no_grad():
+        expected = mix(*model[1].parts(model[0](x)))[:, None]
+    assert far(seen.record.layers[1].weights, expected.numpy()) < 2e-6

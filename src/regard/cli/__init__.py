@@ -1,14 +1,21 @@
 """The command line: one file a command, all talk here, and nothing computed."""
 
+import io
 import sys
+from typing import NoReturn
 
 from regard.errors import MissingExtraError, RegardError
 
 __all__ = ["main"]
 
+_INTERRUPTED = 130
+
 
 def main() -> None:
     """Run `regard`; what goes wrong on purpose is one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows ASCII only shows ? and stops nothing
     try:
         try:
             from regard.cli.app import app
@@ -21,5 +28,13 @@ def main() -> None:
         print(f"regard: {problem}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("regard: interrupted; nothing was left half-written", file=sys.stderr)
-        sys.exit(130)
+        _interrupted()
+    except SystemExit as ended:
+        if ended.code == _INTERRUPTED:  # typer turns Ctrl-C into it and says nothing
+            _interrupted()
+        raise
+
+
+def _interrupted() -> NoReturn:
+    print("regard: interrupted; nothing was left half-written", file=sys.stderr)
+    sys.exit(_INTERRUPTED)

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from regard.cli.matrix_files import read_matrix, read_projections
+from regard.cli.texts import read_text
 from regard.errors import InputError
 from regard.observe.steps import Worked, work
 from regard.observe.token_row import token_row
@@ -23,7 +24,9 @@ LARGEST = 2048  # rows of `--x`: every pair of them is worked out
 
 
 def steps(
-    text: Annotated[str | None, typer.Argument(help="A text for a head of a real model.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="A text, a text file, or - for standard input, for a head of a real model.")
+    ] = None,
     *,
     x: Annotated[Path | None, typer.Option("--x", help="Your own X, a row a token: .json, .csv or .npy.")] = None,
     w: Annotated[
@@ -50,7 +53,7 @@ def steps(
             "`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`, `--head`"
         )
     if real:
-        page = _head(text, model or MODEL, (layer, head, token), lang)
+        page = _head(text, MODEL if model is None else model, (layer, head, token), lang)
     else:
         worked = _own(x, w, tokens) if own else example()
         row = 0 if token is None else token_row([Token(name) for name in worked.tokens], token).row
@@ -103,6 +106,7 @@ def _head(
     """A head of a real model at work on `text`: layer, head and token as asked for, or as regard chooses them."""
     if text is None or not text.strip():
         raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
+    text = read_text(text)
     from regard.seeing.steps import head_steps  # here, because seeing loads torch, which the example does without
 
     capture = import_module("regard.seeing.capture")

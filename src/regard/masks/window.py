@@ -35,6 +35,9 @@ class Window(Mask):
     def __init__(self, size: int | None = None, *, before: int | None = None, after: int | None = None) -> None:
         if (size is None) == (before is None and after is None):
             raise InputError("`Window` takes either a size or `before=` and `after=`, for example Window(512)")
+        for name, value in (("size", size), ("before", before), ("after", after)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise InputError(f"`{name}` counts keys and must be an integer, got {value!r}")
         if size is not None and size < 1:
             raise InputError(f"`size` counts the query itself and must be at least 1, got {size}")
         object.__setattr__(self, "before", size - 1 if size is not None else before or 0)

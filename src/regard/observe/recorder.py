@@ -35,6 +35,11 @@ class Recorder:
         self.calls = 0  # attention calls seen in all
 
     @property
+    def passes(self) -> int:
+        """How many forward passes there are so far."""
+        return len(self._forwards)
+
+    @property
     def module(self) -> nn.Module | None:
         """The innermost module that is running."""
         return self._stack[-1] if self._stack else None
@@ -44,11 +49,15 @@ class Recorder:
         """Whether another model is running."""
         return self._foreign > 0 and not self._stack
 
+    def owns(self, module: nn.Module) -> bool:
+        """Whether it is the model or a part of it."""
+        return id(module) in self._names
+
     def enter(self, module: nn.Module) -> None:
         """A module begins; the outermost one begins a pass."""
         if module is self._model:
             self._stack = []  # whatever a KeyboardInterrupt, which runs no hooks, has left there
-        if id(module) in self._names:
+        if self.owns(module):
             if not self._stack:
                 self._turns = {}
             self._stack.append(module)
@@ -57,9 +66,9 @@ class Recorder:
 
     def leave(self, module: nn.Module) -> None:
         """A module has ended, by returning or by raising."""
-        if id(module) not in self._names:
+        if not self.owns(module):
             self._foreign -= 0 if self._stack else 1
-        while self._stack and id(module) in self._names:
+        while self._stack and self.owns(module):
             if self._stack.pop() is module:
                 break
 

@@ -5,7 +5,6 @@ exact; it holds what answers questions about them: pooled heat maps, the stronge
 each row and what each key received.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -190,10 +189,6 @@ class Record:
         if not ranked:
             raise InputError(f"`heads` needs words of the text, got {' and '.join(map(repr, sorted(missing)))}")
         return sorted(ranked, key=lambda score: -score.weight)
-
-    def with_tokens(self, **streams: tuple[tuple[Token, ...], ...]) -> "Record":
-        """The same record with other tokens."""
-        return dataclasses.replace(self, tokens=streams)
 
 
 def _head(layer: Layer, head: int) -> int:

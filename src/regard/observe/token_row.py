@@ -38,11 +38,13 @@ def token_row(tokens: Sequence[Token], wanted: str | None, *, first: int = 0) ->
         row = known[-1] if known else len(tokens) - 1
         return TokenRow(row, tokens[row].text)
     index = find_word(words, wanted)
+    number = wanted.strip()
+    named = index is not None and words[index].text.casefold() == number.casefold()
+    if not named and number.isdecimal() and 0 <= int(number) - 1 - first < len(tokens):
+        row = int(number) - 1 - first
+        return TokenRow(row, tokens[row].text)
     if index is not None:
         return TokenRow(words[index].pieces[0], words[index].text, len(words[index].pieces))
-    if wanted.strip().isdecimal() and 0 <= int(wanted) - 1 - first < len(tokens):
-        row = int(wanted) - 1 - first
-        return TokenRow(row, tokens[row].text)
     some = " ".join(word.text for word in words[:NAMED]) + (" …" if len(words) > NAMED else "")
     raise InputError(
         f"`token` must be a word of the text ({some}) or a number from {first + 1} to {first + len(tokens)}, "

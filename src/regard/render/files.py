@@ -15,7 +15,14 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise InputError(f"`path` must be a file to write, got the folder {path}")
     if not path.parent.is_dir():
         raise InputError(f"`path` must lie in a folder that exists, got {path}: create {path.parent} first")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        _write(path, content)
+    except OSError as problem:
+        raise InputError(f"cannot write {path}: {problem.strerror or problem}") from problem
+
+
+def _write(path: Path, content: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

@@ -57,17 +57,17 @@ def draw_map(
 def _row_label(start: int, queries: Sequence[Token], *, marked: bool) -> str:
     from rich.cells import set_cell_size
 
-    number = str(start).rjust(len(str(len(queries))))
+    number = str(start + 1).rjust(len(str(len(queries))))
     return f"{'▶ ' if marked else '  '}{number} {set_cell_size(fit(queries[start].text, _LABEL), _LABEL)} "
 
 
 def _numbers(columns: int, size: int, cell: int, room: int) -> str:
-    """Numbers of the columns, as many as fit without touching."""
-    widest = len(str((columns - 1) * size)) + 1
+    """Numbers of the columns, counted from 1 as `--token` does, as many as fit without touching."""
+    widest = len(str((columns - 1) * size + 1)) + 1
     every = next((step for step in (1, 2, 5, 10, 20, 50) if step * cell >= widest), columns)
     line = ""
     for column in range(0, columns, every):
-        line = line.ljust(column * cell) + str(column * size)
+        line = line.ljust(column * cell) + str(column * size + 1)
     return line if len(line) <= room else line[:room].rsplit(" ", 1)[0]
 
 

@@ -30,7 +30,6 @@ class Picture:
 
     record: Record
     focus: Focus
-    command: str
     width: int
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
@@ -43,20 +42,14 @@ class Picture:
             _map(self.record, self.focus, width),
             _wrapped(describe(self.record, sequence=self.focus.sequence), width),
         ]
-        if self.command:
-            typed = [_wrapped(f"  {visible(line)}", width) for line in self.command.split("\n")]
-            parts.append([Text("The same weight, step by step:"), *(line for lines in typed for line in lines)])
         for number, lines in enumerate(parts):
             if number:
                 yield Text("")
             yield from lines
 
 
-def picture(record: Record, focus: Focus, *, command: str = "", width: int = 80) -> Picture:
-    """Draw a record for a terminal, at most `width` cells wide, readable without colour.
-
-    `command` is what a reader can type to see the same weight computed step by step, in lines where it is long.
-    """
+def picture(record: Record, focus: Focus, *, width: int = 80) -> Picture:
+    """Draw a record for a terminal, at most `width` cells wide, readable without colour."""
     try:
         import rich  # noqa: F401
     except ImportError as error:
@@ -64,7 +57,7 @@ def picture(record: Record, focus: Focus, *, command: str = "", width: int = 80)
     if width < _NARROWEST:
         raise InputError(f"`width` must be at least {_NARROWEST} cells, got {width}")
     check_focus(record, focus)
-    return Picture(record, focus, command, width)
+    return Picture(record, focus, width)
 
 
 def _words(record: Record, focus: Focus) -> tuple[tuple[Token, ...], tuple[Token, ...], bool]:
@@ -139,7 +132,7 @@ def _map(record: Record, focus: Focus, width: int) -> list["Text"]:
     title.append(f"{MARKS[0]} {head_name(look.layer, look.head)}", LOOK_STYLES[0])
     title.append(": rows look at columns, each cell is one weight" if seen.exact else f": {seen.caption}")
     rows = draw_map(seen, queries, focus.queries[focus.word].pieces, width=width, style=LOOK_STYLES[0].split()[-1])
-    named = _wrapped("  columns: " + " ".join(f"{i} {token.text}" for i, token in enumerate(keys)), width)
+    named = _wrapped("  columns: " + " ".join(f"{i} {token.text}" for i, token in enumerate(keys, start=1)), width)
     return [title, *rows, *(named if cross and seen.exact else [])]
 
 

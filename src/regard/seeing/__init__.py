@@ -3,6 +3,7 @@
 from regard.seeing.adapter import register_with_transformers
 from regard.seeing.look import Looked, look
 from regard.seeing.models import load_model
-from regard.seeing.watch import Sight, load, watch
+from regard.seeing.sight import Sight, load
+from regard.seeing.watch import watch
 
 __all__ = ["Looked", "Sight", "load", "load_model", "look", "register_with_transformers", "watch"]

@@ -12,7 +12,6 @@ from regard.observe.rows import Computed
 from regard.observe.site import Seen
 from regard.observe.steps import CapturedHead
 from regard.seeing.look import look, prepare
-from regard.seeing.models import load_model
 
 __all__ = ["capture_head", "choose"]
 
@@ -51,7 +50,7 @@ def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
         InputError: No such layer or head.
         ObservationError: The model computes its weights where q and k cannot be told.
     """
-    prepared = prepare(text, model=load_model(model))
+    prepared = prepare(text, model=model)
     catcher = _Catcher(prepared.loaded.model)
     with Interception(prepared.loaded.model, catcher, {}):
         prepared.run()

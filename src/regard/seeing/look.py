@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from regard.errors import InputError
+from regard.observe.content import is_word
 from regard.observe.focus import Focus, choose_focus
 from regard.observe.records import Record
 from regard.observe.site import Keep
@@ -81,8 +82,20 @@ def look(
     with watch(loaded.model, keep=keep, budget=budget) as seen:
         prepared.run()
     record = dataclasses.replace(seen.record, tokens=prepared.tokens, model=loaded.name)
-    focus = choose_focus(record, token=token, layer=layer, head=head)
+    try:
+        focus = choose_focus(record, token=token, layer=layer, head=head)
+    except InputError as problem:
+        if token is None and _is_wordless(prepared.tokens.get("target")):
+            raise InputError(
+                f"what {loaded.name} writes has no word to look from: give it a longer `--target`"
+            ) from problem
+        raise
     return Looked(record, focus, loaded.name, advice(loaded, text))
+
+
+def _is_wordless(target: tuple[tuple[Token, ...], ...] | None) -> bool:
+    """Whether there is a target, and no word in it."""
+    return target is not None and not any(is_word(token.text) and not token.special for token in target[0])
 
 
 def prepare(text: str, *, model: str | Loaded | None = None, target: str | None = None) -> Prepared:
@@ -91,7 +104,11 @@ def prepare(text: str, *, model: str | Loaded | None = None, target: str | None 
         raise InputError("the text is empty: write a sentence, or name a file that has one")
     if "\0" in text:
         raise InputError("the text holds a NUL byte, so it is no text: is it a binary file?")
-    loaded = model if isinstance(model, Loaded) else load_model(model) if model else model_for(text)
+    if isinstance(model, str) and not model.strip():
+        raise InputError(f"`model` must be a name, a folder or an id of the hub, got {model!r}: or leave it out")
+    loaded = model if isinstance(model, Loaded) else model_for(text) if model is None else load_model(model)
+    if target is not None and loaded.kind != "encoder-decoder":
+        raise InputError(f"`target` is for an encoder–decoder, and {loaded.name} is none: leave `--target` out")
     ids = _ids(loaded, text)
     if loaded.kind != "encoder-decoder":
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

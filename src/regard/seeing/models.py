@@ -1,5 +1,8 @@
 """A model and its tokenizer by name: one of the bundled ones, a folder, or an id of the Hugging Face hub."""
 
+import re
+import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,9 @@ from regard.seeing.tokens import unknown_share
 
 __all__ = ["load_model", "model_for", "positions"]
 
+# Parts that turn hidden states into answers, of which attention takes no notice; a base checkpoint lacks them.
+_HEADS = re.compile(r"lm_head|pooler|classifier|score|qa_outputs|final_logits_bias|^cls\.|embed_out|predictions")
+_PIECES = 2.5  # a word, at most, of a text that a vocabulary was made for
 _UNKNOWN = 0.1  # share of unknown pieces from which on a text is said to be beyond a model
 
 
@@ -29,17 +35,21 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
         return bundled.load(name, attn_implementation=attn_implementation or "sdpa")
     try:
         import transformers
+        from safetensors import SafetensorError
     except ImportError as missing:
-        raise MissingExtraError("transformers", "models") from missing
+        raise MissingExtraError(missing.name or "transformers", "models") from missing
+    if not name.strip():
+        raise InputError(f"`model` must not be empty: name one of {', '.join(BUNDLED)}, a folder or an id of the hub")
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise InputError(f"`model` {name!r} is no folder; bundled models: {', '.join(BUNDLED)}")
     where = str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
     with quiet(transformers.utils.logging):
         try:
             return _from_transformers(transformers, name, where, attn_implementation)
-        except (OSError, ValueError, KeyError, ImportError) as problem:
-            reason = " ".join(str(problem).split())[:300] or type(problem).__name__
-            raise InputError(f"cannot load the model {name!r}: {reason} (bundled: {', '.join(BUNDLED)})") from problem
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as problem:
+            reason = " ".join(str(problem).split()) or type(problem).__name__
+            reason = reason if len(reason) <= 300 else reason[:299] + "…"
+            raise InputError(f"cannot load the model {name!r}: {reason}") from problem
 
 
 def _from_transformers(transformers: Any, name: str, where: str, attn_implementation: str | None) -> Loaded:
@@ -55,15 +65,35 @@ def _from_transformers(transformers: Any, name: str, where: str, attn_implementa
         "encoder": transformers.AutoModel,
     }[kind]
     chosen = {"attn_implementation": attn_implementation} if attn_implementation else {}
-    model = reader.from_pretrained(where, use_safetensors=True, **safe, **chosen)
+    if not hasattr(config.get_text_config(), "vocab_size"):
+        raise InputError(f"the model {name!r} ({config.model_type}) reads no text: regard.watch sees it in Python")
+    model, found = reader.from_pretrained(where, use_safetensors=True, output_loading_info=True, **safe, **chosen)
+    _refuse_random_weights(name, found["missing_keys"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(where, **safe)
     return Loaded(name, model.eval(), tokenizer, kind)
 
 
+def _refuse_random_weights(name: str, missing: Iterable[str]) -> None:
+    """Weights that a checkpoint lacks are drawn at random, and what they attend to would be shown as the model's."""
+    lacking = sorted(one for one in missing if not _HEADS.search(one))
+    if lacking:
+        raise InputError(
+            f"the checkpoint of {name!r} lacks {len(lacking)} weights, {lacking[0]} first: what it attends to would be "
+            "random; load a whole checkpoint"
+        )
+
+
 def model_for(text: str) -> Loaded:
-    """Choose a bundled model for a text: `minilm` where it knows every piece of it, else `me5`."""
+    """Choose a bundled model for a text: `minilm` where it knows its pieces as words, else `me5`.
+
+    English vocabularies hold single letters of many scripts, so that to know every piece is not to read a text: its
+    letters must be Latin, and its words of few pieces.
+    """
     loaded = load_model("minilm")
-    return loaded if unknown_share(loaded.tokenizer, text) == 0 else load_model("me5")
+    latin = all(unicodedata.name(letter, "").startswith("LATIN") for letter in text if letter.isalpha())
+    pieces = len(loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    reads = latin and pieces <= _PIECES * len(text.split()) and unknown_share(loaded.tokenizer, text) == 0
+    return loaded if reads else load_model("me5")
 
 
 def advice(loaded: Loaded, text: str) -> str | None:

@@ -77,10 +77,11 @@ def unknown_share(tokenizer: Any, text: str) -> float:
 
 def _vocabulary(tokenizer: Any) -> _Vocabulary:
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    kind = type(getattr(backend, "model", None)).__name__
     spelling: Literal["byte-level", "wordpiece", "sentencepiece"] = "sentencepiece"
     if "ByteLevel" in str(getattr(backend, "decoder", "")) or hasattr(tokenizer, "byte_decoder"):
         spelling = "byte-level"
-    elif type(getattr(backend, "model", None)).__name__ == "WordPiece" or hasattr(tokenizer, "wordpiece_tokenizer"):
+    elif kind in ("WordPiece", "WordLevel") or hasattr(tokenizer, "wordpiece_tokenizer"):
         spelling = "wordpiece"
     # Byte-level vocabularies know every text; many name their end-of-text token as the unknown one all the same.
     unknown = None if spelling == "byte-level" else tokenizer.unk_token_id

@@ -48,13 +48,13 @@ def problem_of_sdpa(
         attend = attend[:, None] if attend is not None and attend.ndim == 3 else attend
     elif q.ndim == 2:
         q, k = q[None], k[None]
-    q = q.expand(*leading, *q.shape[-3:]).reshape(-1, *q.shape[-3:])
-    k = k.expand(*leading, *k.shape[-3:]).reshape(-1, *k.shape[-3:])
+    q = q.expand(*leading, *q.shape[-3:]).reshape(math.prod(leading), *q.shape[-3:])
+    k = k.expand(*leading, *k.shape[-3:]).reshape(math.prod(leading), *k.shape[-3:])
     if attend is not None:
         attend = attend.detach()
         attend = attend.reshape((1,) * max(0, 4 - attend.ndim) + tuple(attend.shape))
         if attend.ndim > 4:
-            attend = attend.expand(*leading, *attend.shape[-3:]).reshape(-1, *attend.shape[-3:])
+            attend = attend.expand(*leading, *attend.shape[-3:]).reshape(math.prod(leading), *attend.shape[-3:])
     mask, bias = _mask_and_bias(q, k, attend, is_causal)
     return Problem(q, k, k, scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale, mask=mask, bias=bias)
 

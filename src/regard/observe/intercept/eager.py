@@ -11,7 +11,7 @@ is multiplied with nothing. So none of them is taken for attention.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.observe.intercept.calls import refuse_transforms
-from regard.observe.intercept.layout import Layout, einsum_labels, permuted, product_layout, reshaped
+from regard.observe.intercept.layout import Layout, einsum_labels, permuted, product_layout, reshaped, summed
 from regard.observe.rows import HIDDEN, Given
 from regard.observe.site import Seen
 
@@ -40,13 +40,17 @@ _ELEMENTWISE = {
     *("min", "masked_scatter", "tril", "triu", "repeat", "normalize", "__setitem__", "pad", "as_strided", "roll"),
     *("__mul__", "__rmul__", "__truediv__", "__add__", "__radd__", "__sub__", "__rsub__", "__neg__", "index_fill"),
     *("__iadd__", "__imul__", "__isub__", "__itruediv__", "mul_", "div_", "add_", "sub_", "tanh_", "clamp_"),
-    *("masked_fill_", "clamp_min_", "tril_", "index_fill_", "copy_", "repeat_interleave"),
+    *("rsub", "masked_fill_", "clamp_min_", "tril_", "index_fill_", "copy_", "repeat_interleave"),
 }
 _REARRANGES = {"repeat", "pad", "as_strided", "roll", "repeat_interleave"}
 _DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "feature_dropout"}
 # What changes weights after the softmax: they are seen as they are used, so the changed tensor takes their place.
 _REWEIGHTS = {"masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where", "mul", "__mul__", "__rmul__", "mul_"}
 _REWEIGHTS |= {"div", "__truediv__", "div_", "__imul__", "__itruediv__"}
+# Of these the result may be negative, which no weights are.
+_MIXES = {"add", "__add__", "__radd__", "add_", "__iadd__", "sub", "subtract", "__sub__", "__rsub__", "rsub", "sub_"}
+_MIXES |= {"__isub__", "neg", "__neg__"}
+_PARTS = {"chunk", "split", "unbind", "tensor_split", "stack", "cat", "concat"}
 _SOFTMAXES = {"softmax", "special_softmax", "_safe_softmax"}
 
 
@@ -68,8 +72,9 @@ class _Weights:
     """
 
     source: Tensor | None
-    softmax: _Softmax
+    softmaxes: tuple[_Softmax, ...]  # of several, weights were added to or taken from one another
     layout: Layout | None  # of which "k" is the dimension that the softmax ran over
+    mixed: bool = False  # something was added or taken away
 
 
 class Eager:
@@ -90,6 +95,8 @@ class Eager:
         name = getattr(func, "__name__", "")
         if name == "__setitem__":
             result = args[0]
+        if name in _PARTS:
+            self._lose(args)
         if not isinstance(result, Tensor):
             return None
         if name in _PRODUCTS:
@@ -99,6 +106,11 @@ class Eager:
         elif name in _SHAPES or name in _DROPOUTS or name in _ELEMENTWISE:
             self._pass_on(func, args, kwargs, result)
         return None
+
+    def _lose(self, args: tuple[Any, ...]) -> None:
+        """Weights that are taken apart or put together are not followed further."""
+        for softmax in (one for x in _tensors(args) if x in self._weights for one in self._weights[x].softmaxes):
+            softmax.known = False
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Save weights that a dropout is about to overwrite."""
@@ -115,19 +127,21 @@ class Eager:
         scores = args[0] if args else kwargs.get("input")
         if not isinstance(scores, Tensor) or scores not in self._scores or result.ndim < 2:
             return
+        if not result.numel():
+            return  # no queries or no keys: nothing to see
         refuse_transforms(place)
         dim, layout = kwargs.get("dim", args[1] if len(args) > 1 else None), self._scores[scores]
         softmax = _Softmax(place, isinstance(dim, int) and layout is not None and layout[dim] in "qk")
         self._softmaxes.append(softmax)
         if not softmax.known or dim is None:
-            self._weights[result] = _Weights(None, softmax, None)
+            self._weights[result] = _Weights(None, (softmax,), None)
             return
         if layout[dim] == "q":
             layout = layout.translate(str.maketrans("qk", "kq"))
         # Where all is hidden the model spreads its weight evenly, or has NaN; nothing is seen there.
         blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
         source = result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
-        self._weights[result] = _Weights(source, softmax, layout)
+        self._weights[result] = _Weights(source, (softmax,), layout)
         self._keep_merge([scores], result)
 
     def _pass_on(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
@@ -153,14 +167,13 @@ class Eager:
         self, func: Callable[..., Any], given: Any, weights: _Weights, one: Tensor, result: Tensor
     ) -> None:
         name, (args, kwargs) = func.__name__, given
-        if name in _REWEIGHTS:
-            layout = weights.layout if result.shape == one.shape else None
-            self._weights[result] = _Weights(_still_blind(weights, layout, result), weights.softmax, layout)
+        if name in _REWEIGHTS or name in _MIXES:
+            self._weights[result] = self._reweighted(name, args, weights, one, result)
         elif result is one:
             return
         elif name in _DROPOUTS or name in _CASTS:
             kept = one.detach() if weights.source is None else weights.source
-            self._weights[result] = _Weights(kept, weights.softmax, weights.layout)
+            self._weights[result] = replace(weights, source=kept)
         elif name in _SHAPES:
             layout = weights.layout and self._moved(weights.layout, func, given, one, result)
             source = weights.source
@@ -168,7 +181,16 @@ class Eager:
                 with torch._C.DisableTorchFunction():
                     # A view may need the strides that `contiguous` gave to the tensor in use.
                     source = source.reshape(result.shape) if name == "view" else func(source, *args[1:], **kwargs)
-            self._weights[result] = _Weights(source, weights.softmax, layout)
+            self._weights[result] = replace(weights, source=source, layout=layout)
+
+    def _reweighted(self, name: str, args: tuple[Any, ...], weights: _Weights, one: Tensor, result: Tensor) -> _Weights:
+        """Weights after the softmax are seen as they are used; other weights may have a part in them."""
+        parts = [weights, *(found for x in _tensors(args) if (found := self._weights.get(x)) is not None)]
+        same = result.shape == one.shape and all(part.layout == weights.layout for part in parts)
+        layout = weights.layout if same else None
+        softmaxes = tuple(dict.fromkeys(softmax for part in parts for softmax in part.softmaxes))
+        mixed = name in _MIXES or any(part.mixed for part in parts)
+        return _Weights(_still_blind(weights, layout, result), softmaxes, layout, mixed)
 
     def _moved(
         self, layout: Layout, func: Callable[..., Any], given: Any, one: Tensor, result: Tensor
@@ -197,12 +219,14 @@ class Eager:
             return None
         for at, one in enumerate(operands):
             weights, other = self._weights.get(one), operands[1 - at]
-            if weights is None or weights.layout is None or weights.softmax.used:
+            if weights is None or weights.layout is None or all(softmax.used for softmax in weights.softmaxes):
                 continue
-            axis = _summed(weights.layout, at, other, labels)
+            axis = summed(weights.layout, at, other, labels)
             if axis is not None:
-                weights.softmax.used = True
-                return self._seen(weights, one, other, axis)
+                negative = weights.mixed and bool(((one if weights.source is None else weights.source) < 0).any())
+                for softmax in weights.softmaxes:
+                    softmax.used, softmax.known = softmax.used or not negative, not negative
+                return None if negative else self._seen(weights, one, other, axis)
         if not any(one in self._weights or self._is_learned(one) for one in operands):
             self._scores[result] = product_layout(result, labels)
             self._keep_merge(operands, result)
@@ -258,20 +282,6 @@ def _four(matrix: Tensor, merged: tuple[int, int] | None, *, shared_values: bool
     if shared_values:
         return matrix.reshape(matrix.shape[0], -1, *pairs)
     return matrix.reshape(-1, *matrix.shape[-3:])
-
-
-def _summed(layout: Layout, at: int, other: Tensor, labels: tuple[str, str, str] | None) -> int | None:
-    """The dimension of the values that the product sums together with the softmax's own; None if it does not."""
-    keys = layout.index("k")
-    if labels is not None:
-        label = labels[at][keys]
-        other_labels = labels[1 - at]
-        return other_labels.index(label) if label not in labels[2] and label in other_labels else None
-    if other.ndim < 2:
-        return None
-    if at == 0:
-        return other.ndim - 2 if keys == len(layout) - 1 else None
-    return other.ndim - 1 if keys == len(layout) - 2 else None
 
 
 def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "einsum_labels", "permuted", "product_layout", "reshaped"]
+__all__ = ["Layout", "einsum_labels", "permuted", "product_layout", "reshaped", "summed"]
 
 Layout = str
 
@@ -74,3 +74,17 @@ def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:
         other = "q" if layout[-1] == "k" else "k"
         return "b" * (after.ndim - 2) + other + layout[-1]
     return None
+
+
+def summed(layout: Layout, at: int, other: Tensor, labels: tuple[str, str, str] | None) -> int | None:
+    """The dimension of the values that the product sums together with the softmax's own; None if it does not."""
+    keys = layout.index("k")
+    if labels is not None:
+        label = labels[at][keys]
+        other_labels = labels[1 - at]
+        return other_labels.index(label) if label not in labels[2] and label in other_labels else None
+    if other.ndim < 2:
+        return None
+    if at == 0:
+        return other.ndim - 2 if keys == len(layout) - 1 else None
+    return other.ndim - 1 if keys == len(layout) - 2 else None

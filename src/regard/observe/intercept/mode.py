@@ -1,19 +1,17 @@
-"""The interception: a torch-function mode for calls, module hooks for names, and wrappers around fast paths."""
+"""The interception: a torch-function mode for calls, module hooks for names, and a way around fast paths."""
 
-import contextlib
-import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.modules import module as module_hooks
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from regard.observe.intercept.calls import read_sdpa, refuse_transforms
 from regard.observe.intercept.eager import Eager
+from regard.observe.intercept.fastpath import FastPathMode, has_fast_path, patch, unpatch
 from regard.observe.intercept.multihead import read_encoder_layer, read_functional, read_multihead
 from regard.observe.recorder import Recorder
 from regard.observe.site import Seen
@@ -32,7 +30,7 @@ _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_
 Reader = Callable[..., Seen]
 
 
-class Interception(TorchFunctionMode):
+class Interception(FastPathMode):
     """While entered, every attention call of the model is handed to the recorder, after it has returned.
 
     The call itself runs untouched, and whatever is computed from its inputs is computed beside it, without gradients
@@ -46,7 +44,6 @@ class Interception(TorchFunctionMode):
         self._eager = Eager([*model.parameters(), *model.buffers()])
         self._readers = dict(readers)
         self._hooks: list[Any] = []
-        self._wrapped: list[nn.Module] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -76,9 +73,12 @@ class Interception(TorchFunctionMode):
         return result
 
     def _see(self, read: Reader, *args: Any, **kwargs: Any) -> None:
-        """Read a call and hand it to the recorder."""
+        """Read a call and hand it to the recorder, unless there is nothing to attend from or to."""
         refuse_transforms(self._place)
-        self._recorder.see(read(*args, **kwargs))
+        seen = read(*args, **kwargs)
+        call = seen.call
+        if call.batch and call.heads and call.queries and call.keys:
+            self._recorder.see(seen)
 
     def _notice(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operator called by its name: PyTorch's kernel is read, any other with an attention's name remembered."""
@@ -98,7 +98,7 @@ class Interception(TorchFunctionMode):
         return self._eager.unread(rearranged=rearranged)
 
     def __enter__(self) -> Self:
-        """Put hooks and wrappers in place."""
+        """Put hooks in place and let fast paths run."""
         self._hooks = [
             # Global hooks: those on a module of its own would switch the encoder's fast path off.
             module_hooks.register_module_forward_pre_hook(lambda module, _: self._recorder.enter(module)),
@@ -106,9 +106,7 @@ class Interception(TorchFunctionMode):
                 lambda module, _, __: self._recorder.leave(module), always_call=True
             ),
         ]
-        for module in self._model.modules():
-            if _has_fast_path(module):
-                self._wrap(module)
+        patch()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -117,73 +115,39 @@ class Interception(TorchFunctionMode):
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
-        for module in self._wrapped:
-            vars(module).pop("forward", None)
-        self._hooks, self._wrapped = [], []
+        self._hooks = []
+        unpatch()
 
-    def _wrap(self, module: nn.Module) -> None:
-        """Let a module with a fast path run without the mode, and read what it attended to from its inputs."""
-        if "forward" in vars(module):
-            return  # someone else has replaced it (accelerate's hooks); the mode sees what that calls
-        original = module.forward
+    def calls_inside(self, module: nn.Module) -> bool:
+        """Whether a part of the model in this module computes something of its own, which only the mode sees."""
+        if isinstance(module, nn.MultiheadAttention) or has_fast_path(module):
+            return False
+        return any(map(self._recorder.owns, module.modules()))
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            seen_before = self._recorder.calls
-            with self._suspended():
-                result = original(*args, **kwargs)
-                if _in_backward():
-                    return result
-                with torch.no_grad():
-                    if isinstance(module, nn.MultiheadAttention):
-                        self._see(read_multihead, module, args, kwargs)
-                    elif isinstance(module, nn.TransformerEncoderLayer) and self._recorder.calls == seen_before:
-                        self._see_encoder_layer(module, args, kwargs)
-            return result
+    def before_module(self) -> int:
+        """How many calls were seen."""
+        return self._recorder.calls
 
-        forward.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-        module.forward = forward
-        self._wrapped.append(module)
+    def after_module(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], before: int) -> None:
+        """Read what a module with a fast path attended to from its inputs."""
+        if _in_backward():
+            return
+        with torch.no_grad():
+            if isinstance(module, nn.MultiheadAttention):
+                if not self._recorder.outside:
+                    self._see(read_multihead, module, args, kwargs)
+            elif isinstance(module, nn.TransformerEncoderLayer) and self._recorder.calls == before:
+                self._see_encoder_layer(module, args, kwargs)
 
     def _see_encoder_layer(self, layer: nn.TransformerEncoderLayer, args: Any, kwargs: Any) -> None:
         """The fast path calls no inner module, so the layer stands in for its own attention."""
+        if self._recorder.outside and not self._recorder.owns(layer.self_attn):
+            return
         self._recorder.enter(layer.self_attn)
         try:
             self._see(read_encoder_layer, layer, args, kwargs)
         finally:
             self._recorder.leave(layer.self_attn)
-
-    @contextlib.contextmanager
-    def _suspended(self) -> Iterator[None]:
-        """Take this mode, and no other, off the stack."""
-        above: list[TorchFunctionMode] = []
-        if self not in _get_current_function_mode_stack():
-            yield  # inside another module with a fast path: already suspended
-            return
-        while (mode := _pop_mode()) is not self:
-            above.append(mode)
-        for mode in reversed(above):
-            _push_mode(mode)
-        try:
-            yield
-        finally:
-            for _ in above:
-                _pop_mode()
-            _push_mode(self)
-            for mode in reversed(above):
-                _push_mode(mode)
-
-
-def _has_fast_path(module: nn.Module) -> bool:
-    """The three modules whose fast paths a mode would switch off, unless a subclass computes something of its own."""
-    if isinstance(module, nn.MultiheadAttention):
-        return type(module).forward is nn.MultiheadAttention.forward
-    if isinstance(module, nn.TransformerEncoderLayer):
-        own = type(module)
-        base = nn.TransformerEncoderLayer
-        return own.forward is base.forward and own._sa_block is base._sa_block
-    if isinstance(module, nn.TransformerEncoder):
-        return type(module).forward is nn.TransformerEncoder.forward and all(map(_has_fast_path, module.layers))
-    return False
 
 
 def _in_backward() -> bool:

@@ -1,0 +1,91 @@
+"""What cannot be watched, or was not seen, said with the way out."""
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from regard.errors import ObservationError
+from regard.observe.intercept import Interception
+
+__all__ = ["refuse_compiled", "refuse_gaps", "refusing_compiled_code", "why_nothing"]
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """A compiled module shows no calls."""
+    for name, module in model.named_modules():
+        compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        if compiled:
+            which = f"its module {name!r} is" if name else "it is"
+            raise ObservationError(
+                f"this model cannot be watched: {which} compiled, and compiled code shows no calls; watch the model as "
+                "it was before torch.compile (model._orig_mod), whose weights are the same"
+            )
+
+
+@contextlib.contextmanager
+def refusing_compiled_code() -> Iterator[None]:
+    """Compiled functions inside a model would be compiled anew together with the watching: refuse them by name."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is None or dynamo._stance.stance != "default":
+        yield  # no compiler around, or the caller has said what compiled code shall do
+        return
+    with torch.compiler.set_stance("fail_on_recompile"):
+        try:
+            yield
+        except RuntimeError as error:
+            if "'fail_on_recompile'" not in str(error):
+                raise
+            raise ObservationError(_COMPILED.format(_compiled_function(error))) from error
+
+
+_COMPILED = (
+    "this model cannot be watched as it is: inside it runs {}, and compiled code shows no calls; put "
+    '`with torch.compiler.set_stance("force_eager"):` around regard.watch, or load a transformers model that uses '
+    'flex_attention with attn_implementation="sdpa"'
+)
+
+
+def _compiled_function(error: BaseException) -> str:
+    """The innermost function outside PyTorch that called something compiled."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in one.filename]
+    return f"a compiled function, called at {frames[-1].filename}:{frames[-1].lineno}" if frames else "compiled code"
+
+
+def refuse_gaps(model: nn.Module, interception: Interception) -> None:
+    """What was noticed and could not be read: better no picture than one with layers missing."""
+    for kernel, place in interception.unread_kernels.items():
+        raise ObservationError(
+            f"{place} calls the kernel {kernel} directly, which tells no one its weights: let it call "
+            "F.scaled_dot_product_attention or regard.attention instead (a transformers model: load it with "
+            'attn_implementation="sdpa")'
+        )
+    for place in interception.unread(rearranged=True):
+        raise ObservationError(
+            f"{place} of this {type(model).__name__} rearranges its weights (in bands or blocks), subtracts or "
+            "splits them before they meet the values, so they cannot be shown as queries × keys: regard does not see this kind of attention"
+        )
+
+
+def why_nothing(model: nn.Module) -> str:
+    """Why no call was seen, as far as it can be told, and the way out."""
+    implementation = getattr(getattr(model, "config", None), "_attn_implementation", None) or ""
+    if "flash" in implementation or "flex" in implementation or "/" in implementation:
+        return (
+            f"no attention call was seen: this model runs {implementation!r}, which calls its kernel directly; load it "
+            'with attn_implementation="sdpa" (or "regard") to watch it'
+        )
+    if any(one.is_meta for one in model.parameters()):
+        return (
+            "no attention was seen: this model is on the meta device, which has shapes and no numbers; load its weights"
+        )
+    return (
+        f"no attention call of this {type(model).__name__} was seen inside the `with` block: call the model there; "
+        "if it was called, it computes attention where PyTorch shows no calls (flash-attn called directly, a function "
+        "under torch.compile, TorchScript, another thread, a kernel of its own): let it call "
+        "F.scaled_dot_product_attention or regard.attention instead"
+    )

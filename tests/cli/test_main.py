@@ -1,0 +1,111 @@
+"""What the command says when it cannot go on: one sentence, an exit code, and never a traceback."""
+
+import io
+import sys
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+
+from regard.cli import main
+from regard.cli.again import quote, steps_command
+from regard.cli.texts import read_text
+from regard.observe.focus import Focus, Look
+from regard.observe.tokens import Token, words_of
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["regard", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+def test_an_interrupt_is_one_sentence_and_exit_code_130(monkeypatch, capsys) -> None:
+    pytest.importorskip("transformers")
+
+    def interrupted(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("regard.seeing.look"), "look", interrupted)
+    assert ended(monkeypatch, "look", "The cat sat.") == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.strip() == "regard: interrupted; nothing was left half-written"
+
+
+def test_an_unknown_option_is_a_usage_error(monkeypatch, capsys) -> None:
+    assert ended(monkeypatch, "look", "The cat sat.", "--wrd", "it") == 2
+    assert "--wrd" in capsys.readouterr().err
+
+
+def test_an_ascii_terminal_gets_question_marks(monkeypatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert ended(monkeypatch, "steps") == 0
+    out.flush()
+    assert b"q?" in out.buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["x.html", "x.png", "x.atlas"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_model_runs(monkeypatch, capsys, name: str) -> None:
+    def run(*given: object, **named: object) -> None:
+        raise AssertionError("the model ran")
+
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(import_module("regard.seeing.look"), "look", run)
+    assert ended(monkeypatch, "look", "The cat sat.", "--out", f"/proc/{name}") == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"regard: cannot write /proc/{name}: ")
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_what_looks_like_a_file_that_is_not_there_is_said_to_be_the_text(capsys) -> None:
+    assert read_text("nonotes.txt") == "nonotes.txt"
+    assert "there is no file nonotes.txt" in capsys.readouterr().err
+    assert read_text("See nonotes.txt") == "See nonotes.txt"
+    assert read_text("It sat.") == "It sat."
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "quoted"),
+    [
+        ("cat", "cat"),
+        ("didn't cross", '"didn\'t cross"'),
+        ("猫追", '"猫追"'),
+        ("costs $5", "'costs $5'"),
+        ("a\tb's\\\x1b\n", r"$'a\tb\'s\\\x1b\n'"),
+        ("a\x85b\u202e", r"$'a\u0085b\u202e'"),
+        ("a\x1b\u200cb", "$'a\\x1b\u200cb'"),
+    ],
+)
+def test_a_word_is_quoted_for_a_shell(word: str, quoted: str) -> None:
+    assert quote(word) == quoted
+
+
+def command(text: str, word: int, tokens: tuple[Token, ...], streams: tuple[str, ...] = ("text",)) -> str:
+    words = words_of(tokens)
+    focus = Focus(words, words, word, (Look(2, 1, 0, 0.5),))
+    record = SimpleNamespace(tokens=dict.fromkeys(streams, (tokens,)))
+    return " ".join(steps_command(record, focus, "minilm", text))
+
+
+def test_the_command_names_the_word_or_where_that_is_not_one_token_its_number() -> None:
+    tokens = (
+        *(Token(text, word=i) for i, text in enumerate(["it", "saw", "It"])),
+        Token("un", word=3),
+        Token("do", word=3),
+    )
+    start = "regard steps --model minilm --layer 2 --head 1 --token"
+    assert command("it saw It undo", 1, tokens) == f'{start} saw "it saw It undo"'
+    assert command("it saw It undo", 2, tokens) == f'{start} 3 "it saw It undo"'
+    assert command("it saw It undo", 3, tokens) == f'{start} 4 "it saw It undo"'
+    assert command("-", 1, tokens) == f"{start} saw -"
+    assert command("-it saw", 1, tokens) == f'{start} saw -- "-it saw"'
+
+
+def test_no_command_where_steps_would_show_another_weight() -> None:
+    tokens = tuple(Token(text, word=i) for i, text in enumerate(["it", "saw", "it", "3"]))
+    assert command("it saw it 3", 2, tokens) == ""  # 3 is the word
+    assert command("it saw it 3", 1, tokens, ("source", "target")) == ""

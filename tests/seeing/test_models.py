@@ -1,0 +1,87 @@
+"""Models by name: a text chooses one that reads it, and a checkpoint that is not whole is refused in one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from regard.seeing import models
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
+bundled = pytest.importorskip("regard.seeing.bundled")
+
+SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    from tokenizers import Tokenizer, models
+
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES)).save_pretrained(tmp_path)
+    backend = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>").save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_whole_checkpoint_loads_in_eval_mode(checkpoint: Path) -> None:
+    loaded = regard.load_model(str(checkpoint))
+    assert loaded.kind == "decoder"
+    assert not loaded.model.training
+
+
+def test_missing_weights_are_refused(checkpoint: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(checkpoint / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if ".h.1." not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(regard.InputError, match=r"lacks \d+ weights"):
+        regard.load_model(str(checkpoint))
+
+
+def spoil_bytes(folder: Path) -> None:
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+
+
+def spoil_shapes(folder: Path) -> None:
+    config = (folder / "config.json").read_text().replace('"n_embd": 32', '"n_embd": 64')
+    (folder / "config.json").write_text(config)
+
+
+def only_pickle(folder: Path) -> None:
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize("spoil", [spoil_bytes, spoil_shapes, only_pickle])
+def test_a_broken_checkpoint_is_one_sentence(checkpoint: Path, spoil: Any) -> None:
+    spoil(checkpoint)
+    with pytest.raises(regard.InputError, match="cannot load the model"):
+        regard.load_model(str(checkpoint))
+
+
+def test_an_image_model_is_named_as_one(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    transformers.ViTModel(transformers.ViTConfig(**sizes, image_size=16, patch_size=8)).save_pretrained(tmp_path)
+    with pytest.raises(regard.InputError, match="reads no text"):
+        regard.load_model(str(tmp_path))
+
+
+@pytest.mark.models
+@pytest.mark.skipif(not all(map(bundled.is_installed, ("minilm", "me5"))), reason="minilm and me5 are not installed")
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("The animal didn't cross the street because it was too tired", "minilm"),
+        ("貓追老鼠，因為它餓了", "me5"),
+        ("Кошка не перешла улицу, потому что она устала", "me5"),
+        ("ねこはねずみをおいかけた", "me5"),
+        ("القط يطارد الفأر لأنه جائع", "me5"),
+    ],
+)
+def test_the_text_chooses_a_model_that_reads_it(text: str, name: str) -> None:
+    assert models.model_for(text).name == name
