@@ -67,8 +67,8 @@ def refuse_gaps(model: nn.Module, interception: Interception) -> None:
     for place in interception.unread(rearranged=True):
         raise ObservationError(
             f"{place} of this {type(model).__name__} rearranges its weights (in bands or blocks), subtracts or "
-            "splits them before they meet the values, so they cannot be shown as queries × keys: regard does not see this kind "
-            "of attention"
+            "splits them before they meet the values, so they cannot be shown as queries × keys: regard does not "
+            "see this kind of attention"
         )
 
 
