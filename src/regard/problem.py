@@ -1,7 +1,7 @@
 """One call of attention as data: checked once, at the door, so that backends need not check again."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -119,8 +119,7 @@ class Problem:
             budget=budget,
             outer=tuple(q.shape[:-2]),
         )
-        object.__setattr__(problem, "mask", _bind(mask, problem))
-        object.__setattr__(problem, "bias", _check_bias(bias, problem))
+        problem = replace(problem, mask=_bind(mask, problem), bias=_check_bias(bias, problem))
         _check_sink(normalizer, problem)
         if weights and problem.weights_bytes > budget:
             raise InputError(

@@ -133,17 +133,26 @@ def test_a_prepared_four_dimensional_mask_is_taken() -> None:
     torch.testing.assert_close(*outputs, atol=1e-5, rtol=1e-5)
 
 
-def test_a_plain_causal_model_needs_no_mask_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a mask was evaluated pair by pair")
+def largest_tile(monkeypatch: pytest.MonkeyPatch, inputs: dict[str, torch.Tensor]) -> int:
+    """Pairs in the largest piece of a mask that a run evaluates pair by pair."""
+    evaluated, tile = [0], regard.masks.BoundMask.tile
 
-    monkeypatch.setattr(regard.masks.BoundMask, "tile", refuse)
-    model = build("LlamaForCausalLM", lambda: transformers.LlamaConfig(**GROUPED), "regard")
-    monkeypatch.setattr(
-        "regard.problem._bind", lambda mask, problem: mask if isinstance(mask, regard.masks.BoundMask) else None
-    )
+    def spy(mask: Any, rows: slice, columns: slice, **asked: Any) -> torch.Tensor:
+        evaluated.append((rows.stop - rows.start) * (columns.stop - columns.start))
+        return tile(mask, rows, columns, **asked)
+
+    monkeypatch.setattr(regard.masks.BoundMask, "tile", spy)
     with torch.no_grad():
-        model(input_ids=IDS)
+        build("LlamaForCausalLM", lambda: transformers.LlamaConfig(**GROUPED), "regard")(**inputs)
+    return max(evaluated)
+
+
+def test_a_plain_causal_model_needs_no_mask_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert largest_tile(monkeypatch, text()) <= 1  # the door looks at one pair
+
+
+def test_a_padded_batch_does_need_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert largest_tile(monkeypatch, text(RIGHT)) == 12 * 12
 
 
 def test_sliding_windows_are_recognized_as_windows() -> None:
