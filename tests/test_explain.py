@@ -15,36 +15,43 @@ X = torch.zeros(2, 4, 256, 64)
 
 def test_explain_of_a_plain_call():
     assert str(regard.explain(X, X, X)) == (
-        "sdpa runs it\n0.134 GFLOP useful, 0 B besides the output, 100% of the blocks of 128 × 128 hold a visible pair"
+        "sdpa runs it\nblockwise could, with about 1.8 × the work\nreference could, with about 6.0 × the work\n"
+        "0.134 GFLOP useful, 0 B besides the output, 100% of the blocks of 128 × 128 hold a visible pair"
     )
 
 
 def test_explain_of_a_causal_call_counts_three_blocks_of_four():
-    assert str(regard.explain(X, X, X, mask=masks.Causal())) == (
+    assert str(regard.explain(X, X, X, mask=masks.Causal(), backend="sdpa")) == (
         "sdpa runs it\n0.101 GFLOP useful, 0 B besides the output, 75% of the blocks of 128 × 128 hold a visible pair"
     )
 
 
 def test_explain_counts_the_mask_that_the_kernel_needs_as_a_tensor():
-    assert str(regard.explain(X, X, X, mask=masks.Window(8))) == (
+    assert str(regard.explain(X, X, X, mask=masks.Window(8), backend="sdpa")) == (
         "sdpa runs it\n"
         "0.101 GFLOP useful, 64.0 KiB besides the output, 75% of the blocks of 128 × 128 hold a visible pair"
     )
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("asked", "reason", "times"),
     [
-        ({"score": scores.ScaledDot(softcap=30.0)}, "it has no softcap"),
-        ({"return_lse": True}, "it does not return the log-sum-exp"),
-        ({"weights": True}, "fused kernels do not return weights"),
-        ({"normalizer": Softmax(torch.zeros(4))}, "it has no sink logit"),
+        ({"score": scores.ScaledDot(softcap=30.0)}, "it has no softcap", 2.0),
+        ({"return_lse": True}, "it does not return the log-sum-exp", 3.3),
+        ({"normalizer": Softmax(torch.zeros(4))}, "it has no sink logit", 3.3),
     ],
 )
-def test_explain_says_why_the_fast_one_refused(asked, reason):
+def test_explain_says_why_the_fast_one_refused(asked, reason, times):
     assert str(regard.explain(X, X, X, **asked)) == (
-        f"reference runs it\nsdpa refused: {reason}\n"
-        "0.134 GFLOP useful, 2.0 MiB besides the output, 100% of the blocks of 128 × 128 hold a visible pair"
+        f"blockwise runs it\nsdpa refused: {reason}\nreference could, with about {times} × the work\n"
+        "0.134 GFLOP useful, 14.5 MiB besides the output, 100% of the blocks of 128 × 128 hold a visible pair"
+    )
+
+
+def test_explain_of_weights_names_all_who_cannot_give_them():
+    assert str(regard.explain(X, X, X, weights=True)) == (
+        "reference runs it\nsdpa refused: fused kernels do not return weights\nblockwise refused: it never holds all "
+        "weights\n0.134 GFLOP useful, 2.0 MiB besides the output, 100% of the blocks of 128 × 128 hold a visible pair"
     )
 
 
@@ -64,14 +71,20 @@ LONG = torch.zeros(1, 8, 100_000, 64, device="meta")
 
 
 def test_nothing_quadratic_runs_silently():
-    with pytest.raises(InputError) as refused:
-        regard.attention(LONG, LONG, LONG, mask=masks.Window(512))
-    assert str(refused.value) == (
-        "no backend can run this call (sdpa: the mask or bias would be a tensor of 9.3 GiB, more than the budget of "
-        "2.0 GiB; reference: it holds all weights, 298.0 GiB of them, more than the budget of 2.0 GiB): raise "
-        "`budget=` (bytes) or shorten it"
-    )
-    assert str(regard.explain(LONG, LONG, LONG, mask=masks.Window(512))).startswith("no backend can run it\n")
+    for backend, words in (
+        ("sdpa", "the mask or bias would be a tensor of 9.3 GiB, more than the budget of 2.0 GiB"),
+        ("reference", "it holds all weights, 298.0 GiB of them, more than the budget of 2.0 GiB"),
+    ):
+        with pytest.raises(InputError, match=f"the backend '{backend}' cannot run this call: {words}"):
+            regard.attention(LONG, LONG, LONG, mask=masks.Window(512), backend=backend)
+    with pytest.raises(InputError, match=r"`weights=True` needs 298\.0 GiB"):
+        regard.attention(LONG, LONG, LONG, weights=True)
+
+
+def test_a_long_window_is_left_to_the_blocks():
+    lines = str(regard.explain(LONG, LONG, LONG, mask=masks.Window(512))).splitlines()
+    assert lines[0] == "blockwise runs it"
+    assert lines[-1].endswith("0.64% of the blocks of 128 × 128 hold a visible pair")
 
 
 def test_what_is_linear_in_memory_runs_at_that_length():
@@ -81,14 +94,15 @@ def test_what_is_linear_in_memory_runs_at_that_length():
 
 def test_the_budget_decides():
     mask = masks.Window(4)
-    assert backends.choose(Problem.of(X, X, X, mask=mask, budget=2**16)).name == "sdpa"
+    assert backends.choose(Problem.of(X, X, X, mask=mask, budget=2**16), "sdpa").name == "sdpa"
     with pytest.raises(InputError, match=r"a tensor of 64\.0 KiB, more than the budget of 64\.0 KiB"):
-        backends.choose(Problem.of(X, X, X, mask=mask, budget=2**16 - 1))
+        backends.choose(Problem.of(X, X, X, mask=mask, budget=2**16 - 1), "sdpa")
 
 
 @pytest.mark.parametrize("call", [regard.attention, regard.explain])
 def test_an_unknown_backend_is_answered_with_those_there_are(call):
-    with pytest.raises(InputError, match="`backend` must be \"auto\" or one of sdpa, reference, got 'flash'"):
+    words = "`backend` must be \"auto\" or one of sdpa, blockwise, reference, got 'flash'"
+    with pytest.raises(InputError, match=words):
         call(X, X, X, backend="flash")
 
 

@@ -1,6 +1,6 @@
 """Attention for PyTorch that people can build with, trust and see."""
 
-from regard import masks, normalizers, scores
+from regard import masks, normalizers, positions, scores
 from regard.errors import AtlasError, InputError, MissingExtraError, ObservationError, RegardError
 from regard.functional import attention, explain
 from regard.observe.records import Layer, Record
@@ -23,6 +23,7 @@ __all__ = [
     "look",
     "masks",
     "normalizers",
+    "positions",
     "register_with_transformers",
     "scores",
     "watch",

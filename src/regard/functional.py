@@ -10,7 +10,8 @@ from torch import Tensor
 from regard import backends
 from regard.backends import Explanation
 from regard.masks import BoundMask, Mask
-from regard.normalizers import Softmax
+from regard.normalizers import Normalizer
+from regard.positions import Bias, Rotary
 from regard.problem import DENSE_BUDGET, Problem
 from regard.scores import Score
 
@@ -25,9 +26,13 @@ def attention(
     *,
     score: Score | None = ...,
     mask: Mask | BoundMask | Tensor | None = ...,
-    bias: Tensor | None = ...,
+    bias: Bias | Tensor | None = ...,
+    rotary: Rotary | None = ...,
     scale: float | None = ...,
-    normalizer: Softmax | None = ...,
+    normalizer: Normalizer | None = ...,
+    factor: Bias | None = ...,
+    dropout: float = ...,
+    generator: torch.Generator | None = ...,
     weights: Literal[False] = ...,
     return_lse: Literal[False] = ...,
     backend: str = ...,
@@ -43,9 +48,13 @@ def attention(
     *,
     score: Score | None = ...,
     mask: Mask | BoundMask | Tensor | None = ...,
-    bias: Tensor | None = ...,
+    bias: Bias | Tensor | None = ...,
+    rotary: Rotary | None = ...,
     scale: float | None = ...,
-    normalizer: Softmax | None = ...,
+    normalizer: Normalizer | None = ...,
+    factor: Bias | None = ...,
+    dropout: float = ...,
+    generator: torch.Generator | None = ...,
     weights: bool = ...,
     return_lse: bool = ...,
     backend: str = ...,
@@ -60,9 +69,13 @@ def attention(
     *,
     score: Score | None = None,
     mask: Mask | BoundMask | Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    rotary: Rotary | None = None,
     scale: float | None = None,
-    normalizer: Softmax | None = None,
+    normalizer: Normalizer | None = None,
+    factor: Bias | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
     weights: bool = False,
     return_lse: bool = False,
     backend: str = "auto",
@@ -70,7 +83,7 @@ def attention(
 ) -> Tensor | tuple[Tensor, ...]:
     """Let every query look at the keys and return the weighted sum of their values.
 
-    weights = softmax(cap(scale · score(q, k)) + bias where mask); output = weights · v   (Vaswani et al. 2017)
+    weights = factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v
 
     Args:
         q: Queries (n, d), (batch, n, d) or (batch, heads, n, d). They are the last positions of the keys.
@@ -79,9 +92,15 @@ def attention(
         score: How a query and a key fit; scores.ScaledDot() by default.
         mask: A mask of regard.masks (bound to its place or not) or a boolean tensor (queries, keys) or (batch, heads,
             queries, keys), True = may see. A query that sees nothing gets output 0, weights 0 and finite gradients.
-        bias: What is added to the scores, after scale and softcap; broadcasts like the boolean tensor.
+        bias: What is added to the scores, after scale and softcap: a bias of regard.positions (ALiBi, T5), or a tensor
+            that broadcasts like the boolean one. Tensors in it get gradients.
+        rotary: A rotary embedding of regard.positions, applied to q and k at their positions.
         scale: The factor on the scores; 1/√d by default. It always wins over the score's own.
-        normalizer: How scores become weights; normalizers.Softmax() by default.
+        normalizer: What makes weights of scores; normalizers.Softmax() by default.
+        factor: What the weights are multiplied by after normalizing, by the formulas of a bias (positions.Gaussian).
+        dropout: The probability with which a weight is dropped; the others are divided by 1 − dropout. Weights that
+            are returned are those before dropout.
+        generator: Where the seed of the dropout is drawn from; PyTorch's own generator by default.
         weights: Return the weights too (..., heads, queries, keys), if they fit into the budget.
         return_lse: Return the log-sum-exp of each row too (..., heads, queries), float32 at least.
         backend: "auto", or the name of one (see regard.explain and `regard doctor`).
@@ -108,8 +127,12 @@ def attention(
         "score": score,
         "mask": mask,
         "bias": bias,
+        "rotary": rotary,
         "scale": scale,
         "normalizer": normalizer,
+        "factor": factor,
+        "dropout": dropout,
+        "generator": generator,
         "weights": weights,
         "return_lse": return_lse,
         "budget": budget,
@@ -133,9 +156,13 @@ def explain(
     backend: str = "auto",
     score: Score | None = None,
     mask: Mask | BoundMask | Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    rotary: Rotary | None = None,
     scale: float | None = None,
-    normalizer: Softmax | None = None,
+    normalizer: Normalizer | None = None,
+    factor: Bias | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
     weights: bool = False,
     return_lse: bool = False,
     budget: int = DENSE_BUDGET,
@@ -147,6 +174,7 @@ def explain(
     >>> print(explain(x, x, x, weights=True))
     reference runs it
     sdpa refused: fused kernels do not return weights
+    blockwise refused: it never holds all weights
     0.0168 GFLOP useful, 256.0 KiB besides the output, 100% of the blocks of 128 × 128 hold a visible pair
     """
     problem = Problem.of(
@@ -156,8 +184,12 @@ def explain(
         score=score,
         mask=mask,
         bias=bias,
+        rotary=rotary,
         scale=scale,
         normalizer=normalizer,
+        factor=factor,
+        dropout=dropout,
+        generator=generator,
         weights=weights,
         return_lse=return_lse,
         budget=budget,

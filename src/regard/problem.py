@@ -4,13 +4,16 @@ import math
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 
+from regard.dropout import Dropout
 from regard.errors import InputError
+from regard.frozen import tensors
 from regard.masks import BoundMask, Dense, Mask
-from regard.normalizers import Softmax
+from regard.normalizers import Normalizer, Softmax
+from regard.positions import Bias, DenseBias, Rotary
 from regard.scores import ScaledDot, Score
 from regard.shapes import four_dimensional, human_bytes
 
@@ -22,19 +25,21 @@ DENSE_BUDGET = 2 * 2**30
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """weights = softmax(cap(scale · score(q, k)) + bias where mask); output = weights · v.
+    """weights = factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v.
 
     All tensors have four dimensions; `outer` is the shape that the caller's leading dimensions had.
     """
 
     q: Float[Tensor, "batch heads queries dim"]
-    k: Float[Tensor, "batch kv_heads keys dim"]
+    k: Float[Tensor, "batch kv_heads keys key_dim"]
     v: Float[Tensor, "batch kv_heads keys value_dim"]
     scale: float
     score: Score = field(default_factory=ScaledDot)
     mask: BoundMask | None = None
-    bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None
-    normalizer: Softmax = field(default_factory=Softmax)
+    bias: Bias | None = None
+    normalizer: Normalizer = field(default_factory=Softmax)
+    factor: Bias | None = None
+    dropout: Dropout | None = None
     wants_weights: bool = False
     wants_lse: bool = False
     budget: int = DENSE_BUDGET
@@ -66,6 +71,16 @@ class Problem:
         return self.k.shape[2]
 
     @property
+    def query_start(self) -> int:
+        """Position of the first query; keys start at position 0."""
+        return self.mask.query_start if self.mask else self.keys - self.queries
+
+    @property
+    def sink(self) -> Float[Tensor, " heads"] | None:
+        """The sink logits of a softmax, if it has them."""
+        return self.normalizer.sink if isinstance(self.normalizer, Softmax) else None
+
+    @property
     def weights_bytes(self) -> int:
         """Bytes of one tensor of all weights."""
         return self.batch * self.heads * self.queries * self.keys * max(4, self.q.element_size())
@@ -73,6 +88,35 @@ class Problem:
     def visible(self) -> Bool[Tensor, "#batch #heads queries keys"] | None:
         """The mask as a boolean tensor, or None where all is seen."""
         return self.mask.dense(self.batch, self.heads, self.q.device) if self.mask else None
+
+    def i(self, rows: slice | None = None) -> Int[Tensor, " rows"]:
+        """Positions of some queries, or of all."""
+        rows = rows or slice(0, self.queries)
+        return torch.arange(rows.start, rows.stop, device=self.q.device) + self.query_start
+
+    def j(self, columns: slice | None = None) -> Int[Tensor, " columns"]:
+        """Positions of some keys, or of all."""
+        columns = columns or slice(0, self.keys)
+        return torch.arange(columns.start, columns.stop, device=self.q.device)
+
+    def bias_tile(
+        self,
+        batch: slice | None = None,
+        heads: slice | None = None,
+        rows: slice | None = None,
+        columns: slice | None = None,
+    ) -> Float[Tensor, "#batch #heads rows columns"] | None:
+        """The bias of some pairs (indices), or of all; None where there is none."""
+        if self.bias is None:
+            return None
+        return self.bias.tile(
+            batch or slice(0, self.batch), heads or slice(0, self.heads), self.i(rows), self.j(columns)
+        )
+
+    def prepared(self) -> "Problem":
+        """The same problem with a score of which all is done that is the same in all tiles."""
+        q, k, score = self.score.prepare(self.q, self.k, self.query_start)
+        return replace(self, q=q, k=k, score=score)
 
     def restore(self, rows: Tensor) -> Tensor:
         """Give (batch, heads, ...) the leading dimensions that the caller's q had."""
@@ -87,9 +131,13 @@ class Problem:
         *,
         score: Score | None = None,
         mask: Mask | BoundMask | Tensor | None = None,
-        bias: Tensor | None = None,
+        bias: Bias | Tensor | None = None,
+        rotary: Rotary | None = None,
         scale: float | None = None,
-        normalizer: Softmax | None = None,
+        normalizer: Normalizer | None = None,
+        factor: Bias | None = None,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
         weights: bool = False,
         return_lse: bool = False,
         budget: int = DENSE_BUDGET,
@@ -98,35 +146,32 @@ class Problem:
         score, normalizer = score or ScaledDot(), normalizer or Softmax()
         _check_kinds(q, k, v)
         _check_shapes(q, k, v)
-        _check_parts(score, normalizer)
-        scale = score.default_scale(q.shape[-1]) if scale is None else scale
-        if isinstance(scale, bool) or not isinstance(scale, int | float):
-            raise InputError(
-                f"`scale` must be a number, got {type(scale).__name__}: to learn one, multiply it into q and pass "
-                "scale=1.0"
-            )
-        if not math.isfinite(scale):
-            raise InputError(f"`scale` must be a finite number, got {scale}")
+        _check_parts(score, normalizer, rotary)
         problem = cls(
             q=four_dimensional("q", q),
             k=four_dimensional("k", k),
             v=four_dimensional("v", v),
-            scale=float(scale),
+            scale=_check_scale(score.default_scale(q.shape[-1]) if scale is None else scale),
             score=score,
             normalizer=normalizer,
+            dropout=Dropout.of(dropout, generator, q.device),
             wants_weights=weights,
             wants_lse=return_lse,
             budget=budget,
             outer=tuple(q.shape[:-2]),
         )
-        problem = replace(problem, mask=_bind(mask, problem), bias=_check_bias(bias, problem))
-        _check_sink(normalizer, problem)
-        if weights and problem.weights_bytes > budget:
-            raise InputError(
-                f"`weights=True` needs {human_bytes(problem.weights_bytes)} for {problem.batch} × {problem.heads} × "
-                f"{problem.queries} × {problem.keys} weights, more than the budget of {human_bytes(budget)}: raise "
-                "`budget=` (bytes), pass fewer queries, or use regard.watch, which keeps summaries instead"
-            )
+        score.check(problem.q, problem.k, problem.v)
+        normalizer.check(problem.heads, q.device)
+        problem = replace(problem, normalizer=normalizer.resolve(problem.keys), mask=_bind(mask, problem))
+        problem = replace(
+            problem, bias=_check_bias("bias", bias, problem), factor=_check_bias("factor", factor, problem)
+        )
+        if rotary is not None:
+            rotary.check(q.shape[-1])
+            rotary = rotary.resolve(problem.queries, problem.keys, problem.query_start)
+            i, j = problem.i(), problem.j()
+            problem = replace(problem, q=rotary.rotate(problem.q, i), k=rotary.rotate(problem.k, j))
+        _check_wishes(problem)
         return problem
 
 
@@ -156,8 +201,6 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise InputError(f"`{name}` must not be empty, got {shapes}: attention over nothing has no value")
     if not q.ndim == k.ndim == v.ndim:
         raise InputError(f"q, k and v must have equally many dimensions, got {shapes}: add some with x[None]")
-    if k.shape[-1] != q.shape[-1]:
-        raise InputError(f"`k` must have the width of `q` ({q.shape[-1]}), got {k.shape[-1]} in {shapes}")
     if v.shape[-2] != k.shape[-2]:
         raise InputError(f"`v` must have a value for each of {k.shape[-2]} keys, got {v.shape[-2]} in {shapes}")
     batch = slice(0, -3) if q.ndim >= 4 else slice(0, -2)
@@ -173,11 +216,34 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
-def _check_parts(score: Score, normalizer: Softmax) -> None:
-    if isinstance(score, type) or not isinstance(score, Score):
+def _check_parts(score: Score, normalizer: Normalizer, rotary: Rotary | None) -> None:
+    if not isinstance(score, Score):
         raise InputError(f"`score` must be a score of regard.scores, such as scores.ScaledDot(), got {score!r}")
-    if not isinstance(normalizer, Softmax):
+    if not isinstance(normalizer, Normalizer):
         raise InputError(f"`normalizer` must be one of regard.normalizers, such as Softmax(), got {normalizer!r}")
+    if rotary is not None and not isinstance(rotary, Rotary):
+        raise InputError(f"`rotary` must be a rotary embedding of regard.positions, such as RoPE(64), got {rotary!r}")
+
+
+def _check_scale(scale: float) -> float:
+    if isinstance(scale, bool) or not isinstance(scale, int | float):
+        raise InputError(
+            f"`scale` must be a number, got {type(scale).__name__}: to learn one, multiply it into q and pass scale=1.0"
+        )
+    if not math.isfinite(scale):
+        raise InputError(f"`scale` must be a finite number, got {scale}")
+    return float(scale)
+
+
+def _check_wishes(problem: Problem) -> None:
+    if problem.wants_weights and problem.weights_bytes > problem.budget:
+        raise InputError(
+            f"`weights=True` needs {human_bytes(problem.weights_bytes)} for {problem.batch} × {problem.heads} × "
+            f"{problem.queries} × {problem.keys} weights, more than the budget of {human_bytes(problem.budget)}: raise "
+            "`budget=` (bytes), pass fewer queries, or use regard.watch, which keeps summaries instead"
+        )
+    if problem.wants_lse and not isinstance(problem.normalizer, Softmax):
+        raise InputError(f"`return_lse=True` needs a softmax: {type(problem.normalizer).__name__} has no log-sum-exp")
 
 
 def _bind(mask: Mask | BoundMask | Tensor | None, problem: Problem) -> BoundMask | None:
@@ -219,33 +285,31 @@ def _probe(bound: BoundMask, device: torch.device) -> None:
         raise InputError(f"`mask` must give booleans, got {pair.dtype}")
 
 
-def _check_bias(bias: Tensor | None, problem: Problem) -> Tensor | None:
+def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias | None:
     if bias is None:
         return None
-    if not isinstance(bias, Tensor):
-        raise InputError(f"`bias` must be a tensor, got {type(bias).__name__}")
-    if not bias.is_floating_point():
+    if isinstance(bias, Tensor):
+        whole = DenseBias(bias)
+        if name == "bias" and _looks_like_a_mask(bias):
+            raise InputError(
+                "`bias` holds only zeros and ones and is added to the scores, which hides nothing: pass "
+                "mask=masks.from_zeros_and_ones(...) to hide, or bias.requires_grad_() if it is a bias to be learned"
+            )
+        bias = whole if bias.dtype == problem.q.dtype else DenseBias(bias.to(problem.q.dtype))
+    if isinstance(bias, type) or not isinstance(bias, Bias):
         raise InputError(
-            f"`bias` is added to the scores and must be of a floating-point type, got {bias.dtype}: a boolean tensor "
-            "is `mask=`, zeros and ones become one with masks.from_zeros_and_ones"
+            f"`{name}` must be a tensor or a bias of regard.positions, such as ALiBi(heads=8), got {bias!r}"
         )
-    if bias.ndim > 4 or bias.ndim == 3:
+    bias = bias.resolve(problem.queries, problem.keys, problem.query_start)
+    if any(size not in (1, want) for size, want in zip(bias.leading, (problem.batch, problem.heads), strict=True)):
         raise InputError(
-            "`bias` must be (queries, keys) or (batch, heads, queries, keys), any of them 1, got "
-            f"{tuple(bias.shape)}: write bias[None] for one bias a head"
+            f"`{name}` must broadcast to batch {problem.batch} and heads {problem.heads}, got batch {bias.leading[0]} "
+            f"and heads {bias.leading[1]}"
         )
-    whole = (problem.batch, problem.heads, problem.queries, problem.keys)
-    bias = bias.reshape((1,) * (4 - bias.ndim) + tuple(bias.shape))
-    if any(size not in (1, want) for size, want in zip(bias.shape, whole, strict=True)):
-        raise InputError(f"`bias` must broadcast to the scores {whole}, got {tuple(bias.shape)}")
-    if bias.device != problem.q.device:
-        raise InputError(f"`bias` must be on the device of q ({problem.q.device}), got {bias.device}")
-    if _looks_like_a_mask(bias):
-        raise InputError(
-            "`bias` holds only zeros and ones and is added to the scores, which hides nothing: pass "
-            "mask=masks.from_zeros_and_ones(...) to hide, or bias.requires_grad_() if it is a bias to be learned"
-        )
-    return bias.to(problem.q.dtype) if bias.dtype != problem.q.dtype else bias
+    for one in tensors(bias):
+        if one.device != problem.q.device:
+            raise InputError(f"`{name}` must be on the device of q ({problem.q.device}), got {one.device}")
+    return bias
 
 
 def _looks_like_a_mask(bias: Tensor) -> bool:
@@ -256,13 +320,3 @@ def _looks_like_a_mask(bias: Tensor) -> bool:
     if not bool(((sample == 0) | (sample == 1)).all()):
         return False
     return bool(((bias == 0) | (bias == 1)).all()) and bool((bias == 1).any()) and bool((bias == 0).any())
-
-
-def _check_sink(normalizer: Softmax, problem: Problem) -> None:
-    sink = normalizer.sink
-    if sink is None:
-        return
-    if tuple(sink.shape) != (problem.heads,):
-        raise InputError(f"`sink` must have one logit a head ({problem.heads},), got {tuple(sink.shape)}")
-    if sink.device != problem.q.device:
-        raise InputError(f"`sink` must be on the device of q ({problem.q.device}), got {sink.device}")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import regard
 from oracles import Largest
-from regard import masks, normalizers, scores
+from regard import masks, normalizers, positions, scores
 from regard.errors import InputError
 from regard.masks.base import EMPTY, FULL, PARTIAL, edges
 
@@ -22,9 +22,37 @@ REAL = np.ones((BATCH, KEYS), bool)
 REAL[0, 100:], REAL[1, :30] = False, False
 GRID = np.ogrid[:BATCH, :HEADS, :1, :1]
 
+
+def _near(shape, sizes, i, j):
+    """Cell j is one of the `size` cells nearest to cell i on every axis (NATTEN's window), found by sorting."""
+    seen = np.ones(np.broadcast_shapes(i.shape, j.shape), bool)
+    for cells, size, at, key in zip(shape, sizes, np.unravel_index(i, shape), np.unravel_index(j, shape), strict=True):
+        nearest = [np.argsort(abs(np.arange(cells) - c), kind="stable")[:size] for c in range(cells)]
+        seen &= np.array([[k in near for k in range(cells)] for near in nearest])[at, key]
+    return seen
+
+
+CENTER = np.random.default_rng(1).random((BATCH, 90)) * 170 - 10
+TOKENS = np.random.default_rng(2).random((BATCH, KEYS)) < 0.1
+TOKENS[0, 64:80] = True
+RANDOM = masks.Random(2, block=16, seed=3, heads=HEADS)
+DRAWN = RANDOM.bind(1, KEYS).mask.table.numpy()
+PACKED = np.repeat([[7, 3, 5, -1], [-1, 0, 1, 2]], [40, 1, 99, 10], axis=1)
+PACKED_QUERIES = np.repeat([3, 7, -2, 9, 5], [5, 30, 10, 5, 40])
+
+
 # For every mask: some of its values, each with the rule written once more in numpy (query position i, key position j).
 # A new mask needs one entry here; everything below then holds for it too.
 EXAMPLES = {
+    "Axial": [
+        (masks.Axial((10, 15), axis=1), lambda b, h, i, j: i // 15 == j // 15),
+        (masks.Axial((10, 15), axis=0), lambda b, h, i, j: i % 15 == j % 15),
+        (masks.Axial((5, 5, 6), axis=-2), lambda b, h, i, j: (i // 30 == j // 30) & (i % 6 == j % 6)),
+    ],
+    "BlockLocal": [
+        (masks.BlockLocal(16), lambda b, h, i, j: i // 16 == j // 16),
+        (masks.BlockLocal(7, before=1, after=2), lambda b, h, i, j: abs(j // 7 - i // 7 - 0.5) <= 1.5),
+    ],
     "Causal": [(masks.Causal(), lambda b, h, i, j: j <= i)],
     "Dense": [
         (masks.Dense(torch.tensor(SEEN)), lambda b, h, i, j: SEEN[b, h, i - (KEYS - 90), j]),
@@ -34,15 +62,97 @@ EXAMPLES = {
             lambda b, h, i, j: SEEN[0, 0, i - (KEYS - 90), 80] & (j >= 0),
         ),
     ],
+    "DilatedWindow": [
+        (masks.DilatedWindow(5, dilation=3), lambda b, h, i, j: np.isin(i - j, [0, 3, 6, 9, 12])),
+        (masks.DilatedWindow(before=2, after=4), lambda b, h, i, j: np.isin(j - i, [-4, -2, 0, 2, 4, 6, 8])),
+        (masks.DilatedWindow(9, dilation=1), lambda b, h, i, j: (i - j >= 0) & (i - j < 9)),
+    ],
+    "Document": [
+        (
+            masks.Document(torch.tensor(PACKED)),
+            lambda b, h, i, j: (PACKED[b, i] == PACKED[b, j]) & (PACKED[b, i] >= 0),
+        ),
+        (
+            masks.Document(torch.tensor(PACKED[0]), query_ids=torch.tensor(PACKED_QUERIES)),
+            lambda b, h, i, j: (PACKED_QUERIES[i - 60] == PACKED[0, j]) & (PACKED[0, j] >= 0),
+        ),
+        (
+            masks.Document(torch.arange(KEYS) % 4),
+            lambda b, h, i, j: i % 4 == j % 4,
+        ),
+        (
+            masks.Document.from_cu_seqlens(torch.tensor([0, 70, 150]), within=masks.Window(20) & masks.Causal()),
+            lambda b, h, i, j: (i - j >= 0) & (i - j < 20) & ((i < 70) == (j < 70)),
+        ),
+    ],
+    "Global": [
+        (
+            masks.Global((0, 1, 2, 3, 100, 149)),
+            lambda b, h, i, j: (np.isin(i, [0, 1, 2, 3, 100, 149])) | (j < 4) | (j == 100) | (j == 149),
+        ),
+        (masks.Global(torch.tensor(TOKENS)), lambda b, h, i, j: TOKENS[b, i] | TOKENS[b, j]),
+    ],
+    "LocalMonotonic": [
+        (masks.LocalMonotonic(10), lambda b, h, i, j: abs(i - 60 - j) <= 10),
+        (masks.LocalMonotonic(3, first=100), lambda b, h, i, j: abs(np.minimum(i + 40, 149) - j) <= 3),
+    ],
+    "LocalPredictive": [
+        (
+            masks.LocalPredictive(torch.tensor(CENTER), radius=12),
+            lambda b, h, i, j: abs(np.floor(CENTER[b, i - 60]) - j) <= 12,
+        ),
+        (
+            masks.LocalPredictive(torch.tensor(np.sort(CENTER[:1])), radius=30),
+            lambda b, h, i, j: abs(np.floor(np.sort(CENTER[0])[i - 60]) - j) <= 30,
+        ),
+    ],
+    "Neighborhood": [
+        (masks.Neighborhood((10, 15), (3, 7)), lambda b, h, i, j: _near((10, 15), (3, 7), i, j)),
+        (masks.Neighborhood((5, 5, 6), (5, 1, 3)), lambda b, h, i, j: _near((5, 5, 6), (5, 1, 3), i, j)),
+        (
+            masks.Neighborhood((5, 5, 6), 3, border="crop"),
+            lambda b, h, i, j: (
+                (abs(i // 30 - j // 30) <= 1) & (abs(i // 6 % 5 - j // 6 % 5) <= 1) & (abs(i % 6 - j % 6) <= 1)
+            ),
+        ),
+        (masks.Neighborhood((150,), 31), lambda b, h, i, j: _near((150,), (31,), i, j)),
+        (masks.Neighborhood((150,), 301, border="crop"), lambda b, h, i, j: i + j >= 0),
+    ],
     "Only": [(masks.Only(lambda b, h, i, j: (i * 7 + j) % 5 < b + h), lambda b, h, i, j: (i * 7 + j) % 5 < b + h)],
     "Padding": [(masks.Padding(torch.tensor(REAL)), lambda b, h, i, j: REAL[b, j] & (i >= 0))],
+    "Prefix": [
+        (masks.Prefix(100), lambda b, h, i, j: (j < 100) & (i >= 0)),
+        (masks.Prefix(torch.tensor([0, 90])), lambda b, h, i, j: (j < 90 * b) & (i >= 0)),
+    ],
+    "Random": [
+        (RANDOM, lambda b, h, i, j: (DRAWN[h, i // 16] == (j // 16)[..., None]).any(-1)),
+        (masks.Random(10, block=16), lambda b, h, i, j: i + j >= 0),
+    ],
+    "Sinks": [(masks.Sinks(4), lambda b, h, i, j: (j < 4) & (i >= 0))],
+    "Strided": [
+        (masks.Strided(8), lambda b, h, i, j: i % 8 == j % 8),
+        (masks.Strided(1), lambda b, h, i, j: i + j >= 0),
+    ],
     "Window": [
         (masks.Window(20), lambda b, h, i, j: (i - j >= 0) & (i - j < 20)),
         (masks.Window(before=3, after=40), lambda b, h, i, j: (i - j <= 3) & (j - i <= 40)),
         (masks.Window(1), lambda b, h, i, j: i == j),
     ],
 }
-EXACT = ("Causal", "Padding", "Window")
+EXACT = (
+    "BlockLocal",
+    "Causal",
+    "DilatedWindow",
+    "Global",
+    "LocalMonotonic",
+    "Padding",
+    "Prefix",
+    "Random",
+    "Sinks",
+    "Strided",
+    "Window",
+)
+COMPOSED = ("bigbird", "longformer", "prefix_lm", "sparse_transformer")
 ALL = [
     pytest.param(mask, rule, id=f"{name}-{n}") for name, many in EXAMPLES.items() for n, (mask, rule) in enumerate(many)
 ]
@@ -156,6 +266,29 @@ def test_a_tile_is_a_part_of_the_whole(mask, rule):
     np.testing.assert_array_equal(part.expand(1, 2, 33, 71).numpy(), _matrix(rule)[1:2, 1:3, 7:40, 60:131])
 
 
+@pytest.mark.parametrize(("mask", "rule"), ALL)
+def test_small_integers_are_positions_too(mask, rule):
+    bound = mask.bind(90, KEYS)
+    places = np.ogrid[:BATCH, :HEADS, 60:KEYS, :KEYS]
+    seen = bound.mask(*(torch.tensor(place, dtype=torch.int32) for place in places))
+    np.testing.assert_array_equal(seen.expand(BATCH, HEADS, 90, KEYS).numpy(), _matrix(rule))
+
+
+@pytest.mark.parametrize(("mask", "rule"), ALL)
+def test_a_mask_that_calls_itself_relative_is_the_same_along_diagonals(mask, rule):
+    seen = _matrix(rule)
+    alike = (seen[..., 1:, 1:] == seen[..., :-1, :-1]).all()
+    assert alike or not mask.relative
+
+
+def test_what_depends_on_the_distance_alone_says_so():
+    relative = {name for name, many in EXAMPLES.items() for mask, _ in many if mask.relative}
+    assert relative == {"Causal", "DilatedWindow", "Strided", "Window"}
+    both = masks.Causal(align="start") & ~masks.Strided(2)
+    assert all(mask.relative for mask in (both, both.bind(3, 5).mask, both | masks.Window(2)))
+    assert not any(mask.relative for mask in (both | masks.Sinks(1), ~masks.Sinks(1)))
+
+
 @pytest.mark.parametrize("queries", [1, 2, 5, 9])
 def test_queries_are_the_last_positions(queries):
     whole = masks.Causal().bind(5, 5).dense()[0, 0]
@@ -231,7 +364,10 @@ def test_the_share_of_visible_blocks_is_counted_without_holding_all_of_them():
     assert largest.bytes < blocks * blocks / 4
 
 
-@pytest.mark.parametrize("name", [*EXAMPLES, "from_zeros_and_ones", "from_key_padding_mask"])
+CONVERTERS = [name for name in masks.__all__ if name.startswith(("from_", "to_"))]
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, *COMPOSED, *CONVERTERS, "pack", "unpack"])
 def test_the_docstring_shows_the_mask_by_example(name):
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(masks, name)))
     assert any("tensor([[" in example.want for example in examples)
@@ -255,6 +391,7 @@ def test_the_public_names_are_these():
         "look",
         "masks",
         "normalizers",
+        "positions",
         "register_with_transformers",
         "scores",
         "watch",
@@ -263,21 +400,80 @@ def test_the_public_names_are_these():
         "EMPTY",
         "FULL",
         "PARTIAL",
+        "Axial",
+        "BlockLocal",
         "BoundMask",
         "Causal",
         "Dense",
+        "DilatedWindow",
+        "Document",
+        "Global",
+        "LocalMonotonic",
+        "LocalPredictive",
         "Mask",
+        "Neighborhood",
         "Only",
         "Padding",
+        "Prefix",
+        "Random",
+        "Sinks",
+        "Strided",
+        "Unpadded",
         "Window",
+        "bigbird",
+        "cu_seqlens_from_lengths",
+        "from_attn_mask",
+        "from_block_mask",
         "from_key_padding_mask",
         "from_zeros_and_ones",
+        "longformer",
+        "pack",
+        "prefix_lm",
+        "sparse_transformer",
+        "to_attn_mask",
+        "to_block_mask",
+        "to_key_padding_mask",
+        "to_zeros_and_ones",
+        "unpack",
+        "unpad",
     ]
-    assert scores.__all__ == ["Dot", "ScaledDot", "Score"]
-    assert normalizers.__all__ == ["Softmax"]
+    assert scores.__all__ == [
+        "Additive",
+        "Bilinear",
+        "Concat",
+        "Cosine",
+        "Dot",
+        "ScaledDot",
+        "Score",
+        "Shaw",
+        "TransformerXL",
+    ]
+    assert normalizers.__all__ == ["Normalizer", "Sigmoid", "Softmax"]
+    assert positions.__all__ == [
+        "NTK",
+        "ALiBi",
+        "Bias",
+        "DenseBias",
+        "DynamicNTK",
+        "Gaussian",
+        "GridBias",
+        "Linear",
+        "Llama3",
+        "Relative",
+        "RelativeTable",
+        "RoPE",
+        "Rotary",
+        "Scaling",
+        "T5Bias",
+        "YaRN",
+        "alibi_slopes",
+        "learned",
+        "sinusoidal",
+        "t5_buckets",
+    ]
 
 
-@pytest.mark.parametrize("module", [regard, masks, scores, normalizers], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [regard, masks, scores, normalizers, positions], ids=lambda m: m.__name__)
 def test_every_public_name_exists_and_says_what_it_is(module):
     for name in module.__all__:
         one = getattr(module, name)

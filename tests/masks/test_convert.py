@@ -11,6 +11,21 @@ from regard.errors import InputError
 FLAGS = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1]])
 MATRIX = (torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(0)) < 0.6) | torch.eye(5, dtype=torch.bool)
 Q, K, V = (torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
+X = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(4))
+
+
+def _multihead(x, **given):
+    """What nn.MultiheadAttention makes of a mask, and a function that makes the same of ours."""
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(12, 3, batch_first=True)
+    theirs, _ = layer(x, x, x, need_weights=False, **given)
+    q, k, v = functional.linear(x, layer.in_proj_weight, layer.in_proj_bias).unflatten(-1, (3, 3, 4)).unbind(2)
+
+    def ours(mask):
+        heads = regard.attention(*(y.transpose(1, 2) for y in (q, k, v)), mask=mask)
+        return layer.out_proj(heads.transpose(1, 2).flatten(-2))
+
+    return theirs, ours
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float32, torch.float16, torch.bool])
@@ -56,17 +71,127 @@ def test_what_is_no_mask_of_zeros_and_ones_is_refused_with_the_way_out(mask, wor
 
 
 def test_key_padding_mask_hides_what_multihead_attention_hides():
-    torch.manual_seed(0)
-    layer = torch.nn.MultiheadAttention(12, 3, batch_first=True)
-    x = torch.randn(2, 5, 12)
     hidden = torch.tensor([[False, False, False, True, True], [False, True, False, False, False]])
-    theirs, _ = layer(x, x, x, key_padding_mask=hidden, need_weights=False)
-    q, k, v = functional.linear(x, layer.in_proj_weight, layer.in_proj_bias).unflatten(-1, (3, 3, 4)).unbind(2)
-    ours = regard.attention(*(y.transpose(1, 2) for y in (q, k, v)), mask=masks.from_key_padding_mask(hidden))
-    torch.testing.assert_close(layer.out_proj(ours.transpose(1, 2).flatten(-2)), theirs)
+    theirs, ours = _multihead(X, key_padding_mask=hidden)
+    torch.testing.assert_close(ours(masks.from_key_padding_mask(hidden)), theirs)
 
 
 @pytest.mark.parametrize("mask", [torch.zeros(2, 3), torch.zeros(3, dtype=torch.bool)])
 def test_a_key_padding_mask_is_boolean_and_has_a_row_a_sequence(mask):
     with pytest.raises(InputError, match=r"boolean tensor \(batch, keys\), True = padding, got"):
         masks.from_key_padding_mask(mask)
+
+
+ATTN_MASKS = {
+    "one": ~MATRIX[0, 0],
+    "one a head": ~MATRIX.flatten(0, 1),
+    "one, added": torch.zeros(5, 5).masked_fill(~MATRIX[0, 0], -torch.inf),
+    "one a head, added": torch.zeros(6, 5, 5).masked_fill(~MATRIX.flatten(0, 1), -torch.inf),
+}
+
+
+@pytest.mark.parametrize("hidden", ATTN_MASKS.values(), ids=ATTN_MASKS.keys())
+def test_attn_mask_hides_what_multihead_attention_hides(hidden):
+    theirs, ours = _multihead(X, attn_mask=hidden)
+    torch.testing.assert_close(ours(masks.from_attn_mask(hidden, heads=3)), theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_mask_that_adds_the_lowest_number_hides_as_in_a_softmax(dtype):
+    added = torch.zeros(2, 3, 5, 5, dtype=dtype).masked_fill(~MATRIX, torch.finfo(dtype).min)
+    scores = Q.double() @ K.double().transpose(-2, -1) / 2 + added.double()
+    theirs = (torch.softmax(scores, -1) @ V.double()).float()
+    for cast in (added, added.half(), added.bfloat16(), added.float(), added.double()):
+        torch.testing.assert_close(regard.attention(Q, K, V, mask=masks.from_attn_mask(cast)), theirs)
+
+
+@pytest.mark.slow
+def test_a_mask_of_four_dimensions_from_transformers_hides_what_it_does_there():
+    from transformers import BertConfig
+    from transformers.masking_utils import create_causal_mask
+
+    config = BertConfig(hidden_size=12, num_attention_heads=3, attn_implementation="eager")
+    made = create_causal_mask(
+        config=config, inputs_embeds=torch.zeros(2, 5, 12), attention_mask=FLAGS, past_key_values=None
+    )
+    assert made.dtype == torch.float32
+    expected = (masks.Causal() & masks.from_zeros_and_ones(FLAGS)).bind(5, 5).dense(2)
+    assert torch.equal(masks.from_attn_mask(made).bind(5, 5).dense(2), expected)
+
+
+@pytest.mark.parametrize(
+    ("mask", "heads", "words"),
+    [
+        (torch.tensor([[0.0, -1.0]]), None, "got -1.0: numbers that are added to the scores are a bias, .* `bias=`"),
+        (torch.tensor([[0.0, torch.nan]]), None, "got nan"),
+        (torch.tensor([[0.0, torch.inf]]), None, "got inf"),
+        (torch.tensor([[0, 1]]), None, "got torch.int64: masks.from_zeros_and_ones converts zeros and ones"),
+        (torch.zeros(6, 5, 5), None, r"shape \(6, 5, 5\) is \(batch · heads, .*: give `heads=`, a divisor of 6, got N"),
+        (torch.zeros(6, 5, 5), 4, "a divisor of 6, got 4"),
+        (torch.zeros(5), None, r"or \(batch, heads, queries, keys\), got \(5,\)"),
+    ],
+)
+def test_what_is_no_attn_mask_is_refused_with_the_way_out(mask, heads, words):
+    with pytest.raises(InputError, match=words):
+        masks.from_attn_mask(mask, heads=heads)
+
+
+# And back.
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@pytest.mark.parametrize("asked", [{}, {"batch": 2, "heads": 3}])
+@pytest.mark.parametrize("mask", [masks.Causal(), masks.Window(before=2, after=1)])
+def test_a_written_attn_mask_hides_the_same_in_multihead_attention(mask, asked, dtype):
+    written = masks.to_attn_mask(mask.bind(5, 5), **asked, dtype=dtype)
+    assert written.dtype == dtype
+    assert written.shape == ((6, 5, 5) if asked else (5, 5))
+    theirs, ours = _multihead(X, attn_mask=written)
+    torch.testing.assert_close(ours(mask), theirs)
+
+
+def test_a_written_attn_mask_differs_by_batch_and_head_as_the_mask_does():
+    mask = masks.Dense(MATRIX) & masks.from_zeros_and_ones(torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1]]))
+    written = masks.to_attn_mask(mask.bind(5, 5), batch=2, heads=3)
+    theirs, ours = _multihead(X, attn_mask=written)
+    torch.testing.assert_close(ours(mask), theirs)
+    assert torch.equal(masks.from_attn_mask(written, heads=3).visible, MATRIX)
+
+
+def test_a_written_key_padding_mask_hides_the_same_in_multihead_attention():
+    padding = masks.Padding(FLAGS.bool())
+    theirs, ours = _multihead(X, key_padding_mask=masks.to_key_padding_mask(padding))
+    torch.testing.assert_close(ours(padding), theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
+def test_written_zeros_and_ones_hide_the_same_by_hand(dtype):
+    mask = masks.Causal() & masks.Padding(FLAGS.bool())
+    written = masks.to_zeros_and_ones(mask.bind(5, 5), heads=3, dtype=dtype)
+    assert written.dtype == dtype
+    assert written.shape == (2, 3, 5, 5)
+    scores = (Q @ K.transpose(-2, -1) / 2).masked_fill(written == 0, -torch.inf)
+    torch.testing.assert_close(regard.attention(Q, K, V, mask=mask), torch.softmax(scores, -1) @ V)
+
+
+def test_a_written_mask_has_the_batch_of_the_mask():
+    padding = masks.Padding(FLAGS.bool())
+    assert masks.to_zeros_and_ones(padding.bind(1, 5))[:, 0, 0].tolist() == FLAGS.tolist()
+    rule = masks.Only(lambda b, h, i, j: b >= j + i * 0)
+    assert masks.to_zeros_and_ones(rule.bind(1, 2), batch=2)[:, 0, 0].tolist() == [[1, 0], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: masks.to_key_padding_mask(masks.Causal()), "can say Padding alone, got Causal: masks.to_attn_mask"),
+        (lambda: masks.to_attn_mask(masks.Dense(MATRIX).bind(5, 5)), "give `batch=` and `heads=`, got None and None"),
+        (lambda: masks.to_attn_mask(masks.Causal().bind(5, 5), batch=2), "got 2 and None"),
+        (lambda: masks.to_attn_mask(masks.Dense(MATRIX).bind(5, 5), batch=2, heads=4), "of the mask, 3, got 4"),
+        (lambda: masks.to_zeros_and_ones(masks.Padding(FLAGS > 0).bind(5, 5), batch=1), "of the mask, 2, got 1"),
+        (lambda: masks.to_attn_mask(masks.Causal().bind(5, 5), dtype=torch.int64), "boolean or float, got torch.int64"),
+    ],
+)
+def test_a_mask_that_cannot_be_written_so_says_why(make, words):
+    with pytest.raises(InputError, match=words):
+        make()

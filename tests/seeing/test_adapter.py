@@ -173,11 +173,19 @@ def test_an_unknown_rule_is_asked_pair_by_pair_at_its_own_positions() -> None:
     assert torch.equal(lazy.bound.dense()[0, 0], expected)
 
 
-def test_dropout_is_refused_with_the_way_out() -> None:
-    config = lambda: transformers.LlamaConfig(**GROUPED, attention_dropout=0.1)  # noqa: E731
+def test_dropout_happens_in_training_alone_and_is_repeated_from_the_seed() -> None:
+    config = lambda: transformers.LlamaConfig(**GROUPED, attention_dropout=0.5)  # noqa: E731
     model = build("LlamaForCausalLM", config, "regard").train()
-    with pytest.raises(regard.InputError, match=r"no dropout.*model\.eval\(\)"):
-        model(input_ids=IDS)
+    logits = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        logits.append(model(input_ids=IDS).logits)
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[0], logits[2])
+    plain = build("LlamaForCausalLM", lambda: transformers.LlamaConfig(**GROUPED), "eager")
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model.eval()(input_ids=IDS).logits, plain.eval()(input_ids=IDS).logits)
+    assert not torch.allclose(logits[0], model(input_ids=IDS).logits)
 
 
 @pytest.mark.parametrize(

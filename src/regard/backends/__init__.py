@@ -1,8 +1,9 @@
 """Ways to compute one problem, and the choice among them."""
 
 from regard.backends.base import Answer, Backend
+from regard.backends.blockwise import Blockwise
 from regard.backends.choice import BACKENDS, Explanation, choose, explain
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 
-__all__ = ["BACKENDS", "Answer", "Backend", "Explanation", "Reference", "Sdpa", "choose", "explain"]
+__all__ = ["BACKENDS", "Answer", "Backend", "Blockwise", "Explanation", "Reference", "Sdpa", "choose", "explain"]

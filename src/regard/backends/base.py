@@ -33,6 +33,10 @@ class Backend(Protocol):
         """Bytes that it allocates besides the output."""
         ...
 
+    def work(self, problem: Problem) -> float:
+        """Estimate the time, in pairs of the fused kernel; 0 where nothing can be faster."""
+        ...
+
     def __call__(self, problem: Problem) -> Answer:
         """Compute a problem that is not refused."""
         ...

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from regard.backends.base import Backend
+from regard.backends.blockwise import Blockwise
+from regard.backends.blockwise.backend import covered
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.errors import InputError
@@ -11,8 +15,8 @@ from regard.shapes import human_bytes
 
 __all__ = ["BACKENDS", "Explanation", "choose", "explain"]
 
-# Fastest first; `auto` takes the first that does not refuse.
-BACKENDS: tuple[Backend, ...] = (Sdpa(), Reference())
+# `auto` takes the one with the least work of those that do not refuse; the first of equals.
+BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), Reference())
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class Explanation:
 
     backend: str | None
     refusals: tuple[tuple[str, str], ...]
+    slower: tuple[tuple[str, float], ...]  # backends that could run it, and how many times the work it is to them
     flops: int
     bytes: int
     share: float
@@ -28,24 +33,28 @@ class Explanation:
     def __str__(self) -> str:
         head = f"{self.backend} runs it" if self.backend else "no backend can run it"
         lines = [head, *(f"{name} refused: {reason}" for name, reason in self.refusals)]
+        lines += [f"{name} could, with about {times:.1f} × the work" for name, times in self.slower]
         if self.backend:
             lines.append(
                 f"{self.flops / 1e9:.3g} GFLOP useful, {human_bytes(self.bytes)} besides the output, "
-                f"{self.share:.0%} of the blocks of 128 × 128 hold a visible pair"
+                f"{_percent(self.share)} of the blocks of 128 × 128 hold a visible pair"
             )
         return "\n".join(lines)
 
 
+def _percent(share: float) -> str:
+    """Two digits where it is little."""
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
+
+
 def choose(problem: Problem, backend: str = "auto") -> Backend:
-    """Take the named backend, or the first that does not refuse; raise with every reason if none is left."""
+    """Take the named backend, or the one with the least work; raise with every reason if none is left."""
     if backend == "auto":
-        reasons = []
-        for candidate in BACKENDS:
-            reason = candidate.refuses(problem)
-            if reason is None:
-                return candidate
-            reasons.append(f"{candidate.name}: {reason}")
-        raise InputError(f"no backend can run this call ({'; '.join(reasons)}): raise `budget=` (bytes) or shorten it")
+        ready, refusals = _ready(problem)
+        if not ready:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals)
+            raise InputError(f"no backend can run this call ({reasons}): raise `budget=` (bytes) or shorten it")
+        return _fastest(ready, problem)
     named = {candidate.name: candidate for candidate in BACKENDS}
     if backend not in named:
         raise InputError(f'`backend` must be "auto" or one of {", ".join(named)}, got {backend!r}')
@@ -57,20 +66,52 @@ def choose(problem: Problem, backend: str = "auto") -> Backend:
 
 def explain(problem: Problem, backend: str = "auto") -> Explanation:
     """Explain the choice for a problem without computing it."""
-    candidates = [one for one in BACKENDS if backend in ("auto", one.name)]
-    if not candidates:
-        choose(problem, backend)  # raises, naming the backends there are
-    refusals: list[tuple[str, str]] = []
-    chosen: Backend | None = None
-    for candidate in candidates:
-        reason = candidate.refuses(problem)
-        if reason is None:
-            chosen = candidate
-            break
-        refusals.append((candidate.name, reason))
-    share = problem.mask.share_visible() if problem.mask else 1.0
+    ready, refusals = _ready(problem)
+    if backend != "auto":
+        if backend not in {candidate.name for candidate in BACKENDS}:
+            choose(problem, backend)  # raises, naming the backends there are
+        ready = [one for one in ready if one.name == backend]
+        refusals = [one for one in refusals if one[0] == backend]
+    chosen = _fastest(ready, problem) if ready else None
+    slower = [] if chosen is None else [(one.name, _times(one, chosen, problem)) for one in ready if one is not chosen]
+    share = covered(problem).share
     pairs = problem.batch * problem.heads * problem.queries * problem.keys
     flops = int(2 * pairs * (problem.q.shape[-1] + problem.v.shape[-1]) * share)
     return Explanation(
-        chosen.name if chosen else None, tuple(refusals), flops, chosen.bytes(problem) if chosen else 0, share
+        chosen.name if chosen else None,
+        tuple(refusals),
+        tuple(slower),
+        flops,
+        chosen.bytes(problem) if chosen else 0,
+        share,
     )
+
+
+def _ready(problem: Problem) -> tuple[list[Backend], list[tuple[str, str]]]:
+    """The backends that can run a problem, and what the others say."""
+    ready, refusals = [], []
+    for candidate in BACKENDS:
+        reason = candidate.refuses(problem)
+        if reason is None:
+            ready.append(candidate)
+        else:
+            refusals.append((candidate.name, reason))
+    return ready, refusals
+
+
+def _fastest(ready: list[Backend], problem: Problem) -> Backend:
+    if len(ready) == 1 or torch.compiler.is_compiling():
+        return ready[0]  # a compiler does not follow the planning of blocks
+    best, least = ready[0], ready[0].work(problem)
+    for candidate in ready[1:]:
+        if least == 0:
+            break
+        if (work := candidate.work(problem)) < least:
+            best, least = candidate, work
+    return best
+
+
+def _times(one: Backend, chosen: Backend, problem: Problem) -> float:
+    """How many times the work; nothing is counted for a plain call of the fused kernel, which is never passed over."""
+    pairs = problem.batch * problem.heads * problem.queries * problem.keys
+    return one.work(problem) / (chosen.work(problem) or pairs)

@@ -10,7 +10,7 @@ __all__ = ["Reference"]
 
 
 class Reference:
-    """weights = softmax(cap(scale · score(q, k)) + bias where mask); output = weights · v (Vaswani et al. 2017, eq. 1).
+    """weights = factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v.
 
     Computes in float32 for narrower types and in the inputs' type otherwise; holds all n × n weights.
     """
@@ -27,8 +27,13 @@ class Reference:
         return None
 
     def bytes(self, problem: Problem) -> int:
-        """One tensor of all weights; its copies live shorter."""
-        return problem.weights_bytes
+        """One tensor of all weights, or of what the score needs for each; copies live shorter."""
+        return problem.weights_bytes * problem.score.floats_per_pair
+
+    def work(self, problem: Problem) -> float:
+        """A dozen passes over all pairs."""
+        pairs = problem.batch * problem.heads * problem.queries * problem.keys
+        return 6.0 * pairs * problem.score.floats_per_pair
 
     def __call__(self, problem: Problem) -> Answer:
         """Compute the formula."""
@@ -36,17 +41,24 @@ class Reference:
         group = problem.heads // problem.kv_heads
         q, k, v = problem.q.to(wide), problem.k.to(wide), problem.v.to(wide)
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        start = problem.mask.query_start if problem.mask else problem.keys - problem.queries
-        i = torch.arange(problem.queries, device=q.device) + start
-        j = torch.arange(problem.keys, device=q.device)
+        everything = slice(0, problem.batch), slice(0, problem.heads), problem.i(), problem.j()
 
-        scores = problem.scale * problem.score.tile(q, k, i, j)
+        scores = problem.scale * problem.score.tile(q, k, *everything[2:])
         if (cap := problem.score.softcap) is not None:
             scores = cap * torch.tanh(scores / cap)
         if problem.bias is not None:
-            scores = scores + problem.bias
+            scores = scores + problem.bias.tile(*everything).to(wide)
         weights, lse = problem.normalizer.weights(scores, problem.visible())
-        output = weights @ v
+        if problem.factor is not None:
+            weights = weights * problem.factor.tile(*everything).to(wide)
+        dropped = weights
+        if problem.dropout is not None:
+            rows, columns = (torch.arange(size) for size in weights.shape[2:])
+            keep = problem.dropout.keep(*everything[:2], rows, columns)
+            dropped = weights * keep / (1 - problem.dropout.p)
+        output = dropped @ v
+        if (term := problem.score.value_term(dropped, *everything[2:])) is not None:
+            output = output + term
 
         narrow = problem.q.dtype
         return Answer(output.to(narrow), weights.to(narrow) if problem.wants_weights else None, lse)

@@ -5,9 +5,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.backends.base import Answer
+from regard.frozen import tensors
 from regard.masks import Causal
+from regard.normalizers import Softmax
 from regard.problem import Problem
-from regard.scores import ScaledDot
 from regard.shapes import human_bytes
 
 __all__ = ["Sdpa"]
@@ -24,12 +25,18 @@ class Sdpa:
             return "fused kernels do not return weights"
         if problem.wants_lse:
             return "it does not return the log-sum-exp"
-        if not isinstance(problem.score, ScaledDot):
+        if not problem.score.product:
             return f"it knows the dot product alone, not {type(problem.score).__name__}"
         if problem.score.softcap is not None:
             return "it has no softcap"
-        if problem.normalizer.sink is not None:
+        if not isinstance(problem.normalizer, Softmax):
+            return f"it has no {type(problem.normalizer).__name__}, only the softmax"
+        if problem.sink is not None:
             return "it has no sink logit"
+        if problem.factor is not None:
+            return "it has no factor on the weights"
+        if problem.dropout is not None:
+            return "its dropout cannot be repeated from a seed, and leaves the fused kernel on CPU"
         if self.bytes(problem) > problem.budget:
             what = (
                 "a learned bias keeps all weights,"
@@ -47,15 +54,23 @@ class Sdpa:
             return problem.weights_bytes
         batch = heads = 1
         if problem.bias is not None:
-            batch, heads = problem.bias.shape[:2]
+            batch, heads = problem.bias.leading
         if problem.mask is not None:
             sizes = problem.mask.mask.leading
             batch, heads = max(batch, sizes[0]), max(heads, sizes[1])
         width = 1 if problem.bias is None else problem.q.element_size()
         return batch * heads * problem.queries * problem.keys * width
 
+    def work(self, problem: Problem) -> float:
+        """All pairs, whatever the mask leaves, and the mask to be built; far more where PyTorch keeps the weights."""
+        if self.bytes(problem) == 0:
+            return 0.0
+        pairs = problem.batch * problem.heads * problem.queries * problem.keys
+        return (8.0 if _learns_bias(problem) else 1.6) * pairs
+
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""
+        problem = problem.prepared()
         # PyTorch leaves the fused kernel, silently, where the last dimension is strided.
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (problem.q, problem.k, problem.v))
         width, value_width = q.shape[-1], v.shape[-1]
@@ -72,8 +87,9 @@ class Sdpa:
             blind = ~visible.any(-1, keepdim=True)
             visible = visible | blind
         attend = visible
-        if problem.bias is not None:
-            attend = problem.bias if visible is None else problem.bias.masked_fill(~visible, -torch.inf)
+        if (bias := problem.bias_tile()) is not None:
+            attend = bias.to(q.dtype)
+            attend = attend if visible is None else attend.masked_fill(~visible, -torch.inf)
         output = functional.scaled_dot_product_attention(
             q,
             k,
@@ -89,8 +105,8 @@ class Sdpa:
 
 def _learns_bias(problem: Problem) -> bool:
     """PyTorch's fused CPU kernel has no gradient of the bias: it computes and keeps the weights instead."""
-    bias = problem.bias
-    return bias is not None and bias.requires_grad and torch.is_grad_enabled() and not bias.is_cuda
+    learned = any(one.requires_grad for one in tensors(problem.bias))
+    return learned and torch.is_grad_enabled() and not problem.q.is_cuda
 
 
 def _is_plain_causal(problem: Problem) -> bool:

@@ -31,13 +31,19 @@ class Rectangles:
     left: Int[Tensor, "*rectangles"]
     right: Int[Tensor, "*rectangles"]
 
+    @property
+    def shape(self) -> torch.Size:
+        """The dimensions of the array of rectangles."""
+        edges = self.top, self.bottom, self.left, self.right
+        return torch.Size(torch.broadcast_shapes(*(edge.shape for edge in edges)))
+
     def answer(
-        self, empty: Bool[Tensor, "*rectangles"], full: Bool[Tensor, "*rectangles"]
-    ) -> Int8[Tensor, "1 1 *rectangles"]:
-        """Turn two claims about each rectangle into EMPTY, FULL or PARTIAL."""
-        kinds = torch.full((empty | full).shape, PARTIAL, dtype=torch.int8)
-        kinds = kinds.masked_fill(full, FULL).masked_fill(empty, EMPTY)
-        return kinds[None, None]
+        self, empty: Bool[Tensor, "*#rectangles"], full: Bool[Tensor, "*#rectangles"]
+    ) -> Int8[Tensor, "#batch #heads *rectangles"]:
+        """Turn two claims about each rectangle into EMPTY, FULL or PARTIAL; batch and heads may stand in front."""
+        shape = torch.broadcast_shapes((1, 1, *self.shape), empty.shape, full.shape)
+        kinds = torch.full(shape, PARTIAL, dtype=torch.int8)
+        return kinds.masked_fill(full, FULL).masked_fill(empty, EMPTY)
 
 
 class Mask:
@@ -65,6 +71,11 @@ class Mask:
     def leading(self) -> tuple[int, int]:
         """Batch and heads that the mask is for; 1 where it holds for all."""
         return 1, 1
+
+    @property
+    def relative(self) -> bool:
+        """Whether the mask depends on the distance i − j alone, so that one row tells of all."""
+        return False
 
     def resolve(self, queries: int, keys: int, query_start: int) -> "Mask":
         """Replace what depends on where the queries start by a mask over positions alone; check sizes."""
@@ -101,6 +112,11 @@ class _Pair(Mask):
             if 1 != size != wanted != 1:
                 raise InputError(f"masks combine only for equal sizes or 1, got {name} {size} and {wanted}")
         return max(one[0], other[0]), max(one[1], other[1])
+
+    @property
+    def relative(self) -> bool:
+        """Both sides depend on the distance alone."""
+        return self.left.relative and self.right.relative
 
     def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
         """Resolve both sides."""
@@ -151,6 +167,11 @@ class Not(Mask):
         """Those of what is hidden."""
         return self.hidden.leading
 
+    @property
+    def relative(self) -> bool:
+        """What is hidden depends on the distance alone."""
+        return self.hidden.relative
+
     def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
         """Resolve what is hidden."""
         return Not(self.hidden.resolve(queries, keys, query_start))
@@ -158,7 +179,9 @@ class Not(Mask):
 
 @dataclass(frozen=True)
 class Only(Mask):
-    """Any rule `f(batch, head, i, j)` on integer tensors that broadcast; what it leaves is found pair by pair.
+    """rule(batch, head, i, j): any rule on integer tensors that broadcast; what it leaves is found pair by pair.
+
+    Cost: O(queries · keys · dim) time: the rule is asked for every pair and no block is skipped. No memory.
 
     >>> import torch
     >>> even = Only(lambda batch, head, i, j: (i - j) % 2 == 0)

@@ -21,6 +21,8 @@ class Dense(Mask):
 
     Rows are the queries in order, wherever they stand.
 
+    Cost: O(queries · keys) memory, for the matrix; O(queries · keys · dim) time, less the blocks that are empty.
+
     >>> import torch
     >>> Dense(torch.tensor([[True, False], [True, True]])).bind(2, 2).dense()[0, 0].int()
     tensor([[1, 0],

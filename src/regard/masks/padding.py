@@ -14,10 +14,12 @@ __all__ = ["Padding"]
 
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Key j of a sequence is real: `real` (batch, keys) is True for tokens and False for padding.
+    """real[b, j]: key j is a token; `real` (batch, keys) is True for tokens and False for padding.
 
     This is the reverse of `key_padding_mask` in PyTorch (see `masks.from_key_padding_mask`) and the same as
     `attention_mask` of Hugging Face tokenizers turned into booleans (see `masks.from_zeros_and_ones`).
+
+    Cost: O(queries · keys · dim) time, less the blocks that are padding alone; one flag a key.
 
     >>> import torch
     >>> Padding.from_lengths(torch.tensor([3, 1]), keys=3).bind(1, 3).dense(batch=2)[:, 0].int()

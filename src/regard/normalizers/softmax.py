@@ -6,15 +6,21 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.errors import InputError
+from regard.normalizers.base import Normalizer
+
 __all__ = ["Softmax"]
 
 
 @dataclass(frozen=True, eq=False)
-class Softmax:
+class Softmax(Normalizer):
     """exp(s_ij) / (Σ_j exp(s_ij) + exp(sink_h)) over the visible keys j.
 
     `sink` (heads,) is one learned logit a head that takes weight and gives no value, so that rows sum to less than 1
-    (GPT-OSS, 2025); it is not scaled. A row that sees no key has weights 0 and finite gradients.
+    (GPT-OSS 2025, arXiv:2508.10925); it is not scaled. A row that sees no key has weights 0 and finite gradients.
+
+    Cost: one exponential a pair. Of a row only its greatest score and its sum are needed, so that blocks can be merged
+    in O(n) memory.
 
     >>> import torch
     >>> scores = torch.tensor([[[[0.0, 0.0, 9.0]]]])
@@ -23,6 +29,16 @@ class Softmax:
     """
 
     sink: Float[Tensor, " heads"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.sink is None:
+            return
+        if not isinstance(self.sink, Tensor):
+            raise InputError(f"`sink` must be a tensor (heads,) or None, got {type(self.sink).__name__}")
+        if not self.sink.is_floating_point():
+            raise InputError(
+                f"`sink` must be of a floating-point type, got {self.sink.dtype}: convert it with .float()"
+            )
 
     def weights(
         self, scores: Float[Tensor, "batch heads queries keys"], visible: Bool[Tensor, "..."] | None
@@ -44,3 +60,12 @@ class Softmax:
         weights = exp / total.masked_fill(nothing, 1.0)
         lse = (peak + total.masked_fill(nothing, 1.0).log()).masked_fill(nothing, -torch.inf)
         return weights, lse.squeeze(-1)
+
+    def check(self, heads: int, device: torch.device) -> None:
+        """One sink logit a head, on the device of q."""
+        if self.sink is None:
+            return
+        if tuple(self.sink.shape) != (heads,):
+            raise InputError(f"`sink` must have one logit a head ({heads},), got {tuple(self.sink.shape)}")
+        if self.sink.device != device:
+            raise InputError(f"`sink` must be on the device of q ({device}), got {self.sink.device}")

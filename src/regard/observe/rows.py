@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from regard.normalizers import Softmax
 from regard.observe.plan import BLOCK_ELEMENTS, Block, Plan
 from regard.problem import Problem
 
@@ -123,6 +124,7 @@ class Computed:
     problem: Problem
 
     def __post_init__(self) -> None:
+        self.problem = self.problem.prepared()
         self.batch, self.heads = self.problem.batch, self.problem.heads
         self.queries, self.keys = self.problem.queries, self.problem.keys
 
@@ -135,16 +137,17 @@ class Computed:
         scores = weights = torch.empty(0, dtype=wide, device=problem.q.device)
         for sequence in range(problem.batch):
             for heads in _together(problem.heads, group, BLOCK_ELEMENTS // (plan.unit * plan.padded)):
-                q = problem.q[sequence, heads].to(wide) * problem.scale
-                k = torch.zeros(plan.padded, q.shape[-1], dtype=wide, device=q.device)
+                q = problem.q[sequence, heads].to(wide)
+                q = q * problem.scale if problem.score.product else q
+                k = torch.zeros(plan.padded, problem.k.shape[-1], dtype=wide, device=q.device)
                 k[: problem.keys] = problem.k[sequence, heads.start // group]
                 for block in plan.blocks(sequence, heads):
                     shape = (len(q), block.bottom - block.top, block.right - block.left)
                     size = math.prod(shape)
                     if size > len(scores):
                         scores, weights = scores.new_empty(size), scores.new_empty(size)
-                    here = q[:, block.top : block.bottom].flatten(0, 1)
-                    torch.mm(here, k[block.left : block.right].T, out=scores[:size].view(len(here), shape[2]))
+                    here = q[:, block.top : block.bottom], k[block.left : block.right]
+                    self._score(*here, heads, block, scores[:size])
                     yield self._rows(
                         sequence, heads, block, scores[:size].view(shape), weights[:size].view(shape), start
                     )
@@ -158,8 +161,22 @@ class Computed:
             sizes = {"batch": problem.batch, "heads": problem.heads}
             visible = problem.mask.tile(row, columns, **sizes, device=visible.device)[:, :, 0]
         if problem.bias is not None:
-            visible = visible & (problem.bias[:, :, at if problem.bias.shape[2] > 1 else 0] > HIDDEN)
+            bias = problem.bias_tile(rows=slice(at, at + 1))
+            visible = visible if bias is None else visible & (bias[:, :, 0] > HIDDEN)
         return visible
+
+    def _score(self, q: Tensor, k: Tensor, heads: slice, block: Block, out: Tensor) -> None:
+        """Write the scaled scores of a block, which shares its keys between heads, to `out`."""
+        problem = self.problem
+        if problem.score.product:
+            here = q.flatten(0, 1)  # scaled already
+            torch.mm(here, k.T, out=out.view(len(here), len(k)))
+            return
+        inside = min(block.right, problem.keys) - block.left
+        i, j = problem.i(slice(block.top, block.bottom)), problem.j(slice(block.left, block.left + inside))
+        with torch.no_grad():
+            tile = problem.score.of_heads(heads).tile(q[None], k[:inside].expand(1, len(q), -1, -1), i, j)
+        torch.mul(tile[0], problem.scale, out=out.view(*q.shape[:2], len(k))[..., :inside])
 
     def _rows(self, sequence: int, heads: slice, block: Block, scores: Tensor, weights: Tensor, start: int) -> Rows:
         """One block of scores made weights: softcap, bias, mask, softmax, sink — in this order, in place."""
@@ -170,7 +187,8 @@ class Computed:
         inside = min(block.right, problem.keys) - block.left
         if problem.bias is not None:
             # Adding to the most negative number would overflow; whatever is hidden stays at `lowest`.
-            bias = _part(problem.bias, sequence, heads, block, inside)
+            rows, columns = slice(block.top, block.bottom), slice(block.left, block.left + inside)
+            bias = problem.bias.tile(slice(sequence, sequence + 1), heads, problem.i(rows), problem.j(columns))[0]
             scores[..., :inside].add_(bias.to(scores.dtype)).clamp_min_(lowest)
         if inside < scores.shape[2]:
             scores[..., inside:] = lowest
@@ -179,8 +197,12 @@ class Computed:
             sizes = {"batch": slice(sequence, sequence + 1), "heads": heads}
             visible = problem.mask.tile(slice(block.top, block.bottom), where, **sizes, device=scores.device)[0]
             scores[..., where.start - block.left : where.stop - block.left].masked_fill_(~visible, lowest)
+        if not isinstance(problem.normalizer, Softmax):
+            # Without a log-sum-exp the entropy is computed from the weights alone.
+            weights.copy_(problem.normalizer.weights(scores, scores > lowest)[0])
+            return self._rows_of(sequence, heads, block, weights, None, start, leaks=True)
         torch.softmax(scores, -1, out=weights)
-        sink = problem.normalizer.sink
+        sink = problem.sink
         if sink is not None:
             lse = _log_sum_exp(weights, scores, None)
             weights.mul_(torch.sigmoid(lse - sink[heads, None].to(lse.dtype))[..., None])
@@ -191,7 +213,19 @@ class Computed:
             blind = bool(hidden.any())
             if blind:
                 weights.masked_fill_(hidden, 0.0)
-        return Rows(sequence, heads, start + block.top, block.left, weights, scores, leaks=blind or sink is not None)
+        return self._rows_of(sequence, heads, block, weights, scores, start, leaks=blind or sink is not None)
+
+    def _rows_of(
+        self, sequence: int, heads: slice, block: Block, weights: Tensor, scores: Tensor | None, start: int, leaks: bool
+    ) -> Rows:
+        """The rows, multiplied by the factor where there is one."""
+        if (factor := self.problem.factor) is not None:
+            inside = min(block.right, self.problem.keys) - block.left
+            i = self.problem.i(slice(block.top, block.bottom))
+            j = self.problem.j(slice(block.left, block.left + inside))
+            weights[..., :inside].mul_(factor.tile(slice(sequence, sequence + 1), heads, i, j)[0].to(weights.dtype))
+            scores, leaks = None, True
+        return Rows(sequence, heads, start + block.top, block.left, weights, scores, leaks)
 
 
 @dataclass(eq=False)
@@ -228,11 +262,3 @@ def _together(heads: int, group: int, fit: int) -> Iterator[slice]:
     for first in range(0, heads, group):
         for head in range(first, first + group, step):
             yield slice(head, min(head + step, first + group))
-
-
-def _part(bias: Tensor, sequence: int, heads: slice, block: Block, inside: int) -> Tensor:
-    """The bias of one block; dimensions of 1 stay."""
-    b = bias[sequence if bias.shape[0] > 1 else 0]
-    b = b[heads] if b.shape[0] > 1 else b
-    b = b[:, block.top : block.bottom] if b.shape[1] > 1 else b
-    return b[:, :, block.left : block.left + inside] if b.shape[2] > 1 else b

@@ -2,18 +2,22 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import InputError
+from regard.scores.base import Score
+from regard.scores.checks import check_softcap
 
 __all__ = ["Dot", "ScaledDot"]
 
 
 @dataclass(frozen=True)
-class ScaledDot:
-    """q·k / √d (Vaswani et al. 2017), then softcap · tanh(s / softcap) where a softcap is given (Gemma 2, 2024).
+class ScaledDot(Score):
+    """q·k / √d (Vaswani et al. 2017, arXiv:1706.03762), then softcap · tanh(s / softcap) where one is given.
+
+    The softcap is that of Gemma 2 (2024, arXiv:2408.00118): scores stay between −softcap and softcap.
 
     Cost: O(queries · keys · d) time; fused kernels need O(n) memory, but none of PyTorch's takes a softcap.
 
@@ -25,11 +29,12 @@ class ScaledDot:
     0.5
     """
 
+    product: ClassVar[bool] = True
+
     softcap: float | None = None
 
     def __post_init__(self) -> None:
-        if self.softcap is not None and not 0 < self.softcap < math.inf:
-            raise InputError(f"`softcap` must be a positive number or None, got {self.softcap}")
+        check_softcap(self.softcap)
 
     def default_scale(self, dim: int) -> float:
         """1/√d, which keeps the variance of the score at 1."""
@@ -48,7 +53,10 @@ class ScaledDot:
 
 @dataclass(frozen=True)
 class Dot(ScaledDot):
-    """q·k as it is (Luong et al. 2015, "dot")."""
+    """q·k as it is (Luong et al. 2015, arXiv:1508.04025, "dot"; transformers that do not divide, as T5).
+
+    Cost: that of ScaledDot, O(queries · keys · d) time; fused kernels need O(n) memory.
+    """
 
     def default_scale(self, dim: int) -> float:
         """1: the plain product."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from regard.errors import InputError, MissingExtraError, ObservationError
+from regard.errors import MissingExtraError, ObservationError
 from regard.functional import attention
 from regard.masks import BoundMask, Causal, Dense, Mask, Only, Padding, Window
 from regard.normalizers import Softmax
@@ -155,11 +155,6 @@ def _attend(
     **_: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function that transformers calls: (batch, heads, n, d) in, (batch, n, heads, d) out."""
-    if dropout:
-        raise InputError(
-            f'attn_implementation="regard" has no dropout on the weights yet, got {dropout}: call model.eval(), or set '
-            "attention_dropout=0.0 in the config"
-        )
     mask, bias = _mask_and_bias(module, query, key, attention_mask, is_causal)
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
@@ -172,6 +167,7 @@ def _attend(
         bias=bias,
         scale=scaling,
         normalizer=Softmax(s_aux),
+        dropout=dropout,
         weights=output_attentions or _weights_are_collected(),
     )
     output, weights = results if isinstance(results, tuple) else (results, None)

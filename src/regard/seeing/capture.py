@@ -65,10 +65,10 @@ def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
     problem = seen.call.problem
     if not 0 <= head < problem.heads:
         raise InputError(f"`head` must be from 0 to {problem.heads - 1} for {model}, got {head}")
-    visible, bias = problem.visible(), problem.bias
+    visible, bias = problem.visible(), problem.bias_tile()
     group = problem.heads // problem.kv_heads
     streams = tuple(prepared.tokens.values())
-    sinks = problem.normalizer.sink
+    sinks = problem.sink
     pairs = (problem.queries, problem.keys)
     crossed = len(streams) > 1
     return CapturedHead(

@@ -10,6 +10,7 @@ from regard.errors import ObservationError
 from regard.masks import Causal, Dense
 from regard.observe.rows import Computed
 from regard.observe.site import Seen
+from regard.positions import DenseBias
 from regard.problem import Problem
 
 __all__ = ["problem_of_sdpa", "read_sdpa", "refuse_transforms"]
@@ -56,7 +57,10 @@ def problem_of_sdpa(
         if attend.ndim > 4:
             attend = attend.expand(*leading, *attend.shape[-3:]).reshape(math.prod(leading), *attend.shape[-3:])
     mask, bias = _mask_and_bias(q, k, attend, is_causal)
-    return Problem(q, k, k, scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale, mask=mask, bias=bias)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    queries, keys = q.shape[2], k.shape[2]
+    placed = None if bias is None else DenseBias(bias).resolve(queries, keys, keys - queries)
+    return Problem(q, k, k, scale=scale, mask=mask, bias=placed)
 
 
 def _mask_and_bias(q: Tensor, k: Tensor, attend: Tensor | None, is_causal: bool) -> tuple[Any, Tensor | None]:

@@ -1,0 +1,168 @@
+"""The backend: lays a problem out in blocks, visits those that the mask leaves, and never holds all weights."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.backends.base import Answer
+from regard.backends.blockwise.function import Attend, Blocks, held_by, parts_of
+from regard.backends.blockwise.general import General
+from regard.backends.blockwise.plan import plan
+from regard.backends.blockwise.sheet import Sheet
+from regard.backends.blockwise.terms import diagonals_of
+from regard.frozen import replace_tensors, tensors
+from regard.masks import BoundMask
+from regard.masks.cover import Cover, cover
+from regard.normalizers import Sigmoid, Softmax
+from regard.positions import Bias, Relative
+from regard.problem import Problem
+
+__all__ = ["Blockwise"]
+
+_BLOCK = 128  # rows and columns of a block, at most
+_KEPT = 32  # plans that are remembered
+_SMALL = 2**18  # pairs for which planning would take longer than it saves
+_OVERHEAD = 2**18  # pairs that could be computed while Python plans and visits
+
+
+class Blockwise:
+    """Any score, mask, bias, normalizer, factor and dropout in O(n) memory, forward and backward, in plain PyTorch.
+
+    Visits the blocks of queries and keys that the mask leaves: full ones without the mask, partial ones with it; rows
+    of the same shape in one batched call, merged by log-sum-exp (Rabe & Staats 2021; Dao et al. 2022). The backward
+    computes the weights again. Results do not depend on the order of threads.
+    """
+
+    name = "blockwise"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Only what needs all weights at once."""
+        if problem.wants_weights:
+            return "it never holds all weights"
+        if not isinstance(problem.normalizer, Softmax | Sigmoid):
+            return f"it does not know how to merge {type(problem.normalizer).__name__}"
+        return None
+
+    def bytes(self, problem: Problem) -> int:
+        """Working copies of q, k, v, output and log-sum-exp, and the tiles."""
+        wide = torch.promote_types(problem.q.dtype, torch.float32).itemsize
+        rows = problem.q.numel() + problem.batch * problem.heads * problem.queries * (2 * problem.v.shape[-1] + 2)
+        pairs = problem.batch * problem.heads * problem.queries * problem.keys
+        return (rows + problem.k.numel() + problem.v.numel() + 6 * min(pairs, General.elements)) * wide
+
+    def work(self, problem: Problem) -> float:
+        """The pairs of the blocks that the mask leaves, and what Python needs to visit them."""
+        pairs = problem.batch * problem.heads * problem.queries * problem.keys
+        share = covered(problem).share if pairs > _SMALL else 1.0
+        each = 1.3 if _can_fuse(problem) else 2.5 * problem.score.floats_per_pair
+        return each * share * pairs + _OVERHEAD
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, problem: Problem) -> Answer:
+        """Compute, in float32 at least."""
+        narrow = problem.q.dtype
+        ready = _prepared(problem)
+        fused = _can_fuse(ready)
+        blocks = self._laid_out(_evened(ready) if fused else ready, fused)
+        ready = blocks.problem
+        result: tuple[Tensor, Tensor] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
+        return Answer(result[0][..., : problem.v.shape[-1]].to(narrow), None, result[1])
+
+    def _laid_out(self, problem: Problem, fused: bool) -> Blocks:
+        terms = [term for term in (problem.bias, problem.factor) if term is not None]
+        block = min(_BLOCK, max(16, 1 << (problem.queries - 1).bit_length()))
+        found = covered(problem, block)
+        relative = problem.mask is None or problem.mask.mask.relative
+        sheets = tuple(
+            Sheet(
+                problem,
+                slice(b, b + 1) if found.leading[0] > 1 else slice(0, problem.batch),
+                slice(h, h + 1) if found.leading[1] > 1 else slice(0, problem.heads),
+                block,
+                tuple(
+                    plan(
+                        runs,
+                        (problem.keys - 1) // block,
+                        short=problem.keys % block > 0,
+                        relative=relative,
+                        gathers=problem.score.product and not terms,
+                    )
+                ),
+            )
+            for b, h, runs in found.slices()
+        )
+        return Blocks(problem, sheets, fused)
+
+
+def covered(problem: Problem, block: int = _BLOCK) -> Cover:
+    """The blocks that a problem's mask leaves; remembered, since a model asks the same in every layer."""
+    bound = problem.mask
+    key = None if bound is None else _key(bound, block)
+    if key is None:
+        return cover(bound, problem.queries, problem.keys, block)
+    if key not in _covers:
+        _covers[key] = cover(bound, problem.queries, problem.keys, block)
+        if len(_covers) > _KEPT:
+            _covers.popitem(last=False)
+    _covers.move_to_end(key)
+    return _covers[key]
+
+
+_covers: OrderedDict[Hashable, Cover] = OrderedDict()
+
+
+def _key(bound: BoundMask, block: int) -> Hashable | None:
+    """What a plan depends on: the mask, by identity where it holds tensors, and whether they were changed since."""
+    try:
+        versions = tuple(one._version for one in tensors(bound.mask))
+        hash(bound.mask)
+    except (RuntimeError, TypeError):  # inference tensors count no versions; a rule of one's own may not hash
+        return None
+    return bound.mask, versions, bound.queries, bound.keys, bound.query_start, block
+
+
+def _prepared(problem: Problem) -> Problem:
+    """Scores prepared, relative biases asked for once, everything in float32 at least."""
+    problem = problem.prepared()
+    wide = torch.promote_types(problem.q.dtype, torch.float32)
+    problem = replace(
+        problem,
+        q=problem.q.to(wide),
+        k=problem.k.to(wide),
+        v=problem.v.to(wide),
+        bias=_asked(problem.bias, problem),
+        factor=_asked(problem.factor, problem),
+    )
+    parts = parts_of(problem)
+    widened = (one.to(wide) if one.is_floating_point() else one for one in tensors(parts))
+    score, bias, normalizer, factor = replace_tensors(parts, widened)
+    return replace(problem, score=score, bias=bias, normalizer=normalizer, factor=factor)
+
+
+def _asked(term: Bias | None, problem: Problem) -> Bias | None:
+    return diagonals_of(term, problem) if isinstance(term, Relative) else term
+
+
+def _evened(problem: Problem) -> Problem:
+    """The fused kernel wants keys and values of one width: zeros change no product, and their columns are cut off."""
+    widest = max(problem.k.shape[-1], problem.v.shape[-1])
+    q, k, v = (pad(x, (0, widest - x.shape[-1])) for x in (problem.q, problem.k, problem.v))
+    return replace(problem, q=q, k=k, v=v)
+
+
+def _can_fuse(problem: Problem) -> bool:
+    """Whether the pieces can run on PyTorch's fused CPU kernel."""
+    learned = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(problem.bias))
+    return (
+        problem.q.device.type == "cpu"
+        and problem.score.product
+        and problem.score.softcap is None
+        and isinstance(problem.normalizer, Softmax)
+        and problem.dropout is None
+        and problem.factor is None
+        and (problem.bias is None or (isinstance(problem.bias, Relative) and not learned))
+    )

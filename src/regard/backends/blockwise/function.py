@@ -1,0 +1,164 @@
+"""The autograd function: visits the pieces forward, and again backward."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.backends.blockwise.fused import Fused
+from regard.backends.blockwise.general import General
+from regard.backends.blockwise.gradients import Gradients
+from regard.backends.blockwise.sheet import Sheet
+from regard.frozen import replace_tensors, tensors
+from regard.problem import Problem
+
+__all__ = ["Attend", "Blocks", "held_by", "parts_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A prepared problem, and the layout in which it is computed."""
+
+    problem: Problem
+    sheets: tuple[Sheet, ...]
+    fused: bool
+
+    def over(self, *new: Tensor) -> "Blocks":
+        """The same with other tensors: q, k, v and what score, bias, normalizer and factor hold."""
+        q, k, v, *held = new
+        parts = replace_tensors(parts_of(self.problem), iter(held))
+        score, bias, normalizer, factor = parts
+        problem = replace(self.problem, q=q, k=k, v=v, score=score, bias=bias, normalizer=normalizer, factor=factor)
+        return replace(self, problem=problem, sheets=tuple(replace(one, problem=problem) for one in self.sheets))
+
+
+def held_by(problem: Problem) -> list[Tensor]:
+    """The tensors besides q, k and v that an output depends on."""
+    return tensors(parts_of(problem))
+
+
+def parts_of(problem: Problem) -> tuple[Any, ...]:
+    """The parts of the equation that may hold tensors."""
+    return problem.score, problem.bias, problem.normalizer, problem.factor
+
+
+class Attend(torch.autograd.Function):
+    """Output and log-sum-exp; the weights are computed again in the backward."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        blocks: Blocks, q: Tensor, k: Tensor, v: Tensor, *held: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        problem = blocks.over(q, k, v, *held).problem
+        output = q.new_empty(*q.shape[:3], v.shape[-1])
+        lse = q.new_empty(q.shape[:3])
+        for sheet in blocks.over(q, k, v, *held).sheets:
+            part, part_lse = _forward(sheet, blocks.fused)
+            output[sheet.batch, sheet.heads] = sheet.unfold_queries(part)
+            lse[sheet.batch, sheet.heads] = sheet.unfold_queries(part_lse)
+        if problem.sink is not None:
+            # The sink takes its share of the row: weights shrink by exp(lse) / (exp(lse) + exp(sink)).
+            whole = torch.logaddexp(lse, problem.sink.to(lse.dtype)[:, None])
+            output.mul_((lse - whole).exp().unsqueeze(-1))
+            lse = whole
+        return output, lse
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], blocks: Blocks, *given: Tensor) -> tuple[Any, Any]:
+        """One call for each member: masks and biases of a batch keep their meaning."""
+        dims = in_dims[1:]
+        members = (
+            Attend.apply(blocks, *(x if dim is None else x.select(dim, at) for x, dim in zip(given, dims, strict=True)))  # type: ignore[no-untyped-call]
+            for at in range(info.batch_size)
+        )
+        output, lse = (torch.stack(one) for one in zip(*members, strict=True))
+        return (output, lse), (0, 0)
+
+    @staticmethod
+    def setup_context(  # noqa: D102
+        ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]
+    ) -> None:
+        blocks, *given = inputs
+        ctx.blocks = blocks
+        ctx.save_for_backward(*given, *outputs)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(  # noqa: D102
+        ctx: Any, up: Tensor | None, up_lse: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        *given, output, lse = ctx.saved_tensors
+        q, k, v, *held = given
+        blocks = ctx.blocks.over(*given)
+        up = torch.zeros_like(output) if up is None else up
+        delta = torch.linalg.vecdot(up, output)
+        if up_lse is not None:
+            delta = delta - up_lse
+        into = Gradients(held, ctx.needs_input_grad[4:])
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        fused = blocks.fused and up_lse is None
+        for sheet in blocks.sheets:
+            parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
+            dq[sheet.batch, sheet.heads] = sheet.unfold_queries(parts[0])
+            dk[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[1])
+            dv[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[2])
+        sink = blocks.problem.sink
+        if sink is not None and into.wants(sink):
+            share = (sink.to(lse.dtype)[:, None] - lse).exp()
+            into.of(sink).sub_((share * delta).sum((0, 2)).to(sink.dtype))
+        return None, dq, dk, dv, *into.all()
+
+
+def _folded(sheet: Sheet) -> tuple[Tensor, Tensor, Tensor]:
+    problem = sheet.problem
+    return sheet.fold_queries(problem.q), sheet.fold_keys(problem.k), sheet.fold_keys(problem.v)
+
+
+def _forward(sheet: Sheet, fused: bool) -> tuple[Tensor, Tensor]:
+    engine = Fused(sheet) if fused else General(sheet)
+    q, k, v = _folded(sheet)
+    output = q.new_zeros(*q.shape[:3], v.shape[-1])
+    lse = q.new_full(q.shape[:3], -torch.inf)
+    touched = torch.zeros(1, q.shape[1], dtype=torch.bool)
+    for piece in sheet.chunks(engine.elements, columns=engine.columns):
+        here = piece.rows_of(q), piece.keys_of(k, sheet.block), piece.keys_of(v, sheet.block)
+        part, part_lse = engine.forward(piece, *here)
+        if bool(piece.rows_of(touched).any()):
+            if part_lse is None:
+                part += piece.rows_of(output)
+            else:
+                part, part_lse = _merge(part, part_lse, piece.rows_of(output), piece.rows_of(lse))
+        piece.set_rows(touched, torch.tensor(True))
+        piece.set_rows(output, part)
+        if part_lse is not None:
+            piece.set_rows(lse, part_lse)
+    return output, lse
+
+
+def _merge(output: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp over two disjoint sets of keys."""
+    whole = torch.logaddexp(lse, other_lse)
+    # Rows that have seen nothing yet stay at −inf, and what they hold, zeros, counts for nothing.
+    finite = whole.masked_fill(whole == -torch.inf, 0.0)
+    merged = output * (lse - finite).exp().unsqueeze(-1)
+    return torch.addcmul(merged, other, (other_lse - finite).exp().unsqueeze(-1)), whole
+
+
+def _backward(sheet: Sheet, fused: bool, folded: tuple[Tensor, ...], into: Gradients) -> tuple[Tensor, Tensor, Tensor]:
+    up, output, lse, delta = folded
+    engine = Fused(sheet) if fused else General(sheet)
+    q, k, v = _folded(sheet)
+    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    lse = lse.masked_fill(lse == -torch.inf, 0.0)  # where nothing is seen, exp(−inf − 0) is 0
+    for piece in sheet.chunks(engine.elements, columns=engine.columns):
+        here = piece.rows_of(q), piece.keys_of(k, sheet.block), piece.keys_of(v, sheet.block)
+        rows = piece.rows_of(up), piece.rows_of(lse)
+        if isinstance(engine, Fused):
+            parts = engine.backward(piece, *here, rows[0], piece.rows_of(output), rows[1])
+        else:
+            parts = engine.backward(piece, *here, *rows, piece.rows_of(delta), into)
+        piece.add_rows(dq, parts[0])
+        piece.add_keys(dk, parts[1])
+        piece.add_keys(dv, parts[2])
+    return dq, dk, dv

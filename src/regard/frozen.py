@@ -1,0 +1,52 @@
+"""Tensors held by frozen values: found, and replaced, so that whoever differentiates by hand knows all its inputs."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+__all__ = ["replace_tensors", "tensors"]
+
+Value = TypeVar("Value")
+
+
+def tensors(value: object) -> list[Tensor]:
+    """List the tensors in a frozen dataclass, in the order of its fields; dataclasses and tuples inside are searched.
+
+    >>> import torch
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, eq=False)
+    ... class Line:
+    ...     slope: torch.Tensor
+    ...     name: str = "line"
+    >>> tensors((Line(torch.tensor(2.0)), Line(torch.tensor(3.0))))
+    [tensor(2.), tensor(3.)]
+    """
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, tuple):
+        return [one for part in value for one in tensors(part)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [one for part in fields(value) for one in tensors(getattr(value, part.name))]
+    return []
+
+
+def replace_tensors(value: Value, new: Iterator[Tensor]) -> Value:
+    """Copy a value with other tensors in the places, and in the order, of those that `tensors` lists."""
+    replaced: Any = _replace(value, new)
+    return replaced  # type: ignore[no-any-return]
+
+
+def _replace(value: Any, new: Iterator[Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return next(new)
+    if not tensors(value):
+        return value
+    if isinstance(value, tuple):
+        return tuple(_replace(part, new) for part in value)
+    # Without __init__, which may check or convert; without what was cached for the old tensors.
+    copy = object.__new__(type(value))
+    for part in fields(value):
+        object.__setattr__(copy, part.name, _replace(getattr(value, part.name), new))
+    return copy

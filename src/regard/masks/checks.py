@@ -1,0 +1,41 @@
+"""What several masks ask of their numbers and tensors, and how they look into tensors with a row a sequence."""
+
+import torch
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor
+
+from regard.errors import InputError
+
+__all__ = ["are_integers", "check_count", "covered", "entry", "prefix_counts"]
+
+
+def check_count(name: str, value: object, least: int, what: str) -> None:
+    """Raise unless `value` is an integer of at least `least`; `what` tells what it counts."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"`{name}` {what} and must be an integer of at least {least}, got {value!r}")
+
+
+def are_integers(values: Tensor) -> bool:
+    """Tell whether the dtype is one of integers."""
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
+def entry(
+    table: Shaped[Tensor, "sequences positions"], batch: Int[Tensor, "*#pairs"], position: Int[Tensor, "*#pairs"]
+) -> Shaped[Tensor, "*#pairs"]:
+    """Look up each pair's position in its sequence's row; one row serves every sequence, an empty one gives zeros."""
+    table = table.to(position.device) if table.shape[1] else position.new_zeros(len(table), 1).to(table.dtype)
+    return table[batch if table.shape[0] > 1 else torch.zeros_like(batch), position]
+
+
+def prefix_counts(flags: Bool[Tensor, "sequences positions"]) -> Int[Tensor, "sequences edges"]:
+    """Count the flags before each position, so that `covered` counts those of any range."""
+    return torch.nn.functional.pad(flags.cpu().long().cumsum(1), (1, 0))
+
+
+def covered(
+    counts: Int[Tensor, "sequences edges"], first: Int[Tensor, "*ranges"], end: Int[Tensor, "*ranges"]
+) -> Int[Tensor, "sequences 1 *ranges"]:
+    """Count the flags in each range of positions [first, end); there are none outside the table."""
+    last = counts.shape[1] - 1
+    return (counts[:, end.clamp(0, last)] - counts[:, first.clamp(0, last)])[:, None]

@@ -1,0 +1,139 @@
+"""Masks that papers are known by, composed of the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks.base import Mask
+from regard.masks.block_local import BlockLocal
+from regard.masks.causal import Causal
+from regard.masks.checks import check_count
+from regard.masks.global_tokens import Global
+from regard.masks.prefix import Prefix
+from regard.masks.random_blocks import Random
+from regard.masks.strided import Strided
+from regard.masks.window import Window
+
+__all__ = ["bigbird", "longformer", "prefix_lm", "sparse_transformer"]
+
+
+def prefix_lm(length: int | Int[Tensor, " batch"]) -> Mask:
+    """Let all see the prefix, and later keys only from the past (T5: Raffel et al. 2020, arXiv:1910.10683; UniLM 2019).
+
+    Formula: Causal() | Prefix(length)
+
+    Cost: half of all pairs and half of those in the prefix, O((n² + length²)/2 · dim) time; no memory.
+
+    >>> prefix_lm(2).bind(4, 4).dense()[0, 0].int()
+    tensor([[1, 1, 0, 0],
+            [1, 1, 0, 0],
+            [1, 1, 1, 0],
+            [1, 1, 1, 1]], dtype=torch.int32)
+    """
+    return Causal() | Prefix(length)
+
+
+def sparse_transformer(stride: int) -> Mask:
+    """See the last `stride` keys and, further back, every `stride`-th (Child et al. 2019, 4.3, arXiv:1904.10509).
+
+    Formula: Causal() & (Window(stride) | Strided(stride))
+
+    The paper's two patterns at once, for one head; its factorized heads are `Causal() & Window(stride)` and
+    `Causal() & Strided(stride)`. The paper's first pattern reaches from i − stride to i; its end is in the second too.
+
+    Cost: about n · (stride + n/(2 · stride)) pairs, least near stride = √n; but the far ones are spread, and as long as
+    the stride is less than a block the time is that of `Causal()`, O(n²/2 · dim). No memory.
+
+    >>> sparse_transformer(2).bind(5, 5).dense()[0, 0].int()
+    tensor([[1, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0],
+            [1, 1, 1, 0, 0],
+            [0, 1, 1, 1, 0],
+            [1, 0, 1, 1, 1]], dtype=torch.int32)
+    """
+    return Causal() & (Window(stride) | Strided(stride))
+
+
+def longformer(window: int, globals: Sequence[int] = (0,)) -> Mask:  # noqa: A002
+    """See window/2 keys on either side and the global tokens, which see all (Beltagy et al. 2020, arXiv:2004.05150).
+
+    Formula: Window(before=window/2, after=window/2) | Global(globals)
+
+    `window` is even, as in the authors' code: the query sees window + 1 keys with itself. `globals` gives positions;
+    for other tokens in each sequence write `masks.Window(before=w, after=w) | masks.Global(flags)`.
+
+    Cost: O(n · (window + 2 g) · dim) time for g global tokens that stand together; at most one flag a position.
+
+    >>> longformer(2).bind(5, 5).dense()[0, 0].int()
+    tensor([[1, 1, 1, 1, 1],
+            [1, 1, 1, 0, 0],
+            [1, 1, 1, 1, 0],
+            [1, 0, 1, 1, 1],
+            [1, 0, 0, 1, 1]], dtype=torch.int32)
+    """
+    check_count("window", window, 0, "counts the keys on both sides")
+    if window % 2:
+        raise InputError(f"`window` counts the keys on both sides and must be even, got {window}")
+    return Window(before=window // 2, after=window // 2) | Global(globals)
+
+
+def bigbird(
+    window: int = 3,
+    globals: int = 1,  # noqa: A002
+    random: int = 3,
+    *,
+    seed: int = 0,
+    block: int = 64,
+    heads: int = 1,
+) -> Mask:
+    """See near, global and random blocks: BigBird-ITC (Zaheer et al. 2020, arXiv:2007.14062).
+
+    Formula: BlockLocal(block, before=window//2, after=window//2) | global blocks | Random(random, block=block)
+
+    All counts are in blocks of `block` positions. A block row i sees the `window` (odd) blocks around it, the first
+    and the last `globals` blocks, and `random` blocks drawn for it; the first and the last `globals` block rows see
+    all. With the defaults, but for the random blocks: row 0 and the last all, row 1 {0, 1, 2, last}, row i
+    {0, i − 1, i, i + 1, last}, and the last but one {0, and the last three}.
+
+    `heads` draws a plan for each head, `heads=1` one for all. Where this differs from the authors' code: that draws
+    only among blocks which a row does not see anyway; here a draw may hit one of them (each pair counts once), so
+    that a row sees up to `random` more blocks. That wants a length that fills whole blocks; here the last may be short.
+
+    Cost: O(n · (window + 4 · globals + random) · block · dim) time; a number for each block that is drawn, and one flag
+    a position.
+
+    >>> bigbird(random=1, block=1, seed=1).bind(7, 7).dense()[0, 0].int()
+    tensor([[1, 1, 1, 1, 1, 1, 1],
+            [1, 1, 1, 1, 0, 0, 1],
+            [1, 1, 1, 1, 1, 0, 1],
+            [1, 0, 1, 1, 1, 0, 1],
+            [1, 0, 0, 1, 1, 1, 1],
+            [1, 0, 0, 0, 1, 1, 1],
+            [1, 1, 1, 1, 1, 1, 1]], dtype=torch.int32)
+    """
+    check_count("window", window, 1, "counts the blocks around a query, its own included,")
+    if window % 2 == 0:
+        raise InputError(f"`window` counts a block and as many on either side and must be odd, got {window}")
+    check_count("globals", globals, 0, "counts the global blocks at each end")
+    check_count("random", random, 0, "counts the random blocks of each row")
+    near = BlockLocal(block, before=window // 2, after=window // 2)
+    seen = near | _Ends(block, globals)
+    return seen | Random(random, block=block, seed=seed, heads=heads) if random else seen
+
+
+@dataclass(frozen=True)
+class _Ends(Mask):
+    """The first and the last `count` blocks are global; which the last are is known when the mask is bound."""
+
+    block: int
+    count: int
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+        """Flag the positions in those blocks."""
+        blocks = -(-keys // self.block)
+        place = torch.arange(keys) // self.block
+        return Global(((place < self.count) | (place >= blocks - self.count))[None])

@@ -1,0 +1,174 @@
+"""FlexAttention's block masks, from our masks and back.
+
+A `BlockMask` lists for each block of queries the blocks of keys that are partly visible, and those that are wholly
+visible; what is in neither list is not visited. `torch.nn.attention.flex_attention` is imported when it is needed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Int8, Int32
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask, Rectangles, edges
+from regard.masks.dense import _count, _prefix
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+__all__ = ["from_block_mask", "to_block_mask"]
+
+_AT_ONCE = 2**20  # blocks that are listed together: finding their places takes 64-bit numbers
+
+
+def to_block_mask(mask: BoundMask, *, block: int = 128, device: torch.device | str = "cpu") -> "BlockMask":
+    """Write a mask as FlexAttention's `BlockMask`, from what it knows of its blocks: no pair is evaluated.
+
+    Batch and heads of the tables are those of the mask, 1 where it holds for all, as `flex_attention` takes them.
+    `mask_mod` is the mask itself. Tensors that the mask holds must be on `device`, on which attention will run.
+
+    >>> from regard.masks import Causal, Window
+    >>> block_mask = to_block_mask((Causal() & Window(200)).bind(512, 512))
+    >>> (block_mask.to_dense() + 0)[0, 0]  # full blocks and partial ones
+    tensor([[1, 0, 0, 0],
+            [1, 1, 0, 0],
+            [1, 1, 1, 0],
+            [0, 1, 1, 1]], dtype=torch.int32)
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if block < 1:
+        raise InputError(f"`block` must be at least 1, got {block}")
+    kinds = _kinds(mask, block)
+    partial, full = kinds == PARTIAL, kinds == FULL
+    return BlockMask(
+        (mask.queries, mask.keys),
+        *_listed(partial, device),  # the key blocks of each query block
+        *_listed(full, device),
+        *_listed(partial.mT, device),  # the query blocks of each key block
+        *_listed(full.mT, device),
+        (block, block),
+        _mask_mod(mask),
+    )
+
+
+def from_block_mask(block_mask: "BlockMask") -> Mask:
+    """Convert FlexAttention's `BlockMask`: its `mask_mod` in the blocks that it lists as partial, all of the full ones.
+
+    `mask_mod` is called with tensors that broadcast, where FlexAttention gives it single numbers. Queries are counted
+    from 0 there, wherever they stand here.
+
+    >>> from torch.nn.attention.flex_attention import create_block_mask
+    >>> block_mask = create_block_mask(lambda batch, head, i, j: j <= i, 1, 1, 3, 3, device="cpu")
+    >>> from_block_mask(block_mask).bind(3, 3).dense()[0, 0].int()
+    tensor([[1, 0, 0],
+            [1, 1, 0],
+            [1, 1, 1]], dtype=torch.int32)
+    """
+    queries, keys = block_mask.seq_lengths
+    columns = -(-keys // block_mask.BLOCK_SIZE[1])
+    kinds = _marked(block_mask.kv_num_blocks, block_mask.kv_indices, columns).to(torch.int8) * PARTIAL
+    if block_mask.full_kv_num_blocks is not None and block_mask.full_kv_indices is not None:
+        full = _marked(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns)
+        kinds = kinds.masked_fill(full, FULL)
+    kinds = kinds[(None,) * (4 - kinds.ndim)]  # without batch and heads it holds for all
+    return _Listed(kinds, block_mask.BLOCK_SIZE, (queries, keys), block_mask.mask_mod)
+
+
+@dataclass(frozen=True, eq=False)
+class _Listed(Mask):
+    """The kinds of all blocks of one size, and a rule within the partial ones."""
+
+    kinds: Int8[Tensor, "batch heads rows columns"]
+    block: tuple[int, int]
+    lengths: tuple[int, int]
+    mask_mod: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    query_start: int = 0
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The block is full, or partial and the rule holds."""
+        row = i - self.query_start
+        batches, heads = self.leading
+        kinds = self.kinds[
+            batch if batches > 1 else torch.zeros_like(batch),
+            head if heads > 1 else torch.zeros_like(head),
+            row // self.block[0],
+            j // self.block[1],
+        ]
+        return (kinds == FULL) | ((kinds == PARTIAL) & self.mask_mod(batch, head, row, j))
+
+    @cached_property
+    def _sums(self) -> tuple[Tensor, Tensor]:
+        kinds = self.kinds.cpu()
+        return _prefix(kinds != EMPTY), _prefix(kinds != FULL)
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """Cover each rectangle with the listed blocks: EMPTY or FULL if all of them are."""
+        height, width = self.block
+        top, bottom = rectangles.top - self.query_start, rectangles.bottom - self.query_start
+        cover = top // height, -(-bottom // height), rectangles.left // width, -(-rectangles.right // width)
+        some, lacking = (_count(sums, *cover) for sums in self._sums)
+        kinds = torch.full_like(some, PARTIAL, dtype=torch.int8)
+        return kinds.masked_fill(lacking == 0, FULL).masked_fill(some == 0, EMPTY)
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """Those of the tables."""
+        return self.kinds.shape[0], self.kinds.shape[1]
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+        """Remember where the rows start; check that the block mask was made for these lengths."""
+        if (queries, keys) != self.lengths:
+            made = " queries × ".join(map(str, self.lengths))
+            raise InputError(f"the block mask was made for {made} keys, got {queries} queries × {keys} keys")
+        return replace(self, query_start=query_start)
+
+
+def _mask_mod(mask: BoundMask) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """The mask; the last blocks may reach beyond the ends, where masks that hold tensors have nothing."""
+        i = query.clamp(max=mask.queries - 1) + mask.query_start
+        return mask.mask(batch, head, i, key.clamp(max=mask.keys - 1))
+
+    return mask_mod
+
+
+def _kinds(mask: BoundMask, block: int) -> Int8[Tensor, "batch heads rows columns"]:
+    """What the mask knows of all blocks; those that reach beyond the ends are never FULL."""
+    rows, columns = edges(mask.queries, block), edges(mask.keys, block)
+    step = max(1, _AT_ONCE // len(columns))
+    kinds = torch.cat(
+        [mask.blocks(rows[top : top + step + 1], columns) for top in range(0, len(rows) - 1, step)], dim=2
+    )
+    if mask.queries % block:
+        kinds[:, :, -1] = kinds[:, :, -1].clamp(max=PARTIAL)
+    if mask.keys % block:
+        kinds[..., -1] = kinds[..., -1].clamp(max=PARTIAL)
+    return kinds
+
+
+def _listed(
+    marked: Bool[Tensor, "batch heads rows columns"], device: torch.device | str
+) -> tuple[Int32[Tensor, "batch heads rows"], Int32[Tensor, "batch heads rows columns"]]:
+    """Count the marked columns of each row, and list them before all others, at full width, as kernels expect it."""
+    counts = marked.sum(-1, dtype=torch.int32)
+    indices = torch.empty(marked.shape, dtype=torch.int32)
+    step = max(1, _AT_ONCE // marked[:, :, 0].numel())
+    for top in range(0, marked.shape[2], step):
+        part = marked[:, :, top : top + step]
+        marked_before, others_before = part.cumsum(-1) - 1, (~part).cumsum(-1) - 1
+        place = torch.where(part, marked_before, counts[:, :, top : top + step, None] + others_before)
+        columns = torch.arange(part.shape[-1], dtype=torch.int32).expand(part.shape)
+        indices[:, :, top : top + step].scatter_(-1, place, columns)
+    return counts.to(device), indices.to(device)
+
+
+def _marked(counts: Tensor, indices: Tensor, columns: int) -> Bool[Tensor, "*batch rows columns"]:
+    """Undo `_listed`: mark the listed columns of each row."""
+    listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
+    marked = torch.zeros((*indices.shape[:-1], columns + 1), dtype=torch.bool, device=indices.device)
+    return marked.scatter(-1, torch.where(listed, indices, columns).long(), True)[..., :columns]

@@ -1,0 +1,150 @@
+"""Document: texts packed into one sequence do not see each other."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks.base import Mask, Rectangles
+from regard.masks.checks import are_integers, entry
+from regard.masks.document_ranges import Ranges, ranges
+from regard.masks.inside import Inside
+
+__all__ = ["Document"]
+
+
+@dataclass(frozen=True, eq=False)
+class Document(Mask):
+    """ids[i] = ids[j]: query and key belong to the same document; a negative id is padding, seen by none, seeing none.
+
+    `ids` (keys,) or (batch, keys) gives each position's document. `query_ids` (queries,) or (batch, queries) gives
+    that of each query where queries are not positions among the keys, as in cross-attention. Documents that are
+    contiguous skip work; their ids may come in any order.
+
+    Cost: O(Σ length² · dim) time for contiguous documents, O(n² · dim) for scattered ones; one id a position.
+
+    >>> import torch
+    >>> Document(torch.tensor([7, 7, 3, -1])).bind(4, 4).dense()[0, 0].int()
+    tensor([[1, 1, 0, 0],
+            [1, 1, 0, 0],
+            [0, 0, 1, 0],
+            [0, 0, 0, 0]], dtype=torch.int32)
+    """
+
+    ids: Int[Tensor, "*batch keys"]
+    query_ids: Int[Tensor, "*batch queries"] | None = None
+    query_start: int = 0  # position of the first query, set when a mask with `query_ids` is bound
+
+    def __post_init__(self) -> None:
+        for name, ids in (("ids", self.ids), ("query_ids", self.query_ids)):
+            if ids is not None and (ids.ndim not in (1, 2) or not are_integers(ids)):
+                got = f"{ids.dtype} of shape {tuple(ids.shape)}"
+                raise InputError(f"`{name}` must be an integer tensor, (n,) or (batch, n), got {got}")
+        batch, queries = len(self._of_keys), len(self._of_queries)
+        if 1 != batch != queries != 1:
+            raise InputError(f"`query_ids` must be for the same batch as `ids` ({batch}), got {queries}")
+
+    @classmethod
+    def from_lengths(
+        cls,
+        lengths: Int[Tensor, " documents"],
+        query_lengths: Int[Tensor, " documents"] | None = None,
+        within: Mask | None = None,
+    ) -> Mask:
+        """Pack documents of these lengths one after the other; `query_lengths` where the queries are not the keys.
+
+        `within` is a mask inside each document, over positions local to it: key j of n, and query i of m at position
+        i + n − m, so that queries are the last positions of their document (as in flash-attention's varlen).
+
+        >>> from regard.masks import Causal, Window
+        >>> lengths, query_lengths = torch.tensor([3, 2]), torch.tensor([2, 1])
+        >>> within = Causal() & Window(2)
+        >>> Document.from_lengths(lengths, query_lengths, within=within).bind(3, 5).dense()[0, 0].int()
+        tensor([[1, 1, 0, 0, 0],
+                [0, 1, 1, 0, 0],
+                [0, 0, 0, 1, 1]], dtype=torch.int32)
+        """
+        for name, given in (("lengths", lengths), ("query_lengths", query_lengths)):
+            if given is not None and (given.ndim != 1 or not are_integers(given) or bool((given < 0).any())):
+                raise InputError(
+                    f"`{name}` must be an integer tensor (documents,) of 0 or more, got {given.dtype} of shape "
+                    f"{tuple(given.shape)}, {given.tolist()}"
+                )
+        if query_lengths is not None and query_lengths.shape != lengths.shape:
+            raise InputError(
+                f"`query_lengths` must give one length for each of {len(lengths)} documents, got {len(query_lengths)}"
+            )
+        documents = cls(_ids(lengths), None if query_lengths is None else _ids(query_lengths))
+        return documents if within is None else Inside(documents, within, lengths, query_lengths)
+
+    @classmethod
+    def from_cu_seqlens(
+        cls, cu: Int[Tensor, " edges"], query_cu: Int[Tensor, " edges"] | None = None, within: Mask | None = None
+    ) -> Mask:
+        """Pack documents that begin and end at these edges, [0, …, keys], as flash-attention calls `cu_seqlens`.
+
+        >>> Document.from_cu_seqlens(torch.tensor([0, 2, 3])).ids
+        tensor([0, 0, 1])
+        """
+        for name, given in (("cu", cu), ("query_cu", query_cu)):
+            if given is not None and not _are_edges(given):
+                raise InputError(f"`{name}` must rise from 0 to the number of positions, got {given.tolist()}")
+        return cls.from_lengths(cu.diff(), None if query_cu is None else query_cu.diff(), within)
+
+    @property
+    def _of_keys(self) -> Tensor:
+        return self.ids[None].flatten(0, -2)
+
+    @property
+    def _of_queries(self) -> Tensor:
+        return self._of_keys if self.query_ids is None else self.query_ids[None].flatten(0, -2)
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Both ids are the same and no padding."""
+        row, last = i - self.query_start, self._of_queries.shape[1] - 1
+        query = entry(self._of_queries, batch, row.clamp(0, last))
+        return (query == entry(self._of_keys, batch, j)) & (query >= 0) & (row >= 0) & (row <= last)
+
+    @cached_property
+    def _ranges(self) -> tuple[Ranges, Ranges]:
+        return ranges(self._of_queries.cpu().long(), self._of_keys.cpu().long())
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """Bound the documents of both ranges: exact where documents are contiguous."""
+        queries, keys = self._ranges
+        top, bottom = rectangles.top - self.query_start, rectangles.bottom - self.query_start
+        first, last, rows = queries.between(top, bottom)
+        least, greatest, columns = keys.between(rectangles.left, rectangles.right)
+        alone = (first == last) & (least == greatest) & (first == least)
+        return rectangles.answer(
+            empty=(rows == 0) | (columns == 0) | (first > greatest) | (least > last),
+            full=alone & (rows == bottom - top) & (columns == rectangles.right - rectangles.left),
+        )
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """One packing a sequence, or one for all."""
+        return max(len(self._of_keys), len(self._of_queries)), 1
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+        """Remember where the queries start; check that every key, and every query, has an id."""
+        if self._of_keys.shape[1] != keys:
+            raise InputError(f"`ids` must have one id for each of {keys} keys, got {self._of_keys.shape[1]}")
+        if self.query_ids is None:
+            return self
+        if self._of_queries.shape[1] != queries:
+            given = self._of_queries.shape[1]
+            raise InputError(f"`query_ids` must have one id for each of {queries} queries, got {given}")
+        return replace(self, query_start=query_start)
+
+
+def _ids(lengths: Int[Tensor, " documents"]) -> Int[Tensor, " positions"]:
+    return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+
+
+def _are_edges(cu: Tensor) -> bool:
+    rising = cu.ndim == 1 and len(cu) > 0 and are_integers(cu) and int(cu[0]) == 0
+    return rising and not bool((cu.diff() < 0).any())

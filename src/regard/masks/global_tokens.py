@@ -1,0 +1,87 @@
+"""Global: a few tokens that see all and are seen by all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks.base import Mask, Rectangles
+from regard.masks.checks import check_count, covered, entry, prefix_counts
+
+__all__ = ["Global"]
+
+
+@dataclass(frozen=True, eq=False)
+class Global(Mask):
+    """i or j is a global token: symmetric global attention (Longformer: Beltagy et al. 2020, 3.1, arXiv:2004.05150).
+
+    `tokens` gives the positions that are global, the same in all sequences, or flags them in a boolean tensor
+    (batch or 1, keys). Combine it with what the others see: `Window(before=2, after=2) | Global([0])`. (Longformer
+    projects global rows by weights of their own, which is a matter of q, k and v.)
+
+    Cost: O(n · g · dim) time for g global tokens that stand together; each that stands alone costs a row and a column
+    of blocks. At most one flag a position.
+
+    >>> Global([1]).bind(3, 3).dense()[0, 0].int()
+    tensor([[0, 1, 0],
+            [1, 1, 1],
+            [0, 1, 0]], dtype=torch.int32)
+    """
+
+    tokens: Sequence[int] | Bool[Tensor, "batch keys"]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tokens, Tensor):
+            if self.tokens.dtype != torch.bool or self.tokens.ndim != 2:
+                raise InputError(
+                    "`tokens` must be positions, for example (0, 5), or a boolean tensor (batch, keys), got "
+                    f"{self.tokens.dtype} of shape {tuple(self.tokens.shape)}"
+                )
+            return
+        object.__setattr__(self, "tokens", tuple(self.tokens))
+        for token in self.tokens:
+            check_count("tokens", token, 0, "gives positions, each of which counts from the first key")
+
+    @cached_property
+    def _flags(self) -> Tensor:
+        if isinstance(self.tokens, Tensor):
+            return self.tokens
+        flags = torch.zeros(1, 1 + max(self.tokens, default=0), dtype=torch.bool)
+        flags[0, list(self.tokens)] = True
+        return flags
+
+    @cached_property
+    def _counts(self) -> Tensor:
+        return prefix_counts(self._flags)
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The query or the key is global."""
+        return self._is_global(batch, i) | self._is_global(batch, j)
+
+    def _is_global(self, batch: Tensor, position: Tensor) -> Tensor:
+        last = self._flags.shape[1] - 1
+        return entry(self._flags, batch, position.clamp(0, last)) & (position >= 0) & (position <= last)
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """Count the global tokens among the queries and among the keys."""
+        rows = covered(self._counts, rectangles.top, rectangles.bottom)
+        columns = covered(self._counts, rectangles.left, rectangles.right)
+        return rectangles.answer(
+            empty=(rows == 0) & (columns == 0),
+            full=(rows == rectangles.bottom - rectangles.top) | (columns == rectangles.right - rectangles.left),
+        )
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """One set of tokens a sequence, or one for all."""
+        return self._flags.shape[0], 1
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+        """Check that there is a flag for every key."""
+        if isinstance(self.tokens, Tensor) and self.tokens.shape[1] != keys:
+            raise InputError(f"`tokens` must have one flag for each of {keys} keys, got {self.tokens.shape[1]}")
+        return self

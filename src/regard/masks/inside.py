@@ -1,0 +1,110 @@
+"""Inside: a mask that holds inside each of several documents packed into one sequence, on positions local to it."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks.base import EMPTY, PARTIAL, Mask, Rectangles
+from regard.masks.checks import entry
+
+__all__ = ["Inside"]
+
+
+@dataclass(frozen=True, eq=False)
+class Inside(Mask):
+    """documents(i, j) and within(i − a, j − b): the mask that `Document.from_lengths(…, within=…)` gives.
+
+    a and b are where the document begins: b its first key; a such that its queries are its last positions.
+    """
+
+    documents: Mask
+    within: Mask
+    lengths: Int[Tensor, " documents"]
+    query_lengths: Int[Tensor, " documents"] | None
+    start: int = 0  # position of the first query if there are query_lengths, set when the mask is bound
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Both are in the same document, inside of which the mask lets see."""
+        row = (i - self.start).clamp(0, len(self._to_local) - 1)
+        one = torch.zeros_like(batch)  # the same in every sequence
+        to_row, to_key = entry(self._to_local[None], one, row), entry(self._to_local_keys[None], one, j)
+        inner = self.within(batch, head, row + to_row, j + to_key)
+        return self.documents(batch, head, i, j) & inner
+
+    @cached_property
+    def _edges(self) -> tuple[Tensor, Tensor]:
+        """The first query and the first key of each document, and the end of all."""
+        lengths = self.lengths.cpu().long()
+        queries = lengths if self.query_lengths is None else self.query_lengths.cpu().long()
+        return _sums(queries), _sums(lengths)
+
+    @cached_property
+    def _shifts(self) -> tuple[Tensor, Tensor]:
+        """What takes rows and keys of each document to local positions."""
+        rows, keys = self._edges
+        return keys.diff() - rows.diff() - rows[:-1], -keys[:-1]
+
+    @cached_property
+    def _to_local(self) -> Tensor:
+        return self._shifts[0].repeat_interleave(self._edges[0].diff())
+
+    @cached_property
+    def _to_local_keys(self) -> Tensor:
+        return self._shifts[1].repeat_interleave(self._edges[1].diff())
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """Cut each rectangle to the document that both its sides share, and ask the inner mask; PARTIAL for several."""
+        top, bottom = rectangles.top - self.start, rectangles.bottom - self.start
+        left, right = rectangles.left, rectangles.right
+        rows, keys = self._edges
+        one = torch.maximum(_document(rows, top), _document(keys, left))
+        last = torch.minimum(_document(rows, bottom - 1), _document(keys, right - 1))
+        cut_top, cut_bottom = torch.maximum(top, rows[one]), torch.minimum(bottom, rows[one + 1])
+        cut_left, cut_right = torch.maximum(left, keys[one]), torch.minimum(right, keys[one + 1])
+        some = (cut_top < cut_bottom) & (cut_left < cut_right)
+        to_row, to_key = self._shifts[0][one], self._shifts[1][one]
+        inner = self.within.blocks(
+            Rectangles(
+                torch.where(some, cut_top + to_row, 0),
+                torch.where(some, cut_bottom + to_row, 1),
+                torch.where(some, cut_left + to_key, 0),
+                torch.where(some, cut_right + to_key, 1),
+            )
+        )
+        nothing = (one == last) & ~some
+        kinds = torch.where(nothing, EMPTY, torch.where(one < last, PARTIAL, inner)).to(torch.int8)
+        # What was cut off makes the documents' own answer less than FULL.
+        return torch.minimum(self.documents.blocks(rectangles), kinds)
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """Those of the inner mask."""
+        return self.within.leading
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+        """Resolve both; the inner mask must be the same one in every document."""
+        documents = self.documents.resolve(queries, keys, query_start)
+        within = self.within
+        for n, (m, size) in enumerate({*zip(*(edges.diff().tolist() for edges in self._edges), strict=True)}):
+            placed = self.within.resolve(m, size, size - m)
+            if n > 0 and placed != within:
+                raise InputError(
+                    "`within` must be the same in documents of every length, as Causal() and Window(…) are, got "
+                    f"{self.within!r}"
+                )
+            within = placed
+        start = 0 if self.query_lengths is None else query_start
+        return replace(self, documents=documents, within=within, start=start)
+
+
+def _sums(lengths: Int[Tensor, " documents"]) -> Int[Tensor, " edges"]:
+    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+
+
+def _document(edges: Int[Tensor, " edges"], position: Int[Tensor, "*at"]) -> Int[Tensor, "*at"]:
+    """The document at each position, passing over those without any."""
+    return (torch.searchsorted(edges, position, right=True) - 1).clamp(0, len(edges) - 2)

@@ -1,0 +1,58 @@
+"""LocalMonotonic: query number t sees the keys around key number t, as in translation word by word."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard.masks.base import Mask, Rectangles
+from regard.masks.checks import check_count
+
+__all__ = ["LocalMonotonic"]
+
+
+@dataclass(frozen=True)
+class LocalMonotonic(Mask):
+    """|j − c| ≤ radius, c = min(t, keys − 1): Luong et al. 2015, 3.2, local-m (arXiv:1508.04025).
+
+    t is the query's number, counted from 0 wherever the queries stand; a decoder that asks with one query at a time
+    says its number in `first`. Queries beyond the last key look at the end.
+
+    Cost: O(queries · (2 · radius + 1) · dim) time; no memory.
+
+    >>> LocalMonotonic(1).bind(5, 3).dense()[0, 0].int()
+    tensor([[1, 1, 0],
+            [1, 1, 1],
+            [0, 1, 1],
+            [0, 1, 1],
+            [0, 1, 1]], dtype=torch.int32)
+    """
+
+    radius: int
+    first: int = 0
+    start: int = 0  # position of the first query, set when the mask is bound
+    last: int | None = None  # the last key, set when the mask is bound
+
+    def __post_init__(self) -> None:
+        check_count("radius", self.radius, 0, "counts the keys on either side of the centre")
+        check_count("first", self.first, 0, "is the number of the first query")
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The key is near the centre."""
+        return (j - self._center(i)).abs() <= self.radius
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """Compare the least and the greatest distance from centre to key: centres never go back."""
+        least = self._center(rectangles.top) - (rectangles.right - 1)
+        greatest = self._center(rectangles.bottom - 1) - rectangles.left
+        return rectangles.answer(
+            empty=(least > self.radius) | (greatest < -self.radius),
+            full=(greatest <= self.radius) & (least >= -self.radius),
+        )
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+        """Remember where the queries start and the keys end."""
+        return replace(self, start=query_start, last=keys - 1)
+
+    def _center(self, i: Tensor) -> Tensor:
+        return torch.clamp(i - self.start + self.first, max=self.last) if self.last is not None else i + self.first

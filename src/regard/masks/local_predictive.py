@@ -1,0 +1,104 @@
+"""LocalPredictive: each query sees the keys around a position that the model predicts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks.base import Mask, Rectangles
+from regard.masks.checks import check_count, entry
+
+__all__ = ["LocalPredictive"]
+
+_CELL = 16  # queries whose centres are bounded together
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPredictive(Mask):
+    """⌊p⌋ − radius ≤ j ≤ ⌊p⌋ + radius, p = center[b, t]: Luong et al. 2015, 3.2, local-p (arXiv:1508.04025).
+
+    `center` (batch or 1, queries) is in keys, counted from 0: p = S · σ(…) for S keys. No gradient passes through the
+    window; p gets its own from the factor on the weights, exp(−(j − p)²/(2 (radius/2)²)), which is
+    `positions.Gaussian(center, radius)`.
+
+    Cost: O(queries · (2 · radius + 1) · dim) time where neighbours look at about the same place, up to O(queries · keys
+    · dim) where they jump. A number for each query.
+
+    >>> import torch
+    >>> LocalPredictive(torch.tensor([[0.9, 2.5]]), radius=1).bind(2, 4).dense()[0, 0].int()
+    tensor([[1, 1, 0, 0],
+            [0, 1, 1, 1]], dtype=torch.int32)
+    """
+
+    center: Float[Tensor, "batch queries"]
+    radius: int
+    start: int = 0  # position of the first query, set when the mask is bound
+
+    def __post_init__(self) -> None:
+        if not self.center.is_floating_point() or self.center.ndim != 2:
+            raise InputError(
+                f"`center` must be a float tensor (batch, queries), got {self.center.dtype} of shape "
+                f"{tuple(self.center.shape)}"
+            )
+        if not bool(self.center.isfinite().all()):
+            raise InputError("`center` must be finite, got inf or nan: predict it as keys · sigmoid(…)")
+        check_count("radius", self.radius, 0, "counts the keys on either side of the centre")
+
+    @cached_property
+    def _middle(self) -> Tensor:
+        return self.center.detach().floor().long()
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The key is near the centre."""
+        return (j - entry(self._middle, batch, i - self.start)).abs() <= self.radius
+
+    @cached_property
+    def _extremes(self) -> tuple[Tensor, Tensor]:
+        """[level, b, c]: least and greatest centre of the 2^level cells from cell c on."""
+        middle = self._middle.cpu()
+        short = -middle.shape[1] % _CELL
+        cells = torch.cat([middle, middle[:, -1:].expand(-1, short)], 1).unflatten(1, (-1, _CELL))
+        return _levels(cells.amin(-1), torch.minimum), _levels(cells.amax(-1), torch.maximum)
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """Bound the centres of each range of queries by those of the cells that cover it."""
+        first = (rectangles.top - self.start) // _CELL
+        last = (rectangles.bottom - 1 - self.start) // _CELL
+        level = (last - first + 1).double().log2().floor().long()
+        lows, highs = self._extremes
+        again = last + 1 - 2**level
+        least = torch.minimum(lows[level, :, first], lows[level, :, again]).movedim(-1, 0)[:, None]
+        greatest = torch.maximum(highs[level, :, first], highs[level, :, again]).movedim(-1, 0)[:, None]
+        left, right = rectangles.left, rectangles.right - 1
+        return rectangles.answer(
+            empty=(greatest + self.radius < left) | (least - self.radius > right),
+            full=(greatest - self.radius <= left) & (least + self.radius >= right),
+        )
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """One centre for each query of a sequence."""
+        return self.center.shape[0], 1
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+        """Remember where the queries start; check that each has a centre."""
+        if self.center.shape[1] != queries:
+            raise InputError(
+                f"`center` must have one position for each of {queries} queries, got {self.center.shape[1]}"
+            )
+        return replace(self, start=query_start)
+
+
+def _levels(
+    cells: Int[Tensor, "batch cells"], outer: Callable[[Tensor, Tensor], Tensor]
+) -> Int[Tensor, "levels batch cells"]:
+    levels = [cells]
+    while 2 ** len(levels) <= cells.shape[1]:
+        half = 2 ** (len(levels) - 1)
+        far = torch.cat([levels[-1][:, half:], levels[-1][:, -1:].expand(-1, half)], 1)
+        levels.append(outer(levels[-1], far))
+    return torch.stack(levels)

@@ -1,0 +1,59 @@
+"""Prefix: the first keys of each sequence, which every query may see."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Int
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks.base import Mask, Rectangles
+from regard.masks.checks import are_integers, check_count, entry
+
+__all__ = ["Prefix"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix(Mask):
+    """j < length: the prefix is seen by all; `length` is one number or an integer tensor (batch,).
+
+    `Causal() | Prefix(length)`, which `masks.prefix_lm` writes, is the mask of a prefix language model.
+
+    Cost: O(n · length · dim) time; no memory.
+
+    >>> import torch
+    >>> Prefix(torch.tensor([1, 2])).bind(2, 3).dense(batch=2)[:, 0].int()
+    tensor([[[1, 0, 0],
+             [1, 0, 0]],
+    <BLANKLINE>
+            [[1, 1, 0],
+             [1, 1, 0]]], dtype=torch.int32)
+    """
+
+    length: int | Int[Tensor, " batch"]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.length, Tensor):
+            check_count("length", self.length, 0, "counts the keys of the prefix")
+        elif self.length.ndim != 1 or not are_integers(self.length):
+            raise InputError(
+                f"`length` must be an integer or an integer tensor (batch,), got {self.length.dtype} of shape "
+                f"{tuple(self.length.shape)}"
+            )
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The key belongs to the prefix."""
+        if not isinstance(self.length, Tensor):
+            return j < self.length
+        return j < entry(self.length[:, None], batch, batch.new_zeros(()))
+
+    def blocks(self, rectangles: Rectangles) -> Tensor:
+        """Compare the range of keys with the length."""
+        length = self.length
+        if isinstance(length, Tensor):
+            length = length.cpu()[(...,) + (None,) * (1 + len(rectangles.shape))]
+        return rectangles.answer(empty=rectangles.left >= length, full=rectangles.right <= length)
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """One length a sequence, or one for all."""
+        return (self.length.shape[0], 1) if isinstance(self.length, Tensor) else (1, 1)

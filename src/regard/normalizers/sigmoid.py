@@ -1,0 +1,51 @@
+"""Sigmoid: each pair for itself."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.normalizers.base import Normalizer
+
+__all__ = ["Sigmoid"]
+
+
+@dataclass(frozen=True)
+class Sigmoid(Normalizer):
+    """σ(s_ij + shift) for each visible pair (Ramapuram et al. 2024, arXiv:2409.04431); rows need not sum to 1.
+
+    `shift` is −ln(keys) where it is None, the paper's choice, with which a row begins near the sum of 1. There is no
+    log-sum-exp: the outputs of two halves of the keys add up to that of the whole, if both are given its shift.
+
+    Cost: one exponential a pair, and nothing of a row is needed: blocks add up as they come, in O(n) memory.
+
+    >>> import torch
+    >>> Sigmoid(shift=0.0).weights(torch.tensor([[[[0.0, 2.0, 9.0]]]]), torch.tensor([True, True, False]))[0]
+    tensor([[[[0.5000, 0.8808, 0.0000]]]])
+    """
+
+    shift: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.shift is None:
+            return
+        if isinstance(self.shift, bool) or not isinstance(self.shift, int | float) or not math.isfinite(self.shift):
+            raise InputError(f"`shift` must be a finite number or None for −ln(keys), got {self.shift}")
+
+    def shift_for(self, keys: int) -> float:
+        """The shift for a call with so many keys."""
+        return -math.log(keys) if self.shift is None else self.shift
+
+    def resolve(self, keys: int) -> "Sigmoid":
+        """The same with its shift as a number."""
+        return Sigmoid(self.shift_for(keys))
+
+    def weights(
+        self, scores: Float[Tensor, "batch heads queries keys"], visible: Bool[Tensor, "..."] | None
+    ) -> tuple[Float[Tensor, "batch heads queries keys"], None]:
+        """Weights; there is no log-sum-exp."""
+        weights = torch.sigmoid(scores + self.shift_for(scores.shape[-1]))
+        return weights if visible is None else weights.masked_fill(~visible, 0.0), None

@@ -1,0 +1,36 @@
+"""Where a token stands: embedded into x, rotated into q and k, or added to the scores."""
+
+from regard.positions.alibi import ALiBi, alibi_slopes
+from regard.positions.base import Bias, Relative, Rotary
+from regard.positions.dense_bias import DenseBias
+from regard.positions.gaussian import Gaussian
+from regard.positions.grid_bias import GridBias
+from regard.positions.learned import learned
+from regard.positions.relative_table import RelativeTable
+from regard.positions.rope import RoPE
+from regard.positions.rope_scaling import NTK, DynamicNTK, Linear, Llama3, Scaling, YaRN
+from regard.positions.sinusoidal import sinusoidal
+from regard.positions.t5 import T5Bias, t5_buckets
+
+__all__ = [
+    "NTK",
+    "ALiBi",
+    "Bias",
+    "DenseBias",
+    "DynamicNTK",
+    "Gaussian",
+    "GridBias",
+    "Linear",
+    "Llama3",
+    "Relative",
+    "RelativeTable",
+    "RoPE",
+    "Rotary",
+    "Scaling",
+    "T5Bias",
+    "YaRN",
+    "alibi_slopes",
+    "learned",
+    "sinusoidal",
+    "t5_buckets",
+]

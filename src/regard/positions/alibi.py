@@ -1,0 +1,101 @@
+"""ALiBi: a straight line over the distance, steeper or flatter for each head."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.positions.base import Relative
+from regard.positions.checks import check_count
+
+__all__ = ["ALiBi", "alibi_slopes"]
+
+
+def alibi_slopes(heads: int, device: torch.device | str | None = None) -> Float[Tensor, " heads"]:
+    """Give the slopes of Press et al. 2022: 2^(−8/n), 2^(−16/n), ..., 2^(−8) for n heads, n a power of two.
+
+    For other n, with c = 2^⌊log₂ n⌋: the slopes for c heads, then every second of those for 2c, n − c of them, as in
+    the authors' code.
+
+    >>> alibi_slopes(4)
+    tensor([0.2500, 0.0625, 0.0156, 0.0039])
+    >>> alibi_slopes(6)[4:]
+    tensor([0.5000, 0.1250])
+    """
+    check_count("heads", heads, 1, "counts heads")
+    power = 2 ** math.floor(math.log2(heads))
+    first = torch.arange(1, power + 1, device=device) / power
+    others = torch.arange(1, 2 * (heads - power) + 1, 2, device=device) / (2 * power)
+    return torch.exp2(-8 * torch.cat([first, others]))
+
+
+@dataclass(frozen=True, eq=False)
+class ALiBi(Relative):
+    """−slope_h · (i − j), added to the scores (Press et al. 2022, arXiv:2108.12409).
+
+    With side="causal" the line goes on for later keys: there (j > i) the bias is positive and grows, so it is meant for
+    a causal mask, which hides them. (Bloom's slope_h · j differs by a constant in each row, which softmax cancels.)
+    With side="both" it is −slope_h · |i − j|: earlier and later keys alike, for encoders.
+
+    Args:
+        heads: Number of heads.
+        slopes: One for each head (heads,); `alibi_slopes(heads)` by default. They get gradients. Falcon's are divided
+            by √d.
+        side: "causal" or "both".
+
+    Shapes: the bias is (1, heads, queries, keys), in float32 or the slopes' wider type.
+
+    Cost: heads · (queries + keys − 1) numbers, written along the diagonals: one addition a pair. O(n) memory in blocks;
+    heads · queries · keys numbers for a backend that wants the bias as a tensor.
+
+    Raises:
+        InputError: The slopes are not one floating-point number a head, or the side does not exist.
+
+    >>> ALiBi(heads=8).diagonals(torch.tensor([2, 1, 0, -1]))[:2]
+    tensor([[-1.0000, -0.5000,  0.0000,  0.5000],
+            [-0.5000, -0.2500,  0.0000,  0.2500]])
+    >>> ALiBi(heads=8, side="both").diagonals(torch.tensor([2, 1, 0, -1]))[:1]
+    tensor([[-1.0000, -0.5000,  0.0000, -0.5000]])
+    """
+
+    heads: int
+    slopes: Float[Tensor, " heads"] | None = None
+    side: Literal["causal", "both"] = "causal"
+
+    def __post_init__(self) -> None:
+        check_count("heads", self.heads, 1, "counts heads")
+        if self.side not in ("causal", "both"):
+            raise InputError(f'`side` must be "causal" or "both", got {self.side!r}')
+        if self.slopes is None:
+            return
+        if not isinstance(self.slopes, Tensor) or not self.slopes.is_floating_point():
+            kind = self.slopes.dtype if isinstance(self.slopes, Tensor) else type(self.slopes).__name__
+            raise InputError(f"`slopes` must be a floating-point tensor with one slope a head, got {kind}")
+        if tuple(self.slopes.shape) != (self.heads,):
+            raise InputError(
+                f"`slopes` must have one slope for each of {self.heads} heads, got shape {tuple(self.slopes.shape)}"
+            )
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """The same for all sequences."""
+        return 1, self.heads
+
+    def diagonals(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "heads n"]:
+        """One line a head."""
+        return self._slopes(distance.device)[:, None] * self._far(distance)
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The head's slope times the distance."""
+        return self._slopes(i.device)[head] * self._far(i - j)
+
+    def _slopes(self, device: torch.device) -> Tensor:
+        slopes = alibi_slopes(self.heads, device) if self.slopes is None else self.slopes
+        return slopes.to(torch.promote_types(slopes.dtype, torch.float32))  # bfloat16 rounds the distance 257 to 256
+
+    def _far(self, distance: Tensor) -> Tensor:
+        return -(distance if self.side == "causal" else distance.abs())

@@ -1,0 +1,91 @@
+"""What a bias is: a frozen value that gives a number for each pair of positions.
+
+A bias is added to the scores (ALiBi, T5), or multiplies the weights where it is passed as `factor=` (Luong's Gaussian).
+Tensors in its fields get gradients.
+"""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.diagonals import distances, spread
+
+__all__ = ["Bias", "Relative", "Rotary"]
+
+
+class Bias:
+    """A number for each pair of positions: a frozen dataclass that defines `__call__`."""
+
+    relative: ClassVar[bool] = False
+
+    def __call__(
+        self,
+        batch: Int[Tensor, "*#pairs"],
+        head: Int[Tensor, "*#pairs"],
+        i: Int[Tensor, "*#pairs"],
+        j: Int[Tensor, "*#pairs"],
+    ) -> Float[Tensor, "*#pairs"]:
+        """Give the number for each pair of positions; the four arguments broadcast."""
+        raise NotImplementedError  # each bias defines it
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """Batch and heads that the bias is for; 1 where it holds for all."""
+        return 1, 1
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> "Bias":
+        """Replace what depends on where the queries start by a bias over positions alone; check sizes."""
+        return self
+
+    def tile(
+        self, batch: slice, heads: slice, i: Int[Tensor, " rows"], j: Int[Tensor, " columns"]
+    ) -> Float[Tensor, "#batch #heads rows columns"]:
+        """Give the numbers of some sequences and heads for two runs of consecutive positions."""
+        sizes = self.leading
+        b = torch.arange(batch.start, batch.stop, device=i.device) if sizes[0] > 1 else i.new_zeros(1)
+        h = torch.arange(heads.start, heads.stop, device=i.device) if sizes[1] > 1 else i.new_zeros(1)
+        values = self(b[:, None, None, None], h[:, None, None], i[:, None], j)
+        return values.expand(torch.broadcast_shapes(values.shape, (1, 1, i.shape[0], j.shape[0])))
+
+
+class Relative(Bias):
+    """A bias that depends on the distance i − j alone: it defines `diagonals` instead of `__call__`."""
+
+    relative: ClassVar[bool] = True
+
+    def diagonals(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "#heads n"]:
+        """Give each head's number for each distance i − j; `leading` says for how many heads there are numbers."""
+        raise NotImplementedError  # each relative bias defines it
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Look the distance up among all that occur."""
+        distance = i - j
+        least = distance.min()
+        values = self.diagonals(torch.arange(int(least), int(distance.max()) + 1, device=i.device))
+        return values[head if values.shape[0] > 1 else torch.zeros_like(head), distance - least]
+
+    def tile(
+        self, batch: slice, heads: slice, i: Int[Tensor, " rows"], j: Int[Tensor, " columns"]
+    ) -> Float[Tensor, "1 #heads rows columns"]:
+        """Write the numbers along the diagonals."""
+        values = self.diagonals(distances(i, j))
+        return spread(values[heads] if values.shape[0] > 1 else values, i.shape[0])[None]
+
+
+class Rotary:
+    """A frozen value that turns queries and keys by their positions, so that their product knows the distance."""
+
+    def check(self, dim: int) -> None:
+        """Raise an InputError where vectors of this width cannot be turned."""
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> "Rotary":
+        """Replace what depends on the length by a rotation of positions alone, the same for queries and keys."""
+        return self
+
+    def rotate(
+        self, x: Float[Tensor, "*leading n dim"], positions: Int[Tensor, " n"]
+    ) -> Float[Tensor, "*leading n dim"]:
+        """Turn each vector by its position."""
+        raise NotImplementedError  # each rotary embedding defines it

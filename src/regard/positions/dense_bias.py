@@ -1,0 +1,79 @@
+"""DenseBias: any tensor as a bias, added to the scores."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.positions.base import Bias
+
+__all__ = ["DenseBias"]
+
+
+@dataclass(frozen=True, eq=False)
+class DenseBias(Bias):
+    """values[b, h, i, j]: a tensor (queries, keys) or (batch, heads, queries, keys), any of them 1.
+
+    Rows are the queries in order, wherever they stand. `bias=` takes such a tensor as it is and makes this of it.
+
+    Cost: the tensor itself, up to batch · heads · queries · keys numbers; one addition a pair.
+
+    >>> import torch
+    >>> DenseBias(torch.tensor([[1.0, 2.0]])).resolve(2, 2, 0).tile(slice(0, 1), slice(0, 1), *[torch.arange(2)] * 2)
+    tensor([[[[1., 2.],
+              [1., 2.]]]])
+    """
+
+    values: Float[Tensor, "..."]
+    query_start: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.values.is_floating_point():
+            raise InputError(
+                f"`bias` is added to the scores and must be of a floating-point type, got {self.values.dtype}: a "
+                "boolean tensor is `mask=`, zeros and ones become one with masks.from_zeros_and_ones"
+            )
+        if self.values.ndim > 4 or self.values.ndim == 3:
+            raise InputError(
+                "`bias` must be (queries, keys) or (batch, heads, queries, keys), any of them 1, got "
+                f"{tuple(self.values.shape)}: write bias[None] for one bias a head"
+            )
+
+    @property
+    def four(self) -> Float[Tensor, "#batch #heads #queries #keys"]:
+        """The tensor with all four dimensions."""
+        return self.values.reshape((1,) * (4 - self.values.ndim) + tuple(self.values.shape))
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """Those of the tensor."""
+        return self.four.shape[0], self.four.shape[1]
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The entry of the tensor."""
+        four = self.four
+        places = [batch, head, i - self.query_start, j]
+        return four[
+            tuple(at if size > 1 else torch.zeros_like(at) for at, size in zip(places, four.shape, strict=True))
+        ]
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> Bias:
+        """Remember where the rows start; check that the tensor fits."""
+        rows, columns = self.four.shape[-2:]
+        if rows not in (1, queries) or columns not in (1, keys):
+            raise InputError(
+                f"`bias` must broadcast to the scores of {queries} queries × {keys} keys, got "
+                f"{tuple(self.values.shape)}"
+            )
+        return replace(self, query_start=query_start)
+
+    def tile(self, batch: slice, heads: slice, i: Tensor, j: Tensor) -> Tensor:
+        """A part of the tensor, without copying."""
+        rows = slice(int(i[0]) - self.query_start, int(i[0]) - self.query_start + i.shape[0])
+        part = self.four
+        for dim, where in enumerate((batch, heads, rows, slice(int(j[0]), int(j[0]) + j.shape[0]))):
+            if part.shape[dim] > 1:
+                part = part.narrow(dim, where.start, where.stop - where.start)
+        return part.expand(part.shape[0], part.shape[1], i.shape[0], j.shape[0])

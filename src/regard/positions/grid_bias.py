@@ -1,0 +1,85 @@
+"""GridBias: one learned number for each head and offset between two cells of a grid."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.positions.base import Bias
+from regard.positions.checks import check_count, check_table
+
+__all__ = ["GridBias"]
+
+
+@dataclass(frozen=True, eq=False)
+class GridBias(Bias):
+    """table[offset of the cells, head], added to the scores: Swin's relative position bias in any dimension.
+
+    Liu et al. 2021, 3.2, arXiv:2103.14030. Positions count the cells of the grid row by row (of a window of it, in
+    Swin, where the windows are the batch). Along each axis a the offset is i_a − j_a + (size_a − 1), and the offsets
+    count the table's rows like the cells of a grid of 2 · size_a − 1.
+
+    Args:
+        table: A number for each offset and head (Π (2 · size − 1), heads): transformers'
+            relative_position_bias_table. It gets gradients.
+        shape: The grid, such as (height, width).
+
+    Shapes: the bias is (1, heads, queries, keys), in the table's type.
+
+    Cost: Π (2 · size − 1) · heads parameters; a look-up and an addition for each pair and head. heads · queries · keys
+    numbers for a backend that wants the bias as a tensor.
+
+    Raises:
+        InputError: The table does not fit the grid; or, with a call, there are more tokens than cells.
+
+    >>> bias, at = GridBias(torch.arange(9.0)[:, None], (2, 2)), torch.arange(4)
+    >>> bias.tile(slice(0, 1), slice(0, 1), at, at)[0, 0]
+    tensor([[4., 3., 1., 0.],
+            [5., 4., 2., 1.],
+            [7., 6., 4., 3.],
+            [8., 7., 5., 4.]])
+    """
+
+    table: Float[Tensor, "offsets heads"]
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_table("table", self.table, "offsets")
+        if not isinstance(self.shape, tuple) or not self.shape:
+            raise InputError(f"`shape` must be a tuple of sizes, such as (height, width), got {self.shape!r}")
+        for size in self.shape:
+            check_count("shape", size, 1, "counts the cells along each axis")
+        offsets = math.prod(2 * size - 1 for size in self.shape)
+        if self.table.shape[0] != offsets:
+            raise InputError(
+                f"`table` must have a row for each of {offsets} offsets in a grid of {self.shape}, "
+                f"Π (2 · size − 1), got {self.table.shape[0]} in shape {tuple(self.table.shape)}"
+            )
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """The same for all sequences."""
+        return 1, self.table.shape[1]
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Look the offset of the two cells up."""
+        row = torch.zeros_like(i - j)
+        step = 1
+        for size in reversed(self.shape):
+            row = row + (i % size - j % size + size - 1) * step
+            i, j, step = i // size, j // size, step * (2 * size - 1)
+        return self.table[row, head]
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> "GridBias":
+        """Check that every token has a cell."""
+        cells, tokens = math.prod(self.shape), max(keys, query_start + queries)
+        if tokens > cells or query_start < 0:
+            first = f", the first query at {query_start}" if query_start else ""
+            raise InputError(
+                f"`shape` must have a cell for each token, got {cells} cells in {self.shape} for {queries} queries and "
+                f"{keys} keys{first}: cut them into windows of {cells} tokens, as the batch"
+            )
+        return self

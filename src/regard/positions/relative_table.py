@@ -1,0 +1,72 @@
+"""RelativeTable: one learned number for each head and distance."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.positions.base import Relative
+from regard.positions.checks import check_table
+
+__all__ = ["RelativeTable"]
+
+
+@dataclass(frozen=True, eq=False)
+class RelativeTable(Relative):
+    """table[clip(i − j, −reach, reach) + reach, head], added to the scores.
+
+    The bias of Swin (Liu et al. 2021, 3.2, arXiv:2103.14030) along one axis, clipped as in Shaw et al. 2018:
+    all that is further than `reach` is alike. The first row is for the furthest later key (j = i + reach), the middle
+    one for the query itself. Tables that are written by j − i are turned over: table.flip(0).
+
+    Args:
+        table: A number for each distance and head (2 · reach + 1, heads). It gets gradients.
+
+    Shapes: the bias is (1, heads, queries, keys), in the table's type.
+
+    Cost: (2 · reach + 1) · heads parameters, looked up for queries + keys − 1 distances: one addition a pair. O(n)
+    memory in blocks; heads · queries · keys numbers for a backend that wants the bias as a tensor.
+
+    Raises:
+        InputError: The table is not (distances, heads) with an odd number of distances.
+
+    >>> import torch
+    >>> at = torch.arange(4)
+    >>> RelativeTable(torch.tensor([[-1.0], [0.0], [1.0]])).tile(slice(0, 1), slice(0, 1), at, at)[0, 0]
+    tensor([[ 0., -1., -1., -1.],
+            [ 1.,  0., -1., -1.],
+            [ 1.,  1.,  0., -1.],
+            [ 1.,  1.,  1.,  0.]])
+    """
+
+    table: Float[Tensor, "distances heads"]
+
+    def __post_init__(self) -> None:
+        check_table("table", self.table, "2 · reach + 1")
+        if self.table.shape[0] % 2 == 0:
+            raise InputError(
+                f"`table` must have 2 · reach + 1 rows, the middle one for distance 0, got {self.table.shape[0]} in "
+                f"shape {tuple(self.table.shape)}"
+            )
+
+    @property
+    def reach(self) -> int:
+        """The distance, in tokens, from which on all are alike."""
+        return self.table.shape[0] // 2
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """The same for all sequences."""
+        return 1, self.table.shape[1]
+
+    def diagonals(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "heads n"]:
+        """Look each distance up."""
+        return self.table[self._row(distance)].T
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Look the pair's distance up."""
+        return self.table[self._row(i - j), head]
+
+    def _row(self, distance: Tensor) -> Tensor:
+        return distance.clamp(-self.reach, self.reach) + self.reach

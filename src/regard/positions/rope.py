@@ -1,0 +1,139 @@
+"""RoPE: queries and keys are turned by their positions, so that their product knows the distance alone."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.positions.base import Rotary
+from regard.positions.checks import check_count, check_number
+from regard.positions.rope_config import read
+from regard.positions.rope_scaling import DynamicNTK, Scaling
+
+__all__ = ["RoPE"]
+
+
+@dataclass(frozen=True)
+class RoPE(Rotary):
+    """Each pair (a, b) of a vector's numbers is turned by the angle pω at position p.
+
+    Formula: (a, b) → (a cos pω − b sin pω, a sin pω + b cos pω)
+
+    Su et al. 2021, 3.2, arXiv:2104.09864, with ω_i = base^(−2i/d) radians a position for pair i. Only i − j matters: a
+    shift of all positions changes no score.
+
+    Args:
+        dim: Width of queries and keys, of one head.
+        base: θ, the ratio of the slowest wavelength to the fastest, about.
+        layout: "halves" pairs number i with i + d/2 (GPT-NeoX, Llama, Qwen, Gemma), "interleaved" 2i with 2i + 1 (the
+            paper, GPT-J, Cohere, GLM). A checkpoint works with its own alone.
+        rotated: How many of the first numbers are turned; the others stay as they are. All by default; GPT-NeoX turns
+            a quarter. ω is that of a vector of this width: d = rotated.
+        scaling: How it is stretched to longer texts: Linear, NTK, DynamicNTK, YaRN or Llama3.
+
+    Angles are float32, as checkpoints were trained, and float64 for float64 vectors; narrower vectors are turned in
+    float32 and rounded once.
+
+    Cost: O((queries + keys) · dim) time and a turned copy of q and k; a plain product follows, which fused kernels run.
+
+    Raises:
+        InputError: A width is not even or not that of the vectors, or the base, layout or scaling is none.
+
+    >>> turn = RoPE(2)
+    >>> turn.rotate(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
+    tensor([[1.0000, 0.0000],
+            [0.5403, 0.8415]])
+    >>> RoPE(8, base=10000.0, rotated=4).frequencies
+    tensor([1.0000, 0.0100])
+    """
+
+    dim: int
+    base: float = 10000.0
+    layout: Literal["halves", "interleaved"] = "halves"
+    rotated: int | None = None
+    scaling: Scaling | None = None
+
+    def __post_init__(self) -> None:
+        check_count("dim", self.dim, 2, "is the width of a head")
+        width, name = (self.dim, "dim") if self.rotated is None else (self.rotated, "rotated")
+        check_count(name, width, 2, "counts the numbers that are turned")
+        if width % 2:
+            raise InputError(
+                f"`{name}` must be even, numbers are turned in pairs, got {width}: rotated={max(2, width - 1)} turns "
+                "the pairs there are"
+            )
+        if width > self.dim:
+            raise InputError(f"`rotated` must be at most the width of a head ({self.dim}), got {width}")
+        check_number("base", self.base, "is the ratio of wavelengths", least=1.0)
+        if self.layout not in ("halves", "interleaved"):
+            raise InputError(f'`layout` must be "halves" or "interleaved", got {self.layout!r}')
+        if self.scaling is not None and not isinstance(self.scaling, Scaling):
+            raise InputError(f"`scaling` must be one of regard.positions, such as YaRN, or None, got {self.scaling!r}")
+
+    @classmethod
+    def from_transformers(
+        cls, config: Any, *, layout: Literal["halves", "interleaved"], layer_type: str | None = None
+    ) -> "RoPE":
+        """Read a transformers configuration, by its new names (rope_parameters) or the old ones (rope_scaling).
+
+        Args:
+            config: A model's configuration; of a model with several parts that part's, such as config.text_config.
+            layout: No configuration says it: "halves" for Llama and most, "interleaved" for GPT-J, Cohere, GLM.
+            layer_type: Which layers, where they differ (Gemma 3: "full_attention" or "sliding_attention").
+
+        Raises:
+            InputError: It has no width, no base, or a type of RoPE that is not here.
+
+        >>> from types import SimpleNamespace
+        >>> old = SimpleNamespace(head_dim=8, rope_theta=500.0, rope_scaling={"type": "linear", "factor": 2.0})
+        >>> RoPE.from_transformers(old, layout="halves")
+        RoPE(dim=8, base=500.0, layout='halves', rotated=None, scaling=Linear(factor=2.0))
+        """
+        return cls(**read(config, layer_type), layout=layout)
+
+    @property
+    def frequencies(self) -> Float[Tensor, " pairs"]:
+        """ω of each pair, in radians a position, after scaling (DynamicNTK: within its original length)."""
+        return self._frequencies(1, torch.device("cpu"), torch.float32)[0]
+
+    def check(self, dim: int) -> None:
+        """Raise where vectors have another width."""
+        if dim != self.dim:
+            raise InputError(
+                f"`rotary` is made for vectors of width {self.dim}, got {dim} in q: RoPE({dim}), or "
+                "rotated=... to turn a part of them"
+            )
+
+    def resolve(self, queries: int, keys: int, query_start: int) -> "RoPE":
+        """Fix the length of a DynamicNTK, so that queries and keys are turned alike wherever the queries stand."""
+        if isinstance(self.scaling, DynamicNTK) and self.scaling.length is None:
+            return replace(self, scaling=replace(self.scaling, length=max(keys, query_start + queries)))
+        return self
+
+    def rotate(
+        self, x: Float[Tensor, "*leading n dim"], positions: Int[Tensor, " n"]
+    ) -> Float[Tensor, "*leading n dim"]:
+        """Turn each vector by its position; in the vectors' own type."""
+        self.check(x.shape[-1])
+        wide = torch.promote_types(x.dtype, torch.float32)
+        length = positions.max() + 1 if positions.numel() else 1
+        frequencies, sharpening = self._frequencies(length, x.device, wide)
+        angles = positions.to(wide)[:, None] * frequencies
+        cos, sin = angles.cos() * sharpening, angles.sin() * sharpening
+        width = self.dim if self.rotated is None else self.rotated
+        turned, rest = x[..., :width].to(wide), x[..., width:]
+        if self.layout == "halves":
+            a, b = turned.chunk(2, -1)
+            turned = torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+        else:
+            a, b = turned[..., ::2], turned[..., 1::2]
+            turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+        return torch.cat([turned.to(x.dtype), rest], -1) if rest.shape[-1] else turned.to(x.dtype)
+
+    def _frequencies(self, length: Tensor | int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, float]:
+        width = self.dim if self.rotated is None else self.rotated
+        plain = 1.0 / self.base ** (torch.arange(0, width, 2, dtype=dtype, device=device) / width)
+        return (plain, 1.0) if self.scaling is None else self.scaling(plain, self.base, length)

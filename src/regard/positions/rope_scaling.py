@@ -1,0 +1,210 @@
+"""How RoPE is stretched to texts longer than those of training: each rule changes the frequencies."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.positions.checks import check_count, check_number
+
+__all__ = ["NTK", "DynamicNTK", "Linear", "Llama3", "Scaling", "YaRN"]
+
+
+class Scaling:
+    """A frozen value that changes RoPE's frequencies."""
+
+    def __call__(
+        self, frequencies: Float[Tensor, " pairs"], base: float, length: Int[Tensor, ""] | int
+    ) -> tuple[Float[Tensor, " pairs"], float]:
+        """Give the new frequencies (radians a position, fastest first) and the factor on cosine and sine.
+
+        `frequencies` are base^(−2i/d), and `length` is the last position + 1.
+        """
+        raise NotImplementedError  # each scaling defines it
+
+
+@dataclass(frozen=True)
+class Linear(Scaling):
+    """ω / factor: positions are interpolated (Chen et al. 2023, arXiv:2306.15595).
+
+    Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
+
+    >>> Linear(4.0)(torch.tensor([1.0, 0.1]), 100.0, 8)
+    (tensor([0.2500, 0.0250]), 1.0)
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+
+    def __call__(self, frequencies: Tensor, base: float, length: Tensor | int) -> tuple[Tensor, float]:
+        """Divide all alike."""
+        return frequencies / self.factor, 1.0
+
+
+@dataclass(frozen=True)
+class NTK(Scaling):
+    """base · factor^(d/(d−2)): the fastest pair stays as it is, the slowest turns `factor` times slower ("NTK-aware").
+
+    bloc97 2023; Peng et al. 2023, 3.1, arXiv:2309.00071. Pair i of d/2 turns factor^(i/(d/2 − 1)) times slower.
+
+    Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
+
+    >>> NTK(4.0)(torch.tensor([1.0, 0.1, 0.01]), 1000.0, 8)
+    (tensor([1.0000, 0.0500, 0.0025]), 1.0)
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+
+    def __call__(self, frequencies: Tensor, base: float, length: Tensor | int) -> tuple[Tensor, float]:
+        """Slow each pair a little more than the one before it."""
+        return _slowed(frequencies, frequencies.new_tensor(self.factor)), 1.0
+
+
+@dataclass(frozen=True)
+class DynamicNTK(Scaling):
+    """NTK by factor · L/P − (factor − 1) for a length L beyond the P of training, and nothing up to P (emozilla 2023).
+
+    Queries and keys must be turned for one L. regard.attention does so where the queries are the last positions;
+    `length` fixes it, for keys that were turned before they went into a cache.
+
+    Args:
+        factor: s; at L = P it is not felt, at L = 2P it slows by s + 1.
+        original_length: P, in tokens.
+        length: L, in tokens; the last position + 1 by default.
+
+    Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
+
+    >>> DynamicNTK(2.0, original_length=8)(torch.tensor([1.0, 0.1]), 100.0, 8)
+    (tensor([1.0000, 0.1000]), 1.0)
+    >>> DynamicNTK(2.0, original_length=8)(torch.tensor([1.0, 0.1]), 100.0, 20)
+    (tensor([1.0000, 0.0250]), 1.0)
+    """
+
+    factor: float
+    original_length: int
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+        _check_original(self.original_length)
+        if self.length is not None:
+            check_count("length", self.length, 1, "counts tokens")
+
+    def __call__(self, frequencies: Tensor, base: float, length: Tensor | int) -> tuple[Tensor, float]:
+        """Slow the pairs for the length at hand."""
+        asked = torch.as_tensor(length if self.length is None else self.length, device=frequencies.device)
+        share = asked.clamp(min=self.original_length).to(frequencies.dtype) / self.original_length
+        return _slowed(frequencies, self.factor * share - (self.factor - 1)), 1.0
+
+
+@dataclass(frozen=True)
+class YaRN(Scaling):
+    """Slow pairs are interpolated, fast ones kept, with a ramp between; and the scores sharpened (YaRN).
+
+    Formula: ω · (γ + (1 − γ)/factor)
+
+    Peng et al. 2023, 3.2, arXiv:2309.00071: γ falls from 1 at the pair that turns `beta_fast` times
+    in the original length to 0 at the one that turns `beta_slow` times. Cosine and sine are multiplied by
+    `attention_factor`, so the scores by its square.
+
+    Args:
+        factor: s, how many times longer the texts are.
+        original_length: Length in training, in tokens.
+        beta_fast: Turns at which, and above which, a pair is kept.
+        beta_slow: Turns at which, and below which, a pair is interpolated.
+        attention_factor: 0.1 · ln s + 1 by default. DeepSeek's mscale and mscale_all_dim are the quotient of two such.
+        truncate: Begin and end the ramp at whole pairs, as the authors' code does; GPT-OSS does not.
+
+    Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
+
+    >>> YaRN(4.0, original_length=64, beta_fast=8, beta_slow=1)(torch.tensor([1.0, 0.1, 0.01]), 1000.0, 8)
+    (tensor([1.0000, 0.0625, 0.0025]), 1.138629436111989)
+    """
+
+    factor: float
+    original_length: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+        _check_original(self.original_length)
+        check_number("beta_slow", self.beta_slow, "counts turns")
+        check_number("beta_fast", self.beta_fast, "counts turns, more than `beta_slow`,", least=self.beta_slow)
+        if self.attention_factor is not None:
+            check_number("attention_factor", self.attention_factor, "multiplies cosine and sine")
+
+    def __call__(self, frequencies: Tensor, base: float, length: Tensor | int) -> tuple[Tensor, float]:
+        """Mix the frequencies as they are with the interpolated ones."""
+        pairs = frequencies.shape[0]
+        first, last = (
+            pairs * math.log(self.original_length / (turns * 2 * math.pi)) / math.log(base)
+            for turns in (self.beta_fast, self.beta_slow)
+        )
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, 2 * pairs - 1)
+        steps = torch.arange(pairs, dtype=frequencies.dtype, device=frequencies.device)
+        # The authors' 0.001 keeps a ramp without width from dividing by zero.
+        ramp = ((steps - first) / (0.001 if first == last else last - first)).clamp(0, 1)
+        sharpening = 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
+        return frequencies / self.factor * ramp + frequencies * (1 - ramp), sharpening
+
+
+@dataclass(frozen=True)
+class Llama3(Scaling):
+    """Three bands by turns in the original length: above `high` kept, below `low` divided, between them blended.
+
+    Llama 3.1 (Dubey et al. 2024, arXiv:2407.21783, and its code): with t = original_length · ω / 2π turns and
+    γ = (t − low) / (high − low) clipped to [0, 1].
+
+    Formula: ω · (γ + (1 − γ) / factor)
+
+    Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
+
+    >>> Llama3(4.0, low=1.0, high=4.0, original_length=100)(torch.tensor([1.0, 0.157, 0.01]), 1000.0, 8)
+    (tensor([1.0000, 0.0981, 0.0025]), 1.0)
+    """
+
+    factor: float = 8.0
+    low: float = 1.0
+    high: float = 4.0
+    original_length: int = 8192
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+        check_number("low", self.low, "counts turns")
+        check_number("high", self.high, "counts turns, more than `low`,", least=self.low)
+        _check_original(self.original_length)
+
+    def __call__(self, frequencies: Tensor, base: float, length: Tensor | int) -> tuple[Tensor, float]:
+        """Blend the frequencies as they are with the interpolated ones."""
+        turns = self.original_length * frequencies / (2 * math.pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return frequencies * kept + frequencies / self.factor * (1 - kept), 1.0
+
+
+def _slowed(frequencies: Tensor, factor: Tensor) -> Tensor:
+    """(base · factor^(d/(d−2)))^(−2i/d) = base^(−2i/d) · factor^(−i/(d/2 − 1))."""
+    pairs = frequencies.shape[0]
+    steps = torch.arange(pairs, dtype=frequencies.dtype, device=frequencies.device)
+    return frequencies * factor ** (-steps / max(pairs - 1, 1))
+
+
+def _check_factor(factor: float) -> None:
+    check_number("factor", factor, "says how many times longer the texts are", least=1.0, included=True)
+
+
+def _check_original(length: int) -> None:
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        raise InputError(f"`original_length` is the length in training and must be an integer above 0, got {length!r}")

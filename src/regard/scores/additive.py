@@ -1,0 +1,105 @@
+"""A small network with one hidden layer scores query and key."""
+
+from dataclasses import dataclass, replace
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.scores.base import Score
+from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor, check_width, cut
+
+__all__ = ["Additive"]
+
+
+@dataclass(frozen=True, eq=False)
+class Additive(Score):
+    """v · tanh(W q + U k) (Bahdanau et al. 2015, arXiv:1409.0473); the scale is 1.
+
+    `w_query` W (hidden, dim_q) and `w_key` U (hidden, dim_k) are shared by the heads; `vector` v is (hidden,), or
+    (heads, hidden) with one for each head of q. `bias` (hidden,) is added inside the tanh; the paper has none. Queries
+    and keys may differ in width. A map that is None is the identity, its width being `hidden`:
+
+        Additive(None, None, v)     v · tanh(q + k), Keras' AdditiveAttention (v a vector of ones without use_scale)
+        Additive(w, None, v)        v · tanh(W q + k), "concat" as the code of Luong et al. 2015 has it
+
+    Cost: O(queries · keys · hidden) time, each a tanh; a tile needs rows · columns · hidden floats (`floats_per_pair`),
+    and both projections are computed once.
+
+    Raises:
+        InputError: A tensor has another shape, type or device than these, or does not fit the widths or heads of q, k.
+
+    >>> import torch
+    >>> q, k = torch.tensor([[[[0.0], [1.0]]]]), torch.tensor([[[[0.0], [9.0]]]])
+    >>> Additive(torch.ones(1, 1), torch.ones(1, 1), torch.tensor([5.0])).tile(q, k, torch.arange(2), torch.arange(2))
+    tensor([[[[0.0000, 5.0000],
+              [3.8080, 5.0000]]]])
+    """
+
+    w_query: Float[Tensor, "hidden dim_q"] | None
+    w_key: Float[Tensor, "hidden dim_k"] | None
+    vector: Float[Tensor, "*heads hidden"]
+    bias: Float[Tensor, " hidden"] | None = None
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        check_softcap(self.softcap)
+        check_tensor("vector", self.vector, "(hidden,)", "(heads, hidden)")
+        for name, tensor, layout in (
+            ("w_query", self.w_query, "(hidden, dim_q)"),
+            ("w_key", self.w_key, "(hidden, dim_k)"),
+            ("bias", self.bias, "(hidden,)"),
+        ):
+            if tensor is not None:
+                check_tensor(name, tensor, layout)
+                check_width(name, tensor, 0, self.hidden, "`vector`")
+
+    @property
+    def hidden(self) -> int:
+        """Width of the hidden layer."""
+        return self.vector.shape[-1]
+
+    @property
+    def floats_per_pair(self) -> int:
+        """The hidden layer of each pair."""
+        return self.hidden
+
+    def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """The widths and heads of what is held."""
+        check_devices(self, q)
+        for name, tensor, of, x in (("w_query", self.w_query, "q", q), ("w_key", self.w_key, "k", k)):
+            if tensor is None:
+                check_width("vector", self.vector, -1, x.shape[-1], f"{of}, as `{name}` is None,")
+            else:
+                check_width(name, tensor, 1, x.shape[-1], of)
+        if self.vector.ndim == 2:
+            check_heads("vector", self.vector, q)
+
+    def tile(
+        self,
+        q: Float[Tensor, "batch heads rows dim_q"],
+        k: Float[Tensor, "batch heads columns dim_k"],
+        i: Int[Tensor, " rows"],
+        j: Int[Tensor, " columns"],
+    ) -> Float[Tensor, "batch heads rows columns"]:
+        """The sum over the hidden layer of each pair."""
+        a, b = self._project(q, k)
+        hidden = (a.unsqueeze(-2) + b.unsqueeze(-3)).tanh_()
+        vector = self.vector.to(q.dtype)
+        if vector.ndim == 1:
+            return hidden @ vector
+        pairs = hidden.flatten(-3, -2) @ vector.unsqueeze(-1)
+        return pairs.reshape(hidden.shape[:-1])
+
+    def prepare(self, q: Tensor, k: Tensor, query_start: int) -> tuple[Tensor, Tensor, Score]:
+        """Both projections; the sum over the hidden layer remains."""
+        return *self._project(q, k), replace(self, w_query=None, w_key=None, bias=None)
+
+    def of_heads(self, heads: slice) -> "Additive":
+        """With the vectors of some heads."""
+        return replace(self, vector=cut(self.vector, heads, 2))
+
+    def _project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        dtype = q.dtype
+        a = q if self.w_query is None else q @ self.w_query.to(dtype).T
+        b = k if self.w_key is None else k @ self.w_key.to(dtype).T
+        return a if self.bias is None else a + self.bias.to(dtype), b

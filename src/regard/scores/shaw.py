@@ -1,0 +1,113 @@
+"""Keys and values that know how far away they are."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.diagonals import distances, skew, unskew
+from regard.errors import InputError
+from regard.scores.base import Score
+from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor, check_width, cut
+
+__all__ = ["Shaw"]
+
+
+@dataclass(frozen=True, eq=False)
+class Shaw(Score):
+    """q · (k + a^K_ij) / √d, and output_i = Σ_j weights_ij (v_j + a^V_ij) (Shaw et al. 2018, arXiv:1803.02155).
+
+    a^K_ij is row clip(j − i, −c, c) + c of `key_table` (2c + 1, dim), a^V_ij that of `value_table` (2c + 1, value_dim);
+    row 0 is for keys far before the query, row c for the query itself. Tables are shared by the heads, as in the paper,
+    or (heads, 2c + 1, ...). Without a value table values are what they were. BERT's "relative_key" is another thing.
+
+    Cost: O(queries · keys · dim) time, about three times that of the product where tiles are square, as each row is
+    scored against the rows + columns − 1 diagonals of its tile, which are twice the floats of the tile. Nothing of
+    rows · columns · dim is written.
+
+    Raises:
+        InputError: A table has another shape, type or device than these, or does not fit the widths or heads of q, v.
+
+    >>> import torch
+    >>> q, k = torch.ones(1, 1, 3, 1), torch.zeros(1, 1, 3, 1)
+    >>> score = Shaw(torch.tensor([[-1.0], [0.0], [7.0]]), torch.tensor([[-2.0], [0.0], [5.0]]))
+    >>> score.tile(q, k, torch.arange(3), torch.arange(3))
+    tensor([[[[ 0.,  7.,  7.],
+              [-1.,  0.,  7.],
+              [-1., -1.,  0.]]]])
+    >>> score.value_term(torch.ones(1, 1, 3, 3), torch.arange(3), torch.arange(3)).flatten()
+    tensor([10.,  3., -4.])
+    """
+
+    key_table: Float[Tensor, "*heads 2*clip+1 dim"]
+    value_table: Float[Tensor, "*heads 2*clip+1 value_dim"] | None = None
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        check_softcap(self.softcap)
+        _check_table("key_table", self.key_table, "dim")
+        if self.value_table is not None:
+            _check_table("value_table", self.value_table, "value_dim")
+
+    @property
+    def floats_per_pair(self) -> int:
+        """The score, and a row scored against up to twice as many diagonals as there are columns."""
+        return 3
+
+    def default_scale(self, dim: int) -> float:
+        """1/√d, on the sum."""
+        return float(dim**-0.5)
+
+    def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """The widths and heads of the tables."""
+        super().check(q, k, v)
+        check_devices(self, q)
+        for name, table, of, x in (("key_table", self.key_table, "q", q), ("value_table", self.value_table, "v", v)):
+            if table is not None:
+                check_width(name, table, -1, x.shape[-1], of)
+                if table.ndim == 3:
+                    check_heads(name, table, q)
+
+    def tile(
+        self,
+        q: Float[Tensor, "batch heads rows dim"],
+        k: Float[Tensor, "batch heads columns dim"],
+        i: Int[Tensor, " rows"],
+        j: Int[Tensor, " columns"],
+    ) -> Float[Tensor, "batch heads rows columns"]:
+        """q·k + q·a, the second over the diagonals of the tile."""
+        return q @ k.transpose(-2, -1) + skew(q @ _along(self.key_table, i, j, q.dtype).transpose(-2, -1))
+
+    def value_term(
+        self, weights: Float[Tensor, "batch heads rows columns"], i: Int[Tensor, " rows"], j: Int[Tensor, " columns"]
+    ) -> Float[Tensor, "batch heads rows value_dim"] | None:
+        """Σ_j weights_ij · a^V_ij, over the diagonals of the tile; None without a value table."""
+        if self.value_table is None:
+            return None
+        return unskew(weights) @ _along(self.value_table, i, j, weights.dtype)
+
+    def of_heads(self, heads: slice) -> "Shaw":
+        """With the tables of some heads."""
+        values = None if self.value_table is None else cut(self.value_table, heads, 3)
+        return replace(self, key_table=cut(self.key_table, heads, 3), value_table=values)
+
+
+def _check_table(name: str, table: Tensor, width: str) -> None:
+    check_tensor(name, table, f"(2 · clip + 1, {width})", f"(heads, 2 · clip + 1, {width})")
+    if table.shape[-2] % 2 == 0:
+        raise InputError(
+            f"`{name}` must have an odd number of rows, one for each distance from −clip to clip, got "
+            f"{table.shape[-2]} in shape {tuple(table.shape)}"
+        )
+
+
+def _along(
+    table: Float[Tensor, "*heads 2*clip+1 width"],
+    i: Int[Tensor, " rows"],
+    j: Int[Tensor, " columns"],
+    dtype: torch.dtype,
+) -> Float[Tensor, "*heads diagonals width"]:
+    """The row of the table for each diagonal of the tile."""
+    clip = table.shape[-2] // 2
+    return table.index_select(-2, clip - distances(i, j).clamp(-clip, clip)).to(dtype)

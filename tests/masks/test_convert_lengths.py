@@ -1,0 +1,69 @@
+"""Batches without padding, against what transformers hands to flash-attention and what attention makes of them."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+import regard
+from regard import masks
+from regard.errors import InputError
+
+REAL = torch.tensor([[1, 1, 1, 0, 0], [0, 1, 0, 1, 1], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]).bool()
+PADDING = masks.Padding(REAL)
+
+
+def test_unpadding_is_what_transformers_gives_to_flash_attention():
+    theirs = pytest.importorskip("transformers.modeling_flash_attention_utils")._get_unpad_data(REAL.int())
+    ours = masks.unpad(PADDING)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)  # dtypes too
+
+
+def test_edges_of_sequences_are_cumulated_lengths():
+    edges = masks.cu_seqlens_from_lengths(torch.tensor([3, 0, 2]))
+    assert edges.tolist() == [0, 3, 3, 5]
+    assert edges.dtype == torch.int32
+
+
+@pytest.mark.parametrize("rest", [(), (4,), (2, 3)])
+def test_packing_and_unpacking_give_back_all_but_the_padding(rest):
+    x = torch.randn(4, 5, *rest)
+    packed = masks.pack(x, PADDING)
+    assert packed.shape == (int(REAL.sum()), *rest)
+    assert torch.equal(packed, x.flatten(0, 1)[masks.unpad(PADDING).indices])
+    back = masks.unpack(packed, PADDING)
+    assert torch.equal(back[REAL], x[REAL])
+    assert not back[~REAL].any()
+
+
+def test_attention_over_packed_sequences_is_that_over_padded_ones():
+    x = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0))
+    packed, edges = masks.pack(x, PADDING), masks.unpad(PADDING).cu_seqlens.tolist()
+    pieces = [packed[a:b] for a, b in pairwise(edges)]
+    alone = torch.cat([regard.attention(piece, piece, piece) for piece in pieces if len(piece)])
+    padded = regard.attention(x[:, None], x[:, None], x[:, None], mask=PADDING)[:, 0]
+    torch.testing.assert_close(masks.unpack(alone, PADDING)[REAL], padded[REAL])
+
+
+def test_gradients_pass_through_packing():
+    x = torch.randn(4, 5, 2, dtype=torch.float64, requires_grad=True)
+    factor = torch.arange(40.0, dtype=torch.float64).view(4, 5, 2)
+    (masks.unpack(masks.pack(x, PADDING), PADDING) * factor).sum().backward()
+    assert torch.equal(x.grad, factor * REAL[..., None])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: masks.cu_seqlens_from_lengths(torch.tensor([2, -1])), r"integers of 0 or more, .* got .*-1"),
+        (lambda: masks.cu_seqlens_from_lengths(torch.tensor([2.0])), "integers of 0 or more"),
+        (lambda: masks.cu_seqlens_from_lengths(torch.tensor([[2]])), "one for each sequence"),
+        (lambda: masks.cu_seqlens_from_lengths(torch.tensor([2**30, 2**30])), "got 2147483648 tokens: split"),
+        (lambda: masks.pack(torch.zeros(4, 6), PADDING), r"of the padding, \(4, 5\), got \(4, 6\)"),
+        (lambda: masks.unpack(torch.zeros(3), PADDING), "hold the 11 tokens that the padding leaves, got 3"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, words):
+    with pytest.raises(InputError, match=words):
+        make()

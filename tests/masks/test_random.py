@@ -1,0 +1,90 @@
+"""Random blocks: drawn once, from the seed alone, for each head and block row."""
+
+import pytest
+import torch
+
+from oracles import Largest
+from regard import masks
+from regard.errors import InputError
+from regard.masks.base import EMPTY, FULL, PARTIAL
+
+
+def _table(*args, keys=1024, **options):
+    return masks.Random(*args, **options).bind(1, keys).mask.table
+
+
+def test_every_row_draws_distinct_blocks_and_every_head_its_own():
+    table = _table(5, block=16, heads=4)
+    assert table.shape == (4, 64, 5)
+    assert all(len(set(row)) == 5 for row in table.flatten(0, 1).tolist())
+    assert not any(torch.equal(table[0], table[h]) for h in (1, 2, 3))
+    assert len({tuple(sorted(row)) for row in table.flatten(0, 1).tolist()}) > 250
+
+
+def test_every_block_is_drawn_as_often_as_any_other():
+    counts = _table(3, block=1, keys=2000)[0] * 8 // 2000  # eighths of the row
+    share = counts.flatten().bincount(minlength=8) / counts.numel()
+    assert (share - 1 / 8).abs().max() < 0.02  # about four standard deviations of 6000 draws
+
+
+def test_every_pair_of_blocks_is_drawn_as_often_as_any_other():
+    pairs = torch.cat([_table(2, block=1, keys=4, seed=seed, heads=50)[0:].flatten(0, 1) for seed in range(10)])
+    low, high = pairs.amin(1), pairs.amax(1)
+    share = (low * 4 + high).bincount(minlength=16).double() / len(pairs)
+    assert (share[share > 0] - 1 / 6).abs().max() < 0.04
+    assert int((share > 0).sum()) == 6
+
+
+def test_the_seed_alone_decides():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = _table(3, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert torch.equal(one, _table(3, seed=5))
+    assert not torch.equal(one, _table(3, seed=6))
+
+
+def test_a_position_has_the_same_blocks_wherever_the_queries_start():
+    mask = masks.Random(2, block=8, heads=3)
+    whole = mask.bind(100, 100).dense(heads=3)
+    assert torch.equal(mask.bind(10, 100).dense(heads=3), whole[:, :, 90:])
+    assert torch.equal(mask.bind(10, 100, query_start=33).dense(heads=3), whole[:, :, 33:43])
+
+
+def test_queries_outside_the_keys_see_nothing():
+    bound = masks.Random(50, block=8).bind(20, 16)
+    assert bound.dense()[0, 0].sum(1).tolist() == [0] * 4 + [16] * 16
+    kinds = bound.blocks(torch.tensor([0, 4, 20]), torch.tensor([0, 16]))
+    assert kinds[0, 0].tolist() == [[EMPTY], [FULL]]
+    late = masks.Random(50, block=8).bind(2, 14, query_start=13)
+    assert late.dense()[0, 0].sum(1).tolist() == [14, 0]
+    assert late.blocks(torch.tensor([0, 2]), torch.tensor([0, 14])).item() == PARTIAL
+
+
+def test_rectangles_over_many_block_rows_are_partial_and_none_is_looked_through_too_long():
+    bound = masks.Random(1, block=2).bind(200, 200)
+    assert bound.blocks(torch.tensor([0, 100, 200]), torch.tensor([0, 2])).tolist() == [[[[PARTIAL], [PARTIAL]]]]
+
+
+def test_a_million_tokens_are_drawn_and_planned_in_little_memory():
+    with Largest() as largest:
+        bound = masks.Random(3, heads=2).bind(1_000_000, 1_000_000)
+        kinds = bound.blocks(torch.tensor([640, 768]), torch.arange(0, 1_000_001, 128)[:7813])
+        assert 2 <= int((kinds != EMPTY).sum()) <= 2 * 6
+    assert largest.bytes <= 8 * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: masks.Random(0), "`count` counts the blocks .* integer of at least 1, got 0"),
+        (lambda: masks.Random(1, block=0), "`block` counts .* at least 1, got 0"),
+        (lambda: masks.Random(1, heads=0), "`heads` counts .* at least 1, got 0"),
+        (lambda: masks.Random(1, seed=0.5), "`seed` must be an integer, got 0.5"),
+        (lambda: masks.Random(1)(*torch.zeros(4, 1).long()), r"call mask.bind\(queries, keys\) first"),
+    ],
+)
+def test_a_wrong_draw_says_what_is_right(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
