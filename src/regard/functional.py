@@ -11,6 +11,7 @@ from regard import backends
 from regard.backends import Explanation
 from regard.masks import BoundMask, Mask
 from regard.normalizers import Normalizer
+from regard.packed import Packing, is_packed
 from regard.positions import Bias, Rotary
 from regard.problem import DENSE_BUDGET, Problem
 from regard.scores import Score
@@ -86,7 +87,8 @@ def attention(
     weights = factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v
 
     Args:
-        q: Queries (n, d), (batch, n, d) or (batch, heads, n, d). They are the last positions of the keys.
+        q: Queries (n, d), (batch, n, d) or (batch, heads, n, d), the last positions of the keys; one query (d,) over a
+            bag of keys and values (n, d); or jagged nested tensors, in which each sequence is a call of its own.
         k: Keys (..., keys, d); their heads may be fewer and then divide those of q (grouped queries).
         v: Values (..., keys, value_dim).
         score: How a query and a key fit; scores.ScaledDot() by default.
@@ -137,6 +139,10 @@ def attention(
         "return_lse": return_lse,
         "budget": budget,
     }
+    if is_packed(q, k, v):
+        packing = Packing.of(q, k, v)
+        packed = attention(packing.q, packing.k, packing.v, backend=backend, **packing.asked(asked))
+        return tuple(packing.restore(one) for one in packed) if isinstance(packed, tuple) else packing.restore(packed)
     if torch.overrides.has_torch_function((q, k, v)):
         # PyTorch's own protocol: regard.watch and tensor subclasses see one call, not what a backend makes of it.
         handle = cast(Callable[..., Tensor], torch.overrides.handle_torch_function)
@@ -177,21 +183,22 @@ def explain(
     blockwise refused: it never holds all weights
     0.0168 GFLOP useful, 256.0 KiB besides the output, 100% of the blocks of 128 × 128 hold a visible pair
     """
-    problem = Problem.of(
-        q,
-        k,
-        v,
-        score=score,
-        mask=mask,
-        bias=bias,
-        rotary=rotary,
-        scale=scale,
-        normalizer=normalizer,
-        factor=factor,
-        dropout=dropout,
-        generator=generator,
-        weights=weights,
-        return_lse=return_lse,
-        budget=budget,
-    )
+    asked = {
+        "score": score,
+        "mask": mask,
+        "bias": bias,
+        "rotary": rotary,
+        "scale": scale,
+        "normalizer": normalizer,
+        "factor": factor,
+        "dropout": dropout,
+        "generator": generator,
+        "weights": weights,
+        "return_lse": return_lse,
+        "budget": budget,
+    }
+    if is_packed(q, k, v):
+        packing = Packing.of(q, k, v)
+        q, k, v, asked = packing.q, packing.k, packing.v, packing.asked(asked)
+    problem = Problem.of(q, k, v, **asked)  # type: ignore[arg-type]
     return backends.explain(problem, backend)

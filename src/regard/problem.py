@@ -44,6 +44,7 @@ class Problem:
     wants_lse: bool = False
     budget: int = DENSE_BUDGET
     outer: tuple[int, ...] = ()
+    single: bool = False  # the caller's q was one vector
 
     @property
     def batch(self) -> int:
@@ -120,7 +121,8 @@ class Problem:
 
     def restore(self, rows: Tensor) -> Tensor:
         """Give (batch, heads, ...) the leading dimensions that the caller's q had."""
-        return rows.reshape(*self.outer, *rows.shape[2:])
+        whole = rows.reshape(*self.outer, *rows.shape[2:])
+        return whole.squeeze(0) if self.single else whole
 
     @classmethod
     def of(
@@ -145,6 +147,12 @@ class Problem:
         """Check one call and put it in order; every error names the rule, the value and the way out."""
         score, normalizer = score or ScaledDot(), normalizer or Softmax()
         _check_kinds(q, k, v)
+        single = q.ndim == 1 and k.ndim == v.ndim == 2
+        if single:
+            # One query over a bag of vectors; what is said of its keys is one row.
+            q = q[None]
+            mask = mask[None] if isinstance(mask, Tensor) and mask.ndim == 1 else mask
+            bias = bias[None] if isinstance(bias, Tensor) and bias.ndim == 1 else bias
         _check_shapes(q, k, v)
         _check_parts(score, normalizer, rotary)
         problem = cls(
@@ -159,6 +167,7 @@ class Problem:
             wants_lse=return_lse,
             budget=budget,
             outer=tuple(q.shape[:-2]),
+            single=single,
         )
         score.check(problem.q, problem.k, problem.v)
         normalizer.check(problem.heads, q.device)
@@ -180,7 +189,7 @@ def _check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
         if not isinstance(tensor, Tensor):
             raise InputError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
     if any(one.is_nested for one in (q, k, v)):
-        raise InputError("q, k and v must not be nested: pad them with .to_padded_tensor(0.0) and pass masks.Padding")
+        raise InputError("q, k and v must not be nested here: pass what q.values() gives, and masks.Document")
     if q.is_floating_point() and q.element_size() < 2:
         raise InputError(f"`q` must be float16, bfloat16 or wider, got {q.dtype}: convert it with q.to(torch.bfloat16)")
     if not q.is_floating_point():

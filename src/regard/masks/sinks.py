@@ -15,7 +15,7 @@ class Sinks(Mask):
     """j < count: the first keys are seen by all (attention sinks: Xiao et al. 2024, arXiv:2309.17453).
 
     StreamingLLM keeps 4 of them beside a window: `Causal() & (Window(1020) | Sinks(4))`. (A sink without a token, one
-    more number in the softmax, is `attention(..., sink=)`.)
+    more number in the softmax, is `normalizers.Softmax(sink)`.)
 
     Cost: O(n · count · dim) time; no memory.
 

@@ -70,9 +70,9 @@ class NTK(Scaling):
 
 @dataclass(frozen=True)
 class DynamicNTK(Scaling):
-    """NTK by factor · L/P − (factor − 1) for a length L beyond the P of training, and nothing up to P (emozilla 2023).
+    """NTK by factor · L/P − (factor − 1): slower, the longer the text (emozilla 2023).
 
-    Queries and keys must be turned for one L. regard.attention does so where the queries are the last positions;
+    L is the length beyond the P of training; up to P nothing changes. Queries and keys must be turned for one L. regard.attention does so where the queries are the last positions;
     `length` fixes it, for keys that were turned before they went into a cache.
 
     Args:
@@ -107,13 +107,13 @@ class DynamicNTK(Scaling):
 
 @dataclass(frozen=True)
 class YaRN(Scaling):
-    """Slow pairs are interpolated, fast ones kept, with a ramp between; and the scores sharpened (YaRN).
+    """Slow pairs are interpolated, fast ones kept, with a ramp between; and the scores sharpened.
 
     Formula: ω · (γ + (1 − γ)/factor)
 
-    Peng et al. 2023, 3.2, arXiv:2309.00071: γ falls from 1 at the pair that turns `beta_fast` times
-    in the original length to 0 at the one that turns `beta_slow` times. Cosine and sine are multiplied by
-    `attention_factor`, so the scores by its square.
+    Peng et al. 2023, 3.2–3.4, arXiv:2309.00071: γ falls from 1 at the pair that turns `beta_fast` times in the original
+    length to 0 at the one that turns `beta_slow` times. Cosine and sine are multiplied by `attention_factor`, so the
+    scores by its square.
 
     Args:
         factor: s, how many times longer the texts are.

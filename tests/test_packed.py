@@ -1,0 +1,151 @@
+"""Sequences of different length, jagged or as lengths, against each sequence alone; one query over a bag of vectors."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import regard
+from regard import masks, positions, scores
+from regard.errors import InputError
+
+LENGTHS = (5, 130, 1, 300)
+
+
+def jagged(lengths, *inner, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    parts = [torch.randn(n, *inner, dtype=torch.float64, generator=generator) for n in lengths]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged).requires_grad_()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_each_sequence_of_a_jagged_tensor_is_a_call_of_its_own(causal):
+    q, k, v = jagged(LENGTHS, 4, 8), jagged(LENGTHS, 2, 8, seed=1), jagged(LENGTHS, 2, 6, seed=2)
+    ours = regard.attention(*(x.transpose(1, 2) for x in (q, k, v)), mask=masks.Causal() if causal else None)
+    assert ours.is_nested
+    assert (ours.shape[0], ours.shape[1]) == (4, 4)
+    leaves = [[x.detach().requires_grad_() for x in one.unbind()] for one in (q, k, v)]
+    theirs = [
+        scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in one), is_causal=causal, enable_gqa=True)[0]
+        for one in zip(*leaves, strict=True)
+    ]
+    for mine, alone in zip(ours.unbind(), theirs, strict=True):
+        torch.testing.assert_close(mine, alone)
+    ours.values().sin().sum().backward()
+    torch.autograd.backward([one.sin().sum() for one in theirs])
+    for whole, parts in zip((q, k, v), leaves, strict=True):
+        torch.testing.assert_close(whole.grad.values(), torch.cat([one.grad for one in parts]))
+
+
+def test_a_jagged_tensor_without_heads_gives_one():
+    x = jagged(LENGTHS, 8)
+    ours, lse = regard.attention(x, x, x, return_lse=True)
+    for mine, its_lse, one in zip(ours.unbind(), lse.unbind(), x.unbind(), strict=True):
+        torch.testing.assert_close(mine, scaled_dot_product_attention(one, one, one))
+        torch.testing.assert_close(its_lse, (one @ one.T / math.sqrt(8)).logsumexp(-1))
+
+
+def test_queries_are_the_last_positions_of_each_sequence():
+    q, k = jagged((2, 100, 1, 30), 8), jagged(LENGTHS, 8, seed=1)
+    ours = regard.attention(q, k, k, mask=masks.Causal() & masks.Window(20))
+    for mine, one, keys in zip(ours.unbind(), q.unbind(), k.unbind(), strict=True):
+        place = torch.arange(len(one))[:, None] + len(keys) - len(one) - torch.arange(len(keys))
+        seen = (place >= 0) & (place < 20)
+        torch.testing.assert_close(mine, scaled_dot_product_attention(one, keys, keys, attn_mask=seen))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"bias": positions.ALiBi(2)}, {"rotary": positions.RoPE(8)}, {"mask": masks.Window(before=3, after=3)}],
+    ids=["alibi", "rope", "window"],
+)
+def test_what_counts_distances_holds_inside_each_sequence(options):
+    q, k, v = (jagged(LENGTHS, 2, 8, seed=seed) for seed in range(3))
+    ours = regard.attention(*(x.transpose(1, 2) for x in (q, k, v)), **options)
+    for mine, *one in zip(ours.unbind(), q.unbind(), k.unbind(), v.unbind(), strict=True):
+        alone = regard.attention(*(x.transpose(0, 1)[None] for x in one), **options, backend="reference")
+        torch.testing.assert_close(mine, alone[0])
+
+
+def test_packed_tensors_are_masked_by_lengths_edges_or_ids():
+    lengths = torch.tensor(LENGTHS)
+    edges = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    ids = torch.arange(4).repeat_interleave(lengths)
+    x = torch.randn(2, int(edges[-1]), 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([scaled_dot_product_attention(y, y, y) for y in x.split(LENGTHS, 1)], 1)
+    for mask in (
+        masks.Document.from_lengths(lengths),
+        masks.Document.from_cu_seqlens(edges.int()),
+        masks.Document(ids),
+    ):
+        torch.testing.assert_close(regard.attention(x, x, x, mask=mask), alone)
+    assert regard.explain(x, x, x, mask=masks.Document(ids)).share < 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"weights": True}, "`weights=True` has no shape for sequences of different length: pass them one by one"),
+        ({"mask": torch.ones(3, 3, dtype=torch.bool)}, r"`mask` for jagged tensors is a mask over positions .* Tensor"),
+        ({"bias": torch.ones(3, 3)}, r"`bias` for jagged tensors counts positions .*\.to_padded_tensor"),
+        ({"factor": torch.ones(3, 3)}, "`factor` for jagged tensors"),
+    ],
+)
+def test_what_has_no_meaning_over_packed_sequences_is_refused(options, words):
+    x = jagged((2, 3), 4)
+    for door in (regard.attention, regard.explain):
+        with pytest.raises(InputError, match=words):
+            door(x, x, x, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bias": positions.ALiBi(1)}, "ALiBi needs queries and keys of the same lengths"),
+        ({"rotary": positions.RoPE(4)}, "RoPE needs queries and keys of the same lengths"),
+        ({"score": scores.Shaw(torch.zeros(3, 4))}, "Shaw needs queries and keys of the same lengths"),
+    ],
+)
+def test_distances_between_sequences_of_other_lengths_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        regard.attention(jagged((1, 2), 4), jagged((2, 3), 4), jagged((2, 3), 4), **options)
+
+
+def test_jagged_tensors_that_do_not_fit_are_refused():
+    x, plain = jagged((2, 3), 4), torch.zeros(2, 3, 4, dtype=torch.float64)
+    with pytest.raises(InputError, match="`k` must be jagged like the others"):
+        regard.attention(x, plain, plain)
+    with pytest.raises(InputError, match=r"lengths \[2, 3\], \[2, 3\] and \[3, 2\]"):
+        regard.attention(x, x, jagged((3, 2), 4))
+    with pytest.raises(InputError, match=r"`q` must be jagged.*transpose\(1, 2\)"):
+        regard.attention(*(jagged((2, 3), 2, 4),) * 3)
+    holes = torch.nested.narrow(plain, 1, 0, torch.tensor([1, 2]), layout=torch.jagged)
+    with pytest.raises(InputError, match=r"no holes between its sequences: call q\.contiguous\(\)"):
+        regard.attention(holes, holes, holes)
+
+
+def test_one_query_over_a_bag_is_the_expectation_of_its_values():
+    generator = torch.Generator().manual_seed(0)
+    q, keys, values = (torch.randn(*shape, generator=generator).double() for shape in ((4,), (7, 4), (7, 3)))
+    alpha = [math.exp(float(q @ key) / 2) for key in keys]
+    expected = sum(a / sum(alpha) * value for a, value in zip(alpha, values, strict=True))
+    output, weights, lse = regard.attention(q, keys, values, weights=True, return_lse=True)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(weights, torch.tensor(alpha, dtype=torch.float64) / sum(alpha))
+    torch.testing.assert_close(lse, torch.tensor(math.log(sum(alpha)), dtype=torch.float64))
+    bag = sum(a / sum(alpha) * key for a, key in zip(alpha, keys, strict=True))
+    torch.testing.assert_close(regard.attention(q, keys, keys), bag)
+
+
+def test_one_query_may_be_masked_and_biased_with_a_row():
+    q, bag = torch.zeros(4), torch.eye(4)
+    seen = torch.tensor([True, False, True, False])
+    torch.testing.assert_close(regard.attention(q, bag, bag, mask=seen), torch.tensor([0.5, 0.0, 0.5, 0.0]))
+    bias = torch.tensor([0.0, 0.0, 0.0, 100.0])
+    torch.testing.assert_close(regard.attention(q, bag, bag, bias=bias), torch.tensor([0.0, 0.0, 0.0, 1.0]))
+
+
+def test_a_batch_of_single_queries_is_not_guessed_at():
+    with pytest.raises(InputError, match="equally many dimensions"):
+        regard.attention(torch.zeros(2, 4), torch.zeros(2, 5, 4), torch.zeros(2, 5, 4))
