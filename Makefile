@@ -9,7 +9,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help look test test-fast check format lint types layers fix bench clean
+.PHONY: help look test test-fast check format lint types layers fix docs bench clean
 
 # A text may hold quotes, apostrophes, $ and line breaks: it goes through the environment, expanded by neither make nor
 # the shell. The other names are common ones (TOKEN, OUT), so they count only where they are given to make itself.
@@ -71,6 +71,9 @@ layers: $(STAMPS)/dev ## Do imports point down only? (import-linter)
 fix: $(STAMPS)/dev ## Format the code, and mend what ruff can mend
 	@$(RUN) ruff check --fix $(SOURCES)
 	@$(RUN) ruff format $(SOURCES)
+
+docs: $(STAMPS)/dev ## Write the pages of the mechanisms (docs/mechanisms) from their docstrings
+	@.venv/bin/python docs/generate.py
 
 bench: $(STAMPS)/models ## Measure memory and time on this machine (minutes)
 	@for file in benchmarks/*.py; do echo "$$file"; .venv/bin/python "$$file" || exit $$?; done

@@ -118,7 +118,7 @@ def test_jagged_tensors_that_do_not_fit_are_refused():
         regard.attention(x, plain, plain)
     with pytest.raises(InputError, match=r"lengths \[2, 3\], \[2, 3\] and \[3, 2\]"):
         regard.attention(x, x, jagged((3, 2), 4))
-    with pytest.raises(InputError, match=r"`q` must be jagged.*transpose\(1, 2\)"):
+    with pytest.raises(InputError, match=r"`q` must be jagged.*transpose\(1, 2\) for heads last"):
         regard.attention(*(jagged((2, 3), 2, 4),) * 3)
     holes = torch.nested.narrow(plain, 1, 0, torch.tensor([1, 2]), layout=torch.jagged)
     with pytest.raises(InputError, match=r"no holes between its sequences: call q\.contiguous\(\)"):

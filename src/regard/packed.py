@@ -42,7 +42,7 @@ class Packing:
             ):
                 raise InputError(
                     f"`{name}` must be jagged like the others, (batch, n*, dim) or (batch, heads, n*, dim): make it "
-                    "with torch.nested.nested_tensor(list, layout=torch.jagged), and .transpose(1, 2) where heads are last"
+                    "with torch.nested.nested_tensor(list, layout=torch.jagged), and .transpose(1, 2) for heads last"
                 )
             if _inside(one).lengths() is not None:
                 raise InputError(f"`{name}` must have no holes between its sequences: call {name}.contiguous()")

@@ -95,7 +95,8 @@ class Sdpa:
             k,
             v,
             attn_mask=attend,
-            is_causal=causal,
+            # `causal` itself is a symbol where a compiler traces the lengths, and the kernel takes none.
+            is_causal=problem.mask is not None and visible is None,
             scale=problem.scale,
             enable_gqa=problem.heads != problem.kv_heads,
         )

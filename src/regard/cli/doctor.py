@@ -40,9 +40,9 @@ def _backends() -> Table:
 
     from regard.backends import BACKENDS
     from regard.masks import Causal, Window
-    from regard.normalizers import Softmax
+    from regard.normalizers import Sigmoid, Softmax
     from regard.problem import Problem
-    from regard.scores import ScaledDot
+    from regard.scores import Additive, ScaledDot
 
     def problem(length: int = 512, **asked: object) -> Problem:
         x = torch.empty(1, 8, length, 64, device="meta")
@@ -55,6 +55,9 @@ def _backends() -> Table:
         "bias": problem(bias=torch.empty(512, 512, device="meta")),
         "softcap": problem(score=ScaledDot(softcap=50.0)),
         "sink": problem(normalizer=Softmax(torch.empty(8, device="meta"))),
+        "dropout": problem(dropout=0.1),
+        "additive score": problem(score=Additive(None, None, torch.empty(64, device="meta"))),
+        "sigmoid": problem(normalizer=Sigmoid()),
         "weights": problem(weights=True),
         "log-sum-exp": problem(return_lse=True),
         "window, 100k tokens": problem(100_000, mask=Window(128)),

@@ -13,11 +13,12 @@ __all__ = ["Axial"]
 
 @dataclass(frozen=True)
 class Axial(Grid):
-    """a = b on every axis but one: axial attention (Ho et al. 2019, arXiv:1912.12180; Wang et al. 2020).
+    """a = b on every axis but one: axial attention (Ho et al. 2019, arXiv:1912.12180).
 
     The tokens are the cells of a grid of `shape`, in row-major order; a query sees the line of cells through it along
     `axis`. In an image of (rows, columns), axis=1 is the query's row and axis=0 its column; both are
-    `Axial(shape, 0) | Axial(shape, 1)`.
+    `Axial(shape, 0) | Axial(shape, 1)`, as in criss-cross attention (Huang et al. 2019, arXiv:1811.11721).
+    Axial-DeepLab (Wang et al. 2020, arXiv:2003.07853) gives each axis a layer of its own.
 
     Cost: n · shape[axis] pairs. Along the last axis they lie near the diagonal and the rest is skipped; along another
     they are spread, and more is visited than seen. No memory.

@@ -22,7 +22,9 @@ __all__ = ["bigbird", "longformer", "prefix_lm", "sparse_transformer"]
 
 
 def prefix_lm(length: int | Int[Tensor, " batch"]) -> Mask:
-    """Let all see the prefix, and later keys only from the past (T5: Raffel et al. 2020, arXiv:1910.10683; UniLM 2019).
+    """Let all see the prefix, and later keys only from the past (T5: Raffel et al. 2020, arXiv:1910.10683).
+
+    UniLM (2019, arXiv:1905.03197) trains with it too.
 
     Formula: Causal() | Prefix(length)
 
@@ -45,8 +47,8 @@ def sparse_transformer(stride: int) -> Mask:
     The paper's two patterns at once, for one head; its factorized heads are `Causal() & Window(stride)` and
     `Causal() & Strided(stride)`. The paper's first pattern reaches from i − stride to i; its end is in the second too.
 
-    Cost: about n · (stride + n/(2 · stride)) pairs, least near stride = √n; but the far ones are spread, and as long as
-    the stride is less than a block the time is that of `Causal()`, O(n²/2 · dim). No memory.
+    Cost: about n · (stride + n/(2 · stride)) pairs, least for stride = √(n/2); but the far ones are spread, and as long
+    as the stride is less than a block the time is that of `Causal()`, O(n²/2 · dim). No memory.
 
     >>> sparse_transformer(2).bind(5, 5).dense()[0, 0].int()
     tensor([[1, 0, 0, 0, 0],

@@ -77,8 +77,16 @@ class Cover:
     @property
     def share(self) -> float:
         """The share of blocks that hold a visible pair."""
-        blocks = -(-self.queries // self.block) * -(-self.keys // self.block)
-        return sum(int(runs.length.sum()) for runs in self.runs) / (blocks * len(self.runs))
+        return sum(int(runs.length.sum()) for runs in self.runs) / self._blocks
+
+    @property
+    def share_partial(self) -> float:
+        """The share of blocks that may hold both a visible and a hidden pair."""
+        return sum(int(runs.length[~runs.full].sum()) for runs in self.runs) / self._blocks
+
+    @property
+    def _blocks(self) -> int:
+        return -(-self.queries // self.block) * -(-self.keys // self.block) * len(self.runs)
 
 
 def cover(bound: BoundMask | None, queries: int, keys: int, block: int) -> Cover:

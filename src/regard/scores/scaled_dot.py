@@ -53,7 +53,7 @@ class ScaledDot(Score):
 
 @dataclass(frozen=True)
 class Dot(ScaledDot):
-    """q·k as it is (Luong et al. 2015, arXiv:1508.04025, "dot"; transformers that do not divide, as T5).
+    """q·k (Luong et al. 2015, arXiv:1508.04025, "dot"): the dot product as it is, not divided by √d; T5 has it too.
 
     Cost: that of ScaledDot, O(queries · keys · d) time; fused kernels need O(n) memory.
     """

@@ -74,8 +74,8 @@ class Blockwise:
 
     def _laid_out(self, problem: Problem, fused: bool) -> Blocks:
         terms = [term for term in (problem.bias, problem.factor) if term is not None]
-        block = min(_BLOCK, max(16, 1 << (problem.queries - 1).bit_length()))
-        found = covered(problem, block)
+        found = _cover_for(problem)
+        block = found.block
         relative = problem.mask is None or problem.mask.mask.relative
         sheets = tuple(
             Sheet(
@@ -96,6 +96,20 @@ class Blockwise:
             for b, h, runs in found.slices()
         )
         return Blocks(problem, sheets, fused)
+
+
+def _cover_for(problem: Problem) -> Cover:
+    """The blocks that a mask leaves, in the size that leaves least to do."""
+    if problem.queries <= _BLOCK // 2:
+        return covered(problem, max(16, 1 << (problem.queries - 1).bit_length()))
+    found = covered(problem, _BLOCK)
+    if problem.mask is None or found.share_partial == 0:
+        return found
+    # Pairs of a partial block are asked for one by one, unless they are alike everywhere; small products run slower.
+    asked = 0.0 if problem.mask.mask.relative else 1.0
+    finer = covered(problem, _BLOCK // 2)
+    costs = [times * one.share + asked * one.share_partial for times, one in ((1.0, found), (1.1, finer))]
+    return finer if costs[1] < costs[0] else found
 
 
 def covered(problem: Problem, block: int = _BLOCK) -> Cover:

@@ -50,13 +50,16 @@ class Attend(torch.autograd.Function):
     def forward(  # noqa: D102
         blocks: Blocks, q: Tensor, k: Tensor, v: Tensor, *held: Tensor
     ) -> tuple[Tensor, Tensor]:
-        problem = blocks.over(q, k, v, *held).problem
-        output = q.new_empty(*q.shape[:3], v.shape[-1])
-        lse = q.new_empty(q.shape[:3])
-        for sheet in blocks.over(q, k, v, *held).sheets:
-            part, part_lse = _forward(sheet, blocks.fused)
-            output[sheet.batch, sheet.heads] = sheet.unfold_queries(part)
-            lse[sheet.batch, sheet.heads] = sheet.unfold_queries(part_lse)
+        blocks = blocks.over(q, k, v, *held)
+        problem = blocks.problem
+        if len(blocks.sheets) == 1:
+            output, lse = (blocks.sheets[0].unfold_queries(x) for x in _forward(blocks.sheets[0], blocks.fused))
+        else:
+            output, lse = q.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(q.shape[:3])
+            for sheet in blocks.sheets:
+                part, part_lse = _forward(sheet, blocks.fused)
+                output[sheet.batch, sheet.heads] = sheet.unfold_queries(part)
+                lse[sheet.batch, sheet.heads] = sheet.unfold_queries(part_lse)
         if problem.sink is not None:
             # The sink takes its share of the row: weights shrink by exp(lse) / (exp(lse) + exp(sink)).
             whole = torch.logaddexp(lse, problem.sink.to(lse.dtype)[:, None])
@@ -118,13 +121,16 @@ def _folded(sheet: Sheet) -> tuple[Tensor, Tensor, Tensor]:
 def _forward(sheet: Sheet, fused: bool) -> tuple[Tensor, Tensor]:
     engine = Fused(sheet) if fused else General(sheet)
     q, k, v = _folded(sheet)
-    output = q.new_zeros(*q.shape[:3], v.shape[-1])
+    output = q.new_empty(*q.shape[:3], v.shape[-1])
     lse = q.new_full(q.shape[:3], -torch.inf)
     touched = torch.zeros(1, q.shape[1], dtype=torch.bool)
     for piece in sheet.chunks(engine.elements, columns=engine.columns):
         here = piece.rows_of(q), piece.keys_of(k, sheet.block), piece.keys_of(v, sheet.block)
         part, part_lse = engine.forward(piece, *here)
-        if bool(piece.rows_of(touched).any()):
+        before = piece.rows_of(touched)
+        if bool(before.any()):
+            if not bool(before.all()):
+                output[:, ~touched[0]] = 0.0  # memory that nobody has written may hold what times 0 is NaN
             if part_lse is None:
                 part += piece.rows_of(output)
             else:
@@ -133,6 +139,7 @@ def _forward(sheet: Sheet, fused: bool) -> tuple[Tensor, Tensor]:
         piece.set_rows(output, part)
         if part_lse is not None:
             piece.set_rows(lse, part_lse)
+    output[:, ~touched[0]] = 0.0
     return output, lse
 
 

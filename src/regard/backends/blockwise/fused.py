@@ -21,7 +21,7 @@ _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 class Fused:
     """Dot products, softmax, any mask, and a bias without a gradient that depends on i − j alone."""
 
-    elements = 2**26  # of scores, which the kernel does not keep; bounds masks, gathered keys and their gradients
+    elements = 2**23  # of scores, which the kernel does not keep: bounds masks, gathered keys and their gradients
     columns = 2**14
 
     def __init__(self, sheet: Sheet) -> None:

@@ -35,8 +35,13 @@ class Gradients:
         return [sums.pop(id(one), None) for one in self._held]
 
 
-def traced(compute: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Compute with a graph of its own, whatever the mode around it, and give the leaves with the result."""
+def traced(
+    compute: Callable[..., Tensor], *inputs: Tensor
+) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor | None, ...]]]:
+    """Compute with a graph of its own, whatever the mode around it; and give what finds the gradients of the inputs."""
+    if torch.is_grad_enabled():  # the backward is differentiated in its turn, or runs inside torch.func
+        return torch.func.vjp(compute, *inputs)  # type: ignore[return-value]
     with torch.enable_grad():
         leaves = tuple(one.detach().requires_grad_() for one in inputs)
-        return compute(*leaves), leaves
+        result = compute(*leaves)
+    return result.detach(), lambda up: torch.autograd.grad(result, leaves, up, allow_unused=True)

@@ -1,5 +1,7 @@
 """Scores of a tile and sums of its values, with their gradients: in closed form for products, else by autograd."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -22,7 +24,7 @@ class Scoring:
         self.sheet = sheet
         self.product = sheet.problem.score.product
         self.held = tensors(sheet.problem.score)
-        self._trace: tuple[Tensor, tuple[Tensor, ...]] | None = None
+        self._back: Callable[[Tensor], tuple[Tensor | None, ...]] | None = None
 
     def scores(self, piece: Piece, q: Tensor, k: Tensor, *, trace: bool = False) -> Tile:
         """Scores of a piece, a new tensor; with `trace` what `back` needs is kept."""
@@ -31,8 +33,8 @@ class Scoring:
             return self._tile(self._times(flat_q, flat_k.transpose(1, 2)), piece)
         if not trace:
             return self._own(piece, q, k, *self.held)
-        self._trace = traced(lambda *new: self._own(piece, *new), q, k, *self.held)
-        return self._trace[0].detach().clone()
+        result, self._back = traced(lambda *new: self._own(piece, *new), q, k, *self.held)
+        return result.clone()
 
     def back(self, piece: Piece, q: Tensor, k: Tensor, up: Tile, into: Gradients) -> tuple[Tensor, Tensor]:
         """Gradients of the q and k of a piece, given those of its scores."""
@@ -41,9 +43,8 @@ class Scoring:
             d_scores = up.reshape(*flat_q.shape[:2], -1)
             dq, dk = self._times(d_scores, flat_k), self._times(d_scores.transpose(1, 2), flat_q)
             return dq.view(q.shape), dk.unflatten(0, (len(q), -1))
-        assert self._trace is not None
-        (result, leaves), self._trace = self._trace, None
-        shares = torch.autograd.grad(result, leaves, up, allow_unused=True)
+        assert self._back is not None
+        shares, self._back = self._back(up), None
         into.add(self.held, shares[2:])
         dq, dk = (torch.zeros_like(x) if share is None else share for x, share in zip((q, k), shares, strict=False))
         return dq, dk
@@ -65,11 +66,9 @@ class Scoring:
         d_weights = self._tile(torch.bmm(flat_up, flat.transpose(1, 2)), piece)
         dv = torch.bmm(flat_weights.transpose(1, 2), flat_up)
         if not self.product:
-            with torch.enable_grad():
-                leaves = tuple(one.detach().requires_grad_() for one in (weights, *self.held))
-                term = self._term(piece, *leaves)
-            if term is not None:
-                shares = torch.autograd.grad(term, leaves, up, allow_unused=True)
+            term, back = traced(lambda *new: self._term_or_number(piece, *new), weights, *self.held)
+            if term.ndim:
+                shares = back(up)
                 into.add(self.held, shares[1:])
                 if shares[0] is not None:
                     d_weights.add_(shares[0])
@@ -103,6 +102,11 @@ class Scoring:
         term = pad(term, (0, 0, 0, -term.shape[2] % self.sheet.block))
         batch, kv_heads, _ = self.sheet.sizes
         return term.reshape(batch * kv_heads, 1, -1, term.shape[-1])
+
+    def _term_or_number(self, piece: Piece, weights: Tile, *held: Tensor) -> Tensor:
+        """The term, or a 0 that comes of the weights where the score adds none."""
+        term = self._term(piece, weights, *held)
+        return weights[..., :0].sum() if term is None else term
 
     def _tile(self, flat: Tensor, piece: Piece) -> Tile:
         """Any flat layout of a piece's pairs as a tile; all have the same order in memory."""

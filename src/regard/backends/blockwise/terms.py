@@ -80,8 +80,8 @@ class Term:
                     whole = _sum(whole, dim)
             into.add_(whole)
         else:
-            tile, inputs = traced(lambda *new: _with(self, new)._part(rows, columns), *held)
-            gradients.add(held, torch.autograd.grad(tile, inputs, whole.expand_as(tile), allow_unused=True))
+            tile, back = traced(lambda *new: _with(self, new)._part(rows, columns), *held)
+            gradients.add(held, back(whole.expand_as(tile)))
 
     def _part(self, rows: slice, columns: slice) -> Tensor:
         problem = self.sheet.problem

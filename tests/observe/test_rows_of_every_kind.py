@@ -1,0 +1,59 @@
+"""Watching sees the weights of every score, bias, normalizer and factor as regard.attention returns them."""
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard import masks, normalizers, positions, scores
+
+N, HEADS, DIM = 150, 4, 8
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) / shape[-1] ** 0.5
+
+
+OPTIONS = {
+    "cosine": {"score": scores.Cosine()},
+    "bilinear": {"score": scores.Bilinear(drawn(DIM, DIM))},
+    "additive": {"score": scores.Additive(drawn(5, DIM), drawn(5, DIM, seed=1), drawn(5, seed=2))},
+    "shaw": {"score": scores.Shaw(drawn(7, DIM))},
+    "transformer-xl": {"score": scores.TransformerXL(drawn(HEADS, DIM), drawn(HEADS, DIM), drawn(HEADS, DIM, 6))},
+    "alibi": {"bias": positions.ALiBi(HEADS), "mask": masks.Causal()},
+    "t5": {"bias": positions.T5Bias(drawn(32, HEADS), bidirectional=True)},
+    "rope": {"rotary": positions.RoPE(DIM), "mask": masks.Causal()},
+    "sink": {"normalizer": normalizers.Softmax(drawn(HEADS))},
+    "sigmoid": {"normalizer": normalizers.Sigmoid(), "mask": masks.Causal()},
+    "gaussian": {
+        "factor": positions.Gaussian(torch.linspace(0, N, N)[None], 9),
+        "mask": masks.LocalPredictive(torch.linspace(0, N, N)[None], 9),
+    },
+    "dropout": {"dropout": 0.5, "mask": masks.Causal() & masks.Window(40)},
+}
+
+
+class Layer(nn.Module):
+    """One call of regard.attention, of which a model is made."""
+
+    def __init__(self, options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, q, k, v):
+        return regard.attention(q, k, v, **self.options)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_is_watched_is_what_is_returned(name):
+    q, k, v = drawn(1, HEADS, N, DIM), drawn(1, 2, N, DIM, seed=1), drawn(1, 2, N, DIM, seed=2)
+    model = Layer(OPTIONS[name])
+    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+        model(q, k, v)
+    _, weights = regard.attention(q, k, v, weights=True, backend="reference", **OPTIONS[name])
+    for head in range(HEADS):
+        mine = torch.as_tensor(seen.weights(layer=0, head=head)).reshape(N, N)
+        torch.testing.assert_close(mine, weights[0, head], atol=2e-6, rtol=1e-5)
+        entropy = torch.special.entr(weights[0, head].double()).sum(-1)
+        watched = torch.as_tensor(seen.entropy(layer=0, head=head)).reshape(N)
+        torch.testing.assert_close(watched.double(), entropy, atol=2e-4, rtol=1e-4)
