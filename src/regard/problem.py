@@ -117,7 +117,8 @@ class Problem:
     def prepared(self) -> "Problem":
         """The same problem with a score of which all is done that is the same in all tiles."""
         q, k, score = self.score.prepare(self.q, self.k, self.query_start)
-        return replace(self, q=q, k=k, score=score)
+        same = q is self.q and k is self.k and score is self.score
+        return self if same else replace(self, q=q, k=k, score=score)
 
     def restore(self, rows: Tensor) -> Tensor:
         """Give (batch, heads, ...) the leading dimensions that the caller's q had."""
@@ -161,7 +162,7 @@ class Problem:
             v=four_dimensional("v", v),
             scale=_check_scale(score.default_scale(q.shape[-1]) if scale is None else scale),
             score=score,
-            normalizer=normalizer,
+            normalizer=normalizer.resolve(k.shape[-2]),
             dropout=Dropout.of(dropout, generator, q.device),
             wants_weights=weights,
             wants_lse=return_lse,
@@ -171,10 +172,11 @@ class Problem:
         )
         score.check(problem.q, problem.k, problem.v)
         normalizer.check(problem.heads, q.device)
-        problem = replace(problem, normalizer=normalizer.resolve(problem.keys), mask=_bind(mask, problem))
-        problem = replace(
-            problem, bias=_check_bias("bias", bias, problem), factor=_check_bias("factor", factor, problem)
-        )
+        if mask is not None:
+            problem = replace(problem, mask=_bind(mask, problem))
+        if bias is not None or factor is not None:
+            added, factor = _check_bias("bias", bias, problem), _check_bias("factor", factor, problem)
+            problem = replace(problem, bias=added, factor=factor)
         if rotary is not None:
             rotary.check(q.shape[-1])
             rotary = rotary.resolve(problem.queries, problem.keys, problem.query_start)
@@ -255,9 +257,7 @@ def _check_wishes(problem: Problem) -> None:
         raise InputError(f"`return_lse=True` needs a softmax: {type(problem.normalizer).__name__} has no log-sum-exp")
 
 
-def _bind(mask: Mask | BoundMask | Tensor | None, problem: Problem) -> BoundMask | None:
-    if mask is None:
-        return None
+def _bind(mask: Mask | BoundMask | Tensor, problem: Problem) -> BoundMask:
     if isinstance(mask, Tensor):
         mask = Dense(mask)  # says the way out for integer and float tensors
     if not isinstance(mask, Mask | BoundMask):

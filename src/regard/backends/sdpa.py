@@ -66,7 +66,7 @@ class Sdpa:
         if self.bytes(problem) == 0:
             return 0.0
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
-        return (8.0 if _learns_bias(problem) else 1.6) * pairs
+        return (8.0 if _learns_bias(problem) else 1.3) * pairs
 
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""

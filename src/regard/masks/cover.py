@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from regard.masks.base import EMPTY, FULL, BoundMask, Rectangles
 
@@ -109,6 +110,8 @@ def cover(bound: BoundMask | None, queries: int, keys: int, block: int) -> Cover
     batch, heads = bound.mask.leading
     found: list[list[Runs]] = [[] for _ in range(batch * heads)]
     while True:
+        if not len(top):
+            break
         kinds = _kinds(bound, top, left, size)
         if size == block:
             for at, mine in enumerate(kinds):
@@ -127,7 +130,10 @@ def _kinds(bound: BoundMask, top: Indices, left: Indices, size: int) -> npt.NDAr
     bottom, right = (t + size).clamp(max=bound.queries), (low + size).clamp(max=bound.keys)
     start = bound.query_start
     kinds = bound.mask.blocks(Rectangles(t + start, bottom + start, low, right))
-    return kinds.expand(*bound.mask.leading, len(top)).reshape(-1, len(top)).numpy()
+    kinds = kinds.expand(*bound.mask.leading, len(top)).reshape(-1, len(top))
+    if is_functorch_wrapped_tensor(kinds):  # torch.func wraps what is made inside it, and numpy cannot look into that
+        return np.array(kinds.tolist(), np.int8)
+    return kinds.numpy()
 
 
 def _cut(top: Indices, left: Indices, size: int, bound: BoundMask) -> tuple[Indices, Indices, int]:

@@ -57,9 +57,12 @@ class Blockwise:
     def work(self, problem: Problem) -> float:
         """The pairs of the blocks that the mask leaves, and what Python needs to visit them."""
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
-        share = covered(problem).share if pairs > _SMALL else 1.0
-        each = 1.3 if _can_fuse(problem) else 2.5 * problem.score.floats_per_pair
-        return each * share * pairs + _OVERHEAD
+        share, asked = 1.0, 0.0
+        if pairs > _SMALL and problem.mask is not None:
+            found = covered(problem)
+            share, asked = found.share, 0.0 if problem.mask.mask.relative else found.share_partial
+        each = 1.2 if _can_fuse(problem) else 2.5 * problem.score.floats_per_pair
+        return (each * share + 0.6 * asked) * pairs + _OVERHEAD
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, problem: Problem) -> Answer:
@@ -67,8 +70,8 @@ class Blockwise:
         narrow = problem.q.dtype
         ready = _prepared(problem)
         fused = _can_fuse(ready)
-        blocks = self._laid_out(_evened(ready) if fused else ready, fused)
-        ready = blocks.problem
+        ready = _evened(ready) if fused else ready
+        blocks = self._laid_out(_hollow(ready), fused)
         result: tuple[Tensor, Tensor] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
         return Answer(result[0][..., : problem.v.shape[-1]].to(narrow), None, result[1])
 
@@ -164,8 +167,18 @@ def _asked(term: Bias | None, problem: Problem) -> Bias | None:
 def _evened(problem: Problem) -> Problem:
     """The fused kernel wants keys and values of one width: zeros change no product, and their columns are cut off."""
     widest = max(problem.k.shape[-1], problem.v.shape[-1])
-    q, k, v = (pad(x, (0, widest - x.shape[-1])) for x in (problem.q, problem.k, problem.v))
+    all_three = problem.q, problem.k, problem.v
+    q, k, v = (pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in all_three)
     return replace(problem, q=q, k=k, v=v)
+
+
+def _hollow(problem: Problem) -> Problem:
+    """The same without any memory: what autograd keeps by the side must not keep tensors alive, nor their graphs."""
+    q, k, v = (x.new_empty(()).expand(x.shape) for x in (problem.q, problem.k, problem.v))
+    parts = parts_of(problem)
+    hollow = (one.new_empty(()).expand(one.shape) for one in tensors(parts))
+    score, bias, normalizer, factor = replace_tensors(parts, hollow)
+    return replace(problem, q=q, k=k, v=v, score=score, bias=bias, normalizer=normalizer, factor=factor)
 
 
 def _can_fuse(problem: Problem) -> bool:

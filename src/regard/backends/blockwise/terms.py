@@ -70,7 +70,7 @@ class Term:
         if isinstance(self.bias, Diagonals):
             offset = self.bias.first - (self.sheet.problem.query_start + rows.stop - 1 - columns.start)
             into = gradients.of(self.bias.values)[self._heads()]
-            into[:, offset : offset + whole.shape[2] + whole.shape[3] - 1] += sum_diagonals(whole[0])
+            into.narrow(1, offset, whole.shape[2] + whole.shape[3] - 1).add_(sum_diagonals(whole[0]))
         elif isinstance(self.bias, DenseBias):
             into = gradients.of(self.bias.values).view(self.bias.four.shape)
             for dim, where in enumerate((self._batch(), self._heads(), rows, columns)):

@@ -1,0 +1,208 @@
+"""Gradients by small steps, torch.func and torch.compile, for each way a backend computes."""
+
+import pytest
+import torch
+
+import regard
+from regard import masks, normalizers, positions, scores
+from regard.backends import BACKENDS
+from regard.backends.blockwise import backend as blockwise
+from regard.problem import Problem
+
+N = 20  # two blocks of 16 below
+
+
+def _randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _q_k_v(queries=9, keys=N):
+    return _randn(1, 2, queries, 4), _randn(1, 1, keys, 4, seed=1), _randn(1, 1, keys, 3, seed=2)
+
+
+# What is held, and what is asked with it: a way through each engine for each.
+WAYS = {
+    "plain": ((), dict),
+    "causal": ((), lambda: {"mask": masks.Causal()}),
+    "fixed bias": ((), lambda: {"bias": positions.ALiBi(2)}),
+    "softcap": ((), lambda: {"score": scores.ScaledDot(softcap=0.7)}),
+    "dropout": ((), lambda: {"dropout": 0.4, "generator": torch.Generator().manual_seed(0)}),
+    "sink": ((_randn(2, seed=3),), lambda sink: {"normalizer": normalizers.Softmax(sink)}),
+    "sigmoid": ((), lambda: {"normalizer": normalizers.Sigmoid()}),
+    "bias of heads": ((_randn(1, 2, 9, N, seed=3),), lambda bias: {"bias": bias}),
+    "bias of a key": ((_randn(1, N, seed=3),), lambda bias: {"bias": bias}),
+    "t5": ((_randn(8, 2, seed=3),), lambda table: {"bias": positions.T5Bias(table, bidirectional=True)}),
+    "windowed t5": (
+        (_randn(8, 2, seed=3),),
+        lambda table: {"bias": positions.T5Bias(table, bidirectional=False), "mask": masks.Causal() & masks.Window(7)},
+    ),
+    "gaussian": ((5 + _randn(1, 9, seed=3),), lambda center: {"factor": positions.Gaussian(center, 6.0)}),
+    "additive": (
+        (_randn(3, 4, seed=3), _randn(3, 4, seed=4), _randn(3, seed=5)),
+        lambda *held: {"score": scores.Additive(*held)},
+    ),
+    "shaw": ((_randn(7, 4, seed=3), _randn(7, 3, seed=4)), lambda *held: {"score": scores.Shaw(*held)}),
+    "everything": (
+        (_randn(3, 4, seed=3), _randn(3, 3, seed=4), _randn(2, seed=5), _randn(8, 2, seed=6)),
+        lambda keys, values, sink, table: {
+            "score": scores.Shaw(keys, values, softcap=2.0),
+            "normalizer": normalizers.Softmax(sink),
+            "bias": positions.T5Bias(table, bidirectional=False),
+            "mask": masks.Causal() & masks.Window(15),
+            "dropout": 0.3,
+            "generator": torch.Generator().manual_seed(0),
+        },
+    ),
+}
+
+
+def _ways():
+    for name, (held, asked) in WAYS.items():
+        problem = Problem.of(*_q_k_v(), **asked(*held))
+        for backend in BACKENDS:
+            if backend.refuses(problem) is None:
+                yield pytest.param(backend.name, held, asked, id=f"{backend.name}-{name}")
+
+
+every_way = pytest.mark.parametrize(("backend", "held", "asked"), list(_ways()))
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(blockwise, "_BLOCK", 16)
+    blockwise._covers.clear()  # so that plans are made inside torch.func too
+
+
+@every_way
+@pytest.mark.parametrize("lse", [False, True], ids=["output", "with lse"])
+def test_gradients_are_those_of_small_steps(backend, held, asked, lse):
+    options = asked(*held)
+    if lse and (backend == "sdpa" or isinstance(options.get("normalizer"), normalizers.Sigmoid)):
+        return  # has none
+    inputs = [one.clone().requires_grad_() for one in (*_q_k_v(), *held)]
+
+    def run(q, k, v, *held):
+        return regard.attention(q, k, v, backend=backend, return_lse=lse, **asked(*held))
+
+    assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise", "sdpa"])
+@pytest.mark.parametrize("mask", [None, masks.Causal()], ids=["all", "causal"])
+def test_gradients_by_every_single_step(backend, mask):
+    inputs = [one.clone().requires_grad_() for one in _q_k_v(queries=3, keys=5)]
+    assert torch.autograd.gradcheck(lambda *x: regard.attention(*x, mask=mask, backend=backend), inputs)
+
+
+@pytest.mark.parametrize("wanted", range(3), ids=["q", "k", "v"])
+@every_way
+def test_one_gradient_alone_is_that_of_all(backend, held, asked, wanted):
+    inputs = list(_q_k_v())
+    every = [one.clone().requires_grad_() for one in inputs]
+    (all_,) = torch.autograd.grad(
+        regard.attention(*every, backend=backend, **asked(*held)).square().sum(), [every[wanted]]
+    )
+    inputs[wanted] = inputs[wanted].clone().requires_grad_()
+    out = regard.attention(*inputs, backend=backend, **asked(*held))
+    torch.testing.assert_close(torch.autograd.grad(out.square().sum(), inputs[wanted])[0], all_)
+
+
+@every_way
+def test_without_a_graph_values_are_the_same(backend, held, asked):
+    q, k, v = (one.requires_grad_() for one in _q_k_v())
+    out = regard.attention(q, k, v, backend=backend, **asked(*held))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            ours = regard.attention(q, k, v, backend=backend, **asked(*held))
+        assert not ours.requires_grad
+        torch.testing.assert_close(ours, out)
+
+
+@every_way
+def test_func_grad_is_autograd(backend, held, asked):
+    inputs = (*_q_k_v(), *held)
+
+    def loss(q, k, v, *held):
+        return regard.attention(q, k, v, backend=backend, **asked(*held)).square().sum()
+
+    ours = torch.func.grad(loss, argnums=tuple(range(len(inputs))))(*inputs)  # first, so that it plans for itself
+    leaves = [one.clone().requires_grad_() for one in inputs]
+    expected = torch.autograd.grad(loss(*leaves), leaves)
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def _second(backend, held, asked, first):
+    """Derivatives of the gradient of one input."""
+    leaves = [one.clone().requires_grad_() for one in (*_q_k_v(), *held)]
+    q, k, v, *rest = leaves
+    loss = regard.attention(q, k, v, backend=backend, **asked(*rest)).square().sum()
+    (grad,) = torch.autograd.grad(loss, leaves[first], create_graph=True)
+    return torch.autograd.grad(grad.square().sum(), leaves)
+
+
+@pytest.mark.parametrize("first", [0, 2], ids=["q", "v"])
+@pytest.mark.parametrize(
+    "name", ["plain", "softcap", "dropout", "sink", "sigmoid", "additive", "shaw", "bias of heads", "t5"]
+)
+def test_second_derivatives_are_right_or_refused(name, first):
+    held, asked = WAYS[name]
+    if name in ("plain", "sink"):  # what PyTorch's fused kernel computes, it differentiates once
+        with pytest.raises(RuntimeError, match="_flash_attention_for_cpu_backward is not implemented"):
+            _second("blockwise", held, asked, first)
+        return
+    ours, expected = (_second(backend, held, asked, first) for backend in ("blockwise", "reference"))
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "softcap", "sink", "t5", "additive"])
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+def test_vmap_is_a_loop(backend, name):
+    held, asked = WAYS[name]
+    q, k, v = (torch.stack([one, 2 * one, -one]) for one in _q_k_v())
+
+    def run(q, k, v):
+        return regard.attention(q, k, v, backend=backend, **asked(*held))
+
+    ours = torch.func.vmap(run)(q, k, v)
+    torch.testing.assert_close(ours, torch.stack([run(*one) for one in zip(q, k, v, strict=True)]))
+    shared = torch.func.vmap(run, in_dims=(0, None, None))(q, k[0], v[0])
+    torch.testing.assert_close(shared, torch.stack([run(one, k[0], v[0]) for one in q]))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch loops over the fused kernel's backward
+@pytest.mark.parametrize("name", ["plain", "softcap"])
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+def test_gradients_of_each_sample(backend, name):
+    held, asked = WAYS[name]
+    q, k, v = (torch.stack([one, 2 * one]) for one in _q_k_v())
+
+    def loss(q, k, v):
+        return regard.attention(q, k, v, backend=backend, **asked(*held)).square().sum()
+
+    ours = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(q, k, v)
+    alone = [torch.func.grad(loss, argnums=(0, 1, 2))(*one) for one in zip(q, k, v, strict=True)]
+    for one, many in zip(ours, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(one, torch.stack(many))
+
+
+def _block(q, k, v, backend):
+    """A little more than attention, before and after it."""
+    return regard.attention(torch.tanh(q), k, v, mask=masks.Causal(), backend=backend).sigmoid() * 2
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch.compile's own
+@pytest.mark.parametrize(("backend", "whole"), [("sdpa", True), ("blockwise", False), ("auto", False)])
+def test_compiled_it_computes_the_same(backend, whole):
+    torch._dynamo.reset()
+    compiled = torch.compile(_block, fullgraph=whole, backend="aot_eager")
+    for n in (40, 56):
+        q, k, v = (_randn(1, 2, n, 4, seed=s).requires_grad_() for s in range(3))
+        expected = _block(q, k, v, backend)
+        ours = compiled(q, k, v, backend)
+        torch.testing.assert_close(ours, expected)
+        for one, other in zip(
+            *(torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (ours, expected)), strict=True
+        ):
+            torch.testing.assert_close(one, other)

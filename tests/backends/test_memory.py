@@ -1,0 +1,106 @@
+"""The blockwise backend never makes a tensor of queries × keys, forward or backward, whatever is asked for."""
+
+import pytest
+import torch
+
+import regard
+from oracles import Largest
+from regard import masks, normalizers, positions, scores
+from regard.positions import Bias
+
+N, WIDTH = 4096, 8
+# What tiles may take: 2²⁰ scores in float32, and what a score needs for each is taken off their number.
+TILES = 2**20 * 4
+# Masks that are not a rule of i − j are asked in 64-bit positions, for at most so many bytes of them.
+ASKED = 2**22 * 8
+
+
+class Wave(Bias):
+    """A bias of one's own, not relative."""
+
+    def __call__(self, batch, head, i, j):
+        return torch.sin(0.1 * i) * torch.cos(0.1 * j)
+
+
+def _held(*shape):
+    return (0.1 * torch.randn(*shape, generator=torch.Generator().manual_seed(7))).requires_grad_()
+
+
+WAYS = {
+    "plain": dict,
+    "causal": lambda: {"mask": masks.Causal()},
+    "window": lambda: {"mask": masks.Causal() & masks.Window(256)},
+    "bigbird": lambda: {"mask": masks.bigbird()},
+    "documents": lambda: {"mask": masks.Causal() & masks.Document(torch.arange(N) // 700)},
+    "padding": lambda: {"mask": masks.Padding((torch.arange(N) < 4000)[None])},
+    "dropout": lambda: {"dropout": 0.1, "generator": torch.Generator().manual_seed(0)},
+    "softcap": lambda: {"score": scores.ScaledDot(softcap=5.0)},
+    "sigmoid": lambda: {"normalizer": normalizers.Sigmoid()},
+    "sink": lambda: {"normalizer": normalizers.Softmax(_held(1))},
+    "alibi": lambda: {"bias": positions.ALiBi(1)},
+    "t5": lambda: {"bias": positions.T5Bias(_held(32, 1), bidirectional=True)},
+    "bias of one's own": lambda: {"bias": Wave(), "mask": masks.Causal()},
+    "gaussian": lambda: {"factor": positions.Gaussian(torch.arange(N)[None] + _held(1, N), 64.0)},
+    "additive": lambda: {
+        "score": scores.Additive(_held(4, WIDTH), _held(4, WIDTH), _held(4)),
+        "mask": masks.Window(before=64, after=64),
+    },
+    "shaw": lambda: {
+        "score": scores.Shaw(_held(33, WIDTH), _held(33, WIDTH)),
+        "mask": masks.Window(before=64, after=0),
+    },
+    "learned, dropped and windowed": lambda: {
+        "bias": positions.T5Bias(_held(32, 1), bidirectional=False),
+        "mask": masks.Causal() & masks.Window(512),
+        "dropout": 0.1,
+    },
+    "log-sum-exp": lambda: {"return_lse": True, "mask": masks.Causal()},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_as_large_as_the_weights(way):
+    x = torch.randn(1, 1, N, WIDTH, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    with Largest() as largest:
+        answer = regard.attention(x, x, x, backend="blockwise", **WAYS[way]())
+        output = answer[0] + answer[1][..., None] if way == "log-sum-exp" else answer
+        output.sum().backward()
+    assert bool(x.grad.isfinite().all())
+    # Numbers of 8 bytes, where masks and dropout count in integers.
+    most = ASKED if way == "bigbird" else 2 * TILES
+    assert largest.bytes <= most < N * N * 4, f"{largest.bytes / 2**20:.1f} MiB"
+
+
+def _largest(n, **asked):
+    x = torch.randn(1, 1, n, WIDTH, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    with Largest() as largest:
+        regard.attention(x, x, x, backend="blockwise", **asked).sum().backward()
+    return largest.bytes
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"mask": masks.Causal()}, {"mask": masks.Causal() & masks.Window(100)}],
+    ids=["causal", "window"],
+)
+def test_what_is_allocated_grows_with_the_length(asked):
+    assert _largest(4096, **asked) <= 2.2 * _largest(2048, **asked)
+
+
+def test_what_is_kept_for_the_backward_grows_with_the_length():
+    kept = []
+    for n in (1024, 4096):
+        x = torch.randn(1, 2, n, WIDTH, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        sizes = {}
+
+        def pack(one, sizes=sizes):
+            sizes[one.untyped_storage().data_ptr()] = one.untyped_storage().nbytes()
+            return one
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
+            regard.attention(
+                x, x, x, backend="blockwise", mask=masks.Causal(), dropout=0.1, score=scores.ScaledDot(softcap=9.0)
+            )
+        kept.append(sum(sizes.values()))
+    assert kept[1] <= 4 * kept[0]
+    assert kept[0] <= 1024 * 2 * 4 * (4 * WIDTH + 4)

@@ -1,0 +1,45 @@
+"""In narrow types no backend is much less exact than PyTorch's own kernel; benchmarks/precision.py measures it."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "precision.py"
+SPEC = importlib.util.spec_from_file_location("precision", PATH)
+precision = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(precision)
+
+MOST = 1.5
+
+
+@pytest.mark.parametrize("mask", precision.MASKS)
+@pytest.mark.parametrize("shape", precision.SHAPES)
+@pytest.mark.parametrize("dtype", precision.TYPES)
+def test_the_error_is_at_most_half_as_large_again_as_that_of_pytorch(dtype, shape, mask):
+    theirs = precision.errors("pytorch", shape, mask, precision.TYPES[dtype])
+    for how in ("sdpa", "blockwise"):
+        ours = precision.errors(how, shape, mask, precision.TYPES[dtype])
+        for name, one, other in zip(precision.TENSORS, ours, theirs, strict=True):
+            assert one.mean <= MOST * other.mean, (
+                f"{how}: {name} is off by {one.mean:.1e}, PyTorch's by {other.mean:.1e}"
+            )
+            assert one.peak <= MOST * other.peak, (
+                f"{how}: {name} is off by {one.peak:.1e}, PyTorch's by {other.peak:.1e}"
+            )
+
+
+def test_the_error_that_is_measured_is_that_of_rounding():
+    # bfloat16 keeps 8 bits: rounding alone leaves about 2⁻⁹ / √3 of a number, and PyTorch's output is about there.
+    output = precision.errors("reference", "128 × 128, width 64", "all", precision.TYPES["bfloat16"])[0]
+    assert 0.5 < output.mean / (2**-9 / 3**0.5) < 2
+
+
+def test_the_page_shows_every_case():
+    page = precision.PAGE.read_text(encoding="utf-8")
+    assert page.startswith(precision.INTRODUCTION.split("The columns")[0])
+    lines = [line for line in page.splitlines() if line.startswith(("| bfloat16", "| float16"))]
+    assert len(lines) == len(precision.TYPES) * len(precision.SHAPES) * len(precision.MASKS)
+    for line in lines:
+        shares = [float(one) for one in line.strip("| ").split(" | ")[5:9]]
+        assert max(shares) <= MOST, line
