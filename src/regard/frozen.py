@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 def tensors(value: object) -> list[Tensor]:
-    """List the tensors in a frozen dataclass, in the order of its fields; dataclasses and tuples inside are searched.
+    """List the tensors in a frozen dataclass, in the order of its fields; dataclasses, tuples, lists and dicts inside too.
 
     >>> import torch
     >>> from dataclasses import dataclass
@@ -25,8 +25,10 @@ def tensors(value: object) -> list[Tensor]:
     """
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [one for part in value for one in tensors(part)]
+    if isinstance(value, dict):
+        return [one for part in value.values() for one in tensors(part)]
     if is_dataclass(value) and not isinstance(value, type):
         return [one for part in fields(value) for one in tensors(getattr(value, part.name))]
     return []
@@ -43,8 +45,10 @@ def _replace(value: Any, new: Iterator[Tensor]) -> Any:
         return next(new)
     if not tensors(value):
         return value
-    if isinstance(value, tuple):
-        return tuple(_replace(part, new) for part in value)
+    if isinstance(value, tuple | list):
+        return type(value)(_replace(part, new) for part in value)
+    if isinstance(value, dict):
+        return {name: _replace(part, new) for name, part in value.items()}
     # Without __init__, which may check or convert; without what was cached for the old tensors.
     copy = object.__new__(type(value))
     for part in fields(value):

@@ -1,7 +1,7 @@
 """One call of attention as data: checked once, at the door, so that backends need not check again."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -228,12 +228,23 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _check_parts(score: Score, normalizer: Normalizer, rotary: Rotary | None) -> None:
+    for name, part in (("score", score), ("normalizer", normalizer)):
+        _check_is_value(name, part)
     if not isinstance(score, Score):
         raise InputError(f"`score` must be a score of regard.scores, such as scores.ScaledDot(), got {score!r}")
     if not isinstance(normalizer, Normalizer):
         raise InputError(f"`normalizer` must be one of regard.normalizers, such as Softmax(), got {normalizer!r}")
     if rotary is not None and not isinstance(rotary, Rotary):
         raise InputError(f"`rotary` must be a rotary embedding of regard.positions, such as RoPE(64), got {rotary!r}")
+
+
+def _check_is_value(name: str, part: object) -> None:
+    """Tensors are found in the fields of a dataclass; elsewhere they would lose their gradients in silence."""
+    if isinstance(part, Score | Normalizer | Bias) and not is_dataclass(part):
+        raise InputError(
+            f"`{name}` must be a frozen dataclass, so that the tensors in its fields are found, got "
+            f"{type(part).__name__}: write @dataclass(frozen=True, eq=False) above the class"
+        )
 
 
 def _check_scale(scale: float) -> float:
@@ -309,6 +320,7 @@ def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias
         raise InputError(
             f"`{name}` must be a tensor or a bias of regard.positions, such as ALiBi(heads=8), got {bias!r}"
         )
+    _check_is_value(name, bias)
     bias = bias.resolve(problem.queries, problem.keys, problem.query_start)
     if any(size not in (1, want) for size, want in zip(bias.leading, (problem.batch, problem.heads), strict=True)):
         raise InputError(

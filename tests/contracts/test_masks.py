@@ -390,10 +390,12 @@ def test_the_public_names_are_these():
         "load_model",
         "look",
         "masks",
+        "nn",
         "normalizers",
         "positions",
         "register_with_transformers",
         "scores",
+        "summary",
         "watch",
     ]
     assert masks.__all__ == [

@@ -6,7 +6,7 @@ import torch
 
 from regard.backends.base import Backend
 from regard.backends.blockwise import Blockwise
-from regard.backends.blockwise.backend import covered
+from regard.backends.blockwise.remembered import covered
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.errors import InputError
@@ -17,6 +17,9 @@ __all__ = ["BACKENDS", "Explanation", "choose", "explain"]
 
 # `auto` takes the one with the least work of those that do not refuse; the first of equals.
 BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), Reference())
+
+
+_WHOLE = 2**24  # pairs of which compiled code holds tensors rather than leave the graph
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,10 @@ def _ready(problem: Problem) -> tuple[list[Backend], list[tuple[str, str]]]:
 
 
 def _fastest(ready: list[Backend], problem: Problem) -> Backend:
-    if len(ready) == 1 or torch.compiler.is_compiling():
-        return ready[0]  # a compiler does not follow the planning of blocks
+    if len(ready) == 1:
+        return ready[0]
+    if torch.compiler.is_compiling():
+        return _compiled(ready, problem)
     best, least = ready[0], ready[0].work(problem)
     for candidate in ready[1:]:
         if least == 0:
@@ -109,6 +114,13 @@ def _fastest(ready: list[Backend], problem: Problem) -> Backend:
         if (work := candidate.work(problem)) < least:
             best, least = candidate, work
     return best
+
+
+def _compiled(ready: list[Backend], problem: Problem) -> Backend:
+    """A compiler does not follow the planning of blocks: whole tensors where they are small, blocks eagerly if not."""
+    whole = [one for one in ready if not isinstance(one, Blockwise)]
+    small = problem.batch * problem.heads * problem.queries * problem.keys <= _WHOLE
+    return whole[0] if whole and (small or whole[0].bytes(problem) == 0) else ready[0 if len(whole) == 0 else -1]
 
 
 def _times(one: Backend, chosen: Backend, problem: Problem) -> float:

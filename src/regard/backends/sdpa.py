@@ -113,4 +113,6 @@ def _learns_bias(problem: Problem) -> bool:
 def _is_plain_causal(problem: Problem) -> bool:
     """The kernel's flag aligns the first query with the first key: the same as ours where the diagonal begins there."""
     bound = problem.mask
+    if problem.scale <= 0:
+        return False  # the kernel hides by a score that such a scale turns into the largest, or NaN
     return bound is not None and isinstance(bound.mask, Causal) and bound.query_start == bound.mask.shift

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int, Int8
 from torch import Tensor
 
 from regard.errors import InputError
+from regard.frozen import replace_tensors, tensors
 
 __all__ = ["EMPTY", "FULL", "PARTIAL", "And", "BoundMask", "Mask", "Not", "Only", "Or", "Rectangles"]
 
@@ -84,15 +85,17 @@ class Mask:
     def bind(self, queries: int, keys: int, query_start: int | None = None) -> "BoundMask":
         """Place `queries` rows and `keys` columns; by default the queries are the last positions."""
         start = keys - queries if query_start is None else query_start
-        return BoundMask(self.resolve(queries, keys, start), queries, keys, start)
+        # A copy forgets what was computed from tensors that may have been changed since.
+        fresh = replace_tensors(self, iter(tensors(self)))
+        return BoundMask(fresh.resolve(queries, keys, start), queries, keys, start, given=self)
 
     def __and__(self, other: "Mask") -> "Mask":
         """See what both let see."""
-        return And(self, other)
+        return And(self, _a_mask(other))
 
     def __or__(self, other: "Mask") -> "Mask":
         """See what either lets see."""
-        return Or(self, other)
+        return Or(self, _a_mask(other))
 
     def __invert__(self) -> "Mask":
         """See what this one hides."""
@@ -211,6 +214,7 @@ class BoundMask:
     queries: int
     keys: int
     query_start: int
+    given: Mask  # as it was before it was bound
 
     def tile(
         self, rows: slice, columns: slice, *, batch: slice | int = 1, heads: slice | int = 1, device: torch.device
@@ -245,6 +249,15 @@ class BoundMask:
             kinds = self.blocks(rows[top : top + step + 1], columns)
             seen, total = seen + int((kinds != EMPTY).sum()), total + kinds.numel()
         return seen / total
+
+
+def _a_mask(other: object) -> Mask:
+    if not isinstance(other, Mask):
+        raise InputError(
+            f"masks combine with masks that are not bound yet, got {type(other).__name__}: write masks.Dense(tensor) for a "
+            "boolean tensor, and bind the whole at the end"
+        )
+    return other
 
 
 def edges(length: int, block: int) -> Int[Tensor, " edges"]:

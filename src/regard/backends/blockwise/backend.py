@@ -1,32 +1,31 @@
 """The backend: lays a problem out in blocks, visits those that the mask leaves, and never holds all weights."""
 
-from collections import OrderedDict
-from collections.abc import Hashable
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 from torch.nn.functional import pad
 
 from regard.backends.base import Answer
-from regard.backends.blockwise.function import Attend, Blocks, held_by, parts_of
+from regard.backends.blockwise.function import Attend, Blocks, held_by, parts_of, with_parts
 from regard.backends.blockwise.general import General
 from regard.backends.blockwise.plan import plan
+from regard.backends.blockwise.remembered import BLOCK, covered
 from regard.backends.blockwise.sheet import Sheet
 from regard.backends.blockwise.terms import diagonals_of
 from regard.frozen import replace_tensors, tensors
-from regard.masks import BoundMask
-from regard.masks.cover import Cover, cover
+from regard.masks.cover import Cover
 from regard.normalizers import Sigmoid, Softmax
 from regard.positions import Bias, Relative
 from regard.problem import Problem
 
 __all__ = ["Blockwise"]
 
-_BLOCK = 128  # rows and columns of a block, at most
-_KEPT = 32  # plans that are remembered
 _SMALL = 2**18  # pairs for which planning would take longer than it saves
 _OVERHEAD = 2**18  # pairs that could be computed while Python plans and visits
+_OVERHEAD_EACH = 2**19  # and again for each sequence or head with blocks of its own
 
 
 class Blockwise:
@@ -45,6 +44,8 @@ class Blockwise:
             return "it never holds all weights"
         if not isinstance(problem.normalizer, Softmax | Sigmoid):
             return f"it does not know how to merge {type(problem.normalizer).__name__}"
+        if problem.mask is not None and any(is_batchedtensor(one) for one in tensors(problem.mask.mask)):
+            return "it cannot plan for a mask that torch.func.vmap maps over"
         return None
 
     def bytes(self, problem: Problem) -> int:
@@ -61,18 +62,20 @@ class Blockwise:
         if pairs > _SMALL and problem.mask is not None:
             found = covered(problem)
             share, asked = found.share, 0.0 if problem.mask.mask.relative else found.share_partial
+        sheets = 1 if problem.mask is None else math.prod(problem.mask.mask.leading)
         each = 1.2 if _can_fuse(problem) else 2.5 * problem.score.floats_per_pair
-        return (each * share + 0.6 * asked) * pairs + _OVERHEAD
+        return (each * share + 0.6 * asked) * pairs + _OVERHEAD + _OVERHEAD_EACH * (sheets - 1)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, problem: Problem) -> Answer:
-        """Compute, in float32 at least."""
+        """Compute, in float32 at least, whatever autocast would have."""
         narrow = problem.q.dtype
-        ready = _prepared(problem)
-        fused = _can_fuse(ready)
-        ready = _evened(ready) if fused else ready
-        blocks = self._laid_out(_hollow(ready), fused)
-        result: tuple[Tensor, Tensor] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
+        with torch.autocast(problem.q.device.type, enabled=False):
+            ready = _prepared(problem)
+            fused = _can_fuse(ready)
+            ready = _evened(ready) if fused else ready
+            blocks = self._laid_out(_hollow(ready), fused)
+            result: tuple[Tensor, Tensor] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
         return Answer(result[0][..., : problem.v.shape[-1]].to(narrow), None, result[1])
 
     def _laid_out(self, problem: Problem, fused: bool) -> Blocks:
@@ -103,43 +106,16 @@ class Blockwise:
 
 def _cover_for(problem: Problem) -> Cover:
     """The blocks that a mask leaves, in the size that leaves least to do."""
-    if problem.queries <= _BLOCK // 2:
+    if problem.queries <= BLOCK // 2:
         return covered(problem, max(16, 1 << (problem.queries - 1).bit_length()))
-    found = covered(problem, _BLOCK)
+    found = covered(problem, BLOCK)
     if problem.mask is None or found.share_partial == 0:
         return found
     # Pairs of a partial block are asked for one by one, unless they are alike everywhere; small products run slower.
     asked = 0.0 if problem.mask.mask.relative else 1.0
-    finer = covered(problem, _BLOCK // 2)
+    finer = covered(problem, BLOCK // 2)
     costs = [times * one.share + asked * one.share_partial for times, one in ((1.0, found), (1.1, finer))]
     return finer if costs[1] < costs[0] else found
-
-
-def covered(problem: Problem, block: int = _BLOCK) -> Cover:
-    """The blocks that a problem's mask leaves; remembered, since a model asks the same in every layer."""
-    bound = problem.mask
-    key = None if bound is None else _key(bound, block)
-    if key is None:
-        return cover(bound, problem.queries, problem.keys, block)
-    if key not in _covers:
-        _covers[key] = cover(bound, problem.queries, problem.keys, block)
-        if len(_covers) > _KEPT:
-            _covers.popitem(last=False)
-    _covers.move_to_end(key)
-    return _covers[key]
-
-
-_covers: OrderedDict[Hashable, Cover] = OrderedDict()
-
-
-def _key(bound: BoundMask, block: int) -> Hashable | None:
-    """What a plan depends on: the mask, by identity where it holds tensors, and whether they were changed since."""
-    try:
-        versions = tuple(one._version for one in tensors(bound.mask))
-        hash(bound.mask)
-    except (RuntimeError, TypeError):  # inference tensors count no versions; a rule of one's own may not hash
-        return None
-    return bound.mask, versions, bound.queries, bound.keys, bound.query_start, block
 
 
 def _prepared(problem: Problem) -> Problem:
@@ -156,8 +132,7 @@ def _prepared(problem: Problem) -> Problem:
     )
     parts = parts_of(problem)
     widened = (one.to(wide) if one.is_floating_point() else one for one in tensors(parts))
-    score, bias, normalizer, factor = replace_tensors(parts, widened)
-    return replace(problem, score=score, bias=bias, normalizer=normalizer, factor=factor)
+    return with_parts(problem, replace_tensors(parts, widened))
 
 
 def _asked(term: Bias | None, problem: Problem) -> Bias | None:
@@ -177,8 +152,7 @@ def _hollow(problem: Problem) -> Problem:
     q, k, v = (x.new_empty(()).expand(x.shape) for x in (problem.q, problem.k, problem.v))
     parts = parts_of(problem)
     hollow = (one.new_empty(()).expand(one.shape) for one in tensors(parts))
-    score, bias, normalizer, factor = replace_tensors(parts, hollow)
-    return replace(problem, q=q, k=k, v=v, score=score, bias=bias, normalizer=normalizer, factor=factor)
+    return with_parts(replace(problem, q=q, k=k, v=v), replace_tensors(parts, hollow))
 
 
 def _can_fuse(problem: Problem) -> bool:

@@ -13,7 +13,7 @@ from regard.backends.blockwise.sheet import Sheet
 from regard.frozen import replace_tensors, tensors
 from regard.problem import Problem
 
-__all__ = ["Attend", "Blocks", "held_by", "parts_of"]
+__all__ = ["Attend", "Blocks", "held_by", "parts_of", "with_parts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +28,7 @@ class Blocks:
         """The same with other tensors: q, k, v and what score, bias, normalizer and factor hold."""
         q, k, v, *held = new
         parts = replace_tensors(parts_of(self.problem), iter(held))
-        score, bias, normalizer, factor = parts
-        problem = replace(self.problem, q=q, k=k, v=v, score=score, bias=bias, normalizer=normalizer, factor=factor)
+        problem = with_parts(replace(self.problem, q=q, k=k, v=v), parts)
         return replace(self, problem=problem, sheets=tuple(replace(one, problem=problem) for one in self.sheets))
 
 
@@ -40,7 +39,13 @@ def held_by(problem: Problem) -> list[Tensor]:
 
 def parts_of(problem: Problem) -> tuple[Any, ...]:
     """The parts of the equation that may hold tensors."""
-    return problem.score, problem.bias, problem.normalizer, problem.factor
+    return problem.score, problem.bias, problem.normalizer, problem.factor, problem.dropout
+
+
+def with_parts(problem: Problem, parts: tuple[Any, ...]) -> Problem:
+    """The same problem with other parts, in the order of `parts_of`."""
+    score, bias, normalizer, factor, dropout = parts
+    return replace(problem, score=score, bias=bias, normalizer=normalizer, factor=factor, dropout=dropout)
 
 
 class Attend(torch.autograd.Function):
@@ -101,11 +106,12 @@ class Attend(torch.autograd.Function):
         into = Gradients(held, ctx.needs_input_grad[4:])
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         fused = blocks.fused and up_lse is None
-        for sheet in blocks.sheets:
-            parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
-            dq[sheet.batch, sheet.heads] = sheet.unfold_queries(parts[0])
-            dk[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[1])
-            dv[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[2])
+        with torch.autocast(q.device.type, enabled=False):
+            for sheet in blocks.sheets:
+                parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
+                dq[sheet.batch, sheet.heads] = sheet.unfold_queries(parts[0])
+                dk[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[1])
+                dv[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[2])
         sink = blocks.problem.sink
         if sink is not None and into.wants(sink):
             share = (sink.to(lse.dtype)[:, None] - lse).exp()

@@ -46,6 +46,8 @@ class Sheet:
         """Take the part of this sheet and lay it out by row blocks, the last one filled up with zeros."""
         batch, kv_heads, group = self.sizes
         part = x[self.batch, self.heads]
+        if part.ndim == 4 and part.stride(-1) != 1:
+            part = part.contiguous()  # the fused operators read vectors as if they lay together
         short = -part.shape[2] % self.block
         if short:
             part = pad(part, (0, 0) * (part.ndim - 3) + (0, short))

@@ -1,0 +1,16 @@
+"""Attention that is not exact: its results are `Approximate`, so that none passes for regard.attention's."""
+
+from regard.approximations.approximate import Approximate
+from regard.approximations.features import positive_features, random_features
+from regard.approximations.linformer import Compression, LinformerAttention
+from regard.approximations.performer import PerformerAttention, performer_attention
+
+__all__ = [
+    "Approximate",
+    "Compression",
+    "LinformerAttention",
+    "PerformerAttention",
+    "performer_attention",
+    "positive_features",
+    "random_features",
+]

@@ -1,0 +1,46 @@
+"""The result of an approximation, which is no tensor until someone says that the approximation will do."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import InputError
+
+__all__ = ["Approximate"]
+
+
+@dataclass(frozen=True, eq=False)
+class Approximate:
+    """An output beside the way it came about.
+
+    It is deliberately no tensor and does no arithmetic: a model that swaps exact attention for an approximation fails
+    at the first `+` instead of running on with other numbers. Whoever takes `.output` has read the name.
+
+    >>> import torch
+    >>> result = Approximate(torch.tensor([1.0, 1.1]), "Performer, 256 random features")
+    >>> result
+    Approximate(Performer, 256 random features: output (2,))
+    >>> round(result.error(torch.tensor([1.0, 1.0])), 4)
+    0.0707
+    """
+
+    output: Float[Tensor, "*shape"]
+    method: str
+
+    def error(self, exact: Float[Tensor, "*shape"]) -> float:
+        """‖output − exact‖ / ‖exact‖, the relative error in the Frobenius norm.
+
+        Raises:
+            InputError: `exact` has another shape.
+        """
+        if self.output.shape != exact.shape:
+            raise InputError(
+                f"`exact` must have the shape of the output {tuple(self.output.shape)}, got {tuple(exact.shape)}: "
+                "compute it from the same q, k and v"
+            )
+        output, exact = self.output.detach(), exact.detach()
+        return float((output - exact).norm() / exact.norm())
+
+    def __repr__(self) -> str:
+        return f"Approximate({self.method}: output {tuple(self.output.shape)})"

@@ -1,0 +1,132 @@
+"""Linformer: keys and values compressed from n positions to a fixed rank, so that attention costs O(n · rank)."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.approximations.approximate import Approximate
+from regard.errors import InputError
+
+__all__ = ["Compression", "LinformerAttention"]
+
+Sharing = Literal["none", "headwise", "key-value"]
+
+
+class Compression(nn.Module):
+    """E and F (Wang et al. 2020, arXiv:2006.04768): `rank` learned sums over up to `length` positions.
+
+    What is shared is how many of them there are: with "none" each head has its E and its F, with "headwise" all heads
+    have one E and one F, with "key-value" they have one E, which is F too. "Layerwise" is one `Compression` of
+    "key-value" given to every layer. An input shorter than `length` uses the first columns.
+
+    Raises:
+        InputError: A size is less than 1, or the sharing is none of the three.
+
+    >>> {name: tuple(one.shape) for name, one in Compression(8, 2, heads=4).named_parameters()}
+    {'e': (4, 2, 8), 'f': (4, 2, 8)}
+    >>> {name: tuple(one.shape) for name, one in Compression(8, 2, heads=4, sharing="key-value").named_parameters()}
+    {'e': (1, 2, 8)}
+    """
+
+    def __init__(self, length: int, rank: int, *, heads: int = 1, sharing: Sharing = "none") -> None:
+        super().__init__()
+        for name, value in (("length", length), ("rank", rank), ("heads", heads)):
+            if value < 1:
+                raise InputError(f"`{name}` must be at least 1, got {value}")
+        if sharing not in ("none", "headwise", "key-value"):
+            raise InputError(
+                f'`sharing` must be "none", "headwise" or "key-value", got {sharing!r}: for layerwise sharing give one '
+                'Compression(..., sharing="key-value") to every layer'
+            )
+        shape = (heads if sharing == "none" else 1, rank, length)
+        self.e = nn.Parameter(torch.randn(shape) * rank**-0.5)
+        self.f = nn.Parameter(torch.randn(shape) * rank**-0.5) if sharing != "key-value" else None
+
+    def forward(
+        self, k: Float[Tensor, "batch heads keys dim"], v: Float[Tensor, "batch heads keys value_dim"]
+    ) -> tuple[Float[Tensor, "batch heads rank dim"], Float[Tensor, "batch heads rank value_dim"]]:
+        """E k and F v, with the first columns of both."""
+        keys, length, heads = k.shape[-2], self.e.shape[-1], self.e.shape[0]
+        if keys > length:
+            raise InputError(f"this compression is for up to {length} keys, got {keys}: make it with length={keys}")
+        if heads not in (1, k.shape[1]):
+            raise InputError(
+                f'this compression is for {heads} heads, got {k.shape[1]}: share it with sharing="headwise"'
+            )
+        f = self.e if self.f is None else self.f
+        return self.e[..., :keys] @ k, f[..., :keys] @ v
+
+
+class LinformerAttention(nn.Module):
+    """output(softmax(q·(E k)/√d) (F v)): self- or cross-attention over `rank` sums of keys instead of all keys.
+
+    As in the authors' code E compresses the input and then W_k projects it, so that biases are not compressed: E (x W)
+    + b, which is (E x) W + b. Padded keys are zeroed before E. There is no causal form: each of the `rank` keys holds
+    all positions.
+
+    Measured (benchmarks/approximations.py): with headwise E and F fitted to exact attention over 256 tokens that
+    resemble their neighbours, the relative error on new sequences is 0.25 at rank 8, 0.038 at 32 and 0.014 at 128.
+    Where tokens do not resemble one another there is nothing to compress. With rank = length and E = F = 1 it is exact.
+
+    Cost: O(n · rank · dim) time, O(n · rank) memory.
+
+    Raises:
+        InputError: `dim` is not divisible by `heads`; the input is longer than the compression; a mask is passed.
+
+    >>> attend = LinformerAttention(16, heads=2, compression=Compression(10, 4, heads=2))
+    >>> attend(torch.zeros(1, 7, 16))
+    Approximate(Linformer, rank 4 for 7 keys: output (1, 7, 16))
+    """
+
+    def __init__(self, dim: int, heads: int, compression: Compression, *, bias: bool = True) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise InputError(f"`dim` must be divisible by `heads`, got {dim} and {heads}: choose heads that divide it")
+        self.heads = heads
+        self.query = nn.Linear(dim, dim, bias=bias)
+        self.key = nn.Linear(dim, dim, bias=bias)
+        self.value = nn.Linear(dim, dim, bias=bias)
+        self.output = nn.Linear(dim, dim)
+        self.compression = compression
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        source: Float[Tensor, "batch keys dim"] | None = None,
+        *,
+        real: Bool[Tensor, "batch keys"] | None = None,
+        mask: object = None,
+    ) -> Approximate:
+        """Let x look at the source, or at itself; `real` is True for keys that are tokens, any `mask` is refused."""
+        if mask is not None:
+            raise InputError(
+                f"Linformer has no mask over pairs, causal or other, got {type(mask).__name__}: E mixes all positions "
+                "before a query looks. Pass `real=` for padding, or use PerformerAttention(causal=True) or "
+                "regard.attention with the mask"
+            )
+        source = x if source is None else source
+        if real is not None:
+            if real.dtype != torch.bool or real.shape != source.shape[:2]:
+                raise InputError(
+                    f"`real` must be boolean {tuple(source.shape[:2])}, True for tokens, got {real.dtype} of shape "
+                    f"{tuple(real.shape)}"
+                )
+            source = source.masked_fill(~real[..., None], 0.0)
+        k, v = self.compression(
+            self._split(functional.linear(source, self.key.weight)),
+            self._split(functional.linear(source, self.value.weight)),
+        )
+        k, v = self._biased(k, self.key), self._biased(v, self.value)
+        out = functional.scaled_dot_product_attention(self._split(self.query(x)), k, v)
+        method = f"Linformer, rank {k.shape[-2]} for {source.shape[1]} keys"
+        return Approximate(self.output(out.transpose(1, 2).flatten(-2)), method)
+
+    def _split(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch heads tokens head_dim"]:
+        heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return heads
+
+    def _biased(self, x: Float[Tensor, "batch heads rank head_dim"], layer: nn.Linear) -> Tensor:
+        return x if layer.bias is None else x + layer.bias.view(self.heads, 1, -1)

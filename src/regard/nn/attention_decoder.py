@@ -1,0 +1,140 @@
+"""Recurrent cells that look at a memory at every step, as Bahdanau and as Luong have them."""
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import InputError
+from regard.functional import attention as attend
+from regard.masks import BoundMask, Mask
+from regard.nn.additive import AdditiveAttention
+from regard.nn.bilinear import BilinearAttention
+from regard.nn.checks import check_size, check_width, mask_of
+from regard.nn.held import Held
+from regard.scores import Score
+
+__all__ = ["AttentionDecoderCell", "DecoderState"]
+
+
+class DecoderState(NamedTuple):
+    """What goes from one step to the next: the hidden state, an LSTM's cell state, and Luong's h̃, which is fed in."""
+
+    hidden: Float[Tensor, "batch hidden"]
+    memory: Float[Tensor, "batch hidden"] | None = None
+    fed: Float[Tensor, "batch hidden"] | None = None
+
+
+class AttentionDecoderCell(nn.Module):
+    """One step of a decoder with attention over the states of an encoder.
+
+    Formula, order="bahdanau" (2015, arXiv:1409.0473): c_t = attention(h_{t−1}, memory);
+    h_t = cell([x_t; c_t], h_{t−1}); the output is h_t
+
+    order="luong" (2015, arXiv:1508.04025, with input feeding): h_t = cell([x_t; h̃_{t−1}], h_{t−1});
+    c_t = attention(h_t, memory); the output is h̃_t = tanh(W_c [c_t; h_t]), without bias
+
+    The cell is PyTorch's: Bahdanau's own GRU resets the state before its matrix, and keeps where PyTorch's renews.
+
+    Args:
+        input_width: Width of x.
+        hidden_width: Width of the state and of the output.
+        memory_width: Width of the encoder's states; `hidden_width` by default.
+        order: "bahdanau" (attention before the cell) or "luong" (after it).
+        cell: "gru" or "lstm".
+        attention: A module over (query, memory), or a score (scores.Dot(), scores.Concat(...)). By default
+            AdditiveAttention for "bahdanau", and BilinearAttention ("general") for "luong".
+
+    Raises:
+        InputError: Widths do not fit, an order or cell does not exist, or the state lacks a part.
+
+    >>> import torch
+    >>> step = AttentionDecoderCell(4, 8, 6)
+    >>> output, state, weights = step(torch.zeros(2, 4), torch.zeros(2, 5, 6), weights=True)
+    >>> output.shape, weights.shape
+    (torch.Size([2, 8]), torch.Size([2, 5]))
+    """
+
+    def __init__(
+        self,
+        input_width: int,
+        hidden_width: int,
+        memory_width: int | None = None,
+        *,
+        order: Literal["bahdanau", "luong"] = "bahdanau",
+        cell: Literal["gru", "lstm"] = "gru",
+        attention: Score | nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if order not in ("bahdanau", "luong"):
+            raise InputError(f'`order` must be "bahdanau" or "luong", got {order!r}')
+        if cell not in ("gru", "lstm"):
+            raise InputError(f'`cell` must be "gru" or "lstm", got {cell!r}')
+        self.order, self.input_width = order, check_size("input_width", input_width, "is that of the input")
+        self.hidden_width = check_size("hidden_width", hidden_width, "is that of the state")
+        memory_width = hidden_width if memory_width is None else memory_width
+        self.memory_width = check_size("memory_width", memory_width, "is that of the memory")
+        if attention is None:
+            kind: Any = AdditiveAttention if order == "bahdanau" else BilinearAttention
+            attention = kind(hidden_width, self.memory_width)
+        self.attention = Held(attention) if isinstance(attention, Score) else attention
+        more = self.memory_width if order == "bahdanau" else hidden_width
+        self.cell = (nn.GRUCell if cell == "gru" else nn.LSTMCell)(input_width + more, hidden_width)
+        luong = order == "luong"
+        self.combine = nn.Linear(self.memory_width + hidden_width, hidden_width, bias=False) if luong else None
+
+    def start(self, hidden: Float[Tensor, "batch hidden"]) -> DecoderState:
+        """Begin with this hidden state; what else there is begins with 0."""
+        zeros = torch.zeros_like(hidden)
+        return DecoderState(
+            hidden, zeros if isinstance(self.cell, nn.LSTMCell) else None, zeros if self.combine is not None else None
+        )
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch input"],
+        memory: Float[Tensor, "batch keys memory"],
+        state: DecoderState | None = None,
+        mask: Mask | BoundMask | Tensor | None = None,
+        *,
+        weights: bool = False,
+        **asked: Any,
+    ) -> tuple[Tensor, DecoderState] | tuple[Tensor, DecoderState, Tensor]:
+        """Give (output, state) and, on request, the weights (batch, keys) before dropout.
+
+        `mask` hides keys, as masks.Padding does; what else is `asked` goes to the attention (LocalAttention's `real`
+        and `first`). Without a state the first step begins with 0.
+        """
+        check_width("x", x, self.input_width, "input_width")
+        check_width("memory", memory, self.memory_width, "memory_width")
+        state = self.start(x.new_zeros(len(x), self.hidden_width)) if state is None else state
+        lstm = isinstance(self.cell, nn.LSTMCell)
+        if (lstm and state.memory is None) or (self.combine is not None and state.fed is None):
+            raise InputError("`state` lacks a part that this cell needs: begin with cell.start(hidden)")
+        asked |= {} if mask is None else {"mask": mask_of(mask)}
+        if self.combine is None:
+            context, seen = self._look(state.hidden, memory, asked)
+            hidden, kept = self._step(torch.cat([x, context], -1), state)
+            output, state = hidden, DecoderState(hidden, kept)
+        else:
+            assert state.fed is not None
+            hidden, kept = self._step(torch.cat([x, state.fed], -1), state)
+            context, seen = self._look(hidden, memory, asked)
+            output = torch.tanh(self.combine(torch.cat([context, hidden], -1)))
+            state = DecoderState(hidden, kept, output)
+        return (output, state, seen) if weights else (output, state)
+
+    def _look(self, hidden: Tensor, memory: Tensor, asked: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        query = hidden[:, None]
+        if isinstance(self.attention, Held):
+            found = attend(query, memory, memory, score=self.attention(), weights=True, **asked)
+        else:
+            found = self.attention(query, memory, weights=True, **asked)
+        return found[0][:, 0], found[1].flatten(1)
+
+    def _step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None]:
+        if isinstance(self.cell, nn.LSTMCell):
+            assert state.memory is not None
+            return self.cell(x, (state.hidden, state.memory))  # type: ignore[no-any-return]
+        return self.cell(x, state.hidden), None

@@ -1,0 +1,71 @@
+"""BigBird: near, global and random blocks."""
+
+from typing import Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from regard.masks import bigbird
+from regard.nn.multi_head import MultiHeadAttention
+from regard.nn.real_rows import attend_real
+
+__all__ = ["BigBirdAttention"]
+
+
+class BigBirdAttention(nn.Module):
+    """Multi-head self-attention over near, global and random blocks (Zaheer et al. 2020, arXiv:2007.14062, ITC).
+
+    masks.bigbird with a plan of random blocks for each head, drawn from `seed` when the length is known: the same seed
+    and length give the same plan. Each pair counts once; transformers in eval mode draws nothing and counts block 0
+    once more for each random block, so that checkpoints run there with other weights than here.
+
+    Args:
+        width: Width of the tokens.
+        heads: Number of heads.
+        block: Tokens in a block.
+        window, globals, random: Blocks around a token (odd), global blocks at each end, random blocks of each row.
+        seed: Where the plan is drawn from.
+        options: As in MultiHeadAttention (kv_heads, bias, dropout, …).
+
+    Cost: O(n · (window + 4 · globals + random) · block) time.
+
+    Raises:
+        InputError: Widths and heads do not divide, or the window is even.
+
+    >>> import torch
+    >>> attend = BigBirdAttention(8, heads=2, block=1, random=0)
+    >>> _, weights = attend(torch.zeros(1, 6, 8), weights=True)
+    >>> (weights[0, 0] > 0).int()
+    tensor([[1, 1, 1, 1, 1, 1],
+            [1, 1, 1, 0, 0, 1],
+            [1, 1, 1, 1, 0, 1],
+            [1, 0, 1, 1, 1, 1],
+            [1, 0, 0, 1, 1, 1],
+            [1, 1, 1, 1, 1, 1]], dtype=torch.int32)
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        block: int = 64,
+        window: int = 3,
+        globals: int = 1,  # noqa: A002
+        random: int = 3,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        seen = bigbird(window, globals, random, seed=seed, block=block, heads=heads)
+        self.attention = MultiHeadAttention(width, heads, mask=seen, **options)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens width"],
+        *,
+        real: Bool[Tensor, "batch tokens"] | None = None,
+        weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Give (batch, tokens, width), 0 for padding, which is False in `real`; on request the weights of the heads."""
+        return attend_real(self.attention, x, real, weights)

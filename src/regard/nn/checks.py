@@ -1,0 +1,56 @@
+"""What several modules ask of their sizes and masks."""
+
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks import BoundMask, Dense, Mask, from_zeros_and_ones
+
+__all__ = ["both", "check_probability", "check_size", "check_width", "mask_of"]
+
+
+def check_size(name: str, value: object, what: str) -> int:
+    """Give `value` back if it is a positive integer; `what` tells what it counts."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"`{name}` {what} and must be an integer of at least 1, got {value!r}")
+    return value
+
+
+def check_probability(name: str, value: object) -> float:
+    """Give `value` back if it is a probability of dropping."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise InputError(f"`{name}` is a probability from 0 to less than 1, got {value!r}")
+    return float(value)
+
+
+def check_width(name: str, x: Tensor, width: int, made_by: str) -> None:
+    """Raise unless `x` is (..., n, width); `made_by` is the argument of the constructor that says the width."""
+    if x.ndim < 2 or x.shape[-1] != width:
+        raise InputError(
+            f"`{name}` must be (..., length, {width}), got shape {tuple(x.shape)}: build the module with "
+            f"`{made_by}={x.shape[-1] if x.ndim else 1}`, or project it first"
+        )
+
+
+def mask_of(mask: Mask | BoundMask | Tensor | None) -> Mask | BoundMask | None:
+    """Read what is given to `forward`: a mask, a boolean tensor, or zeros and ones in four dimensions."""
+    if not isinstance(mask, Tensor):
+        return mask
+    if mask.ndim == 4:
+        return from_zeros_and_ones(mask)
+    if mask.is_floating_point() or mask.dtype.is_complex or mask.dtype.itemsize > 1 or mask.ndim != 2:
+        raise InputError(
+            f"`mask` must be a mask of regard.masks, a boolean tensor (queries, keys), or one of booleans or zeros "
+            f"and ones (batch, heads, queries, keys), got {mask.dtype} of shape {tuple(mask.shape)}: write "
+            "masks.from_zeros_and_ones(mask) if it is (batch, keys), mask.bool() if it is (queries, keys), mask[:, "
+            "None] if it is (batch, queries, keys); floats that are added to the scores are `attention_bias=`"
+        )
+    return Dense(mask)
+
+
+def both(own: Mask | None, given: Mask | BoundMask | None) -> Mask | BoundMask | None:
+    """See what the module's own mask and the given one both let see."""
+    if own is None or given is None:
+        return given if own is None else own
+    if isinstance(given, BoundMask):
+        return (given.mask & own).bind(given.queries, given.keys, given.query_start)
+    return own & given

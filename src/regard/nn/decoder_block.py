@@ -1,0 +1,96 @@
+"""The decoder's block: attention, attention to a memory, and feed-forward, each with a residual and a norm."""
+
+from typing import Any, Self
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.masks import BoundMask, Causal, Mask
+from regard.nn.block import Block, Norm, attention_of, parts_of
+from regard.nn.feed_forward import Activation, FeedForward
+from regard.nn.torch_blocks import copy_tensors, read_block
+
+__all__ = ["DecoderBlock"]
+
+
+class DecoderBlock(Block):
+    """Look back, then at the memory, then map (Vaswani et al. 2017, 3.1, arXiv:1706.03762).
+
+    Formula, post-norm: x = norm₀(x + attention(x)); x = norm₁(x + cross_attention(x, memory));
+    x = norm₂(x + feed_forward(x)); pre-norm with the norms inside, as in EncoderBlock
+
+    Positions see none later than themselves: `attention` has mask=masks.Causal() unless its arguments say otherwise.
+
+    Args:
+        width: Width of x.
+        heads: Number of heads.
+        hidden: Width of the hidden layer.
+        memory_width: Width of the memory; `width` by default.
+        attention: Further arguments of the first MultiHeadAttention (mask=None shows later positions), or a module.
+        cross_attention: The same for the second, which looks at the memory.
+        norm, norm_first, eps, activation, dropout, bias: As in EncoderBlock.
+
+    >>> import torch
+    >>> block = DecoderBlock(8, 2, 32)
+    >>> output, own, cross = block(torch.zeros(3, 5, 8), torch.zeros(3, 7, 8), weights=True)
+    >>> own.shape, cross.shape
+    (torch.Size([3, 2, 5, 5]), torch.Size([3, 2, 5, 7]))
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        *,
+        memory_width: int | None = None,
+        norm: Norm = "layer",
+        norm_first: bool = False,
+        eps: float = 1e-5,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        bias: bool = True,
+        attention: dict[str, Any] | nn.Module | None = None,
+        cross_attention: dict[str, Any] | nn.Module | None = None,
+    ) -> None:
+        super().__init__(width, norm, norm_first, eps, bias, dropout, 3)
+        attention = attention if isinstance(attention, nn.Module) else {"mask": Causal(), **(attention or {})}
+        self.attention = attention_of(width, heads, bias, dropout, attention)
+        if not isinstance(cross_attention, nn.Module):
+            cross_attention = {"key_width": memory_width, **(cross_attention or {})}
+        self.cross_attention = attention_of(width, heads, bias, dropout, cross_attention)
+        self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout, bias=bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "*batch queries width"],
+        memory: Float[Tensor, "*batch keys memory_width"],
+        mask: Mask | BoundMask | Tensor | None = None,
+        memory_mask: Mask | BoundMask | Tensor | None = None,
+        *,
+        weights: bool = False,
+        attention_bias: Any = None,
+        memory_bias: Any = None,
+    ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+        """Give x after the block and, on request, the weights of both attentions, before dropout.
+
+        `mask` and `attention_bias` are those of x on itself, `memory_mask` and `memory_bias` those of x on the memory.
+        """
+        added, *own = parts_of(
+            self.attention(self.before(x, 0), mask=mask, attention_bias=attention_bias, weights=weights)
+        )
+        x = self.after(x, added, 0)
+        added, *cross = parts_of(
+            self.cross_attention(
+                self.before(x, 1), memory, mask=memory_mask, attention_bias=memory_bias, weights=weights
+            )
+        )
+        x = self.after(x, added, 1)
+        x = self.after(x, self.feed_forward(self.before(x, 2)), 2)
+        return (x, own[0], cross[0]) if weights else x
+
+    @classmethod
+    def from_torch(cls, layer: nn.TransformerDecoderLayer) -> Self:
+        """Copy an nn.TransformerDecoderLayer; like theirs, it sees later positions unless a mask is given."""
+        options, state = read_block(layer, nn.TransformerDecoderLayer)
+        return copy_tensors(cls(**options, attention={"mask": None}), layer, state)

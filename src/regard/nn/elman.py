@@ -1,0 +1,107 @@
+"""The simple recurrence: a hidden state that is a function of the input and of the state before."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import InputError
+from regard.nn.checks import check_size, check_width
+
+__all__ = ["Elman", "ElmanCell"]
+
+
+class ElmanCell(nn.Module):
+    """One step of a recurrent network (Elman 1990, Cognitive Science 14:179–211).
+
+    Formula: H_t = φ(X_t W_xh + H_{t−1} W_hh + b_h); O_t = H_t W_hq + b_q
+
+    The layers `input_to_hidden` (with b_h), `hidden_to_hidden` and `hidden_to_output` hold the transposed matrices.
+    `nn.RNNCell` is the first half of it, with a second bias in place of which b_h is their sum.
+
+    Args:
+        input_width: Width of X.
+        hidden_width: Width of H.
+        output_width: Width of O; `hidden_width` by default.
+        activation: φ, "tanh" or "relu".
+
+    Raises:
+        InputError: A width is not positive or does not fit, or the activation does not exist.
+
+    >>> import torch
+    >>> output, hidden = ElmanCell(4, 8, 3)(torch.zeros(2, 4))
+    >>> output.shape, hidden.shape
+    (torch.Size([2, 3]), torch.Size([2, 8]))
+    """
+
+    def __init__(
+        self,
+        input_width: int,
+        hidden_width: int,
+        output_width: int | None = None,
+        *,
+        activation: Literal["tanh", "relu"] = "tanh",
+    ) -> None:
+        super().__init__()
+        if activation not in ("tanh", "relu"):
+            raise InputError(f'`activation` must be "tanh" or "relu", got {activation!r}')
+        self.input_width = check_size("input_width", input_width, "is that of the input")
+        self.hidden_width = check_size("hidden_width", hidden_width, "is that of the state")
+        output_width = hidden_width if output_width is None else output_width
+        self.activation = activation
+        self.input_to_hidden = nn.Linear(input_width, hidden_width)
+        self.hidden_to_hidden = nn.Linear(hidden_width, hidden_width, bias=False)
+        self.hidden_to_output = nn.Linear(hidden_width, check_size("output_width", output_width, "is a width"))
+
+    def forward(
+        self, x: Float[Tensor, "batch input"], hidden: Float[Tensor, "batch hidden"] | None = None
+    ) -> tuple[Float[Tensor, "batch output"], Float[Tensor, "batch hidden"]]:
+        """Give the output and the new state; the state before the first step is 0."""
+        check_width("x", x, self.input_width, "input_width")
+        hidden = x.new_zeros(*x.shape[:-1], self.hidden_width) if hidden is None else hidden
+        check_width("hidden", hidden, self.hidden_width, "hidden_width")
+        hidden = self.step(self.input_to_hidden(x), hidden)
+        return self.hidden_to_output(hidden), hidden
+
+    def step(
+        self, given: Float[Tensor, "batch hidden"], hidden: Float[Tensor, "batch hidden"]
+    ) -> Float[Tensor, "batch hidden"]:
+        """Give the new state, where X_t W_xh + b_h is `given`."""
+        return (torch.tanh if self.activation == "tanh" else torch.relu)(given + self.hidden_to_hidden(hidden))
+
+
+class Elman(nn.Module):
+    """The recurrence of ElmanCell (as `.cell`) over whole sequences, beside nn.GRU and nn.LSTM.
+
+    Formula: H_t = φ(X_t W_xh + H_{t−1} W_hh + b_h); O_t = H_t W_hq + b_q
+
+    >>> import torch
+    >>> outputs, hidden = Elman(4, 8, 3)(torch.zeros(2, 5, 4))
+    >>> outputs.shape, hidden.shape
+    (torch.Size([2, 5, 3]), torch.Size([2, 8]))
+    """
+
+    def __init__(
+        self,
+        input_width: int,
+        hidden_width: int,
+        output_width: int | None = None,
+        *,
+        activation: Literal["tanh", "relu"] = "tanh",
+    ) -> None:
+        super().__init__()
+        self.cell = ElmanCell(input_width, hidden_width, output_width, activation=activation)
+
+    def forward(
+        self, x: Float[Tensor, "batch n input"], hidden: Float[Tensor, "batch hidden"] | None = None
+    ) -> tuple[Float[Tensor, "batch n output"], Float[Tensor, "batch hidden"]]:
+        """Give the outputs of all steps and the last state; the state before the first step is 0 unless given."""
+        check_width("x", x, self.cell.input_width, "input_width")
+        hidden = x.new_zeros(*x.shape[:-2], self.cell.hidden_width) if hidden is None else hidden
+        check_width("hidden", hidden, self.cell.hidden_width, "hidden_width")
+        states = []
+        for given in self.cell.input_to_hidden(x).unbind(-2):
+            hidden = self.cell.step(given, hidden)
+            states.append(hidden)
+        return self.cell.hidden_to_output(torch.stack(states, -2)), hidden

@@ -1,0 +1,99 @@
+"""Positions that are added to the embeddings, as modules: sinusoids, and a learned table."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.errors import InputError
+from regard.nn.checks import check_probability, check_size, check_width
+from regard.positions import learned, sinusoidal
+
+__all__ = ["LearnedPositions", "PositionalEncoding"]
+
+
+class PositionalEncoding(nn.Module):
+    """Add a fixed table of sines and cosines (Vaswani et al. 2017, 3.5, arXiv:1706.03762).
+
+    Formula: dropout(x_p + [sin(p ω_i), cos(p ω_i)]), ω_i = 10000^(−2i/width), interleaved
+
+    With an odd width the last cosine is missing. The table is a buffer, not part of the state dict: it follows `.to()`,
+    and any checkpoint loads. `positions.sinusoidal` has the orders of other libraries.
+
+    Args:
+        width: Width of the embeddings; it may be odd.
+        length: How many positions the table has.
+        dropout: The probability with which a number of the sum is dropped, in training mode only.
+
+    Raises:
+        InputError: A text is longer than the table.
+
+    >>> PositionalEncoding(3, length=2)(torch.zeros(1, 2, 3))
+    tensor([[[0.0000, 1.0000, 0.0000],
+             [0.8415, 0.5403, 0.0022]]])
+    """
+
+    table: Tensor
+
+    def __init__(self, width: int, length: int = 5000, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.width, self.dropout = check_size("width", width, "is that of x"), check_probability("dropout", dropout)
+        table = sinusoidal(check_size("length", length, "counts positions"), width)
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, x: Float[Tensor, "*batch n width"], start: int = 0) -> Float[Tensor, "*batch n width"]:
+        """Add the rows from `start` on, which is the number of tokens in a cache."""
+        check_width("x", x, self.width, "width")
+        n, length = x.shape[-2], self.table.shape[0]
+        if start < 0 or start + n > length:
+            raise InputError(
+                f"the table has positions 0 to {length - 1}, and x has {n} from {start} on: build it with "
+                f"length={start + n} at least"
+            )
+        return functional.dropout(x + self.table[start : start + n].to(x.dtype), self.dropout, self.training)
+
+
+class LearnedPositions(nn.Module):
+    """Add a learned vector for each position (Gehring et al. 2017, arXiv:1705.03122; BERT, GPT-2).
+
+    Formula: dropout(x_p + table[p])
+
+    The parameter `weight` (length, width) begins normal with a standard deviation of 0.02, as in BERT.
+
+    Args:
+        width: Width of the embeddings.
+        length: How many positions there are; a longer text is refused.
+        dropout: The probability with which a number of the sum is dropped, in training mode only.
+        device, dtype: Of the table.
+
+    Raises:
+        InputError: A text is longer than the table.
+
+    >>> LearnedPositions(4, length=9)(torch.zeros(2, 5, 4)).shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        length: int,
+        *,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.width, self.dropout = check_size("width", width, "is that of x"), check_probability("dropout", dropout)
+        shape = (check_size("length", length, "counts positions"), width)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the table anew."""
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: Float[Tensor, "*batch n width"], start: int = 0) -> Float[Tensor, "*batch n width"]:
+        """Add the rows from `start` on, which is the number of tokens in a cache."""
+        check_width("x", x, self.width, "width")
+        summed = x + learned(self.weight, x.shape[-2], start=start)
+        return functional.dropout(summed, self.dropout, self.training)

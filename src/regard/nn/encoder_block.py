@@ -1,0 +1,83 @@
+"""The encoder's block: attention and feed-forward, each with a residual and a norm."""
+
+from typing import Any, Self
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.masks import BoundMask, Mask
+from regard.nn.block import Block, Norm, attention_of, parts_of
+from regard.nn.feed_forward import Activation, FeedForward
+from regard.nn.torch_blocks import copy_tensors, read_block
+
+__all__ = ["EncoderBlock"]
+
+
+class EncoderBlock(Block):
+    """Let every position look at all, then map it (Vaswani et al. 2017, 3.1, arXiv:1706.03762).
+
+    Formula, post-norm (the paper): x = norm₀(x + attention(x)); x = norm₁(x + feed_forward(x));
+    pre-norm (Xiong et al. 2020, arXiv:2002.04745): x = x + attention(norm₀(x)); x = x + feed_forward(norm₁(x))
+
+    Dropout is that of the paper: on what is added to the residual, on the weights and on the hidden layer, in training
+    mode only. After the last of several pre-norm blocks a model needs one more norm.
+
+    Args:
+        width: Width of x.
+        heads: Number of heads.
+        hidden: Width of the hidden layer.
+        norm: "layer" (nn.LayerNorm) or "rms" (nn.RMSNorm).
+        norm_first: Whether the norm comes before attention and feed-forward (pre-norm) or after the sum (post-norm).
+        eps: What is added to the variance.
+        activation: "relu", "gelu" or "swiglu".
+        dropout: The probability of dropping, in all places.
+        bias: Whether projections, layers and LayerNorms add a vector.
+        attention: Further arguments of MultiHeadAttention (kv_heads, rotary, mask, ...), or a module in its place.
+
+    >>> import torch
+    >>> block = EncoderBlock(8, 2, 32)
+    >>> output, weights = block(torch.zeros(3, 5, 8), weights=True)
+    >>> output.shape, weights.shape
+    (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        *,
+        norm: Norm = "layer",
+        norm_first: bool = False,
+        eps: float = 1e-5,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        bias: bool = True,
+        attention: dict[str, Any] | nn.Module | None = None,
+    ) -> None:
+        super().__init__(width, norm, norm_first, eps, bias, dropout, 2)
+        self.attention = attention_of(width, heads, bias, dropout, attention)
+        self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout, bias=bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "*batch n width"],
+        mask: Mask | BoundMask | Tensor | None = None,
+        *,
+        weights: bool = False,
+        **asked: Any,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Give x after the block and, on request, the weights (..., heads, n, n) before dropout.
+
+        `mask` and what else is `asked` (attention_bias, backend, ...) are the attention's.
+        """
+        added, *seen = parts_of(self.attention(self.before(x, 0), mask=mask, weights=weights, **asked))
+        x = self.after(x, added, 0)
+        x = self.after(x, self.feed_forward(self.before(x, 1)), 1)
+        return (x, seen[0]) if weights else x
+
+    @classmethod
+    def from_torch(cls, layer: nn.TransformerEncoderLayer) -> Self:
+        """Copy an nn.TransformerEncoderLayer; ours is batch first, whatever theirs was."""
+        options, state = read_block(layer, nn.TransformerEncoderLayer)
+        return copy_tensors(cls(**options), layer, state)

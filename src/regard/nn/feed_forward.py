@@ -1,0 +1,78 @@
+"""The layer between the attentions: each position for itself, wider and back."""
+
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.errors import InputError
+from regard.nn.checks import check_probability, check_size, check_width
+
+__all__ = ["Activation", "FeedForward"]
+
+Activation = Literal["relu", "gelu", "swiglu"]
+
+
+class FeedForward(nn.Module):
+    """Map every position by a network with one hidden layer (Vaswani et al. 2017, 3.3, arXiv:1706.03762).
+
+    Formula: W_down dropout(φ(W_up x + b_up)) + b_down, φ being ReLU or GELU (the exact one, arXiv:1606.08415);
+    "swiglu": W_down dropout(SiLU(W_gate x) ∘ W_up x) (Shazeer 2020, arXiv:2002.05202), biases where there are any
+
+    Layers: `up_proj`, `down_proj` and, for "swiglu", `gate_proj`. SwiGLU has three matrices in place of two: with a
+    hidden layer of two thirds the parameters stay the same.
+
+    Args:
+        width: Width of what comes in and goes out.
+        hidden: Width of the hidden layer.
+        activation: "relu", "gelu" or "swiglu".
+        dropout: The probability with which a number of the hidden layer is dropped, in training mode only.
+        bias: Whether the layers add a vector.
+        device, dtype: Of the parameters.
+
+    Raises:
+        InputError: A width is not positive, the activation does not exist, or the input has another width.
+
+    >>> FeedForward(4, 16)(torch.zeros(2, 5, 4)).shape
+    torch.Size([2, 5, 4])
+    >>> sum(one.numel() for one in FeedForward(4, 16, activation="swiglu", bias=False).parameters())
+    192
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        *,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if activation not in get_args(Activation):
+            choices = ", ".join(map(repr, get_args(Activation)))
+            raise InputError(f"`activation` must be one of {choices}, got {activation!r}")
+        self.width, hidden = check_size("width", width, "is that of x"), check_size("hidden", hidden, "is a width")
+        self.activation, self.dropout = activation, check_probability("dropout", dropout)
+        self.up_proj = nn.Linear(width, hidden, bias=bias, device=device, dtype=dtype)
+        self.down_proj = nn.Linear(hidden, width, bias=bias, device=device, dtype=dtype)
+        gated = activation == "swiglu"
+        self.gate_proj = nn.Linear(width, hidden, bias=bias, device=device, dtype=dtype) if gated else None
+
+    def forward(self, x: Float[Tensor, "*batch n width"]) -> Float[Tensor, "*batch n width"]:
+        """Map every position."""
+        check_width("x", x, self.width, "width")
+        if self.gate_proj is not None:
+            hidden = functional.silu(self.gate_proj(x)) * self.up_proj(x)
+        else:
+            hidden = (functional.relu if self.activation == "relu" else functional.gelu)(self.up_proj(x))
+        mapped: Tensor = self.down_proj(functional.dropout(hidden, self.dropout, self.training))
+        return mapped
+
+    def extra_repr(self) -> str:
+        """Name what the layers do not show."""
+        return f"activation={self.activation!r}, dropout={self.dropout}"

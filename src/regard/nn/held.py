@@ -1,0 +1,76 @@
+"""Frozen values inside modules: their tensors become parameters and buffers, so that they are trained, moved, saved."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.errors import InputError
+from regard.frozen import replace_tensors, tensors
+
+__all__ = ["Held", "hold", "value_of"]
+
+
+class Held(nn.Module):
+    """A score, mask, bias, rotary embedding or normalizer as a module; called without arguments it gives the value.
+
+    Tensors in the value that are `nn.Parameter` become parameters, others buffers, under the names of their fields.
+    Both follow `.to()` and stand in the state dict, and each call gives the value with the tensors of now.
+
+    Raises:
+        InputError: A tensor requires gradients and is no `nn.Parameter`.
+
+    >>> import torch
+    >>> from regard.scores import Bilinear
+    >>> held = Held(Bilinear(nn.Parameter(torch.eye(2))))
+    >>> [name for name, _ in held.named_parameters()], held().weight is held.weight
+    (['weight'], True)
+    """
+
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        found = tensors(value)
+        self._names = tuple(_names(value, ""))
+        # What is kept beside the parameters has no numbers of its own: they would go stale, and weigh twice.
+        self._empty = replace_tensors(value, iter([one.detach().to("meta") for one in found]))
+        for name, one in zip(self._names, found, strict=True):
+            if isinstance(one, nn.Parameter):
+                self.register_parameter(name, one)
+            elif one.requires_grad:
+                raise InputError(
+                    f"`{name}` of {type(value).__name__} requires gradients and must be a parameter of the module: "
+                    "wrap it with nn.Parameter(...), or pass a module that gives the value when it is called"
+                )
+            else:
+                self.register_buffer(name, one)
+
+    def forward(self) -> Any:
+        """Give the value."""
+        return replace_tensors(self._empty, iter([getattr(self, name) for name in self._names]))
+
+    def extra_repr(self) -> str:
+        """Name the kind of value."""
+        return type(self._empty).__name__
+
+
+def hold(value: object | None) -> nn.Module | None:
+    """Make a module of a frozen value; a module that gives one when called, and None, stay as they are."""
+    return value if value is None or isinstance(value, nn.Module) else Held(value)
+
+
+def value_of(module: nn.Module | None) -> Any:
+    """Ask a held value for itself; None where nothing is held."""
+    return None if module is None else module()
+
+
+def _names(value: object, prefix: str) -> Iterator[str]:
+    """Names for the tensors that `tensors` lists, in its order."""
+    if isinstance(value, Tensor):
+        yield prefix or "values"
+    elif isinstance(value, tuple):
+        for index, part in enumerate(value):
+            yield from _names(part, f"{prefix}_{index}".lstrip("_"))
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _names(getattr(value, field.name), f"{prefix}_{field.name}".lstrip("_"))

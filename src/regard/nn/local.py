@@ -1,0 +1,132 @@
+"""Local attention of a decoder: a window around a place in the source, given or predicted (Luong)."""
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from regard.errors import InputError
+from regard.functional import attention
+from regard.masks import LocalMonotonic, LocalPredictive, Mask, Padding
+from regard.nn.checks import check_size, check_width
+from regard.positions import Gaussian
+from regard.scores import Bilinear
+
+__all__ = ["LocalAttention"]
+
+
+class LocalAttention(nn.Module):
+    """softmax(h·W·s_j) for source positions j within `radius` of a place p (Luong et al. 2015, 3.2, arXiv:1508.04025).
+
+    "monotonic" (local-m): p_t = t, or the last source position if t is beyond it.
+    "predictive" (local-p): p_t = S · σ(v_p·tanh(W_p h_t)) for a source of length S, which is learned; the window is
+    [⌊p⌋ − radius, ⌊p⌋ + radius], and its weights are multiplied by exp(−(j − p)²/(2 (radius/2)²)), with the real p and
+    without renormalizing, so that they sum to less than 1. p gets its gradient through this factor.
+
+    `weight` holds W, `place_proj` W_p and `place_vector` v_p. The source is its own values.
+
+    Args:
+        width: Width of the decoder's states h.
+        radius: D, how many positions on either side are seen; the paper takes 10.
+        source_width: Width of the source; `width` by default.
+        alignment: How p is found.
+
+    Raises:
+        InputError: Widths do not fit, the alignment is neither, `real` has gaps, or a predictive radius is 0.
+
+    >>> attend = LocalAttention(8, radius=1, alignment="monotonic")
+    >>> _, weights = attend(torch.zeros(1, 2, 8), torch.zeros(1, 4, 8), weights=True)
+    >>> weights.detach()
+    tensor([[[0.5000, 0.5000, 0.0000, 0.0000],
+             [0.3333, 0.3333, 0.3333, 0.0000]]])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        radius: int,
+        *,
+        source_width: int | None = None,
+        alignment: Literal["monotonic", "predictive"] = "predictive",
+    ) -> None:
+        super().__init__()
+        self.width = check_size("width", width, "is that of the queries")
+        self.source_width = check_size(
+            "source_width", width if source_width is None else source_width, "is that of the source"
+        )
+        self.radius = check_size("radius", radius, "counts the positions on either side")
+        if alignment not in ("monotonic", "predictive"):
+            raise InputError(f'`alignment` must be "monotonic" or "predictive", got {alignment!r}')
+        self.alignment = alignment
+        self.weight = nn.Parameter(torch.randn(width, self.source_width) * (width * self.source_width) ** -0.5)
+        if alignment == "predictive":
+            self.place_proj = nn.Linear(width, width, bias=False)
+            self.place_vector = nn.Parameter(torch.randn(width) * width**-0.5)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch queries width"],
+        source: Float[Tensor, "batch positions source_width"],
+        *,
+        real: Bool[Tensor, "batch positions"] | None = None,
+        first: int = 0,
+        weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Give (batch, queries, source_width), and with `weights` the weights (batch, queries, positions).
+
+        Args:
+            query: The decoder's states, number `first` and those after it.
+            source: The encoder's states.
+            real: False for padding, which follows the source; its length S is then that of each sequence.
+            first: Number of the first query, for a decoder that asks step by step.
+            weights: Return the weights too.
+        """
+        check_width("query", query, self.width, "width")
+        check_width("source", source, self.source_width, "source_width")
+        mask: Mask
+        if self.alignment == "predictive":
+            place = self.places(query, _lengths(source, real))
+            mask, factor = LocalPredictive(place, self.radius), Gaussian(place, float(self.radius))
+        elif real is None:
+            mask, factor = LocalMonotonic(self.radius, first), None
+        else:
+            at = first + torch.arange(query.shape[1], device=query.device, dtype=torch.float32)
+            mask, factor = LocalPredictive(at.minimum(_lengths(source, real) - 1), self.radius), None
+        found: Any = attention(
+            query,
+            source,
+            source,
+            score=Bilinear(self.weight),
+            mask=mask if real is None else mask & Padding(real),
+            factor=factor,
+            weights=weights,
+        )
+        return found  # type: ignore[no-any-return]
+
+    def places(
+        self, query: Float[Tensor, "batch queries width"], lengths: Float[Tensor, "batch 1"]
+    ) -> Float[Tensor, "batch queries"]:
+        """p = S · σ(v_p·tanh(W_p h)) in positions from 0, in float32 at least: float16 cannot count beyond 2,048."""
+        logits = self.place_proj(query).tanh() @ self.place_vector
+        share: Tensor = logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
+        return lengths * share
+
+
+def _lengths(source: Tensor, real: Tensor | None) -> Float[Tensor, "batch 1"]:
+    """How long each source is."""
+    batch, positions = source.shape[:2]
+    if real is None:
+        return torch.full((batch, 1), float(positions), device=source.device)
+    if real.shape != (batch, positions) or real.dtype != torch.bool:
+        raise InputError(
+            f"`real` must be boolean {(batch, positions)}, True for tokens, got {real.dtype} of shape "
+            f"{tuple(real.shape)}"
+        )
+    lengths = real.sum(1, keepdim=True)
+    if not bool((real == (torch.arange(positions, device=real.device) < lengths)).all()):
+        raise InputError(
+            "`real` must be True for the first positions of each source and False for the rest, as places are counted "
+            "from the first: pad on the right"
+        )
+    return lengths.to(torch.float32)

@@ -1,0 +1,119 @@
+"""Longformer: a window for all, and a few tokens that see all by projections of their own."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from regard.errors import InputError
+from regard.functional import attention
+from regard.masks import Mask, Padding, Window
+from regard.nn.checks import check_probability, check_size, check_width
+from regard.nn.real_rows import check_real
+
+__all__ = ["LongformerAttention"]
+
+
+class LongformerAttention(nn.Module):
+    """Multi-head self-attention in a window, with global tokens (Beltagy et al. 2020, 3.1 and 3.2, arXiv:2004.05150).
+
+    A token sees window/2 tokens on either side and the global ones, each once, by q_proj, k_proj and v_proj. A global
+    token sees all tokens, by q_global, k_global and v_global: its query is q_global's, and keys and values of all are
+    k_global's and v_global's. Rows of padding give 0. out_proj is the dense layer that follows in the paper's model
+    (`attention.output.dense` in transformers).
+
+    Args:
+        width: Width of the tokens.
+        heads: Number of heads.
+        window: Tokens seen besides the own one, half of them on either side; even.
+        bias: Whether the projections add a vector.
+        dropout: The probability with which a weight is dropped, in training mode only.
+
+    Cost: O(n · (window + globals)) time.
+
+    Raises:
+        InputError: Widths and heads do not divide, the window is odd, or flags are missing.
+
+    >>> attend = LongformerAttention(8, heads=2, window=4)
+    >>> attend(torch.zeros(1, 10, 8), global_tokens=torch.arange(10)[None] == 0).shape
+    torch.Size([1, 10, 8])
+    """
+
+    def __init__(self, width: int, heads: int, window: int, *, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.width = check_size("width", width, "is that of the tokens")
+        self.heads = check_size("heads", heads, "counts heads")
+        if width % heads:
+            raise InputError(
+                f"`width` must be a multiple of `heads`, got {width} and {heads}: choose a divisor of {width}"
+            )
+        if check_size("window", window, "counts the tokens on both sides") % 2:
+            raise InputError(
+                f"`window` counts the tokens on both sides and must be even, got {window}: take {window + 1}"
+            )
+        self.window, self.dropout = window, check_probability("dropout", dropout)
+        self.q_proj = nn.Linear(width, width, bias=bias)
+        self.k_proj = nn.Linear(width, width, bias=bias)
+        self.v_proj = nn.Linear(width, width, bias=bias)
+        self.q_global = nn.Linear(width, width, bias=bias)
+        self.k_global = nn.Linear(width, width, bias=bias)
+        self.v_global = nn.Linear(width, width, bias=bias)
+        self.out_proj = nn.Linear(width, width, bias=bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens width"],
+        *,
+        global_tokens: Bool[Tensor, "batch tokens"] | None = None,
+        real: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> Float[Tensor, "batch tokens width"]:
+        """Let the tokens look.
+
+        Args:
+            x: The tokens, any number of them.
+            global_tokens: True for the global ones; none by default.
+            real: False for padding, which is seen by no token and sees none, flagged as global or not.
+        """
+        check_width("x", x, self.width, "width")
+        for flags in (global_tokens, real):
+            if flags is not None:
+                check_real(x, flags)
+        half = self.window // 2
+        mask: Mask = Window(before=half, after=half)
+        if global_tokens is not None:
+            mask = mask | Padding(global_tokens)  # columns alone: the rows are replaced below
+        rows = self._attend(
+            self.q_proj(x), self.k_proj(x), self.v_proj(x), mask if real is None else mask & Padding(real)
+        )
+        if global_tokens is not None and bool(global_tokens.any()):
+            rows = self._with_global_rows(rows, x, global_tokens, real)
+        output: Tensor = self.out_proj(rows)
+        return output if real is None else output.masked_fill(~real[..., None], 0.0)
+
+    def _with_global_rows(
+        self,
+        rows: Float[Tensor, "batch tokens width"],
+        x: Float[Tensor, "batch tokens width"],
+        global_tokens: Bool[Tensor, "batch tokens"],
+        real: Bool[Tensor, "batch tokens"] | None,
+    ) -> Float[Tensor, "batch tokens width"]:
+        """Gather as many tokens a sequence as the most global ones, let them see all, and put back those that count."""
+        counts = global_tokens.sum(1)
+        most = int(counts.max())
+        places: Int[Tensor, "batch most"] = global_tokens.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+        chosen = x.gather(1, places[..., None].expand(-1, -1, self.width))
+        seen = self._attend(
+            self.q_global(chosen), self.k_global(x), self.v_global(x), None if real is None else Padding(real)
+        )
+        sequence, slot = (torch.arange(most, device=x.device) < counts[:, None]).nonzero(as_tuple=True)
+        return rows.index_put((sequence, places[sequence, slot]), seen[sequence, slot])
+
+    def _attend(
+        self,
+        q: Float[Tensor, "batch queries width"],
+        k: Float[Tensor, "batch tokens width"],
+        v: Float[Tensor, "batch tokens width"],
+        mask: Mask | None,
+    ) -> Float[Tensor, "batch queries width"]:
+        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
+        heads = attention(q, k, v, mask=mask, dropout=self.dropout if self.training else 0.0)
+        return heads.transpose(1, 2).flatten(-2)

@@ -1,0 +1,63 @@
+"""Self-attention in an image, a video or a line: each cell sees those around it."""
+
+from typing import Any, Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import InputError
+from regard.masks import Neighborhood
+from regard.nn.multi_head import MultiHeadAttention
+
+__all__ = ["NeighborhoodAttention"]
+
+
+class NeighborhoodAttention(nn.Module):
+    """Multi-head self-attention of a cell with its neighbours in a grid (Hassani et al. 2023, arXiv:2204.07143).
+
+    Args:
+        width: Width of the cells.
+        heads: Number of heads.
+        size: Cells along an axis that are seen, the own one included: an odd number, or one for each axis.
+        border: "shift" moves the window into the grid, as NATTEN does, "crop" cuts it off (masks.Neighborhood).
+        options: As in MultiHeadAttention (kv_heads, bias, dropout, …).
+
+    Cost: masks.Neighborhood tells it; no tensor of n × n.
+
+    Raises:
+        InputError: Widths and heads do not divide, the size is even, or the window is wider than the grid.
+
+    >>> import torch
+    >>> attend = NeighborhoodAttention(8, heads=2, size=3)
+    >>> attend(torch.zeros(1, 5, 7, 8)).shape
+    torch.Size([1, 5, 7, 8])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        size: int | tuple[int, ...],
+        *,
+        border: Literal["shift", "crop"] = "shift",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        axes = 1 if isinstance(size, int) else len(size)
+        Neighborhood((max((size,) if isinstance(size, int) else size, default=1),) * axes, size, border)  # refuses here
+        self.size, self.border = size, border
+        self.attention = MultiHeadAttention(width, heads, **options)
+
+    def forward(
+        self, x: Float[Tensor, "batch *grid width"], *, weights: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Give (batch, *grid, width), and with `weights` those of the heads (batch, heads, cells, cells)."""
+        if x.ndim < 3:
+            raise InputError(f"`x` must be (batch, *grid, width), got shape {tuple(x.shape)}: write x[None] for one")
+        grid = tuple(x.shape[1:-1])
+        mask = Neighborhood(grid, self.size, self.border)
+        found: Any = self.attention(x.flatten(1, -2), mask=mask, weights=weights)
+        if not weights:
+            return found.unflatten(1, grid)  # type: ignore[no-any-return]
+        output, seen = found
+        return output.unflatten(1, grid), seen

@@ -1,0 +1,137 @@
+"""The Elman recurrence against nn.RNN, and decoder cells with attention against their formulas."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard import masks, scores
+from regard.errors import InputError
+from regard.nn import AttentionDecoderCell, DecoderState, Elman, ElmanCell, LocalAttention
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_elman_is_pytorch_s_rnn_and_a_linear_layer(activation):
+    torch.manual_seed(0)
+    theirs = nn.RNN(3, 5, nonlinearity=activation, batch_first=True).double()
+    ours = Elman(3, 5, 2, activation=activation).double()
+    ours.cell.input_to_hidden.weight.data = theirs.weight_ih_l0.data
+    ours.cell.input_to_hidden.bias.data = theirs.bias_ih_l0.data + theirs.bias_hh_l0.data
+    ours.cell.hidden_to_hidden.weight.data = theirs.weight_hh_l0.data
+    x, start, read = randn(4, 6, 3), randn(4, 5, seed=1), ours.cell.hidden_to_output
+    for given in (None, start):
+        outputs, hidden = ours(x, given)
+        states, last = theirs(x, None if given is None else given[None])
+        torch.testing.assert_close(hidden, last[0])
+        torch.testing.assert_close(outputs, states @ read.weight.T + read.bias)
+        stepped = given
+        for t in range(6):
+            output, stepped = ours.cell(x[:, t], stepped)
+            torch.testing.assert_close(output, outputs[:, t])
+        torch.testing.assert_close(stepped, hidden)
+
+
+def test_elman_refuses_what_does_not_fit():
+    with pytest.raises(InputError, match='`activation` must be "tanh" or "relu", got \'gelu\''):
+        ElmanCell(3, 5, activation="gelu")
+    with pytest.raises(InputError, match=r"`x` must be .*`input_width=4`"):
+        Elman(3, 5)(torch.zeros(2, 6, 4))
+    with pytest.raises(InputError, match=r"`hidden` must be .*`hidden_width=4`"):
+        Elman(3, 5)(torch.zeros(2, 6, 3), torch.zeros(2, 4))
+    assert Elman(3, 5)(torch.zeros(2, 6, 3))[0].shape == (2, 6, 5)
+
+
+def weights_by_hand(cell, name, hidden, memory, seen):
+    """The softmax over the keys that are seen."""
+    if name == "additive":
+        part = cell.attention
+        energies = torch.tanh((part.query_proj(hidden))[:, None] + part.key_proj(memory)) @ part.vector
+    elif name == "general":
+        energies = torch.einsum("bi,ij,bkj->bk", hidden, cell.attention.weight, memory)
+    else:
+        energies = torch.einsum("bi,bki->bk", hidden, memory)
+    return energies.masked_fill(~seen, -torch.inf).softmax(-1)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize(("order", "name"), [("bahdanau", "additive"), ("luong", "general"), ("luong", "dot")])
+def test_three_steps_are_the_formula(order, name, kind):
+    torch.manual_seed(0)
+    width = 5 if name == "dot" else 6
+    attention = scores.Dot() if name == "dot" else None
+    cell = AttentionDecoderCell(3, 5, width, order=order, cell=kind, attention=attention).double()
+    memory, x = randn(4, 7, width), randn(3, 4, 3, seed=1)
+    seen = torch.arange(7) < torch.tensor([7, 3, 5, 1])[:, None]
+    hidden = kept = fed = torch.zeros(4, 5, dtype=torch.float64)
+    state = None
+    for given in x:
+        output, state, weights = cell(given, memory, state, masks.Padding(seen), weights=True)
+
+        def renew(more, given=given, hidden=hidden, kept=kept):
+            whole = torch.cat([given, more], 1)
+            return cell.cell(whole, (hidden, kept)) if kind == "lstm" else (cell.cell(whole, hidden), kept)
+
+        if order == "bahdanau":
+            expected_weights = weights_by_hand(cell, name, hidden, memory, seen)
+            hidden, kept = renew((expected_weights[..., None] * memory).sum(1))
+            expected = hidden
+        else:
+            hidden, kept = renew(fed)
+            expected_weights = weights_by_hand(cell, name, hidden, memory, seen)
+            context = (expected_weights[..., None] * memory).sum(1)
+            expected = fed = torch.tanh(torch.cat([context, hidden], 1) @ cell.combine.weight.T)
+        torch.testing.assert_close(weights, expected_weights)
+        torch.testing.assert_close(output, expected)
+        torch.testing.assert_close(state.hidden, hidden)
+    assert (state.memory is not None) == (kind == "lstm")
+    assert (state.fed is not None) == (order == "luong")
+    if order == "luong":
+        assert cell.combine.bias is None
+
+
+def test_a_first_state_can_be_given_and_must_be_whole():
+    cell, memory, x = AttentionDecoderCell(3, 5, order="luong", cell="lstm"), torch.zeros(2, 4, 5), torch.ones(2, 3)
+    zero = cell(x, memory)[0]
+    assert torch.equal(cell(x, memory, cell.start(torch.zeros(2, 5)))[0], zero)
+    assert not torch.equal(cell(x, memory, cell.start(torch.ones(2, 5)))[0], zero)
+    with pytest.raises(InputError, match=r"`state` lacks a part .* cell\.start\(hidden\)"):
+        cell(x, memory, DecoderState(torch.zeros(2, 5)))
+
+
+def test_local_attention_can_be_the_attention():
+    cell = AttentionDecoderCell(3, 5, order="luong", attention=LocalAttention(5, 1, alignment="monotonic"))
+    output, _, weights = cell(torch.ones(2, 3), torch.randn(2, 6, 5), weights=True, first=3)
+    assert output.shape == (2, 5)
+    assert (weights > 0).tolist() == [[False, False, True, True, True, False]] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [({"order": "both"}, '"bahdanau" or "luong"'), ({"cell": "rnn"}, '"gru" or "lstm"')],
+    ids=["order", "cell"],
+)
+def test_orders_and_cells_that_do_not_exist_are_refused(asked, words):
+    with pytest.raises(InputError, match=words):
+        AttentionDecoderCell(3, 5, **asked)
+
+
+@pytest.mark.parametrize("order", ["bahdanau", "luong"])
+def test_a_cell_is_copied_moved_saved_and_watched(order):
+    torch.manual_seed(0)
+    cell, x, memory = AttentionDecoderCell(3, 5, 6, order=order), torch.randn(2, 3), torch.randn(2, 4, 6)
+    plain, _, weights = cell(x, memory, weights=True)
+    assert torch.equal(copy.deepcopy(cell)(x, memory)[0], plain)
+    other = AttentionDecoderCell(3, 5, 6, order=order)
+    other.load_state_dict(cell.state_dict())
+    assert torch.equal(other(x, memory)[0], plain)
+    assert other.double()(x.double(), memory.double())[0].dtype == torch.float64
+    with regard.watch(cell, keep="weights") as seen, torch.no_grad():
+        assert torch.equal(cell(x, memory)[0], plain)
+    np.testing.assert_allclose(seen.weights(layer=0, head=0)[:, 0], weights.detach(), atol=1e-5)
