@@ -16,20 +16,20 @@ X = torch.zeros(2, 4, 256, 64)
 def test_explain_of_a_plain_call():
     assert str(regard.explain(X, X, X)) == (
         "sdpa runs it\nblockwise could, with about 1.7 × the work\nreference could, with about 6.0 × the work\n"
-        "0.134 GFLOP useful, 0 B besides the output, 100% of the blocks of 128 × 128 hold a visible pair"
+        "0.134 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 0 B besides the output"
     )
 
 
 def test_explain_of_a_causal_call_counts_three_blocks_of_four():
     assert str(regard.explain(X, X, X, mask=masks.Causal(), backend="sdpa")) == (
-        "sdpa runs it\n0.101 GFLOP useful, 0 B besides the output, 75% of the blocks of 128 × 128 hold a visible pair"
+        "sdpa runs it\n0.101 GFLOP in the 75% of blocks of 128 × 128 that hold a visible pair, 0 B besides the output"
     )
 
 
 def test_explain_counts_the_mask_that_the_kernel_needs_as_a_tensor():
     assert str(regard.explain(X, X, X, mask=masks.Window(8), backend="sdpa")) == (
         "sdpa runs it\n"
-        "0.101 GFLOP useful, 64.0 KiB besides the output, 75% of the blocks of 128 × 128 hold a visible pair"
+        "0.101 GFLOP in the 75% of blocks of 128 × 128 that hold a visible pair, 64.0 KiB besides the output"
     )
 
 
@@ -44,20 +44,21 @@ def test_explain_counts_the_mask_that_the_kernel_needs_as_a_tensor():
 def test_explain_says_why_the_fast_one_refused(asked, reason, times):
     assert str(regard.explain(X, X, X, **asked)) == (
         f"blockwise runs it\nsdpa refused: {reason}\nreference could, with about {times} × the work\n"
-        "0.134 GFLOP useful, 14.5 MiB besides the output, 100% of the blocks of 128 × 128 hold a visible pair"
+        "0.134 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 14.5 MiB besides the output"
     )
 
 
 def test_explain_of_weights_names_all_who_cannot_give_them():
     assert str(regard.explain(X, X, X, weights=True)) == (
         "reference runs it\nsdpa refused: fused kernels do not return weights\nblockwise refused: it never holds all "
-        "weights\n0.134 GFLOP useful, 2.0 MiB besides the output, 100% of the blocks of 128 × 128 hold a visible pair"
+        "weights\n"
+        "0.134 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 2.0 MiB besides the output"
     )
 
 
 def test_explain_of_a_named_backend_that_refuses():
     assert str(regard.explain(X, X, X, weights=True, backend="sdpa")) == (
-        "no backend can run it\nsdpa refused: fused kernels do not return weights"
+        "sdpa cannot run it\nsdpa refused: fused kernels do not return weights"
     )
 
 
@@ -84,7 +85,7 @@ def test_nothing_quadratic_runs_silently():
 def test_a_long_window_is_left_to_the_blocks():
     lines = str(regard.explain(LONG, LONG, LONG, mask=masks.Window(512))).splitlines()
     assert lines[0] == "blockwise runs it"
-    assert lines[-1].endswith("0.64% of the blocks of 128 × 128 hold a visible pair")
+    assert lines[-1].startswith("131 GFLOP in the 0.64% of blocks of 128 × 128 that hold a visible pair, ")
 
 
 def test_what_is_linear_in_memory_runs_at_that_length():

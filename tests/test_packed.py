@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard import masks, positions, scores
+from regard import masks, normalizers, positions, scores
 from regard.errors import InputError
 
 LENGTHS = (5, 130, 1, 300)
@@ -99,11 +99,36 @@ def test_what_has_no_meaning_over_packed_sequences_is_refused(options, words):
             door(x, x, x, **options)
 
 
+def test_rotary_positions_begin_anew_in_each_sequence():
+    q, k = jagged((2, 100, 1, 30), 8), jagged(LENGTHS, 8, seed=1)
+    rope = positions.RoPE(8)
+    ours = regard.attention(q, k, k, rotary=rope)
+    for mine, one, keys in zip(ours.unbind(), q.unbind(), k.unbind(), strict=True):
+        i, j = torch.arange(len(one)) + len(keys) - len(one), torch.arange(len(keys))
+        alone = scaled_dot_product_attention(rope.rotate(one, i), rope.rotate(keys, j), keys)
+        torch.testing.assert_close(mine, alone, atol=1e-12, rtol=1e-12)
+
+
+def test_a_rule_of_ones_own_is_told_which_sequence_it_is_asked_for():
+    x, seen = jagged((4, 6, 3), 8), torch.tensor([1, 3, 2])
+    ours = regard.attention(x, x, x, mask=masks.Only(lambda batch, head, i, j: j < seen[batch]))
+    for mine, one, count in zip(ours.unbind(), x.unbind(), seen.tolist(), strict=True):
+        torch.testing.assert_close(mine, scaled_dot_product_attention(one, one[:count], one[:count]))
+
+
+def test_a_sigmoid_of_each_sequences_own_length_is_refused():
+    x = jagged((2, 3), 4)
+    with pytest.raises(InputError, match=r"the same in every sequence.*Sigmoid\(shift=…\)"):
+        regard.attention(x, x, x, normalizer=normalizers.Sigmoid())
+    ours = regard.attention(x, x, x, normalizer=normalizers.Sigmoid(shift=-1.0))
+    for mine, one in zip(ours.unbind(), x.unbind(), strict=True):
+        torch.testing.assert_close(mine, torch.sigmoid(one @ one.T / 2 - 1) @ one)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"bias": positions.ALiBi(1)}, "ALiBi needs queries and keys of the same lengths"),
-        ({"rotary": positions.RoPE(4)}, "RoPE needs queries and keys of the same lengths"),
         ({"score": scores.Shaw(torch.zeros(3, 4))}, "Shaw needs queries and keys of the same lengths"),
     ],
 )

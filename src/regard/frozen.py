@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 def tensors(value: object) -> list[Tensor]:
-    """List the tensors in a frozen dataclass, in the order of its fields; dataclasses, tuples, lists and dicts inside too.
+    """List the tensors in a frozen dataclass, in the order of its fields, and in what it holds in its turn.
 
     >>> import torch
     >>> from dataclasses import dataclass

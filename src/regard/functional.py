@@ -102,7 +102,8 @@ def attention(
         factor: What the weights are multiplied by after normalizing, by the formulas of a bias (positions.Gaussian).
         dropout: The probability with which a weight is dropped; the others are divided by 1 − dropout. Weights that
             are returned are those before dropout.
-        generator: Where the seed of the dropout is drawn from; PyTorch's own generator by default.
+        generator: Where the seed of the dropout is drawn from; PyTorch's own generator by default, which activation
+            checkpointing winds back before it computes again, as it does no other.
         weights: Return the weights too (..., heads, queries, keys), if they fit into the budget.
         return_lse: Return the log-sum-exp of each row too (..., heads, queries), float32 at least.
         backend: "auto", or the name of one (see regard.explain and `regard doctor`).
@@ -140,7 +141,7 @@ def attention(
         "budget": budget,
     }
     if is_packed(q, k, v):
-        packing = Packing.of(q, k, v)
+        packing = Packing.of(q, k, v).rotated(rotary)
         packed = attention(packing.q, packing.k, packing.v, backend=backend, **packing.asked(asked))
         return tuple(packing.restore(one) for one in packed) if isinstance(packed, tuple) else packing.restore(packed)
     if torch.overrides.has_torch_function((q, k, v)):
@@ -181,7 +182,7 @@ def explain(
     reference runs it
     sdpa refused: fused kernels do not return weights
     blockwise refused: it never holds all weights
-    0.0168 GFLOP useful, 256.0 KiB besides the output, 100% of the blocks of 128 × 128 hold a visible pair
+    0.0168 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 256.0 KiB besides the output
     """
     asked = {
         "score": score,
@@ -192,13 +193,13 @@ def explain(
         "normalizer": normalizer,
         "factor": factor,
         "dropout": dropout,
-        "generator": generator,
+        "generator": torch.Generator() if isinstance(generator, torch.Generator | None) else generator,
         "weights": weights,
         "return_lse": return_lse,
         "budget": budget,
     }
     if is_packed(q, k, v):
-        packing = Packing.of(q, k, v)
+        packing = Packing.of(q, k, v).rotated(rotary)
         q, k, v, asked = packing.q, packing.k, packing.v, packing.asked(asked)
     problem = Problem.of(q, k, v, **asked)  # type: ignore[arg-type]
     return backends.explain(problem, backend)

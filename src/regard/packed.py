@@ -1,6 +1,6 @@
 """Sequences of different length without padding: PyTorch's jagged tensors, packed into one sequence of documents."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks import Document, Mask
+from regard.normalizers import Sigmoid
 from regard.positions import Bias, Relative, Rotary
 
 __all__ = ["Packing", "is_packed"]
@@ -76,14 +77,29 @@ class Packing:
         for name, term in (("bias", asked["bias"]), ("factor", asked["factor"])):
             if term is not None and not (isinstance(term, Relative) and self.aligned):
                 _refuse_positions(name, term, isinstance(term, Bias) and self.aligned)
-        rotary: Rotary | None = asked["rotary"]
-        longest = int(self.key_edges[-1])
-        if rotary is not None and not (self.aligned and rotary.resolve(longest, longest, 0) is rotary):
-            _refuse_positions("rotary", rotary, self.aligned)
+        if isinstance(normalizer := asked["normalizer"], Sigmoid) and normalizer.shift is None:
+            raise InputError(
+                "`normalizer` for jagged tensors must be the same in every sequence, and Sigmoid() shifts by −ln of "
+                "its length: write Sigmoid(shift=…), or pass the sequences one by one"
+            )
         if score is not None and not score.product and not self.aligned:
             _refuse_positions("score", score, False)
         whole = Document.from_cu_seqlens(self.key_edges, None if self.aligned else self.edges, within=mask)
-        return asked | {"mask": whole}
+        return asked | {"mask": whole, "rotary": None}
+
+    def rotated(self, rotary: Rotary | None) -> "Packing":
+        """Turn q and k by their positions inside each sequence, of which the queries are the last."""
+        if rotary is None:
+            return self
+        total = int(self.key_edges[-1])
+        if not isinstance(rotary, Rotary) or rotary.resolve(total, total, 0) is not rotary:
+            _refuse_positions("rotary", rotary, aligned=True)
+        rotary.check(self.q.shape[-1])
+        lengths, key_lengths = self.edges.diff(), self.key_edges.diff()
+        j = torch.arange(self.k.shape[2], device=self.k.device) - self.key_edges[:-1].repeat_interleave(key_lengths)
+        first = key_lengths - lengths - self.edges[:-1]
+        i = torch.arange(self.q.shape[2], device=self.q.device) + first.repeat_interleave(lengths)
+        return replace(self, q=rotary.rotate(self.q, i), k=rotary.rotate(self.k, j))
 
     def restore(self, rows: Float[Tensor, "1 heads total_queries *width"]) -> Tensor:
         """Make what was computed for each query jagged again."""

@@ -258,6 +258,8 @@ def _check_scale(scale: float) -> float:
 
 
 def _check_wishes(problem: Problem) -> None:
+    if isinstance(problem.budget, bool) or not isinstance(problem.budget, int | float):
+        raise InputError(f"`budget` is a number of bytes, got {problem.budget!r}: 2 GiB is 2 * 2**30")
     if problem.wants_weights and problem.weights_bytes > problem.budget:
         raise InputError(
             f"`weights=True` needs {human_bytes(problem.weights_bytes)} for {problem.batch} × {problem.heads} × "
@@ -293,6 +295,11 @@ def _probe(bound: BoundMask, device: torch.device) -> None:
     """Ask for one pair: a mask that cannot answer for it fails here rather than in a backend."""
     try:
         pair = bound.tile(slice(0, 1), slice(0, 1), device=device)
+    except (TypeError, AttributeError) as trouble:
+        raise InputError(
+            "`mask` must answer mask(batch, head, i, j) with a boolean tensor, broadcast from these four integer "
+            f"tensors, and fails: {trouble}"
+        ) from trouble
     except RuntimeError as trouble:
         if "device" not in str(trouble):
             raise

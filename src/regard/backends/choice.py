@@ -32,15 +32,17 @@ class Explanation:
     flops: int
     bytes: int
     share: float
+    asked: str = "auto"
 
     def __str__(self) -> str:
-        head = f"{self.backend} runs it" if self.backend else "no backend can run it"
+        nobody = "no backend can run it" if self.asked == "auto" else f"{self.asked} cannot run it"
+        head = f"{self.backend} runs it" if self.backend else nobody
         lines = [head, *(f"{name} refused: {reason}" for name, reason in self.refusals)]
         lines += [f"{name} could, with about {times:.1f} × the work" for name, times in self.slower]
         if self.backend:
             lines.append(
-                f"{self.flops / 1e9:.3g} GFLOP useful, {human_bytes(self.bytes)} besides the output, "
-                f"{_percent(self.share)} of the blocks of 128 × 128 hold a visible pair"
+                f"{self.flops / 1e9:.3g} GFLOP in the {_percent(self.share)} of blocks of 128 × 128 that hold a "
+                f"visible pair, {human_bytes(self.bytes)} besides the output"
             )
         return "\n".join(lines)
 
@@ -87,6 +89,7 @@ def explain(problem: Problem, backend: str = "auto") -> Explanation:
         flops,
         chosen.bytes(problem) if chosen else 0,
         share,
+        backend,
     )
 
 

@@ -20,6 +20,7 @@ __all__ = ["EMPTY", "FULL", "PARTIAL", "And", "BoundMask", "Mask", "Not", "Only"
 # Ordered, so that & is the minimum, | the maximum and ~ the mirror image.
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
+_PAIRS = 2**22  # pairs that are asked for together
 _AT_ONCE = 2**18  # rectangles that are counted together: a million tokens have 61 million of 128 × 128
 
 
@@ -231,8 +232,14 @@ class BoundMask:
         self, batch: int = 1, heads: int = 1, device: torch.device | None = None
     ) -> Bool[Tensor, "#batch #heads queries keys"]:
         """Evaluate the mask for all rows and columns."""
-        device = device or torch.device("cpu")
-        return self.tile(slice(0, self.queries), slice(0, self.keys), batch=batch, heads=heads, device=device)
+        device, columns = device or torch.device("cpu"), slice(0, self.keys)
+        # Positions are 64 bits a pair while a mask is asked: some rows at a time.
+        rows = max(1, _PAIRS // max(1, self.keys))
+        parts = [
+            self.tile(slice(top, min(top + rows, self.queries)), columns, batch=batch, heads=heads, device=device)
+            for top in range(0, max(1, self.queries), rows)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
     def blocks(self, row_edges: Tensor, column_edges: Tensor) -> Int8[Tensor, "batch heads rows columns"]:
         """Tell of every rectangle between consecutive edges (indices) whether it is EMPTY, PARTIAL or FULL."""
@@ -254,8 +261,8 @@ class BoundMask:
 def _a_mask(other: object) -> Mask:
     if not isinstance(other, Mask):
         raise InputError(
-            f"masks combine with masks that are not bound yet, got {type(other).__name__}: write masks.Dense(tensor) for a "
-            "boolean tensor, and bind the whole at the end"
+            f"masks combine with masks that are not bound yet, got {type(other).__name__}: write masks.Dense(tensor) "
+            "for a boolean tensor, and bind the whole at the end"
         )
     return other
 

@@ -32,7 +32,9 @@ class Inside(Mask):
         row = (i - self.start).clamp(0, len(self._to_local) - 1)
         one = torch.zeros_like(batch)  # the same in every sequence
         to_row, to_key = entry(self._to_local[None], one, row), entry(self._to_local_keys[None], one, j)
-        inner = self.within(batch, head, row + to_row, j + to_key)
+        # Inside, a sequence is a document: a rule of one's own is told which.
+        documents = entry(self._document_of_keys[None], one, j) if self.within.leading[0] == 1 else batch
+        inner = self.within(documents, head, row + to_row, j + to_key)
         return self.documents(batch, head, i, j) & inner
 
     @cached_property
@@ -55,6 +57,10 @@ class Inside(Mask):
     @cached_property
     def _to_local_keys(self) -> Tensor:
         return self._shifts[1].repeat_interleave(self._edges[1].diff())
+
+    @cached_property
+    def _document_of_keys(self) -> Tensor:
+        return torch.arange(len(self.lengths)).repeat_interleave(self._edges[1].diff())
 
     def blocks(self, rectangles: Rectangles) -> Tensor:
         """Cut each rectangle to the document that both its sides share, and ask the inner mask; PARTIAL for several."""

@@ -96,27 +96,39 @@ class Attend(torch.autograd.Function):
     def backward(  # noqa: D102
         ctx: Any, up: Tensor | None, up_lse: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        *given, output, lse = ctx.saved_tensors
-        q, k, v, *held = given
-        blocks = ctx.blocks.over(*given)
-        up = torch.zeros_like(output) if up is None else up
-        delta = torch.linalg.vecdot(up, output)
-        if up_lse is not None:
-            delta = delta - up_lse
-        into = Gradients(held, ctx.needs_input_grad[4:])
-        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        fused = blocks.fused and up_lse is None
-        with torch.autocast(q.device.type, enabled=False):
-            for sheet in blocks.sheets:
-                parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
-                dq[sheet.batch, sheet.heads] = sheet.unfold_queries(parts[0])
-                dk[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[1])
-                dv[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[2])
-        sink = blocks.problem.sink
-        if sink is not None and into.wants(sink):
-            share = (sink.to(lse.dtype)[:, None] - lse).exp()
-            into.of(sink).sub_((share * delta).sum((0, 2)).to(sink.dtype))
-        return None, dq, dk, dv, *into.all()
+        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+            gradients = _gradients(ctx.blocks, ctx.saved_tensors, ctx.needs_input_grad[4:], up, up_lse)
+        return None, *gradients
+
+
+def _gradients(
+    hollow: Blocks,
+    saved: tuple[Tensor, ...],
+    wanted: tuple[bool, ...],
+    up: Tensor | None,
+    up_lse: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    """Those of q, k, v and what the parts hold."""
+    *given, output, lse = saved
+    q, k, v, *held = given
+    blocks = hollow.over(*given)
+    up = torch.zeros_like(output) if up is None else up
+    delta = torch.linalg.vecdot(up, output)
+    if up_lse is not None:
+        delta = delta - up_lse
+    into = Gradients(held, wanted)
+    dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    fused = blocks.fused and up_lse is None
+    for sheet in blocks.sheets:
+        parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
+        dq[sheet.batch, sheet.heads] = sheet.unfold_queries(parts[0])
+        dk[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[1])
+        dv[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[2])
+    sink = blocks.problem.sink
+    if sink is not None and into.wants(sink):
+        share = (sink.to(lse.dtype)[:, None] - lse).exp()
+        into.of(sink).sub_((share * delta).sum((0, 2)).to(sink.dtype))
+    return dq, dk, dv, *into.all()
 
 
 def _folded(sheet: Sheet) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,212 @@
+"""What a reviewer broke once: layouts, autocast, changed masks, lost gradients, plans under threads."""
+
+import gc
+import threading
+import weakref
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import regard
+from regard import masks, normalizers, positions, scores
+from regard.backends.blockwise.remembered import covered
+from regard.errors import InputError
+from regard.problem import Problem
+
+WINDOW = masks.Causal() & masks.Window(100)
+
+
+def drawn(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def dense(q, k, v, seen):
+    return scaled_dot_product_attention(q.contiguous(), k.contiguous(), v.contiguous(), attn_mask=seen)
+
+
+LAYOUTS = {
+    "every second number": lambda: drawn(1, 2, 256, 16)[..., ::2],
+    "transposed": lambda: drawn(1, 2, 8, 256).mT,
+    "one of three": lambda: drawn(1, 256, 2, 8, 3)[..., 0].transpose(1, 2),
+    "expanded": lambda: drawn(1, 1, 256, 8).expand(1, 2, 256, 8),
+    "one vector": lambda: drawn(1, 1, 1, 8).expand(1, 2, 256, 8),
+    "heads last": lambda: drawn(1, 256, 2, 8).transpose(1, 2),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_any_memory_layout_gives_the_same(name, which):
+    inputs = [drawn(1, 2, 256, 8, seed=seed) for seed in range(3)]
+    inputs[which] = LAYOUTS[name]()
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    seen = torch.ones(256, 256, dtype=torch.bool).tril().triu(-99)
+    ours = regard.attention(*inputs, mask=WINDOW, backend="blockwise")
+    theirs = dense(*inputs, seen)
+    torch.testing.assert_close(ours, theirs)
+    up = LAYOUTS["transposed"]()
+    for mine, other in zip(torch.autograd.grad(ours, inputs, up), torch.autograd.grad(theirs, inputs, up), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("scale", [-1.0, 0.0])
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "blockwise", "reference"])
+def test_a_scale_may_be_negative_or_nothing(scale, backend):
+    q = drawn(1, 2, 65, 8)
+    weights = (scale * q @ q.mT).masked_fill(torch.ones(65, 65).triu(1).bool(), -torch.inf).softmax(-1)
+    torch.testing.assert_close(
+        regard.attention(q, q, q, scale=scale, mask=masks.Causal(), backend=backend), weights @ q
+    )
+
+
+@pytest.mark.parametrize("make", [masks.Padding, lambda t: masks.Global(t), lambda t: masks.Document(t.long())])
+def test_a_mask_that_was_changed_in_place_is_asked_anew(make):
+    flags = torch.arange(300)[None] < 250
+    mask, q = make(flags), drawn(1, 1, 300, 8)
+    held = next(value for value in vars(mask).values() if isinstance(value, torch.Tensor))
+    for _ in range(2):
+        expected = regard.attention(q, q, q, mask=mask.bind(300, 300).dense(), backend="reference")
+        torch.testing.assert_close(regard.attention(q, q, q, mask=mask, backend="blockwise"), expected)
+        held[:, 20:280] = 0
+
+
+def test_autocast_changes_nothing_inside():
+    q = drawn(1, 2, 300, 8, dtype=torch.float32).requires_grad_()
+    table = drawn(32, 2, dtype=torch.float32).requires_grad_()
+    for options in (
+        {"bias": positions.T5Bias(table, bidirectional=False)},
+        {"score": scores.ScaledDot(softcap=5.0)},
+        {"normalizer": normalizers.Sigmoid()},
+        {"score": scores.Shaw(drawn(5, 8, dtype=torch.float32))},
+    ):
+        call = lambda: regard.attention(q, q, q, mask=WINDOW, backend="blockwise", **options)  # noqa: B023, E731
+        plain = call()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = call()
+            (gradient,) = torch.autograd.grad(inside.sum(), q)
+        assert torch.equal(inside, plain)
+        assert torch.equal(gradient, torch.autograd.grad(plain.sum(), q)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class InLists(scores.Score):
+    """A score with its tensors in a list and a dict."""
+
+    some: list[torch.Tensor]
+    named: dict[str, torch.Tensor]
+
+    def tile(self, q, k, i, j):
+        return (q * self.some[0]) @ k.mT * self.named["factor"]
+
+
+def test_tensors_in_lists_and_dicts_get_gradients():
+    q, w, factor = drawn(1, 2, 200, 8), drawn(8, seed=1).requires_grad_(), drawn(1, seed=2).requires_grad_()
+    gradients = []
+    for backend in ("blockwise", "reference"):
+        out = regard.attention(q, q, q, score=InLists([w], {"factor": factor}), backend=backend)
+        gradients.append(torch.autograd.grad(out.square().sum(), (w, factor)))
+    for mine, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_parts_whose_tensors_would_not_be_found_are_refused():
+    class Plain(scores.Score):
+        def __init__(self, w):
+            self.w = w
+
+        def tile(self, q, k, i, j):
+            return q @ self.w @ k.mT
+
+    class PlainBias(positions.Bias):
+        def __call__(self, batch, head, i, j):
+            return (i - j).double()
+
+    q = drawn(1, 1, 5, 4)
+    with pytest.raises(InputError, match=r"`score` must be a frozen dataclass.*Plain: write @dataclass"):
+        regard.attention(q, q, q, score=Plain(torch.eye(4)))
+    with pytest.raises(InputError, match=r"`bias` must be a frozen dataclass.*PlainBias"):
+        regard.attention(q, q, q, bias=PlainBias())
+
+
+def test_a_plan_does_not_keep_its_mask_alive():
+    flags = torch.rand(1, 500, generator=torch.Generator().manual_seed(0)) < 0.5
+    alive = weakref.ref(flags)
+    q = drawn(1, 1, 500, 8)
+    regard.attention(q, q, q, mask=masks.Padding(flags), backend="blockwise")
+    del flags
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_drawn_mask_is_planned_once():
+    q, mask = drawn(1, 1, 500, 8), masks.Random(1, block=64)
+    first, second = (covered(Problem.of(q, q, q, mask=mask)) for _ in range(2))
+    assert first is second
+
+
+def test_plans_are_made_from_many_threads():
+    q, troubles = drawn(1, 1, 200, 4), []
+
+    def ask(first):
+        try:
+            for size in range(first, first + 40):
+                share = covered(Problem.of(q, q, q, mask=masks.Window(size % 50 + 1)), 16).share
+                assert share == masks.Window(size % 50 + 1).bind(200, 200).share_visible(16)
+        except Exception as trouble:
+            troubles.append(trouble)
+
+    threads = [threading.Thread(target=ask, args=(7 * n,)) for n in range(6)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert troubles == []
+
+
+def test_many_short_sequences_are_not_visited_one_by_one():
+    q = torch.zeros(2000, 1, 40, 8)
+    real = masks.Padding.from_lengths(torch.full((2000,), 30), keys=40)
+    assert regard.explain(q, q, q, mask=real, score=scores.ScaledDot(softcap=5.0)).backend == "reference"
+    assert regard.explain(q, q, q, mask=real).backend == "sdpa"
+
+
+def test_explaining_uses_up_no_random_numbers():
+    q, generator = torch.zeros(1, 1, 4, 4), torch.Generator()
+    before = torch.get_rng_state(), generator.get_state()
+    regard.explain(q, q, q, dropout=0.5, generator=generator)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(generator.get_state(), before[1])
+
+
+def test_dropout_differs_between_members_where_vmap_is_told_so():
+    q = drawn(3, 1, 200, 8, dtype=torch.float32)
+    ones = torch.ones_like(q)
+    call = lambda q, v: regard.attention(q, q, v, dropout=0.5, backend="blockwise")  # noqa: E731
+    out = torch.func.vmap(call, randomness="different")(q[:1].expand(3, -1, -1, -1), ones)
+    assert not torch.equal(out[0], out[1])
+    out = torch.func.vmap(call, randomness="same")(q[:1].expand(3, -1, -1, -1), ones)
+    assert torch.equal(out[0], out[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mask": masks.Only(lambda i, j: i >= j)}, r"must answer mask\(batch, head, i, j\)"),
+        ({"mask": masks.Only(lambda b, h, i, j: True)}, r"must answer mask\(batch, head, i, j\)"),
+        ({"budget": "2GB"}, "`budget` is a number of bytes, got '2GB'"),
+    ],
+)
+def test_wrong_input_gets_a_sentence(options, words):
+    q = drawn(1, 1, 5, 4)
+    with pytest.raises(InputError, match=words):
+        regard.attention(q, q, q, **options)
+
+
+def test_masks_combine_with_masks_alone():
+    for other in (torch.ones(4, 4, dtype=torch.bool), masks.Causal().bind(4, 4)):
+        with pytest.raises(
+            InputError, match=r"masks combine with masks that are not bound yet, got (Tensor|BoundMask)"
+        ):
+            masks.Window(2) & other
