@@ -7,6 +7,7 @@ import regard
 from regard import masks, normalizers, positions, scores
 from regard.backends import BACKENDS
 from regard.backends.blockwise import backend as blockwise
+from regard.backends.blockwise import remembered
 from regard.problem import Problem
 
 N = 20  # two blocks of 16 below
@@ -69,8 +70,8 @@ every_way = pytest.mark.parametrize(("backend", "held", "asked"), list(_ways()))
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(blockwise, "_BLOCK", 16)
-    blockwise._covers.clear()  # so that plans are made inside torch.func too
+    monkeypatch.setattr(blockwise, "BLOCK", 16)
+    remembered._covers.clear()  # so that plans are made inside torch.func too
 
 
 @every_way

@@ -1,5 +1,7 @@
 """The blockwise backend never makes a tensor of queries × keys, forward or backward, whatever is asked for."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ TILES = 2**20 * 4
 ASKED = 2**22 * 8
 
 
+@dataclass(frozen=True)
 class Wave(Bias):
     """A bias of one's own, not relative."""
 

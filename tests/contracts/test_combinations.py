@@ -340,7 +340,7 @@ def _check_hidden(problem, ours, name):
 
 @contextlib.contextmanager
 def _small_blocks(case):
-    with mock.patch.object(blockwise, "_BLOCK", case.block):
+    with mock.patch.object(blockwise, "BLOCK", case.block):
         if case.elements is None:
             yield
         else:

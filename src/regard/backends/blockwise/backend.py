@@ -73,12 +73,13 @@ class Blockwise:
         with torch.autocast(problem.q.device.type, enabled=False):
             ready = _prepared(problem)
             fused = _can_fuse(ready)
+            learns = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(ready.bias))
             ready = _evened(ready) if fused else ready
-            blocks = self._laid_out(_hollow(ready), fused)
+            blocks = self._laid_out(_hollow(ready), fused, fused and not learns)
             result: tuple[Tensor, Tensor] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
         return Answer(result[0][..., : problem.v.shape[-1]].to(narrow), None, result[1])
 
-    def _laid_out(self, problem: Problem, fused: bool) -> Blocks:
+    def _laid_out(self, problem: Problem, fused: bool, fused_back: bool) -> Blocks:
         terms = [term for term in (problem.bias, problem.factor) if term is not None]
         found = _cover_for(problem)
         block = found.block
@@ -101,7 +102,7 @@ class Blockwise:
             )
             for b, h, runs in found.slices()
         )
-        return Blocks(problem, sheets, fused)
+        return Blocks(problem, sheets, fused, fused_back)
 
 
 def _cover_for(problem: Problem) -> Cover:
@@ -156,8 +157,7 @@ def _hollow(problem: Problem) -> Problem:
 
 
 def _can_fuse(problem: Problem) -> bool:
-    """Whether the pieces can run on PyTorch's fused CPU kernel."""
-    learned = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(problem.bias))
+    """Whether the pieces can run on PyTorch's fused CPU kernel; it has no gradient for a bias."""
     return (
         problem.q.device.type == "cpu"
         and problem.score.product
@@ -165,5 +165,4 @@ def _can_fuse(problem: Problem) -> bool:
         and isinstance(problem.normalizer, Softmax)
         and problem.dropout is None
         and problem.factor is None
-        and (problem.bias is None or (isinstance(problem.bias, Relative) and not learned))
     )

@@ -22,7 +22,8 @@ class Blocks:
 
     problem: Problem
     sheets: tuple[Sheet, ...]
-    fused: bool
+    fused: bool  # forward
+    fused_back: bool
 
     def over(self, *new: Tensor) -> "Blocks":
         """The same with other tensors: q, k, v and what score, bias, normalizer and factor hold."""
@@ -117,13 +118,18 @@ def _gradients(
     if up_lse is not None:
         delta = delta - up_lse
     into = Gradients(held, wanted)
-    dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    fused = blocks.fused and up_lse is None
-    for sheet in blocks.sheets:
+    fused = blocks.fused_back and up_lse is None
+    if len(blocks.sheets) == 1:
+        sheet = blocks.sheets[0]
         parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
-        dq[sheet.batch, sheet.heads] = sheet.unfold_queries(parts[0])
-        dk[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[1])
-        dv[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[2])
+        dq, dk, dv = sheet.unfold_queries(parts[0]), sheet.unfold_keys(parts[1]), sheet.unfold_keys(parts[2])
+    else:
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for sheet in blocks.sheets:
+            parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
+            dq[sheet.batch, sheet.heads] = sheet.unfold_queries(parts[0])
+            dk[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[1])
+            dv[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[2])
     sink = blocks.problem.sink
     if sink is not None and into.wants(sink):
         share = (sink.to(lse.dtype)[:, None] - lse).exp()

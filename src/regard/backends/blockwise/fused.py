@@ -28,6 +28,7 @@ class Fused:
         self.sheet = sheet
         bias = sheet.problem.bias
         self.bias = None if bias is None else Term(bias, sheet)
+        self._last: tuple[tuple[int, int, int], tuple[Tensor | None, Tensor | None]] | None = None
 
     def forward(
         self,
@@ -64,6 +65,16 @@ class Fused:
 
     def _added(self, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
         """What is added to the scores (−inf where hidden), and the rows that see nothing."""
+        if not (isinstance(piece, Band) and piece.masked and self.sheet.shared(piece) and self.bias is None):
+            return self._asked(piece)
+        # Pieces of one band differ only in where they stand, unless they reach beyond the last key.
+        beyond = (piece.start + piece.length) * self.sheet.block > self.sheet.problem.keys
+        key = piece.start - piece.row, piece.length, piece.row if beyond else -1
+        if self._last is None or self._last[0] != key:
+            self._last = key, self._asked(piece)
+        return self._last[1]
+
+    def _asked(self, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
         added: Tensor | None = None
         blind: Tensor | None = None
         if self.bias is not None:

@@ -8,11 +8,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.backends.blockwise.pieces import Band, Piece
+from regard.backends.blockwise.pieces import Band, Gathered, Piece
 from regard.problem import Problem
 
 __all__ = ["Sheet"]
 
+_COPIED = 2**21  # numbers of keys that are copied side by side: more leaves the cache, and asks for fresh memory
 _ASKED = 2**22  # pairs of a tile for which a mask is asked one by one, in 64-bit positions
 
 
@@ -82,6 +83,8 @@ class Sheet:
         square = batch * kv_heads * group * self.block**2
         for piece in self.pieces:
             most = elements if self.shared(piece) or not piece.masked else min(elements, _ASKED)
+            if isinstance(piece, Gathered):
+                most = min(most, _COPIED * group * self.block // self.problem.k.shape[-1])
             length = min(piece.length, max(1, most // square), max(1, columns // self.block))
             alone = isinstance(piece, Band) and self._alone(piece)
             yield from piece.chunks(1 if alone else max(1, most // (square * length)), length)
