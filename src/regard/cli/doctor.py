@@ -27,15 +27,17 @@ def doctor() -> None:
     )
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     screen.print(f"{torch.get_num_threads()} threads, CUDA device: {device}\n")
-    screen.print(_backends())
+    table, reasons = _backends()
+    screen.print(table)
+    screen.print("\n".join(reasons), soft_wrap=True)
     screen.print()
     screen.print(_extras())
     screen.print()
     screen.print(_models())
 
 
-def _backends() -> Table:
-    """Every kind of call against every backend, from what the backends themselves say."""
+def _backends() -> tuple[Table, list[str]]:
+    """Every kind of call against every backend, and why not, from what the backends themselves say."""
     import torch
 
     from regard.backends import BACKENDS
@@ -63,9 +65,12 @@ def _backends() -> Table:
         "window, 100k tokens": problem(100_000, mask=Window(128)),
     }
     table = Table("call", *(backend.name for backend in BACKENDS), box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    reasons = []
     for name, call in calls.items():
-        table.add_row(name, *(backend.refuses(call) or "runs" for backend in BACKENDS))
-    return table
+        said = {backend.name: backend.refuses(call) for backend in BACKENDS}
+        table.add_row(name, *("runs" if reason is None else "no" for reason in said.values()))
+        reasons += [f"{name}: no {backend}, {reason}" for backend, reason in said.items() if reason is not None]
+    return table, reasons
 
 
 def _extras() -> Table:
