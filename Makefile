@@ -24,7 +24,7 @@ STAMPS := .venv/stamps
 RUN := .venv/bin/python -m
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN) pip install --no-input -c constraints.txt
 SAY := @printf '\n%s\n' >&2
-SOURCES := src tests benchmarks examples
+SOURCES := src tests benchmarks examples docs
 
 # A checkout that was moved or copied with its .venv installs again.
 moved = $(if $(wildcard $(1)),$(if $(filter-out $(CURDIR),$(file <$(1))),moved))

@@ -111,3 +111,21 @@ def test_a_named_backend_that_refuses_says_why_and_what_to_do():
     words = "the backend 'sdpa' cannot run this call: it has no softcap; backend=\"auto\" takes one that can"
     with pytest.raises(InputError, match=words):
         regard.attention(X, X, X, score=scores.ScaledDot(softcap=1.0), backend="sdpa")
+
+
+@pytest.mark.parametrize(
+    ("n", "asked", "name"),
+    [
+        (512, {"mask": masks.Window(128)}, "sdpa"),
+        (512, {"score": scores.ScaledDot(softcap=5.0)}, "reference"),
+        (5000, {"mask": masks.Window(128)}, "blockwise"),
+        (5000, {"dropout": 0.1}, "blockwise"),
+        (5000, {"mask": masks.Causal()}, "sdpa"),
+        (5000, {"weights": True}, "reference"),
+    ],
+)
+def test_compiled_code_holds_whole_tensors_only_where_they_are_small(monkeypatch, n, asked, name):
+    x = torch.zeros(1, 1, n, 8, device="meta")
+    problem = Problem.of(x, x, x, **asked)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert backends.choose(problem).name == name

@@ -451,28 +451,6 @@ def test_the_public_names_are_these():
         "TransformerXL",
     ]
     assert normalizers.__all__ == ["Normalizer", "Sigmoid", "Softmax"]
-    assert positions.__all__ == [
-        "NTK",
-        "ALiBi",
-        "Bias",
-        "DenseBias",
-        "DynamicNTK",
-        "Gaussian",
-        "GridBias",
-        "Linear",
-        "Llama3",
-        "Relative",
-        "RelativeTable",
-        "RoPE",
-        "Rotary",
-        "Scaling",
-        "T5Bias",
-        "YaRN",
-        "alibi_slopes",
-        "learned",
-        "sinusoidal",
-        "t5_buckets",
-    ]
 
 
 @pytest.mark.parametrize("module", [regard, masks, scores, normalizers, positions], ids=lambda m: m.__name__)

@@ -121,9 +121,12 @@ def _fastest(ready: list[Backend], problem: Problem) -> Backend:
 
 def _compiled(ready: list[Backend], problem: Problem) -> Backend:
     """A compiler does not follow the planning of blocks: whole tensors where they are small, blocks eagerly if not."""
+    blocks = [one for one in ready if isinstance(one, Blockwise)]
     whole = [one for one in ready if not isinstance(one, Blockwise)]
     small = problem.batch * problem.heads * problem.queries * problem.keys <= _WHOLE
-    return whole[0] if whole and (small or whole[0].bytes(problem) == 0) else ready[0 if len(whole) == 0 else -1]
+    if whole and (small or not blocks or whole[0].bytes(problem) == 0):
+        return whole[0]
+    return blocks[0]
 
 
 def _times(one: Backend, chosen: Backend, problem: Problem) -> float:

@@ -42,7 +42,7 @@ class _Relative(Score):
 
     def _far(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "heads n dim"]:
         """Give r for each distance i − j."""
-        raise NotImplementedError
+        raise NotImplementedError  # computed by one of both below, looked up by the other
 
 
 @dataclass(frozen=True, eq=False)
