@@ -219,3 +219,10 @@ def test_the_last_block_of_a_band_hides_what_is_beyond_the_keys():
         window = masks.Window(before=before, after=after)
         ours = regard.attention(q, k, k, mask=window, backend="blockwise")
         torch.testing.assert_close(ours, dense(q, k, k, (place <= before) & (place >= -after)))
+
+
+def test_a_boolean_tensor_is_a_mask_in_compiled_code_too():
+    q, seen = drawn(1, 2, 40, 8), torch.arange(40)[None] < 35
+    call = lambda q, seen: regard.attention(q, q, q, mask=seen)  # noqa: E731
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, seen), call(q, seen))

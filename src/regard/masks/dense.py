@@ -45,7 +45,7 @@ class Dense(Mask):
                 "head"
             )
 
-    @cached_property
+    @property
     def _four(self) -> Tensor:
         return self.visible if self.visible.ndim == 4 else self.visible[None, None]
 
