@@ -1,4 +1,4 @@
-"""Write docs/mechanisms: a page for each mechanism, from its docstring and from what it does (`make docs`)."""
+"""Write docs/mechanisms, a page for each mechanism, and the table of docs/models.md (`make docs`)."""
 
 import contextlib
 import inspect
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import docstrings
+import models_table
 import torch
 from catalogue import CATALOGUE, FAMILIES, Argument, Entry
 from torch import Tensor
@@ -234,6 +235,7 @@ def _write() -> None:
     for path, text in made.items():
         (HERE / path).parent.mkdir(parents=True, exist_ok=True)
         (HERE / path).write_text(text, encoding="utf-8")
+    models_table.PAGE.write_text(models_table.page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ from torch import nn
 import regard
 
 assert regard.__file__.startswith(sys.prefix), regard.__file__
-for extra in ("transformers", "tokenizers", "safetensors", "matplotlib", "rich", "typer", "gguf"):
+for extra in ("transformers", "tokenizers", "safetensors", "matplotlib", "rich", "typer", "gguf", "huggingface_hub"):
     assert util.find_spec(extra) is None, f"{extra} is here, so this proves nothing"
+assert "regard.models" not in sys.modules  # it is loaded when it is asked for
 
 q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 output, weights = regard.attention(q, q, q, weights=True, mask=regard.masks.Causal(), scale=1.0)
@@ -51,6 +52,14 @@ def names(extra, call, *args, **kwargs):
 from regard.observe.focus import choose_focus
 from regard.render.figure import save_figure
 from regard.seeing.models import load_model
+
+config = regard.models.TransformerConfig(
+    vocabulary=9, width=8, heads=2, hidden=8, decoder_layers=1, head=regard.models.heads.LanguageModel()
+)
+model = regard.models.Transformer(config).eval()
+assert len(model.generate([[1, 2], [3]], most=4, stop=())[1]) == 4
+names("models", model.save_pretrained, "mine")
+names("models", regard.models.Transformer.from_pretrained, "someone/something")
 
 names("atlas", seen.save, "it.atlas")
 names("models", load_model, "minilm")

@@ -55,12 +55,14 @@ def test_the_first_two_commands_are_targets_of_the_makefile(name):
 
 @pytest.mark.parametrize("name", READMES)
 def test_options_shown_are_options_there_are(name):
-    from regard.cli.look import look
-    from regard.cli.steps import steps
+    from regard.cli.app import app
 
-    known = {f"--{option}" for command in (look, steps) for option in command.__annotations__}
-    shown = {word for line in shell_lines(name) if line.startswith("regard") for word in shlex.split(line)}
-    assert {word for word in shown if word.startswith("--")} <= known
+    known = {command.callback.__name__: command.callback.__annotations__ for command in app.registered_commands}
+    for line in shell_lines(name):
+        words = shlex.split(line)
+        if words[0] == "regard" and words[1] in known:
+            options = {"--" + option.replace("_", "-") for option in known[words[1]]}
+            assert {word for word in words if word.startswith("--")} <= options, line
 
 
 def test_both_languages_show_the_same_sections_and_code():

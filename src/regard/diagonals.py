@@ -30,7 +30,10 @@ def spread(diagonals: Float[Tensor, "*leading diagonals"], rows: int) -> Float[T
             [7., 8.]])
     """
     if torch.compiler.is_compiling():
-        return _windows(diagonals, rows)  # a compiler makes a gradient of its own
+        # A compiler makes a gradient of its own, and `unfold` would fix lengths that may be symbols.
+        columns = diagonals.shape[-1] - rows + 1
+        at = torch.arange(columns, device=diagonals.device) - torch.arange(rows, device=diagonals.device)[:, None]
+        return diagonals[..., at + (rows - 1)]
     matrix: Tensor = _Spread.apply(diagonals, rows)  # type: ignore[no-untyped-call]
     return matrix
 

@@ -1,6 +1,6 @@
 """Linformer: its formula written out, all sharings, short and padded inputs, and exactness at full rank.
 
-The package `linformer` (0.2.3) was compared by hand, with copied weights, to 1e-12.
+test_packages.py compares with the package `linformer`.
 """
 
 import copy
@@ -116,6 +116,22 @@ def test_it_survives_copies_files_and_dtypes(tmp_path, sharing):
     assert module.to(torch.bfloat16)(x.bfloat16()).output.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("shape", [(3, 12), (2, 4, 3, 12), (2, 0, 12), (2, 3, 11)], ids=str)
+def test_anything_but_a_batch_of_sequences_is_refused(shape):
+    # Four sequences of four heads, or one sequence with as many tokens as heads, would else pass for something.
+    module = LinformerAttention(12, 4, Compression(9, 3, sharing="headwise")).double()
+    with pytest.raises(InputError, match=r"must be \(batch, tokens, 12\) with a token at least.*x\[None\]"):
+        module(randn(*shape))
+
+
+def test_a_sequence_of_nothing_but_padding_gives_the_output_bias_alone():
+    module, x = made(), randn(2, 9, 12)
+    real = torch.tensor([[True] * 9, [False] * 9])
+    output = module(x, real=real).output
+    assert torch.equal(output[1], module.output.bias.expand(9, 12))
+    torch.testing.assert_close(output[:1], module(x[:1]).output)
+
+
 def test_refusals_name_the_way_out():
     module, x = made(), randn(1, 9, 12)
     with pytest.raises(
@@ -132,5 +148,11 @@ def test_refusals_name_the_way_out():
         module(x, real=torch.ones(1, 9))
     with pytest.raises(InputError, match="for layerwise sharing give one"):
         Compression(9, 3, sharing="layerwise")
-    with pytest.raises(InputError, match="`rank` must be at least 1"):
+    with pytest.raises(InputError, match="`heads` must be an integer of at least 1, got True"):
+        Compression(9, 3, heads=True)
+    with pytest.raises(InputError, match=r"must be a Compression, got int: Compression\(length, rank, heads=4\)"):
+        LinformerAttention(12, 4, 3)
+    with pytest.raises(InputError, match=r"a sequence for each of 2 in `x`, got 3: write source\.expand"):
+        module(randn(2, 9, 12), randn(3, 9, 12))
+    with pytest.raises(InputError, match="`rank` must be an integer of at least 1, got 0"):
         Compression(9, 0)

@@ -1,6 +1,6 @@
 """Performer: the formulas of performer-pytorch written out, unbiased features, prefix sums and their memory.
 
-The package itself (1.1.4, which wants four others) was compared by hand, causal and not, to 1e-12.
+test_packages.py compares with the package itself.
 """
 
 import copy
@@ -211,6 +211,40 @@ def test_a_result_is_no_tensor():
         result.error(torch.zeros(3, 4))
 
 
+@pytest.mark.parametrize("shape", [(3, 16), (2, 3, 5, 16), (2, 0, 16), (2, 3, 15)], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_anything_but_a_batch_of_sequences_is_refused(causal, shape):
+    # 4 heads of width 4: heads and widths could be taken for one another without an error.
+    module = PerformerAttention(16, heads=4, features=6, causal=causal)
+    with pytest.raises(InputError, match=r"must be \(batch, tokens, 16\) with a token at least.*x\[None\]"):
+        module(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("flags", [(2, 5), (5,), (1, 4), (1, 1, 5)], ids=str)
+def test_flags_never_make_a_batch_larger(flags):
+    module, x = PerformerAttention(8, heads=2, features=6), torch.zeros(1, 5, 8)
+    with pytest.raises(InputError, match=r"`real` must be boolean \(1, 5\)"):
+        module(x, real=torch.ones(flags).bool())
+    if flags in ((2, 5), (1, 4)):
+        with pytest.raises(InputError, match=r"`real` must be .* and broadcast to \(1, 5\)"):
+            performer_attention(x, x, x, random_features(4, 8), real=torch.ones(flags).bool())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_types_err_by_the_rounding_of_the_output_alone(dtype, causal):
+    q, k, v = ((size * randn(1, 1, 2048, 16, seed=seed)).to(dtype) for seed, size in enumerate((0.4, 0.4, 1.0)))
+    w = random_features(64, 16, dtype=torch.float64)
+    exact = performer_attention(q.double(), k.double(), v.double(), w, causal=causal).output
+    rounding = (exact.to(dtype).double() - exact).norm()
+    ours = performer_attention(q, k, v, w, causal=causal).output
+    assert ours.dtype == dtype
+    assert (ours.double() - exact).norm() < 1.05 * rounding
+    with torch.autocast("cpu", dtype):
+        wide = performer_attention(q.float(), k.float(), v.float(), w, causal=causal).output
+    torch.testing.assert_close(wide.double(), exact, atol=1e-5, rtol=0)
+
+
 def test_refusals_name_the_way_out():
     x, w = torch.zeros(1, 2, 5, 4), random_features(8, 4)
     with pytest.raises(InputError, match="`dim` must be divisible by `heads`, got 10 and 4"):
@@ -221,8 +255,19 @@ def test_refusals_name_the_way_out():
         performer_attention(x, x[:, :1], x[:, :1], w)
     with pytest.raises(InputError, match="`real` must be boolean with a flag for each of 5 keys"):
         performer_attention(x, x, x, w, real=torch.ones(1, 1, 5))
-    with pytest.raises(InputError, match="`eps` must be 0 or more"):
-        performer_attention(x, x, x, w, eps=-1.0)
+    for eps in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="`eps` must be 0 or more and finite, got"):
+            performer_attention(x, x, x, w, eps=eps)
+        with pytest.raises(InputError, match="`eps` must be 0 or more and finite, got"):
+            PerformerAttention(8, heads=2, eps=eps)
+    with pytest.raises(InputError, match=r"one floating-point type, got torch\.float32, torch\.float64 and"):
+        performer_attention(x, x.double(), x, w)
+    with pytest.raises(InputError, match=r"one floating-point type, got torch\.int64"):
+        performer_attention(x.long(), x.long(), x.long(), w)
+    with pytest.raises(InputError, match=r"neither of them 0, got q \(4,\).*: write q\[None\]"):
+        performer_attention(x[0, 0, 0], x[0, 0], x[0, 0], w)
+    with pytest.raises(InputError, match="a sequence for each of 2 in `x`, got 1"):
+        PerformerAttention(8, heads=2)(torch.zeros(2, 5, 8), torch.zeros(1, 5, 8))
     with pytest.raises(InputError, match=r"draw them with random_features\(count, 4\)"):
         performer_attention(x, x, x, random_features(8, 5))
     with pytest.raises(InputError, match="`count` must be an integer of at least 1"):

@@ -31,7 +31,7 @@ def test_an_interrupt_is_one_sentence_and_exit_code_130(monkeypatch, capsys) -> 
     assert ended(monkeypatch, "look", "The cat sat.") == 130
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.strip() == "regard: interrupted; nothing was left half-written"
+    assert err.strip() == "regard: interrupted; no file was left half-written"
 
 
 def test_an_unknown_option_is_a_usage_error(monkeypatch, capsys) -> None:

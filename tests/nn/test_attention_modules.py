@@ -7,6 +7,7 @@ import torch
 
 import regard
 from regard import nn
+from regard.errors import InputError
 
 FLAGS = torch.arange(12)[None] == 3
 CASES = {
@@ -72,6 +73,18 @@ def test_every_parameter_gets_a_gradient(case):
     for name, one in module.named_parameters():
         # The bias of keys adds the same to all scores of a row.
         assert (one.grad.abs() > (0 if "k_" not in name or "bias" not in name else -1)).any(), name
+
+
+WITH_WEIGHTS = ["additive", "bilinear", "sliding window", "longformer", "bigbird", "axial", "neighborhood"]
+
+
+@pytest.mark.parametrize("name", WITH_WEIGHTS)
+def test_weights_beyond_the_budget_are_refused_and_the_budget_can_be_raised(name):
+    make, inputs, options = CASES[name]
+    module, given = make(), inputs()
+    with pytest.raises(InputError, match=r"more than the budget of 8 B: raise `budget=`"):
+        module(*given, weights=True, budget=8, **options)
+    assert len(module(*given, weights=True, budget=10**6, **options)) == 2
 
 
 def test_is_watched(case):

@@ -9,7 +9,7 @@ from torch.nn import functional
 import regard
 from regard import masks, positions
 from regard.errors import InputError
-from regard.nn import DecoderBlock, EncoderBlock, FeedForward, MultiHeadAttention
+from regard.nn import DecoderBlock, EncoderBlock, FeedForward, MultiHeadAttention, SlidingWindowAttention
 
 B, N, M, W = 2, 6, 9, 16
 
@@ -182,24 +182,32 @@ def test_dropout_is_in_three_places_and_for_training_only(kind):
     assert torch.equal(block(*given), calm)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
+# Written out: ReLU, GELU by the error function, its approximation by tanh (as in GPT-2), SiLU.
+FUNCTIONS = {
+    "relu": lambda x: x * (x > 0),
+    "gelu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
+    "gelu_tanh": lambda x: x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
+    "silu": lambda x: x / (1 + (-x).exp()),
+}
+GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
+
+
+@pytest.mark.parametrize("activation", [*FUNCTIONS, *GATES])
 def test_feed_forward_is_its_formula(activation):
     torch.manual_seed(0)
     layer, x = FeedForward(5, 7, activation=activation).double(), randn(2, 3, 5).double()
     up = x @ layer.up_proj.weight.T + layer.up_proj.bias
-    if activation == "swiglu":
+    if activation in GATES:
         gate = x @ layer.gate_proj.weight.T + layer.gate_proj.bias
-        up = up * gate / (1 + (-gate).exp())
-    elif activation == "gelu":
-        up = up * (1 + torch.erf(up / 2**0.5)) / 2
+        up = FUNCTIONS[GATES[activation]](gate) * up
     else:
-        up = up * (up > 0)
+        up = FUNCTIONS[activation](up)
     torch.testing.assert_close(layer(x), up @ layer.down_proj.weight.T + layer.down_proj.bias)
 
 
 def test_errors_of_blocks_say_the_way_out():
-    with pytest.raises(InputError, match="`activation` must be one of 'relu', 'gelu', 'swiglu', got 'silu'"):
-        FeedForward(4, 4, activation="silu")
+    with pytest.raises(InputError, match=r"`activation` must be one of 'relu', 'gelu', .*got 'selu'"):
+        FeedForward(4, 4, activation="selu")
     with pytest.raises(InputError, match='`norm` must be "layer" or "rms", got \'batch\''):
         EncoderBlock(4, 2, 4, norm="batch")
     with pytest.raises(InputError, match=r"`x` must be \(..., length, 4\), .*`width=5`"):
@@ -226,3 +234,12 @@ def test_watching_sees_the_blocks_own_weights_cross_attention_included():
     for layer, weights in enumerate((encoder, own, cross)):
         for head in range(4):
             np.testing.assert_allclose(seen.weights(layer=layer, head=head), weights[:, head], atol=1e-5)
+
+
+def test_a_module_in_the_attentions_place_is_asked_in_its_own_way():
+    block, x = EncoderBlock(8, 2, 12, attention=SlidingWindowAttention(8, 2, 3)).eval(), randn(1, 6, 8)
+    own = EncoderBlock(8, 2, 12, attention={"mask": masks.Window(3)}).eval()
+    own.load_state_dict(
+        {name.replace("attention.attention.", "attention."): one for name, one in block.state_dict().items()}
+    )
+    torch.testing.assert_close(block(x), own(x))

@@ -29,9 +29,11 @@ def without_output_layer(module):
     return module
 
 
-@pytest.mark.parametrize("flags", ["none", "first", "many", "window edge"])
-@pytest.mark.parametrize("padded", [False, True])
-def test_equals_transformers_with_gradients(flags, padded):
+PLACES = {"none": [[], []], "first": [[0], [0]], "many": [[0, 5, 6, 20], [3]], "window edge": [[4], [8, 31]]}
+
+
+def both(flags, padded):
+    """transformers' attention and ours with its tensors, which tokens are global and real, and what it is told."""
     transformers = pytest.importorskip("transformers")
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
@@ -43,24 +45,28 @@ def test_equals_transformers_with_gradients(flags, padded):
     ours = without_output_layer(LongformerAttention(24, 3, window=8))
     for mine, other in PAIRS.items():
         getattr(ours, mine).load_state_dict(getattr(theirs, other).state_dict())
-
     real = torch.arange(32)[None] < torch.tensor([[32], [21 if padded else 32]])
-    places = {"none": [[], []], "first": [[0], [0]], "many": [[0, 5, 6, 20], [3]], "window edge": [[4], [8, 31]]}[flags]
     seeing_all = torch.zeros(2, 32, dtype=torch.bool)
-    for row, one in enumerate(places):
+    for row, one in enumerate(PLACES[flags]):
         seeing_all[row, one] = True
     seeing_all &= real
+    state = torch.zeros(2, 32).masked_fill(~real, -10000.0).masked_fill(seeing_all, 10000.0)
+    told = {
+        "attention_mask": state,
+        "is_index_masked": state < 0,
+        "is_index_global_attn": state > 0,
+        "is_global_attn": bool((state > 0).any()),
+    }
+    return theirs, ours, seeing_all, real, told
 
+
+@pytest.mark.parametrize("flags", PLACES)
+@pytest.mark.parametrize("padded", [False, True])
+def test_equals_transformers_with_gradients(flags, padded):
+    theirs, ours, seeing_all, real, told = both(flags, padded)
     x = randn(2, 32, 24).requires_grad_()
     up = randn(2, 32, 24, seed=1) * real[..., None]
-    state = torch.zeros(2, 32).masked_fill(~real, -10000.0).masked_fill(seeing_all, 10000.0)
-    expected = theirs(
-        x,
-        attention_mask=state,
-        is_index_masked=state < 0,
-        is_index_global_attn=state > 0,
-        is_global_attn=bool((state > 0).any()),
-    )[0]
+    expected = theirs(x, **told)[0]
     output = ours(x, global_tokens=seeing_all, real=real)
     torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)
     assert (output[~real] == 0).all()
@@ -72,6 +78,60 @@ def test_equals_transformers_with_gradients(flags, padded):
         torch.autograd.grad(output, [x, *mine], up), torch.autograd.grad(expected, [x, *other], up), strict=True
     ):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
+def spread(local, rows, flags):
+    """Their weights on global keys, on a window, and of global rows, as one dense matrix."""
+    batch, n, heads, _ = local.shape
+    out = torch.zeros(batch, heads, n, n)
+    columns = local.shape[-1] - 9
+    for b in range(batch):
+        places = flags[b].nonzero().flatten().tolist()
+        for i in range(n):
+            for slot, place in enumerate(places):
+                out[b, :, i, place] += local[b, i, :, slot]
+            for step in range(9):
+                if 0 <= i + step - 4 < n:
+                    out[b, :, i, i + step - 4] += local[b, i, :, columns + step]
+        for slot, place in enumerate(places):
+            out[b, :, place] = rows[b, :, slot]
+    return out
+
+
+@pytest.mark.parametrize("flags", PLACES)
+@pytest.mark.parametrize("padded", [False, True])
+def test_weights_are_those_of_transformers_spread_out(flags, padded):
+    theirs, ours, seeing_all, real, told = both(flags, padded)
+    x = randn(2, 32, 24)
+    output, weights = ours(x, global_tokens=seeing_all, real=real, weights=True)
+    _, local, *rows = theirs.eval()(x, **told, output_attentions=True)
+    expected = spread(local, rows[0] if rows else None, seeing_all)
+    torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weights.sum(-1), real[:, None].expand(2, 3, 32).float())
+    torch.testing.assert_close(output, ours(x, global_tokens=seeing_all, real=real), atol=1e-6, rtol=0)
+
+
+def test_weights_are_those_before_dropout_and_refused_beyond_the_budget():
+    torch.manual_seed(0)
+    module, x = LongformerAttention(8, 2, window=4, dropout=0.5), randn(1, 40, 8)
+    flags = torch.arange(40)[None] == 3
+    trained, weights = module(x, global_tokens=flags, weights=True)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 40))
+    output, same = module.eval()(x, global_tokens=flags, weights=True)
+    assert torch.equal(weights, same)
+    assert (trained - output).abs().max() > 1e-3
+    with pytest.raises(InputError, match=r"`weights=True` needs 12\.5 KiB .*budget of 12\.0 KiB: raise `budget=`"):
+        module(x, weights=True, budget=12 * 1024)
+    long = torch.zeros(1, 16500, 8)
+    with pytest.raises(InputError, match=r"more than the budget of 2\.0 GiB"):
+        module(long, weights=True)
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (2, 3, 6, 8)], ids=str)
+def test_anything_but_a_batch_of_sequences_is_refused(shape):
+    # Heads were taken for tokens here, in silence.
+    with pytest.raises(InputError, match=r"`x` must be \(batch, tokens, 8\), got .*x\[None\] .* x\.flatten\(0, -3\)"):
+        LongformerAttention(8, 2, window=4)(torch.zeros(shape))
 
 
 def test_any_length_serves_and_every_row_is_the_dense_formula():
@@ -100,7 +160,11 @@ def test_refusals_name_the_way_out():
     with pytest.raises(InputError, match="`width` must be a multiple of `heads`, got 8 and 3"):
         LongformerAttention(8, 3, window=4)
     module, x = LongformerAttention(8, 2, window=4), torch.zeros(1, 6, 8)
-    with pytest.raises(InputError, match="must be boolean"):
+    with pytest.raises(InputError, match=r"`real` must be boolean .*write real\.bool\(\)"):
         module(x, real=torch.ones(1, 6))
+    with pytest.raises(InputError, match=r"`global_tokens` must be boolean .*write global_tokens\.bool\(\)"):
+        module(x, global_tokens=torch.ones(1, 6))
+    with pytest.raises(InputError, match=r"`global_tokens` must be boolean .* got list"):
+        module(x, global_tokens=[0])
     with pytest.raises(InputError, match=r"must be \(..., length, 8\)"):
         module(torch.zeros(1, 6, 9))

@@ -10,7 +10,7 @@ from torch import nn
 import regard
 from regard import masks, scores
 from regard.errors import InputError
-from regard.nn import AttentionDecoderCell, DecoderState, Elman, ElmanCell, LocalAttention
+from regard.nn import AdditiveAttention, AttentionDecoderCell, DecoderState, Elman, ElmanCell, LocalAttention
 
 
 def randn(*shape, seed=0):
@@ -103,6 +103,73 @@ def test_a_first_state_can_be_given_and_must_be_whole():
     assert not torch.equal(cell(x, memory, cell.start(torch.ones(2, 5)))[0], zero)
     with pytest.raises(InputError, match=r"`state` lacks a part .* cell\.start\(hidden\)"):
         cell(x, memory, DecoderState(torch.zeros(2, 5)))
+
+
+def additive(kind):
+    """A cell with an additive score of that kind, and the score as it is."""
+    torch.manual_seed(0)
+    w_query, w_key, vector = (nn.Parameter(one) for one in (randn(4, 5), randn(4, 6, seed=1), randn(4, seed=2)))
+    if kind == "module":
+        cell = AttentionDecoderCell(3, 5, 6).double()
+        part = cell.attention
+        return cell, scores.Additive(part.query_proj.weight, part.key_proj.weight, part.vector)
+    if kind == "concat":
+        score = scores.Concat(nn.Parameter(torch.cat([w_query, w_key], 1).detach()), vector, randn(4, seed=3))
+    elif kind == "keys alone":
+        score = scores.Additive(randn(6, 5), None, randn(6, seed=3), softcap=1.5)
+    else:
+        score = scores.Additive(w_query, w_key, vector, randn(4, seed=3))
+    return AttentionDecoderCell(3, 5, 6, attention=score).double(), score
+
+
+@pytest.mark.parametrize("kind", ["module", "additive", "concat", "keys alone"])
+def test_a_prepared_memory_gives_the_same_and_is_projected_once(kind):
+    cell, score = additive(kind)
+    memory, x, hidden = randn(2, 4, 6, seed=4).requires_grad_(), randn(2, 3, seed=5), randn(2, 5, seed=6)
+    mask = masks.Padding(torch.tensor([[True] * 4, [True, True, False, False]]))
+    once = cell.prepare(memory)
+    found = cell(x, once, cell.start(hidden), mask, weights=True)
+    _, wanted = regard.attention(hidden[:, None], memory, memory, score=score, mask=mask, weights=True)
+    torch.testing.assert_close(found[2], wanted[:, 0])
+    plain = cell(x, memory, cell.start(hidden), mask)[0]
+    assert torch.equal(found[0], plain)
+    wanted_grad, grad = (
+        torch.autograd.grad(one.sin().sum(), memory, retain_graph=True)[0] for one in (plain, found[0])
+    )
+    torch.testing.assert_close(grad, wanted_grad)
+    assert (once.keys is memory) == (kind == "keys alone")
+    # What was prepared is what the score compares: other keys, other weights.
+    other = cell(x, once._replace(keys=once.keys.flip(1)), cell.start(hidden), weights=True)[2]
+    torch.testing.assert_close(other, cell(x, memory, cell.start(hidden), weights=True)[2].flip(1))
+
+
+def test_a_score_of_another_width_is_refused_in_its_own_words():
+    cell = AttentionDecoderCell(3, 5, 6, attention=scores.Concat(torch.zeros(4, 9), torch.zeros(4)))
+    with pytest.raises(InputError, match=r"`weight` must have a column for each of 5 \+ 6 entries"):
+        cell(torch.zeros(2, 3), torch.zeros(2, 4, 6))
+    cell = AttentionDecoderCell(
+        3, 5, 6, attention=scores.Additive(torch.zeros(4, 5), torch.zeros(4, 7), torch.zeros(4))
+    )
+    with pytest.raises(InputError, match=r"`w_key` must have the width of k \(6\)"):
+        cell(torch.zeros(2, 3), torch.zeros(2, 4, 6))
+
+
+def test_dropout_of_additive_attention_is_in_training_alone():
+    cell = AttentionDecoderCell(3, 5, attention=AdditiveAttention(5, dropout=0.5))
+    x, memory = torch.ones(2, 3), torch.randn(2, 9, 5, generator=torch.Generator().manual_seed(0))
+    assert not torch.equal(cell(x, memory)[0], cell(x, memory)[0])
+    assert torch.equal(cell.eval()(x, memory)[0], cell(x, memory)[0])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_each_sequence_can_be_at_a_step_of_its_own(padded):
+    part = LocalAttention(5, 1, alignment="monotonic").double()
+    query, source = randn(3, 2, 5), randn(3, 6, 5, seed=1)
+    real = torch.arange(6) < torch.tensor([[6], [2], [4]]) if padded else None
+    together = part(query, source, real=real, first=torch.tensor([0, 3, 7]))
+    for b, first in enumerate((0, 3, 7)):
+        alone = part(query[b, None], source[b, None], real=None if real is None else real[b, None], first=first)
+        torch.testing.assert_close(together[b], alone[0])
 
 
 def test_local_attention_can_be_the_attention():

@@ -285,3 +285,10 @@ def test_a_mask_of_three_dimensions_is_refused():
     x = randn(2, 5, 16)
     with pytest.raises(InputError, match=r"broadcast its batch over the heads: write mask\[:, None\]"):
         tutorials.MultiHeadAttention(16, 2)(x, x, x, torch.ones(2, 5, 5))
+
+
+def test_a_model_of_no_words_or_layers_is_refused():
+    with pytest.raises(InputError, match="`vocab_size` counts words and must be an integer of at least 1, got 0"):
+        tutorials.TransformerEncoder(0)
+    with pytest.raises(InputError, match="`num_layers` counts layers and must be an integer of at least 1, got -1"):
+        tutorials.TransformerEncoder(10, 8, 2, num_layers=-1)

@@ -288,10 +288,10 @@ def test_other_safetensors_are_not_ours(path):
     refused(path, r"it\.atlas is a safetensors file, but not an atlas of regard")
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_version_is_named(path, version):
     write(path, {"__metadata__": {"regard": json.dumps({"version": version, "records": []})}})
-    refused(path, f"is an atlas of version {version}, and this regard reads version 1")
+    refused(path, f"is an atlas of version {version}, and this regard reads versions 1 and 2")
 
 
 def _header(path):

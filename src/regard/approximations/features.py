@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.approximations.checks import check_size
 from regard.errors import InputError
 
 __all__ = ["positive_features", "random_features"]
@@ -31,9 +32,8 @@ def random_features(
     >>> w.shape, bool((w[0] @ w[1]).abs() < 1e-6)
     (torch.Size([2, 2]), True)
     """
-    for name, value in (("count", count), ("dim", dim)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"`{name}` must be an integer of at least 1, got {value!r}")
+    check_size("count", count)
+    check_size("dim", dim)
     blocks = -(-count // dim)
     normal = torch.randn(blocks, dim, dim, generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(normal)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.approximations.approximate import Approximate
+from regard.approximations.checks import check_heads, check_real, check_size, check_tokens
 from regard.errors import InputError
 
 __all__ = ["Compression", "LinformerAttention"]
@@ -34,8 +35,7 @@ class Compression(nn.Module):
     def __init__(self, length: int, rank: int, *, heads: int = 1, sharing: Sharing = "none") -> None:
         super().__init__()
         for name, value in (("length", length), ("rank", rank), ("heads", heads)):
-            if value < 1:
-                raise InputError(f"`{name}` must be at least 1, got {value}")
+            check_size(name, value)
         if sharing not in ("none", "headwise", "key-value"):
             raise InputError(
                 f'`sharing` must be "none", "headwise" or "key-value", got {sharing!r}: for layerwise sharing give one '
@@ -64,8 +64,8 @@ class LinformerAttention(nn.Module):
     """output(softmax(q·(E k)/√d) (F v)): self- or cross-attention over `rank` sums of keys instead of all keys.
 
     As in the authors' code E compresses the input and then W_k projects it, so that biases are not compressed: E (x W)
-    + b, which is (E x) W + b. Padded keys are zeroed before E. There is no causal form: each of the `rank` keys holds
-    all positions.
+    + b, which is (E x) W + b. Padded keys are zeroed before E; where all are padding, each head gives 0. There is no
+    causal form: each of the `rank` keys holds all positions.
 
     Measured (benchmarks/approximations.py): with headwise E and F fitted to exact attention over 256 tokens that
     resemble their neighbours, the relative error on new sequences is 0.25 at rank 8, 0.038 at 32 and 0.014 at 128.
@@ -83,9 +83,13 @@ class LinformerAttention(nn.Module):
 
     def __init__(self, dim: int, heads: int, compression: Compression, *, bias: bool = True) -> None:
         super().__init__()
-        if heads < 1 or dim % heads:
-            raise InputError(f"`dim` must be divisible by `heads`, got {dim} and {heads}: choose heads that divide it")
-        self.heads = heads
+        check_heads(dim, heads)
+        if not isinstance(compression, Compression):
+            raise InputError(
+                f"`compression` must be a Compression, got {type(compression).__name__}: "
+                f"Compression(length, rank, heads={heads})"
+            )
+        self.dim, self.heads = dim, heads
         self.query = nn.Linear(dim, dim, bias=bias)
         self.key = nn.Linear(dim, dim, bias=bias)
         self.value = nn.Linear(dim, dim, bias=bias)
@@ -108,12 +112,10 @@ class LinformerAttention(nn.Module):
                 "regard.attention with the mask"
             )
         source = x if source is None else source
+        check_tokens("x", x, self.dim)
+        check_tokens("source", source, self.dim, x.shape[0])
         if real is not None:
-            if real.dtype != torch.bool or real.shape != source.shape[:2]:
-                raise InputError(
-                    f"`real` must be boolean {tuple(source.shape[:2])}, True for tokens, got {real.dtype} of shape "
-                    f"{tuple(real.shape)}"
-                )
+            check_real(real, source)
             source = source.masked_fill(~real[..., None], 0.0)
         k, v = self.compression(
             self._split(functional.linear(source, self.key.weight)),
@@ -121,6 +123,8 @@ class LinformerAttention(nn.Module):
         )
         k, v = self._biased(k, self.key), self._biased(v, self.value)
         out = functional.scaled_dot_product_attention(self._split(self.query(x)), k, v)
+        if real is not None:
+            out = out.masked_fill(~real.any(1)[:, None, None, None], 0.0)
         method = f"Linformer, rank {k.shape[-2]} for {source.shape[1]} keys"
         return Approximate(self.output(out.transpose(1, 2).flatten(-2)), method)
 

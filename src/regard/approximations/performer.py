@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.approximations.approximate import Approximate
+from regard.approximations.checks import check_heads, check_real, check_tokens
 from regard.approximations.features import positive_features, random_features
 from regard.approximations.prefix_sums import prefix_sums
 from regard.errors import InputError
@@ -29,7 +30,8 @@ def performer_attention(
     φ(x) = (exp(w·x' − |x'|²/2 − stabilizer) + eps)/√m with x' = x/d^(1/4). The query's stabilizer is the maximum of its
     own w·x', that of the keys one maximum over keys and features; both cancel but for eps. Causal sums run over
     prefixes in chunks, and the keys' stabilizer is the maximum so far: not even eps lets a query know of later keys
-    (with one maximum over all, as in performer-pytorch, it does; at eps=0 the two agree).
+    (with one maximum over all, as in performer-pytorch, it does; at eps=0 the two agree). Half types are computed in
+    float32, under autocast too.
 
     Args:
         q: Queries; with `causal` as many as keys.
@@ -49,6 +51,15 @@ def performer_attention(
             [0.5000]])
     """
     _check(q, k, v, causal, real, eps)
+    with torch.autocast(q.device.type, enabled=False):
+        wide = [x.float() if x.element_size() < 4 else x for x in (q, k, v)]
+        output = _estimate(wide[0], wide[1], wide[2], features, causal, real, eps)
+    return Approximate(output.to(q.dtype), f"Performer, {features.shape[0]} random features")
+
+
+def _estimate(
+    q: Tensor, k: Tensor, v: Tensor, features: Tensor, causal: bool, real: Tensor | None, eps: float
+) -> Float[Tensor, "*batch queries value_dim"]:
     log_q, half_q = positive_features(q, features)
     log_k, half_k = positive_features(k, features)
     if real is not None:
@@ -67,8 +78,7 @@ def performer_attention(
     else:
         sums = left @ (right.transpose(-2, -1) @ counted)
     total = sums[..., -1:]
-    output = sums[..., :-1] / total.masked_fill(total == 0, 1.0)
-    return Approximate(output, f"Performer, {features.shape[0]} random features")
+    return sums[..., :-1] / total.masked_fill(total == 0, 1.0)
 
 
 class PerformerAttention(nn.Module):
@@ -107,14 +117,13 @@ class PerformerAttention(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if heads < 1 or dim % heads:
-            raise InputError(f"`dim` must be divisible by `heads`, got {dim} and {heads}: choose heads that divide it")
-        self.heads, self.causal, self.eps = heads, causal, eps
+        width = check_heads(dim, heads)
+        _check_eps(eps)
+        self.dim, self.heads, self.causal, self.eps = dim, heads, causal, eps
         self.query = nn.Linear(dim, dim, bias=bias)
         self.key = nn.Linear(dim, dim, bias=bias)
         self.value = nn.Linear(dim, dim, bias=bias)
         self.output = nn.Linear(dim, dim)
-        width = dim // heads
         count = max(1, int(width * math.log(width))) if features is None else features
         self.register_buffer("features", random_features(count, width, generator=generator))
 
@@ -132,6 +141,10 @@ class PerformerAttention(nn.Module):
     ) -> Approximate:
         """Let x look at the source, or at itself; `real` is True for the keys that are tokens."""
         source = x if source is None else source
+        check_tokens("x", x, self.dim)
+        check_tokens("source", source, self.dim, x.shape[0])
+        if real is not None:
+            check_real(real, source)
         q, k, v = (
             layer(one).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer, one in ((self.query, x), (self.key, source), (self.value, source))
@@ -143,6 +156,12 @@ class PerformerAttention(nn.Module):
 
 def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool, real: Tensor | None, eps: float) -> None:
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if not q.dtype == k.dtype == v.dtype or not q.is_floating_point():
+        raise InputError(
+            f"q, k and v must have one floating-point type, got {q.dtype}, {k.dtype} and {v.dtype}: convert with .to()"
+        )
+    if min(one.ndim for one in (q, k, v)) < 2 or 0 in (*q.shape[-2:], *k.shape[-2:]):
+        raise InputError(f"q, k and v must be (..., length, width), neither of them 0, got {shapes}: write q[None]")
     if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-2] != k.shape[:-2]:
         raise InputError(
             f"q, k and v must have one batch, q and k one width, and k and v one length, got {shapes}: repeat grouped "
@@ -150,10 +169,24 @@ def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool, real: Tensor | None, e
         )
     if causal and q.shape[-2] != k.shape[-2]:
         raise InputError(f"causal sums need a query for each key, got {shapes}: pass whole sequences, or causal=False")
-    if real is not None and (real.dtype != torch.bool or real.shape[-1] != k.shape[-2]):
+    if real is not None:
+        _check_flags(real, k)
+    _check_eps(eps)
+
+
+def _check_flags(real: Tensor, k: Tensor) -> None:
+    """Flags broadcast over the keys, and never the keys over the flags."""
+    flags, keys = real.shape, k.shape[:-1]
+    pairs = zip(flags[-2::-1], keys[-2::-1], strict=False)
+    fits = len(flags) <= len(keys) and all(one in (1, size) for one, size in pairs)
+    if real.dtype != torch.bool or flags[-1:] != keys[-1:] or not fits:
         raise InputError(
-            f"`real` must be boolean with a flag for each of {k.shape[-2]} keys, True for tokens, got {real.dtype} of "
-            f"shape {tuple(real.shape)}"
+            f"`real` must be boolean with a flag for each of {k.shape[-2]} keys, True for tokens, and broadcast to "
+            f"{tuple(keys)}, got {real.dtype} of shape {tuple(flags)}: write real.bool(), and real[:, None] where k "
+            "has heads"
         )
-    if eps < 0:
-        raise InputError(f"`eps` must be 0 or more, got {eps}: it keeps the denominator positive")
+
+
+def _check_eps(eps: float) -> None:
+    if not 0 <= eps < math.inf:
+        raise InputError(f"`eps` must be 0 or more and finite, got {eps}: it keeps the denominator positive")

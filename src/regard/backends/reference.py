@@ -40,7 +40,8 @@ class Reference:
         wide = torch.promote_types(problem.q.dtype, torch.float32)
         group = problem.heads // problem.kv_heads
         q, k, v = problem.q.to(wide), problem.k.to(wide), problem.v.to(wide)
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        if group > 1:
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         everything = slice(0, problem.batch), slice(0, problem.heads), problem.i(), problem.j()
 
         scores = problem.scale * problem.score.tile(q, k, *everything[2:])

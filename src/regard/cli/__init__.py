@@ -36,5 +36,5 @@ def main() -> None:
 
 
 def _interrupted() -> NoReturn:
-    print("regard: interrupted; nothing was left half-written", file=sys.stderr)
+    print("regard: interrupted; no file was left half-written", file=sys.stderr)
     sys.exit(_INTERRUPTED)

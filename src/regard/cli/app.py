@@ -4,6 +4,7 @@ import typer
 
 from regard.cli import models
 from regard.cli.doctor import doctor
+from regard.cli.generate import generate
 from regard.cli.look import look
 from regard.cli.steps import steps
 
@@ -17,5 +18,6 @@ app = typer.Typer(
 )
 app.command()(look)
 app.command()(steps)
+app.command()(generate)
 app.command()(doctor)
 app.add_typer(models.app, name="models")

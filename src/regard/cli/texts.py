@@ -6,7 +6,7 @@ from pathlib import Path
 
 from regard.errors import InputError
 
-__all__ = ["read_text"]
+__all__ = ["read_prompt", "read_text"]
 
 _LARGEST = 50_000_000  # bytes of a text file
 _LIKE_A_FILE = re.compile(r"\S+\.(txt|text|md|rst|tex|csv|tsv|json|html?|xml|py|js|c|h|log|ya?ml|toml)", re.IGNORECASE)
@@ -30,6 +30,20 @@ def read_text(text: str) -> str:
             return _decode(file.read(_LARGEST + 1), str(path))
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
+
+
+def read_prompt(text: str) -> str:
+    """The text to go on with: as `read_text`, without the newline that ends a file, which would end the sentence.
+
+    Raises:
+        InputError: It is empty.
+    """
+    read = read_text(text)
+    if read != text or text == "-":
+        read = read.removesuffix("\n").removesuffix("\r")
+    if not read.strip():
+        raise InputError("the text is empty: give it some words to go on with")
+    return read
 
 
 def _decode(data: bytes, name: str) -> str:

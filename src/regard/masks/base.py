@@ -233,6 +233,8 @@ class BoundMask:
     ) -> Bool[Tensor, "#batch #heads queries keys"]:
         """Evaluate the mask for all rows and columns."""
         device, columns = device or torch.device("cpu"), slice(0, self.keys)
+        if torch.compiler.is_compiling():  # a loop over lengths would fix them, where they may be symbols
+            return self.tile(slice(0, self.queries), columns, batch=batch, heads=heads, device=device)
         # Positions are 64 bits a pair while a mask is asked: some rows at a time.
         rows = max(1, _PAIRS // max(1, self.keys))
         parts = [
@@ -273,6 +275,6 @@ def edges(length: int, block: int) -> Int[Tensor, " edges"]:
 
 
 def _range(which: slice | int, device: torch.device) -> Tensor:
-    if isinstance(which, int):
+    if not isinstance(which, slice):  # where lengths are exported, a number is a symbol and no int
         return torch.arange(which, device=device)
     return torch.arange(which.start, which.stop, device=device)

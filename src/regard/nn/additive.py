@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard.functional import attention
 from regard.masks import BoundMask, Mask
 from regard.nn.checks import check_probability, check_size, check_width, mask_of
+from regard.problem import DENSE_BUDGET
 from regard.scores import Additive
 
 __all__ = ["AdditiveAttention"]
@@ -55,8 +56,12 @@ class AdditiveAttention(nn.Module):
         mask: Mask | BoundMask | Tensor | None = None,
         *,
         weights: bool = False,
+        budget: int = DENSE_BUDGET,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (..., queries, value_width), and with `weights` those before dropout (..., queries, keys)."""
+        """Give (..., queries, value_width), and with `weights` those before dropout (..., queries, keys).
+
+        Weights of more than `budget` bytes are refused.
+        """
         check_width("query", query, self.query_width, "query_width")
         check_width("keys", keys, self.key_width, "key_width")
         found: Any = attention(
@@ -67,5 +72,6 @@ class AdditiveAttention(nn.Module):
             mask=mask_of(mask),
             dropout=self.dropout if self.training else 0.0,
             weights=weights,
+            budget=budget,
         )
         return found  # type: ignore[no-any-return]

@@ -1,5 +1,6 @@
 """Recurrent cells that look at a memory at every step, as Bahdanau and as Luong have them."""
 
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -13,9 +14,9 @@ from regard.nn.additive import AdditiveAttention
 from regard.nn.bilinear import BilinearAttention
 from regard.nn.checks import check_size, check_width, mask_of
 from regard.nn.held import Held
-from regard.scores import Score
+from regard.scores import Additive, Concat, Score
 
-__all__ = ["AttentionDecoderCell", "DecoderState"]
+__all__ = ["AttentionDecoderCell", "DecoderState", "PreparedMemory"]
 
 
 class DecoderState(NamedTuple):
@@ -24,6 +25,13 @@ class DecoderState(NamedTuple):
     hidden: Float[Tensor, "batch hidden"]
     memory: Float[Tensor, "batch hidden"] | None = None
     fed: Float[Tensor, "batch hidden"] | None = None
+
+
+class PreparedMemory(NamedTuple):
+    """The states of an encoder, and what of a score needs them alone: Bahdanau's U h_j, once a source."""
+
+    memory: Float[Tensor, "batch keys memory"]
+    keys: Float[Tensor, "batch keys key_width"]
 
 
 class AttentionDecoderCell(nn.Module):
@@ -91,10 +99,24 @@ class AttentionDecoderCell(nn.Module):
             hidden, zeros if isinstance(self.cell, nn.LSTMCell) else None, zeros if self.combine is not None else None
         )
 
+    def prepare(self, memory: Float[Tensor, "batch keys memory"]) -> PreparedMemory:
+        """Compute once what every step would compute again: the projection of the keys by an additive score.
+
+        >>> import torch
+        >>> step, memory = AttentionDecoderCell(4, 8, 6), torch.randn(2, 5, 6)
+        >>> once = step.prepare(memory)
+        >>> torch.allclose(step(torch.ones(2, 4), once)[0], step(torch.ones(2, 4), memory)[0])
+        True
+        """
+        check_width("memory", memory, self.memory_width, "memory_width")
+        score = self._score()
+        project = None if score is None else _project(score, self.hidden_width, self.memory_width)[0]
+        return PreparedMemory(memory, memory if project is None else memory @ project.to(memory.dtype).T)
+
     def forward(
         self,
         x: Float[Tensor, "batch input"],
-        memory: Float[Tensor, "batch keys memory"],
+        memory: Float[Tensor, "batch keys memory"] | PreparedMemory,
         state: DecoderState | None = None,
         mask: Mask | BoundMask | Tensor | None = None,
         *,
@@ -103,11 +125,13 @@ class AttentionDecoderCell(nn.Module):
     ) -> tuple[Tensor, DecoderState] | tuple[Tensor, DecoderState, Tensor]:
         """Give (output, state) and, on request, the weights (batch, keys) before dropout.
 
-        `mask` hides keys, as masks.Padding does; what else is `asked` goes to the attention (LocalAttention's `real`
-        and `first`). Without a state the first step begins with 0.
+        `memory` is that of the encoder, or `prepare(memory)`, which many steps share. `mask` hides keys, as
+        masks.Padding does; what else is `asked` goes to the attention (LocalAttention's `real` and `first`). Without a
+        state the first step begins with 0.
         """
         check_width("x", x, self.input_width, "input_width")
-        check_width("memory", memory, self.memory_width, "memory_width")
+        if isinstance(memory, Tensor):
+            memory = self.prepare(memory)
         state = self.start(x.new_zeros(len(x), self.hidden_width)) if state is None else state
         lstm = isinstance(self.cell, nn.LSTMCell)
         if (lstm and state.memory is None) or (self.combine is not None and state.fed is None):
@@ -125,16 +149,39 @@ class AttentionDecoderCell(nn.Module):
             state = DecoderState(hidden, kept, output)
         return (output, state, seen) if weights else (output, state)
 
-    def _look(self, hidden: Tensor, memory: Tensor, asked: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        query = hidden[:, None]
-        if isinstance(self.attention, Held):
-            found = attend(query, memory, memory, score=self.attention(), weights=True, **asked)
+    def _look(self, hidden: Tensor, memory: PreparedMemory, asked: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        query, score = hidden[:, None], self._score()
+        if score is None:
+            found = self.attention(query, memory.memory, weights=True, **asked)
         else:
-            found = self.attention(query, memory, weights=True, **asked)
+            if isinstance(self.attention, AdditiveAttention) and self.training:
+                asked = asked | {"dropout": self.attention.dropout}
+            score = _project(score, self.hidden_width, self.memory_width)[1]
+            found = attend(query, memory.keys, memory.memory, score=score, weights=True, **asked)
         return found[0][:, 0], found[1].flatten(1)
+
+    def _score(self) -> Score | None:
+        """The score that is held; None for a module that is asked as a whole."""
+        if isinstance(self.attention, AdditiveAttention):
+            part = self.attention
+            return Additive(part.query_proj.weight, part.key_proj.weight, part.vector)
+        return self.attention() if isinstance(self.attention, Held) else None
 
     def _step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None]:
         if isinstance(self.cell, nn.LSTMCell):
             assert state.memory is not None
             return self.cell(x, (state.hidden, state.memory))  # type: ignore[no-any-return]
         return self.cell(x, state.hidden), None
+
+
+def _project(score: Score, query_width: int, memory_width: int) -> tuple[Tensor | None, Score]:
+    """The matrix that meets the keys alone, if there is one, and the score of keys that have met it.
+
+    A score that does not fit stays as it is: the attention refuses it in its own words.
+    """
+    if isinstance(score, Concat) and score.weight.shape[1] == query_width + memory_width:
+        w_query, w_key = score.weight.split([query_width, memory_width], 1)
+        score = Additive(w_query, w_key, score.vector, score.bias, score.softcap)
+    if isinstance(score, Additive) and score.w_key is not None and score.w_key.shape[1] == memory_width:
+        return score.w_key, replace(score, w_key=None)
+    return None, score

@@ -1,5 +1,6 @@
 """Axial attention: along the rows, along the columns, along any number of axes."""
 
+import copy
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.nn.checks import check_size
 from regard.nn.multi_head import MultiHeadAttention
+from regard.problem import DENSE_BUDGET
 
 __all__ = ["AxialAttention"]
 
@@ -23,7 +25,7 @@ class AxialAttention(nn.Module):
         heads: Number of heads.
         axes: Number of axes: 2 for an image, 3 for a video.
         combine: How the axes come together.
-        options: As in MultiHeadAttention (kv_heads, bias, rotary, dropout, …).
+        options: As in MultiHeadAttention (kv_heads, bias, rotary, dropout, …); each axis has a copy of its own.
 
     Cost: O(n · (sum of the sides)) time instead of O(n²).
 
@@ -34,6 +36,8 @@ class AxialAttention(nn.Module):
     >>> attend = AxialAttention(8, heads=2, axes=3)
     >>> attend(torch.zeros(1, 4, 5, 6, 8)).shape
     torch.Size([1, 4, 5, 6, 8])
+    >>> [tuple(one.shape) for one in attend(torch.zeros(1, 4, 5, 6, 8), weights=True)[1]]
+    [(1, 5, 6, 2, 4, 4), (1, 4, 6, 2, 5, 5), (1, 4, 5, 2, 6, 6)]
     """
 
     def __init__(
@@ -50,22 +54,33 @@ class AxialAttention(nn.Module):
             raise InputError(f'`combine` must be "sum" or "sequential", got {combine!r}')
         self.combine = combine
         self.along = nn.ModuleList(
-            MultiHeadAttention(width, heads, **options) for _ in range(check_size("axes", axes, "counts axes"))
+            MultiHeadAttention(width, heads, **copy.deepcopy(options))
+            for _ in range(check_size("axes", axes, "counts axes"))
         )
 
-    def forward(self, x: Float[Tensor, "batch *grid width"]) -> Float[Tensor, "batch *grid width"]:
-        """Let every cell look along each axis."""
+    def forward(
+        self, x: Float[Tensor, "batch *grid width"], *, weights: bool = False, budget: int = DENSE_BUDGET
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
+        """Let every cell look along each axis; give (batch, *grid, width), or a tuple of it and the weights.
+
+        With `weights` these are a tuple with a tensor for each axis, dense along it: (batch, *the other axes, heads,
+        side, side), those of the lines along an axis with `side` cells, before dropout. In "sequential" an axis looks
+        at what the one before it gave. Of no axis may they take more than `budget` bytes.
+        """
         if x.ndim != len(self.along) + 2:
             raise InputError(
                 f"`x` must be (batch, *grid, width) with {len(self.along)} axes, got shape {tuple(x.shape)}: build the "
                 "module with another `axes=`, or write x[None] for one sample"
             )
-        total = None
+        total: Tensor | None = None
+        seen: list[Tensor] = []
         for axis, attend in enumerate(self.along, start=1):
-            lines = x.movedim(axis, -2)
-            seen: Tensor = attend(lines).movedim(-2, axis)
+            found: Any = attend(x.movedim(axis, -2), weights=weights, budget=budget)
+            lines, *of_lines = found if weights else (found,)
+            seen += of_lines
+            looked: Tensor = lines.movedim(-2, axis)
             if self.combine == "sequential":
-                x = seen
-            total = seen if total is None or self.combine == "sequential" else total + seen
+                x = looked
+            total = looked if total is None or self.combine == "sequential" else total + looked
         assert total is not None
-        return total
+        return (total, tuple(seen)) if weights else total

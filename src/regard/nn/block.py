@@ -7,9 +7,10 @@ from torch.nn import functional
 
 from regard.errors import InputError
 from regard.nn.checks import check_probability
+from regard.nn.feed_forward import Activation, FeedForward
 from regard.nn.multi_head import MultiHeadAttention
 
-__all__ = ["Block", "Norm", "attention_of", "parts_of"]
+__all__ = ["Block", "Norm", "attention_of", "feed_forward_of", "parts_of"]
 
 Norm = Literal["layer", "rms"]
 
@@ -34,7 +35,7 @@ class Block(nn.Module):
 
     def after(self, x: Tensor, added: Tensor, index: int) -> Tensor:
         """Add what a layer gave, and norm the sum if the norm comes last."""
-        x = x + functional.dropout(added, self.dropout, self.training)
+        x = x + (functional.dropout(added, self.dropout) if self.training and self.dropout else added)
         return x if self.norm_first else self.norms[index](x)
 
 
@@ -45,6 +46,20 @@ def attention_of(
     if isinstance(asked, nn.Module):
         return asked
     return MultiHeadAttention(width, heads, **{"bias": bias, "dropout": dropout, **(asked or {})})
+
+
+def feed_forward_of(
+    width: int,
+    hidden: int,
+    bias: bool,
+    dropout: float,
+    activation: Activation,
+    asked: dict[str, Any] | nn.Module | None,
+) -> nn.Module:
+    """Build a feed-forward layer of further arguments, or take the module that was given."""
+    if isinstance(asked, nn.Module):
+        return asked
+    return FeedForward(width, hidden, **{"activation": activation, "bias": bias, "dropout": dropout, **(asked or {})})
 
 
 def parts_of(found: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

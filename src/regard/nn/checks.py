@@ -47,10 +47,16 @@ def mask_of(mask: Mask | BoundMask | Tensor | None) -> Mask | BoundMask | None:
     return Dense(mask)
 
 
-def both(own: Mask | None, given: Mask | BoundMask | None) -> Mask | BoundMask | None:
+def both(own: Mask | BoundMask | None, given: Mask | BoundMask | None) -> Mask | BoundMask | None:
     """See what the module's own mask and the given one both let see."""
     if own is None or given is None:
         return given if own is None else own
-    if isinstance(given, BoundMask):
-        return (given.mask & own).bind(given.queries, given.keys, given.query_start)
-    return own & given
+    places = {(one.queries, one.keys, one.query_start) for one in (own, given) if isinstance(one, BoundMask)}
+    if len(places) > 1:
+        raise InputError(
+            f"the module's mask and `mask` must be bound to one place, got (queries, keys, query_start) "
+            f"{' and '.join(map(str, sorted(places)))}: leave the module's unbound"
+        )
+    free = [one.mask if isinstance(one, BoundMask) else one for one in (own, given)]
+    together = free[0] & free[1]
+    return together.bind(*places.pop()) if places else together

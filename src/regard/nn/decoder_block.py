@@ -5,9 +5,10 @@ from typing import Any, Self
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.cache import Entry
 from regard.masks import BoundMask, Causal, Mask
-from regard.nn.block import Block, Norm, attention_of, parts_of
-from regard.nn.feed_forward import Activation, FeedForward
+from regard.nn.block import Block, Norm, attention_of, feed_forward_of, parts_of
+from regard.nn.feed_forward import Activation
 from regard.nn.torch_blocks import copy_tensors, read_block
 
 __all__ = ["DecoderBlock"]
@@ -28,6 +29,7 @@ class DecoderBlock(Block):
         memory_width: Width of the memory; `width` by default.
         attention: Further arguments of the first MultiHeadAttention (mask=None shows later positions), or a module.
         cross_attention: The same for the second, which looks at the memory.
+        feed_forward: Further arguments of FeedForward, or a module in its place.
         norm, norm_first, eps, activation, dropout, bias: As in EncoderBlock.
 
     >>> import torch
@@ -52,6 +54,7 @@ class DecoderBlock(Block):
         bias: bool = True,
         attention: dict[str, Any] | nn.Module | None = None,
         cross_attention: dict[str, Any] | nn.Module | None = None,
+        feed_forward: dict[str, Any] | nn.Module | None = None,
     ) -> None:
         super().__init__(width, norm, norm_first, eps, bias, dropout, 3)
         attention = attention if isinstance(attention, nn.Module) else {"mask": Causal(), **(attention or {})}
@@ -59,7 +62,7 @@ class DecoderBlock(Block):
         if not isinstance(cross_attention, nn.Module):
             cross_attention = {"key_width": memory_width, **(cross_attention or {})}
         self.cross_attention = attention_of(width, heads, bias, dropout, cross_attention)
-        self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout, bias=bias)
+        self.feed_forward = feed_forward_of(width, hidden, bias, dropout, activation, feed_forward)
 
     def forward(
         self,
@@ -71,18 +74,27 @@ class DecoderBlock(Block):
         weights: bool = False,
         attention_bias: Any = None,
         memory_bias: Any = None,
+        cache: tuple[Entry | None, Entry | None] = (None, None),
     ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
         """Give x after the block and, on request, the weights of both attentions, before dropout.
 
         `mask` and `attention_bias` are those of x on itself, `memory_mask` and `memory_bias` those of x on the memory.
+        `cache` holds what the first attention has read before and, with `Memory`, the memory as the second sees it.
         """
         added, *own = parts_of(
-            self.attention(self.before(x, 0), mask=mask, attention_bias=attention_bias, weights=weights)
+            self.attention(
+                self.before(x, 0), mask=mask, attention_bias=attention_bias, weights=weights, **_given(cache[0])
+            )
         )
         x = self.after(x, added, 0)
         added, *cross = parts_of(
             self.cross_attention(
-                self.before(x, 1), memory, mask=memory_mask, attention_bias=memory_bias, weights=weights
+                self.before(x, 1),
+                memory,
+                mask=memory_mask,
+                attention_bias=memory_bias,
+                weights=weights,
+                **_given(cache[1]),
             )
         )
         x = self.after(x, added, 1)
@@ -94,3 +106,8 @@ class DecoderBlock(Block):
         """Copy an nn.TransformerDecoderLayer; like theirs, it sees later positions unless a mask is given."""
         options, state = read_block(layer, nn.TransformerDecoderLayer)
         return copy_tensors(cls(**options, attention={"mask": None}), layer, state)
+
+
+def _given(entry: Entry | None) -> dict[str, Any]:
+    """Attentions of another kind need not know caches."""
+    return {} if entry is None else {"cache": entry}

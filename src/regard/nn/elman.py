@@ -11,6 +11,8 @@ from regard.nn.checks import check_size, check_width
 
 __all__ = ["Elman", "ElmanCell"]
 
+_WAY = "take hidden[0] of an nn.RNN's (1, batch, hidden), hidden.expand(...) where a batch shares it"
+
 
 class ElmanCell(nn.Module):
     """One step of a recurrent network (Elman 1990, Cognitive Science 14:179–211).
@@ -58,11 +60,25 @@ class ElmanCell(nn.Module):
         self, x: Float[Tensor, "batch input"], hidden: Float[Tensor, "batch hidden"] | None = None
     ) -> tuple[Float[Tensor, "batch output"], Float[Tensor, "batch hidden"]]:
         """Give the output and the new state; the state before the first step is 0."""
-        check_width("x", x, self.input_width, "input_width")
-        hidden = x.new_zeros(*x.shape[:-1], self.hidden_width) if hidden is None else hidden
-        check_width("hidden", hidden, self.hidden_width, "hidden_width")
+        if x.shape[-1:] != (self.input_width,):
+            raise InputError(
+                f"`x` must be (batch, {self.input_width}), got shape {tuple(x.shape)}: build the module with another "
+                "`input_width=`, or give the steps of a sequence to Elman"
+            )
+        hidden = self.state(x, x.shape[:-1], hidden)
         hidden = self.step(self.input_to_hidden(x), hidden)
         return self.hidden_to_output(hidden), hidden
+
+    def state(self, x: Tensor, batch: torch.Size, hidden: Tensor | None) -> Float[Tensor, "batch hidden"]:
+        """Give the state before the first step: the given one, a row for each row of the batch, or zeros."""
+        shape = (*batch, self.hidden_width)
+        if hidden is None:
+            return x.new_zeros(shape)
+        if hidden.shape != shape:
+            other = hidden.shape[-1:] != shape[-1:]
+            way = f"build the module with `hidden_width={hidden.shape[-1]}`" if other and hidden.ndim else _WAY
+            raise InputError(f"`hidden` must be {shape} for x {tuple(x.shape)}, got {tuple(hidden.shape)}: {way}")
+        return hidden
 
     def step(
         self, given: Float[Tensor, "batch hidden"], hidden: Float[Tensor, "batch hidden"]
@@ -98,8 +114,9 @@ class Elman(nn.Module):
     ) -> tuple[Float[Tensor, "batch n output"], Float[Tensor, "batch hidden"]]:
         """Give the outputs of all steps and the last state; the state before the first step is 0 unless given."""
         check_width("x", x, self.cell.input_width, "input_width")
-        hidden = x.new_zeros(*x.shape[:-2], self.cell.hidden_width) if hidden is None else hidden
-        check_width("hidden", hidden, self.cell.hidden_width, "hidden_width")
+        hidden = self.cell.state(x, x.shape[:-2], hidden)
+        if not x.shape[-2]:
+            raise InputError(f"`x` must have a step at least, got shape {tuple(x.shape)}: leave out what is empty")
         states = []
         for given in self.cell.input_to_hidden(x).unbind(-2):
             hidden = self.cell.step(given, hidden)

@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.masks import BoundMask, Mask
-from regard.nn.block import Block, Norm, attention_of, parts_of
-from regard.nn.feed_forward import Activation, FeedForward
+from regard.nn.block import Block, Norm, attention_of, feed_forward_of, parts_of
+from regard.nn.feed_forward import Activation
 from regard.nn.torch_blocks import copy_tensors, read_block
 
 __all__ = ["EncoderBlock"]
@@ -29,10 +29,11 @@ class EncoderBlock(Block):
         norm: "layer" (nn.LayerNorm) or "rms" (nn.RMSNorm).
         norm_first: Whether the norm comes before attention and feed-forward (pre-norm) or after the sum (post-norm).
         eps: What is added to the variance.
-        activation: "relu", "gelu" or "swiglu".
+        activation: One of FeedForward's: "relu", "gelu", "swiglu", ...
         dropout: The probability of dropping, in all places.
         bias: Whether projections, layers and LayerNorms add a vector.
         attention: Further arguments of MultiHeadAttention (kv_heads, rotary, mask, ...), or a module in its place.
+        feed_forward: Further arguments of FeedForward, or a module in its place.
 
     >>> import torch
     >>> block = EncoderBlock(8, 2, 32)
@@ -54,10 +55,11 @@ class EncoderBlock(Block):
         dropout: float = 0.0,
         bias: bool = True,
         attention: dict[str, Any] | nn.Module | None = None,
+        feed_forward: dict[str, Any] | nn.Module | None = None,
     ) -> None:
         super().__init__(width, norm, norm_first, eps, bias, dropout, 2)
         self.attention = attention_of(width, heads, bias, dropout, attention)
-        self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout, bias=bias)
+        self.feed_forward = feed_forward_of(width, hidden, bias, dropout, activation, feed_forward)
 
     def forward(
         self,
@@ -69,9 +71,10 @@ class EncoderBlock(Block):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give x after the block and, on request, the weights (..., heads, n, n) before dropout.
 
-        `mask` and what else is `asked` (attention_bias, backend, ...) are the attention's.
+        `mask` and what else is `asked` (attention_bias, cache, backend, ...) are the attention's.
         """
-        added, *seen = parts_of(self.attention(self.before(x, 0), mask=mask, weights=weights, **asked))
+        asked |= {} if mask is None else {"mask": mask}  # a module in the attention's place need not take masks
+        added, *seen = parts_of(self.attention(self.before(x, 0), weights=weights, **asked))
         x = self.after(x, added, 0)
         x = self.after(x, self.feed_forward(self.before(x, 1)), 1)
         return (x, seen[0]) if weights else x

@@ -1,5 +1,7 @@
 """The layer between the attentions: each position for itself, wider and back."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -12,22 +14,37 @@ from regard.nn.checks import check_probability, check_size, check_width
 
 __all__ = ["Activation", "FeedForward"]
 
-Activation = Literal["relu", "gelu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
+
+_gelu_tanh = partial(functional.gelu, approximate="tanh")
+# What is applied to the hidden layer, or to its gate.
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": functional.silu,
+    "swiglu": functional.silu,
+    "geglu": functional.gelu,
+    "geglu_tanh": _gelu_tanh,
+    "reglu": functional.relu,
+}
 
 
 class FeedForward(nn.Module):
     """Map every position by a network with one hidden layer (Vaswani et al. 2017, 3.3, arXiv:1706.03762).
 
-    Formula: W_down dropout(φ(W_up x + b_up)) + b_down, φ being ReLU or GELU (the exact one, arXiv:1606.08415);
-    "swiglu": W_down dropout(SiLU(W_gate x) ∘ W_up x) (Shazeer 2020, arXiv:2002.05202), biases where there are any
+    Formula: W_down dropout(φ(W_up x + b_up)) + b_down, φ being "relu", "gelu" (the exact one, arXiv:1606.08415),
+    "gelu_tanh" (GPT-2's approximation of it) or "silu" (swish, arXiv:1710.05941); gated, with biases where there are
+    any: W_down dropout(φ(W_gate x) ∘ W_up x), φ being SiLU in "swiglu", GELU in "geglu" and "geglu_tanh", ReLU in
+    "reglu" (Shazeer 2020, arXiv:2002.05202)
 
-    Layers: `up_proj`, `down_proj` and, for "swiglu", `gate_proj`. SwiGLU has three matrices in place of two: with a
-    hidden layer of two thirds the parameters stay the same.
+    Layers: `up_proj`, `down_proj` and, if it is gated, `gate_proj`. Gated layers have three matrices in place of two:
+    with a hidden layer of two thirds the parameters stay the same.
 
     Args:
         width: Width of what comes in and goes out.
         hidden: Width of the hidden layer.
-        activation: "relu", "gelu" or "swiglu".
+        activation: One of the names above.
         dropout: The probability with which a number of the hidden layer is dropped, in training mode only.
         bias: Whether the layers add a vector.
         device, dtype: Of the parameters.
@@ -60,17 +77,20 @@ class FeedForward(nn.Module):
         self.activation, self.dropout = activation, check_probability("dropout", dropout)
         self.up_proj = nn.Linear(width, hidden, bias=bias, device=device, dtype=dtype)
         self.down_proj = nn.Linear(hidden, width, bias=bias, device=device, dtype=dtype)
-        gated = activation == "swiglu"
+        gated = activation.endswith("glu") or "glu_" in activation
         self.gate_proj = nn.Linear(width, hidden, bias=bias, device=device, dtype=dtype) if gated else None
 
     def forward(self, x: Float[Tensor, "*batch n width"]) -> Float[Tensor, "*batch n width"]:
         """Map every position."""
         check_width("x", x, self.width, "width")
+        function = _FUNCTIONS[self.activation]
         if self.gate_proj is not None:
-            hidden = functional.silu(self.gate_proj(x)) * self.up_proj(x)
+            hidden = function(self.gate_proj(x)) * self.up_proj(x)
         else:
-            hidden = (functional.relu if self.activation == "relu" else functional.gelu)(self.up_proj(x))
-        mapped: Tensor = self.down_proj(functional.dropout(hidden, self.dropout, self.training))
+            hidden = function(self.up_proj(x))
+        if self.training and self.dropout:
+            hidden = functional.dropout(hidden, self.dropout)
+        mapped: Tensor = self.down_proj(hidden)
         return mapped
 
     def extra_repr(self) -> str:

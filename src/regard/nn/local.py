@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import InputError
@@ -70,7 +70,7 @@ class LocalAttention(nn.Module):
         source: Float[Tensor, "batch positions source_width"],
         *,
         real: Bool[Tensor, "batch positions"] | None = None,
-        first: int = 0,
+        first: int | Int[Tensor, " batch"] = 0,
         weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (batch, queries, source_width), and with `weights` the weights (batch, queries, positions).
@@ -79,7 +79,7 @@ class LocalAttention(nn.Module):
             query: The decoder's states, number `first` and those after it.
             source: The encoder's states.
             real: False for padding, which follows the source; its length S is then that of each sequence.
-            first: Number of the first query, for a decoder that asks step by step.
+            first: Number of the first query, for a decoder that asks step by step; one for each sequence, or for all.
             weights: Return the weights too.
         """
         check_width("query", query, self.width, "width")
@@ -88,10 +88,11 @@ class LocalAttention(nn.Module):
         if self.alignment == "predictive":
             place = self.places(query, _lengths(source, real))
             mask, factor = LocalPredictive(place, self.radius), Gaussian(place, float(self.radius))
-        elif real is None:
+        elif real is None and isinstance(first, int):
             mask, factor = LocalMonotonic(self.radius, first), None
         else:
-            at = first + torch.arange(query.shape[1], device=query.device, dtype=torch.float32)
+            step = torch.arange(query.shape[1], device=query.device, dtype=torch.float32)
+            at = step + (first if isinstance(first, int) else first[:, None])
             mask, factor = LocalPredictive(at.minimum(_lengths(source, real) - 1), self.radius), None
         found: Any = attention(
             query,

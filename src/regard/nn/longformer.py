@@ -1,5 +1,7 @@
 """Longformer: a window for all, and a few tokens that see all by projections of their own."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from regard.functional import attention
 from regard.masks import Mask, Padding, Window
 from regard.nn.checks import check_probability, check_size, check_width
 from regard.nn.real_rows import check_real
+from regard.problem import DENSE_BUDGET
 
 __all__ = ["LongformerAttention"]
 
@@ -65,47 +68,63 @@ class LongformerAttention(nn.Module):
         *,
         global_tokens: Bool[Tensor, "batch tokens"] | None = None,
         real: Bool[Tensor, "batch tokens"] | None = None,
-    ) -> Float[Tensor, "batch tokens width"]:
-        """Let the tokens look.
+        weights: bool = False,
+        budget: int = DENSE_BUDGET,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Let the tokens look; give (batch, tokens, width), or a tuple of it and the weights.
 
         Args:
             x: The tokens, any number of them.
             global_tokens: True for the global ones; none by default.
             real: False for padding, which is seen by no token and sees none, flagged as global or not.
+            weights: Return the weights too, dense (batch, heads, tokens, tokens) and before dropout: a global token's
+                row has those of q_global and k_global, a row of padding has zeros.
+            budget: Bytes that the weights may take; beyond it the call is refused.
         """
         check_width("x", x, self.width, "width")
-        for flags in (global_tokens, real):
+        if x.ndim != 3:
+            raise InputError(
+                f"`x` must be (batch, tokens, {self.width}), got shape {tuple(x.shape)}: write x[None] for one "
+                "sequence, x.flatten(0, -3) for more dimensions"
+            )
+        for name, flags in (("global_tokens", global_tokens), ("real", real)):
             if flags is not None:
-                check_real(x, flags)
+                check_real(x, flags, name)
         half = self.window // 2
         mask: Mask = Window(before=half, after=half)
         if global_tokens is not None:
             mask = mask | Padding(global_tokens)  # columns alone: the rows are replaced below
-        rows = self._attend(
-            self.q_proj(x), self.k_proj(x), self.v_proj(x), mask if real is None else mask & Padding(real)
-        )
+        mask = mask if real is None else mask & Padding(real)
+        rows, seen = self._attend(self.q_proj(x), self.k_proj(x), self.v_proj(x), mask, weights, budget)
         if global_tokens is not None and bool(global_tokens.any()):
-            rows = self._with_global_rows(rows, x, global_tokens, real)
+            rows, seen = self._with_global_rows(rows, seen, x, global_tokens, real, budget)
         output: Tensor = self.out_proj(rows)
-        return output if real is None else output.masked_fill(~real[..., None], 0.0)
+        if real is not None:
+            output = output.masked_fill(~real[..., None], 0.0)
+            seen = None if seen is None else seen.masked_fill(~real[:, None, :, None], 0.0)
+        return output if seen is None else (output, seen)
 
     def _with_global_rows(
         self,
         rows: Float[Tensor, "batch tokens width"],
+        seen: Float[Tensor, "batch heads tokens tokens"] | None,
         x: Float[Tensor, "batch tokens width"],
         global_tokens: Bool[Tensor, "batch tokens"],
         real: Bool[Tensor, "batch tokens"] | None,
-    ) -> Float[Tensor, "batch tokens width"]:
+        budget: int,
+    ) -> tuple[Tensor, Tensor | None]:
         """Gather as many tokens a sequence as the most global ones, let them see all, and put back those that count."""
         counts = global_tokens.sum(1)
         most = int(counts.max())
         places: Int[Tensor, "batch most"] = global_tokens.int().argsort(dim=1, descending=True, stable=True)[:, :most]
         chosen = x.gather(1, places[..., None].expand(-1, -1, self.width))
-        seen = self._attend(
-            self.q_global(chosen), self.k_global(x), self.v_global(x), None if real is None else Padding(real)
-        )
+        q, k, v = self.q_global(chosen), self.k_global(x), self.v_global(x)
+        found, weights = self._attend(q, k, v, None if real is None else Padding(real), seen is not None, budget)
         sequence, slot = (torch.arange(most, device=x.device) < counts[:, None]).nonzero(as_tuple=True)
-        return rows.index_put((sequence, places[sequence, slot]), seen[sequence, slot])
+        at = (sequence, places[sequence, slot])
+        if seen is not None and weights is not None:
+            seen = seen.transpose(1, 2).index_put(at, weights.transpose(1, 2)[sequence, slot]).transpose(1, 2)
+        return rows.index_put(at, found[sequence, slot]), seen
 
     def _attend(
         self,
@@ -113,7 +132,12 @@ class LongformerAttention(nn.Module):
         k: Float[Tensor, "batch tokens width"],
         v: Float[Tensor, "batch tokens width"],
         mask: Mask | None,
-    ) -> Float[Tensor, "batch queries width"]:
+        weights: bool,
+        budget: int,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Give (batch, queries, width), and on request the weights (batch, heads, queries, tokens)."""
         q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
-        heads = attention(q, k, v, mask=mask, dropout=self.dropout if self.training else 0.0)
-        return heads.transpose(1, 2).flatten(-2)
+        dropout = self.dropout if self.training else 0.0
+        found: Any = attention(q, k, v, mask=mask, dropout=dropout, weights=weights, budget=budget)
+        heads, seen = found if weights else (found, None)
+        return heads.transpose(1, 2).flatten(-2), seen

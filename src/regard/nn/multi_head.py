@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.cache import Entry
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import BoundMask, Mask
+from regard.nn.cached import needed, turning
 from regard.nn.checks import both, check_probability, check_size, check_width, mask_of
 from regard.nn.held import hold, value_of
 from regard.nn.torch_multi_head import read_multihead, refuse_more, write_multihead
@@ -127,6 +129,7 @@ class MultiHeadAttention(nn.Module):
         *,
         attention_bias: Bias | Tensor | None = None,
         weights: bool = False,
+        cache: Entry | None = None,
         generator: torch.Generator | None = None,
         backend: str = "auto",
         budget: int = DENSE_BUDGET,
@@ -140,6 +143,8 @@ class MultiHeadAttention(nn.Module):
                 A query that sees nothing gets weights 0 and, of each head, 0.
             attention_bias: What is added to the scores, if the module has no bias of its own.
             weights: Return the weights too (..., heads, queries, keys), those before dropout.
+            cache: What was read before (regard.cache): the queries stand behind it, `key` and `value` are added to it,
+                and masks and biases count all the keys that it then gives. `Memory` projects its keys once.
             generator, backend, budget: As in regard.attention.
         """
         key = query if key is None else key
@@ -151,16 +156,22 @@ class MultiHeadAttention(nn.Module):
             raise InputError("`attention_bias` is given, but the module has one of its own: leave one of them out")
         single = query.ndim == key.ndim == value.ndim == 2
         q, k, v = (x[None] if single else x for x in (query, key, value))
+        own, rotary = value_of(self.mask), value_of(self.rotary)
         q = _split(self.q_proj(q), self.heads)
-        k, v = (_split(project(x), self.kv_heads) for project, x in ((self.k_proj, k), (self.v_proj, v)))
+        q = q if self.q_norm is None else self.q_norm(q)
+        if cache is None:
+            k, v = self._keys_and_values(k, v)
+        else:
+            q, (k, v) = self._remembered(q, k, v, rotary, cache)
+            own, rotary = needed(own, q.shape[-2], cache), None
         found: Any = attention(
-            q if self.q_norm is None else self.q_norm(q),
-            k if self.k_norm is None else self.k_norm(k),
+            q,
+            k,
             v,
             score=value_of(self.score),
-            mask=both(value_of(self.mask), mask_of(mask)),
+            mask=both(own, mask_of(mask)),
             bias=attention_bias if self.attention_bias is None else value_of(self.attention_bias),
-            rotary=value_of(self.rotary),
+            rotary=rotary,
             scale=self.scale,
             normalizer=value_of(self.normalizer),
             dropout=self.dropout if self.training else 0.0,
@@ -173,6 +184,24 @@ class MultiHeadAttention(nn.Module):
         output: Tensor = self.out_proj(heads.transpose(-3, -2).flatten(-2))
         results = [one.squeeze(0) if single else one for one in (output, seen) if one is not None]
         return (results[0], results[1]) if weights else results[0]
+
+    def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = _split(self.k_proj(key), self.kv_heads), _split(self.v_proj(value), self.kv_heads)
+        return (k if self.k_norm is None else self.k_norm(k)), v
+
+    def _remembered(
+        self, q: Tensor, key: Tensor, value: Tensor, rotary: Rotary | None, cache: Entry
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Queries, and all keys and values: those of the cache are turned already, each at its place in the text."""
+        if rotary is None:
+            return q, cache.extend(lambda: self._keys_and_values(key, value))
+        turn = turning(rotary, cache, q.shape[-2], q)
+
+        def turned() -> tuple[Tensor, Tensor]:
+            k, v = self._keys_and_values(key, value)
+            return turn(k), v
+
+        return turn(q), cache.extend(turned)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> Self:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.masks import Neighborhood
 from regard.nn.multi_head import MultiHeadAttention
+from regard.problem import DENSE_BUDGET
 
 __all__ = ["NeighborhoodAttention"]
 
@@ -43,20 +44,25 @@ class NeighborhoodAttention(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        axes = 1 if isinstance(size, int) else len(size)
-        Neighborhood((max((size,) if isinstance(size, int) else size, default=1),) * axes, size, border)  # refuses here
+        if not isinstance(size, int | tuple | list):
+            raise InputError(f"`size` must be an integer, or a tuple of one for each axis, got {size!r}")
+        sizes = (size,) if isinstance(size, int) else tuple(size)
+        Neighborhood((max(sizes, default=1),) * len(sizes), size, border)  # refuses here
         self.size, self.border = size, border
         self.attention = MultiHeadAttention(width, heads, **options)
 
     def forward(
-        self, x: Float[Tensor, "batch *grid width"], *, weights: bool = False
+        self, x: Float[Tensor, "batch *grid width"], *, weights: bool = False, budget: int = DENSE_BUDGET
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (batch, *grid, width), and with `weights` those of the heads (batch, heads, cells, cells)."""
+        """Give (batch, *grid, width), and with `weights` those of the heads (batch, heads, cells, cells).
+
+        Weights of more than `budget` bytes are refused.
+        """
         if x.ndim < 3:
             raise InputError(f"`x` must be (batch, *grid, width), got shape {tuple(x.shape)}: write x[None] for one")
         grid = tuple(x.shape[1:-1])
         mask = Neighborhood(grid, self.size, self.border)
-        found: Any = self.attention(x.flatten(1, -2), mask=mask, weights=weights)
+        found: Any = self.attention(x.flatten(1, -2), mask=mask, weights=weights, budget=budget)
         if not weights:
             return found.unflatten(1, grid)  # type: ignore[no-any-return]
         output, seen = found

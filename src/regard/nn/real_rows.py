@@ -7,8 +7,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks import Mask, Padding
+from regard.masks import Padding
 from regard.nn.multi_head import MultiHeadAttention
+from regard.problem import DENSE_BUDGET
 
 __all__ = ["attend_real", "check_real"]
 
@@ -18,24 +19,24 @@ def attend_real(
     x: Float[Tensor, "batch tokens width"],
     real: Bool[Tensor, "batch tokens"] | None,
     weights: bool,
-    mask: Mask | None = None,
+    budget: int = DENSE_BUDGET,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Let the tokens look at one another through the module's mask or the given one; rows of padding give 0."""
+    """Let the tokens look at one another through the module's mask; rows of padding give 0."""
     if real is None:
-        return attention(x, mask=mask, weights=weights)  # type: ignore[no-any-return]
+        return attention(x, weights=weights, budget=budget)  # type: ignore[no-any-return]
     check_real(x, real)
-    padding = Padding(real)
-    found: Any = attention(x, mask=padding if mask is None else mask & padding, weights=weights)
+    found: Any = attention(x, mask=Padding(real), weights=weights, budget=budget)
     if not weights:
         return found.masked_fill(~real[..., None], 0.0)  # type: ignore[no-any-return]
     output, seen = found
     return output.masked_fill(~real[..., None], 0.0), seen.masked_fill(~real[:, None, :, None], 0.0)
 
 
-def check_real(x: Float[Tensor, "batch tokens width"], real: Tensor) -> None:
-    """Raise unless there is a flag for each token of each sequence."""
-    if real.dtype != torch.bool or x.ndim != 3 or real.shape != x.shape[:2]:
+def check_real(x: Float[Tensor, "batch tokens width"], real: Tensor, name: str = "real") -> None:
+    """Raise unless there is a flag for each token of each sequence; `name` is that of the flags."""
+    if not isinstance(real, Tensor) or real.dtype != torch.bool or x.ndim != 3 or real.shape != x.shape[:2]:
+        got = f"{real.dtype} of shape {tuple(real.shape)}" if isinstance(real, Tensor) else type(real).__name__
         raise InputError(
-            f"`real` must be boolean (batch, tokens), True for tokens, for x (batch, tokens, width), got {real.dtype} "
-            f"of shape {tuple(real.shape)} for x {tuple(x.shape)}: write real.bool(), and x[None] for one sequence"
+            f"`{name}` must be boolean (batch, tokens) for x (batch, tokens, width), got {got} for x {tuple(x.shape)}: "
+            f"write {name}.bool(), {name}.expand(...) where sequences share it, and x[None] for one sequence"
         )

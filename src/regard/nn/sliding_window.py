@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from regard.masks import Window
 from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.real_rows import attend_real
+from regard.problem import DENSE_BUDGET
 
 __all__ = ["SlidingWindowAttention"]
 
@@ -59,6 +60,10 @@ class SlidingWindowAttention(nn.Module):
         *,
         real: Bool[Tensor, "batch tokens"] | None = None,
         weights: bool = False,
+        budget: int = DENSE_BUDGET,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (batch, tokens, width), 0 for padding, which is False in `real`; on request the weights of the heads."""
-        return attend_real(self.attention, x, real, weights)
+        """Give (batch, tokens, width), 0 for padding, which is False in `real`; on request the weights of the heads.
+
+        These are (batch, heads, tokens, tokens), refused beyond `budget` bytes.
+        """
+        return attend_real(self.attention, x, real, weights, budget)

@@ -145,7 +145,10 @@ class TransformerEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.dropout = check_probability("dropout", dropout)
-        self.embedding = nn.Embedding(vocab_size, check_size("d_model", d_model, "is the width"))
+        check_size("num_layers", num_layers, "counts layers")
+        self.embedding = nn.Embedding(
+            check_size("vocab_size", vocab_size, "counts words"), check_size("d_model", d_model, "is the width")
+        )
         self.positions = embedded_positions.PositionalEncoding(d_model, max_seq_len)
         self.layers = nn.ModuleList(EncoderLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers))
         self.norm = nn.LayerNorm(d_model)

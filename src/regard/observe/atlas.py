@@ -10,7 +10,7 @@ import operator
 import os
 import struct
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,20 @@ from regard.observe.tokens import Token
 
 __all__ = ["VERSION", "load_atlas", "save_atlas"]
 
-VERSION = 1
+VERSION = 2
+_READS = (1, 2)  # version 1 had no statistics beside those of the maps
 _ARRAYS = ("mean", "max", "top_keys", "top_weights", "entropy", "received", "weights")
-_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I32": np.int32}
+_DTYPES: dict[str, type[np.generic]] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
 # Whatever reading a header of the wrong shape may raise.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _LARGEST_HEADER = 100_000_000  # as the safetensors library has it
@@ -45,10 +56,8 @@ def save_atlas(records: tuple[Record, ...], path: str | os.PathLike[str]) -> Non
         layers = []
         for index, layer in enumerate(record.layers):
             layers.append({f.name: getattr(layer, f.name) for f in fields(layer) if f.name not in _ARRAYS})
-            for name in _ARRAYS:
-                array = getattr(layer, name)
-                if array is not None and not (name == "max" and array is layer.mean):
-                    arrays[f"{number}.{index}.{name}"] = np.ascontiguousarray(array)
+            layers[-1]["statistics"] = list(layer.statistics)
+            arrays |= {f"{number}.{index}.{name}": array for name, array in _arrays(layer)}
         tokens = {stream: [[asdict(token) for token in one] for one in many] for stream, many in record.tokens.items()}
         about.append({"model": record.model, "notes": dict(record.notes), "layers": layers, "tokens": tokens})
     text = json.dumps({"version": VERSION, "records": about}, ensure_ascii=False)
@@ -72,6 +81,21 @@ def save_atlas(records: tuple[Record, ...], path: str | os.PathLike[str]) -> Non
             os.unlink(temporary)
 
 
+def _arrays(layer: Layer) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """What a layer holds in numbers, each array once."""
+    for name in _ARRAYS:
+        array = getattr(layer, name)
+        if array is not None and not (name == "max" and array is layer.mean):
+            yield name, np.ascontiguousarray(array)
+    for name, array in layer.statistics.items():
+        if array.dtype not in _DTYPES.values():
+            raise InputError(
+                f"the statistic {name!r} is of type {array.dtype}, which an atlas cannot hold: give it as float64, "
+                "float32, float16, a signed integer, uint8 or bool"
+            )
+        yield f"statistics.{name}", np.ascontiguousarray(array)
+
+
 def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
     """Read the records of an atlas; its arrays stay in the file until they are looked at."""
     target = Path(path)
@@ -84,8 +108,9 @@ def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
         version = about["version"]
     except _BROKEN as foreign:
         raise AtlasError(f"{target} is a safetensors file, but not an atlas of regard") from foreign
-    if version != VERSION:
-        raise AtlasError(f"{target} is an atlas of version {version}, and this regard reads version {VERSION}")
+    if version not in _READS:
+        known = " and ".join(map(str, _READS))
+        raise AtlasError(f"{target} is an atlas of version {version}, and this regard reads versions {known}")
     try:
         arrays = {name: _map(target, start, entry) for name, entry in header.items()}
         return tuple(_record(number, one, arrays) for number, one in enumerate(about["records"]))
@@ -138,7 +163,11 @@ def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, npt.NDAr
         found = {name: arrays[key] for name in _ARRAYS if (key := f"{number}.{index}.{name}") in arrays}
         found.setdefault("max", found["mean"])
         _check(one, found)
-        layers.append(Layer(**one, **found))  # type: ignore[arg-type]
+        prefix = f"{number}.{index}.statistics."
+        statistics = {name: arrays[prefix + name] for name in one.get("statistics", [])}
+        _check_statistics(statistics, found["entropy"].shape[:2])
+        about_layer: dict[str, Any] = {**one, **found, "statistics": statistics}
+        layers.append(Layer(**about_layer))
     tokens = {
         stream: tuple(tuple(Token(**token) for token in sequence) for sequence in many)
         for stream, many in about["tokens"].items()
@@ -166,6 +195,13 @@ def _check(about: Mapping[str, Any], found: Mapping[str, npt.NDArray[Any]]) -> N
     for name, shape in expected.items():
         if name in found and found[name].shape != shape:
             raise ValueError(f"{name} of {about['name']} must have shape {shape}, got {found[name].shape}")
+
+
+def _check_statistics(found: Mapping[str, npt.NDArray[Any]], leading: tuple[int, ...]) -> None:
+    """Each statistic is of all sequences, and of all heads or of one that stands for them."""
+    for name, array in found.items():
+        if array.shape[:2] not in (leading, (leading[0], 1)):
+            raise ValueError(f"the statistic {name} must begin with (batch, heads) {leading}, got {array.shape}")
 
 
 def _umask() -> int:

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from regard.errors import ObservationError
+from regard.observe.asked import Asked
+from regard.observe.hearing import Listener
+from regard.observe.projection import output_projection
 from regard.observe.records import Layer, Record
 from regard.observe.site import Keep, Seen, Site
+from regard.observe.statistics import Statistic
 from regard.shapes import human_bytes
 
 __all__ = ["Recorder"]
@@ -17,14 +21,20 @@ __all__ = ["Recorder"]
 class _Forward:
     """One forward pass: its sites by module name and how often that module had been called."""
 
+    across: dict[int, Statistic]  # statistics that go through all its layers
     sites: dict[tuple[str, int], Site] = field(default_factory=dict)
 
 
 class Recorder:
     """Keeps what is seen, one record a forward pass; the passes of one generation with a cache are one record."""
 
-    def __init__(self, model: nn.Module, keep: Keep, budget: int) -> None:
+    def __init__(
+        self, model: nn.Module, keep: Keep, budget: int, *, asked: Asked | None = None, listener: Listener | None = None
+    ) -> None:
+        self._asked = asked or Asked(keep)
+        self._listener = listener if self._asked.needs("tokens") else None
         self._names = {id(module): name for name, module in model.named_modules()}
+        self._parents = {id(child): parent for parent in model.modules() for child in parent.children()}
         self._keep: Keep = keep
         self._budget = self._left = budget
         self._model = model
@@ -43,6 +53,11 @@ class Recorder:
     def module(self) -> nn.Module | None:
         """The innermost module that is running."""
         return self._stack[-1] if self._stack else None
+
+    @property
+    def wants_output(self) -> bool:
+        """Whether a statistic asks what attention gave, and not only what it looked at."""
+        return self._asked.needs("gradient")
 
     @property
     def outside(self) -> bool:
@@ -77,6 +92,8 @@ class Recorder:
         _refuse_blocks(self.module)
         name = self._names[id(self.module)] if self.module is not None else ""
         turn = self._turns.get(name, 0)
+        if turn and self._loops(name, turn - 1, seen):
+            turn -= 1
         self._turns[name] = turn + 1
         self.calls += 1
         site = self._site((name, turn), seen)
@@ -84,17 +101,30 @@ class Recorder:
             self._spend(site, seen)
         site.see(seen)
 
+    def _loops(self, name: str, turn: int, seen: Seen) -> bool:
+        """Whether it is the next step of a recurrent decoder: one query over the keys of the call just before."""
+        known = self._forwards[-1].sites.get((name, turn)) if self._forwards else None
+        return known is not None and seen.call.queries == 1 and known.crosses and known.continues(seen)
+
     def _site(self, key: tuple[str, int], seen: Seen) -> Site:
         """The site itself where the call continues it; a new forward pass where it was seen and does not."""
         if not self._forwards:
-            self._forwards.append(_Forward())
+            self._forwards.append(_Forward(self._asked.of_pass()))
         known = self._forwards[-1].sites.get(key)
         if known is not None and known.continues(seen):
             return known
         if known is not None:
-            self._forwards.append(_Forward())
-        site = Site(key[0] if key[1] == 0 else f"{key[0]}#{key[1] + 1}", self._keep)
-        self._forwards[-1].sites[key] = site
+            self._forwards.append(_Forward(self._asked.of_pass()))
+        forward, module = self._forwards[-1], self.module
+        parent = self._parents.get(id(module)) if module is not None else None
+        name = key[0] if key[1] == 0 else f"{key[0]}#{key[1] + 1}"
+        site = Site(
+            name,
+            self._asked.of_site(forward.across),
+            listener=self._listener,
+            find_projection=lambda width: output_projection(module, parent, width, name),
+        )
+        forward.sites[key] = site
         return site
 
     def _spend(self, site: Site, seen: Seen) -> None:

@@ -25,6 +25,7 @@ class Layer:
     Shapes: `mean`, `max` (batch, heads, query bins, key bins); `top_keys`, `top_weights` (batch, heads, queries, k),
     best first, key −1 and weight 0 where a query sees fewer than k keys; `entropy` (batch, heads, queries) in nats;
     `received` (batch, heads, keys), the sum of each key's column; `weights` (batch, heads, queries, keys) or None.
+    `statistics` holds what else was asked for, by name: arrays (batch, heads, ...), with heads 1 where all share them.
     A bin of the heat map spans `query_bin` queries and `key_bin` keys (the last may be smaller): `mean` is over its
     pairs, hidden ones counting 0, `max` its largest weight. With bins of 1 both are the weights themselves.
     """
@@ -42,6 +43,7 @@ class Layer:
     entropy: npt.NDArray[np.float32]
     received: npt.NDArray[np.float32]
     weights: npt.NDArray[np.float32] | None = None
+    statistics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -149,6 +151,23 @@ class Record:
         row = _sequence(seen, sequence), _head(seen, head), query
         pairs = zip(seen.top_keys[row].tolist(), seen.top_weights[row].tolist(), strict=True)
         return [(key, weight) for key, weight in pairs if key >= 0]
+
+    def statistic(self, name: str, *, layer: int | str, head: int | None = None) -> npt.NDArray[Any]:
+        """What a statistic that was asked for has found in one head (batch, ...), or without `head` in all of them.
+
+        Each statistic's class says what its array holds; results of several arrays are "name" and "name.part".
+        """
+        seen = self.layer(layer)
+        kept = {"entropy": seen.entropy, "received": seen.received, **seen.statistics}
+        if name not in kept:
+            raise ObservationError(
+                f"{name!r} was not kept of layer {layer}, which has {', '.join(kept)}: ask for it with "
+                f"regard.watch(model, statistics=[{name!r}])"
+            )
+        found: npt.NDArray[Any] = kept[name]
+        if head is None:
+            return found
+        return found[:, 0 if found.shape[1] == 1 else _head(seen, head)]
 
     def words(self, stream: str = "text", sequence: int = 0) -> tuple[Word, ...]:
         """The words of one sequence, merged from their pieces."""

@@ -62,6 +62,13 @@ class Rows:
             self._strongest[count] = _strongest(self.weights, count)
         return self._strongest[count]
 
+    @property
+    def largest(self) -> Float[Tensor, "heads rows"]:
+        """The largest weight of each row."""
+        if self._strongest:
+            return next(iter(self._strongest.values()))[0][..., 0]
+        return self.weights.amax(-1)
+
     @cached_property
     def entropy(self) -> Float[Tensor, "heads rows"]:
         """−Σ p ln p of each row, as ln(z)·Σp − Σ p·s where the scores s are at hand: no logarithm of a matrix."""

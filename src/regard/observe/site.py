@@ -6,34 +6,41 @@ just before the new ones. That holds for dynamic, static and sliding caches alik
 """
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ObservationError
+from regard.observe.around import Around
+from regard.observe.asked import Asked, Keep
+from regard.observe.folding import Folding
+from regard.observe.hearing import Hearing, Listener
 from regard.observe.records import Layer
 from regard.observe.rows import Call
-from regard.observe.statistics import Entropy, Extent, HeatMap, Received, Statistic, Top, Weights
-from regard.observe.statistics.heatmap import bin_width
+from regard.observe.statistics import Extent, Statistic
 
 __all__ = ["Keep", "Seen", "Site"]
-
-Keep = Literal["maps", "weights"]
 
 _CROSS = re.compile(r"cross|encoder_attn|encdec|enc_attn|multihead_attn|src_attn", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """A call as it was intercepted; `marks` (batch, heads, keys, width), its keys or values, tell which keys it had."""
+    """A call as it was intercepted; `marks` (batch, heads, keys, width), its keys or values, tell which keys it had.
+
+    `project` computes the values of a call that was seen from outside, for statistics that ask for them; `output` is
+    what the model goes on with.
+    """
 
     call: Call
     marks: Float[Tensor, "batch heads keys width"]
     cross: bool | None = None  # None: not known, judged by name
     values: Float[Tensor, "batch heads keys value_width"] | None = None
+    project: Callable[[], Tensor] | None = None
+    output: Tensor | None = None
 
     @property
     def newest(self) -> int:
@@ -57,11 +64,18 @@ def _last_seen(call: Call, row: int) -> int:
 class Site:
     """What was seen at one call site in one forward pass, or in one generation of many."""
 
-    def __init__(self, name: str, keep: Keep) -> None:
+    def __init__(
+        self,
+        name: str,
+        statistics: Sequence[Statistic] | None = None,
+        *,
+        listener: Listener | None = None,
+        find_projection: Callable[[int], Tensor] | None = None,
+    ) -> None:
         self.name = name
-        self.statistics: tuple[Statistic, ...] = (HeatMap(), Top(), Entropy(), Received())
-        if keep == "weights":
-            self.statistics += (Weights(),)
+        self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics))
+        self._hearing = Hearing(name, listener)
+        self._find_projection = find_projection
         self._extent: Extent | None = None
         self._newest: Tensor | None = None  # the mark of the newest key
         self._marks: Tensor | None = None  # all marks of a cross-attention, whose keys stay
@@ -93,6 +107,11 @@ class Site:
         same = seen.marks.untyped_storage().data_ptr() == self._marks.untyped_storage().data_ptr()
         return same or (seen.call.queries == 1 and torch.equal(seen.marks, self._marks))
 
+    @property
+    def crosses(self) -> bool:
+        """Whether its queries look at keys of another text, which stay."""
+        return self._cross
+
     def budget(self, seen: Seen) -> int:
         """Bytes that keeping this call's weights in full takes."""
         call = seen.call
@@ -114,15 +133,27 @@ class Site:
         start = queries - call.queries
         shift = 0 if self._cross else self._filled - marked  # a sliding cache has dropped so many keys
         dtype = torch.promote_types(seen.marks.dtype, torch.float32)
-        self._extent = Extent(call.batch, call.heads, queries, keys, dtype, seen.marks.device)
-        for statistic in self.statistics:
-            statistic.start(self._extent)
-        for rows in call.blocks(start, bin_width(queries)):
-            rows.key_start += shift
-            for statistic in self.statistics:
-                statistic.fold(rows)
+        extent = Extent(
+            *(call.batch, call.heads, queries, keys),
+            dtype=dtype,
+            device=seen.marks.device,
+            offset=0 if self._cross else self._filled - queries,
+            cross=self._cross,
+            site=self.name,
+            around=self._around(seen, queries, shift),
+        )
+        self._folding.fold(extent, start, seen.output)
+        self._extent = extent.alone
         self._newest = seen.marks[:, :, seen.newest].clone()
         self._marks = seen.marks if self._cross else None
+
+    def _around(self, seen: Seen, queries: int, shift: int) -> Around:
+        ids = self._hearing.hear(seen.call, queries, self._filled, cross=self._cross)
+
+        def values() -> Tensor | None:
+            return seen.values if seen.project is None else seen.project()
+
+        return Around(self.name, seen.call, shift, ids, values, self._find_projection, seen.output)
 
     def _judge_cross(self, seen: Seen) -> bool:
         if seen.cross is not None:
@@ -132,15 +163,12 @@ class Site:
     def finish(self) -> Layer:
         """The layer of the record."""
         assert self._extent is not None
-        fields: dict[str, Any] = {}
-        for statistic in self.statistics:
-            fields |= statistic.finish(self._extent)
         return Layer(
             name=self.name,
             kind="cross" if self._cross else "self",
             query_tokens="text",
             key_tokens="text",
-            **fields,
+            **self._folding.finish(self._extent),
         )
 
 

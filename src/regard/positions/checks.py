@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from regard.errors import InputError
@@ -11,7 +12,7 @@ __all__ = ["check_count", "check_number", "check_table"]
 
 def check_count(name: str, value: object, least: int, what: str) -> None:
     """Raise unless `value` is an integer of at least `least`; `what` tells what it counts."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt) or value < least:  # SymInt: while exporting
         raise InputError(f"`{name}` {what} and must be an integer of at least {least}, got {value!r}")
 
 

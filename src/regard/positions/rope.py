@@ -118,20 +118,34 @@ class RoPE(Rotary):
     ) -> Float[Tensor, "*leading n dim"]:
         """Turn each vector by its position; in the vectors' own type."""
         self.check(x.shape[-1])
-        wide = torch.promote_types(x.dtype, torch.float32)
+        return self.turn(x, *self.angles(positions, x.dtype))
+
+    def angles(
+        self, positions: Int[Tensor, " n"], dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "n pairs"], Float[Tensor, "n pairs"]]:
+        """Cosine and sine of each position's angles, for vectors of a type; layers that turn alike can share them."""
+        wide = torch.promote_types(dtype, torch.float32)
         length = positions.max() + 1 if positions.numel() else 1
-        frequencies, sharpening = self._frequencies(length, x.device, wide)
+        frequencies, sharpening = self._frequencies(length, positions.device, wide)
         angles = positions.to(wide)[:, None] * frequencies
-        cos, sin = angles.cos() * sharpening, angles.sin() * sharpening
+        return angles.cos() * sharpening, angles.sin() * sharpening
+
+    def turn(
+        self, x: Float[Tensor, "*leading n dim"], cos: Float[Tensor, "n pairs"], sin: Float[Tensor, "n pairs"]
+    ) -> Float[Tensor, "*leading n dim"]:
+        """Turn each vector by angles that are known."""
         width = self.dim if self.rotated is None else self.rotated
-        turned, rest = x[..., :width].to(wide), x[..., width:]
+        whole = width == x.shape[-1]
+        turned, rest = (x, None) if whole else (x[..., :width], x[..., width:])
+        turned = turned.to(cos.dtype)
         if self.layout == "halves":
             a, b = turned.chunk(2, -1)
             turned = torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
         else:
             a, b = turned[..., ::2], turned[..., 1::2]
             turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
-        return torch.cat([turned.to(x.dtype), rest], -1) if rest.shape[-1] else turned.to(x.dtype)
+        turned = turned.to(x.dtype)
+        return turned if rest is None else torch.cat([turned, rest], -1)
 
     def _frequencies(self, length: Tensor | int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, float]:
         width = self.dim if self.rotated is None else self.rotated

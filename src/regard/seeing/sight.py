@@ -17,8 +17,9 @@ __all__ = ["Sight", "load"]
 class Sight:
     """What was seen: one record a forward pass. Everything a record answers can be asked of it directly.
 
-    `seen.weights(layer=, head=)`, `seen.heatmap(...)`, `seen.entropy(...)`, `seen.received(...)`, `seen.top(...)` and
-    `seen.heads("it", "animal")` are those of `Record`, of the only pass; of several, choose `seen.forwards[i]`.
+    `seen.weights(layer=, head=)`, `seen.heatmap(...)`, `seen.entropy(...)`, `seen.received(...)`, `seen.top(...)`,
+    `seen.statistic("distance", layer=, head=)` and `seen.heads("it", "animal")` are those of `Record`, of the only
+    pass; of several, choose `seen.forwards[i]`.
     """
 
     def __init__(self, forwards: tuple[Record, ...] = ()) -> None:

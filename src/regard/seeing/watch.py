@@ -8,13 +8,15 @@ from torch import Tensor, nn
 
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
+from regard.observe.asked import Asked
 from regard.observe.intercept import Interception
 from regard.observe.recorder import Recorder
 from regard.observe.records import Record
 from regard.observe.rows import Computed
 from regard.observe.site import Keep, Seen
+from regard.observe.statistics import Statistic
 from regard.problem import DENSE_BUDGET, Problem
-from regard.seeing.heard import Heard, given_tokens
+from regard.seeing.heard import Given, Heard, given_tokens
 from regard.seeing.refusals import refuse_compiled, refuse_gaps, refusing_compiled_code, why_nothing
 from regard.seeing.sight import Sight
 
@@ -28,6 +30,7 @@ def watch(
     keep: Keep = "maps",
     tokenizer: Any = None,
     tokens: Sequence[str] | None = None,
+    statistics: Sequence[str | Statistic] = (),
     budget: int = DENSE_BUDGET,
 ) -> Iterator[Sight]:
     """See every attention call of `model` inside the `with` block; its output stays the same to the bit.
@@ -42,12 +45,16 @@ def watch(
             what each key received. "weights" keeps every weight too, within the budget.
         tokenizer: A Hugging Face tokenizer; the `input_ids` that the model is called with are then known as words.
         tokens: The tokens themselves, one for each position of a batch of one.
+        statistics: What else to fold in the same sweep, by name ("distance", "confidence", "sink", "self", "previous",
+            "next", "first", "separators", "same", "induction", "value_norm", "gradient", "importance") or by value of
+            regard.observe.statistics; asked with `seen.statistic(name, layer=, head=)`.
         budget: Bytes that keep="weights" may take.
 
     Raises:
-        InputError: `model` is not a module, `keep` is neither of the two, or `tokens` are not as many as positions.
-        ObservationError: The model is compiled, no attention call was seen, the budget is too small, or a cache was
-            reordered by beam search.
+        InputError: `model` is not a module, `keep` is neither of the two, `tokens` are not as many as positions, or a
+            name or a value of `statistics` is no statistic.
+        ObservationError: The model is compiled, no attention call was seen, the budget is too small, a cache was
+            reordered by beam search, or a statistic needs something that is not known: tokens, values, gradients.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
@@ -56,13 +63,15 @@ def watch(
     if isinstance(tokens, str):
         raise InputError(f"`tokens` must be a list of texts, one a position, got the text {tokens!r}: tokens.split()?")
     refuse_compiled(model)
-    recorder, sight = Recorder(model, keep, budget), Sight()
+    asked = Asked(keep, statistics)
+    heard = Heard(lambda: recorder.passes, tokenizer)
+    listener = heard if tokens is None else Given(tokens)
+    recorder, sight = Recorder(model, keep, budget, asked=asked, listener=listener), Sight()
     with contextlib.ExitStack() as stack:
-        heard = Heard(lambda: recorder.passes)
-        if tokenizer is not None:
+        if tokenizer is not None or (asked.needs("tokens") and tokens is None):
             # Only where tokens are wanted: a hook on an nn.TransformerEncoder would switch its fast path off.
-            handle = model.register_forward_pre_hook(heard, with_kwargs=True)
-            stack.callback(handle.remove)
+            stack.callback(model.register_forward_pre_hook(heard, with_kwargs=True).remove)
+            stack.callback(model.register_forward_hook(heard.leave, always_call=True).remove)
         stack.enter_context(refusing_compiled_code())
         interception = stack.enter_context(Interception(model, recorder, {attention: _read_attention}))
         yield sight
@@ -81,4 +90,4 @@ def _read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", *
     """Read a call of regard.attention itself."""
     asked = asked | {"weights": False, "return_lse": False}
     problem = Problem.of(q.detach(), k.detach(), v.detach(), **asked)
-    return Seen(Computed(problem), problem.k)
+    return Seen(Computed(problem), problem.k, values=problem.v)

@@ -30,7 +30,18 @@ def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> Seen:
     q, k, mask = arguments["query"], arguments["key"], arguments.get("attn_mask")
     q, mask = _unpack_groups(module, q, k, mask)
     problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
-    return Seen(Computed(problem), problem.k, cross=_cross(module), values=arguments["value"].detach())
+    return Seen(
+        Computed(problem), problem.k, cross=_cross(module), values=_values(problem, arguments["value"].detach())
+    )
+
+
+def _values(problem: Problem, v: Tensor) -> Tensor:
+    """The values in four dimensions, laid out as the keys are."""
+    if v.ndim == 3 and problem.heads == 1:
+        v = v[:, None]  # (batch, length, width)
+    v = v if v.ndim > 2 else v[None]
+    leading = v.shape[:-3] if v.ndim > 4 else (problem.batch,)
+    return v.expand(*leading, *v.shape[-3:]).reshape(math.prod(leading), *v.shape[-3:])
 
 
 def problem_of_sdpa(

@@ -226,7 +226,10 @@ class Eager:
                 negative = weights.mixed and bool(((one if weights.source is None else weights.source) < 0).any())
                 for softmax in weights.softmaxes:
                     softmax.used, softmax.known = softmax.used or not negative, not negative
-                return None if negative else self._seen(weights, one, other, axis)
+                if negative:
+                    return None
+                plain = at == 0 and labels is None and result.ndim == 4 and weights.layout == "bbqk"
+                return replace(self._seen(weights, one, other, axis), output=result if plain else None)
         if not any(one in self._weights or self._is_learned(one) for one in operands):
             self._scores[result] = product_layout(result, labels)
             self._keep_merge(operands, result)
@@ -244,7 +247,7 @@ class Eager:
         marks = values.reshape(*(merged or ()), -1, *values.shape[-2:]) if merged and values.ndim == 3 else values
         marks = marks[(None,) * (4 - marks.ndim)] if marks.ndim < 3 else marks
         marks = marks.reshape(marks.shape[0], -1, *marks.shape[-2:])
-        return Seen(Given(four), marks)
+        return Seen(Given(four), marks, values=marks)
 
     def _is_learned(self, one: Tensor) -> bool:
         return one in self._learned or _storage(one) in self._parameters

@@ -1,11 +1,12 @@
 """The interception: a torch-function mode for calls, module hooks for names, and a way around fast paths."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as module_hooks
 
@@ -63,20 +64,22 @@ class Interception(FastPathMode):
             if isinstance(func, _OPERATORS):
                 self._notice(func, args, kwargs)
             elif func is _KERNEL:
-                self._see(read_sdpa, self._recorder.module, dict(zip(_SDPA, args, strict=False)) | kwargs)
+                self._see(read_sdpa, self._recorder.module, _named(args, kwargs), output=result)
             elif func is functional.multi_head_attention_forward:
                 self._see(read_functional, args, kwargs)
             elif func in self._readers:
-                self._see(self._readers[func], *args, **kwargs)
+                self._see(lambda: self._readers[func](*args, **kwargs), output=result)
             elif (seen := self._eager.after(func, args, kwargs, result, self._place)) is not None:
                 self._see(lambda: seen)
         return result
 
-    def _see(self, read: Reader, *args: Any, **kwargs: Any) -> None:
+    def _see(self, read: Reader, *args: Any, output: Any = None) -> None:
         """Read a call and hand it to the recorder, unless there is nothing to attend from or to."""
         refuse_transforms(self._place)
-        seen = read(*args, **kwargs)
+        seen = read(*args)
         call = seen.call
+        if self._recorder.wants_output and (given := _heads(seen, output)) is not None:
+            seen = dataclasses.replace(seen, output=given)
         if call.batch and call.heads and call.queries and call.keys:
             self._recorder.see(seen)
 
@@ -84,7 +87,7 @@ class Interception(FastPathMode):
         """An operator called by its name: PyTorch's kernel is read, any other with an attention's name remembered."""
         name = str(operator)
         if name.startswith("aten.scaled_dot_product_attention"):
-            self._see(read_sdpa, self._recorder.module, dict(zip(_SDPA, args, strict=False)) | kwargs)
+            self._see(read_sdpa, self._recorder.module, _named(args, kwargs))
         elif _ATTENDS.search(name):
             self.unread_kernels.setdefault(name, self._place)
 
@@ -148,6 +151,17 @@ class Interception(FastPathMode):
             self._see(read_encoder_layer, layer, args, kwargs)
         finally:
             self._recorder.leave(layer.self_attn)
+
+
+def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of PyTorch's kernel by name."""
+    return dict(zip(_SDPA, args, strict=False)) | kwargs
+
+
+def _heads(seen: Seen, output: Any) -> Tensor | None:
+    """What a call gave, if it is (batch, heads, queries, width) itself: of a view, no gradient would be told."""
+    output = output[0] if isinstance(output, tuple) else output
+    return output if isinstance(output, Tensor) and output.ndim == 4 else seen.output
 
 
 def _in_backward() -> bool:

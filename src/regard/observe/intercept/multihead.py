@@ -54,7 +54,7 @@ def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
         """The attributes of the module that this function was given as arguments."""
 
         num_heads = given["num_heads"]
-        in_proj_bias, bias_k = given["in_proj_bias"], given["bias_k"]
+        in_proj_bias, bias_k, bias_v = given["in_proj_bias"], given["bias_k"], given["bias_v"]
         add_zero_attn = given["add_zero_attn"]
 
     return _seen(Holder, given, (q, k), weights, cross=cross)
@@ -90,7 +90,31 @@ def _seen(module: Any, given: dict[str, Any], inputs: tuple[Tensor, Tensor], wei
     split = [x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k)]
     attend = _attend(given, batch=len(q), heads=heads, queries=q.shape[1], keys=k.shape[1])
     problem = problem_of_sdpa(split[0], split[1], attend)
-    return Seen(Computed(problem), problem.k, cross=cross)
+
+    def project() -> Tensor:
+        return _values(module, given, inputs[1], (weights[2], biases[2]))
+
+    return Seen(Computed(problem), problem.k, cross=cross, project=project)
+
+
+def _values(module: Any, given: dict[str, Any], keys: Tensor, projection: tuple[Tensor, Tensor | None]) -> Tensor:
+    """The values, projected as the keys are: from the keys' own input where values are those, in the same layout."""
+    value = given["value"]
+    if value is given["key"]:
+        value = keys
+    elif value.is_nested:
+        value = _padded(value)[0]
+    elif value.ndim == 2:
+        value = value[None]
+    elif not getattr(module, "batch_first", False):
+        value = value.transpose(0, 1)
+    v = functional.linear(value, *projection)
+    if (bias := module.bias_v) is not None:
+        v = torch.cat([v, bias.transpose(0, 1).expand(len(v), -1, -1)], 1)
+    if module.add_zero_attn:
+        v = torch.cat([v, v.new_zeros(len(v), 1, v.shape[-1])], 1)
+    split: Tensor = v.unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
+    return split
 
 
 def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys: int) -> Tensor | None:

@@ -34,7 +34,14 @@ class HeatMap:
     """Mean and maximum of the weights in each bin; (batch, heads, query bins, key bins).
 
     Max-pooling keeps diagonals and sink columns visible where the mean blurs them; both are kept.
+
+    >>> from regard.observe.statistics import of_weights
+    >>> of_weights(HeatMap(), [[1.0, 0.0], [0.5, 0.5]])["mean"]
+    array([[1. , 0. ],
+           [0.5, 0.5]], dtype=float32)
     """
+
+    name = "heatmap"
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None

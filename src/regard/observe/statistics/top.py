@@ -16,7 +16,14 @@ class Top:
     """The `count` largest weights of each row and their keys, best first; key −1 where nothing is left.
 
     Exact without sorting rows: see `Rows.strongest`.
+
+    >>> from regard.observe.statistics import of_weights
+    >>> of_weights(Top(1), [[1.0, 0.0], [0.25, 0.75]])["top_keys"]
+    array([[0],
+           [1]], dtype=int32)
     """
+
+    name = "top"
 
     def __init__(self, count: int = 8) -> None:
         self.count = count

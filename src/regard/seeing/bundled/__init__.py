@@ -2,7 +2,7 @@
 
 from regard.seeing.bundled.catalogue import BUNDLED, BundledModel, BundledModelError, ModelKind, bundled
 from regard.seeing.bundled.install import install, is_installed, locate
-from regard.seeing.bundled.load import Loaded, load
+from regard.seeing.bundled.load import Loaded, folder, load
 
 __all__ = [
     "BUNDLED",
@@ -11,6 +11,7 @@ __all__ = [
     "Loaded",
     "ModelKind",
     "bundled",
+    "folder",
     "install",
     "is_installed",
     "load",

@@ -17,7 +17,7 @@ from regard.seeing.bundled.install import verified
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Loaded", "load", "quiet"]
+__all__ = ["Loaded", "folder", "load", "quiet"]
 
 _CONVERSIONS: dict[str, tuple[int, Callable[[Path, Path], None]]] = {
     "me5": (me5.VERSION, me5.convert),
@@ -49,14 +49,15 @@ def load(name: str, *, attn_implementation: str = "sdpa", dtype: "torch.dtype | 
         raise MissingExtraError(error.name or "transformers", "models") from error
     del safetensors, tokenizers
     with quiet(transformers.utils.logging):
-        folder = _folder(name)
-        network = _read_model(transformers, folder, model.kind, attn_implementation, dtype)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        where = folder(name)
+        network = _read_model(transformers, where, model.kind, attn_implementation, dtype)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where, local_files_only=True, trust_remote_code=False)
     network.config._name_or_path = name  # what a record calls it
     return Loaded(name, network, tokenizer, model.kind)
 
 
-def _folder(name: str) -> Path:
+def folder(name: str) -> Path:
+    """Where the checkpoint of a bundled model lies: checked, and converted if it is the first time."""
     source = verified(name)
     if name not in _CONVERSIONS:
         return source.parent

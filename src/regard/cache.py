@@ -1,0 +1,232 @@
+"""What a model that writes has read already: the keys and values of its attentions, as state that is passed in.
+
+Every attention has an entry of its own. `KeyValues` grows with the text; with a window it keeps the last keys alone.
+`Memory` holds what cross-attention looks at, projected once. `Cache` is the state of a whole model.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from regard.errors import InputError
+
+__all__ = ["Cache", "Entry", "KeyValues", "Memory"]
+
+Pair = tuple[Float[Tensor, "*batch kv_heads keys dim"], Float[Tensor, "*batch kv_heads keys value_dim"]]
+
+_ROOM = 64  # positions that a buffer begins with
+
+
+class Entry(Protocol):
+    """What one attention remembers."""
+
+    length: int
+
+    def extend(self, project: Callable[[], Pair]) -> Pair:
+        """Give the keys and values to look at; `project` makes those of the tokens that are read now."""
+        ...
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Go on with these sequences of the batch."""
+        ...
+
+
+class KeyValues:
+    """The keys and values of what was read, in order; of the last `window` positions alone, if there is one.
+
+    The buffers have room to spare and double when it is used up, so that a token costs no copy of the text; what a
+    window has left behind is overwritten. Where gradients flow, new tensors are made instead.
+
+    Args:
+        window: How many positions a query sees, itself included: `masks.Window(window)` in the attention. None keeps
+            all.
+
+    Raises:
+        InputError: The window is no positive integer, or what is added has another shape.
+
+    >>> entry = KeyValues(window=2)
+    >>> one = torch.arange(3.0).reshape(1, 1, 3, 1)
+    >>> keys, values = entry.extend(lambda: (one, one))
+    >>> keys, values = entry.extend(lambda: (one[:, :, :1] + 3, one[:, :, :1] + 3))
+    >>> keys.flatten(), entry.length, entry.first
+    (tensor([2., 3.]), 4, 2)
+    """
+
+    def __init__(self, window: int | None = None) -> None:
+        if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+            raise InputError(
+                f"`window` counts positions, the query's own included, and must be at least 1, got {window!r}"
+            )
+        self.window = window
+        self.length = 0
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+        self._start = self._end = 0  # where in the buffers the kept positions stand
+
+    @property
+    def first(self) -> int:
+        """The position of the first key that is kept."""
+        return self.length - (self._end - self._start)
+
+    def extend(self, project: Callable[[], Pair]) -> Pair:
+        """Add keys and values; give those that the new queries may look at."""
+        k, v = project()
+        new = k.shape[-2]
+        self._check(k, v)
+        if self.window is not None:  # the first new query sees window − 1 positions before it
+            self._start = max(self._start, self._end - (self.window - 1))
+        kept = self._end - self._start
+        self.length += new
+        if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad or self._tracks):
+            old = self._kept()
+            self._keys, self._values = (
+                (torch.cat([past, now], -2) for past, now in zip(old, (k, v), strict=True))
+                if old is not None
+                else (k, v)
+            )
+            self._start, self._end = 0, kept + new
+        else:
+            self._make_room(k, v, kept, new)
+            assert self._keys is not None
+            assert self._values is not None
+            self._keys[..., self._end : self._end + new, :] = k
+            self._values[..., self._end : self._end + new, :] = v
+            self._end += new
+        pair = self._kept()
+        assert pair is not None
+        return pair
+
+    def reach(self, new: int) -> int:
+        """How many keys `extend` will give when `new` ones are added."""
+        kept = self._end - self._start
+        return new + (kept if self.window is None else min(kept, self.window - 1))
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Go on with these sequences of the batch."""
+        kept = self._kept()
+        if kept is None:
+            return
+        if self._tracks:
+            self._keys, self._values = (one.index_select(0, rows) for one in kept)
+        else:
+            length, room = kept[0].shape[-2], max(_ROOM, kept[0].shape[-2] + _ROOM)
+            buffers = [one.new_empty(len(rows), *one.shape[1:-2], room, one.shape[-1]) for one in kept]
+            for buffer, past in zip(buffers, kept, strict=True):
+                torch.index_select(past, 0, rows, out=buffer[..., :length, :])
+            self._keys, self._values = buffers
+        self._start, self._end = 0, self._end - self._start
+
+    @property
+    def _tracks(self) -> bool:
+        return self._keys is not None and self._keys.requires_grad
+
+    def _kept(self) -> Pair | None:
+        if self._keys is None or self._values is None:
+            return None
+        here = slice(self._start, self._end)
+        return self._keys[..., here, :], self._values[..., here, :]
+
+    def _make_room(self, k: Tensor, v: Tensor, kept: int, new: int) -> None:
+        """See to it that the buffers have `new` places behind the kept ones."""
+        if self._keys is not None and self._end + new <= self._keys.shape[-2]:
+            return
+        old = self._kept()
+        room = max(_ROOM, 2 * (kept + new))
+        buffers = [one.new_empty(*one.shape[:-2], room, one.shape[-1]) for one in (k, v)]
+        if old is not None:
+            for buffer, past in zip(buffers, old, strict=True):
+                buffer[..., :kept, :] = past
+        self._keys, self._values = buffers
+        self._start, self._end = 0, kept
+
+    def _check(self, k: Tensor, v: Tensor) -> None:
+        for name, past, now in (("keys", self._keys, k), ("values", self._values, v)):
+            if past is not None and (past.shape[:-2], past.shape[-1]) != (now.shape[:-2], now.shape[-1]):
+                raise InputError(
+                    f"the cache holds {name} of shape {_outside(past)}, and those to be added have {_outside(now)}: go "
+                    "on with the batch that it was begun with, cache.select(rows) chooses from it"
+                )
+
+
+class Memory:
+    """What cross-attention looks at: projected once, at the first call, whatever is passed later.
+
+    >>> entry = Memory()
+    >>> one = torch.ones(1, 1, 3, 2)
+    >>> entry.extend(lambda: (one, one))[0] is entry.extend(lambda: (one + 1, one))[0]
+    True
+    """
+
+    def __init__(self) -> None:
+        self._pair: Pair | None = None
+
+    @property
+    def length(self) -> int:
+        """How many keys it has."""
+        return 0 if self._pair is None else self._pair[0].shape[-2]
+
+    def extend(self, project: Callable[[], Pair]) -> Pair:
+        """Give the keys and values, made if this is the first call."""
+        if self._pair is None:
+            self._pair = project()
+        return self._pair
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Go on with these sequences of the batch."""
+        if self._pair is not None:
+            k, v = self._pair
+            self._pair = k.index_select(0, rows), v.index_select(0, rows)
+
+
+class Cache:
+    """What a decoder has read: one entry for each attention of each layer, and which tokens are no padding.
+
+    Made by `Transformer.cache()`, passed to each call, and changed by it. A cache belongs to one batch; to try two
+    continuations of a text, copy.deepcopy it.
+
+    Args:
+        layers: For each layer the entry of its self-attention, and that of its cross-attention if it has one.
+    """
+
+    def __init__(self, layers: tuple[tuple[KeyValues, Memory | None], ...]) -> None:
+        self.layers = layers
+        self.real: Bool[Tensor, "batch length"] | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens were read, padding included."""
+        return self.layers[0][0].length if self.layers else 0
+
+    @property
+    def bytes(self) -> int:
+        """What the keys and values take, with the room to spare."""
+        return sum(_bytes(entry) for layer in self.layers for entry in layer if entry is not None)
+
+    def read(self, real: Bool[Tensor, "batch new"] | None, batch: int, new: int, *, device: torch.device) -> None:
+        """Note which of `new` tokens are real, before the layers read them; None where all are, now and before."""
+        if real is None and self.real is None:
+            return
+        before = self.real if self.real is not None else torch.ones(batch, self.length, dtype=torch.bool, device=device)
+        now = real if real is not None else torch.ones(batch, new, dtype=torch.bool, device=device)
+        self.real = torch.cat([before, now], 1)
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Go on with these sequences of the batch, repeated, reordered or left out, as beam search needs it."""
+        for layer in self.layers:
+            for entry in layer:
+                if entry is not None:
+                    entry.select(rows)
+        if self.real is not None:
+            self.real = self.real.index_select(0, rows)
+
+
+def _bytes(entry: KeyValues | Memory) -> int:
+    held = (entry._keys, entry._values) if isinstance(entry, KeyValues) else entry._pair or ()
+    return sum(one.numel() * one.element_size() for one in held if one is not None)
+
+
+def _outside(x: Tensor) -> tuple[int, ...]:
+    return (*x.shape[:-2], x.shape[-1])

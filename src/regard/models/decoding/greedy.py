@@ -1,0 +1,59 @@
+"""Greedy decoding: the likeliest token at each step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from regard.models.decoding.base import Continuation, Limits, Written
+from regard.models.decoding.steps import steps, write
+
+__all__ = ["Greedy"]
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Write the likeliest token at each step.
+
+        y_t = argmax_y p(y | y_1 … y_{t−1}, prompt)
+
+    Each step is the best one, the whole text need not be: Beam looks further. Of tokens with the same logit the first
+    is taken. (Sutskever et al. 2014, arXiv:1409.3215, section 3.2, as a beam of 1.)
+
+    Raises:
+        InputError: The prompt has another shape, or the model's logits leave nothing to choose from (NaN).
+
+    >>> import torch
+    >>> from regard.models.decoding import Limits, Markov
+    >>> text = Markov(torch.eye(4).roll(1, dims=1))  # 0, 1, 2, 3, 0, …
+    >>> Greedy().write(text, torch.tensor([[0], [2]]), Limits(most=5, stop=(3,)))[0].tokens
+    (1, 2, 3)
+    >>> [step.tolist() for step in Greedy().stream(text, torch.tensor([[0], [2]]), Limits(stop=(3,), pad=9))]
+    [[1, 3], [2, 9], [3, 9]]
+    """
+
+    def write(
+        self,
+        text: Continuation,
+        prompt: Int[Tensor, "rows n"],
+        limits: Limits,
+        real: Bool[Tensor, "rows n"] | None = None,
+    ) -> list[Written]:
+        """Go on with every row of the prompt until it ends; one result a row, in their order."""
+        return write(_likeliest, text, prompt, limits, real)
+
+    def stream(
+        self,
+        text: Continuation,
+        prompt: Int[Tensor, "rows n"],
+        limits: Limits,
+        real: Bool[Tensor, "rows n"] | None = None,
+    ) -> Iterator[Int[Tensor, " rows"]]:
+        """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""
+        return (tokens for tokens, _ in steps(_likeliest, text, prompt, limits, real))
+
+
+def _likeliest(scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
+    """The token of the highest score."""
+    return scores.argmax(1)

@@ -1,0 +1,114 @@
+"""What a family of checkpoints is: its configuration read as ours, and its names of tensors."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.models.config import Tokens, TransformerConfig
+from regard.models.heads import Head
+from regard.nn.feed_forward import Activation
+
+__all__ = ["Family", "Raw", "activation", "choose", "label_count", "need", "refuse", "tokens"]
+
+Raw = Mapping[str, Any]
+Rules = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Checkpoints that share an architecture and the names of its tensors.
+
+    Args:
+        types: Their `model_type` in config.json.
+        changed: What the family changed, in a phrase for the docs.
+        paper: Where it comes from.
+        config: Reads config.json.
+        rules: Regular expressions of names and what ours are; what no rule fits is refused, "" drops a tensor.
+        trunk: The prefix of everything but the head, which a bare model's names lack.
+        reshape: What becomes of a tensor under our name: split, transposed or cut.
+    """
+
+    types: tuple[str, ...]
+    changed: str
+    paper: str
+    config: Callable[[Raw], TransformerConfig]
+    rules: Rules
+    trunk: str
+    reshape: Callable[[str, Tensor, TransformerConfig], Iterator[tuple[str, Tensor]]] = field(
+        default=lambda name, one, config: iter([(name, one)])  # noqa: ARG005
+    )
+
+    def rename(self, name: str) -> str | None:
+        """Our name of a tensor; "" if it is not needed, None if no rule fits."""
+        name = name.removeprefix(self.trunk)
+        for pattern, ours in self.rules:
+            if match := re.fullmatch(pattern, name):
+                return match.expand(ours)
+        return None
+
+
+def need(raw: Raw, name: str) -> Any:
+    """A value that a configuration must have."""
+    if raw.get(name) is None:
+        raise InputError(
+            f"the checkpoint's config.json lacks `{name}`, which a {raw.get('model_type')} model must have"
+        )
+    return raw[name]
+
+
+def refuse(raw: Raw, **wanted: Any) -> None:
+    """Raise where a configuration asks for what our modules do not compute."""
+    for name, value in wanted.items():
+        if raw.get(name, value) not in (value, None):
+            raise InputError(
+                f"the checkpoint's config.json has `{name}` = {raw[name]!r}, and regard.models reads {value!r} alone: "
+                "regard.load_model and regard.watch run it as transformers has it"
+            )
+
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+def activation(name: str) -> Activation:
+    """The activation by transformers' name."""
+    if name not in _ACTIVATIONS:
+        raise InputError(f"the checkpoint's activation must be one of {', '.join(_ACTIVATIONS)}, got {name!r}")
+    return _ACTIVATIONS[name]
+
+
+def choose(raw: Raw, heads: Mapping[str, Head]) -> Head | None:
+    """The head of the class that was saved, by the end of its name; None for a bare model and heads that we lack."""
+    named = (raw.get("architectures") or [""])[0]
+    return next((head for ending, head in heads.items() if named.endswith(ending)), None)
+
+
+def label_count(raw: Raw) -> int:
+    """How many labels a classifier tells apart."""
+    return len(raw.get("id2label") or ()) or int(raw.get("num_labels", 2))
+
+
+def tokens(raw: Raw) -> Tokens:
+    """The tokens that mean something; those for writing are read from generation_config.json, which is merged in."""
+    stop = raw.get("eos_token_id")
+    start = raw.get("decoder_start_token_id")
+    banned = [one[0] for one in raw.get("bad_words_ids") or () if len(one) == 1]
+    return Tokens(
+        pad=raw.get("pad_token_id"),
+        start=raw.get("bos_token_id") if start is None else start,
+        stop=tuple(stop) if isinstance(stop, list | tuple) else () if stop is None else (stop,),
+        first=raw.get("forced_bos_token_id"),
+        last=raw.get("forced_eos_token_id"),
+        never=tuple(banned),
+    )

@@ -1,0 +1,137 @@
+"""Files of checkpoints: found by folder, hub id or bundled name, read as JSON and safetensors alone, written whole."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard.errors import InputError, MissingExtraError
+from regard.seeing.bundled import BUNDLED, folder
+
+__all__ = ["Checkpoint", "replace_files"]
+
+_CONFIG, _GENERATION = "config.json", "generation_config.json"
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class Checkpoint:
+    """A checkpoint's files, fetched when they are asked for.
+
+    Args:
+        name: A folder, an id of the Hugging Face hub, or one of the bundled models.
+        asked: revision, token, cache_dir, local_files_only and force_download, as in huggingface_hub.
+
+    Raises:
+        InputError: There is no such model, or a file is missing, cut or foreign.
+        MissingExtraError: It must be read from safetensors or the hub, and the extra is not installed.
+    """
+
+    def __init__(self, name: str | os.PathLike[str], **asked: Any) -> None:
+        self.name, self._asked = str(name), asked
+        if not self.name.strip():
+            raise InputError(f"the name of a model must not be empty: a folder, an id of the hub, {', '.join(BUNDLED)}")
+        where = Path(self.name).expanduser()
+        if self.name in BUNDLED and not where.is_dir():
+            where = folder(self.name)
+        self._folder = where if where.is_dir() else None
+        if self._folder is None and self.name.startswith((".", "/", "~")):
+            raise InputError(f"there is no folder {self.name!r}; bundled models: {', '.join(BUNDLED)}")
+
+    def config(self) -> dict[str, Any]:
+        """config.json, with what generation_config.json says of writing."""
+        raw = self._json(_CONFIG)
+        if raw is None:
+            raise InputError(
+                f"the checkpoint {self.name!r} has no {_CONFIG}: name a folder or an id with a model in it"
+            )
+        return raw | {key: one for key, one in (self._json(_GENERATION) or {}).items() if one is not None}
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All tensors, one at a time, from one file or from the shards that an index names."""
+        index = self._json(_INDEX)
+        names = sorted(set((index or {}).get("weight_map", {}).values())) or [_WEIGHTS]
+        for name in names:
+            path = self._file(name)
+            if path is None:
+                raise InputError(
+                    f"the checkpoint {self.name!r} has no {name}: regard reads safetensors alone, never pickles; "
+                    "transformers converts with save_pretrained"
+                )
+            yield from _read(path)
+
+    def _json(self, name: str) -> dict[str, Any] | None:
+        path = self._file(name)
+        if path is None:
+            return None
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as problem:
+            raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
+        if not isinstance(found, dict):
+            raise InputError(f"cannot read {path}: it must be a JSON object, got a {type(found).__name__}")
+        return found
+
+    def _file(self, name: str) -> Path | None:
+        """Where a file lies, or None if the checkpoint has none of this name."""
+        if Path(name).name != name:
+            raise InputError(f"the checkpoint {self.name!r} names a file outside its folder: {name!r}")
+        if self._folder is not None:
+            path = self._folder / name
+            return path if path.is_file() else None
+        try:
+            from huggingface_hub import hf_hub_download
+            from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+        except ImportError as missing:
+            raise MissingExtraError("huggingface_hub", "models") from missing
+        try:
+            return Path(hf_hub_download(self.name, name, **self._asked))
+        except LocalEntryNotFoundError as problem:
+            if name in (_GENERATION, _INDEX):  # not every model has them, and none is in the cache
+                return None
+            raise InputError(
+                f"cannot reach the hub for {name} of {self.name!r}, and it is not in the cache"
+            ) from problem
+        except EntryNotFoundError:
+            return None
+        except (OSError, ValueError) as problem:
+            reason = " ".join(str(problem).split())[:300]
+            raise InputError(f"cannot load the model {self.name!r}: {reason}") from problem
+
+
+def _read(path: Path) -> Iterator[tuple[str, Tensor]]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as missing:
+        raise MissingExtraError("safetensors", "models") from missing
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is no dict
+                yield name, file.get_tensor(name)
+    except (OSError, SafetensorError) as problem:
+        raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
+
+
+def replace_files(target: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder beside the target, and move its files there only when all are whole.
+
+    Raises:
+        InputError: The target is a file, or it cannot be written.
+    """
+    if target.is_file():
+        raise InputError(f"a model is saved to a folder, and {target} is a file")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=target, prefix=".part-"))
+        try:
+            write(part)
+            for one in sorted(part.iterdir()):
+                os.replace(one, target / one.name)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    except OSError as problem:
+        raise InputError(f"cannot write {target}: {problem.strerror or problem}") from problem

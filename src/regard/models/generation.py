@@ -1,0 +1,172 @@
+"""Writing: prompts made a batch, a model made a continuation that decoding can drive."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from regard.cache import Cache
+from regard.errors import InputError
+from regard.models.config import Tokens
+from regard.models.decoding import Continuation, Decoding, Greedy, Limits, Sampling
+
+__all__ = ["Prompts", "Reading", "Writes", "batch_of"]
+
+Prompts = Sequence[Sequence[int]] | Int[Tensor, "batch n"]
+
+
+class Writes:
+    """What a model that writes can do: `generate` for a batch, `stream` for one text, token by token."""
+
+    def generate(
+        self,
+        prompts: Prompts,
+        *,
+        decoding: Decoding | None = None,
+        most: int = 64,
+        least: int = 0,
+        stop: Sequence[int] | None = None,
+        cached: bool = True,
+    ) -> list[list[int]]:
+        """Go on with texts, or translate sources; give the new tokens of each, the stop token included.
+
+        Args:
+            prompts: Tokens of each text, which may differ in length; of an encoder–decoder, of each source.
+            decoding: decoding.Greedy() by default, Sampling(...) or Beam(...).
+            most: New tokens at most; fewer where the model has no more positions.
+            least: New tokens before a stop token may come.
+            stop: Tokens that end a text; the model's own by default.
+            cached: Keep keys and values of what was read; without, everything is read again for each token.
+
+        Raises:
+            InputError: A prompt is empty or too long, the model does not write, or it is in training mode.
+        """
+        text, prompt, real, limits = self._begin(prompts, most, least, stop, cached)
+        written = (Greedy() if decoding is None else decoding).write(text, prompt, limits, real)
+        return [list(one.tokens) for one in written]
+
+    def stream(
+        self,
+        prompt: Sequence[int] | Int[Tensor, " n"],
+        *,
+        decoding: Greedy | Sampling | None = None,
+        most: int = 64,
+        stop: Sequence[int] | None = None,
+        cached: bool = True,
+    ) -> Iterator[int]:
+        """Go on with one text and yield each token as soon as it is known; the arguments are those of `generate`."""
+        begun = self._begin([list(map(int, prompt))], most, 0, stop, cached)
+        chosen = Greedy() if decoding is None else decoding
+        if not hasattr(chosen, "stream"):
+            raise InputError(f"{type(chosen).__name__} knows its text when it has ended: stream Greedy() or Sampling()")
+        text, first, real, limits = begun
+        return (int(step) for step in chosen.stream(text, first, limits, real))
+
+    def continuation(self, prompts: Prompts, *, cached: bool = True) -> tuple[Continuation, Tensor, Tensor | None]:
+        """Prompts as decoding wants them: the text that goes on, what it reads first, and what of that is real."""
+        raise NotImplementedError  # each model defines it
+
+    def _room(self, first: int) -> int | None:
+        """How many tokens may be written behind the first ones read."""
+        return None
+
+    def _tokens(self) -> Tokens:
+        raise NotImplementedError  # each model defines it
+
+    def _begin(
+        self, prompts: Prompts, most: int, least: int, stop: Sequence[int] | None, cached: bool
+    ) -> tuple[Continuation, Tensor, Tensor | None, Limits]:
+        if getattr(self, "training", False):
+            raise InputError("the model is in training mode, where dropout changes what it writes: model.eval() first")
+        text, first, real = self.continuation(prompts, cached=cached)
+        known, room = self._tokens(), self._room(first.shape[1])
+        if room is not None and room < 1:
+            limit = first.shape[1] + room
+            raise InputError(
+                f"the prompt has {first.shape[1]} tokens and this model has positions for {limit}, which leaves none "
+                "to write: shorten it"
+            )
+        limits = Limits(
+            most=most if room is None else min(most, room),
+            stop=tuple(known.stop if stop is None else stop),
+            pad=known.pad or 0,
+            least=least if room is None else min(least, room),
+            forced_first=known.first,
+            forced_last=known.last,
+            banned=known.never,
+        )
+        return text, first, real, limits
+
+
+def batch_of(
+    prompts: Prompts, pad: int, *, left: bool, device: torch.device, name: str = "prompts"
+) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"] | None]:
+    """Texts of different lengths as one tensor, padded on one side, and which of it is real (None if all is)."""
+    if isinstance(prompts, Tensor):
+        if prompts.ndim != 2 or prompts.is_floating_point() or not prompts.shape[1]:
+            raise InputError(
+                f"`{name}` must be integers (batch, n) or a list of lists, got shape {tuple(prompts.shape)}"
+            )
+        return prompts.to(device), None
+    if not prompts or not all(isinstance(one, list | tuple | Tensor) for one in prompts):
+        raise InputError(f"`{name}` must be a list of texts, each a list of tokens, such as [[1, 2, 3]]")
+    rows = [list(map(int, one)) for one in prompts]
+    if not all(rows):
+        raise InputError(
+            f"`{name}` has an empty text at {rows.index([])}: begin it with a token, such as the start token"
+        )
+    longest = max(map(len, rows))
+    fill = [[pad] * (longest - len(one)) for one in rows]
+    ids = torch.tensor([f + one if left else one + f for f, one in zip(fill, rows, strict=True)], device=device)
+    if all(len(one) == longest for one in rows):
+        return ids, None
+    at, lengths = torch.arange(longest, device=device), torch.tensor([[len(one)] for one in rows], device=device)
+    return ids, (at >= longest - lengths if left else at < lengths)
+
+
+class Reading:
+    """A Transformer that goes on writing: with a cache, or reading everything again for each token."""
+
+    def __init__(self, model: Any, cache: Cache | None, memory: Tensor | None = None, real: Tensor | None = None):
+        self._model, self._cache = model, cache
+        self._memory, self._memory_real = memory, real
+        self._ids: Tensor | None = None
+        self._real: Tensor | None = None
+
+    def read(
+        self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None
+    ) -> Float[Tensor, "rows vocabulary"]:
+        """Read tokens behind those read before; give the logits of the next token of each row."""
+        if self._cache is None:
+            tokens, real = self._again(tokens, real)
+        given: dict[str, Any] = {"cache": self._cache, "last": True}
+        if self._memory is None:
+            output = self._model(tokens, real=real, **given)
+        else:
+            output = self._model.decode(tokens, self._memory, real=self._memory_real, target_real=real, **given)
+        if output.logits is None:
+            raise InputError("this model has no head that writes: load it with head=heads.LanguageModel()")
+        logits: Tensor = output.logits
+        return logits[:, -1]
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Go on with these rows."""
+        if self._cache is not None:
+            self._cache.select(rows)
+        for name in ("_memory", "_memory_real", "_ids", "_real"):
+            if (one := getattr(self, name)) is not None:
+                setattr(self, name, one.index_select(0, rows))
+
+    def _again(self, tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """All tokens read so far."""
+        if self._ids is None:
+            self._ids, self._real = tokens, real
+        else:
+            if self._real is not None or real is not None:
+                before = torch.ones_like(self._ids, dtype=torch.bool) if self._real is None else self._real
+                now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+                self._real = torch.cat([before, now], 1)
+            self._ids = torch.cat([self._ids, tokens], 1)
+        return self._ids, self._real

@@ -1,0 +1,141 @@
+"""What a recurrent encoder–decoder is made of."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.errors import InputError
+from regard.nn.checks import check_probability, check_size
+
+__all__ = ["LUONG", "AttentionKind", "RecurrentConfig"]
+
+AttentionKind = Literal["bahdanau", "dot", "general", "concat", "local-m", "local-p"]
+
+LUONG = ("dot", "general", "concat", "local-m", "local-p")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig:
+    """The sizes and kinds of a RecurrentSeq2Seq; `dataclasses.asdict` gives JSON, `RecurrentConfig(**it)` reads it.
+
+    An option without effect is refused: `radius` where nothing is local, `feed_context` beside an attention.
+
+    Args:
+        source_vocabulary: Number of source tokens.
+        target_vocabulary: Number of target tokens.
+        width: Width of both embeddings.
+        hidden: Width of the states, of each direction in the encoder.
+        layers: Number of layers, of the encoder and of the decoder.
+        cell: "gru" or "lstm".
+        bidirectional: Whether the encoder reads both ways; its states are then 2 · hidden wide.
+        attention: None is the fixed context vector (Sutskever et al. 2014, arXiv:1409.3215; Cho et al. 2014,
+            arXiv:1406.1078); "bahdanau" (2015, arXiv:1409.0473); "dot", "general", "concat", "local-m", "local-p"
+            (Luong et al. 2015, arXiv:1508.04025).
+        radius: D of "local-m" and "local-p", how many positions on either side are seen.
+        input_feeding: Whether Luong's h̃ enters the next step; without it all steps attend at once in training.
+        feed_context: Without attention: whether the encoder's last state enters every step, as Cho has it, or only
+            the first, as Sutskever has it.
+        dropout: The probability of dropping, on embeddings, between layers and before the output layer.
+        tied: Whether the output layer is the target embedding; needs width = hidden.
+        pad_token: Fills up batches of sources; None where there is none.
+        start_token: What the decoder reads first.
+        stop_token: What ends a text.
+
+    Raises:
+        InputError: A size, kind, token or combination does not exist or has no effect.
+
+    >>> config = RecurrentConfig(source_vocabulary=50, target_vocabulary=40, width=16, hidden=32)
+    >>> config.attention, config.memory_width
+    ('bahdanau', 64)
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    width: int
+    hidden: int
+    layers: int = 1
+    cell: Literal["gru", "lstm"] = "gru"
+    bidirectional: bool = True
+    attention: AttentionKind | None = "bahdanau"
+    radius: int = 10
+    input_feeding: bool = True
+    feed_context: bool = False
+    dropout: float = 0.0
+    tied: bool = False
+    pad_token: int | None = 0
+    start_token: int = 1
+    stop_token: int = 2
+
+    def __post_init__(self) -> None:
+        check_size("source_vocabulary", self.source_vocabulary, "counts the source tokens")
+        check_size("target_vocabulary", self.target_vocabulary, "counts the target tokens")
+        check_size("width", self.width, "is that of the embeddings")
+        check_size("hidden", self.hidden, "is that of the states")
+        check_size("layers", self.layers, "counts the layers on either side")
+        check_size("radius", self.radius, "counts the positions on either side")
+        check_probability("dropout", self.dropout)
+        for name in ("bidirectional", "input_feeding", "feed_context", "tied"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"`{name}` must be True or False, got {getattr(self, name)!r}")
+        _check_kinds(self)
+        _check_combinations(self)
+        _check_token("pad_token", self.pad_token, "source_vocabulary", self.source_vocabulary)
+        _check_token("start_token", self.start_token, "target_vocabulary", self.target_vocabulary)
+        _check_token("stop_token", self.stop_token, "target_vocabulary", self.target_vocabulary)
+
+    @property
+    def memory_width(self) -> int:
+        """Width of the encoder's states, both directions together."""
+        return self.hidden * (2 if self.bidirectional else 1)
+
+    @property
+    def local(self) -> bool:
+        """Whether the attention sees a window of the source."""
+        return self.attention in ("local-m", "local-p")
+
+
+def _check_kinds(config: RecurrentConfig) -> None:
+    if config.cell not in ("gru", "lstm"):
+        raise InputError(f'`cell` must be "gru" or "lstm", got {config.cell!r}')
+    if config.attention not in (None, "bahdanau", *LUONG):
+        kinds = ", ".join(f'"{kind}"' for kind in ("bahdanau", *LUONG))
+        raise InputError(f"`attention` must be None or one of {kinds}, got {config.attention!r}")
+
+
+def _check_combinations(config: RecurrentConfig) -> None:
+    kind = "None" if config.attention is None else f'"{config.attention}"'
+    if config.attention == "dot" and config.bidirectional:
+        raise InputError(
+            f'`attention="dot"` multiplies states of equal width, got {config.hidden} in the decoder and '
+            f"{config.memory_width} in the encoder, which reads both ways: say bidirectional=False or "
+            'attention="general"'
+        )
+    if config.feed_context and config.attention is not None:
+        raise InputError(
+            f"`feed_context` is for the fixed context vector, got attention={kind}, which has a context for every "
+            "step: say attention=None or feed_context=False"
+        )
+    if not config.input_feeding and config.attention not in LUONG:
+        raise InputError(
+            f'`input_feeding=False` is for the attention of Luong, got attention={kind}: say attention="general" or '
+            "leave it out"
+        )
+    if config.radius != 10 and not config.local:
+        raise InputError(
+            f'`radius` is for "local-m" and "local-p", got radius={config.radius} and attention={kind}: say '
+            'attention="local-p" or leave it out'
+        )
+    if config.tied and config.width != config.hidden:
+        raise InputError(
+            f"`tied` makes the target embedding the output layer and needs width = hidden, got width={config.width} "
+            f"and hidden={config.hidden}: say width={config.hidden} or tied=False"
+        )
+
+
+def _check_token(name: str, token: object, counted: str, vocabulary: int) -> None:
+    if token is None and name == "pad_token":
+        return
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
+        raise InputError(
+            f"`{name}` must be a token from 0 to {vocabulary - 1}, got {token!r}: choose another, or a larger "
+            f"`{counted}`"
+        )

@@ -1,0 +1,72 @@
+"""Decoding step by step: what a search or a sampler drives."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.models.recurrent.checks import check_ids, check_real
+from regard.models.recurrent.state import RecurrentState
+
+if TYPE_CHECKING:
+    from regard.models.recurrent.seq2seq import RecurrentSeq2Seq
+
+__all__ = ["RecurrentContinuation"]
+
+
+class RecurrentContinuation:
+    """Texts being written: `read` tokens, get the logits of the next one; `state` is all that it goes on from.
+
+    Gradients are recorded unless switched off, and dropout is that of the model's mode: `model.eval()` and
+    `torch.no_grad()` are the caller's.
+
+    Raises:
+        InputError: Tokens do not fit the rows or the vocabulary, or a row has read no token yet.
+    """
+
+    def __init__(self, model: "RecurrentSeq2Seq", state: RecurrentState) -> None:
+        self.model, self.state = model, state
+        self._output: Tensor | None = None  # behind the last token of each row
+
+    @property
+    def start_token(self) -> int:
+        """What is read first."""
+        token: int = self.model.config.start_token
+        return token
+
+    @property
+    def stop_token(self) -> int:
+        """What ends a text."""
+        token: int = self.model.config.stop_token
+        return token
+
+    def read(
+        self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None
+    ) -> Float[Tensor, "rows vocabulary"]:
+        """Read tokens behind those read before; give the logits of the next token of each row.
+
+        Where `real` is False there is no token: the row stays as it is.
+        """
+        check_ids("tokens", tokens, self.model.config.target_vocabulary, "target_vocabulary", len(self.state.steps))
+        if real is not None:
+            check_real(real, tokens)
+            if self._output is None and not bool(real.any(1).all()):
+                raise InputError(
+                    "`real` must have a token in each row at the first reading, got a row of padding alone: begin with "
+                    f"the start token ({self.start_token})"
+                )
+        for t in range(tokens.shape[1]):
+            output, state = self.model.step(tokens[:, t], self.state)
+            if real is not None:
+                state = state.where(real[:, t], self.state)
+                output = output if self._output is None else torch.where(real[:, t, None], output, self._output)
+            self.state, self._output = state, output
+        assert self._output is not None
+        return self.model.logits(self._output)
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Go on with these rows: repeated, reordered or left out."""
+        self.state = self.state.select(rows)
+        self._output = None if self._output is None else self._output[rows]

@@ -1,0 +1,163 @@
+"""Saving and loading: our own folders, and Hugging Face checkpoints of the families that we read."""
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import InputError, MissingExtraError
+from regard.models.files import Checkpoint, replace_files
+from regard.models.written import from_json, to_json
+
+if TYPE_CHECKING:
+    from huggingface_hub import PyTorchModelHubMixin
+else:
+    try:
+        from huggingface_hub import PyTorchModelHubMixin
+    except ImportError:  # models can be built and run without the extra; who saves or loads one needs it
+
+        class PyTorchModelHubMixin:
+            """What stands in for huggingface_hub where it is not installed."""
+
+            def __init_subclass__(cls, **_: Any) -> None:
+                super().__init_subclass__()
+
+
+__all__ = ["Saved"]
+
+_OURS = "regard"  # the key of config.json that marks a folder of ours
+
+
+class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regard"]):
+    """A model that `save_pretrained` writes, `push_to_hub` sends and `from_pretrained` reads."""
+
+    config: Any
+    config_kinds: ClassVar[tuple[type[Any], ...]]  # what its configuration is, and what may stand in it
+
+    def save_pretrained(self, save_directory: str | Path, **asked: Any) -> str | None:
+        """Write config.json and model.safetensors to a folder: all files or, if something fails, none.
+
+        Args:
+            save_directory: The folder; it is made if it is missing.
+            asked: `push_to_hub=True` and `repo_id=`, as in huggingface_hub.
+
+        Raises:
+            InputError: The folder cannot be written.
+            MissingExtraError: huggingface_hub or safetensors is not installed.
+        """
+        try:
+            from safetensors.torch import save_file
+        except ImportError as missing:
+            raise MissingExtraError("safetensors", "models") from missing
+
+        def write(folder: Path) -> None:
+            save_file({name: one.contiguous() for name, one in self.state_dict().items()}, folder / "model.safetensors")
+            text = json.dumps({_OURS: to_json(self.config)}, indent=2, ensure_ascii=False)
+            (folder / "config.json").write_text(text + "\n", "utf-8")
+
+        replace_files(Path(save_directory), write)
+        if asked.pop("push_to_hub", False):
+            return self.push_to_hub(asked.pop("repo_id", Path(save_directory).name), **asked)
+        if asked:
+            raise InputError(f"`save_pretrained` has no argument {', '.join(map(repr, asked))}")
+        return None
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls,
+        name: str | Path,
+        *,
+        dtype: torch.dtype | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        force_download: bool = False,
+        **changes: Any,
+    ) -> Self:
+        """Load a model in eval mode: one that `save_pretrained` wrote, or a checkpoint of a family that is read.
+
+        Nothing that comes with a checkpoint is executed or unpickled.
+
+        Args:
+            name: A folder, an id of the Hugging Face hub, or one of the bundled models.
+            dtype: The type of its numbers; as they were saved by default.
+            revision, token, cache_dir, local_files_only, force_download: As in huggingface_hub.
+            changes: What the configuration shall say instead, such as head=heads.SequenceClassification(3). A head for
+                classes that the checkpoint lacks begins at random, to be trained.
+
+        Raises:
+            InputError: There is no such model, its family or configuration is not read, or weights are missing.
+            MissingExtraError: safetensors or huggingface_hub is not installed.
+        """
+        asked = {"revision": revision, "token": token, "cache_dir": cache_dir}
+        asked |= {"local_files_only": local_files_only, "force_download": force_download}
+        checkpoint = Checkpoint(name, **asked)
+        raw = checkpoint.config()
+        config, state = cls._ours(raw, checkpoint) if _OURS in raw else cls._theirs(raw, checkpoint)
+        changed = _changed(config, changes)
+        filled: Self = _filled(cls, changed, state, config, checkpoint.name, dtype)
+        return filled
+
+    @classmethod
+    def _ours(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> tuple[Any, dict[str, Tensor]]:
+        config = from_json(raw[_OURS], cls.config_kinds)
+        if not isinstance(config, cls.config_kinds[0]):
+            kind = type(config).__name__
+            raise InputError(f"{checkpoint.name!r} holds a {kind}: {cls.__name__} reads {cls.config_kinds[0].__name__}")
+        return config, dict(checkpoint.tensors())
+
+    @classmethod
+    def _theirs(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> tuple[Any, dict[str, Tensor]]:  # noqa: ARG003
+        raise InputError(f"{checkpoint.name!r} was not written by regard: {cls.__name__} reads its own folders alone")
+
+
+def _changed(config: Any, changes: dict[str, Any]) -> Any:
+    known = {field.name for field in fields(config)}
+    if unknown := sorted(set(changes) - known):
+        raise InputError(f"{type(config).__name__} has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    return replace(config, **changes)
+
+
+# Copies of tied weights that some files hold.
+_COPIES = {"head.weight", "head.vocabulary.weight", "target_embedding.weight"}
+
+
+def _filled(
+    cls: type[Any], config: Any, state: dict[str, Tensor], stored: Any, name: str, dtype: torch.dtype | None
+) -> Any:
+    """Build the model without numbers, and give it those of the checkpoint; what may be missing is drawn."""
+    with torch.device("meta"):
+        model = cls(config)
+    wanted = dict(model.state_dict())
+    same_head = getattr(config, "head", None) == getattr(stored, "head", None)
+    kept = {key: one for key, one in state.items() if same_head or not key.startswith("head.")}
+    fresh = getattr(getattr(config, "head", None), "fresh", False) and not same_head
+    lacking = sorted(key for key in wanted if key not in kept and not (fresh and key.startswith("head.")))
+    spare = sorted(key for key in kept if key not in wanted and key not in _COPIES)
+    spare = [
+        key for key in spare if (same_head and getattr(config, "head", None) is not None) or not key.startswith("head.")
+    ]
+    if lacking or spare:
+        what = (
+            f"lacks {len(lacking)} weights, {lacking[0]} first"
+            if lacking
+            else f"has weights beyond it, {spare[0]} first"
+        )
+        raise InputError(f"the checkpoint {name!r} does not fill its configuration: it {what}")
+    if wrong := sorted(key for key, one in kept.items() if key in wanted and one.shape != wanted[key].shape):
+        shapes = tuple(kept[wrong[0]].shape), tuple(wanted[wrong[0]].shape)
+        raise InputError(
+            f"the checkpoint {name!r} has {wrong[0]} of shape {shapes[0]}, its configuration says {shapes[1]}"
+        )
+    if any(key not in kept for key in wanted):
+        drawn = cls(config).state_dict()
+        kept |= {key: drawn[key] for key in wanted if key not in kept}
+    model.load_state_dict({key: kept[key] for key in wanted}, assign=True)
+    for module in model.modules():
+        if hasattr(module, "make_buffers"):
+            module.make_buffers()
+    return (model if dtype is None else model.to(dtype)).eval()

@@ -1,0 +1,186 @@
+"""An encoder or a decoder: what goes into the first block, the blocks, and the norm after the last."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.cache import Cache, KeyValues, Memory
+from regard.errors import InputError
+from regard.masks import Causal, Mask, Padding, Window
+from regard.models.config import Buckets, Clipped, Learned, Sinusoidal, Slopes, TransformerConfig
+from regard.nn import DecoderBlock, EncoderBlock
+from regard.nn.held import Held, value_of
+from regard.positions import ALiBi, RoPE, T5Bias, sinusoidal
+from regard.scores import Shaw
+
+__all__ = ["Stack"]
+
+
+class Stack(nn.Module):
+    """The blocks of one side of a Transformer.
+
+    Modules: `inputs`, `layers`, `norm` where the configuration has a final one, and `bias`, the bias on the scores that
+    all layers share (T5, ALiBi).
+
+    Args:
+        config: Of the whole model.
+        side: "encoder" sees all, "decoder" what came before; with an encoder beside it a decoder looks at that too.
+    """
+
+    def __init__(self, config: TransformerConfig, side: str) -> None:
+        super().__init__()
+        self.config, self.causal = config, side == "decoder"
+        self.crossed = self.causal and config.kind == "encoder-decoder"
+        self.inputs = _Inputs(config)
+        count = config.decoder_layers if self.causal else config.encoder_layers
+        self.layers = nn.ModuleList(self._block(layer) for layer in range(count))
+        final = config.norm_first if config.final_norm is None else config.final_norm
+        self.norm = _norm(config) if final else None
+        self.bias = self._bias()
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch n width"],
+        positions: Int[Tensor, "*batch n"],
+        *,
+        types: Int[Tensor, "batch n"] | None = None,
+        real: Tensor | None = None,
+        memory: Float[Tensor, "batch keys width"] | None = None,
+        memory_real: Tensor | None = None,
+        cache: Cache | None = None,
+        layers: bool = False,
+    ) -> tuple[Float[Tensor, "batch n width"], tuple[Tensor, ...]]:
+        """Give the last states, after the final norm, and on request those before the first and after each block.
+
+        `real` (batch, all read so far) hides padding, `memory_real` that of the memory.
+        """
+        x = self.inputs(x, positions, types)
+        kept = [x]
+        memory_mask = None if memory_real is None else Padding(memory_real)
+        for index, block in enumerate(self.layers):
+            entries = (None, None) if cache is None else cache.layers[index]
+            given: dict[str, Any] = {"mask": _padding(real, entries[0], x.shape[1])}
+            if self.bias is not None:
+                given["attention_bias"] = value_of(self.bias)
+            if self.crossed:
+                given |= {"memory": memory, "memory_mask": memory_mask, "cache": entries}
+            elif cache is not None:
+                given["cache"] = entries[0]
+            x = block(x, **given)
+            if layers:
+                kept.append(x)
+        return (x if self.norm is None else self.norm(x)), tuple(kept) if layers else ()
+
+    def cache(self) -> Cache:
+        """An empty cache for these blocks."""
+        entries = [
+            (KeyValues(self.config.window_of(layer)), Memory() if self.crossed else None)
+            for layer in range(len(self.layers))
+        ]
+        return Cache(tuple(entries))
+
+    def _block(self, layer: int) -> nn.Module:
+        config = self.config
+        weights_dropped = config.dropout if config.attention_dropout is None else config.attention_dropout
+        shared = {
+            "kv_heads": config.kv_heads,
+            "head_dim": config.head_dim,
+            "bias": config.bias if config.qkv_bias is None else config.qkv_bias,
+            "out_bias": config.bias if config.out_bias is None else config.out_bias,
+            "scale": config.scale,
+            "dropout": weights_dropped,
+        }
+        own = shared | {"mask": self._mask(layer), **_relative(config)}
+        hidden_dropped = config.dropout if config.activation_dropout is None else config.activation_dropout
+        options: dict[str, Any] = {
+            "norm": config.norm,
+            "norm_first": config.norm_first,
+            "eps": config.eps,
+            "activation": config.activation,
+            "dropout": config.dropout,
+            "bias": config.bias,
+            "attention": own,
+            "feed_forward": {"dropout": hidden_dropped},
+        }
+        sizes = config.width, config.heads, config.hidden
+        if self.crossed:
+            return DecoderBlock(*sizes, **options, cross_attention=shared)
+        return EncoderBlock(*sizes, **options)
+
+    def _mask(self, layer: int) -> Mask | None:
+        if not self.causal:
+            return None
+        window = self.config.window_of(layer)
+        return Causal() if window is None else Causal() & Window(window)
+
+    def _bias(self) -> Held | None:
+        kind, heads = self.config.positions, self.config.heads
+        if isinstance(kind, Buckets):
+            table = nn.Parameter(torch.empty(kind.count, heads))
+            nn.init.normal_(table, std=self.config.width**-0.5)
+            return Held(T5Bias(table, bidirectional=not self.causal, max_distance=kind.max_distance))
+        if isinstance(kind, Slopes):
+            return Held(ALiBi(heads, side="causal" if self.causal else "both"))
+        return None
+
+
+class _Inputs(nn.Module):
+    """What is added to the embeddings of tokens before the first block."""
+
+    table: Tensor | None
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        kind, self.dropout = config.positions, config.dropout
+        self.positions = nn.Embedding(kind.length, config.width) if isinstance(kind, Learned) else None
+        self._kind, self._width = kind, config.width
+        self.make_buffers()
+        self.types = nn.Embedding(config.token_types, config.width) if config.token_types else None
+        self.norm = _norm(config) if config.embedding_norm else None
+        self.length = config.length
+
+    def make_buffers(self) -> None:
+        """Compute what no checkpoint holds."""
+        kind, width = self._kind, self._width
+        table = sinusoidal(kind.length, width, variant=kind.variant) if isinstance(kind, Sinusoidal) else None
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, x: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
+        if self.positions is not None:
+            x = x + self.positions(positions)
+        elif self.table is not None:
+            x = x + self.table[positions].to(x.dtype)
+        if self.types is not None:
+            x = x + (self.types.weight[0] if types is None else self.types(types))
+        elif types is not None:
+            raise InputError("`types` are given, but this model has no token types: leave them out")
+        x = x if self.norm is None else self.norm(x)
+        return functional.dropout(x, self.dropout, self.training)
+
+
+def _norm(config: TransformerConfig) -> nn.Module:
+    if config.norm == "rms":
+        return nn.RMSNorm(config.width, config.eps)
+    return nn.LayerNorm(config.width, config.eps, bias=config.bias)
+
+
+def _relative(config: TransformerConfig) -> dict[str, Any]:
+    """Positions that each attention has for itself."""
+    kind = config.positions
+    if isinstance(kind, RoPE):
+        return {"rotary": kind}
+    if isinstance(kind, Clipped):
+        rows, dim = 2 * kind.clip + 1, config.head_width
+        keys, values = (nn.Parameter(torch.randn(rows, dim) * dim**-0.5) for _ in range(2))
+        return {"score": Shaw(keys, values)}
+    return {}
+
+
+def _padding(real: Tensor | None, entry: KeyValues | None, new: int) -> Padding | None:
+    """The mask of the keys that an attention will see: the last ones, where its cache has dropped some."""
+    if real is None:
+        return None
+    return Padding(real if entry is None else real[:, real.shape[1] - entry.reach(new) :])

@@ -1,0 +1,74 @@
+"""What an attention with a cache asks for: where its queries stand, and what is left of its mask."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from regard.cache import Entry, KeyValues, Memory
+from regard.errors import InputError
+from regard.masks import Causal, Mask
+from regard.positions import DynamicNTK, RoPE, Rotary
+
+__all__ = ["needed", "turning"]
+
+
+def turning(rotary: Rotary, cache: Entry, queries: int, x: Tensor) -> Callable[[Tensor], Tensor]:
+    """What turns queries and new keys by their positions, which stand behind all that was read.
+
+    Raises:
+        InputError: Positions say nothing here, or turn by an angle that changes as the text grows.
+    """
+    if isinstance(cache, Memory):
+        raise InputError("`rotary` turns queries and keys of one text, and a cache.Memory is another: leave one out")
+    if not isinstance(rotary, RoPE):
+        at = torch.arange(cache.length, cache.length + queries, device=x.device)
+        return lambda one: rotary.rotate(one, at)
+    if isinstance(rotary.scaling, DynamicNTK) and rotary.scaling.length is None:
+        raise InputError(
+            "`rotary` with DynamicNTK turns all keys anew as a text grows, and a cache keeps them turned: fix "
+            "DynamicNTK(..., length=...), or go without a cache"
+        )
+    shared = _angles.__wrapped__ if torch.compiler.is_compiling() else _angles
+    cos, sin = shared(rotary, cache.length, queries, x.device, x.dtype)
+    return lambda one: rotary.turn(one, cos, sin)
+
+
+@lru_cache(maxsize=4)
+def _angles(rotary: RoPE, start: int, queries: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Angles that all layers of a model share: computed once for a token, not once a layer."""
+    with torch.inference_mode(False), torch.no_grad():  # they may outlive the mode in which they are made
+        return rotary.angles(torch.arange(start, start + queries, device=device), dtype)
+
+
+def needed(mask: Mask | None, queries: int, cache: Entry) -> Mask | None:
+    """The mask of the module, or None where a single query sees all that the cache keeps.
+
+    Raises:
+        InputError: The mask shows a position that the cache has dropped, or counts positions from the text's beginning.
+    """
+    window = cache.window if isinstance(cache, KeyValues) else None
+    if window is None:
+        whole = isinstance(mask, Causal) and mask.align == "end" and isinstance(cache, KeyValues)
+        return None if whole and queries == 1 else mask
+    if mask is not None and not mask.relative:
+        raise InputError(
+            f"`cache` keeps {window} positions, and the mask of this attention counts from the beginning of the text: "
+            "use cache.KeyValues() without a window"
+        )
+    inside, beyond = (False, True) if mask is None else _row(mask, window)
+    if beyond:
+        raise InputError(
+            f"`cache` keeps {window} positions, and the mask of this attention shows one {window} before the query: "
+            f"give the module mask=masks.Causal() & masks.Window({window}), or make cache.KeyValues() of a window as "
+            "wide as the mask's"
+        )
+    return None if inside and queries == 1 else mask
+
+
+@lru_cache(maxsize=64)
+def _row(mask: Mask, window: int) -> tuple[bool, bool]:
+    """Whether a query sees all of the last `window` positions, and whether it sees the one before them."""
+    row = mask.bind(1, window + 1).dense()[..., 0, :]
+    return bool(row[..., 1:].all()), bool(row[..., 0].any())

@@ -1,0 +1,108 @@
+"""Which statistics a watch folds: those that maps are made of, and those asked for by name or by value."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, Literal
+
+from regard.errors import InputError
+from regard.observe.records import Layer
+from regard.observe.statistics import (
+    Confidence,
+    Distance,
+    Entropy,
+    GradientTimesAttention,
+    HeadImportance,
+    HeatMap,
+    Mass,
+    Received,
+    Sink,
+    Statistic,
+    Top,
+    ValueNorm,
+    Weights,
+)
+from regard.observe.statistics.base import Need
+from regard.observe.statistics.mass import MASSES
+
+__all__ = ["NAMED", "Asked", "Keep", "needs_of"]
+
+Keep = Literal["maps", "weights"]
+
+_KEPT = (HeatMap, Top, Entropy, Received)
+NAMED: Mapping[str, Any] = {
+    **{kind.name: kind for kind in (*_KEPT, Confidence, Distance, Sink)},
+    **{name: partial(Mass, name) for name in MASSES},
+    **{kind.name: kind for kind in (ValueNorm, GradientTimesAttention, HeadImportance)},
+}
+
+
+def needs_of(statistic: Statistic) -> frozenset[Need]:
+    """What a statistic needs to be known beforehand; one written from nothing may not say."""
+    return getattr(statistic, "needs", frozenset())
+
+
+class Asked:
+    """What was asked for, as it is before any row was folded.
+
+    Raises:
+        InputError: A name that no statistic has, a value that is no statistic, two of one name, or a name that the
+            record uses itself.
+    """
+
+    def __init__(self, keep: Keep = "maps", statistics: Sequence[str | Statistic] = ()) -> None:
+        if isinstance(statistics, str) or not isinstance(statistics, Sequence):
+            raise InputError(f"`statistics` must be a list of names and statistics, got {statistics!r}: put it in [ ]")
+        asked = [_statistic(one) for one in statistics]
+        if any(isinstance(one, Weights) for one in asked):
+            raise InputError('`statistics` cannot hold every weight: pass keep="weights", which minds the budget')
+        own = [one for one in asked if not isinstance(one, _KEPT)]
+        self.extra = tuple(own)
+        _check_names(own)
+        chosen: dict[type, Statistic] = {type(one): one for one in asked if isinstance(one, _KEPT)}
+        self._kept: list[Statistic] = [chosen.get(kind) or kind() for kind in _KEPT]
+        if keep == "weights":
+            self._kept.append(Weights())
+
+    def needs(self, what: Need) -> bool:
+        """Whether any of them needs this."""
+        return any(what in needs_of(one) for one in self.extra)
+
+    def of_pass(self) -> dict[int, Statistic]:
+        """Copies for one forward pass of those that go through all layers, by their place in the list."""
+        across = {at: one for at, one in enumerate(self.extra) if "layers" in needs_of(one)}
+        return {at: copy.deepcopy(one) for at, one in across.items()}
+
+    def of_site(self, across: Mapping[int, Statistic]) -> tuple[Statistic, ...]:
+        """Copies for one call site, together with those that its pass shares."""
+        own = [across[at] if at in across else copy.deepcopy(one) for at, one in enumerate(self.extra)]
+        return (*copy.deepcopy(self._kept), *own)
+
+
+def _statistic(asked: Any) -> Statistic:
+    if isinstance(asked, str):
+        if asked not in NAMED:
+            raise InputError(f"`statistics` knows the names {', '.join(NAMED)}, got {asked!r}")
+        found: Statistic = NAMED[asked]()
+        return found
+    if isinstance(asked, type) or not all(callable(getattr(asked, name, None)) for name in ("start", "fold", "finish")):
+        raise InputError(
+            "`statistics` takes names and values with start, fold and finish, such as statistics.Mass('previous'), "
+            f"got {asked!r}"
+        )
+    return asked  # type: ignore[no-any-return]
+
+
+def _check_names(statistics: Sequence[Statistic]) -> None:
+    names = [getattr(one, "name", None) for one in statistics]
+    taken = {field.name for field in fields(Layer)} | {kind.name for kind in _KEPT}
+    for name, one in zip(names, statistics, strict=True):
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a statistic must have a `name` under which its result is kept, got {one!r} without one")
+        if name in taken:
+            raise InputError(f"`name` of a statistic cannot be {name!r}, which the record uses itself: choose another")
+        if names.count(name) > 1:
+            raise InputError(
+                f"`statistics` must differ in name, got {name!r} twice: give one of them a name of its own"
+            )

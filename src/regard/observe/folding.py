@@ -1,0 +1,113 @@
+"""One sweep over the rows of a call for all statistics, and one during backward for those that need a gradient."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.errors import ObservationError
+from regard.observe.asked import needs_of
+from regard.observe.records import Layer
+from regard.observe.statistics import Extent, Statistic
+from regard.observe.statistics.heatmap import bin_width
+
+__all__ = ["Folding"]
+
+
+class Folding:
+    """The statistics of one site."""
+
+    def __init__(self, site: str, statistics: tuple[Statistic, ...]) -> None:
+        self._site = site
+        self._now = [one for one in statistics if "gradient" not in needs_of(one)]
+        self._later = [one for one in statistics if "gradient" in needs_of(one)]
+        self._waiting = False  # for a backward pass
+        self._calls = 0
+
+    def fold(self, extent: Extent, start: int, output: Tensor | None) -> None:
+        """Fold the rows of a call, which begin at row `start` of the record."""
+        self._calls += 1
+        if self._later:
+            self._wait(extent, start, output)
+        _sweep(self._now, extent, start)
+
+    def _wait(self, extent: Extent, start: int, output: Tensor | None) -> None:
+        """Have the gradient of the output told when it is known."""
+        names = ", ".join(repr(one.name) for one in self._later)
+        if self._calls > 1:
+            raise ObservationError(f"{names} of {self._here} cannot go on through a cache: run the whole text at once")
+        four = None if output is None or output.ndim != 4 else output
+        assert extent.around is not None
+        call = extent.around.call
+        if four is None or tuple(four.shape[:3]) != (call.batch, call.heads, call.queries):
+            raise ObservationError(
+                f"{names} needs the output of each head, and {self._here} does not show it as (batch, heads, queries, "
+                "width): let it call F.scaled_dot_product_attention or regard.attention"
+            )
+        if not four.requires_grad:
+            raise ObservationError(
+                f"{names} needs gradients, and {self._here} ran without: leave out torch.no_grad(), and call "
+                "backward() within the `with` block"
+            )
+        self._waiting = True
+        around = extent.around
+
+        def tell(gradient: Tensor) -> None:
+            if self._waiting:
+                self._waiting = False
+                known = dataclasses.replace(around, gradient=gradient)
+                with torch.no_grad():
+                    _sweep(self._later, dataclasses.replace(extent, around=known), start)
+
+        four.register_hook(tell)
+
+    @property
+    def _here(self) -> str:
+        return self._site or "this call"
+
+    def finish(self, extent: Extent) -> dict[str, Any]:
+        """The fields of a layer; what no field is named for goes by its name."""
+        if self._waiting:
+            raise ObservationError(
+                f"{self._later[0].name!r} needs gradients, and none reached {self._here}: call backward() of a loss "
+                "that depends on it within the `with` block"
+            )
+        fields: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for statistic in (*self._now, *self._later):
+            for name, found in statistic.finish(extent).items():
+                if name in Layer.__dataclass_fields__:
+                    fields[name] = found
+                else:
+                    others[name] = self._checked(statistic, name, found, extent)
+        return {**fields, "statistics": others}
+
+    def _checked(self, statistic: Statistic, name: str, found: Any, extent: Extent) -> Any:
+        """Statistics of one's own keep to what the record can hold."""
+        array = np.asarray(found)
+        if name != statistic.name and not name.startswith(f"{statistic.name}."):
+            raise ObservationError(
+                f"the statistic {statistic.name!r} must give its results under that name or {statistic.name + '.…'!r}, "
+                f"got {name!r}"
+            )
+        if array.shape[:2] not in ((extent.batch, extent.heads), (extent.batch, 1)):
+            raise ObservationError(
+                f"the statistic {name!r} must give (batch, heads, ...), here ({extent.batch}, {extent.heads}, ...) or "
+                f"with heads 1 where all share it, got shape {array.shape}"
+            )
+        return array
+
+
+def _sweep(statistics: list[Statistic], extent: Extent, start: int) -> None:
+    for statistic in statistics:
+        statistic.start(extent)
+    folding = [one for one in statistics if getattr(one, "sweeps", True)]
+    if not folding:
+        return
+    assert extent.around is not None
+    for rows in extent.around.call.blocks(start, bin_width(extent.queries)):
+        rows.key_start += extent.around.shift
+        for statistic in folding:
+            statistic.fold(rows)

@@ -1,0 +1,70 @@
+"""Which tokens the rows and columns of a site are, from the ids that the model was called with."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from regard.observe.around import Ids
+from regard.observe.rows import Call
+
+__all__ = ["Hearing", "Listener"]
+
+
+class Listener(Protocol):
+    """Knows the token ids of what the model runs on now."""
+
+    whole: bool  # whether ids are those of the whole text, and not of the call that runs
+
+    def streams(self) -> Mapping[str, Int[Tensor, "batch positions"]]:
+        """Ids of "text", or of "source" and "target" of an encoder–decoder."""
+        ...
+
+    def separators(self, ids: Int[Tensor, "..."]) -> Bool[Tensor, "..."] | None:
+        """Which ids are separators; None where the text of tokens is not known."""
+        ...
+
+
+class Hearing:
+    """Joins the ids of one site's calls, as far as they are as many as its positions."""
+
+    def __init__(self, site: str, listener: Listener | None) -> None:
+        self._site, self._listener = site, listener
+        self._queries: Tensor | None = None
+        self._keys: Tensor | None = None
+        self._calls = 0
+
+    def hear(self, call: Call, queries: int, filled: int, *, cross: bool) -> Ids | None:
+        """The ids of all rows and columns, with those of the call that begins; None if one of them is not known."""
+        self._calls += 1
+        if self._listener is None:
+            return None
+        streams = self._listener.streams()
+        inside = "encoder" in self._site.split(".")
+        one = "text" in streams and not cross
+        mine = streams.get("text" if one else "source" if inside and not cross else "target")
+        end = queries if cross else filled
+        self._queries = self._joined(self._queries, mine, call, end)
+        if not cross:
+            self._keys = self._queries
+        elif self._calls == 1:
+            theirs = streams.get("source")
+            self._keys = theirs if theirs is not None and theirs.shape[1] == call.keys else None
+        if self._queries is None or self._keys is None:
+            return None
+        rows = self._queries[:, end - queries :]
+        known = (one.expand(call.batch, -1) for one in (rows, self._keys) if len(one) in (1, call.batch))
+        pair = tuple(known)
+        return Ids(*pair, self._listener.separators) if len(pair) == 2 else None
+
+    def _joined(self, known: Tensor | None, heard: Tensor | None, call: Call, end: int) -> Tensor | None:
+        """Ids up to position `end`: those known and as many new ones as the call has queries."""
+        if heard is None or self._listener is None:
+            return None
+        if self._listener.whole:
+            return heard[:, :end] if heard.shape[1] >= end else None
+        if heard.shape[1] != call.queries or end - call.queries != (0 if known is None else known.shape[1]):
+            return None
+        return heard if known is None else torch.cat([known, heard], 1)

@@ -1,0 +1,37 @@
+"""Attention distance: how far each query looks."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.observe.rows import Rows
+from regard.observe.statistics.base import PerQuery
+
+__all__ = ["Distance"]
+
+
+class Distance(PerQuery):
+    """Σ_j p_ij |i − j| / Σ_j p_ij, in positions; (batch, heads, queries), 0 where a query sees nothing.
+
+    i and j are positions, counted from the first key of the record; in cross-attention each text counts from its own
+    first token. The mean over rows is the mean attention distance of Dosovitskiy et al. 2021, "An Image is Worth 16x16
+    Words" (https://arxiv.org/abs/2010.11929, section 4.5), with tokens in the place of pixels.
+
+    >>> from regard.observe.statistics import of_weights
+    >>> of_weights(Distance(), [[1.0, 0.0], [0.5, 0.5]])["distance"]
+    array([0. , 0.5], dtype=float32)
+    """
+
+    name = "distance"
+
+    def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
+        """The distances of some rows; differences before products, since Σ p·i − Σ p·j cancels in float32."""
+        weights = rows.weights
+        i = torch.arange(rows.rows.start, rows.rows.stop, dtype=weights.dtype, device=weights.device)
+        j = torch.arange(rows.columns.start, rows.columns.stop, dtype=weights.dtype, device=weights.device)
+        far = (i[:, None] + self.extent.offset - j).abs_()
+        moment: Tensor = torch.linalg.vecdot(weights, far)
+        if not rows.leaks:
+            return moment
+        mass = weights.sum(-1)
+        return moment / torch.where(mass > 0, mass, 1.0)

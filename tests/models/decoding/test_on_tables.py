@@ -1,0 +1,198 @@
+"""Decoding on Markov tables: brute force over all texts, streams, what is refused."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from regard.errors import InputError
+from regard.models.decoding import Beam, Greedy, Limits, Markov, Sampling
+
+STOP = 3
+
+
+def table(size=4, seed=0):
+    return 1.5 * torch.randn(size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def every_text(logits, first, most, length_penalty):
+    """All texts that end with STOP or at the limit, with their scores, best first."""
+    chances = np.asarray(logits) - np.log(np.exp(np.asarray(logits)).sum(1, keepdims=True))
+    texts = {}
+    for tokens in itertools.product(range(len(chances)), repeat=most):
+        text = tokens[: tokens.index(STOP) + 1] if STOP in tokens else tokens
+        total = sum(chances[i, j] for i, j in itertools.pairwise((first, *text)))
+        texts[text] = total / len(text) ** length_penalty
+    return sorted(texts.items(), key=lambda item: -item[1])
+
+
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wide_beam_finds_all_texts_in_their_order(length_penalty, seed):
+    logits = table(seed=seed)
+    beam = Beam(200, length_penalty, "never", results=7)
+    found = beam.write(Markov(logits), torch.tensor([[0], [2]]), Limits(most=4, stop=(STOP,)))
+    for first, row in ((0, found[:7]), (2, found[7:])):
+        texts = every_text(logits, first, 4, length_penalty)
+        np.testing.assert_allclose([one.score for one in row], [score for _, score in texts[:7]], rtol=1e-12)
+        # Texts with the same steps in another order have the same score.
+        assert [one.score for one in row] == pytest.approx([dict(texts)[one.tokens] for one in row], rel=1e-12)
+        assert len({one.tokens for one in row}) == 7
+
+
+def test_a_beam_finds_what_greedy_misses():
+    better = 0
+    for seed in range(10):
+        arguments = Markov(table(seed=seed)), torch.tensor([[0]]), Limits(most=4, stop=(STOP,))
+        greedy, beam = Greedy().write(*arguments)[0], Beam(3, 0.0).write(*arguments)[0]
+        assert beam.score >= greedy.score - 1e-9
+        better += beam.score > greedy.score + 1e-9
+    assert better > 0
+
+
+def test_results_that_do_not_exist_are_empty():
+    only = Beam(4, results=4).write(Markov(table()), torch.tensor([[0]]), Limits(most=1, stop=(STOP,), banned=(0,)))
+    assert sorted(one.tokens for one in only) == [(), (1,), (2,), (3,)]
+    assert only[-1].score == -float("inf")
+
+
+def test_a_row_whose_texts_have_all_ended_is_done():
+    certain = torch.full((4, 4), -torch.inf)
+    certain[0, 1] = certain[1, STOP] = 0.0
+    assert Beam(3).write(Markov(certain), torch.tensor([[0]]), Limits(most=9, stop=(STOP,)))[0].tokens == (1, STOP)
+
+
+def test_where_all_stop_tokens_come_first_a_beam_goes_on_beside_them():
+    logits = torch.tensor([[0.05, 0.15, 0.4, 0.4]] * 4).log()
+    limits = Limits(most=3, stop=(2, 3))
+    (one,) = Beam(1, 5.0, "never").write(Markov(logits), torch.tensor([[0]]), limits)
+    assert one.tokens[:2] == (1, 1)
+    assert len(one.tokens) == 3
+
+
+def test_never_hopes_for_the_present_length_where_longer_texts_lose():
+    """Were it for the limit, (2, 3) would be second best: it ends before (1, 2, 3), whose score is higher."""
+    logits = torch.tensor([[0, 0.6, 0.1, 0.3], [0.05, 0, 0.9, 0.05], [0.1, 0, 0, 0.9], [1, 0, 0, 0]]).log()
+    arguments = Markov(logits), torch.tensor([[0]]), Limits(most=20, stop=(STOP,))
+    found = Beam(2, -1.0, "never", results=2).write(*arguments)
+    assert [one.tokens for one in found] == [(3,), (1, 2, 3)]
+
+
+def test_the_last_real_token_counts_where_the_prompt_is_padded():
+    prompt, real = torch.tensor([[0, 2], [1, 0]]), torch.tensor([[True, True], [True, False]])
+    assert torch.equal(Markov(table()).read(prompt, real), table()[[2, 1]])
+
+
+@pytest.mark.parametrize("decoding", [Greedy(), Sampling(generator=torch.Generator().manual_seed(1))], ids=str)
+def test_a_stream_gives_each_token_before_the_next_is_read(decoding):
+    class Counting(Markov):
+        reads = 0
+
+        def read(self, tokens, real=None):
+            assert not torch.is_grad_enabled()
+            self.reads += 1
+            return super().read(tokens, real)
+
+    text = Counting(table().requires_grad_())
+    steps = decoding.stream(text, torch.tensor([[0], [1]]), Limits(most=5))
+    assert text.reads == 0
+    for n, _ in enumerate(steps, start=1):
+        assert text.reads == n
+        assert torch.is_grad_enabled()
+    assert n == 5
+
+
+def test_a_stream_is_what_is_written_with_padding_behind_the_ends():
+    logits, prompt = table(5, seed=3), torch.arange(5)[:, None]
+    limits = Limits(most=9, stop=(STOP,), pad=77)
+    rows = torch.stack(list(Greedy().stream(Markov(logits), prompt, limits)), 1).tolist()
+    texts = [one.tokens for one in Greedy().write(Markov(logits), prompt, limits)]
+    longest = max(map(len, texts))
+    assert rows == [[*text, *[77] * (longest - len(text))] for text in texts]
+    assert len({len(text) for text in texts}) > 1
+
+
+@pytest.mark.parametrize("decoding", [Greedy(), Sampling(), Beam(2)], ids=["greedy", "sampling", "beam"])
+def test_no_rows_are_no_texts(decoding):
+    assert decoding.write(Markov(table()), torch.zeros(0, 3, dtype=torch.int64), Limits()) == []
+
+
+@pytest.mark.parametrize(
+    "decoding", [Greedy(), Sampling(), Sampling(top_k=2), Sampling(top_p=0.5), Beam(2)], ids=lambda d: type(d).__name__
+)
+def test_logits_that_leave_nothing_are_refused(decoding):
+    def write(logits, **limits):
+        return decoding.write(Markov(logits), torch.tensor([[0], [1]]), Limits(most=3, **limits))
+
+    for broken in (torch.nan, torch.inf):
+        logits = table()
+        logits[1, 2] = broken
+        with pytest.raises(InputError, match=r"`text` must give logits .* got NaN, \+inf, or -inf"):
+            write(logits)
+    with pytest.raises(InputError, match="`banned` and `least` that leave nothing"):
+        write(table(), banned=(0, 1, 2), stop=(3,), least=1)
+    with pytest.raises(InputError, match="got NaN"):
+        write(torch.tensor([[torch.nan] * 4, *[[0.0] * 4] * 3]), forced_first=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Limits(most=0), "`most` counts new tokens and must be an integer of at least 1, got 0"),
+        (lambda: Limits(most=True), "`most` counts"),
+        (lambda: Limits(least=-1), "`least` counts new tokens before a stop token"),
+        (lambda: Limits(most=3, least=4), r"`least` \(4\) cannot be above `most` \(3\)"),
+        (
+            lambda: Limits(stop=2),
+            r"`stop` must be a tuple of tokens, .* got 2: write \(2,\) for token 2",
+        ),
+        (
+            lambda: Limits(stop=[2]),
+            r"`stop` must be a tuple of tokens, .* got \[2\]: .* tuple\(tokens\) for a list",
+        ),
+        (lambda: Limits(banned=(-1,)), "`banned` must be a tuple of tokens"),
+        (lambda: Limits(stop=(1, 2), banned=(2, 3)), r"`banned` and `stop` exclude one another, got \[2\] in both"),
+        (lambda: Limits(forced_last=-1), "`forced_last` is a token"),
+        (lambda: Beam(0), "`beams` counts"),
+        (lambda: Beam(2, results=3), r"`results` \(3\) cannot be above `beams` \(2\)"),
+        (lambda: Beam(early="always"), "`early` must be True, False or \"never\", got 'always'"),
+        (lambda: Beam(early=1), '`early` must be True, False or "never", got 1'),
+        (lambda: Beam(length_penalty=float("nan")), "`length_penalty` is the power"),
+        (lambda: Sampling(temperature=0), r"`temperature` .* got 0: Greedy\(\) takes the likeliest token"),
+        (lambda: Sampling(top_k=0), "`top_k` counts tokens to keep"),
+        (lambda: Sampling(top_p=0.0), r"`top_p` is the mass to keep, above 0 and at most 1, got 0.0"),
+        (lambda: Sampling(top_p=1.5), r"`top_p` is the mass to keep, above 0 and at most 1, got 1.5"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("decoding", [Greedy(), Sampling(), Beam(2)], ids=["greedy", "sampling", "beam"])
+def test_prompts_of_another_shape_are_refused_at_once(decoding):
+    def write(prompt, real=None, **limits):
+        return decoding.write(Markov(table()), prompt, Limits(**limits), real)
+
+    with pytest.raises(InputError, match=r"`prompt` must be integers .* write prompt\[None\]"):
+        write(torch.tensor([1, 2]))
+    with pytest.raises(InputError, match="begin an empty one with its start token"):
+        write(torch.zeros(2, 0, dtype=torch.int64))
+    with pytest.raises(InputError, match=r"`real` must be boolean, .* write real.bool\(\)"):
+        write(torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1))
+    with pytest.raises(InputError, match="padding alone in row 1"):
+        write(torch.zeros(2, 1, dtype=torch.int64), torch.tensor([[True], [False]]))
+    for name, value in {"stop": (4,), "banned": (0, 4), "forced_first": 4, "forced_last": 4}.items():
+        with pytest.raises(InputError, match=f"`{name}` must be of the model's vocabulary of 4, got 4"):
+            write(torch.zeros(2, 1, dtype=torch.int64), **{name: value})
+
+
+def test_a_stream_refuses_before_its_first_step():
+    with pytest.raises(InputError, match="`prompt` must be integers"):
+        Greedy().stream(Markov(table()), torch.tensor([1, 2]), Limits())
+
+
+def test_a_table_is_square():
+    with pytest.raises(InputError, match="`table` must be floats"):
+        Markov(torch.zeros(2, 3))

@@ -1,0 +1,254 @@
+"""Every family agrees with transformers, layer by layer, with padding, with a cache, and in what it writes."""
+
+import pytest
+import torch
+import transformers as hf
+
+import checkpoints
+import regard
+from regard.models import Transformer, decoding, heads
+
+TOLERANCE = 1e-5
+names = pytest.mark.parametrize("name", checkpoints.FAMILIES)
+WRITERS = [name for name in checkpoints.FAMILIES if "bert" not in name]
+writers = pytest.mark.parametrize("name", WRITERS)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """A transformers model and ours, loaded from its files, each made once."""
+    known = {}
+
+    def pair(name):
+        if name not in known:
+            folder = tmp_path_factory.mktemp("checkpoint")
+            known[name] = checkpoints.checkpoint(name, folder), Transformer.from_pretrained(folder)
+        return known[name]
+
+    return pair
+
+
+def close(ours, theirs, real=None):
+    if real is not None:
+        ours, theirs = ours[real], theirs[real]
+    assert theirs.std() > 0.05  # a model whose states are all alike would agree with anything
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
+
+
+def close_stack(ours, states, theirs, real=None):
+    """transformers gives the last hidden state after the final norm, and not the one before it."""
+    assert len(ours) == len(theirs)
+    for one, other in zip([*ours[:-1], states], theirs, strict=True):
+        close(one, other, real)
+
+
+@names
+@pytest.mark.parametrize("padded", [False, True])
+@torch.no_grad()
+def test_hidden_states_and_logits_of_every_layer(pairs, name, padded):
+    theirs, ours = pairs(name)
+    ids, real = checkpoints.texts(theirs.config, real=7 if padded else 11)
+    given = {"input_ids": ids, "attention_mask": real.long(), "output_hidden_states": True}
+    if theirs.config.is_encoder_decoder:
+        target, target_real = checkpoints.texts(theirs.config, n=6, real=4 if padded else 6, seed=2)
+        target[:, 0] = theirs.config.decoder_start_token_id
+        expected = theirs(**given, decoder_input_ids=target, decoder_attention_mask=target_real.long())
+        output = ours(ids, target, real=real, target_real=target_real, layers=True)
+        close_stack(output.memory_layers, output.memory, expected.encoder_hidden_states, real)
+        close_stack(output.layers, output.states, expected.decoder_hidden_states, target_real)
+        close(output.logits, expected.logits, target_real)
+    else:
+        expected = theirs(**given)
+        output = ours(ids, real=real, layers=True)
+        close_stack(output.layers, output.states, expected.hidden_states, real)
+        if hasattr(expected, "logits"):
+            close(output.logits, expected.logits, real)
+
+
+@writers
+@pytest.mark.parametrize("steps", [[1] * 9, [4, 1, 3, 1]])
+@torch.no_grad()
+def test_with_a_cache_each_step_gives_what_transformers_gives_at_once(pairs, name, steps):
+    theirs, ours = pairs(name)
+    ids, _ = checkpoints.texts(theirs.config, n=9, real=9)
+    cache, logits, at = ours.cache(), [], 0
+    if theirs.config.is_encoder_decoder:
+        source, real = checkpoints.texts(theirs.config, seed=2)
+        expected = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=ids).logits
+        memory = ours.encode(source, real=real)
+        for n in steps:
+            # Of a cache that holds the projected memory, the memory itself is not read again.
+            memory = memory if at == 0 else torch.full_like(memory, torch.nan)
+            logits.append(ours.decode(ids[:, at : at + n], memory, real=real, cache=cache).logits)
+            at += n
+    else:
+        expected = theirs(input_ids=ids).logits
+        for n in steps:
+            logits.append(ours(ids[:, at : at + n], cache=cache).logits)
+            at += n
+    close(torch.cat(logits, 1), expected)
+    assert cache.length == 9
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2 with windows"])
+@pytest.mark.parametrize("cached", [True, False])
+@torch.no_grad()
+def test_padding_on_the_left_changes_nothing_that_is_written(pairs, name, cached):
+    theirs, ours = pairs(name)
+    prompts = [[5, 6, 7, 8, 9, 10], [11, 12], [13, 14, 15]]
+    expected = [
+        theirs.generate(torch.tensor([one]), max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0)[
+            0, len(one) :
+        ]
+        for one in prompts
+    ]
+    assert ours.generate(prompts, most=9, stop=(), cached=cached) == [one.tolist() for one in expected]
+    assert len({tuple(one.tolist()) for one in expected}) > 1
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name[:2] in ("t5", "ba", "ma")])
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("cached", [True, False])
+@torch.no_grad()
+def test_the_same_sequences_as_transformers_generate(pairs, name, beams, cached):
+    theirs, ours = pairs(name)
+    if theirs.config.is_encoder_decoder:
+        sources, real = checkpoints.texts(theirs.config, batch=3, seed=3)
+        expected = theirs.generate(
+            sources, attention_mask=real.long(), num_beams=beams, max_new_tokens=12, do_sample=False
+        )
+        how = decoding.Greedy() if beams == 1 else decoding.Beam(beams)
+        lists = [one[kept].tolist() for one, kept in zip(sources, real, strict=True)]
+        found = ours.generate(lists, decoding=how, most=12, cached=cached)
+        pad, stop = theirs.config.pad_token_id, theirs.config.eos_token_id
+        for one, row in zip(found, expected[:, 1:].tolist(), strict=True):
+            assert one == row[: row.index(stop) + 1] if stop in row else one == row[: len(one)]
+            assert row[len(one) :] == [pad] * (len(row) - len(one))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
+@pytest.mark.parametrize("beams", [2, 4])
+@torch.no_grad()
+def test_beams_of_a_decoder_alone(pairs, name, beams):
+    theirs, ours = pairs(name)
+    prompts = torch.randint(3, 44, (3, 5), generator=torch.Generator().manual_seed(4))
+    options = {"num_beams": beams, "max_new_tokens": 10, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), **options)[:, 5:]
+    assert ours.generate(prompts, decoding=decoding.Beam(beams), most=10, stop=()) == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "head"),
+    [
+        ("bert", hf.BertForSequenceClassification, heads.SequenceClassification(3)),
+        ("bert", hf.BertForTokenClassification, heads.TokenClassification(3)),
+        ("bert", hf.BertForPreTraining, heads.MaskedLanguageModel()),
+        ("bert", hf.BertModel, None),
+        ("bert", hf.BertForQuestionAnswering, None),
+        ("roberta", hf.RobertaForSequenceClassification, heads.SequenceClassification(3)),
+        ("roberta", hf.RobertaForTokenClassification, heads.TokenClassification(3)),
+        (
+            "gpt2",
+            hf.GPT2ForSequenceClassification,
+            heads.SequenceClassification(3, pooled="last", hidden=False, bias=False),
+        ),
+        ("gpt2", hf.GPT2Model, None),
+        (
+            "llama",
+            hf.LlamaForSequenceClassification,
+            heads.SequenceClassification(3, pooled="last", hidden=False, bias=False),
+        ),
+        ("llama", hf.LlamaModel, None),
+        ("t5", hf.T5EncoderModel, None),
+        ("t5", hf.T5Model, None),
+        ("bart", hf.BartModel, None),
+        ("bart", hf.BartForSequenceClassification, heads.SequenceClassification(3, pooled="last")),
+    ],
+)
+@torch.no_grad()
+def test_heads_of_checkpoints(tmp_path, name, kind, head):
+    more = {} if head is None or not hasattr(head, "labels") else {"num_labels": 3}
+    theirs = checkpoints.checkpoint(name, tmp_path, kind=kind, pad_token_id=1, eos_token_id=2, **more)
+    ours = Transformer.from_pretrained(tmp_path)
+    assert ours.config.head == head
+    ids, real = checkpoints.texts(theirs.config)
+    ids[0, -1] = ids[1, 6] = 2  # BART's classifier reads the end token
+    given = {"input_ids": ids, "attention_mask": real.long()}
+    if ours.config.kind == "encoder-decoder":
+        expected = theirs(**given, decoder_input_ids=ids)
+        output = ours(ids, ids, real=real, target_real=real)
+    else:
+        expected, output = theirs(**given), ours(ids, real=real)
+    if head is None:
+        assert output.logits is None
+        if hasattr(expected, "last_hidden_state"):
+            close(output.states, expected.last_hidden_state, real)
+    else:
+        logits = expected.prediction_logits if kind is hf.BertForPreTraining else expected.logits
+        close(output.logits, logits, real if logits.ndim == 3 else None)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "qwen2 with windows", "t5", "marian"])
+@torch.no_grad()
+def test_watched_weights_are_those_that_transformers_returns(pairs, name):
+    theirs, ours = pairs(name)
+    theirs.set_attn_implementation("eager")
+    ids, real = checkpoints.texts(theirs.config)
+    given = {"input_ids": ids, "attention_mask": real.long(), "output_attentions": True}
+    if theirs.config.is_encoder_decoder:
+        target, _ = checkpoints.texts(theirs.config, n=6, real=6, seed=2)
+        output = theirs(**given, decoder_input_ids=target)
+        expected = [*output.encoder_attentions]
+        for own, cross in zip(output.decoder_attentions, output.cross_attentions, strict=True):
+            expected += [own, cross]
+        with regard.watch(ours, keep="weights") as seen:
+            ours(ids, target, real=real)
+    else:
+        expected = theirs(**given).attentions
+        with regard.watch(ours, keep="weights") as seen:
+            ours(ids, real=real)
+    theirs.set_attn_implementation("sdpa")
+    assert len(seen.record.layers) == len(expected)
+    for layer, weights in zip(seen.record.layers, expected, strict=True):
+        for head in range(weights.shape[1]):
+            found = torch.from_numpy(layer.exact[:, head].astype("float32"))
+            rows = real if found.shape[1] == 11 else torch.ones(found.shape[:2], dtype=torch.bool)
+            torch.testing.assert_close(found[rows], weights[:, head][rows], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.models
+@torch.no_grad()
+def test_minilm_embeds_sentences_as_transformers_does():
+    ours = Transformer.from_pretrained("minilm", head=heads.SentenceEmbedding())
+    theirs = regard.load_model("minilm")
+    given = theirs.tokenizer(
+        ["A cat sat on the mat.", "How do I reset my password?", "x"], return_tensors="pt", padding=True
+    )
+    states, real = theirs.model(**given).last_hidden_state, given["attention_mask"].bool()
+    means = torch.stack([one[kept].mean(0) for one, kept in zip(states, real, strict=True)])
+    expected = means / means.norm(dim=1, keepdim=True)
+    close(ours(given["input_ids"], real=real).logits, expected)
+
+
+PROMPTS = [
+    "The capital of France is", "Once upon a time", "def fibonacci(n):", "Water boils at", "我愛你，因為",
+    "The animal didn't cross the street because", "1, 2, 3, 4,", "Dear Sir or Madam,", "E = mc",
+    "Q: What is attention? A:",
+]  # fmt: skip
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@torch.no_grad()
+def test_smollm2_goes_on_as_transformers_lets_it():
+    torch.set_num_threads(2)
+    ours, theirs = Transformer.from_pretrained("smollm2"), regard.load_model("smollm2")
+    prompts = [theirs.tokenizer(one)["input_ids"] for one in PROMPTS]
+    expected = []
+    for one in prompts:
+        options = {"max_new_tokens": 16, "do_sample": False}
+        ids = torch.tensor([one])
+        new = theirs.model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(one) :]
+        expected.append(new.tolist())
+    assert ours.generate(prompts, most=16) == expected  # all at once, padded on the left
+    assert [list(ours.stream(one, most=16)) for one in prompts[:3]] == expected[:3]

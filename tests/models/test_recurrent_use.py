@@ -1,0 +1,287 @@
+"""The recurrent encoder–decoder in use: padding, decoding, watching, training, saving, and what it refuses."""
+
+import copy
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import regard
+from regard.errors import InputError
+from regard.models.decoding import Beam, Greedy, Limits
+from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
+
+SIZES = {"source_vocabulary": 11, "target_vocabulary": 9, "width": 6, "hidden": 6}
+IDS = torch.tensor([[3, 4, 5, 6, 7, 8], [5, 9, 10, 0, 0, 0], [8, 7, 6, 5, 4, 0]])
+TARGET = torch.tensor([[1, 4, 5, 6, 3], [1, 3, 3, 4, 8], [1, 8, 7, 4, 5]])
+KINDS = [
+    {"attention": None},
+    {"attention": None, "feed_context": True, "cell": "lstm"},
+    {"attention": "bahdanau", "layers": 2, "cell": "lstm"},
+    {"attention": "dot", "bidirectional": False},
+    {"attention": "general", "layers": 2},
+    {"attention": "concat", "input_feeding": False},
+    {"attention": "local-m", "radius": 1},
+    {"attention": "local-m", "radius": 1, "input_feeding": False},
+    {"attention": "local-p", "radius": 2, "cell": "lstm"},
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Matrices of a few numbers: threads wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+
+
+def made(**more):
+    torch.manual_seed(0)
+    return RecurrentSeq2Seq(RecurrentConfig(**SIZES | more)).eval()
+
+
+@each_kind
+def test_padding_has_no_influence_and_no_gradient(kind):
+    model = made(**kind)
+    embedded = []
+    model.encoder.embedding.register_forward_hook(lambda _, __, out: embedded.append(out) or out.retain_grad())
+    found = model(IDS, TARGET)
+    found.logits.square().sum().backward()
+    real = IDS != 0
+    assert (embedded[0].grad[~real] == 0).all()
+    assert (embedded[0].grad[real] != 0).any(-1).all()
+    assert (model.encoder.embedding.weight.grad[0] == 0).all()
+    other = model(torch.where(real, IDS, 7), TARGET, real=real).logits
+    assert torch.equal(other, found.logits)
+    for b, length in enumerate(real.sum(1)):
+        torch.testing.assert_close(model(IDS[b : b + 1, :length], TARGET[b : b + 1]).logits[0], found.logits[b])
+
+
+def test_padding_is_the_pad_token_unless_something_else_is_said():
+    model, everything = made(), torch.ones_like(IDS, dtype=torch.bool)
+    assert torch.equal(model(IDS, TARGET).logits, model(IDS, TARGET, real=IDS != 0).logits)
+    said = model(IDS, TARGET, real=everything).logits
+    assert not torch.allclose(said[1], model(IDS, TARGET).logits[1])
+    without = RecurrentSeq2Seq(dataclasses.replace(model.config, pad_token=None)).eval()
+    without.load_state_dict(model.state_dict())
+    assert torch.equal(without(IDS, TARGET).logits, said)
+
+
+@each_kind
+def test_step_by_step_is_teacher_forcing(kind):
+    model = made(**kind)
+    whole = model(IDS, TARGET).logits
+    steps, twice = model.writing(IDS), model.writing(IDS)
+    for t in range(TARGET.shape[1]):
+        torch.testing.assert_close(steps.read(TARGET[:, t : t + 1]), whole[:, t])
+    torch.testing.assert_close(twice.read(TARGET[:, :3]), whole[:, 2])
+    torch.testing.assert_close(twice.read(TARGET[:, 3:]), whole[:, 4])
+    assert (steps.start_token, steps.stop_token) == (1, 2)
+    assert steps.state.steps.tolist() == [5, 5, 5]
+
+
+@each_kind
+def test_rows_are_repeated_reordered_and_left_out(kind):
+    model = made(**kind)
+    steps, rows = model.writing(IDS), torch.tensor([2, 0, 2, 2])
+    steps.read(TARGET[:, :2])
+    steps.select(rows)
+    after = torch.tensor([[3], [4], [5], [6]])
+    text = torch.cat([TARGET[rows, :2], after], 1)
+    wanted = model(IDS[rows], text).logits[:, -1]
+    torch.testing.assert_close(steps.read(after), wanted)
+    steps.select(torch.tensor([3, 1]))
+    nothing = steps.read(torch.tensor([[5], [5]]), torch.tensor([[False], [False]]))
+    torch.testing.assert_close(nothing, wanted[[3, 1]])
+
+
+@each_kind
+def test_greedy_and_beams_write_what_teacher_forcing_reads(kind):
+    model = made(**kind)
+    limits, start = Limits(most=6, stop=(2,)), torch.ones(3, 1, dtype=torch.long)
+    with torch.no_grad():
+        model.output.weight.mul_(6)  # texts that differ
+        greedy = Greedy().write(model.writing(IDS), start, limits)
+        beams = Beam(beams=3, length_penalty=0.0).write(model.writing(IDS), start, limits)
+        for written in (greedy, beams):
+            for b, one in enumerate(written):
+                text = torch.tensor([1, *one.tokens])
+                logits = model(IDS[b : b + 1], text[None, :-1]).logits[0].double()
+                if written is greedy:
+                    assert logits.argmax(-1).tolist() == list(one.tokens)
+                log_probs = logits.log_softmax(-1)[range(len(one.tokens)), text[1:]]
+                assert one.score == pytest.approx(log_probs.sum().item(), abs=1e-4)
+
+
+@each_kind
+def test_a_row_without_a_token_stays_as_it_is(kind):
+    model = made(**kind)
+    steps = model.writing(IDS)
+    real = torch.tensor([[True, True, True], [True, True, False], [False, True, True]])
+    steps.read(TARGET[:, :3], real)
+    ends = [TARGET[0, :3], TARGET[1, :2], TARGET[2, 1:3]]
+    found = steps.read(torch.tensor([[7], [7], [7]]), torch.tensor([[True], [True], [False]]))
+    for b, read in enumerate(ends):
+        text = read if b == 2 else torch.cat([read, torch.tensor([7])])
+        torch.testing.assert_close(found[b], model(IDS[b : b + 1], text[None]).logits[0, -1])
+    assert steps.state.steps.tolist() == [4, 3, 2]
+    with pytest.raises(InputError, match=r"`real` must have a token in each row .* begin with the start token \(1\)"):
+        model.writing(IDS).read(TARGET[:, :1], real[:, :1])
+
+
+@pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: "-".join(map(str, kind.values())))
+def test_decoding_is_watched_as_one_cross_attention(kind):
+    model = made(**kind)
+    wanted = model(IDS, TARGET, weights=True)
+    with regard.watch(model, keep="weights") as seen, torch.no_grad():
+        steps = model.writing(IDS)
+        for t in range(TARGET.shape[1]):
+            torch.testing.assert_close(steps.read(TARGET[:, t : t + 1]), wanted.logits[:, t])
+    (record,) = seen.forwards
+    (layer,) = record.layers
+    assert layer.kind == "cross"
+    assert layer.name.startswith("decoder.cross_attention")
+    np.testing.assert_allclose(seen.weights(layer=0, head=0), wanted.weights.detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: "-".join(map(str, kind.values())))
+def test_teacher_forcing_is_watched_as_one_cross_attention(kind):
+    model = made(**kind)
+    with torch.no_grad():
+        plain = model(IDS, TARGET, weights=True)
+    with regard.watch(model, keep="weights") as seen, torch.no_grad():
+        assert torch.equal(model(IDS, TARGET).logits, plain.logits)
+    (layer,) = seen.forwards[0].layers
+    assert layer.kind == "cross"
+    np.testing.assert_allclose(seen.weights(layer=0, head=0), plain.weights, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: "-".join(map(str, kind.values())))
+def test_teacher_forcing_is_watched_and_every_step_is_seen(kind):
+    model = made(**kind)
+    with torch.no_grad():
+        plain = model(IDS, TARGET, weights=True)
+    with regard.watch(model, keep="weights") as seen, torch.no_grad():
+        assert torch.equal(model(IDS, TARGET).logits, plain.logits)
+    layers = range(len(seen.forwards[0].layers))
+    rows = np.concatenate([seen.weights(layer=layer, head=0) for layer in layers], 1)
+    np.testing.assert_allclose(rows, plain.weights, atol=1e-5)
+
+
+@each_kind
+def test_a_model_is_copied_saved_and_moved(kind):
+    model = made(**kind, tied=True)
+    plain, file = model(IDS, TARGET).logits, io.BytesIO()
+    # To the last bit or two: the LSTM's kernel depends on where in memory its weights lie.
+    torch.testing.assert_close(copy.deepcopy(model)(IDS, TARGET).logits, plain)
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other = RecurrentSeq2Seq(RecurrentConfig(**json.loads(json.dumps(dataclasses.asdict(model.config))))).eval()
+    other.load_state_dict(torch.load(file, weights_only=True))
+    torch.testing.assert_close(other(IDS, TARGET).logits, plain)
+    torch.testing.assert_close(other.double()(IDS, TARGET).logits, plain.double(), atol=1e-5, rtol=1e-5)
+    assert len({one.data_ptr() for one in model.state_dict().values()}) == len(model.state_dict())
+
+
+def test_dropout_is_in_training_alone_and_in_each_place():
+    deep, flat = made(dropout=0.5, layers=3), made(dropout=0.5)
+    assert torch.equal(deep(IDS, TARGET).logits, deep(IDS, TARGET).logits)
+    assert [one.dropout for one in deep.modules() if isinstance(one, nn.GRU)] == [0.5, 0.5]
+    assert [one.dropout for one in flat.modules() if isinstance(one, nn.GRU)] == [0.0]
+    two, states = made(dropout=0.5, layers=2), torch.ones(3, 6)
+    before, x = (flat.encode(IDS), two.encode(IDS)), torch.ones(3, 4, 6)
+    places = {
+        "source embedding": lambda: flat.encoder(IDS).memory,
+        "target embedding": lambda: flat.step(TARGET[:, 0], before[0])[0],
+        "below the attention cell": lambda: two.decoder(x, before[1])[0],
+        "before the output layer": lambda: flat.logits(states),
+    }
+    flat.train()
+    two.train()
+    for place, run in places.items():
+        assert not torch.equal(run(), run()), place
+
+
+def test_attention_learns_to_copy():
+    torch.manual_seed(0)
+    config = RecurrentConfig(source_vocabulary=10, target_vocabulary=10, width=32, hidden=32)
+    model, draw = RecurrentSeq2Seq(config), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+
+    def batch(rows):
+        ids = torch.randint(3, 10, (rows, 5), generator=draw)
+        return ids, torch.cat([torch.ones(rows, 1, dtype=torch.long), ids], 1)
+
+    for _ in range(200):
+        ids, target = batch(32)
+        loss = cross_entropy(model(ids, target[:, :-1]).logits.flatten(0, 1), target[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    ids, target = batch(200)
+    steps, token, written = model.eval().writing(ids), target[:, :1], []
+    with torch.no_grad():
+        for _ in range(5):
+            token = steps.read(token).argmax(-1, keepdim=True)
+            written.append(token)
+    assert (torch.cat(written, 1) == ids).double().mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"source_vocabulary": 0}, "`source_vocabulary` counts the source tokens"),
+        ({"hidden": True}, "`hidden` is that of the states"),
+        ({"layers": 0}, "`layers` counts"),
+        ({"dropout": 1.0}, "`dropout` is a probability"),
+        ({"cell": "rnn"}, '`cell` must be "gru" or "lstm", got \'rnn\''),
+        ({"attention": "luong"}, '`attention` must be None or one of "bahdanau", "dot", .*, got \'luong\''),
+        ({"tied": 1}, "`tied` must be True or False, got 1"),
+        ({"attention": "dot"}, r'got 6 in the decoder and 12 .* say bidirectional=False or attention="general"'),
+        ({"feed_context": True}, r'`feed_context` .* got attention="bahdanau", .* say attention=None'),
+        ({"input_feeding": False}, r'`input_feeding=False` is for the attention of Luong, got attention="bahdanau"'),
+        ({"attention": None, "input_feeding": False}, r"`input_feeding=False` .* got attention=None"),
+        ({"attention": "general", "radius": 3}, r'`radius` is for .* got radius=3 and attention="general"'),
+        ({"tied": True, "width": 4}, r"`tied` .* got width=4 and hidden=6: say width=6 or tied=False"),
+        ({"stop_token": 9}, r"`stop_token` must be a token from 0 to 8, got 9: .*`target_vocabulary`"),
+        ({"start_token": None}, "`start_token` must be a token from 0 to 8, got None"),
+        ({"pad_token": 11}, "`pad_token` must be a token from 0 to 10, got 11: .*`source_vocabulary`"),
+    ],
+    ids=lambda it: str(it) if isinstance(it, dict) else "",
+)
+def test_configs_without_a_meaning_are_refused(asked, words):
+    with pytest.raises(InputError, match=words):
+        RecurrentConfig(**SIZES | asked)
+
+
+def test_texts_that_cannot_be_read_are_refused():
+    model, real = made(), torch.ones_like(IDS, dtype=torch.bool)
+    for flags in ([0, 1, 1, 1, 1, 1], [1, 0, 1, 1, 1, 1], [0] * 6):
+        real[1] = torch.tensor(flags).bool()
+        with pytest.raises(InputError, match=r"`real` must be True for the first tokens .* pad on the right"):
+            model(IDS, TARGET, real=real)
+    with pytest.raises(InputError, match=r"`real` must be boolean \(3, 6\).*shape \(3, 5\)"):
+        model(IDS, TARGET, real=real[:, 1:])
+    with pytest.raises(InputError, match=r"got torch.int32 .*: write real.bool\(\)"):
+        model(IDS, TARGET, real=real.int())
+    with pytest.raises(InputError, match=r"`ids` must be token ids \(batch, length\).* \(6,\)"):
+        model.encode(IDS[0])
+    with pytest.raises(InputError, match="`ids` must hold tokens from 0 to 10, got 11: raise `source_vocabulary`"):
+        model.encode(IDS + 1)
+    with pytest.raises(InputError, match="`target` must hold tokens from 0 to 8, got -1: raise `target_vocabulary`"):
+        model(IDS, TARGET - 2)
+    with pytest.raises(InputError, match="`target` must have a row for each of 3 texts, got 2"):
+        model(IDS, TARGET[:2])
+    with pytest.raises(InputError, match="`tokens` must have a row for each of 3 texts, got 1"):
+        model.writing(IDS).read(TARGET[:1, :1])
+    with pytest.raises(InputError, match=r"`weights=True` .* attention=None"):
+        made(attention=None)(IDS, TARGET, weights=True)

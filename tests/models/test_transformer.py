@@ -1,0 +1,351 @@
+"""One Transformer, configured: it reads, writes, is saved and seen; what does not fit is refused."""
+
+import copy
+import io
+import json
+
+import pytest
+import torch
+
+import regard
+from regard import masks, positions
+from regard.errors import InputError
+from regard.models import (
+    Buckets,
+    Clipped,
+    Learned,
+    Sinusoidal,
+    Slopes,
+    Tokens,
+    Transformer,
+    TransformerConfig,
+    decoding,
+    heads,
+)
+
+SIZES = {"vocabulary": 30, "width": 16, "heads": 4, "hidden": 24}
+KINDS = {
+    "sinusoidal": Sinusoidal(50),
+    "learned": Learned(50),
+    "T5": Buckets(8, 16),
+    "ALiBi": Slopes(),
+    "Shaw": Clipped(3),
+    "rotary": positions.RoPE(4),
+    "YaRN": positions.RoPE(4, scaling=positions.YaRN(4.0, 8)),
+    "none": None,
+}
+SHAPES = {
+    "encoder": {"encoder_layers": 2, "head": heads.MaskedLanguageModel()},
+    "decoder": {"decoder_layers": 2, "head": heads.LanguageModel(), "norm_first": True, "norm": "rms"},
+    "encoder-decoder": {"encoder_layers": 1, "decoder_layers": 2, "head": heads.LanguageModel(bias=True)},
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+shapes = pytest.mark.parametrize("shape", SHAPES)
+
+
+def made(shape="decoder", kind="sinusoidal", **more):
+    torch.manual_seed(0)
+    tokens = Tokens(start=1, stop=(2,), pad=0)
+    return Transformer(
+        TransformerConfig(**SIZES | SHAPES[shape] | {"positions": KINDS[kind], "tokens": tokens} | more)
+    ).eval()
+
+
+def ids(batch=2, n=7, seed=0):
+    return torch.randint(3, 30, (batch, n), generator=torch.Generator().manual_seed(seed))
+
+
+def call(model, one, other=None, **given):
+    """Give the logits of a batch, whatever the kind of model."""
+    more = (ids(len(one), 5, 1) if other is None else other,) if model.config.kind == "encoder-decoder" else ()
+    return model(one, *more, **given).logits
+
+
+@kinds
+@shapes
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side_changes_nothing(kind, shape, side):
+    model, one = made(shape, kind), ids(1, 5)
+    fill = torch.zeros(1, 3, dtype=torch.long)
+    padded = torch.cat([fill, one] if side == "left" else [one, fill], 1)
+    real = torch.cat([fill.bool(), one > 0] if side == "left" else [one > 0, fill.bool()], 1)
+    found, alone = call(model, padded, real=real), call(model, one)
+    if shape != "encoder-decoder":
+        found = found[real][None]
+    torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
+    if shape == "encoder-decoder":
+        found = model(ids(1, 4, 3), padded, target_real=real).logits[real]
+        torch.testing.assert_close(found, model(ids(1, 4, 3), one).logits[0], rtol=0, atol=1e-5)
+
+
+@kinds
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_decoder_sees_nothing_later_and_with_a_cache_the_same(kind, window):
+    model, text = made("decoder", kind, window=window), ids()
+    at_once = model(text).logits
+    torch.testing.assert_close(model(text[:, :4]).logits, at_once[:, :4], rtol=0, atol=1e-5)
+    with torch.no_grad():
+        cache = model.cache()
+        steps = torch.cat([model(one, cache=cache).logits for one in text.split([3, 1, 1, 2], 1)], 1)
+    torch.testing.assert_close(steps, at_once, rtol=0, atol=1e-5)
+    if window:
+        changed = text.clone()
+        changed[:, 0] = 29 - changed[:, 0] + 3
+        # Two layers of a window of 3 reach four positions back, and no further.
+        torch.testing.assert_close(model(changed).logits[:, 5:], at_once[:, 5:], rtol=0, atol=1e-5)
+        assert (model(changed).logits[:, 4] - at_once[:, 4]).abs().max() > 1e-4
+
+
+@kinds
+def test_positions_are_seen(kind):
+    model, text, order = made("encoder", kind), ids(1, 6), [1, 0, 2, 5, 4, 3]
+    moved = (model(text[:, order]).logits - model(text).logits[:, order]).abs().max()
+    assert moved < 1e-5 if kind == "none" else moved > 1e-3
+
+
+@kinds
+@shapes
+def test_a_saved_model_is_loaded_as_it_was(tmp_path, kind, shape):
+    model = made(shape, kind)
+    model.save_pretrained(tmp_path)
+    loaded = Transformer.from_pretrained(tmp_path)
+    assert loaded.config == model.config
+    assert not loaded.training
+    torch.testing.assert_close(call(loaded, ids()), call(model, ids()), rtol=0, atol=0)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+@shapes
+def test_copies_types_and_files_of_the_state(shape):
+    model = made(shape, "T5")
+    expected = call(model, ids())
+    torch.testing.assert_close(call(copy.deepcopy(model), ids()), expected, rtol=0, atol=0)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other = made(shape, "T5")
+    for one in other.parameters():
+        torch.nn.init.zeros_(one)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    torch.testing.assert_close(call(other, ids()), expected, rtol=0, atol=0)
+    torch.testing.assert_close(call(model.double(), ids()).float(), expected, rtol=0, atol=1e-4)
+    assert call(model.bfloat16(), ids()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "T5", "ALiBi", "rotary"])
+def test_an_encoder_is_exported_with_any_batch_and_length(kind):
+    model = made("encoder", kind)
+    batch, n = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("n", min=2, max=48)
+    real = torch.ones(2, 7, dtype=torch.bool)
+    program = torch.export.export(
+        model, (ids(),), {"real": real}, dynamic_shapes={"ids": {0: batch, 1: n}, "real": {0: batch, 1: n}}
+    ).module()
+    other, kept = ids(3, 11), torch.arange(11) < torch.tensor([[11], [4], [7]])
+    torch.testing.assert_close(program(other, real=kept).logits, model(other, real=kept).logits, rtol=0, atol=1e-5)
+
+
+@shapes
+def test_a_model_is_compiled(shape):
+    torch.compiler.reset()
+    model = made(shape, "rotary")
+    compiled = torch.compile(model, backend="aot_eager")
+    more = (ids(2, 5, 1),) if shape == "encoder-decoder" else ()
+    torch.testing.assert_close(compiled(ids(), *more).logits, call(model, ids()))
+
+
+def test_every_parameter_gets_a_gradient():
+    for shape in SHAPES:
+        for kind in KINDS:
+            model = made(shape, kind).train()
+            logits = call(model, ids()).flatten(0, 1)
+            torch.nn.functional.cross_entropy(logits, torch.arange(len(logits))).backward()
+            lacking = [name for name, one in model.named_parameters() if one.grad is None]
+            assert not lacking, (shape, kind, lacking)
+
+
+@shapes
+def test_watch_sees_every_layer(shape):
+    model = made(shape)
+    with regard.watch(model, keep="weights") as seen:
+        call(model, ids())
+    expected = {"encoder": 2, "decoder": 2, "encoder-decoder": 5}[shape]
+    assert len(seen.record.layers) == expected
+    if shape == "decoder":
+        # Written out from the module's own projections.
+        layer = model.decoder.layers[0]
+        x = layer.norms[0](model.decoder.inputs(model.embedding(ids()) * 4.0, torch.arange(7), None))
+        q, k = (
+            project(x).unflatten(-1, (4, 4)).transpose(1, 2)
+            for project in (layer.attention.q_proj, layer.attention.k_proj)
+        )
+        scores = (q @ k.mT / 2.0).masked_fill(~torch.ones(7, 7).tril().bool(), -torch.inf)
+        found = torch.stack([torch.from_numpy(seen.weights(layer=0, head=head)) for head in range(4)], 1)
+        torch.testing.assert_close(found.float(), scores.softmax(-1), rtol=0, atol=1e-5)
+
+
+def test_generate_is_watched_as_one_text_that_grows():
+    model = made("encoder-decoder")
+    with regard.watch(model, keep="weights") as seen:
+        model.generate(ids(1), most=6, stop=())
+    assert len(seen.forwards) == 1
+    assert [(layer.queries, layer.keys) for layer in seen.record.layers if layer.kind == "cross"] == [(6, 7)] * 2
+
+
+def test_a_stream_is_what_generate_gives_and_stops_where_a_text_ends():
+    model = made("decoder", "rotary")
+    (expected,) = model.generate([[5, 6, 7]], most=12, stop=())
+    assert list(model.stream([5, 6, 7], most=12, stop=())) == expected
+    end = expected[3]
+    assert model.generate([[5, 6, 7]], most=12, stop=[end]) == [expected[: expected.index(end) + 1]]
+    drawn = decoding.Sampling(generator=torch.Generator().manual_seed(0))
+    again = decoding.Sampling(generator=torch.Generator().manual_seed(0))
+    assert model.generate([[5]], decoding=drawn, most=9) == model.generate([[5]], decoding=again, most=9)
+
+
+def test_writing_ends_where_positions_do():
+    model = made("decoder", "learned", positions=Learned(10))
+    assert len(model.generate([[5] * 6], most=50, stop=())[0]) == 4
+
+
+def test_a_head_for_other_labels_begins_at_random_and_the_rest_as_it_was(tmp_path):
+    model = made("encoder")
+    model.save_pretrained(tmp_path)
+    changed = Transformer.from_pretrained(tmp_path, head=heads.SequenceClassification(5), dropout=0.3)
+    assert changed(ids()).logits.shape == (2, 5)
+    assert changed.config.dropout == 0.3
+    torch.testing.assert_close(changed(ids()).states, model(ids()).states, rtol=0, atol=0)
+    with pytest.raises(InputError, match=r"lacks 1 weights, head\.weight first"):
+        Transformer.from_pretrained(_saved(made("decoder"), tmp_path), head=heads.LanguageModel(tied=False))
+
+
+def _saved(model, folder):
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_nothing_is_left_of_a_save_that_fails(tmp_path, monkeypatch):
+    made("encoder").save_pretrained(tmp_path)
+    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+
+    def broken(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", broken)
+    with pytest.raises(InputError, match=r"cannot write .*: No space left on device"):
+        made("encoder", "rotary").save_pretrained(tmp_path)
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == before
+
+
+BROKEN = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot read .*config.json"),
+    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "must be a JSON object, got a list"),
+    "no weights": (
+        lambda folder: (folder / "model.safetensors").unlink(),
+        "has no model.safetensors: .* never pickles",
+    ),
+    "cut weights": (
+        lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:900]),
+        "cannot read .*model.safetensors",
+    ),
+    "another family": (
+        lambda folder: (folder / "config.json").write_text('{"model_type": "mamba"}'),
+        "model_type must be one of bert, .*, got 'mamba'",
+    ),
+    "another kind": (lambda folder: _edit(folder, lambda one: one.update(kind="Path")), "a value of kind 'Path'"),
+    "an unknown field": (
+        lambda folder: _edit(folder, lambda one: one.update(depth=3)),
+        "has 'depth', which this version",
+    ),
+    "another width": (
+        lambda folder: _edit(folder, lambda one: one.update(width=32)),
+        "of shape .*, its configuration says",
+    ),
+    "more layers": (lambda folder: _edit(folder, lambda one: one.update(encoder_layers=3)), "lacks 16 weights"),
+    "fewer layers": (lambda folder: _edit(folder, lambda one: one.update(encoder_layers=1)), "has weights beyond it"),
+    "files elsewhere": (
+        lambda folder: (folder / "model.safetensors.index.json").write_text(
+            '{"weight_map": {"a": "../x.safetensors"}}'
+        ),
+        "names a file outside its folder",
+    ),
+}
+
+
+def _edit(folder, change):
+    raw = json.loads((folder / "config.json").read_text())
+    change(raw["regard"])
+    (folder / "config.json").write_text(json.dumps(raw))
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_folders_give_one_sentence(tmp_path, case):
+    made("encoder").save_pretrained(tmp_path)
+    spoil, words = BROKEN[case]
+    spoil(tmp_path)
+    with pytest.raises(InputError, match=words) as caught:
+        Transformer.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+REFUSED = {
+    "no layers": (lambda: TransformerConfig(**SIZES), "are both 0"),
+    "heads": (
+        lambda: TransformerConfig(**SIZES | {"heads": 3}, encoder_layers=1),
+        "multiple of `heads`, got 16 and 3: .*head_dim=6",
+    ),
+    "kv_heads": (
+        lambda: TransformerConfig(**SIZES, encoder_layers=1, kv_heads=3),
+        "multiple of `kv_heads`, got 4 and 3",
+    ),
+    "a window to encode": (lambda: TransformerConfig(**SIZES, encoder_layers=1, window=3), "`window` is the decoder's"),
+    "a head": (lambda: made("encoder", head=heads.LanguageModel()), "LanguageModel is for a model of kind decoder or"),
+    "rotary of another width": (lambda: made(positions=positions.RoPE(8)), "made for vectors of width 8, got 4"),
+    "a config that is none": (lambda: Transformer({"width": 3}), "must be a TransformerConfig, got dict"),
+    "one text": (lambda: made()(ids()[0]), r"`ids` must be integers \(batch, n\), .* write ids\[None\]"),
+    "floats": (lambda: made()(torch.zeros(1, 2)), "`ids` must be integers"),
+    "another vocabulary": (lambda: made()(ids() + 20), r"tokens from 0 to 29, got \d\d: is it the tokenizer"),
+    "real": (lambda: made()(ids(), real=torch.ones(2, 7)), "`real` must be a boolean tensor of the shape of `ids`"),
+    "no target": (lambda: made("encoder-decoder")(ids()), "`target` is missing: .*model.encode"),
+    "a target too many": (
+        lambda: made()(ids(), ids()),
+        "`target` is for an encoder–decoder, and this model is a decoder",
+    ),
+    "a cache to encode": (lambda: made("encoder")(ids(), cache=made().cache()), "reads a text at once"),
+    "too long": (lambda: made(positions=Learned(5))(ids()), "has 7 tokens, and this model has positions for 5"),
+    "types": (lambda: made()(ids(), types=ids()), "this model has no token types"),
+    "writing with an encoder": (lambda: made("encoder").generate(ids()), "an encoder, which writes nothing"),
+    "writing without a head": (lambda: made(head=None).generate(ids()), "no head that writes: .*LanguageModel"),
+    "writing in training": (lambda: made().train().generate(ids()), r"model.eval\(\) first"),
+    "an empty prompt": (lambda: made().generate([[3], []]), "an empty text at 1"),
+    "texts for tokens": (lambda: made().generate(["a b"]), "each a list of tokens"),
+    "a beam to stream": (
+        lambda: made().stream([3], decoding=decoding.Beam(2)),
+        "Beam knows its text when it has ended",
+    ),
+    "no room": (
+        lambda: made(positions=Learned(5)).generate([[3] * 5]),
+        "has 5 tokens and this model has positions for 5, which leaves none",
+    ),
+    "a folder that is none": (
+        lambda: Transformer.from_pretrained("./nowhere"),
+        "no folder './nowhere'; bundled models",
+    ),
+    "no name": (lambda: Transformer.from_pretrained(""), "must not be empty"),
+    "an unknown change": (lambda: Transformer.from_pretrained("minilm", layers=3), "has no 'layers'; it has "),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_with_the_way_out(case):
+    make, words = REFUSED[case]
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def test_a_table_of_masks_is_what_a_decoder_layer_has():
+    model = made("decoder", window=3, windowed_layers=(1,))
+    full, windowed = (layer.attention.mask() for layer in model.decoder.layers)
+    assert full == masks.Causal()
+    assert windowed == masks.Causal() & masks.Window(3)
+    assert [entry.window for entry, _ in model.cache().layers] == [None, 3]

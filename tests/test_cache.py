@@ -1,0 +1,172 @@
+"""What was read before is what would be read again, whatever the steps, and a window forgets what no one sees."""
+
+import copy
+
+import pytest
+import torch
+
+from regard import masks, positions
+from regard.cache import Cache, KeyValues, Memory
+from regard.errors import InputError
+from regard.nn import DecoderBlock, MultiHeadAttention
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def attention(window=None, **more):
+    torch.manual_seed(0)
+    mask = masks.Causal() if window is None else masks.Causal() & masks.Window(window)
+    return MultiHeadAttention(16, 4, kv_heads=2, mask=mask, **more).eval()
+
+
+PARTS = {
+    "plain": {},
+    "rotary": {"rotary": positions.RoPE(4)},
+    "rotary, interleaved": {"rotary": positions.RoPE(4, layout="interleaved", rotated=2)},
+    "ALiBi": {"attention_bias": positions.ALiBi(4)},
+    "norms": {"q_norm": torch.nn.RMSNorm(4), "k_norm": torch.nn.RMSNorm(4)},
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("window", [None, 1, 8, 50])
+@pytest.mark.parametrize("steps", [[1] * 40, [7, 1, 1, 1, 30], [2, 38]])
+@pytest.mark.parametrize("grad", [False, True])
+def test_steps_with_a_cache_are_the_whole_text_at_once(part, window, steps, grad):
+    layer, x = attention(window, **PARTS[part]), randn(2, 40, 16)
+    with torch.set_grad_enabled(grad):
+        cache = KeyValues(window)
+        found = torch.cat([layer(one, cache=cache) for one in x.split(steps, 1)], 1)
+    torch.testing.assert_close(found, layer(x), rtol=0, atol=1e-6)
+    assert cache.length == 40
+
+
+def test_gradients_flow_through_a_cache():
+    layer, x = attention(rotary=positions.RoPE(4)), randn(2, 6, 16).requires_grad_()
+    cache = KeyValues()
+    found = torch.cat([layer(one, cache=cache) for one in x.split([3, 1, 2], 1)], 1)
+    (ours,) = torch.autograd.grad(found.square().sum(), x)
+    (expected,) = torch.autograd.grad(layer(x).square().sum(), x)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_selected_rows_go_on_as_if_they_had_been_read_alone(grad):
+    layer, x = attention(3), randn(3, 9, 16)
+    rows = torch.tensor([2, 2, 0])
+    with torch.set_grad_enabled(grad):
+        cache = KeyValues(3)
+        layer(x[:, :5], cache=cache)
+        cache.select(rows)
+        found = layer(x[rows, 5:], cache=cache)
+    torch.testing.assert_close(found, layer(x[rows])[:, 5:], rtol=0, atol=1e-6)
+
+
+def test_a_window_keeps_no_more_than_it_must():
+    cache, one = KeyValues(window=10), randn(1, 2, 1, 4)
+    for _ in range(1000):
+        keys, _ = cache.extend(lambda: (one, one))
+    assert keys.shape[2] == 10
+    assert cache.first == 990
+    assert keys.untyped_storage().nbytes() <= 64 * 2 * 4 * 4
+
+
+def test_a_text_costs_no_copy_for_each_token():
+    cache, one = KeyValues(), randn(1, 1, 1, 4)
+    places = set()
+    for _ in range(1000):
+        keys, _ = cache.extend(lambda: (one, one))
+        places.add(keys.untyped_storage().data_ptr())
+    assert keys.shape[2] == 1000
+    assert len(places) < 10  # it doubles: 64, 128, 256, 512, 1024
+
+
+def test_a_memory_is_projected_once():
+    torch.manual_seed(0)
+    block, x, memory = DecoderBlock(16, 4, 32).eval(), randn(2, 5, 16), randn(2, 7, 16, seed=1)
+    calls = []
+    block.cross_attention.k_proj.register_forward_hook(lambda *_: calls.append(1))
+    entries = KeyValues(), Memory()
+    found = torch.cat([block(one, memory, cache=entries) for one in x.split([2, 1, 2], 1)], 1)
+    assert len(calls) == 1
+    torch.testing.assert_close(found, block(x, memory), rtol=0, atol=1e-6)
+
+
+def test_a_copied_cache_goes_its_own_way():
+    layer, x = attention(), randn(1, 6, 16)
+    with torch.no_grad():
+        cache = KeyValues()
+        layer(x[:, :4], cache=cache)
+        other = copy.deepcopy(cache)
+        layer(x[:, :2], cache=other)
+        found = layer(x[:, 4:], cache=cache)
+    torch.testing.assert_close(found, layer(x)[:, 4:], rtol=0, atol=1e-6)
+
+
+def test_padding_is_remembered_from_the_first_that_is_padded():
+    cache = Cache(((KeyValues(), None),))
+    cache.read(None, 2, 3, device="cpu")
+    assert cache.real is None
+    cache.layers[0][0].extend(lambda: (torch.zeros(2, 1, 3, 4),) * 2)
+    cache.read(torch.tensor([[True], [False]]), 2, 1, device="cpu")
+    assert cache.real.tolist() == [[True, True, True, True], [True, True, True, False]]
+    cache.select(torch.tensor([1]))
+    assert cache.real.tolist() == [[True, True, True, False]]
+
+
+def test_the_bytes_of_a_cache_are_those_of_its_buffers():
+    cache = Cache(((KeyValues(), Memory()),))
+    cache.layers[0][0].extend(lambda: (torch.zeros(2, 3, 5, 4),) * 2)
+    assert cache.bytes == 2 * (2 * 3 * 64 * 4) * 4
+    cache.layers[0][1].extend(lambda: (torch.zeros(2, 3, 7, 4),) * 2)
+    assert cache.bytes == 2 * (2 * 3 * 64 * 4) * 4 + 2 * (2 * 3 * 7 * 4) * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: KeyValues(0), "`window` counts positions, .* at least 1, got 0"),
+        (
+            lambda: attention()(randn(1, 2, 16), cache=KeyValues(4)),
+            r"keeps 4 positions, .* shows one 4 before .*Window\(4\)",
+        ),
+        (lambda: attention(5)(randn(1, 2, 16), cache=KeyValues(4)), "keeps 4 positions, .* shows one 4 before"),
+        (
+            lambda: MultiHeadAttention(8, 2, mask=masks.Prefix(2))(randn(1, 2, 8), cache=KeyValues(4)),
+            "counts from the beginning of the text: use cache.KeyValues",
+        ),
+        (
+            lambda: attention(rotary=positions.RoPE(4, scaling=positions.DynamicNTK(2.0, 8)))(
+                randn(1, 2, 16), cache=KeyValues()
+            ),
+            r"DynamicNTK turns all keys anew .*fix DynamicNTK\(..., length=...\)",
+        ),
+        (
+            lambda: attention(rotary=positions.RoPE(4))(randn(1, 2, 16), cache=Memory()),
+            "`rotary` turns queries and keys of one text",
+        ),
+    ],
+)
+def test_what_a_cache_cannot_do_is_refused_with_the_way_out(call, words):
+    with pytest.raises(InputError, match=words):
+        call()
+
+
+def test_another_batch_is_refused():
+    layer, cache = attention(), KeyValues()
+    layer(randn(2, 3, 16), cache=cache)
+    with pytest.raises(
+        InputError, match=r"the cache holds keys of shape \(2, 2, 4\), and .* have \(3, 2, 4\): .*select"
+    ):
+        layer(randn(3, 1, 16), cache=cache)
+    assert cache.length == 3  # nothing was added
