@@ -51,13 +51,29 @@ def test_steps_with_a_cache_are_the_whole_text_at_once(part, window, steps, grad
     assert cache.length == 40
 
 
-def test_gradients_flow_through_a_cache():
-    layer, x = attention(rotary=positions.RoPE(4)), randn(2, 6, 16).requires_grad_()
+@pytest.mark.parametrize("trained", ["x", "q_proj", "k_proj", "v_proj"])
+def test_gradients_flow_through_a_cache(trained):
+    layer, x = attention(rotary=positions.RoPE(4)).requires_grad_(False), randn(2, 6, 16)
+    leaf = x.requires_grad_() if trained == "x" else getattr(layer, trained).weight.requires_grad_()
+    cache, rows = KeyValues(), torch.tensor([1, 0])
+    found = [layer(one, cache=cache) for one in x.split([3, 1, 2], 1)]
+    cache.select(rows)
+    found.append(layer(x[rows, :1], cache=copy.deepcopy(cache)))
+    (ours,) = torch.autograd.grad(torch.cat(found, 1).square().sum(), leaf)
+    at_once = torch.cat([layer(x), layer(torch.cat([x[rows], x[rows, :1]], 1))[:, -1:]], 1)
+    (expected,) = torch.autograd.grad(at_once.square().sum(), leaf)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4)
+
+
+def test_a_cache_begun_in_inference_mode_goes_on_outside_of_it():
+    layer, x = attention(rotary=positions.RoPE(4)), randn(1, 6, 16)
     cache = KeyValues()
-    found = torch.cat([layer(one, cache=cache) for one in x.split([3, 1, 2], 1)], 1)
-    (ours,) = torch.autograd.grad(found.square().sum(), x)
-    (expected,) = torch.autograd.grad(layer(x).square().sum(), x)
-    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+    with torch.inference_mode():
+        layer(x[:, :4], cache=cache)
+    with torch.no_grad():
+        found = layer(x[:, 4:], cache=cache)
+    torch.testing.assert_close(found, layer(x)[:, 4:], rtol=0, atol=1e-6)
+    layer(x).sum().backward()  # the angles that were made in that mode are none of its tensors
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -72,6 +88,7 @@ def test_selected_rows_go_on_as_if_they_had_been_read_alone(grad):
     torch.testing.assert_close(found, layer(x[rows])[:, 5:], rtol=0, atol=1e-6)
 
 
+@torch.no_grad()
 def test_a_window_keeps_no_more_than_it_must():
     cache, one = KeyValues(window=10), randn(1, 2, 1, 4)
     for _ in range(1000):
@@ -81,6 +98,7 @@ def test_a_window_keeps_no_more_than_it_must():
     assert keys.untyped_storage().nbytes() <= 64 * 2 * 4 * 4
 
 
+@torch.no_grad()
 def test_a_text_costs_no_copy_for_each_token():
     cache, one = KeyValues(), randn(1, 1, 1, 4)
     places = set()
@@ -113,17 +131,19 @@ def test_a_copied_cache_goes_its_own_way():
     torch.testing.assert_close(found, layer(x)[:, 4:], rtol=0, atol=1e-6)
 
 
-def test_padding_is_remembered_from_the_first_that_is_padded():
+def test_padding_is_known_from_the_first_that_is_padded():
     cache = Cache(((KeyValues(), None),))
-    cache.read(None, 2, 3, device="cpu")
-    assert cache.real is None
+    assert cache.read(None, 2, 3, device="cpu") is None
     cache.layers[0][0].extend(lambda: (torch.zeros(2, 1, 3, 4),) * 2)
-    cache.read(torch.tensor([[True], [False]]), 2, 1, device="cpu")
+    cache.real = cache.read(torch.tensor([[True], [False]]), 2, 1, device="cpu")
     assert cache.real.tolist() == [[True, True, True, True], [True, True, True, False]]
+    with pytest.raises(InputError, match=r"the cache has read 2 texts, and 3 go on: cache.select\(rows\)"):
+        cache.read(None, 3, 1, device="cpu")
     cache.select(torch.tensor([1]))
     assert cache.real.tolist() == [[True, True, True, False]]
 
 
+@torch.no_grad()
 def test_the_bytes_of_a_cache_are_those_of_its_buffers():
     cache = Cache(((KeyValues(), Memory()),))
     cache.layers[0][0].extend(lambda: (torch.zeros(2, 3, 5, 4),) * 2)

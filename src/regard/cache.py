@@ -4,8 +4,9 @@ Every attention has an entry of its own. `KeyValues` grows with the text; with a
 `Memory` holds what cross-attention looks at, projected once. `Cache` is the state of a whole model.
 """
 
+import copy
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,8 +38,8 @@ class Entry(Protocol):
 class KeyValues:
     """The keys and values of what was read, in order; of the last `window` positions alone, if there is one.
 
-    The buffers have room to spare and double when it is used up, so that a token costs no copy of the text; what a
-    window has left behind is overwritten. Where gradients flow, new tensors are made instead.
+    Under torch.no_grad the buffers have room to spare and double when it is used up, so that a token costs no copy of
+    the text; what a window has left behind is overwritten. Where gradients may flow, each call makes new tensors.
 
     Args:
         window: How many positions a query sees, itself included: `masks.Window(window)` in the attention. None keeps
@@ -79,22 +80,17 @@ class KeyValues:
         if self.window is not None:  # the first new query sees window − 1 positions before it
             self._start = max(self._start, self._end - (self.window - 1))
         kept = self._end - self._start
-        self.length += new
-        if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad or self._tracks):
+        if torch.is_grad_enabled():  # what a gradient may need must not be written over
             old = self._kept()
-            self._keys, self._values = (
-                (torch.cat([past, now], -2) for past, now in zip(old, (k, v), strict=True))
-                if old is not None
-                else (k, v)
-            )
-            self._start, self._end = 0, kept + new
+            if old is not None:
+                k, v = (torch.cat([past, now], -2) for past, now in zip(old, (k, v), strict=True))
+            self._keys, self._values, self._start, self._end = k, v, 0, kept + new
         else:
-            self._make_room(k, v, kept, new)
-            assert self._keys is not None
-            assert self._values is not None
-            self._keys[..., self._end : self._end + new, :] = k
-            self._values[..., self._end : self._end + new, :] = v
+            keys, values = self._make_room(k, v, kept, new)
+            keys.narrow(-2, self._end, new).copy_(k)
+            values.narrow(-2, self._end, new).copy_(v)
             self._end += new
+        self.length += new
         pair = self._kept()
         assert pair is not None
         return pair
@@ -109,38 +105,46 @@ class KeyValues:
         kept = self._kept()
         if kept is None:
             return
-        if self._tracks:
+        if torch.is_grad_enabled():
             self._keys, self._values = (one.index_select(0, rows) for one in kept)
         else:
-            length, room = kept[0].shape[-2], max(_ROOM, kept[0].shape[-2] + _ROOM)
-            buffers = [one.new_empty(len(rows), *one.shape[1:-2], room, one.shape[-1]) for one in kept]
+            length = kept[0].shape[-2]
+            buffers = [one.new_empty(len(rows), *one.shape[1:-2], length + _ROOM, one.shape[-1]) for one in kept]
             for buffer, past in zip(buffers, kept, strict=True):
-                torch.index_select(past, 0, rows, out=buffer[..., :length, :])
+                torch.index_select(past.detach(), 0, rows, out=buffer[..., :length, :])
             self._keys, self._values = buffers
         self._start, self._end = 0, self._end - self._start
 
-    @property
-    def _tracks(self) -> bool:
-        return self._keys is not None and self._keys.requires_grad
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KeyValues":
+        """Another cache of the same text; gradients flow through both."""
+        other = copy.copy(self)
+        other._keys, other._values = (None if one is None else one.clone() for one in (self._keys, self._values))
+        return other
 
     def _kept(self) -> Pair | None:
         if self._keys is None or self._values is None:
             return None
-        here = slice(self._start, self._end)
-        return self._keys[..., here, :], self._values[..., here, :]
+        kept = self._end - self._start
+        return self._keys.narrow(-2, self._start, kept), self._values.narrow(-2, self._start, kept)
 
-    def _make_room(self, k: Tensor, v: Tensor, kept: int, new: int) -> None:
-        """See to it that the buffers have `new` places behind the kept ones."""
-        if self._keys is not None and self._end + new <= self._keys.shape[-2]:
-            return
+    def _make_room(self, k: Tensor, v: Tensor, kept: int, new: int) -> Pair:
+        """Give buffers that have `new` places behind the kept ones."""
+        held = self._keys, self._values
+        if (
+            held[0] is not None
+            and held[1] is not None
+            and self._end + new <= held[0].shape[-2]
+            and _may_be_written(held[0])
+        ):
+            return held[0], held[1]
         old = self._kept()
         room = max(_ROOM, 2 * (kept + new))
-        buffers = [one.new_empty(*one.shape[:-2], room, one.shape[-1]) for one in (k, v)]
+        keys, values = (one.new_empty(*one.shape[:-2], room, one.shape[-1]) for one in (k, v))
         if old is not None:
-            for buffer, past in zip(buffers, old, strict=True):
-                buffer[..., :kept, :] = past
-        self._keys, self._values = buffers
-        self._start, self._end = 0, kept
+            keys.narrow(-2, 0, kept).copy_(old[0])
+            values.narrow(-2, 0, kept).copy_(old[1])
+        self._keys, self._values, self._start, self._end = keys, values, 0, kept
+        return keys, values
 
     def _check(self, k: Tensor, v: Tensor) -> None:
         for name, past, now in (("keys", self._keys, k), ("values", self._values, v)):
@@ -180,6 +184,12 @@ class Memory:
             k, v = self._pair
             self._pair = k.index_select(0, rows), v.index_select(0, rows)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Memory":
+        """Another cache of the same text; gradients flow through both."""
+        other = Memory()
+        other._pair = None if self._pair is None else (self._pair[0].clone(), self._pair[1].clone())
+        return other
+
 
 class Cache:
     """What a decoder has read: one entry for each attention of each layer, and which tokens are no padding.
@@ -205,13 +215,25 @@ class Cache:
         """What the keys and values take, with the room to spare."""
         return sum(_bytes(entry) for layer in self.layers for entry in layer if entry is not None)
 
-    def read(self, real: Bool[Tensor, "batch new"] | None, batch: int, new: int, *, device: torch.device) -> None:
-        """Note which of `new` tokens are real, before the layers read them; None where all are, now and before."""
+    def read(
+        self, real: Bool[Tensor, "batch new"] | None, batch: int, new: int, *, device: torch.device
+    ) -> Bool[Tensor, "batch all"] | None:
+        """Tell of all tokens, those read before and `new` ones, which are real; None where all are.
+
+        It is kept as `real` by who goes on to read them.
+
+        Raises:
+            InputError: The cache is another batch's.
+        """
+        if self.real is not None and len(self.real) != batch:
+            raise InputError(
+                f"the cache has read {len(self.real)} texts, and {batch} go on: cache.select(rows) chooses from them"
+            )
         if real is None and self.real is None:
-            return
+            return None
         before = self.real if self.real is not None else torch.ones(batch, self.length, dtype=torch.bool, device=device)
         now = real if real is not None else torch.ones(batch, new, dtype=torch.bool, device=device)
-        self.real = torch.cat([before, now], 1)
+        return torch.cat([before, now], 1)
 
     def select(self, rows: Int[Tensor, " chosen"]) -> None:
         """Go on with these sequences of the batch, repeated, reordered or left out, as beam search needs it."""
@@ -221,6 +243,11 @@ class Cache:
                     entry.select(rows)
         if self.real is not None:
             self.real = self.real.index_select(0, rows)
+
+
+def _may_be_written(buffer: Tensor) -> bool:
+    """Not what a gradient hangs on, nor what inference mode has made, outside of it."""
+    return not buffer.requires_grad and (not buffer.is_inference() or torch.is_inference_mode_enabled())
 
 
 def _bytes(entry: KeyValues | Memory) -> int:

@@ -12,6 +12,7 @@ from regard.dropout import Dropout
 from regard.errors import InputError
 from regard.frozen import tensors
 from regard.masks import BoundMask, Dense, Mask
+from regard.masks.shared import SharedMask
 from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias, DenseBias, Rotary
 from regard.scores import ScaledDot, Score
@@ -21,6 +22,9 @@ __all__ = ["DENSE_BUDGET", "Problem"]
 
 # What a call may spend on tensors of queries × keys before it is refused, unless the caller says otherwise.
 DENSE_BUDGET = 2 * 2**30
+
+# What a call is made of that says nothing else; values, so one of each serves all.
+_SCORE, _NORMALIZER = ScaledDot(), Softmax()
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +150,7 @@ class Problem:
         budget: int = DENSE_BUDGET,
     ) -> "Problem":
         """Check one call and put it in order; every error names the rule, the value and the way out."""
-        score, normalizer = score or ScaledDot(), normalizer or Softmax()
+        score, normalizer = score or _SCORE, normalizer or _NORMALIZER
         _check_kinds(q, k, v)
         single = q.ndim == 1 and k.ndim == v.ndim == 2
         if single:
@@ -205,26 +209,33 @@ def _check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
-    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         four_dimensional(name, tensor)
         if 0 in tensor.shape:
-            raise InputError(f"`{name}` must not be empty, got {shapes}: attention over nothing has no value")
+            raise InputError(f"`{name}` must not be empty, got {_shapes(q, k, v)}: attention over nothing has no value")
     if not q.ndim == k.ndim == v.ndim:
-        raise InputError(f"q, k and v must have equally many dimensions, got {shapes}: add some with x[None]")
+        raise InputError(f"q, k and v must have equally many dimensions, got {_shapes(q, k, v)}: add some with x[None]")
     if v.shape[-2] != k.shape[-2]:
-        raise InputError(f"`v` must have a value for each of {k.shape[-2]} keys, got {v.shape[-2]} in {shapes}")
+        raise InputError(
+            f"`v` must have a value for each of {k.shape[-2]} keys, got {v.shape[-2]} in {_shapes(q, k, v)}"
+        )
     batch = slice(0, -3) if q.ndim >= 4 else slice(0, -2)
     if not q.shape[batch] == k.shape[batch] == v.shape[batch]:
-        raise InputError(f"q, k and v must have the same batch, got {shapes}: repeat with x.expand(...)")
+        raise InputError(f"q, k and v must have the same batch, got {_shapes(q, k, v)}: repeat with x.expand(...)")
     if q.ndim >= 4:
         heads, kv_heads = q.shape[-3], k.shape[-3]
         if v.shape[-3] != kv_heads:
-            raise InputError(f"`v` must have as many heads as `k` ({kv_heads}), got {v.shape[-3]} in {shapes}")
+            raise InputError(
+                f"`v` must have as many heads as `k` ({kv_heads}), got {v.shape[-3]} in {_shapes(q, k, v)}"
+            )
         if heads % kv_heads:
             raise InputError(
                 f"the heads of `q` must be a multiple of those of `k` (grouped queries), got {heads} and {kv_heads}"
             )
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
+    return f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
 
 
 def _check_parts(score: Score, normalizer: Normalizer, rotary: Rotary | None) -> None:
@@ -293,6 +304,8 @@ def _bind(mask: Mask | BoundMask | Tensor, problem: Problem) -> BoundMask:
 
 def _probe(bound: BoundMask, device: torch.device) -> None:
     """Ask for one pair: a mask that cannot answer for it fails here rather than in a backend."""
+    if isinstance(bound, SharedMask) and bound.proven(device):
+        return
     try:
         pair = bound.tile(slice(0, 1), slice(0, 1), device=device)
     except (TypeError, AttributeError) as trouble:

@@ -329,7 +329,7 @@ def test_it_says_when_the_model_has_no_position_left(run, tmp_path: Path) -> Non
     assert f"cut at --tokens {room}" in err
     code, _, err = run("龘" * 50, "--model", folder)
     assert code == 2
-    assert "which leaves none : shorten it" in err
+    assert "which leaves none to write: shorten it" in err
 
 
 def test_a_stop_token_that_was_forced_at_the_limit_is_not_said_to_be_the_models_own(run, tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
 """Every family agrees with transformers, layer by layer, with padding, with a cache, and in what it writes."""
 
+import json
+import shutil
+
 import pytest
 import torch
 import transformers as hf
+from safetensors.torch import load_file, save_file
 
 import checkpoints
 import regard
+from regard.errors import InputError
 from regard.models import Transformer, decoding, heads
 
 TOLERANCE = 1e-5
@@ -186,6 +191,135 @@ def test_heads_of_checkpoints(tmp_path, name, kind, head):
     else:
         logits = expected.prediction_logits if kind is hf.BertForPreTraining else expected.logits
         close(output.logits, logits, real if logits.ndim == 3 else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("bert", {"hidden_act": "relu"}),
+        ("bert", {"hidden_act": "gelu_new"}),
+        ("bert", {"tie_word_embeddings": False}),
+        ("roberta", {"tie_word_embeddings": False}),
+        ("roberta", {"pad_token_id": 3}),
+        ("gpt2", {"tie_word_embeddings": False}),
+        ("gpt2", {"n_inner": 20, "activation_function": "relu"}),
+        ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 1, "head_dim": 6}),
+        ("bart", {"normalize_embedding": True}),
+        ("marian", {"normalize_embedding": False}),
+    ],
+)
+@torch.no_grad()
+def test_variants_of_configurations(tmp_path, name, more):
+    theirs = checkpoints.checkpoint(name, tmp_path, **more)
+    ours, (ids, real) = Transformer.from_pretrained(tmp_path), checkpoints.texts(theirs.config)
+    given = {"input_ids": ids, "attention_mask": real.long()}
+    if theirs.config.is_encoder_decoder:
+        close(ours(ids, ids, real=real).logits, theirs(**given, decoder_input_ids=ids).logits)
+    else:
+        close(ours(ids, real=real).logits, theirs(**given).logits, real)
+
+
+@pytest.mark.parametrize("name", ["bart", "marian"])
+def test_embeddings_of_its_own_for_each_side_are_refused(tmp_path, name):
+    checkpoints.checkpoint(name, tmp_path, tie_word_embeddings=False)
+    with pytest.raises(InputError, match=r"of its own.*regard.watch run it as transformers has it"):
+        Transformer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("t5 1.1", None), ("t5 1.1", hf.MT5ForConditionalGeneration), ("llama", None)]
+)
+@torch.no_grad()
+def test_an_output_layer_that_is_there_holds_whatever_is_said_of_it(tmp_path, name, kind):
+    if kind is not None:
+        checkpoints.FAMILIES["mt5"] = (kind, hf.MT5Config, checkpoints.FAMILIES[name][2])
+        name = "mt5"
+    theirs = checkpoints.checkpoint(name, tmp_path)
+    checkpoints.FAMILIES.pop("mt5", None)
+    own = torch.randn(theirs.lm_head.weight.shape, generator=torch.Generator().manual_seed(9)) * 0.2
+    weights = load_file(tmp_path / "model.safetensors") | {"lm_head.weight": own}
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours, (ids, _) = Transformer.from_pretrained(tmp_path), checkpoints.texts(theirs.config, real=11)
+    output = ours(ids, ids) if theirs.config.is_encoder_decoder else ours(ids)
+    close(output.logits, output.states @ own.T)
+    # A head that is asked for by its kind is the checkpoint's.
+    again = Transformer.from_pretrained(tmp_path, head=heads.LanguageModel())
+    close(again.logits(output.states), output.logits)
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "bart", "marian", "gpt2", "bert"])
+@torch.no_grad()
+def test_a_head_asked_for_by_its_kind_is_that_of_the_checkpoint(pairs, tmp_path, name):
+    theirs, ours = pairs(name)
+    theirs.save_pretrained(tmp_path)
+    kind = heads.MaskedLanguageModel if name == "bert" else heads.LanguageModel
+    again = Transformer.from_pretrained(tmp_path, head=kind())
+    assert again.config == ours.config
+
+
+@torch.no_grad()
+def test_a_bare_model_gets_the_head_of_its_family_or_none(tmp_path):
+    theirs = checkpoints.checkpoint("gpt2", tmp_path / "gpt2", kind=hf.GPT2Model)
+    ours = Transformer.from_pretrained(tmp_path / "gpt2", head=heads.LanguageModel())
+    ids, _ = checkpoints.texts(theirs.config, real=11)
+    close(ours(ids).logits, theirs(ids).last_hidden_state @ theirs.wte.weight.T)
+    checkpoints.checkpoint("llama", tmp_path / "llama", kind=hf.LlamaModel)
+    with pytest.raises(InputError, match=r"lacks 1 weights, head\.weight first"):
+        Transformer.from_pretrained(tmp_path / "llama", head=heads.LanguageModel())
+
+
+def test_a_pooler_serves_the_classifier_that_is_to_be_trained(tmp_path):
+    theirs = checkpoints.checkpoint("bert", tmp_path, kind=hf.BertModel)
+    ours = Transformer.from_pretrained(tmp_path, head=heads.SequenceClassification(3))
+    assert torch.equal(ours.head.hidden.weight, theirs.pooler.dense.weight)
+
+
+@torch.no_grad()
+def test_shards_and_a_whole_file_beside_them(tmp_path):
+    theirs = checkpoints.checkpoint("llama", tmp_path / "whole")
+    theirs.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 2
+    ids, _ = checkpoints.texts(theirs.config, real=11)
+    close(Transformer.from_pretrained(tmp_path / "parts")(ids).logits, theirs(ids).logits)
+    # A whole file holds, as in transformers, whatever shards were left beside it.
+    for one in (tmp_path / "parts").glob("*.safetensors"):
+        tensors = {name: torch.zeros_like(x) for name, x in load_file(one).items()}
+        save_file(tensors, one, metadata={"format": "pt"})
+    shutil.copy(tmp_path / "whole" / "model.safetensors", tmp_path / "parts")
+    close(Transformer.from_pretrained(tmp_path / "parts")(ids).logits, theirs(ids).logits)
+
+
+HOSTILE = {
+    "a list for a kind": {"model_type": ["llama"]},
+    "a word for angles": {"rope_parameters": "x"},
+    "a list for a function": {"hidden_act": ["x"]},
+    "a number for words": {"bad_words_ids": 5},
+    "a word for a token": {"eos_token_id": "2"},
+    "a number for labels": {"architectures": ["LlamaForSequenceClassification"], "id2label": 5},
+    "a part of the vectors": {"partial_rotary_factor": 0.5},
+    "no width": {"hidden_size": None},
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_foreign_configurations_give_one_sentence(tmp_path, case):
+    checkpoints.checkpoint("llama", tmp_path)
+    (tmp_path / "generation_config.json").unlink()  # it would say the tokens
+    raw = json.loads((tmp_path / "config.json").read_text()) | HOSTILE[case]
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(InputError) as caught:
+        Transformer.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_said_of_writing_changes_no_architecture(tmp_path):
+    checkpoints.checkpoint("llama", tmp_path)
+    said = {"hidden_size": 7, "eos_token_id": [4, 5], "pad_token_id": -1}
+    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    config = Transformer.from_pretrained(tmp_path).config
+    assert (config.width, config.tokens.stop, config.tokens.pad) == (32, (4, 5), None)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "qwen2 with windows", "t5", "marian"])

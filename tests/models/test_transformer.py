@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import regard
 from regard import masks, positions
@@ -132,6 +133,7 @@ def test_copies_types_and_files_of_the_state(shape):
     assert call(model.bfloat16(), ids()).dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned", "T5", "ALiBi", "rotary"])
 def test_an_encoder_is_exported_with_any_batch_and_length(kind):
     model = made("encoder", kind)
@@ -144,6 +146,7 @@ def test_an_encoder_is_exported_with_any_batch_and_length(kind):
     torch.testing.assert_close(program(other, real=kept).logits, model(other, real=kept).logits, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @shapes
 def test_a_model_is_compiled(shape):
     torch.compiler.reset()
@@ -191,6 +194,39 @@ def test_generate_is_watched_as_one_text_that_grows():
     assert [(layer.queries, layer.keys) for layer in seen.record.layers if layer.kind == "cross"] == [(6, 7)] * 2
 
 
+def test_a_refused_piece_leaves_the_cache_as_it_was():
+    model, text = made(positions=Learned(8)), ids(2, 8)
+    with torch.no_grad():
+        cache = model.cache()
+        model(text[:, :6], real=torch.tensor([[False] + [True] * 5] * 2), cache=cache)
+        with pytest.raises(InputError, match="has positions for 8"):
+            model(ids(2, 7), real=torch.ones(2, 7).bool(), cache=cache)
+        assert cache.real.shape == (2, 6)
+        found = model(text[:, 6:], cache=cache).logits
+    expected = model(text, real=torch.tensor([[False] + [True] * 7] * 2)).logits[:, 6:]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
+def test_prompts_in_one_padded_tensor_are_those_of_lists(shape):
+    model = made(shape, "rotary")
+    lists, padded = [[5, 6, 7], [8]], torch.tensor([[5, 6, 7], [0, 0, 8]])
+    assert model.generate(padded, real=padded != 0, most=6) == model.generate(lists, most=6)
+
+
+def test_a_batch_whose_texts_end_apart_is_watched_as_one_record():
+    model = made("decoder", "rotary")
+    prompts = [[5, 6, 7], [8, 9], [10]]
+    free = model.generate(prompts, most=8, stop=())
+    stop = [free[0][1], free[1][4]]
+    expected = model.generate(prompts, most=8, stop=stop)
+    assert len({len(one) for one in expected}) > 1
+    with regard.watch(model) as seen:
+        assert model.generate(prompts, most=8, stop=stop) == expected
+    assert len(seen.forwards) == 1
+    assert seen.record.layers[0].batch == 3
+
+
 def test_a_stream_is_what_generate_gives_and_stops_where_a_text_ends():
     model = made("decoder", "rotary")
     (expected,) = model.generate([[5, 6, 7]], most=12, stop=())
@@ -214,13 +250,39 @@ def test_a_head_for_other_labels_begins_at_random_and_the_rest_as_it_was(tmp_pat
     assert changed(ids()).logits.shape == (2, 5)
     assert changed.config.dropout == 0.3
     torch.testing.assert_close(changed(ids()).states, model(ids()).states, rtol=0, atol=0)
-    with pytest.raises(InputError, match=r"lacks 1 weights, head\.weight first"):
-        Transformer.from_pretrained(_saved(made("decoder"), tmp_path), head=heads.LanguageModel(tied=False))
 
 
-def _saved(model, folder):
-    model.save_pretrained(folder)
-    return folder
+def test_a_language_model_keeps_its_own_head(tmp_path):
+    model = made("decoder", head=heads.LanguageModel(tied=False))
+    model.save_pretrained(tmp_path)
+    loaded = Transformer.from_pretrained(tmp_path, head=heads.LanguageModel())
+    torch.testing.assert_close(call(loaded, ids()), call(model, ids()), rtol=0, atol=0)
+    with pytest.raises(InputError, match=r"the checkpoint's head is .*tied=False.*: leave `head` out"):
+        Transformer.from_pretrained(tmp_path, head=heads.LanguageModel(bias=True))
+
+
+def test_a_classifier_that_is_changed_keeps_what_fits(tmp_path):
+    model = made("encoder", head=heads.SequenceClassification(3))
+    model.save_pretrained(tmp_path)
+    pooled = Transformer.from_pretrained(tmp_path, head=heads.SequenceClassification(3, pooled="mean"))
+    assert torch.equal(pooled.head.classify.weight, model.head.classify.weight)
+    more = Transformer.from_pretrained(tmp_path, head=heads.SequenceClassification(5))
+    assert torch.equal(more.head.hidden.weight, model.head.hidden.weight)
+    assert more.head.classify.weight.shape == (5, 16)
+    other = Transformer.from_pretrained(tmp_path, head=heads.TokenClassification(3))
+    assert not torch.equal(other.head.classify.weight, model.head.classify.weight)
+
+
+def test_a_new_head_has_the_type_of_the_rest(tmp_path):
+    made("encoder").bfloat16().save_pretrained(tmp_path)
+    model = Transformer.from_pretrained(tmp_path, head=heads.SequenceClassification(2))
+    assert model(ids()).logits.dtype == torch.bfloat16
+
+
+def test_a_saved_model_replaces_shards(tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}')
+    made("encoder").save_pretrained(tmp_path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
 def test_nothing_is_left_of_a_save_that_fails(tmp_path, monkeypatch):
@@ -263,13 +325,34 @@ BROKEN = {
     ),
     "more layers": (lambda folder: _edit(folder, lambda one: one.update(encoder_layers=3)), "lacks 16 weights"),
     "fewer layers": (lambda folder: _edit(folder, lambda one: one.update(encoder_layers=1)), "has weights beyond it"),
-    "files elsewhere": (
-        lambda folder: (folder / "model.safetensors.index.json").write_text(
-            '{"weight_map": {"a": "../x.safetensors"}}'
-        ),
-        "names a file outside its folder",
+    "files elsewhere": (lambda folder: _shards(folder, {"a": "../x.safetensors"}), "names a file outside its folder"),
+    "shards that are no map": (lambda folder: _shards(folder, ["a"]), "whose weight_map names no files"),
+    "shards that are no names": (lambda folder: _shards(folder, {"a": 1}), "whose weight_map names no files"),
+    "nested without end": (
+        lambda folder: (folder / "config.json").write_text("[" * 100_000),
+        r"cannot read .*config\.json",
     ),
+    "positions that are none": (
+        lambda folder: _edit(folder, lambda one: one.update(positions=3)),
+        "`positions` must be a value",
+    ),
+    "tokens that are none": (lambda folder: _edit(folder, lambda one: one.update(tokens=None)), "`tokens` must be"),
+    "a head of another kind": (
+        lambda folder: _edit(folder, lambda one: one.update(head={"kind": "Tokens"})),
+        "`head` must be a value",
+    ),
+    "whole numbers": (lambda folder: _quantize(folder), r"as torch\.int8: load one that is not quantized"),
 }
+
+
+def _shards(folder, named):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+
+
+def _quantize(folder):
+    file = folder / "model.safetensors"
+    save_file({name: one.to(torch.int8) for name, one in load_file(file).items()}, file)
 
 
 def _edit(folder, change):
@@ -301,6 +384,36 @@ REFUSED = {
     "a window to encode": (lambda: TransformerConfig(**SIZES, encoder_layers=1, window=3), "`window` is the decoder's"),
     "a head": (lambda: made("encoder", head=heads.LanguageModel()), "LanguageModel is for a model of kind decoder or"),
     "rotary of another width": (lambda: made(positions=positions.RoPE(8)), "made for vectors of width 8, got 4"),
+    "positions by name": (lambda: made(positions="rotary"), r"`positions` must be a value such as .*, got 'rotary'"),
+    "a kind of positions": (lambda: made(positions=Sinusoidal), "`positions` must be a value"),
+    "a bias as positions": (lambda: made(positions=positions.ALiBi(4)), "`positions` must be a value"),
+    "a head by name": (lambda: made(head="lm"), "`head` must be a value such as .*, got 'lm'"),
+    "a kind of head": (lambda: made(head=heads.LanguageModel), "`head` must be a value"),
+    "eps": (lambda: made(eps=-1.0), "`eps` must be a number above 0, got -1.0"),
+    "a layer too many": (lambda: made(window=3, windowed_layers=(2,)), r"from 0 to 1, got \(2,\)"),
+    "a token that is text": (lambda: Tokens(stop=("2",)), "`stop` names tokens"),
+    "a gap": (
+        lambda: made()(ids(), real=torch.tensor([[True, False, True] + [True] * 4] * 2)),
+        "`real` has padding between tokens",
+    ),
+    "going on behind padding": (lambda: _behind_padding(), "`real` has padding between tokens, .*on the left"),
+    "the last of another head": (lambda: made("encoder")(ids(), last=True), "`last` is for a model that writes"),
+    "padding in prompts": (
+        lambda: made().generate(torch.tensor([[5, 6], [0, 7]])),
+        "`prompts` holds the padding token 0: say with real=",
+    ),
+    "real beside lists": (
+        lambda: made().generate([[5]], real=torch.ones(1, 1).bool()),
+        "a list of lists has no padding",
+    ),
+    "halves of tokens": (lambda: made().generate([[1.5, 2.5]]), "tokens, which are integers"),
+    "one stop": (lambda: made().generate([[5]], stop=2), r"`stop` must be a list of tokens, got 2: write \[2\]"),
+    "a decoding by name": (lambda: made().generate([[5]], decoding="greedy"), "`decoding` must be a value"),
+    "a text to stream": (lambda: made().stream("ab"), "each a list of tokens"),
+    "a type by name": (
+        lambda: Transformer.from_pretrained("minilm", dtype="bfloat16"),
+        "`dtype` must be a type of torch",
+    ),
     "a config that is none": (lambda: Transformer({"width": 3}), "must be a TransformerConfig, got dict"),
     "one text": (lambda: made()(ids()[0]), r"`ids` must be integers \(batch, n\), .* write ids\[None\]"),
     "floats": (lambda: made()(torch.zeros(1, 2)), "`ids` must be integers"),
@@ -334,6 +447,14 @@ REFUSED = {
     "no name": (lambda: Transformer.from_pretrained(""), "must not be empty"),
     "an unknown change": (lambda: Transformer.from_pretrained("minilm", layers=3), "has no 'layers'; it has "),
 }
+
+
+def _behind_padding():
+    model, cache = made(), None
+    with torch.no_grad():
+        cache = model.cache()
+        model(ids(), real=torch.tensor([[True] * 5 + [False] * 2] * 2), cache=cache)
+        model(ids(n=1), cache=cache)
 
 
 @pytest.mark.parametrize("case", REFUSED)

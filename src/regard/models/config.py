@@ -1,7 +1,7 @@
 """What makes one Transformer differ from another, as a frozen value."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from regard.errors import InputError
 from regard.models.heads import HEADS, Head
@@ -51,6 +51,10 @@ class Clipped:
 Positions = Sinusoidal | Learned | Buckets | Slopes | Clipped | RoPE | None
 
 
+def _is_token(value: object, optional: bool) -> bool:
+    return (value is None and optional) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
     """The tokens that mean something to a model; None where it has none.
@@ -70,6 +74,12 @@ class Tokens:
     first: int | None = None
     last: int | None = None
     never: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        single = {name: (getattr(self, name),) for name in ("pad", "start", "first", "last")}
+        for name, found in {**single, "stop": self.stop, "never": self.never}.items():
+            if not isinstance(found, tuple) or any(not _is_token(one, name in single) for one in found):
+                raise InputError(f"`{name}` names tokens, each an integer of at least 0, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +151,7 @@ class TransformerConfig:
         for names, least in _COUNTS:
             for name in names:
                 _count(name, getattr(self, name), least)
+        self._check_kinds()
         self._check_heads()
         self._check_window()
         if not self.encoder_layers and not self.decoder_layers:
@@ -149,6 +160,23 @@ class TransformerConfig:
             raise InputError(f"`target_vocabulary` is for an encoder–decoder, and this is a {self.kind}: leave it out")
         if self.head is not None:
             self.head.check(self.kind)
+
+    def _check_kinds(self) -> None:
+        kinds: dict[str, Any] = {
+            "positions": (
+                Sinusoidal | Learned | Buckets | Slopes | Clipped | RoPE | None,
+                "such as Learned(512) or None",
+            ),
+            "head": (Head | None, "such as heads.LanguageModel() or None"),
+            "tokens": (Tokens, "such as Tokens(stop=(2,))"),
+        }
+        for name, (kind, example) in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"`{name}` must be a value {example}, got {getattr(self, name)!r}")
+        numbers = {"eps": self.eps} | ({} if self.scale is None else {"scale": self.scale})
+        for name, value in numbers.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise InputError(f"`{name}` must be a number above 0, got {value!r}")
 
     def _check_heads(self) -> None:
         if self.head_dim is None and self.width % self.heads:
@@ -164,6 +192,11 @@ class TransformerConfig:
     def _check_window(self) -> None:
         if self.window is not None and not self.decoder_layers:
             raise InputError("`window` is the decoder's, and there is none: give decoder_layers, or leave it out")
+        named = self.windowed_layers or ()
+        if not isinstance(named, tuple) or any(one not in range(self.decoder_layers) for one in named):
+            raise InputError(
+                f"`windowed_layers` names layers of the decoder, from 0 to {self.decoder_layers - 1}, got {named!r}"
+            )
         if self.windowed_layers is not None and self.window is None:
             raise InputError("`windowed_layers` names layers that have a window: give window= too")
 

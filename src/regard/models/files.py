@@ -16,6 +16,11 @@ from regard.seeing.bundled import BUNDLED, folder
 __all__ = ["Checkpoint", "replace_files"]
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
+# What of generation_config.json is read; the rest says how to write, which is for the caller to say.
+_TOKENS = (
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "bad_words_ids"),
+    *("forced_bos_token_id", "forced_eos_token_id"),
+)
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -49,13 +54,12 @@ class Checkpoint:
             raise InputError(
                 f"the checkpoint {self.name!r} has no {_CONFIG}: name a folder or an id with a model in it"
             )
-        return raw | {key: one for key, one in (self._json(_GENERATION) or {}).items() if one is not None}
+        said = self._json(_GENERATION) or {}
+        return raw | {key: said[key] for key in _TOKENS if said.get(key) is not None}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All tensors, one at a time, from one file or from the shards that an index names."""
-        index = self._json(_INDEX)
-        names = sorted(set((index or {}).get("weight_map", {}).values())) or [_WEIGHTS]
-        for name in names:
+        for name in self._weight_files():
             path = self._file(name)
             if path is None:
                 raise InputError(
@@ -64,13 +68,23 @@ class Checkpoint:
                 )
             yield from _read(path)
 
+    def _weight_files(self) -> list[str]:
+        """One file or, where there is none, the shards that an index names."""
+        if self._file(_WEIGHTS) is not None:
+            return [_WEIGHTS]
+        index = self._json(_INDEX)
+        shards = (index or {}).get("weight_map", {})
+        if not isinstance(shards, dict) or not all(isinstance(one, str) for one in shards.values()):
+            raise InputError(f"the checkpoint {self.name!r} has an {_INDEX} whose weight_map names no files")
+        return sorted(set(shards.values())) or [_WEIGHTS]
+
     def _json(self, name: str) -> dict[str, Any] | None:
         path = self._file(name)
         if path is None:
             return None
         try:
             found = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, RecursionError) as problem:
             raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
         if not isinstance(found, dict):
             raise InputError(f"cannot read {path}: it must be a JSON object, got a {type(found).__name__}")
@@ -116,8 +130,10 @@ def _read(path: Path) -> Iterator[tuple[str, Tensor]]:
         raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
 
 
-def replace_files(target: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a folder beside the target, and move its files there only when all are whole.
+def replace_files(target: Path, write: Callable[[Path], None], *, stale: tuple[str, ...] = ()) -> None:
+    """Let `write` fill a folder inside the target, and move its files there only when all are whole.
+
+    Files that are `stale` then go: they would say something else of what is there.
 
     Raises:
         InputError: The target is a file, or it cannot be written.
@@ -131,6 +147,8 @@ def replace_files(target: Path, write: Callable[[Path], None]) -> None:
             write(part)
             for one in sorted(part.iterdir()):
                 os.replace(one, target / one.name)
+            for name in stale:
+                (target / name).unlink(missing_ok=True)
         finally:
             shutil.rmtree(part, ignore_errors=True)
     except OSError as problem:

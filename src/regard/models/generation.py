@@ -11,6 +11,7 @@ from regard.cache import Cache
 from regard.errors import InputError
 from regard.models.config import Tokens
 from regard.models.decoding import Continuation, Decoding, Greedy, Limits, Sampling
+from regard.observe.intercept import is_watching
 
 __all__ = ["Prompts", "Reading", "Writes", "batch_of"]
 
@@ -24,6 +25,7 @@ class Writes:
         self,
         prompts: Prompts,
         *,
+        real: Bool[Tensor, "batch n"] | None = None,
         decoding: Decoding | None = None,
         most: int = 64,
         least: int = 0,
@@ -34,6 +36,7 @@ class Writes:
 
         Args:
             prompts: Tokens of each text, which may differ in length; of an encoder–decoder, of each source.
+            real: Of prompts that are one tensor, what is no padding.
             decoding: decoding.Greedy() by default, Sampling(...) or Beam(...).
             most: New tokens at most; fewer where the model has no more positions.
             least: New tokens before a stop token may come.
@@ -43,8 +46,11 @@ class Writes:
         Raises:
             InputError: A prompt is empty or too long, the model does not write, or it is in training mode.
         """
-        text, prompt, real, limits = self._begin(prompts, most, least, stop, cached)
-        written = (Greedy() if decoding is None else decoding).write(text, prompt, limits, real)
+        chosen = Greedy() if decoding is None else decoding
+        if not hasattr(chosen, "write"):
+            raise InputError(f"`decoding` must be a value such as decoding.Greedy(), got {decoding!r}")
+        text, prompt, real, limits = self._begin(prompts, real, most, least, stop, cached)
+        written = chosen.write(text, prompt, limits, real)
         return [list(one.tokens) for one in written]
 
     def stream(
@@ -57,14 +63,16 @@ class Writes:
         cached: bool = True,
     ) -> Iterator[int]:
         """Go on with one text and yield each token as soon as it is known; the arguments are those of `generate`."""
-        begun = self._begin([list(map(int, prompt))], most, 0, stop, cached)
+        begun = self._begin([prompt], None, most, 0, stop, cached)
         chosen = Greedy() if decoding is None else decoding
         if not hasattr(chosen, "stream"):
             raise InputError(f"{type(chosen).__name__} knows its text when it has ended: stream Greedy() or Sampling()")
         text, first, real, limits = begun
         return (int(step) for step in chosen.stream(text, first, limits, real))
 
-    def continuation(self, prompts: Prompts, *, cached: bool = True) -> tuple[Continuation, Tensor, Tensor | None]:
+    def continuation(
+        self, prompts: Prompts, *, real: Tensor | None = None, cached: bool = True
+    ) -> tuple[Continuation, Tensor, Tensor | None]:
         """Prompts as decoding wants them: the text that goes on, what it reads first, and what of that is real."""
         raise NotImplementedError  # each model defines it
 
@@ -76,11 +84,19 @@ class Writes:
         raise NotImplementedError  # each model defines it
 
     def _begin(
-        self, prompts: Prompts, most: int, least: int, stop: Sequence[int] | None, cached: bool
+        self,
+        prompts: Any,
+        real: Tensor | None,
+        most: int,
+        least: int,
+        stop: Sequence[int] | None,
+        cached: bool,
     ) -> tuple[Continuation, Tensor, Tensor | None, Limits]:
         if getattr(self, "training", False):
             raise InputError("the model is in training mode, where dropout changes what it writes: model.eval() first")
-        text, first, real = self.continuation(prompts, cached=cached)
+        if stop is not None and not isinstance(stop, Sequence | set | frozenset):
+            raise InputError(f"`stop` must be a list of tokens, got {stop!r}: write [{stop!r}]")
+        text, first, real = self.continuation(prompts, real=real, cached=cached)
         known, room = self._tokens(), self._room(first.shape[1])
         if room is not None and room < 1:
             limit = first.shape[1] + room
@@ -101,29 +117,53 @@ class Writes:
 
 
 def batch_of(
-    prompts: Prompts, pad: int, *, left: bool, device: torch.device, name: str = "prompts"
+    prompts: Prompts, pad: int | None, *, left: bool, device: torch.device, real: Tensor | None = None
 ) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"] | None]:
-    """Texts of different lengths as one tensor, padded on one side, and which of it is real (None if all is)."""
-    if isinstance(prompts, Tensor):
-        if prompts.ndim != 2 or prompts.is_floating_point() or not prompts.shape[1]:
-            raise InputError(
-                f"`{name}` must be integers (batch, n) or a list of lists, got shape {tuple(prompts.shape)}"
-            )
-        return prompts.to(device), None
-    if not prompts or not all(isinstance(one, list | tuple | Tensor) for one in prompts):
-        raise InputError(f"`{name}` must be a list of texts, each a list of tokens, such as [[1, 2, 3]]")
-    rows = [list(map(int, one)) for one in prompts]
+    """Texts of different lengths as one tensor, padded on one side, and which of it is real (None if all is).
+
+    Raises:
+        InputError: They are no lists of tokens, one is empty, or a tensor holds padding of which nothing is said.
+    """
+    rows = _rows(prompts, pad, real)
     if not all(rows):
         raise InputError(
-            f"`{name}` has an empty text at {rows.index([])}: begin it with a token, such as the start token"
+            f"`prompts` has an empty text at {rows.index([])}: begin it with a token, such as the start token"
         )
-    longest = max(map(len, rows))
-    fill = [[pad] * (longest - len(one)) for one in rows]
-    ids = torch.tensor([f + one if left else one + f for f, one in zip(fill, rows, strict=True)], device=device)
+    longest, fill = max(map(len, rows)), 0 if pad is None else pad
+    missing = [[fill] * (longest - len(one)) for one in rows]
+    ids = torch.tensor([f + one if left else one + f for f, one in zip(missing, rows, strict=True)], device=device)
     if all(len(one) == longest for one in rows):
         return ids, None
     at, lengths = torch.arange(longest, device=device), torch.tensor([[len(one)] for one in rows], device=device)
     return ids, (at >= longest - lengths if left else at < lengths)
+
+
+def _rows(prompts: Any, pad: int | None, real: Tensor | None) -> list[list[int]]:
+    """The tokens of each text, without padding."""
+    if isinstance(prompts, Tensor):
+        if prompts.ndim != 2 or prompts.is_floating_point() or prompts.dtype == torch.bool:
+            raise InputError(
+                f"`prompts` must be integers (batch, n) or a list of lists, got shape {tuple(prompts.shape)}"
+            )
+        if real is None and pad is not None and bool((prompts == pad).any()):
+            raise InputError(
+                f"`prompts` holds the padding token {pad}: say with real= which tokens are real (True), or give a list "
+                "of lists"
+            )
+        if real is not None and (real.shape != prompts.shape or real.dtype != torch.bool):
+            raise InputError(f"`real` must be a boolean tensor of the shape of `prompts`, {tuple(prompts.shape)}")
+        kept = torch.ones_like(prompts, dtype=torch.bool) if real is None else real
+        return [one[here].tolist() for one, here in zip(prompts, kept, strict=True)]
+    if real is not None:
+        raise InputError("`real` is for prompts that are one tensor: a list of lists has no padding")
+    texts = isinstance(prompts, list | tuple) and all(isinstance(one, list | tuple | Tensor) for one in prompts)
+    if not texts or not prompts:
+        raise InputError("`prompts` must be a list of texts, each a list of tokens, such as [[1, 2, 3]]")
+    rows = [one.tolist() if isinstance(one, Tensor) else list(one) for one in prompts]
+    for row in rows:
+        if any(isinstance(one, bool) or not isinstance(one, int) for one in row):
+            raise InputError(f"`prompts` must be lists of tokens, which are integers, got {row!r}")
+    return rows
 
 
 class Reading:
@@ -134,6 +174,11 @@ class Reading:
         self._memory, self._memory_real = memory, real
         self._ids: Tensor | None = None
         self._real: Tensor | None = None
+
+    @property
+    def together(self) -> bool:
+        """Whether rows that have ended stay: regard.watch knows a text by its row."""
+        return is_watching()
 
     def read(
         self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InputError
+from regard.nn.feed_forward import FUNCTIONS, Activation
 
 __all__ = [
     "HEADS",
@@ -70,15 +71,21 @@ class LanguageModel(Head):
 
 @dataclass(frozen=True)
 class MaskedLanguageModel(Head):
-    """Logits of the token at each place: W LayerNorm(GELU(W_t h + b_t)) + b (Devlin et al. 2019, arXiv:1810.04805)."""
+    """Logits of the token at each place: W LayerNorm(φ(W_t h + b_t)) + b (Devlin et al. 2019, arXiv:1810.04805).
+
+    Args:
+        tied: Whether W is the embedding.
+        activation: φ, one of FeedForward's that has no gate.
+    """
 
     tied: bool = True
+    activation: Activation = "gelu"
     kinds: ClassVar[tuple[str, ...]] = ("encoder",)
     fresh: ClassVar[bool] = False
 
     def build(self, width: int, vocabulary: int, eps: float, dropout: float) -> nn.Module:
         """Make the module."""
-        return _Masked(width, vocabulary, self.tied, eps)
+        return _Masked(width, vocabulary, self, eps)
 
 
 @dataclass(frozen=True)
@@ -169,13 +176,14 @@ class _Vocabulary(nn.Module):
 
 
 class _Masked(nn.Module):
-    def __init__(self, width: int, vocabulary: int, tied: bool, eps: float) -> None:
+    def __init__(self, width: int, vocabulary: int, head: MaskedLanguageModel, eps: float) -> None:
         super().__init__()
+        self.activation = FUNCTIONS[head.activation]
         self.transform, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps)
-        self.vocabulary = _Vocabulary(width, vocabulary, tied, True, 1.0)
+        self.vocabulary = _Vocabulary(width, vocabulary, head.tied, True, 1.0)
 
     def forward(self, states: Tensor, real: Tensor | None, embedding: Tensor) -> Tensor:
-        logits: Tensor = self.vocabulary(self.norm(functional.gelu(self.transform(states))), real, embedding)
+        logits: Tensor = self.vocabulary(self.norm(self.activation(self.transform(states))), real, embedding)
         return logits
 
 

@@ -1,7 +1,6 @@
 """Saving and loading: our own folders, and Hugging Face checkpoints of the families that we read."""
 
 import json
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import InputError, MissingExtraError
 from regard.models.files import Checkpoint, replace_files
+from regard.models.filling import change, fill
 from regard.models.written import from_json, to_json
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
             text = json.dumps({_OURS: to_json(self.config)}, indent=2, ensure_ascii=False)
             (folder / "config.json").write_text(text + "\n", "utf-8")
 
-        replace_files(Path(save_directory), write)
+        replace_files(Path(save_directory), write, stale=("model.safetensors.index.json",))
         if asked.pop("push_to_hub", False):
             return self.push_to_hub(asked.pop("repo_id", Path(save_directory).name), **asked)
         if asked:
@@ -86,8 +86,9 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
             name: A folder, an id of the Hugging Face hub, or one of the bundled models.
             dtype: The type of its numbers; as they were saved by default.
             revision, token, cache_dir, local_files_only, force_download: As in huggingface_hub.
-            changes: What the configuration shall say instead, such as head=heads.SequenceClassification(3). A head for
-                classes that the checkpoint lacks begins at random, to be trained.
+            changes: What the configuration shall say instead, such as head=heads.SequenceClassification(3). A head that
+                is to be trained takes the weights that fit it and begins at random for the rest; a language model's is
+                the checkpoint's own.
 
         Raises:
             InputError: There is no such model, its family or configuration is not read, or weights are missing.
@@ -97,10 +98,14 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
         asked |= {"local_files_only": local_files_only, "force_download": force_download}
         checkpoint = Checkpoint(name, **asked)
         raw = checkpoint.config()
-        config, state = cls._ours(raw, checkpoint) if _OURS in raw else cls._theirs(raw, checkpoint)
-        changed = _changed(config, changes)
-        filled: Self = _filled(cls, changed, state, config, checkpoint.name, dtype)
-        return filled
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise InputError(f"`dtype` must be a type of torch, such as torch.bfloat16, got {dtype!r}")
+        if _OURS in raw:
+            config, state = cls._ours(raw, checkpoint)
+        else:
+            config, state = cls._theirs(raw, checkpoint, changes.get("head"))
+        filled: Self = fill(cls, change(config, changes), config, state, checkpoint.name)
+        return filled if dtype is None else filled.to(dtype)
 
     @classmethod
     def _ours(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> tuple[Any, dict[str, Tensor]]:
@@ -111,53 +116,10 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
         return config, dict(checkpoint.tensors())
 
     @classmethod
-    def _theirs(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> tuple[Any, dict[str, Tensor]]:  # noqa: ARG003
+    def _theirs(
+        cls,
+        raw: dict[str, Any],  # noqa: ARG003
+        checkpoint: Checkpoint,
+        head: Any,  # noqa: ARG003
+    ) -> tuple[Any, dict[str, Tensor]]:
         raise InputError(f"{checkpoint.name!r} was not written by regard: {cls.__name__} reads its own folders alone")
-
-
-def _changed(config: Any, changes: dict[str, Any]) -> Any:
-    known = {field.name for field in fields(config)}
-    if unknown := sorted(set(changes) - known):
-        raise InputError(f"{type(config).__name__} has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
-    return replace(config, **changes)
-
-
-# Copies of tied weights that some files hold.
-_COPIES = {"head.weight", "head.vocabulary.weight", "target_embedding.weight"}
-
-
-def _filled(
-    cls: type[Any], config: Any, state: dict[str, Tensor], stored: Any, name: str, dtype: torch.dtype | None
-) -> Any:
-    """Build the model without numbers, and give it those of the checkpoint; what may be missing is drawn."""
-    with torch.device("meta"):
-        model = cls(config)
-    wanted = dict(model.state_dict())
-    same_head = getattr(config, "head", None) == getattr(stored, "head", None)
-    kept = {key: one for key, one in state.items() if same_head or not key.startswith("head.")}
-    fresh = getattr(getattr(config, "head", None), "fresh", False) and not same_head
-    lacking = sorted(key for key in wanted if key not in kept and not (fresh and key.startswith("head.")))
-    spare = sorted(key for key in kept if key not in wanted and key not in _COPIES)
-    spare = [
-        key for key in spare if (same_head and getattr(config, "head", None) is not None) or not key.startswith("head.")
-    ]
-    if lacking or spare:
-        what = (
-            f"lacks {len(lacking)} weights, {lacking[0]} first"
-            if lacking
-            else f"has weights beyond it, {spare[0]} first"
-        )
-        raise InputError(f"the checkpoint {name!r} does not fill its configuration: it {what}")
-    if wrong := sorted(key for key, one in kept.items() if key in wanted and one.shape != wanted[key].shape):
-        shapes = tuple(kept[wrong[0]].shape), tuple(wanted[wrong[0]].shape)
-        raise InputError(
-            f"the checkpoint {name!r} has {wrong[0]} of shape {shapes[0]}, its configuration says {shapes[1]}"
-        )
-    if any(key not in kept for key in wanted):
-        drawn = cls(config).state_dict()
-        kept |= {key: drawn[key] for key in wanted if key not in kept}
-    model.load_state_dict({key: kept[key] for key in wanted}, assign=True)
-    for module in model.modules():
-        if hasattr(module, "make_buffers"):
-            module.make_buffers()
-    return (model if dtype is None else model.to(dtype)).eval()

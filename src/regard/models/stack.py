@@ -10,13 +10,16 @@ from torch.nn import functional
 from regard.cache import Cache, KeyValues, Memory
 from regard.errors import InputError
 from regard.masks import Causal, Mask, Padding, Window
+from regard.masks.shared import SharedMask, share
 from regard.models.config import Buckets, Clipped, Learned, Sinusoidal, Slopes, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
 from regard.nn.held import Held, value_of
-from regard.positions import ALiBi, RoPE, T5Bias, sinusoidal
+from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
 from regard.scores import Shaw
 
 __all__ = ["Stack"]
+
+_FEW = 2**16  # pairs of which a bias is written out for all layers
 
 
 class Stack(nn.Module):
@@ -58,13 +61,14 @@ class Stack(nn.Module):
         `real` (batch, all read so far) hides padding, `memory_real` that of the memory.
         """
         x = self.inputs(x, positions, types)
-        kept = [x]
-        memory_mask = None if memory_real is None else Padding(memory_real)
+        kept, n = [x], x.shape[1]
+        seen = _Seen(n, real, value_of(self.bias))
+        memory_mask = None
+        if memory is not None and memory_real is not None:
+            memory_mask = _shared(Padding(memory_real), n, memory.shape[1])
         for index, block in enumerate(self.layers):
             entries = (None, None) if cache is None else cache.layers[index]
-            given: dict[str, Any] = {"mask": _padding(real, entries[0], x.shape[1])}
-            if self.bias is not None:
-                given["attention_bias"] = value_of(self.bias)
+            given: dict[str, Any] = seen.by(None if entries[0] is None else entries[0].reach(n), x)
             if self.crossed:
                 given |= {"memory": memory, "memory_mask": memory_mask, "cache": entries}
             elif cache is not None:
@@ -179,8 +183,34 @@ def _relative(config: TransformerConfig) -> dict[str, Any]:
     return {}
 
 
-def _padding(real: Tensor | None, entry: KeyValues | None, new: int) -> Padding | None:
-    """The mask of the keys that an attention will see: the last ones, where its cache has dropped some."""
-    if real is None:
-        return None
-    return Padding(real if entry is None else real[:, real.shape[1] - entry.reach(new) :])
+class _Seen:
+    """What the layers of one pass share: padding and bias, made once for each number of keys that a layer sees."""
+
+    def __init__(self, queries: int, real: Tensor | None, bias: Bias | None) -> None:
+        self._queries, self._real, self._bias = queries, real, bias
+        self._known: dict[int | None, dict[str, Any]] = {}
+
+    def by(self, reach: int | None, x: Tensor) -> dict[str, Any]:
+        """The arguments of an attention that sees the last `reach` positions; None: those that are read now alone."""
+        keys = self._queries if reach is None else reach
+        if reach not in self._known:
+            given: dict[str, Any] = {}
+            if self._real is not None:  # of a cache that has dropped keys, only the last are padding or not
+                given["mask"] = _shared(Padding(self._real[:, self._real.shape[1] - keys :]), self._queries, keys)
+            if self._bias is not None:
+                given["attention_bias"] = self._tile(self._bias, keys, x)
+            self._known[reach] = given
+        return dict(self._known[reach])
+
+    def _tile(self, bias: Bias, keys: int, x: Tensor) -> Bias:
+        """While a text is written the bias is a few numbers a head, which need not be looked up for each layer."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or self._queries * keys > _FEW:
+            return bias
+        first, heads = keys - self._queries, bias.leading[1]
+        i, j = torch.arange(first, keys, device=x.device), torch.arange(keys, device=x.device)
+        return DenseBias(bias.tile(slice(0, 1), slice(0, heads), i, j))
+
+
+def _shared(padding: Padding, queries: int, keys: int) -> Padding | SharedMask:
+    """Bound for all layers; a compiler shares what is the same by itself."""
+    return padding if torch.compiler.is_compiling() else share(padding, queries, keys)

@@ -10,8 +10,10 @@ from regard.cache import Cache
 from regard.errors import InputError
 from regard.models.config import KINDS, Tokens, TransformerConfig
 from regard.models.families import family_of
+from regard.models.families.reading import read
 from regard.models.files import Checkpoint
 from regard.models.generation import Prompts, Reading, Writes, batch_of
+from regard.models.heads import LanguageModel
 from regard.models.saved import Saved
 from regard.models.stack import Stack
 
@@ -93,14 +95,14 @@ class Transformer(Writes, Saved):
         Args:
             ids: The tokens; of an encoder–decoder those of the source.
             target: An encoder–decoder's own tokens: what it has written, from the start token on.
-            real: True for tokens, False for padding, on either side. Positions count the real tokens before each, so
-                that padding changes nothing.
+            real: True for tokens, False for padding, at either end of a text. Positions count the real tokens before
+                each, so that padding changes nothing.
             target_real: The same for the target.
             types: BERT's segments; all 0 by default.
             cache: Of a decoder without an encoder: what it has read before (`model.cache()`); it is added to. An
                 encoder–decoder goes on with `encode` and `decode`.
             layers: Give the states of every layer too.
-            last: Give the logits of the last token alone, (batch, 1, vocabulary): all that writing needs.
+            last: Give the logits of the last place alone, (batch, 1, vocabulary): all that writing needs.
 
         Raises:
             InputError: Tokens, shapes, types or lengths do not fit this model.
@@ -115,7 +117,7 @@ class Transformer(Writes, Saved):
             states, kept, real = self._run(
                 stack, self.embedding, "ids", ids, real, types=types, cache=cache, layers=layers
             )
-            return Output(states, self._head(states[:, -1:] if last else states, real), layers=kept)
+            return Output(states, self._head(states, real, last), layers=kept)
         if target is None:
             raise InputError(
                 "`target` is missing: this encoder–decoder reads what it has written so far too, from the start token "
@@ -129,7 +131,7 @@ class Transformer(Writes, Saved):
             self.encoder, self.embedding, "ids", ids, real, types=types, layers=layers
         )
         states, kept, target_real = self._decode(target, memory, real, target_real, None, layers)
-        return Output(states, self._head(states[:, -1:] if last else states, target_real), memory, kept, memory_layers)
+        return Output(states, self._head(states, target_real, last), memory, kept, memory_layers)
 
     def encode(
         self, ids: Int[Tensor, "batch n"], *, real: Bool[Tensor, "batch n"] | None = None
@@ -157,7 +159,7 @@ class Transformer(Writes, Saved):
         if self.decoder is None or self.encoder is None:
             raise InputError(f"only an encoder–decoder decodes, and this model is a {self.config.kind}: call it")
         states, kept, target_real = self._decode(target, memory, real, target_real, cache, False)
-        return Output(states, self._head(states[:, -1:] if last else states, target_real), memory, kept)
+        return Output(states, self._head(states, target_real, last), memory, kept)
 
     def cache(self) -> Cache:
         """An empty cache for one batch; a layer with a window keeps no more than that."""
@@ -165,19 +167,21 @@ class Transformer(Writes, Saved):
             raise InputError("this model is an encoder: it reads a text at once and needs no cache")
         return self.decoder.cache()
 
-    def continuation(self, prompts: Prompts, *, cached: bool = True) -> tuple[Reading, Tensor, Tensor | None]:
+    def continuation(
+        self, prompts: Prompts, *, real: Tensor | None = None, cached: bool = True
+    ) -> tuple[Reading, Tensor, Tensor | None]:
         """Prompts as decoding wants them: the text that goes on, what it reads first, and what of that is real."""
         if self.decoder is None:
             raise InputError("this model is an encoder, which writes nothing: take a decoder or an encoder–decoder")
-        device, pad = self.embedding.weight.device, self.config.tokens.pad or 0
+        device, pad = self.embedding.weight.device, self.config.tokens.pad
         cache = self.cache() if cached else None
         if self.encoder is None:
-            ids, real = batch_of(prompts, pad, left=True, device=device)
+            ids, real = batch_of(prompts, pad, left=True, device=device, real=real)
             return Reading(self, cache), ids, real
         start = self.config.tokens.start
         if start is None:
             raise InputError("the configuration has no start token: give it tokens=Tokens(start=...)")
-        ids, real = batch_of(prompts, pad, left=False, device=device)
+        ids, real = batch_of(prompts, pad, left=False, device=device, real=real)
         with torch.no_grad():
             memory = self.encode(ids, real=real)
         return Reading(self, cache, memory, real), ids.new_full((len(ids), 1), start), None
@@ -197,31 +201,21 @@ class Transformer(Writes, Saved):
         return found
 
     @classmethod
-    def _theirs(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    def _theirs(
+        cls, raw: dict[str, Any], checkpoint: Checkpoint, head: Any
+    ) -> tuple[TransformerConfig, dict[str, Tensor]]:
         """A Hugging Face checkpoint under our names."""
-        family = family_of(raw)
-        config = family.config(raw)
-        state: dict[str, Tensor] = {}
-        foreign, prefixed = [], False
-        for name, one in checkpoint.tensors():
-            prefixed |= bool(family.trunk) and name.startswith(family.trunk)
-            ours = family.rename(name)
-            if ours is None:
-                foreign.append(name)
-            elif ours:
-                state |= dict(family.reshape(ours, one, config))
-        # What stands beside the trunk of a model whose head we do not have is that head.
-        foreign = [name for name in foreign if not prefixed or config.head or name.startswith(family.trunk)]
-        if foreign:
-            raise InputError(
-                f"the checkpoint {checkpoint.name!r} has {foreign[0]}, which a {raw['model_type']} model of ours has "
-                "no place for: regard.load_model and regard.watch run it as transformers has it"
-            )
-        return config, state
+        wanted = None if head is None else type(head)
+        return read(family_of(raw), raw, checkpoint.tensors(), name=checkpoint.name, wanted=wanted)
 
-    def _head(self, states: Tensor, real: Tensor | None) -> Tensor | None:
+    def _head(self, states: Tensor, real: Tensor | None, last: bool = False) -> Tensor | None:
         if self.head is None:
             return None
+        if last and not isinstance(self.config.head, LanguageModel):
+            raise InputError(
+                f"`last` is for a model that writes, and the head of this one is {self.config.head}: leave it out"
+            )
+        states = states[:, -1:] if last else states
         embedding = self.embedding if self.target_embedding is None else self.target_embedding
         logits: Tensor = self.head(states, real, embedding.weight)
         return logits
@@ -248,20 +242,20 @@ class Transformer(Writes, Saved):
         """Embed tokens at their positions and send them through a stack; also which of them are real."""
         cache = given.get("cache")
         assert cache is None or isinstance(cache, Cache)
-        _check_ids(name, ids, real, embedding.num_embeddings)
+        ids = _check_ids(name, ids, real, embedding.num_embeddings)
         before = 0 if cache is None else cache.length
-        read = real
-        if cache is not None:
-            cache.read(real, *ids.shape, device=ids.device)
-            read = cache.real
+        read = real if cache is None else cache.read(real, *ids.shape, device=ids.device)
         if read is None:
             positions = torch.arange(before, before + ids.shape[1], device=ids.device)
         else:
+            _check_gaps(read)
             positions = (read.cumsum(1) - 1).clamp_min(0)[:, before:]
         self._check_length(before + ids.shape[1] if read is None else positions)
         x = embedding(ids)
         if self.config.scaled_embedding:
             x = x * self.config.width**0.5
+        if cache is not None:
+            cache.real = read
         states, kept = stack(x, positions, real=read, **given)
         return states, kept, real
 
@@ -274,7 +268,19 @@ class Transformer(Writes, Saved):
             raise InputError(f"the text has {length} tokens, and this model has positions for {limit}: shorten it")
 
 
-def _check_ids(name: str, ids: Tensor, real: Tensor | None, vocabulary: int) -> None:
+def _check_gaps(real: Tensor) -> None:
+    """Distances count places, and so padding between two tokens would move them apart."""
+    if torch.compiler.is_compiling():
+        return
+    begins = real[:, 1:] & ~real[:, :-1]
+    if bool((begins.sum(1) + real[:, 0] > 1).any()):
+        raise InputError(
+            "`real` has padding between tokens, which would move them apart: pad at one end, and on the left where the "
+            "text goes on behind a cache"
+        )
+
+
+def _check_ids(name: str, ids: Tensor, real: Tensor | None, vocabulary: int) -> Tensor:
     if ids.ndim != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
         raise InputError(
             f"`{name}` must be integers (batch, n), got {ids.dtype} of shape {tuple(ids.shape)}"
@@ -292,3 +298,4 @@ def _check_ids(name: str, ids: Tensor, real: Tensor | None, vocabulary: int) -> 
             f"`real` must be a boolean tensor of the shape of `{name}`, {tuple(ids.shape)}, True for tokens, got "
             f"{real.dtype} of shape {tuple(real.shape)}; attention_mask.bool() of a tokenizer is one"
         )
+    return ids if ids.dtype in (torch.int64, torch.int32) else ids.long()

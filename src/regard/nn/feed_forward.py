@@ -12,13 +12,13 @@ from torch.nn import functional
 from regard.errors import InputError
 from regard.nn.checks import check_probability, check_size, check_width
 
-__all__ = ["Activation", "FeedForward"]
+__all__ = ["FUNCTIONS", "Activation", "FeedForward"]
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
 
 _gelu_tanh = partial(functional.gelu, approximate="tanh")
 # What is applied to the hidden layer, or to its gate.
-_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "gelu_tanh": _gelu_tanh,
@@ -83,7 +83,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "*batch n width"]) -> Float[Tensor, "*batch n width"]:
         """Map every position."""
         check_width("x", x, self.width, "width")
-        function = _FUNCTIONS[self.activation]
+        function = FUNCTIONS[self.activation]
         if self.gate_proj is not None:
             hidden = function(self.gate_proj(x)) * self.up_proj(x)
         else:

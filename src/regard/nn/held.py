@@ -47,6 +47,8 @@ class Held(nn.Module):
 
     def forward(self) -> Any:
         """Give the value."""
+        if not self._names:
+            return self._empty
         return replace_tensors(self._empty, iter([getattr(self, name) for name in self._names]))
 
     def extra_repr(self) -> str:

@@ -198,10 +198,14 @@ class MultiHeadAttention(nn.Module):
         turn = turning(rotary, cache, q.shape[-2], q)
 
         def turned() -> tuple[Tensor, Tensor]:
+            nonlocal q
             k, v = self._keys_and_values(key, value)
-            return turn(k), v
+            # At once: while a model writes, a step is so small that each operation counts.
+            q, k = turn(torch.cat([q, k], -3)).split([self.heads, self.kv_heads], -3)
+            return k, v
 
-        return turn(q), cache.extend(turned)
+        pair = cache.extend(turned)
+        return q, pair
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> Self:

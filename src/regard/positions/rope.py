@@ -135,8 +135,7 @@ class RoPE(Rotary):
     ) -> Float[Tensor, "*leading n dim"]:
         """Turn each vector by angles that are known."""
         width = self.dim if self.rotated is None else self.rotated
-        whole = width == x.shape[-1]
-        turned, rest = (x, None) if whole else (x[..., :width], x[..., width:])
+        turned, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
         turned = turned.to(cos.dtype)
         if self.layout == "halves":
             a, b = turned.chunk(2, -1)

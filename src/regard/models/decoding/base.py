@@ -13,7 +13,11 @@ __all__ = ["Continuation", "Decoding", "Limits", "Written"]
 
 
 class Continuation(Protocol):
-    """A batch of texts that a model goes on writing: it keeps what it has read."""
+    """A batch of texts that a model goes on writing: it keeps what it has read.
+
+    It may have an attribute `together`: True where rows that have ended stay, and read padding, until all have. That is
+    what a watched model needs, whose record has the same rows from first to last.
+    """
 
     def read(
         self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None

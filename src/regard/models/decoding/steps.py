@@ -37,24 +37,30 @@ def _steps(
         return
     logits = text.read(prompt, real)
     rules = Rules(limits, logits)
-    live: Tensor | None = None
+    stay = bool(getattr(text, "together", False))
+    live = torch.arange(rows, device=prompt.device)  # where the rows that are read stand in the batch
+    over = [False] * rows  # of the rows that are read, which have ended
     for written in range(limits.most):
         log_probs = rules.log_softmax(logits)
         tokens, ended = _choose(choose, log_probs, rules, written)
         chances = log_probs.gather(1, tokens[:, None])[:, 0]
-        if live is None:
+        if any(over):
+            gone = torch.tensor(over, device=tokens.device)
+            tokens, chances = tokens.masked_fill(gone, limits.pad), chances.masked_fill(gone, 0.0)
+        over = [before or now for before, now in zip(over, ended, strict=True)]
+        if len(live) == rows:
             yield tokens, chances
         else:
             yield (
                 tokens.new_full((rows,), limits.pad).index_copy_(0, live, tokens),
                 chances.new_zeros(rows).index_copy_(0, live, chances),
             )
-        if all(ended) or written + 1 == limits.most:
+        if all(over) or written + 1 == limits.most:
             return
-        if any(ended):
-            kept = torch.tensor([row for row, has_ended in enumerate(ended) if not has_ended], device=tokens.device)
+        if any(over) and not stay:
+            kept = torch.tensor([row for row, has_ended in enumerate(over) if not has_ended], device=tokens.device)
             text.select(kept)
-            tokens, live = tokens[kept], kept if live is None else live[kept]
+            tokens, live, over = tokens[kept], live[kept], [False] * len(kept)
         logits = text.read(tokens[:, None])
 
 

@@ -22,7 +22,7 @@ def family_of(raw: Raw) -> Family:
         InputError: It says none that is here.
     """
     kind = raw.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise InputError(
             f"the checkpoint's model_type must be one of {', '.join(FAMILIES)}, got {kind!r}: regard.load_model and "
             "regard.watch run others as transformers has them"

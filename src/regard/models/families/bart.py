@@ -15,7 +15,7 @@ _PART = r"\.(weight|bias)"
 
 
 def _config(raw: Raw, **more: Any) -> TransformerConfig:
-    refuse(raw, is_decoder=False, normalize_before=False, add_final_layer_norm=False, normalize_embedding=None)
+    refuse(raw, is_decoder=False, normalize_before=False, add_final_layer_norm=False)
     for part in ("attention_heads", "ffn_dim"):
         refuse(raw, **{f"decoder_{part}": need(raw, f"encoder_{part}")})
     return TransformerConfig(
@@ -40,11 +40,13 @@ def _bart(raw: Raw) -> TransformerConfig:
         "ForConditionalGeneration": LanguageModel(tied=raw.get("tie_word_embeddings", True), bias=True),
         "ForSequenceClassification": SequenceClassification(label_count(raw), pooled="last"),
     }
+    refuse(raw, normalize_embedding=True)
     length = need(raw, "max_position_embeddings")
     return _config(raw, positions=Learned(length), embedding_norm=True, head=choose(raw, heads))
 
 
 def _marian(raw: Raw) -> TransformerConfig:
+    refuse(raw, normalize_embedding=False)
     shared = raw.get("share_encoder_decoder_embeddings", True)
     own = None if shared else raw.get("decoder_vocab_size") or need(raw, "vocab_size")
     heads = {"MTModel": LanguageModel(tied=raw.get("tie_word_embeddings", True), bias=True)}
@@ -87,7 +89,7 @@ BART = Family(
     reshape=_reshape,
     rules=(
         (r"shared\.weight", "embedding.weight"),
-        (r"(?:encoder|decoder)\.embed_tokens\.weight", ""),
+        (r"(?:encoder|decoder)\.embed_tokens\.weight", "=embedding.weight"),
         (r"(encoder|decoder)\.embed_positions\.weight", r"\1.inputs.positions.weight"),
         (rf"(encoder|decoder)\.layernorm_embedding{_PART}", r"\1.inputs.norm.\2"),
         *_BLOCKS,
@@ -104,7 +106,7 @@ MARIAN = Family(
     reshape=_reshape,
     rules=(
         (r"shared\.weight", "embedding.weight"),
-        (r"encoder\.embed_tokens\.weight", "embedding.weight"),
+        (r"encoder\.embed_tokens\.weight", "?embedding.weight"),
         (r"decoder\.embed_tokens\.weight", "target_embedding.weight"),
         (r"(?:encoder|decoder)\.embed_positions\.weight", ""),
         *_BLOCKS,

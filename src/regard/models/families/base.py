@@ -12,7 +12,7 @@ from regard.models.config import Tokens, TransformerConfig
 from regard.models.heads import Head
 from regard.nn.feed_forward import Activation
 
-__all__ = ["Family", "Raw", "activation", "choose", "label_count", "need", "refuse", "tokens"]
+__all__ = ["WANTED", "Family", "Raw", "activation", "choose", "label_count", "need", "refuse", "saved_class", "tokens"]
 
 Raw = Mapping[str, Any]
 Rules = tuple[tuple[str, str], ...]
@@ -27,7 +27,8 @@ class Family:
         changed: What the family changed, in a phrase for the docs.
         paper: Where it comes from.
         config: Reads config.json.
-        rules: Regular expressions of names and what ours are; what no rule fits is refused, "" drops a tensor.
+        rules: Regular expressions of names and what ours are; what no rule fits is refused, "" drops a tensor, "=name"
+            is a copy that must equal the tensor of ours, "?name" is taken where there is no other.
         trunk: The prefix of everything but the head, which a bare model's names lack.
         reshape: What becomes of a tensor under our name: split, transposed or cut.
     """
@@ -88,10 +89,25 @@ def activation(name: str) -> Activation:
     return _ACTIVATIONS[name]
 
 
+WANTED = "regard.head"  # a key beside those of config.json: the kind of head that is asked for
+
+
 def choose(raw: Raw, heads: Mapping[str, Head]) -> Head | None:
-    """The head of the class that was saved, by the end of its name; None for a bare model and heads that we lack."""
-    named = (raw.get("architectures") or [""])[0]
-    return next((head for ending, head in heads.items() if named.endswith(ending)), None)
+    """The head of the class that was saved, by the end of its name; of a bare model that which is asked for.
+
+    None for a bare model and for heads that we lack.
+    """
+    named = saved_class(raw)
+    saved = next((head for ending, head in heads.items() if named.endswith(ending)), None)
+    if saved is None and WANTED in raw:
+        return next((head for head in heads.values() if type(head) is raw[WANTED] and not head.fresh), None)
+    return saved
+
+
+def saved_class(raw: Raw) -> str:
+    """The name of the class that was saved; "" where none is said."""
+    known = raw.get("architectures") or [""]
+    return known if isinstance(known, str) else str(known[0])
 
 
 def label_count(raw: Raw) -> int:
@@ -105,7 +121,7 @@ def tokens(raw: Raw) -> Tokens:
     start = raw.get("decoder_start_token_id")
     banned = [one[0] for one in raw.get("bad_words_ids") or () if len(one) == 1]
     return Tokens(
-        pad=raw.get("pad_token_id"),
+        pad=None if (pad := raw.get("pad_token_id")) is None or pad < 0 else pad,
         start=raw.get("bos_token_id") if start is None else start,
         stop=tuple(stop) if isinstance(stop, list | tuple) else () if stop is None else (stop,),
         first=raw.get("forced_bos_token_id"),

@@ -57,7 +57,8 @@ def _config(raw: Raw, **more: Any) -> TransformerConfig:
 
 
 def _bert(raw: Raw) -> TransformerConfig:
-    masked = MaskedLanguageModel(tied=raw.get("tie_word_embeddings", True))
+    tied, transform = raw.get("tie_word_embeddings", True), activation(raw.get("hidden_act", "gelu"))
+    masked = MaskedLanguageModel(tied, transform)
     heads = {
         "ForMaskedLM": masked,
         "ForPreTraining": masked,
@@ -74,13 +75,14 @@ def _roberta(raw: Raw) -> TransformerConfig:
         "ForSequenceClassification": SequenceClassification(label_count(raw)),
         "ForTokenClassification": TokenClassification(label_count(raw)),
     }
-    length = need(raw, "max_position_embeddings") - raw.get("pad_token_id", 1) - 1
+    padding = raw.get("pad_token_id")
+    length = need(raw, "max_position_embeddings") - (1 if padding is None else padding) - 1
     return _config(raw, positions=Learned(length), head=choose(raw, heads))
 
 
 def _reshape(name: str, one: Tensor, config: TransformerConfig) -> Iterator[tuple[str, Tensor]]:
     """RoBERTa's first rows of positions are of no use; the oldest checkpoints call a norm's parts gamma and beta."""
-    if name.startswith("head.hidden.") and not isinstance(config.head, SequenceClassification):
+    if name.startswith("head.hidden.") and isinstance(config.head, MaskedLanguageModel | TokenClassification):
         return  # BERT's pooler, which its other heads do not look at
     if name == "encoder.inputs.positions.weight" and config.length is not None:
         one = one[-config.length :].contiguous()
@@ -100,8 +102,8 @@ BERT = Family(
         (rf"cls\.predictions\.transform\.dense{_PART}", r"head.transform.\1"),
         (rf"cls\.predictions\.transform\.LayerNorm{_NORM}", r"head.norm.\1"),
         (r"cls\.predictions\.decoder\.weight", "head.vocabulary.weight"),
-        (r"cls\.predictions\.bias", "head.vocabulary.bias"),
-        (r"cls\.predictions\.decoder\.bias", ""),
+        (r"cls\.predictions\.bias", "?head.vocabulary.bias"),
+        (r"cls\.predictions\.decoder\.bias", "head.vocabulary.bias"),
         (rf"cls\.seq_relationship{_PART}", ""),
         (rf"pooler\.dense{_PART}", r"head.hidden.\1"),
         (rf"classifier{_PART}", r"head.classify.\1"),
@@ -122,8 +124,8 @@ ROBERTA = Family(
         (rf"lm_head\.dense{_PART}", r"head.transform.\1"),
         (rf"lm_head\.layer_norm{_PART}", r"head.norm.\1"),
         (r"lm_head\.decoder\.weight", "head.vocabulary.weight"),
-        (r"lm_head\.bias", "head.vocabulary.bias"),
-        (r"lm_head\.decoder\.bias", ""),
+        (r"lm_head\.bias", "?head.vocabulary.bias"),
+        (r"lm_head\.decoder\.bias", "head.vocabulary.bias"),
         (rf"classifier\.dense{_PART}", r"head.hidden.\1"),
         (rf"classifier(?:\.out_proj)?{_PART}", r"head.classify.\1"),
         (rf"pooler\.dense{_PART}", ""),

@@ -27,7 +27,7 @@ _RULES = (
 def _config(
     raw: Raw, qkv_bias: bool, out_bias: bool, window: int | None, layers: tuple[int, ...] | None
 ) -> TransformerConfig:
-    refuse(raw, hidden_act="silu", mlp_bias=False)
+    refuse(raw, hidden_act="silu", mlp_bias=False, partial_rotary_factor=1.0)
     heads = {
         "ForCausalLM": LanguageModel(tied=raw.get("tie_word_embeddings", False)),
         "ForSequenceClassification": SequenceClassification(label_count(raw), pooled="last", hidden=False, bias=False),

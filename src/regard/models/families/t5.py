@@ -2,7 +2,7 @@
 
 from regard.errors import InputError
 from regard.models.config import Buckets, TransformerConfig
-from regard.models.families.base import Family, Raw, choose, need, refuse, tokens
+from regard.models.families.base import Family, Raw, choose, need, refuse, saved_class, tokens
 from regard.models.heads import LanguageModel
 from regard.nn.feed_forward import Activation
 
@@ -29,10 +29,11 @@ def _config(raw: Raw) -> TransformerConfig:
         )
     # Version 1.1 has an output layer of its own, and so no factor; that is what its config.json says by not tying.
     scaled = raw.get("scale_decoder_outputs", raw.get("tie_word_embeddings", True)) is not False
+    scaled = scaled and raw.get("model_type") != "mt5"  # which never had it
     tied = raw.get("tie_word_embeddings", True)
     heads = {"ForConditionalGeneration": LanguageModel(tied=tied, scale=width**-0.5 if scaled else 1.0)}
     layers = need(raw, "num_layers")
-    alone = (raw.get("architectures") or [""])[0].endswith("EncoderModel")
+    alone = saved_class(raw).endswith("EncoderModel")
     return TransformerConfig(
         vocabulary=need(raw, "vocab_size"),
         width=width,
@@ -88,7 +89,7 @@ T5 = Family(
     trunk="",
     rules=(
         (r"shared\.weight", "embedding.weight"),
-        (r"(?:encoder|decoder)\.embed_tokens\.weight", ""),
+        (r"(?:encoder|decoder)\.embed_tokens\.weight", "=embedding.weight"),
         *_stack("encoder", ("attention", "feed_forward")),
         *_stack("decoder", ("attention", "cross_attention", "feed_forward")),
         (r"lm_head\.weight", "head.weight"),

@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.models.recurrent.checks import check_ids, check_real
 from regard.models.recurrent.state import RecurrentState
+from regard.observe.intercept import is_watching
 
 if TYPE_CHECKING:
     from regard.models.recurrent.seq2seq import RecurrentSeq2Seq
@@ -29,6 +30,11 @@ class RecurrentContinuation:
     def __init__(self, model: "RecurrentSeq2Seq", state: RecurrentState) -> None:
         self.model, self.state = model, state
         self._output: Tensor | None = None  # behind the last token of each row
+
+    @property
+    def together(self) -> bool:
+        """Whether rows that have ended stay: regard.watch knows a text by its row."""
+        return is_watching()
 
     @property
     def start_token(self) -> int:

@@ -135,7 +135,9 @@ class RecurrentSeq2Seq(Writes, Saved):
         """Begin to write a target for each source, step by step."""
         return RecurrentContinuation(self, self.encode(ids, real))
 
-    def continuation(self, prompts: Prompts, *, cached: bool = True) -> tuple[RecurrentContinuation, Tensor, None]:
+    def continuation(
+        self, prompts: Prompts, *, real: Tensor | None = None, cached: bool = True
+    ) -> tuple[RecurrentContinuation, Tensor, None]:
         """Sources as decoding wants them: the text that goes on, and what it reads first.
 
         Raises:
@@ -144,7 +146,9 @@ class RecurrentSeq2Seq(Writes, Saved):
         if not cached:
             raise InputError("a recurrent model goes on from its state and reads nothing twice: leave `cached` out")
         device, config = self.embedding.weight.device, self.config
-        ids, real = batch_of(prompts, config.pad_token or 0, left=False, device=device)
+        if real is None and isinstance(prompts, Tensor) and config.pad_token is not None:
+            real = prompts != config.pad_token  # as `encode` takes it
+        ids, real = batch_of(prompts, config.pad_token, left=False, device=device, real=real)
         with torch.no_grad():
             text = self.writing(ids, real)
         return text, ids.new_full((len(ids), 1), config.start_token), None

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-__all__ = ["FastPathMode", "has_fast_path", "patch", "unpatch"]
+__all__ = ["FastPathMode", "has_fast_path", "is_watching", "patch", "unpatch"]
 
 _CLASSES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
@@ -69,6 +69,11 @@ def unpatch() -> None:
                 if kind.forward is wrapper:
                     kind.forward = original
             _originals.clear()
+
+
+def is_watching() -> bool:
+    """Whether any model is being watched now."""
+    return _watching > 0
 
 
 def has_fast_path(module: nn.Module) -> bool:
