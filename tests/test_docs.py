@@ -8,7 +8,15 @@ import pytest
 from documents import ROOT, first_cells, python_blocks
 
 PAGES = ("README.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/migration.md", "docs/architecture.md")
-PAGES += ("docs/watching.md", "docs/blockwise.md", "docs/precision.md", "docs/approximations.md", "docs/models.md")
+PAGES += (
+    "docs/watching.md",
+    "docs/blockwise.md",
+    "docs/precision.md",
+    "docs/approximations.md",
+    "docs/models.md",
+    "docs/heads.md",
+    "docs/seeing.md",
+)
 BLOCKS = [
     pytest.param(name, number, marks=[pytest.mark.slow] if "# needs: transformers" in code else [])
     for name in PAGES

@@ -61,7 +61,8 @@ assert len(model.generate([[1, 2], [3]], most=4, stop=())[1]) == 4
 names("models", model.save_pretrained, "mine")
 names("models", regard.models.Transformer.from_pretrained, "someone/something")
 
-names("atlas", seen.save, "it.atlas")
+seen.save("it.atlas")
+assert (regard.load("it.atlas").weights(layer=1, head=1) == seen.weights(layer=1, head=1)).all()
 names("models", load_model, "minilm")
 names("models", load_model, "someone/something")
 names("models", regard.register_with_transformers)

@@ -9,7 +9,21 @@ from regard.functional import attention, explain
 from regard.nn import summary
 from regard.observe import statistics
 from regard.observe.records import Layer, Record
-from regard.seeing import Looked, Sight, load, load_model, look, register_with_transformers, watch
+from regard.seeing import (
+    Looked,
+    Sight,
+    ablated,
+    compare_models,
+    compare_records,
+    compare_texts,
+    head_likeness,
+    head_scores,
+    load,
+    load_model,
+    look,
+    register_with_transformers,
+    watch,
+)
 
 if TYPE_CHECKING:
     from regard import models
@@ -24,8 +38,14 @@ __all__ = [
     "Record",
     "RegardError",
     "Sight",
+    "ablated",
     "attention",
+    "compare_models",
+    "compare_records",
+    "compare_texts",
     "explain",
+    "head_likeness",
+    "head_scores",
     "load",
     "load_model",
     "look",

@@ -147,12 +147,14 @@ class KeyValues:
         return keys, values
 
     def _check(self, k: Tensor, v: Tensor) -> None:
-        for name, past, now in (("keys", self._keys, k), ("values", self._values, v)):
-            if past is not None and (past.shape[:-2], past.shape[-1]) != (now.shape[:-2], now.shape[-1]):
-                raise InputError(
-                    f"the cache holds {name} of shape {_outside(past)}, and those to be added have {_outside(now)}: go "
-                    "on with the batch that it was begun with, cache.select(rows) chooses from it"
-                )
+        if self._keys is None or self._values is None:
+            return
+        if self._keys.shape[:-2] == k.shape[:-2] and self._values.shape[-1] == v.shape[-1]:
+            return
+        raise InputError(
+            f"the cache holds keys of shape {_outside(self._keys)}, and those to be added have {_outside(k)}: go on "
+            "with the batch that it was begun with, cache.select(rows) chooses from it"
+        )
 
 
 class Memory:

@@ -213,3 +213,70 @@ def test_an_encoder_decoder_shows_its_cross_attention(run, tmp_path: Path) -> No
     code, _, err = run("look", "the cat sat", "--target", "", "--model", str(tmp_path))
     assert code == 2
     assert "give it a longer `--target`" in err
+
+
+# --- atlases of long texts: what they keep, and runs that are interrupted
+
+
+def test_an_atlas_keeps_what_was_asked_for(run, tmp_path: Path) -> None:
+    out = tmp_path / "it.atlas"
+    asked = ["--keep", "qk", "--layers", "1,encoder.layer.3.attention.self", "--statistics", "distance, induction"]
+    code, _, err = run("look", SENTENCE, "--out", str(out), *asked)
+    assert code == 0, err
+    seen = regard.load(out)
+    kept = [layer.kept is not None for layer in seen.layers]
+    assert kept == [number in (1, 3) for number in range(len(kept))]
+    assert list(seen.layers[0].statistics) == ["distance", "induction"]
+    n = seen.layers[1].queries
+    whole = seen.layers[1].kept.whole(0, 2, n, n)
+    assert abs(whole - seen.weights(layer=1, head=2)[0]).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["--keep", "qk"], "are for an atlas: add --out it.atlas"),
+        (["--resume", "--out", "page.html"], "are for an atlas: add --out it.atlas"),
+        (["--keep", "all", "--out", "it.atlas"], '`keep` must be "maps", "qk" or "weights"'),
+        (["--layers", "1", "--out", "it.atlas"], "`layers` chooses what keep="),
+        (
+            ["--keep", "qk", "--layers", "77", "--out", "it.atlas"],
+            "`layers` must name layers that are seen, from 0 to 5",
+        ),
+        (["--statistics", "warmth", "--out", "it.atlas"], "`statistics` knows the names"),
+    ],
+)
+def test_what_an_atlas_cannot_keep_is_said(run, tmp_path: Path, monkeypatch, asked, words) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("look", SENTENCE, "--model", "minilm", *asked)
+    assert code == 2
+    assert words in err
+    assert not (tmp_path / "it.atlas").exists()
+
+
+def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) -> None:
+    from regard.observe.part import Part
+
+    out, put = tmp_path / "it.atlas", Part.put
+
+    def interrupted(self, number, layer):
+        if number == 4:
+            raise KeyboardInterrupt
+        return put(self, number, layer)
+
+    command = ["look", SENTENCE, "--model", "minilm", "--out", str(out)]
+    monkeypatch.setattr(Part, "put", interrupted)
+    code, _, err = run(*command)
+    assert code == 130
+    assert f"4 layers are in {out}.part: the same command with --resume goes on with them" in err
+    monkeypatch.setattr(Part, "put", put)
+    code, _, err = run(*command)
+    assert code == 2
+    assert "holds 4 finished layers" in err
+    code, _, err = run("look", CHINESE, *command[2:], "--resume")
+    assert code == 2
+    assert "belongs to another run, whose text was" in err
+    code, _, err = run(*command, "--resume")
+    assert code == 0, err
+    assert [path.name for path in tmp_path.iterdir()] == ["it.atlas"]
+    assert len(regard.load(out).layers) == 6

@@ -7,7 +7,9 @@ import torch
 from oracles import causal, dense, entropy, f64, window
 from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
+from regard.observe import plan
 from regard.observe.rows import Computed, Given
+from regard.observe.statistics import Extent, HeatMap
 from regard.problem import Problem
 from regard.scores import ScaledDot
 
@@ -188,3 +190,29 @@ def test_a_row_tells_which_keys_it_sees(asked, last, second):
     weights = dense(x, x, x, visible=np.array([second, second, last, last], bool)).weights
     assert Given(torch.tensor(weights)).row(3).int().flatten().tolist() == last
     assert Given(torch.tensor(weights)).row(1).int().flatten().tolist() == second
+
+
+@pytest.mark.parametrize("elements", [2**12, 2**16])
+def test_blocks_smaller_than_a_bin_add_up_to_it(elements, monkeypatch):
+    """Whole bins of very long texts would be hundreds of megabytes; of those a block has a part."""
+    n = 9000  # bins of 64
+    q, k = randn(1, 1, n, 2, dtype=torch.float32), randn(1, 1, n, 2, seed=1, dtype=torch.float32)
+    problem = Problem(q, k, k, scale=1.0, mask=Causal().bind(n, n))
+
+    def folded():
+        extent = Extent(1, 1, n, n, dtype=torch.float32, device=q.device)
+        heat, sizes = HeatMap(), set()
+        heat.start(extent)
+        for rows in Computed(problem).blocks(0, 64):
+            heat.fold(rows)
+            sizes.add(rows.weights.numel())
+        return heat.finish(extent), max(sizes)
+
+    monkeypatch.setattr(plan, "BLOCK_ELEMENTS", 2**30)
+    monkeypatch.setattr(plan, "_TALLEST", 64)
+    whole, _ = folded()
+    monkeypatch.setattr(plan, "BLOCK_ELEMENTS", elements)
+    parts, largest = folded()
+    assert largest <= max(elements, 16 * (n + 128))
+    for name in ("mean", "max"):
+        np.testing.assert_allclose(parts[name], whole[name], rtol=1e-5)

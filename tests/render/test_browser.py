@@ -247,7 +247,10 @@ def test_a_very_long_record_opens_and_switches_layers(opened, very_long) -> None
     with opened(very_long) as tab:
         assert tab.locator(".head").count() == 270
         settled(tab, lambda: tab.locator("#layer-a").select_option("3"))
-        top = very_long.record.top(layer=3, head=0, query=2000)[:2]
+        # Random weights hardly deflate: the page carries as many of the strongest keys as fit.
+        count = tab.evaluate("meta.layers[3].top")
+        assert count >= 1
+        top = very_long.record.top(layer=3, head=0, query=2000)[:count]
         assert sum(shown(tab).values()) == pytest.approx(sum(weight for _, weight in top), abs=2e-4)
 
 

@@ -73,6 +73,22 @@ def test_sizes_stay_within_what_opens_at_once(english, long_text, very_long) -> 
     assert sizes[2] < 12
 
 
+def test_maps_of_270_heads_are_as_wide_as_fits(very_long) -> None:
+    """Random weights deflate badly, so that it may be half of 256; of 52 levels, a weight of 0.25 is off by 0.01."""
+    layer, text = very_long.record.layers[7], page(*very_long)
+    spec = json.loads(element(text, "meta"))["layers"][7]
+    side, other = spec["map"]
+    assert side == other
+    assert side in (128, 256)
+    count = 9 * 4096 * spec["top"]
+    data = zlib.decompress(base64.b64decode(element(text, "layer-7")))
+    roots = np.frombuffer(data[4 * count :], np.uint8).reshape(9, side, side) / 255
+    largest = layer.max[0].reshape(9, side, 256 // side, side, 256 // side).max((2, 4))
+    np.testing.assert_allclose(roots, np.sqrt(largest), atol=1 / 102 + 1e-6)
+    weights = planes(data[2 * count : 4 * count], count) / spec["unit"]
+    np.testing.assert_allclose(weights, layer.top_weights[0, ..., : spec["top"]].ravel(), atol=6e-4)
+
+
 def test_a_text_that_looks_like_markup_adds_no_element(hostile, english) -> None:
     shown, plain = Elements(page(*hostile)), Elements(page(*english))
     count = {tag: sum(found == tag for found, *_ in plain.found) for tag in ("script", "link", "img", "meta", "b")}

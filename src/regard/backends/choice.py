@@ -55,6 +55,9 @@ def _percent(share: float) -> str:
 def choose(problem: Problem, backend: str = "auto") -> Backend:
     """Take the named backend, or the one with the least work; raise with every reason if none is left."""
     if backend == "auto":
+        first = BACKENDS[0]
+        if not torch.compiler.is_compiling() and first.refuses(problem) is None and first.work(problem) == 0:
+            return first  # none has less
         ready, refusals = _ready(problem)
         if not ready:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals)

@@ -72,7 +72,7 @@ class Sdpa:
         """Hand the problem to the kernel."""
         problem = problem.prepared()
         # PyTorch leaves the fused kernel, silently, where the last dimension is strided.
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (problem.q, problem.k, problem.v))
+        q, k, v = _packed(problem.q), _packed(problem.k), _packed(problem.v)
         width, value_width = q.shape[-1], v.shape[-1]
         if width != value_width:
             # The fused CPU kernel wants equal widths; zeros change no product and their columns are dropped again.
@@ -102,6 +102,10 @@ class Sdpa:
         )
         output = output[..., :value_width]
         return Answer(output if blind is None else output.masked_fill(blind, 0.0))
+
+
+def _packed(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _learns_bias(problem: Problem) -> bool:

@@ -3,9 +3,12 @@
 import typer
 
 from regard.cli import models
+from regard.cli.compare import compare
 from regard.cli.doctor import doctor
 from regard.cli.generate import generate
+from regard.cli.heads import heads
 from regard.cli.look import look
+from regard.cli.open import open_atlas
 from regard.cli.steps import steps
 
 __all__ = ["app"]
@@ -17,7 +20,10 @@ app = typer.Typer(
     help="Attention that you can see: what a real model attends to, and how one output comes about.",
 )
 app.command()(look)
+app.command("open")(open_atlas)
 app.command()(steps)
+app.command()(heads)
+app.command()(compare)
 app.command()(generate)
 app.command()(doctor)
 app.add_typer(models.app, name="models")

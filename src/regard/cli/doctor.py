@@ -9,9 +9,9 @@ from rich.table import Table
 __all__ = ["doctor"]
 
 _PACKAGES = {
-    "atlas": ("safetensors",),
     "models": ("transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf"),
     "figures": ("matplotlib",),
+    "web": ("starlette", "uvicorn"),
     "cli": ("rich", "typer"),
 }
 

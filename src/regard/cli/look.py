@@ -9,11 +9,13 @@ import typer
 from rich.console import Console
 
 from regard.cli.texts import read_text
+from regard.cli.watched import Watched
 from regard.errors import InputError
 
 __all__ = ["look"]
 
-_SUFFIXES = (".html", ".png", ".svg", ".atlas")
+_TABLES = (".csv", ".npy", ".npz")  # the weights of the first head
+_SUFFIXES = (".html", ".png", ".svg", ".atlas", *_TABLES)
 
 
 def look(
@@ -30,22 +32,50 @@ def look(
         str | None, typer.Option(help="For an encoder–decoder: what it writes; by default what it would write.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write page.html, figure.png, figure.svg or it.atlas instead of printing.")
+        Path | None, typer.Option(help="Write page.html, figure.png or .svg, it.atlas, or weights.csv, .npy, .npz.")
     ] = None,
+    keep: Annotated[
+        str, typer.Option(help="maps; qk: any weight of a long text, computed on demand; weights: every one at once.")
+    ] = "maps",
+    layers: Annotated[
+        str | None, typer.Option(help="Which layers --keep means, such as 3,4; all of them by default.")
+    ] = None,
+    statistics: Annotated[
+        str | None, typer.Option(help="What else an atlas is to hold, such as distance,first,induction.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an atlas whose making was interrupted.")] = False,
 ) -> None:
     """See what a real model attends to: one word, two heads that look from it, a heat map, and the rest in a line."""
     words = read_text(text)
     if out is not None:
         _check_out(out)
+    atlas = out if out is not None and out.suffix.lower() == ".atlas" else None
+    if atlas is None and (resume or keep != "maps" or layers or statistics):
+        raise InputError(
+            "--keep, --layers, --statistics and --resume are for an atlas: add --out it.atlas, or leave them out"
+        )
     screen = Console(highlight=False, emoji=False)
     progress = Console(stderr=True, highlight=False, emoji=False)
-    with progress.status("reading the libraries") as status:
+    with Watched(progress, atlas) as watched:
         from regard.seeing.look import look as look_at  # here, because torch and transformers take seconds to load
 
-        status.update(f"{model or 'the model'} reads the text")
-        looked = look_at(words, model=model, token=token, layer=layer, head=head, target=target)
-        if out is not None:
-            status.update(f"drawing {out}")
+        watched.say(f"{model or 'the model'} reads the text")
+        looked = look_at(
+            words,
+            model=model,
+            token=token,
+            layer=layer,
+            head=head,
+            target=target,
+            keep=keep,  # type: ignore[arg-type]
+            layers=_numbers(layers),
+            statistics=[name.strip() for name in statistics.split(",")] if statistics else (),
+            out=atlas,
+            resume=resume,
+            told=watched.layer,
+        )
+        if out is not None and atlas is None:
+            watched.say(f"drawing {out}")
             _write(looked, out, words)
     if looked.warning:
         progress.print(f"warning: {looked.warning}", markup=False, soft_wrap=True)
@@ -61,6 +91,14 @@ def look(
         screen.print("\nThe same weight, step by step:")
         lines = " \\\n    ".join(command)  # not wrapped: a line that was cut would not be the command
         screen.print(f"  {lines}", markup=False, soft_wrap=True)
+
+
+def _numbers(layers: str | None) -> list[int | str] | None:
+    """Layers by number or name, as they were typed between commas."""
+    if layers is None:
+        return None
+    named = [one.strip() for one in layers.split(",")]
+    return [int(one) if one.isdecimal() else one for one in named if one]
 
 
 def _check_out(out: Path) -> None:
@@ -81,14 +119,7 @@ def _check_out(out: Path) -> None:
 
 def _write(looked: Any, out: Path, text: str) -> None:
     suffix = out.suffix.lower()
-    if suffix == ".atlas":
-        from regard.observe.atlas import save_atlas
-
-        try:
-            save_atlas((looked.record,), out)
-        except OSError as problem:
-            raise InputError(f"cannot write {out}: {problem.strerror or problem}") from problem
-    elif suffix == ".html":
+    if suffix == ".html":
         from regard.cli.again import steps_command
         from regard.render.page import write_page
 
@@ -100,6 +131,11 @@ def _write(looked: Any, out: Path, text: str) -> None:
             title=title if len(title) <= 80 else title[:79] + "…",
             command=" ".join(steps_command(looked.record, looked.focus, looked.model, text)),
         )
+    elif suffix in _TABLES:
+        from regard.seeing.export import export
+
+        first = looked.focus.looks[0]
+        export(looked.record, out, layer=first.layer, head=first.head)
     else:
         from regard.render.figure import save_figure
 

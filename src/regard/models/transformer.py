@@ -182,7 +182,7 @@ class Transformer(Writes, Saved):
         if start is None:
             raise InputError("the configuration has no start token: give it tokens=Tokens(start=...)")
         ids, real = batch_of(prompts, pad, left=False, device=device, real=real)
-        with torch.no_grad():
+        with torch.inference_mode():
             memory = self.encode(ids, real=real)
         return Reading(self, cache, memory, real), ids.new_full((len(ids), 1), start), None
 

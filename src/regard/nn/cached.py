@@ -39,7 +39,7 @@ def turning(rotary: Rotary, cache: Entry, queries: int, x: Tensor) -> Callable[[
 def _angles(rotary: RoPE, start: int, queries: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Angles that all layers of a model share: computed once for a token, not once a layer."""
     with torch.inference_mode(False), torch.no_grad():  # they may outlive the mode in which they are made
-        return rotary.angles(torch.arange(start, start + queries, device=device), dtype)
+        return rotary.doubled(*rotary.angles(torch.arange(start, start + queries, device=device), dtype))
 
 
 def needed(mask: Mask | None, queries: int, cache: Entry) -> Mask | None:

@@ -63,6 +63,8 @@ def hold(value: object | None) -> nn.Module | None:
 
 def value_of(module: nn.Module | None) -> Any:
     """Ask a held value for itself; None where nothing is held."""
+    if isinstance(module, Held):
+        return module.forward()  # of which no hook has anything to say
     return None if module is None else module()
 
 

@@ -155,7 +155,7 @@ class MultiHeadAttention(nn.Module):
         if attention_bias is not None and self.attention_bias is not None:
             raise InputError("`attention_bias` is given, but the module has one of its own: leave one of them out")
         single = query.ndim == key.ndim == value.ndim == 2
-        q, k, v = (x[None] if single else x for x in (query, key, value))
+        q, k, v = (query[None], key[None], value[None]) if single else (query, key, value)
         own, rotary = value_of(self.mask), value_of(self.rotary)
         q = _split(self.q_proj(q), self.heads)
         q = q if self.q_norm is None else self.q_norm(q)
@@ -182,8 +182,10 @@ class MultiHeadAttention(nn.Module):
         )
         heads, seen = found if isinstance(found, tuple) else (found, None)
         output: Tensor = self.out_proj(heads.transpose(-3, -2).flatten(-2))
-        results = [one.squeeze(0) if single else one for one in (output, seen) if one is not None]
-        return (results[0], results[1]) if weights else results[0]
+        output = output.squeeze(0) if single else output
+        if seen is None:
+            return output
+        return output, seen.squeeze(0) if single else seen
 
     def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         k, v = _split(self.k_proj(key), self.kv_heads), _split(self.v_proj(value), self.kv_heads)

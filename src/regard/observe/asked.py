@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 from regard.errors import InputError
+from regard.observe.keeping import Purse, QueriesKeys
 from regard.observe.records import Layer
 from regard.observe.statistics import (
     Confidence,
@@ -25,10 +26,11 @@ from regard.observe.statistics import (
 )
 from regard.observe.statistics.base import Need
 from regard.observe.statistics.mass import MASSES
+from regard.problem import DENSE_BUDGET
 
 __all__ = ["NAMED", "Asked", "Keep", "needs_of"]
 
-Keep = Literal["maps", "weights"]
+Keep = Literal["maps", "qk", "weights"]
 
 _KEPT = (HeatMap, Top, Entropy, Received)
 NAMED: Mapping[str, Any] = {
@@ -51,7 +53,14 @@ class Asked:
             record uses itself.
     """
 
-    def __init__(self, keep: Keep = "maps", statistics: Sequence[str | Statistic] = ()) -> None:
+    def __init__(
+        self,
+        keep: Keep = "maps",
+        statistics: Sequence[str | Statistic] = (),
+        *,
+        layers: Sequence[int | str] | None = None,
+        budget: int = DENSE_BUDGET,
+    ) -> None:
         if isinstance(statistics, str) or not isinstance(statistics, Sequence):
             raise InputError(f"`statistics` must be a list of names and statistics, got {statistics!r}: put it in [ ]")
         asked = [_statistic(one) for one in statistics]
@@ -62,8 +71,10 @@ class Asked:
         _check_names(own)
         chosen: dict[type, Statistic] = {type(one): one for one in asked if isinstance(one, _KEPT)}
         self._kept: list[Statistic] = [chosen.get(kind) or kind() for kind in _KEPT]
-        if keep == "weights":
-            self._kept.append(Weights())
+        self._full: list[Statistic] = [Weights()] if keep == "weights" else []
+        self._full += [QueriesKeys(Purse(budget))] if keep == "qk" else []
+        self._layers = _check_layers(layers, keep)
+        self._found: set[int | str] = set()
 
     def needs(self, what: Need) -> bool:
         """Whether any of them needs this."""
@@ -74,10 +85,40 @@ class Asked:
         across = {at: one for at, one in enumerate(self.extra) if "layers" in needs_of(one)}
         return {at: copy.deepcopy(one) for at, one in across.items()}
 
-    def of_site(self, across: Mapping[int, Statistic]) -> tuple[Statistic, ...]:
+    def in_full(self, number: int, name: str) -> bool:
+        """Whether the layer of this number and name was chosen to be kept in full: every one, where none was named."""
+        if self._layers is None:
+            return True
+        found = self._layers & {number, name}
+        self._found |= found
+        return bool(found)
+
+    def of_site(self, across: Mapping[int, Statistic], number: int = 0, name: str = "") -> tuple[Statistic, ...]:
         """Copies for one call site, together with those that its pass shares."""
         own = [across[at] if at in across else copy.deepcopy(one) for at, one in enumerate(self.extra)]
-        return (*copy.deepcopy(self._kept), *own)
+        full = copy.deepcopy(self._full) if self.in_full(number, name) else []
+        return (*copy.deepcopy(self._kept), *full, *own)
+
+    def check_layers(self, names: Sequence[str]) -> None:
+        """Say which of the layers that were chosen never came."""
+        if self._layers is not None and (missing := sorted(map(repr, self._layers - self._found))):
+            raise InputError(
+                f"`layers` must name layers that are seen, from 0 to {len(names) - 1} or one of {', '.join(names)}, "
+                f"got {' and '.join(missing)}"
+            )
+
+
+def _check_layers(layers: Sequence[int | str] | None, keep: Keep) -> frozenset[int | str] | None:
+    if layers is None:
+        return None
+    if keep == "maps":
+        raise InputError(f'`layers` chooses what keep="qk" or "weights" keeps in full, got {layers!r} with keep="maps"')
+    if isinstance(layers, str) or not isinstance(layers, Sequence) or not layers:
+        raise InputError(f"`layers` must be a list of numbers or names of layers, got {layers!r}: such as [3, 4]")
+    for one in layers:
+        if isinstance(one, bool) or not isinstance(one, int | str) or (isinstance(one, int) and one < 0):
+            raise InputError(f"`layers` holds numbers from 0 on and names, in the order of the calls, got {one!r}")
+    return frozenset(layers)
 
 
 def _statistic(asked: Any) -> Statistic:

@@ -1,7 +1,8 @@
 """A record in one file: safetensors, with everything that is not an array as JSON in its header.
 
-Arrays are memory-mapped on reading, so that opening a large atlas reads only what is looked at. Writing goes to a
-temporary file that replaces the old one at the end: a failed save leaves what was there.
+Arrays are memory-mapped on reading, so that opening a large atlas reads only what is looked at; each has a checksum,
+which is checked when it is first looked at. Writing goes to a temporary file that replaces the old one at the end: a
+failed save leaves what was there.
 """
 
 import contextlib
@@ -10,90 +11,102 @@ import operator
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from regard.errors import AtlasError, InputError, MissingExtraError
-from regard.observe.records import Layer, Record
+from regard.errors import AtlasError, InputError
+from regard.observe.arrays import DTYPES, Stored, numbers_of
+from regard.observe.records import Record
+from regard.observe.stored import LIGHT, StoredLayer, stored_arrays, stored_kept
 from regard.observe.tokens import Token
 
 __all__ = ["VERSION", "load_atlas", "save_atlas"]
 
-VERSION = 2
-_READS = (1, 2)  # version 1 had no statistics beside those of the maps
-_ARRAYS = ("mean", "max", "top_keys", "top_weights", "entropy", "received", "weights")
-_DTYPES: dict[str, type[np.generic]] = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "I64": np.int64,
-    "I32": np.int32,
-    "I16": np.int16,
-    "I8": np.int8,
-    "U8": np.uint8,
-    "BOOL": np.bool_,
-}
+VERSION = 3
+_READS = (1, 2, 3)  # 1 had no statistics beside those of the maps, 2 no checksums and nothing deflated
 # Whatever reading a header of the wrong shape may raise.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _LARGEST_HEADER = 100_000_000  # as the safetensors library has it
+_AT_ONCE = 2**24  # bytes that are written at once
+
+Header = dict[str, Any]
 
 
-def save_atlas(records: tuple[Record, ...], path: str | os.PathLike[str]) -> None:
-    """Write records to one file; it appears whole or not at all."""
-    try:
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-    except ImportError as missing:
-        raise MissingExtraError("safetensors", "atlas") from missing
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    about: list[dict[str, Any]] = []
-    for number, record in enumerate(records):
-        layers = []
-        for index, layer in enumerate(record.layers):
-            layers.append({f.name: getattr(layer, f.name) for f in fields(layer) if f.name not in _ARRAYS})
-            layers[-1]["statistics"] = list(layer.statistics)
-            arrays |= {f"{number}.{index}.{name}": array for name, array in _arrays(layer)}
-        tokens = {stream: [[asdict(token) for token in one] for one in many] for stream, many in record.tokens.items()}
-        about.append({"model": record.model, "notes": dict(record.notes), "layers": layers, "tokens": tokens})
-    text = json.dumps({"version": VERSION, "records": about}, ensure_ascii=False)
+def save_atlas(
+    records: tuple[Record, ...], path: str | os.PathLike[str], *, by_way_of: str | os.PathLike[str] | None = None
+) -> None:
+    """Write records to one file; it appears whole or not at all.
+
+    `by_way_of` is a folder on the same disk where it grows, beside the file unless given.
+    """
+    arrays: dict[str, Stored] = {}
+    about = [_about(number, record, arrays) for number, record in enumerate(records)]
+    known = {name: one.about for name, one in arrays.items()}
+    said = json.dumps({"version": VERSION, "records": about, "arrays": known}, ensure_ascii=False)
     # Half a surrogate pair, of which a byte piece may consist, is no UTF-8: its escape is JSON.
-    header = {"regard": text.encode("utf-8", "backslashreplace").decode()}
-    target = Path(path)
+    text = said.encode("utf-8", "backslashreplace").decode()
+    header: Header = {"__metadata__": {"regard": text, "crc": str(zlib.crc32(text.encode()))}}
+    order = sorted(arrays, key=lambda name: -arrays[name].raw.dtype.itemsize)  # so that each array is aligned
+    end = 0
+    for name in order:
+        raw = arrays[name].raw
+        header[name] = {"dtype": arrays[name].code, "shape": list(raw.shape), "data_offsets": [end, end + raw.nbytes]}
+        end += raw.nbytes
+    _write(Path(path), header, [arrays[name].raw for name in order], by_way_of)
+
+
+def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, Any]:
+    """The JSON of a record; its arrays are added to the others."""
+    layers: list[dict[str, Any]] = []
+    shared: dict[int, str] = {}  # arrays that several layers have in common
+    for index, layer in enumerate(record.layers):
+        one = {name: getattr(layer, name) for name in LIGHT}
+        stored = stored_arrays(layer)
+        arrays |= {f"{number}.{index}.{name}": array for name, array in stored.items()}
+        prefix = "statistics."
+        one["statistics"] = [name.removeprefix(prefix) for name in stored if name.startswith(prefix)]
+        kept, held = stored_kept(layer)
+        if kept is not None:
+            places = {}
+            for name, (same, array) in held.items():
+                places[name] = shared.setdefault(same, f"{number}.{index}.kept.{name}")
+                arrays.setdefault(places[name], array)
+            one["kept"] = kept | {"arrays": places}
+        layers.append(one)
+    tokens = {stream: [[asdict(token) for token in one] for one in many] for stream, many in record.tokens.items()}
+    return {"model": record.model, "notes": dict(record.notes), "layers": layers, "tokens": tokens}
+
+
+def _write(target: Path, header: Header, arrays: list[npt.NDArray[Any]], folder: str | os.PathLike[str] | None) -> None:
+    """A safetensors file, beside the old one until it is whole."""
+    text = json.dumps(header, ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-        os.close(handle)
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=folder or target.parent)
     except OSError as problem:
         raise InputError(f"cannot write {target}: {problem.strerror or problem}") from problem
     try:
-        save_file(arrays, temporary, metadata=header)
+        with os.fdopen(handle, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for array in arrays:
+                data = numbers_of(array)
+                for first in range(0, len(data), _AT_ONCE):
+                    file.write(data[first : first + _AT_ONCE])
+            file.flush()
+            os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
-    except (OSError, SafetensorError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise InputError(f"cannot write {target}: {reason}") from problem
+    except OSError as problem:
+        raise InputError(f"cannot write {target}: {problem.strerror or problem}") from problem
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-
-
-def _arrays(layer: Layer) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """What a layer holds in numbers, each array once."""
-    for name in _ARRAYS:
-        array = getattr(layer, name)
-        if array is not None and not (name == "max" and array is layer.mean):
-            yield name, np.ascontiguousarray(array)
-    for name, array in layer.statistics.items():
-        if array.dtype not in _DTYPES.values():
-            raise InputError(
-                f"the statistic {name!r} is of type {array.dtype}, which an atlas cannot hold: give it as float64, "
-                "float32, float16, a signed integer, uint8 or bool"
-            )
-        yield f"statistics.{name}", np.ascontiguousarray(array)
 
 
 def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
@@ -101,24 +114,30 @@ def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
     target = Path(path)
     try:
         header, start = _read_header(target)
+        size = target.stat().st_size - start
+        data = np.memmap(target, np.uint8, "r", start, (size,)) if size else np.zeros(0, np.uint8)
     except OSError as problem:
         raise AtlasError(f"cannot read {target}: {problem.strerror or problem}") from problem
     try:
-        about = json.loads(header.pop("__metadata__", {})["regard"])
+        said = header.pop("__metadata__", {})
+        about = json.loads(said["regard"])
         version = about["version"]
     except _BROKEN as foreign:
         raise AtlasError(f"{target} is a safetensors file, but not an atlas of regard") from foreign
-    if version not in _READS:
-        known = " and ".join(map(str, _READS))
+    if version not in _READS or isinstance(version, bool):
+        known = f"{', '.join(map(str, _READS[:-1]))} and {_READS[-1]}"
         raise AtlasError(f"{target} is an atlas of version {version}, and this regard reads versions {known}")
     try:
-        arrays = {name: _map(target, start, entry) for name, entry in header.items()}
+        if version > 2 and said["crc"] != str(zlib.crc32(said["regard"].encode())):
+            raise ValueError("the checksum of its header does not hold")
+        table = about["arrays"] if version > 2 else {name: {} for name in header}
+        arrays = {name: _stored(target, name, data, entry, table[name]) for name, entry in header.items()}
         return tuple(_record(number, one, arrays) for number, one in enumerate(about["records"]))
     except _BROKEN as broken:
         raise AtlasError(f"{target} is damaged: {broken}") from broken
 
 
-def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+def _read_header(path: Path) -> tuple[Header, int]:
     """The header of a safetensors file and where its data begin, checked against the file's size."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -142,66 +161,42 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _map(path: Path, start: int, entry: Mapping[str, Any]) -> npt.NDArray[Any]:
+def _stored(
+    path: Path, name: str, data: npt.NDArray[np.uint8], entry: Mapping[str, Any], about: Mapping[str, Any]
+) -> Stored:
     """One array of the file, memory-mapped."""
     first, last = map(operator.index, entry["data_offsets"])
-    dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
+    dtype, shape = np.dtype(DTYPES[entry["dtype"]]), tuple(map(operator.index, entry["shape"]))
     if (
-        first < 0
+        not 0 <= first <= last <= len(data)
         or any(side < 0 for side in shape)
         or last - first != dtype.itemsize * int(np.prod(shape, dtype=object))
     ):
         raise ValueError(f"an array of shape {shape} does not fit its place in the file")
-    if last == first:
-        return np.zeros(shape, dtype)
-    return np.memmap(path, dtype, "r", start + first, shape)
+    raw = data[first:last].view(dtype).reshape(shape)
+    crc = about.get("crc")
+    return Stored(name, raw, None if crc is None else operator.index(crc), about.get("packed"), str(path))
 
 
-def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Record:
+def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored]) -> Record:
     layers = []
     for index, one in enumerate(about["layers"]):
-        found = {name: arrays[key] for name in _ARRAYS if (key := f"{number}.{index}.{name}") in arrays}
-        found.setdefault("max", found["mean"])
-        _check(one, found)
-        prefix = f"{number}.{index}.statistics."
-        statistics = {name: arrays[prefix + name] for name in one.get("statistics", [])}
-        _check_statistics(statistics, found["entropy"].shape[:2])
-        about_layer: dict[str, Any] = {**one, **found, "statistics": statistics}
-        layers.append(Layer(**about_layer))
+        prefix = f"{number}.{index}."
+        own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        held = {name: own.pop(name) for name in list(own) if name.startswith("kept.")}
+        light = {name: value for name, value in one.items() if name not in ("statistics", "kept")}
+        named = [f"statistics.{name}" for name in one.get("statistics", [])]
+        if {name for name in own if name.startswith("statistics.")} != set(named):
+            raise ValueError(f"the statistics of layer {index} are others than its header says")
+        own |= {name: own.pop(name) for name in named}  # in their order
+        kept = one.get("kept")
+        held = {} if kept is None else {name: arrays[at] for name, at in kept["arrays"].items()}
+        layers.append(StoredLayer.of(light, own, kept, held))
     tokens = {
         stream: tuple(tuple(Token(**token) for token in sequence) for sequence in many)
         for stream, many in about["tokens"].items()
     }
     return Record(tuple(layers), tokens, about["model"], about["notes"])
-
-
-def _check(about: Mapping[str, Any], found: Mapping[str, npt.NDArray[Any]]) -> None:
-    """The arrays of one layer agree with each other."""
-    batch, heads, queries = found["entropy"].shape
-    keys = found["received"].shape[2]
-    tall, broad = operator.index(about["query_bin"]), operator.index(about["key_bin"])
-    bins = -(-queries // tall), -(-keys // broad)
-    expected = {
-        "mean": (batch, heads, *bins),
-        "max": (batch, heads, *bins),
-        "top_keys": (batch, heads, queries, found["top_keys"].shape[-1]),
-        "top_weights": found["top_keys"].shape,
-        "received": (batch, heads, keys),
-        "weights": (batch, heads, queries, keys),
-    }
-    for name, array in found.items():
-        if array.dtype.kind != ("i" if name == "top_keys" else "f"):
-            raise ValueError(f"{name} of {about['name']} cannot be of type {array.dtype}")
-    for name, shape in expected.items():
-        if name in found and found[name].shape != shape:
-            raise ValueError(f"{name} of {about['name']} must have shape {shape}, got {found[name].shape}")
-
-
-def _check_statistics(found: Mapping[str, npt.NDArray[Any]], leading: tuple[int, ...]) -> None:
-    """Each statistic is of all sequences, and of all heads or of one that stands for them."""
-    for name, array in found.items():
-        if array.shape[:2] not in (leading, (leading[0], 1)):
-            raise ValueError(f"the statistic {name} must begin with (batch, heads) {leading}, got {array.shape}")
 
 
 def _umask() -> int:

@@ -14,8 +14,10 @@ from regard.observe.records import Layer
 
 __all__ = ["Matrix", "Pool", "pooled"]
 
+_CELLS = 2**22  # of one tile that is computed
+
 Pool = Literal["mean", "max"]
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[np.floating]
 
 
 class Matrix:
@@ -40,7 +42,11 @@ class Matrix:
     @property
     def finest(self) -> int:
         """How many positions the smallest cell spans that can be shown; 1 is single weights."""
-        return 1 if self.layer.exact is not None else max(self.layer.query_bin, self.layer.key_bin)
+        return (
+            1
+            if self.layer.exact is not None or self.layer.kept is not None
+            else max(self.layer.query_bin, self.layer.key_bin)
+        )
 
     def weight(self, query: int, key: int) -> float:
         """One weight, exactly."""
@@ -72,12 +78,27 @@ class Matrix:
         self._check(rows, columns, step)
         if (exact := self.layer.exact) is not None:
             return pooled(exact[self.sequence, self.head, rows, columns], step, step, pool)
-        if step < self.finest:
+        if step < max(self.layer.query_bin, self.layer.key_bin):
+            return self._computed(rows, columns, step, pool)
+        return self._merged(rows, columns, step, pool)
+
+    def _computed(self, rows: slice, columns: slice, step: int, pool: Pool) -> Array:
+        """Cells finer than the map, from queries and keys: some rows at a time, pooled at once."""
+        kept = self.layer.kept
+        if kept is None:
             raise ObservationError(
                 f"of layer {self.layer.name} only a map of {self.layer.query_bin} × {self.layer.key_bin} positions a "
                 'cell was kept: watch with keep="qk" for single weights of a long text'
             )
-        return self._merged(rows, columns, step, pool)
+        cells = -(-(rows.stop - rows.start) // step) * -(-(columns.stop - columns.start) // step)
+        if cells > _CELLS:
+            raise InputError(
+                f"a tile that is computed must have at most {_CELLS:,} cells, got {cells:,}: ask for a part of it, or "
+                "for a larger `step`"
+            )
+        bands = kept.bands(rows, columns, step)
+        parts = [pooled(kept.tile(self.sequence, self.head, band, columns), step, step, pool) for band in bands]
+        return np.concatenate(parts).astype(self._dtype, copy=False)
 
     def _merged(self, rows: slice, columns: slice, step: int, pool: Pool) -> Array:
         """Bins of the stored map, merged; a mean weighs each bin by the positions it spans."""
@@ -87,7 +108,7 @@ class Matrix:
             for along, width in ((rows, layer.query_bin), (columns, layer.key_bin))
         ]
         stored = layer.mean if pool == "mean" else layer.max
-        part = np.asarray(stored[self.sequence, self.head, bins[0], bins[1]], dtype=np.float32)
+        part = np.asarray(stored[self.sequence, self.head, bins[0], bins[1]])
         steps = step // layer.query_bin, step // layer.key_bin
         if pool == "max":
             return pooled(part, *steps, "max")
@@ -95,7 +116,12 @@ class Matrix:
         widths = _spans(columns, layer.key_bin, self.keys)
         areas = heights[:, None] * widths
         sums = pooled(part * areas, *steps, "sum")
-        return np.asarray(sums / pooled(areas, *steps, "sum"), dtype=np.float32)
+        return np.asarray(sums / pooled(areas, *steps, "sum"), dtype=self._dtype)
+
+    @property
+    def _dtype(self) -> npt.DTypeLike:
+        """float64 where the model computed in it, else float32."""
+        return self.layer.entropy.dtype
 
     def _check(self, rows: slice, columns: slice, step: int) -> None:
         if isinstance(step, bool) or not isinstance(step, int) or step < 1 or step & (step - 1):
@@ -110,13 +136,14 @@ class Matrix:
 
 def pooled(part: npt.NDArray[np.floating], tall: int, broad: int, pool: Literal["mean", "max", "sum"]) -> Array:
     """Merge cells, `tall` rows and `broad` columns of them into one; the last may be of fewer."""
+    dtype = np.float64 if part.dtype == np.float64 else np.float32
     if (tall, broad) != (1, 1):
         reduce = np.maximum if pool == "max" else np.add
         rows, columns = np.arange(0, part.shape[0], tall), np.arange(0, part.shape[1], broad)
         counts = np.diff([*rows, part.shape[0]])[:, None] * np.diff([*columns, part.shape[1]])
         part = reduce.reduceat(reduce.reduceat(part, rows, axis=0), columns, axis=1)
         part = part / counts if pool == "mean" else part
-    return np.asarray(part, dtype=np.float32)
+    return np.asarray(part, dtype=dtype)
 
 
 def _spans(along: slice, width: int, count: int) -> npt.NDArray[np.float64]:

@@ -31,7 +31,11 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How to go through one call. Rows come in units, which do not straddle the bins of the heat map."""
+    """How to go through one call. Rows come in units, which do not straddle the bins of the heat map.
+
+    A block has at most BLOCK_ELEMENTS scores, but 16 rows at least: twice 4 MiB in float32 up to 65,536 keys, twice 64
+    bytes for each key beyond, whatever the length of the text.
+    """
 
     bounds: npt.NDArray[np.int64]  # edges of the units
     kinds: npt.NDArray[np.int8] | None  # (batch, heads, units, column blocks), None where all is seen
@@ -42,10 +46,12 @@ class Plan:
     @classmethod
     def of(cls, mask: BoundMask | None, queries: int, keys: int, start: int, align: int) -> "Plan":
         """Plan a call whose first row is row `start` of the record, in which bins span `align` rows."""
+        padded = -(-keys // _COLUMNS) * _COLUMNS
         unit = max(_ROWS, align)
+        while unit > _ROWS and unit * padded > BLOCK_ELEMENTS:
+            unit //= 2  # a part of a bin: of very long texts, whole bins would be hundreds of megabytes
         first = min(-start % unit or unit, queries)
         bounds = torch.tensor([0, *range(first, queries, unit), queries])
-        padded = -(-keys // _COLUMNS) * _COLUMNS
         kinds = None if mask is None else mask.blocks(bounds, edges(keys, _COLUMNS)).numpy()
         return cls(bounds.numpy(), kinds, unit, padded)
 

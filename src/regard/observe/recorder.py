@@ -1,7 +1,9 @@
 """Sorts the calls that were intercepted into forward passes and call sites."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import nn
 
@@ -14,7 +16,39 @@ from regard.observe.site import Keep, Seen, Site
 from regard.observe.statistics import Statistic
 from regard.shapes import human_bytes
 
-__all__ = ["Recorder"]
+__all__ = ["Finisher", "Recorder"]
+
+
+class Finisher(Protocol):
+    """Takes each layer of one pass over a whole text as soon as it is finished, and may know some beforehand."""
+
+    def known(self, number: int, name: str) -> Layer | None:
+        """The layer, if it need not be observed again."""
+        ...
+
+    def put(self, number: int, layer: Layer) -> Layer:
+        """Take a finished layer; give what the record is to hold of it."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Finished:
+    """A site of which nothing more is to come."""
+
+    name: str
+    layer: Layer
+    crosses: bool = False
+
+    def continues(self, seen: Seen) -> bool:
+        """No second call belongs to it."""
+        raise ObservationError(
+            f"{self.name or 'this call'} was called twice, and layers that are taken as they are finished need one "
+            "pass over the whole text: watch it without `finisher=`"
+        )
+
+    def finish(self) -> Layer:
+        """The layer."""
+        return self.layer
 
 
 @dataclass(eq=False)
@@ -22,16 +56,24 @@ class _Forward:
     """One forward pass: its sites by module name and how often that module had been called."""
 
     across: dict[int, Statistic]  # statistics that go through all its layers
-    sites: dict[tuple[str, int], Site] = field(default_factory=dict)
+    sites: dict[tuple[str, int], Site | _Finished] = field(default_factory=dict)
 
 
 class Recorder:
     """Keeps what is seen, one record a forward pass; the passes of one generation with a cache are one record."""
 
     def __init__(
-        self, model: nn.Module, keep: Keep, budget: int, *, asked: Asked | None = None, listener: Listener | None = None
+        self,
+        model: nn.Module,
+        keep: Keep,
+        budget: int,
+        *,
+        asked: Asked | None = None,
+        listener: Listener | None = None,
+        finisher: Finisher | None = None,
     ) -> None:
-        self._asked = asked or Asked(keep)
+        self._finisher = finisher
+        self._asked = asked or Asked(keep, budget=budget)
         self._listener = listener if self._asked.needs("tokens") else None
         self._names = {id(module): name for name, module in model.named_modules()}
         self._parents = {id(child): parent for parent in model.modules() for child in parent.children()}
@@ -96,17 +138,40 @@ class Recorder:
             turn -= 1
         self._turns[name] = turn + 1
         self.calls += 1
+        if self._finisher is not None and self._take_known(self._finisher, (name, turn), seen):
+            return
         site = self._site((name, turn), seen)
-        if self._keep == "weights":
+        assert isinstance(site, Site)
+        if self._keep == "weights" and site.in_full:
             self._spend(site, seen)
         site.see(seen)
+        if self._finisher is not None:
+            sites = self._forwards[-1].sites
+            sites[name, turn] = _Finished(site.name, self._finisher.put(len(sites) - 1, site.finish()))
+
+    def _take_known(self, finisher: Finisher, key: tuple[str, int], seen: Seen) -> bool:
+        """Whether the layer is known already, so that its rows need not be gone through."""
+        if not self._forwards:
+            self._forwards.append(_Forward(self._asked.of_pass()))
+        sites = self._forwards[-1].sites
+        if key in sites:
+            sites[key].continues(seen)  # says what is wrong
+        name = _named(key)
+        layer = finisher.known(len(sites), name)
+        if layer is None:
+            return False
+        if (layer.batch, layer.heads) != (seen.call.batch, seen.call.heads):
+            return False
+        self._asked.in_full(len(sites), name)
+        sites[key] = _Finished(name, layer)
+        return True
 
     def _loops(self, name: str, turn: int, seen: Seen) -> bool:
         """Whether it is the next step of a recurrent decoder: one query over the keys of the call just before."""
         known = self._forwards[-1].sites.get((name, turn)) if self._forwards else None
         return known is not None and seen.call.queries == 1 and known.crosses and known.continues(seen)
 
-    def _site(self, key: tuple[str, int], seen: Seen) -> Site:
+    def _site(self, key: tuple[str, int], seen: Seen) -> Site | _Finished:
         """The site itself where the call continues it; a new forward pass where it was seen and does not."""
         if not self._forwards:
             self._forwards.append(_Forward(self._asked.of_pass()))
@@ -117,10 +182,12 @@ class Recorder:
             self._forwards.append(_Forward(self._asked.of_pass()))
         forward, module = self._forwards[-1], self.module
         parent = self._parents.get(id(module)) if module is not None else None
-        name = key[0] if key[1] == 0 else f"{key[0]}#{key[1] + 1}"
+        name = _named(key)
+        number = len(forward.sites)
         site = Site(
             name,
-            self._asked.of_site(forward.across),
+            self._asked.of_site(forward.across, number, name),
+            in_full=self._asked.in_full(number, name),
             listener=self._listener,
             find_projection=lambda width: output_projection(module, parent, width, name),
         )
@@ -139,9 +206,25 @@ class Recorder:
 
     def finish(self) -> tuple[Record, ...]:
         """The records, in the order of the passes."""
-        return tuple(
-            Record(_name_streams(tuple(site.finish() for site in forward.sites.values()))) for forward in self._forwards
-        )
+        if self._forwards:
+            longest = max((forward.sites.values() for forward in self._forwards), key=len)
+            self._asked.check_layers([site.name for site in longest])
+        return tuple(_record(tuple(forward.sites.values())) for forward in self._forwards)
+
+
+def _record(sites: Sequence[Site | _Finished]) -> Record:
+    """The record of one pass; of a generation, `notes["prompt"]` says how many rows were read before it wrote."""
+    layers = tuple(site.finish() for site in sites)
+    pairs = zip(sites, layers, strict=True)
+    read = {
+        one.read for one, layer in pairs if isinstance(one, Site) and layer.kind == "self" and one.read < layer.queries
+    }
+    return Record(_name_streams(layers), notes={"prompt": read.pop()} if len(read) == 1 else {})
+
+
+def _named(key: tuple[str, int]) -> str:
+    """The name of a site: the module's, with a number where it was called before in the same pass."""
+    return key[0] if key[1] == 0 else f"{key[0]}#{key[1] + 1}"
 
 
 # Modules of transformers that attend from blocks of queries to gathered blocks of keys: a row of such weights does not

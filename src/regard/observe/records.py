@@ -7,7 +7,7 @@ each row and what each key received.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,25 @@ import numpy.typing as npt
 from regard.errors import InputError, ObservationError
 from regard.observe.tokens import Token, Word, find_word, words_of
 
-__all__ = ["HeadScore", "Layer", "Record"]
+__all__ = ["Computable", "HeadScore", "Layer", "Record"]
+
+_BUDGET = 2 * 2**30  # bytes of weights that are computed at once from queries and keys
+
+
+class Computable(Protocol):
+    """Queries and keys that were kept (`observe.kept`), from which any rectangle of weights can be computed."""
+
+    def tile(self, sequence: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
+        """Every weight of a rectangle."""
+        ...
+
+    def bands(self, rows: slice, columns: slice, step: int) -> Iterator[slice]:
+        """The rows of a rectangle in bands that are computed one after the other."""
+        ...
+
+    def whole(self, sequence: int, head: int, queries: int, keys: int) -> npt.NDArray[Any]:
+        """All weights of one head."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +44,7 @@ class Layer:
     best first, key −1 and weight 0 where a query sees fewer than k keys; `entropy` (batch, heads, queries) in nats;
     `received` (batch, heads, keys), the sum of each key's column; `weights` (batch, heads, queries, keys) or None.
     `statistics` holds what else was asked for, by name: arrays (batch, heads, ...), with heads 1 where all share them.
+    `kept`, with keep="qk", gives any rectangle of the weights.
     A bin of the heat map spans `query_bin` queries and `key_bin` keys (the last may be smaller): `mean` is over its
     pairs, hidden ones counting 0, `max` its largest weight. With bins of 1 both are the weights themselves.
     """
@@ -42,8 +61,10 @@ class Layer:
     top_weights: npt.NDArray[np.float32]
     entropy: npt.NDArray[np.float32]
     received: npt.NDArray[np.float32]
-    weights: npt.NDArray[np.float32] | None = None
+    # Factories, not defaults, which would be found on the class: a layer of an atlas reads what it lacks when asked.
+    weights: npt.NDArray[np.float32] | None = field(default_factory=lambda: None)
     statistics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    kept: Computable | None = field(default_factory=lambda: None)
 
     @property
     def batch(self) -> int:
@@ -117,15 +138,26 @@ class Record:
     def weights(self, *, layer: int | str, head: int) -> npt.NDArray[np.float32]:
         """Every weight of one head (batch, queries, keys), as they were before dropout.
 
-        At hand with `keep="weights"`, and without it for sequences short enough that the heat map has bins of 1.
+        At hand with `keep="weights"`, and without it for sequences short enough that the heat map has bins of 1; with
+        `keep="qk"` they are computed, at most 2 GiB of them.
         """
         seen = self.layer(layer)
-        if seen.exact is None:
+        if seen.exact is not None:
+            return seen.exact[:, _head(seen, head)]
+        if seen.kept is None:
             raise ObservationError(
                 f"layer {layer} of {seen.queries} × {seen.keys} was kept as a pooled map, not in full: "
-                'watch with keep="weights" for every weight, or use heatmap(), top(), entropy() and received()'
+                'watch with keep="weights" for every weight or keep="qk" for any rectangle of them, or use heatmap(), '
+                "top(), entropy() and received()"
             )
-        return seen.exact[:, _head(seen, head)]
+        if (needed := 8 * seen.batch * seen.queries * seen.keys) > _BUDGET:
+            raise ObservationError(
+                f"the {seen.queries} × {seen.keys} weights of a head of layer {layer} would take {needed:,} bytes, "
+                f"more than {_BUDGET:,}: ask for a rectangle with regard.observe.matrix.Matrix(layer, head).tile(...)"
+            )
+        at = _head(seen, head)
+        found = [seen.kept.whole(sequence, at, seen.queries, seen.keys) for sequence in range(seen.batch)]
+        return np.stack(found).astype(seen.entropy.dtype)
 
     def heatmap(self, *, layer: int | str, head: int, pool: Literal["mean", "max"] = "mean") -> npt.NDArray[np.float32]:
         """The pooled map of one head (batch, query bins, key bins): the mean or the largest weight in each bin."""

@@ -39,6 +39,7 @@ class Rows:
     weights: Float[Tensor, "heads rows columns"]
     scores: Float[Tensor, "heads rows columns"] | None = None
     leaks: bool = True  # rows may sum to less than 1: a sink takes a share, or a row sees nothing
+    before_factor: Tensor | None = None  # the log-sum-exps, where weights are no longer those of the softmax
     _strongest: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
@@ -68,6 +69,13 @@ class Rows:
         if self._strongest:
             return next(iter(self._strongest.values()))[0][..., 0]
         return self.weights.amax(-1)
+
+    @cached_property
+    def lse(self) -> Float[Tensor, "heads rows"] | None:
+        """ln z of each row, a sink's share in it, in float64; +inf where nothing has weight, None without a softmax."""
+        if self.before_factor is not None or self.scores is None:
+            return self.before_factor
+        return _normalizer_of(self.weights, self.scores, next(iter(self._strongest.values()), None))
 
     @cached_property
     def entropy(self) -> Float[Tensor, "heads rows"]:
@@ -105,6 +113,14 @@ def _log_sum_exp(weights: Tensor, scores: Tensor, strongest: tuple[Tensor, Tenso
         best, at = strongest[0][..., 0], strongest[1][..., 0]
     best = best.clamp_min(torch.finfo(best.dtype).tiny)
     return scores.gather(-1, at[..., None]).squeeze(-1) - best.log()
+
+
+def _normalizer_of(weights: Tensor, scores: Tensor, strongest: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """What to subtract from a score so that its exponential is the weight: p = exp(s − lse)."""
+    best, at = weights.max(-1) if strongest is None else (strongest[0][..., 0], strongest[1][..., 0])
+    score = scores.gather(-1, at[..., None]).squeeze(-1)
+    wide = best.dtype if best.device.type == "mps" else torch.float64
+    return score.to(wide) - best.to(wide).log()  # +inf where nothing has weight, as no score is infinite here
 
 
 class Call(Protocol):
@@ -226,13 +242,15 @@ class Computed:
         self, sequence: int, heads: slice, block: Block, weights: Tensor, scores: Tensor | None, start: int, leaks: bool
     ) -> Rows:
         """The rows, multiplied by the factor where there is one."""
+        before = None
         if (factor := self.problem.factor) is not None:
+            before = None if scores is None else _normalizer_of(weights, scores)
             inside = min(block.right, self.problem.keys) - block.left
             i = self.problem.i(slice(block.top, block.bottom))
             j = self.problem.j(slice(block.left, block.left + inside))
             weights[..., :inside].mul_(factor.tile(slice(sequence, sequence + 1), heads, i, j)[0].to(weights.dtype))
             scores, leaks = None, True
-        return Rows(sequence, heads, start + block.top, block.left, weights, scores, leaks)
+        return Rows(sequence, heads, start + block.top, block.left, weights, scores, leaks, before)
 
 
 @dataclass(eq=False)

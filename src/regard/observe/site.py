@@ -69,13 +69,16 @@ class Site:
         name: str,
         statistics: Sequence[Statistic] | None = None,
         *,
+        in_full: bool = True,
         listener: Listener | None = None,
         find_projection: Callable[[int], Tensor] | None = None,
     ) -> None:
         self.name = name
+        self.in_full = in_full  # whether keep= means this site too
         self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics))
         self._hearing = Hearing(name, listener)
         self._find_projection = find_projection
+        self.read = 0  # rows of the first call; later ones were written, a step at a time
         self._extent: Extent | None = None
         self._newest: Tensor | None = None  # the mark of the newest key
         self._marks: Tensor | None = None  # all marks of a cross-attention, whose keys stay
@@ -122,6 +125,7 @@ class Site:
         call, first = seen.call, self._extent is None
         marked = seen.newest + 1
         if first:
+            self.read = call.queries
             self._cross = self._judge_cross(seen)
             alone = not self._cross and (seen.begins_a_cache or (call.queries == 1 and marked < call.keys))
             self._filled = marked

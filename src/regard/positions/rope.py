@@ -130,14 +130,26 @@ class RoPE(Rotary):
         angles = positions.to(wide)[:, None] * frequencies
         return angles.cos() * sharpening, angles.sin() * sharpening
 
+    def doubled(self, cos: Tensor, sin: Tensor) -> tuple[Float[Tensor, "n width"], Float[Tensor, "n width"]]:
+        """Angles for both halves of a vector at once: the sine of the first is negative; other layouts stay."""
+        if self.layout != "halves":
+            return cos, sin
+        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+
     def turn(
         self, x: Float[Tensor, "*leading n dim"], cos: Float[Tensor, "n pairs"], sin: Float[Tensor, "n pairs"]
     ) -> Float[Tensor, "*leading n dim"]:
-        """Turn each vector by angles that are known."""
+        """Turn each vector by angles that are known.
+
+        For halves they may come `doubled`, as wide as what is turned: half the operations on a small step.
+        """
         width = self.dim if self.rotated is None else self.rotated
         turned, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
         turned = turned.to(cos.dtype)
-        if self.layout == "halves":
+        if self.layout == "halves" and cos.shape[-1] == width:
+            a, b = turned.chunk(2, -1)
+            turned = torch.addcmul(turned * cos, torch.cat([b, a], -1), sin)
+        elif self.layout == "halves":
             a, b = turned.chunk(2, -1)
             turned = torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
         else:

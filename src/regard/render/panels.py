@@ -11,6 +11,7 @@ from regard.observe.tokens import Token
 from regard.render.labels import key_labels, query_labels
 from regard.render.maps import HeadMap, head_map
 from regard.render.sketch import COLOURS, Brush
+from regard.render.written import prompt_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,6 +81,9 @@ def draw_heatmap(
     if axis_names(key_labels(record, seen, sequence)):
         axes.tick_params(axis="x", rotation=90)
     _mark_rows(axes, seen.keys, marked)
+    if (rows := prompt_rows(record, seen)) is not None:  # below it, and right of it, stands what the model has written
+        axes.axhline(rows, color=COLOURS[1], linewidth=1.2)
+        axes.axvline(rows, color=COLOURS[1], linewidth=1.2, alpha=1.0 if seen.kind == "self" else 0.0)
     for spine in axes.spines.values():
         spine.set(color="#cccccc", linewidth=0.8)
     _bar(brush, axes, image, picture.caption)

@@ -1,25 +1,33 @@
 """look(): a text, a real model, and what each of its words attends to."""
 
 import dataclasses
+import hashlib
 import inspect
-from collections.abc import Mapping
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from regard.errors import InputError
+from regard.observe.atlas import load_atlas
 from regard.observe.content import is_word
 from regard.observe.focus import Focus, choose_focus
-from regard.observe.records import Record
+from regard.observe.part import Part
+from regard.observe.records import Layer, Record
 from regard.observe.site import Keep
 from regard.observe.tokens import Token
 from regard.problem import DENSE_BUDGET
+from regard.render.notebook import record_html
 from regard.seeing.bundled import Loaded
 from regard.seeing.models import advice, load_model, model_for, positions
 from regard.seeing.tokens import tokens_of
 from regard.seeing.watch import watch
 
 __all__ = ["Looked", "Prepared", "look", "prepare"]
+
+Told = Callable[[int, int | None], None]
 
 _ANSWER = 64  # tokens that an encoder–decoder writes where no target is given
 
@@ -33,6 +41,10 @@ class Looked:
     model: str
     warning: str | None = None
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows, in at most 300 kB."""
+        return record_html(self.record, self.focus)
+
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
@@ -41,6 +53,17 @@ class Prepared:
     loaded: Loaded
     inputs: dict[str, torch.Tensor]
     tokens: Mapping[str, tuple[tuple[Token, ...], ...]]
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tells this run from another: the ids of the text, and the first numbers of each weight of the model."""
+        weights = 0
+        for name, one in self.loaded.model.state_dict().items():
+            first = one.detach().flatten()[:256].double().cpu().numpy().tobytes()
+            weights = zlib.crc32(name.encode() + str(tuple(one.shape)).encode() + first, weights)
+        ids = [one.tolist() for _, one in sorted(self.inputs.items())]
+        text = hashlib.sha256(repr(ids).encode()).hexdigest()
+        return {"text": text, "model": self.loaded.name, "weights of the model": weights}
 
     def run(self) -> None:
         """Run the model once; of a language model's output only the last position, whose logits are not looked at."""
@@ -60,7 +83,12 @@ def look(
     head: int | None = None,
     target: str | None = None,
     keep: Keep = "maps",
+    layers: Sequence[int | str] | None = None,
+    statistics: Sequence[str] = (),
     budget: int = DENSE_BUDGET,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    told: Told | None = None,
 ) -> Looked:
     """Let a real model read a text, and see what it attends to.
 
@@ -71,17 +99,44 @@ def look(
         layer: The layer of the first head shown, counted from 0.
         head: The first head shown, counted from 0 within its layer.
         target: What an encoder–decoder writes; by default what it would write itself.
-        keep: "maps", or "weights" to keep every weight, within the budget.
-        budget: Bytes that keep="weights" may take.
+        keep: "maps", "weights" to keep every weight, or "qk" to compute any of them later, within the budget.
+        layers: Which layers `keep` means; all of them unless given.
+        statistics: What else to fold in the same sweep, by name.
+        budget: Bytes that keep="weights" or "qk" may take.
+        out: An atlas to write. Finished layers go to a folder beside it, from which an interrupted run can go on.
+        resume: Whether to go on with the layers that an interrupted run has left there.
+        told: Called with the number of finished layers, and of all of them where the model says it.
 
     Raises:
-        InputError: The text is empty or too long for the model; no such model, word, layer or head.
+        InputError: The text is empty or too long for the model; no such model, word, layer, head or statistic; there
+            are finished layers of an interrupted run and `resume` was not asked for, or they are of another run.
     """
     prepared = prepare(text, model=model, target=target)
     loaded = prepared.loaded
-    with watch(loaded.model, keep=keep, budget=budget) as seen:
+    part = None
+    if out is not None:
+        settings = {"keep": keep, "layers": None if layers is None else list(layers), "statistics": list(statistics)}
+        part = Part(out, prepared.identity | settings, resume=resume)
+    count = _count(loaded)
+    if count is not None and any(isinstance(one, int) and one >= count for one in layers or ()):
+        raise InputError(
+            f"`layers` must name layers that are seen, from 0 to {count - 1} of {loaded.name}, got {layers}"
+        )
+    finisher = _Telling(part, told, count)
+    with watch(
+        loaded.model,
+        keep=keep,
+        layers=layers,
+        statistics=statistics,
+        budget=budget,
+        finisher=finisher,
+        tokenizer=loaded.tokenizer if statistics else None,
+    ) as seen:
         prepared.run()
     record = dataclasses.replace(seen.record, tokens=prepared.tokens, model=loaded.name)
+    if part is not None:
+        part.finish(record)
+        record = load_atlas(part.out)[0]
     try:
         focus = choose_focus(record, token=token, layer=layer, head=head)
     except InputError as problem:
@@ -91,6 +146,44 @@ def look(
             ) from problem
         raise
     return Looked(record, focus, loaded.name, advice(loaded, text))
+
+
+@dataclass(frozen=True)
+class _Telling:
+    """Tells of each layer that is finished."""
+
+    part: Part | None
+    told: Told | None
+    count: int | None
+
+    def known(self, number: int, name: str) -> Layer | None:
+        """What an earlier run has left."""
+        found = None if self.part is None else self.part.known(number, name)
+        if found is not None:
+            self._tell(number)
+        return found
+
+    def put(self, number: int, layer: Layer) -> Layer:
+        """Keep the layer, in the folder if there is one."""
+        kept = layer if self.part is None else self.part.put(number, layer)
+        self._tell(number)
+        return kept
+
+    def _tell(self, number: int) -> None:
+        if self.told is not None:
+            self.told(number + 1, self.count)
+
+
+def _count(loaded: Loaded) -> int | None:
+    """How many attention calls a pass has, where the model's configuration says it."""
+    config = getattr(loaded.model, "config", None)
+    if loaded.kind == "encoder-decoder":
+        sides = (
+            getattr(config, "num_layers", getattr(config, "encoder_layers", None)),
+            getattr(config, "num_decoder_layers", getattr(config, "decoder_layers", None)),
+        )
+        return sides[0] + 2 * sides[1] if sides[0] and sides[1] else None
+    return getattr(config, "num_hidden_layers", None)
 
 
 def _is_wordless(target: tuple[tuple[Token, ...], ...] | None) -> bool:

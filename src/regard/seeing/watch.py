@@ -10,7 +10,7 @@ from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.observe.asked import Asked
 from regard.observe.intercept import Interception
-from regard.observe.recorder import Recorder
+from regard.observe.recorder import Finisher, Recorder
 from regard.observe.records import Record
 from regard.observe.rows import Computed
 from regard.observe.site import Keep, Seen
@@ -31,7 +31,9 @@ def watch(
     tokenizer: Any = None,
     tokens: Sequence[str] | None = None,
     statistics: Sequence[str | Statistic] = (),
+    layers: Sequence[int | str] | None = None,
     budget: int = DENSE_BUDGET,
+    finisher: Finisher | None = None,
 ) -> Iterator[Sight]:
     """See every attention call of `model` inside the `with` block; its output stays the same to the bit.
 
@@ -42,31 +44,37 @@ def watch(
     Args:
         model: Any module; a compiled one is refused.
         keep: "maps" keeps pooled heat maps (exact up to 512 tokens), the 8 strongest keys of each query, entropy, and
-            what each key received. "weights" keeps every weight too, within the budget.
+            what each key received. "weights" keeps every weight too, within the budget. "qk" keeps queries and keys
+            instead, (heads + kv heads) · width numbers a position, from which any rectangle of weights is computed
+            when it is asked for: `seen.weights(...)`, or regard.observe.matrix.Matrix.
         tokenizer: A Hugging Face tokenizer; the `input_ids` that the model is called with are then known as words.
         tokens: The tokens themselves, one for each position of a batch of one.
         statistics: What else to fold in the same sweep, by name ("distance", "confidence", "sink", "self", "previous",
             "next", "first", "separators", "same", "induction", "value_norm", "gradient", "importance") or by value of
             regard.observe.statistics; asked with `seen.statistic(name, layer=, head=)`.
-        budget: Bytes that keep="weights" may take.
+        layers: Which layers keep="qk" or "weights" means, by number in the order of their calls or by name; all of
+            them unless given. Of the others maps are kept.
+        budget: Bytes that keep="weights" or "qk" may take.
+        finisher: Takes each layer as soon as it is finished, as `observe.part.Part` does, for one pass over one text.
 
     Raises:
-        InputError: `model` is not a module, `keep` is neither of the two, `tokens` are not as many as positions, or a
-            name or a value of `statistics` is no statistic.
+        InputError: `model` is not a module, `keep` is none of the three, `tokens` are not as many as positions, a
+            name or a value of `statistics` is no statistic, or one of `layers` never came.
         ObservationError: The model is compiled, no attention call was seen, the budget is too small, a cache was
-            reordered by beam search, or a statistic needs something that is not known: tokens, values, gradients.
+            reordered by beam search, a statistic needs something that is not known (tokens, values, gradients), or
+            keep="qk" meets weights whose q and k are not known, or a score or normalizer that is not regard's own.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
-    if keep not in ("maps", "weights"):
-        raise InputError(f'`keep` must be "maps" or "weights", got {keep!r}')
+    if keep not in ("maps", "qk", "weights"):
+        raise InputError(f'`keep` must be "maps", "qk" or "weights", got {keep!r}')
     if isinstance(tokens, str):
         raise InputError(f"`tokens` must be a list of texts, one a position, got the text {tokens!r}: tokens.split()?")
     refuse_compiled(model)
-    asked = Asked(keep, statistics)
+    asked = Asked(keep, statistics, layers=layers, budget=budget)
     heard = Heard(lambda: recorder.passes, tokenizer)
     listener = heard if tokens is None else Given(tokens)
-    recorder, sight = Recorder(model, keep, budget, asked=asked, listener=listener), Sight()
+    recorder, sight = Recorder(model, keep, budget, asked=asked, listener=listener, finisher=finisher), Sight()
     with contextlib.ExitStack() as stack:
         if tokenizer is not None or (asked.needs("tokens") and tokens is None):
             # Only where tokens are wanted: a hook on an nn.TransformerEncoder would switch its fast path off.
@@ -82,7 +90,7 @@ def watch(
     forwards = []
     for index, record in enumerate(recorder.finish()):
         words = heard.tokens(tokenizer, index, record) if tokens is None else given_tokens(tokens, record)
-        forwards.append(Record(record.layers, words, name, {"keep": keep}))
+        forwards.append(Record(record.layers, words, name, {"keep": keep, **record.notes}))
     sight.forwards = tuple(forwards)
 
 

@@ -72,7 +72,7 @@ class Beam:
         if self.early not in (True, False, "never") or isinstance(self.early, int) != isinstance(self.early, bool):
             raise InputError(f'`early` must be True, False or "never", got {self.early!r}')
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def write(
         self,
         text: Continuation,

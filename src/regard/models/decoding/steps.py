@@ -27,7 +27,7 @@ def steps(
     return _steps(choose, text, prompt, limits, real)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def _steps(
     choose: Choose, text: Continuation, prompt: Tensor, limits: Limits, real: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:

@@ -108,6 +108,8 @@ def _pool(x: Tensor, dim: int, offset: int, width: int, how: str) -> Tensor:
     if width == 1:
         return x
     length = x.shape[dim]
+    if offset + length <= width:  # a part of one run
+        return x.sum(dim, keepdim=True) if how == "sum" else x.amax(dim, keepdim=True)
     before, after = offset, -(offset + length) % width
     if before or after:
         x = functional.pad(x, (before, after) if dim == 2 else (0, 0, before, after))

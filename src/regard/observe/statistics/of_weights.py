@@ -26,7 +26,8 @@ def of_weights(
     >>> of_weights(Distance(), [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])["distance"]
     array([0. , 0.5, 1. ], dtype=float32)
     """
-    given = torch.as_tensor(weights)
+    # A copy: those of an atlas are mapped from its file and may not be written.
+    given = torch.as_tensor(np.array(weights) if isinstance(weights, np.ndarray) else weights)
     single = given.ndim == 2
     call = Given(given[None, None] if single else given)
     known = None if ids is None else torch.as_tensor(ids).expand(call.batch, -1)

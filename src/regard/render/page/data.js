@@ -47,10 +47,11 @@ const unitCache = new Map();
 const units = (stream, merged) => {
   const name = `${merged ? "words" : "tokens"} ${stream}`;
   if (!unitCache.has(name)) {
-    const { texts, special, space, words } = meta.streams[stream];
+    const { texts, special, space, words, prompt } = meta.streams[stream];
     const list = merged
       ? words.map(([text, start, stop]) => ({ text, start, stop, special: special[start], space: space[start], piece: false }))
       : texts.map((text, at) => ({ text, start: at, stop: at + 1, special: special[at], space: space[at], piece: false }));
+    for (const unit of list) unit.written = prompt !== null && unit.start >= prompt;
     const of = new Int32Array(texts.length);
     list.forEach((unit, index) => of.fill(index, unit.start, unit.stop));
     if (!merged) words.forEach(([, start, stop]) => { for (let at = start; at < stop; at++) list[at].piece = stop - start > 1; });

@@ -9,6 +9,7 @@ from regard.observe.tokens import Token
 from regard.render.habits import describe, head_habits
 from regard.render.labels import key_labels, query_labels, shown_words
 from regard.render.page.pack import Packed
+from regard.render.written import prompt_rows, says_written
 
 __all__ = ["description"]
 
@@ -23,6 +24,7 @@ def description(record: Record, focus: Focus, packed: Packed) -> dict[str, Any]:
             "looks": [{"layer": look.layer % len(record), "head": look.head} for look in focus.looks],
         },
         "habits": describe(record, sequence=focus.sequence),
+        "written": says_written(record),
     }
 
 
@@ -36,7 +38,8 @@ def _streams(record: Record, sequence: int) -> dict[str, Any]:
         ):
             if len(tokens) > len(streams.get(name, ())):
                 streams[name] = tokens
-    return {name: _stream(tokens) for name, tokens in streams.items()}
+    prompts = {layer.query_tokens: prompt_rows(record, layer) for layer in record}
+    return {name: {**_stream(tokens), "prompt": prompts.get(name)} for name, tokens in streams.items()}
 
 
 def _stream(tokens: Sequence[Token]) -> dict[str, Any]:

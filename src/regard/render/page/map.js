@@ -39,6 +39,11 @@ const paint = (pen, named, type) => {
   pen.strokeStyle = css("--rule");
   pen.strokeRect(left, top, cell * map.columns, down * map.rows);
   if (named) nameAxes(pen, type);
+  const first = map.queries.findIndex((unit) => unit.written); // an orange line where the model begins to write
+  if (first > 0) {
+    pen.fillStyle = css("--b");
+    pen.fillRect(left, top + first * down - 1, cell * map.columns, 2);
+  }
   const active = queryUnits()[state.active];
   const mine = map.queries.findIndex((query) => active && query.stop > active.start && query.start < active.stop);
   if (mine >= 0) outline(pen, left, top + mine * down, cell * map.columns, Math.max(down, 3), css("--chosen-edge"));

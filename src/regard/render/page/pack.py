@@ -3,8 +3,10 @@
 What fits is decided by budgets, not by flags: a page should open at once, so it stays below about 12 MB.
 """
 
+import functools
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +19,12 @@ from regard.render.maps import HeadMap, head_map
 __all__ = ["Packed", "PackedLayer", "pack"]
 
 _EXACT_WEIGHTS = 600_000  # weights a page carries in full
-_TOP_WEIGHTS = 2_300_000  # strongest keys of long texts, over all layers
-_MAP_CELLS = 600_000
-_MAP_SIDE = 96
+_LARGEST = 8_400_000  # bytes of all blobs, a third more in base64
+_MAP_CELLS = 18_000_000  # all 270 heads of SmolLM2 at 256 × 256
+# Strongest keys of long texts, over all layers, and the side of a map: what comes first and fits is taken.
+_PARTS = ((2_300_000, 256), (1_200_000, 256), (1_200_000, 128), (600_000, 96))
+_FINE_CELLS = 6_000_000  # up to so many, roots have 256 levels and weights 4 decimals; beyond, 52 levels and 3 decimals
+_SHORT = 2048  # tokens up to which a page is small rather than fine: maps of 96 × 96 show single words there
 _THUMB_SIDE = 24
 _LEVEL = 6  # 9 takes twice the time for less than one in a hundred bytes
 _MOST_TOKENS = 65_535  # keys are numbered in two bytes
@@ -50,20 +55,33 @@ class Packed:
 
 
 def pack(record: Record, sequence: int) -> Packed:
-    """Quantize and deflate one sequence of a record."""
-    pairs = sum(layer.heads * layer.queries * layer.keys for layer in record)
-    in_full = pairs <= _EXACT_WEIGHTS and all(layer.exact is not None for layer in record)
-    queries = sum(layer.heads * layer.queries for layer in record)
-    heads = sum(layer.heads for layer in record)
-    side = max(16, min(_MAP_SIDE, math.isqrt(_MAP_CELLS // max(heads, 1))))
-    layers, thumbs = [], []
+    """Quantize and deflate one sequence of a record: in full where it is short, else as much as opens at once."""
     for layer in record:
         _check(layer)
+    pairs = sum(layer.heads * layer.queries * layer.keys for layer in record)
+    if pairs <= _EXACT_WEIGHTS and all(layer.exact is not None for layer in record):
+        return _packed(record, sequence, lambda layer, thumb: _in_full(layer, sequence, thumb))
+    queries = sum(layer.heads * layer.queries for layer in record)
+    heads = sum(layer.heads for layer in record)
+    longest = max(max(layer.queries, layer.keys) for layer in record)
+    for weights, most in _PARTS:
+        top = max(1, weights // max(queries, 1))
+        finest = most if longest > _SHORT else _PARTS[-1][1]
+        side = max(16, min(finest, math.isqrt(_MAP_CELLS // max(heads, 1))))
+        fine = sum(layer.heads * min(side, layer.queries) * min(side, layer.keys) for layer in record) <= _FINE_CELLS
+        part = functools.partial(_in_part, sequence=sequence, top=top, side=side, fine=fine)
+        packed = _packed(record, sequence, part)
+        if len(packed.thumbs) + sum(len(layer.blob) for layer in packed.layers) <= _LARGEST:
+            break
+    return packed
+
+
+def _packed(record: Record, sequence: int, one: Callable[[Layer, tuple[int, ...]], PackedLayer]) -> Packed:
+    layers, thumbs = [], []
+    for layer in record:
         small = _maps(layer, sequence, _THUMB_SIDE)
         thumbs.append(_roots(small).tobytes())
-        shape = small[0].values.shape
-        top = min(layer.top_keys.shape[-1], max(1, _TOP_WEIGHTS // max(queries, 1)))
-        layers.append(_in_full(layer, sequence, shape) if in_full else _in_part(layer, sequence, top, side, shape))
+        layers.append(one(layer, small[0].values.shape))
     return Packed(tuple(layers), zlib.compress(b"".join(thumbs), _LEVEL))
 
 
@@ -85,13 +103,14 @@ def _in_full(layer: Layer, sequence: int, thumb: tuple[int, ...]) -> PackedLayer
     return PackedLayer(blob, True, 65_535, 0, layer.queries, layer.keys, 1, 1, *thumb)
 
 
-def _in_part(layer: Layer, sequence: int, top: int, side: int, thumb: tuple[int, ...]) -> PackedLayer:
+def _in_part(layer: Layer, thumb: tuple[int, ...], *, sequence: int, top: int, side: int, fine: bool) -> PackedLayer:
+    unit, top = 10_000 if fine else 1000, min(top, layer.top_keys.shape[-1])
     keys = np.where(layer.top_keys[sequence][..., :top] < 0, 0, layer.top_keys[sequence][..., :top]).astype(np.uint16)
-    weights = _quantized(layer.top_weights[sequence][..., :top], 10_000)
+    weights = _quantized(layer.top_weights[sequence][..., :top], unit)
     maps = _maps(layer, sequence, side)
-    blob = zlib.compress(_planes(keys) + _planes(weights) + _roots(maps).tobytes(), _LEVEL)
+    blob = zlib.compress(_planes(keys) + _planes(weights) + _roots(maps, 255 if fine else 51).tobytes(), _LEVEL)
     rows, columns = maps[0].values.shape
-    return PackedLayer(blob, False, 10_000, top, rows, columns, maps[0].query_bin, maps[0].key_bin, *thumb)
+    return PackedLayer(blob, False, unit, top, rows, columns, maps[0].query_bin, maps[0].key_bin, *thumb)
 
 
 def _maps(layer: Layer, sequence: int, side: int) -> list[HeadMap]:
@@ -102,10 +121,10 @@ def _quantized(weights: npt.NDArray[np.float32], unit: int) -> npt.NDArray[np.ui
     return np.asarray(np.rint(np.minimum(weights, 1.0) * unit), dtype=np.uint16)
 
 
-def _roots(maps: list[HeadMap]) -> npt.NDArray[np.uint8]:
-    """One byte a cell, the root of its weight, so that small weights keep their digits."""
+def _roots(maps: list[HeadMap], levels: int = 255) -> npt.NDArray[np.uint8]:
+    """One byte a cell, the root of its weight, so that small weights keep their digits; `levels` divides 255."""
     values = np.stack([each.values for each in maps])
-    return np.asarray(np.rint(np.sqrt(np.minimum(values, 1.0)) * 255), dtype=np.uint8)
+    return np.asarray(np.rint(np.sqrt(np.minimum(values, 1.0)) * levels) * (255 // levels), dtype=np.uint8)
 
 
 def _planes(values: npt.NDArray[np.uint16]) -> bytes:

@@ -15,7 +15,7 @@ const keyUnits = () => units(meta.layers[state.a.layer].keys, state.merge).list;
 
 const makeToken = (unit, index, looks) => {
   const element = document.createElement(looks ? "button" : "span");
-  element.className = `token${unit.special ? " special" : ""}${unit.piece ? " piece" : ""}`;
+  element.className = `token${unit.special ? " special" : ""}${unit.piece ? " piece" : ""}${unit.written ? " written" : ""}`;
   element.textContent = unit.text;
   element.dataset.unit = index;
   if (looks) {

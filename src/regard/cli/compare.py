@@ -1,0 +1,106 @@
+"""`regard compare`: what has changed in the heads between two texts, two models, or two atlases."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from regard.cli.heads import Files
+from regard.cli.texts import read_text
+from regard.errors import InputError
+
+__all__ = ["compare"]
+
+
+def compare(
+    a: Annotated[str | None, typer.Argument(help="A text, a text file, or an .atlas.", show_default=False)] = None,
+    b: Annotated[str | None, typer.Argument(help="What to compare it with.", show_default=False)] = None,
+    *,
+    model: Annotated[str | None, typer.Option(help="The model that reads two texts; by default they choose.")] = None,
+    text: Annotated[str | None, typer.Option(help="For --models: a text, or a text file.")] = None,
+    models: Annotated[
+        tuple[str, str] | None, typer.Option(help="Two models, or two checkpoints, of the same layers and heads.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many heads to list.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="Write figure.png or figure.svg, layers by heads.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write all numbers to a .json file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write all numbers to a .csv file.")] = None,
+) -> None:
+    """See which heads have changed most between two texts, two models, two checkpoints, or two atlases.
+
+    Of texts with equally many tokens, half of them the same, rows of weights
+    are compared (Jensen–Shannon, Clark et al. 2019); of others, such as two
+    languages, the scores of `regard heads`.
+    """
+    _check(a, b, model, text, models)
+    files = Files(out, json, csv)
+    files.check()
+    progress = Console(stderr=True, highlight=False, emoji=False)
+    with progress.status("reading the libraries") as status:
+        change = _changed(a, b, model, text, models, status)
+        if files.any:
+            _write(change, files)
+            return
+    from regard.render.head_lists import change_lines
+
+    screen = Console(highlight=False, emoji=False)
+    for line in change_lines(change, top=top, width=screen.width):
+        screen.print(line)
+
+
+def _check(a: str | None, b: str | None, model: str | None, text: str | None, models: tuple[str, str] | None) -> None:
+    if models is not None:
+        if a is not None or model is not None:
+            raise InputError(
+                "`--models` compares two models over one text: give that with --text, and no A, B, --model"
+            )
+        return
+    if a is None or b is None:
+        raise InputError("give two texts, files or atlases, A and B; or one --text and two --models")
+    if text is not None:
+        raise InputError("`--text` is for --models: A and B are the texts here")
+    atlases = [one for one in (a, b) if _is_atlas(one)]
+    if len(atlases) == 1:
+        raise InputError(f"{atlases[0]} is an atlas, so the other must be one too: write it with regard look --out")
+    if atlases and model is not None:
+        raise InputError("`--model` is for texts: an atlas was made by its own")
+
+
+def _is_atlas(name: str) -> bool:
+    return name.lower().endswith(".atlas") and "\n" not in name
+
+
+def _changed(
+    a: str | None, b: str | None, model: str | None, text: str | None, models: tuple[str, str] | None, status: Status
+) -> Any:
+    if models is not None:
+        words = None if text is None else read_text(text)
+        from regard.seeing.compare import compare_models
+
+        return compare_models(*models, text=words, progress=status.update)
+    assert a is not None and b is not None  # noqa: PT018  checked
+    if _is_atlas(a):
+        from regard.seeing.compare import compare_records
+        from regard.seeing.sight import load
+
+        return compare_records(load(a).record, load(b).record, names=(a, b))
+    texts = read_text(a), read_text(b)
+    from regard.seeing.compare import compare_texts
+
+    return compare_texts(*texts, model=model, progress=status.update)
+
+
+def _write(change: Any, files: Files) -> None:
+    from regard.render.head_figure import Panel
+    from regard.render.head_files import head_rows
+
+    columns = {"change": change.change, "distance": change.distance}
+    for name in change.before.scores:
+        if name in change.after.scores:
+            columns |= {f"{name} before": change.before.scores[name], f"{name} after": change.after.scores[name]}
+    title = f"what changed from {change.names[0]} to {change.names[1]}"
+    panel = Panel("Jensen–Shannon / ln 2" if change.by_rows else "largest change of a share", change.change, top=None)
+    about = {"before": change.names[0], "after": change.names[1], "compared_rows": change.rows, "why": change.why}
+    files.write(head_rows(columns), [panel], title, model=change.before.model, **about)

@@ -1,0 +1,229 @@
+"""`regard heads`: every head of a model, ranked by what it does; who looks from word to word; what a head is worth."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from regard.cli.outputs import check_output
+from regard.cli.texts import read_text
+from regard.errors import InputError
+from regard.render.head_scores import MEASURES, RULES
+
+__all__ = ["Files", "Replace", "heads"]
+
+_HEAD = re.compile(r"(\d+)\.(\d+)")
+_SORTS = ("best", *RULES, *MEASURES)
+_TOP = 10
+
+
+class Replace(StrEnum):
+    """What stands in place of a head's output."""
+
+    ZERO = "zero"
+    MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is written instead of printed."""
+
+    out: Path | None
+    json: Path | None
+    csv: Path | None
+
+    def check(self) -> None:
+        """Say at once what could only be said after minutes."""
+        check_output("--out", self.out, ".png", ".svg")
+        check_output("--json", self.json, ".json")
+        check_output("--csv", self.csv, ".csv")
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return any((self.out, self.json, self.csv))
+
+    def write(self, rows: Sequence[Any], panels: Sequence[Any], title: str, **about: Any) -> None:
+        """Write those that were asked for, and name them."""
+        from regard.render.head_figure import save_head_figure
+        from regard.render.head_files import write_csv, write_json
+
+        if self.json is not None:
+            write_json(self.json, rows, **about)
+        if self.csv is not None:
+            write_csv(self.csv, rows)
+        if self.out is not None:
+            save_head_figure(panels, self.out, title=title)
+        written = ", ".join(str(path) for path in (self.out, self.json, self.csv) if path)
+        Console(stderr=True, highlight=False, emoji=False).print(f"{title} → {written}", markup=False, soft_wrap=True)
+
+
+def heads(
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option(help="me5, minilm, smollm2, or a Hugging Face folder or id; by default the text chooses."),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            help="A text, a text file, or - for standard input; by default some sentences. For --like one a line."
+        ),
+    ] = None,
+    sort: Annotated[str | None, typer.Option(help=f"Rank all heads by one of {', '.join(_SORTS)}.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="How many heads of each list.")] = None,
+    like: Annotated[
+        list[str] | None,
+        typer.Option(help='Rank heads by how they look from word to word: "it>animal". Again for further pairs.'),
+    ] = None,
+    ablate: Annotated[
+        list[str] | None,
+        typer.Option(help="Run the model without a head, LAYER.HEAD, and show what it loses. Again for further heads."),
+    ] = None,
+    replace: Annotated[Replace, typer.Option(help="What --ablate puts in place of a head's output.")] = Replace.ZERO,
+    random: Annotated[int, typer.Option(min=0, help="Random sets of heads that --ablate compares with.")] = 20,
+    out: Annotated[Path | None, typer.Option(help="Write figure.png or figure.svg, layers by heads.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write all numbers to a .json file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write all numbers to a .csv file.")] = None,
+) -> None:
+    """See what every head of a model does: which look at the previous token, the same one, the first …
+
+    Each head is scored by the tests of the literature, on a text and on random
+    tokens that are said twice. --like finds the heads that look from one given
+    word to another. --ablate takes heads out: a weight alone is not an
+    explanation. Heads are named LAYER.HEAD, counted from 0.
+    """
+    _check(like, ablate, sort, out)
+    removed = _heads_of(ablate or ())
+    files = Files(out, json, csv)
+    files.check()
+    words = None if text is None else read_text(text)
+    progress = Console(stderr=True, highlight=False, emoji=False)
+    with progress.status("reading the libraries") as status:
+        if like:
+            lines = _like(like, words, model, top or _TOP, files, status)
+        elif removed:
+            lines = _ablate(removed, words, model, str(replace), random, files, status)
+        else:
+            lines = _score(words, model, sort, top, files, status)
+    screen = Console(highlight=False, emoji=False)
+    for line in lines:
+        screen.print(line)
+
+
+def _check(like: list[str] | None, ablate: list[str] | None, sort: str | None, out: Path | None) -> None:
+    if like and ablate:
+        raise InputError("`--like` and `--ablate` are two questions: ask one at a time")
+    if sort is not None and (like or ablate):
+        raise InputError("`--sort` ranks scores: leave it out with `--like` and `--ablate`")
+    if sort is not None and sort not in _SORTS:
+        raise InputError(f"`--sort` must be one of {', '.join(_SORTS)}, got {sort!r}")
+    if ablate and out is not None:
+        raise InputError("`--out` draws one number a head, and `--ablate` gives a few of one set: use --json or --csv")
+
+
+def _heads_of(names: Iterable[str]) -> list[tuple[int, int]]:
+    found = []
+    for name in (part.strip() for one in names for part in one.split(",")):
+        if not (match := _HEAD.fullmatch(name)):
+            raise InputError(f"`--ablate` takes LAYER.HEAD, such as 5.11, got {name!r}")
+        found.append((int(match[1]), int(match[2])))
+    return found
+
+
+def _warn(loaded: Any, text: str | None) -> None:
+    """Say what a model does not know of the text."""
+    from regard.seeing.models import advice
+
+    if text is not None and (warning := advice(loaded, text)):
+        Console(stderr=True, highlight=False, emoji=False).print(f"warning: {warning}", markup=False, soft_wrap=True)
+
+
+def _score(
+    text: str | None, model: str | None, sort: str | None, top: int | None, files: Files, status: Status
+) -> list[Any]:
+    from regard.render.head_figure import score_panels
+    from regard.render.head_files import head_rows
+    from regard.render.head_table import head_table
+    from regard.seeing.heads import head_scores, read
+
+    status.update(f"reading {model or 'the model'}")
+    loaded = read(model, text)
+    _warn(loaded, text)
+    scores = head_scores(loaded, text, progress=status.update)
+    if files.any:
+        columns = {"best": scores.best, **scores.scores}
+        rows = [{**one, "rule": scores.rule(one["layer"], one["head"])} for one in head_rows(columns)]
+        tests = {name: {"formula": one.formula, "source": one.source} for name, one in {**RULES, **MEASURES}.items()}
+        about = {"model": scores.model, "tokens": scores.tokens, "probe": scores.probe, "tests": tests}
+        files.write(rows, score_panels(scores), f"what the heads of {scores.model} look at", **about)
+        return []
+    width = max(Console().width, 80)
+    return [head_table(scores, sort=sort, top=top, width=width)]
+
+
+def _like(
+    pairs: Sequence[str], text: str | None, model: str | None, top: int, files: Files, status: Status
+) -> list[Any]:
+    from regard.render.head_figure import Panel
+    from regard.render.head_files import head_rows
+    from regard.render.head_lists import likeness_lines
+    from regard.seeing.heads import read
+    from regard.seeing.likeness import head_likeness, pair_of
+
+    for pair in pairs:
+        pair_of(pair)
+    if text is None:
+        raise InputError("`--like` needs `--text`: a file of sentences, one a line, that have both words")
+    status.update(f"reading {model or 'the model'}")
+    loaded = read(model, text)
+    _warn(loaded, text)
+    found = head_likeness(
+        pairs, text.splitlines(), model=loaded,
+        progress=lambda done, all_: status.update(f"{loaded.name} has read {done} of {all_} sentences"),
+    )  # fmt: skip
+    if files.any:
+        columns = {f"{pair.name} {what}": array for pair in found.pairs for what, array in _columns(pair)}
+        panels = [Panel(pair.name, pair.mean) for pair in found.pairs]
+        about = {"model": found.model, "sentences": found.sentences, "unused": found.unused}
+        files.write(head_rows(columns), panels, f"from word to word: the heads of {found.model}", **about)
+        return []
+    return list(likeness_lines(found, top=top, width=Console().width))
+
+
+def _columns(pair: Any) -> list[tuple[str, Any]]:
+    return [("mean", pair.mean), ("spread", pair.spread)]
+
+
+def _ablate(
+    removed: Sequence[tuple[int, int]],
+    text: str | None,
+    model: str | None,
+    replace: Any,
+    random: int,
+    files: Files,
+    status: Status,
+) -> list[Any]:
+    from regard.render.head_files import loss_rows
+    from regard.render.head_lists import loss_lines
+    from regard.seeing.ablation import head_loss
+    from regard.seeing.heads import read
+
+    status.update(f"reading {model or 'the model'}")
+    loaded = read(model, otherwise="smollm2")
+    _warn(loaded, text)
+    lost = head_loss(
+        removed, model=loaded, text=text, replace=replace, random=random,
+        progress=lambda done, all_: status.update(f"{loaded.name} without heads: run {done} of {all_}"),
+    )  # fmt: skip
+    if files.any:
+        about = {"model": lost.model, "heads": [list(one) for one in lost.heads], "replace": lost.replace}
+        files.write(loss_rows(lost), (), f"{lost.model} without {len(lost.heads)} heads", **about, probe=lost.probe)
+        return []
+    return list(loss_lines(lost, width=Console().width))

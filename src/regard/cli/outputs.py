@@ -1,0 +1,31 @@
+"""The files that a command writes, checked before it works for minutes."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from regard.errors import InputError
+
+__all__ = ["check_output"]
+
+
+def check_output(option: str, path: Path | None, *suffixes: str) -> None:
+    """Refuse a file that cannot be written, or that does not end as it should.
+
+    Raises:
+        InputError: Its ending is another, it is a folder, or its folder is not there or not to be written in.
+    """
+    if path is None:
+        return
+    if path.suffix.lower() not in suffixes:
+        raise InputError(f"`{option}` must end in {' or '.join(suffixes)}, got {str(path)!r}")
+    if path.is_dir():
+        raise InputError(f"`{option}` must name a file, and {path} is a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"`{option}` {path} cannot be written: there is no folder {path.parent}")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".regard.")
+    except OSError as problem:
+        raise InputError(f"cannot write {path}: {problem.strerror or problem}") from problem
+    os.close(handle)
+    Path(temporary).unlink()

@@ -1,0 +1,182 @@
+"""Arrays as they stand in an atlas: as they are, memory-mapped, or deflated; each with a checksum, read when asked for.
+
+Deflated arrays are split into byte planes first, as neighbouring numbers share their high bytes. Weights of long texts
+are halved before: 16 bits of a number times 2^15, so that the relative error is at most 2^−11 for weights above 2e-9,
+and the absolute one 1e-12 for those below.
+"""
+
+import operator
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import AtlasError
+
+__all__ = ["DTYPES", "Held", "Stored", "deflated", "numbers_of", "plain"]
+
+Array = npt.NDArray[Any]
+
+DTYPES: dict[str, type[np.generic]] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U16": np.uint16,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
+_CODES = {np.dtype(kind): code for code, kind in DTYPES.items()}
+_HALVED = 2.0**15  # what is halved is multiplied by this, so that small weights keep their digits
+_LARGEST = 1.9  # what can be halved
+_LEVEL = 3
+_RATIO = 1100  # deflate makes nothing smaller than by this
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """One array of an atlas: the bytes as they stand in the file, and how to read them.
+
+    `packed` is None for an array as it is; else {"dtype": "F32", "shape": [...], "halved": bool} of what was deflated.
+    """
+
+    name: str
+    raw: Array
+    crc: int | None = None  # None in atlases of older versions
+    packed: Mapping[str, Any] | None = None
+    file: str = "the atlas"
+
+    @property
+    def code(self) -> str:
+        """The type of the bytes in the file, as safetensors calls it."""
+        return _CODES[self.raw.dtype]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of what is read."""
+        return self.raw.dtype if self.packed is None else np.dtype(DTYPES[self.packed["dtype"]])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what is read."""
+        return self.raw.shape if self.packed is None else tuple(map(operator.index, self.packed["shape"]))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the header of an atlas says of it."""
+        return {"crc": self.crc} | ({} if self.packed is None else {"packed": dict(self.packed)})
+
+    def summed(self) -> "Stored":
+        """The same with a checksum, which older atlases did not have."""
+        return self if self.crc is not None else replace(self, crc=_sum_of(self.raw))
+
+    def check(self) -> None:
+        """Refuse a shape that cannot be, before anything of it is read.
+
+        Raises:
+            ValueError: The sizes do not fit.
+        """
+        if self.packed is not None and (self.raw.dtype != np.uint8 or self.raw.ndim != 1):
+            raise ValueError(f"{self.name} is not deflated")
+        if any(side < 0 for side in self.shape) or self._nbytes > _RATIO * max(self.raw.nbytes, 1):
+            raise ValueError(f"{self.name} cannot be of shape {self.shape}")
+
+    @property
+    def _nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+    def read(self) -> Array:
+        """The array; as long as it is not deflated, its numbers stay in the file until they are looked at.
+
+        Raises:
+            AtlasError: It is not what was written: a bit has changed.
+        """
+        if self.crc is not None and _sum_of(self.raw) != self.crc:
+            raise AtlasError(f"{self.file} is damaged: the checksum of {self.name} does not hold; write it again")
+        if self.packed is None:
+            return self.raw
+        try:
+            return _inflated(self.raw, self.dtype, self.shape, halved=bool(self.packed.get("halved")))
+        except (zlib.error, ValueError) as broken:
+            raise AtlasError(f"{self.file} is damaged: {self.name} cannot be read ({broken})") from broken
+
+
+class Held(Mapping[str, Array]):
+    """Arrays by name, each of them read once, when it is first asked for."""
+
+    def __init__(self, stored: Mapping[str, Stored]) -> None:
+        self.stored = stored
+        self._read: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._read:
+            self._read[name] = self.stored[name].read()
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+
+def numbers_of(array: Array) -> memoryview:
+    """The bytes of an array, without a copy where it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def plain(name: str, array: Array) -> Stored:
+    """An array to be stored as it is.
+
+    Raises:
+        KeyError: An atlas holds no such type.
+    """
+    _CODES[array.dtype]
+    array = np.ascontiguousarray(array)
+    return Stored(name, array, _sum_of(array))
+
+
+def deflated(name: str, array: Array, *, halve: bool = False) -> Stored:
+    """An array to be stored deflated; `halve` keeps 16 bits of float32 numbers, if none is above 1.9.
+
+    >>> weights = np.linspace(0, 1, 1000, dtype=np.float32)
+    >>> exact, half = deflated("a", weights), deflated("a", weights, halve=True)
+    >>> bool((exact.read() == weights).all()), bool(abs(half.read() - weights).max() <= 2**-11)
+    (True, True)
+    >>> half.raw.nbytes < exact.raw.nbytes < weights.nbytes
+    True
+    """
+    about: dict[str, Any] = {"dtype": _CODES[array.dtype], "shape": list(array.shape)}
+    if halve and array.dtype == np.float32 and array.size and float(array.max()) <= _LARGEST and array.min() >= 0:
+        about, array = about | {"halved": True}, (array * np.float32(_HALVED)).astype(np.float16)
+    planes = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.itemsize).T
+    raw = np.frombuffer(zlib.compress(numbers_of(planes), _LEVEL), np.uint8)
+    return Stored(name, raw, _sum_of(raw), about)
+
+
+def _inflated(raw: Array, dtype: np.dtype[Any], shape: tuple[int, ...], *, halved: bool) -> Array:
+    inner = np.dtype(np.float16) if halved else dtype
+    count = int(np.prod(shape, dtype=object))
+    inflater = zlib.decompressobj()
+    data = inflater.decompress(numbers_of(raw), count * inner.itemsize + 1)
+    if len(data) != count * inner.itemsize or not inflater.eof:
+        raise ValueError(f"it has {len(data)} bytes or more where shape {shape} has {count * inner.itemsize}")
+    planes = np.frombuffer(data, np.uint8).reshape(inner.itemsize, -1).T
+    array = np.ascontiguousarray(planes).reshape(-1).view(inner).reshape(shape)
+    if halved:
+        array = array.astype(dtype)
+        array /= _HALVED
+    array.flags.writeable = False
+    return array
+
+
+def _sum_of(array: Array) -> int:
+    """CRC-32 of the type, the shape and the numbers."""
+    about = zlib.crc32(f"{array.dtype.str} {array.shape}".encode())
+    return zlib.crc32(numbers_of(array), about)

@@ -1,0 +1,111 @@
+"""Layers on disk as they are finished, so that a long run can be interrupted and go on: `book.atlas.part/`.
+
+Each layer is a small atlas of its own, written atomically; `run.json` tells what run they belong to. At the end all of
+them become one file, written inside the folder and moved to its place in one step, and the folder goes. A kill at any
+moment leaves the atlas that was there before, or a new whole one, and a folder from which the run can go on.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.errors import AtlasError, InputError
+from regard.observe.atlas import VERSION, load_atlas, save_atlas
+from regard.observe.records import Layer, Record
+
+__all__ = ["Part"]
+
+_RUN = "run.json"
+
+
+class Part:
+    """The folder beside an atlas that is being made.
+
+    Args:
+        out: The atlas.
+        run: What the run depends on, by name: text, model, settings; values that JSON can hold.
+        resume: Whether to go on with the layers that an earlier run has finished.
+
+    Raises:
+        InputError: There are finished layers and `resume` was not asked for, or they are those of another run.
+    """
+
+    def __init__(self, out: str | os.PathLike[str], run: Mapping[str, Any], *, resume: bool = False) -> None:
+        self.out = Path(out)
+        self.folder = self.out.with_name(f"{self.out.name}.part")
+        self._run = json.loads(json.dumps({"version": VERSION, **run}))
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"{self.folder} is in the way of the layers that are kept there: move it, or choose --out")
+        self._begun = self.finished > 0
+        if self._begun:
+            self._check(resume=resume)
+
+    @property
+    def finished(self) -> int:
+        """How many layers are there."""
+        return sum(1 for _ in self.folder.glob("*.layer")) if self.folder.is_dir() else 0
+
+    def _check(self, *, resume: bool) -> None:
+        if not resume:
+            raise InputError(
+                f"{self.folder} holds {self.finished} finished layers of a run that was interrupted: add --resume to "
+                "go on with it, or remove the folder to begin anew"
+            )
+        try:
+            before = json.loads((self.folder / _RUN).read_text(encoding="utf-8"))
+            other = [name for name in {**before, **self._run} if before.get(name) != self._run.get(name)]
+        except (OSError, ValueError, AttributeError, TypeError) as broken:
+            raise InputError(f"{self.folder} cannot be gone on with ({broken}): remove it to begin anew") from broken
+        if other:
+            name = other[0]
+            raise InputError(
+                f"{self.folder} belongs to another run, whose {name} was {_short(before.get(name))} and is now "
+                f"{_short(self._run.get(name))}: run it with the same, or remove the folder to begin anew"
+            )
+
+    def known(self, number: int, name: str) -> Layer | None:
+        """The layer of this number, if it was finished; a file that is damaged is made again."""
+        try:
+            (record,) = load_atlas(self._file(number))
+            (layer,) = record.layers
+        except (AtlasError, ValueError):
+            return None
+        return layer if layer.name == name else None
+
+    def put(self, number: int, layer: Layer) -> Layer:
+        """Write a finished layer, and give the one in the file, which takes no memory."""
+        try:
+            if not self._begun:
+                self._begun = True
+                self.folder.mkdir(exist_ok=True)
+                self._write_run()
+        except OSError as problem:
+            raise InputError(f"cannot write {self.folder}: {problem.strerror or problem}") from problem
+        save_atlas((Record((layer,)),), self._file(number))
+        written = self.known(number, layer.name)
+        assert written is not None
+        return written
+
+    def finish(self, record: Record) -> None:
+        """Make one atlas of all and remove the folder."""
+        self.folder.mkdir(exist_ok=True)
+        save_atlas((record,), self.out, by_way_of=self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write_run(self) -> None:
+        handle, temporary = tempfile.mkstemp(dir=self.folder)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(self._run, file)
+        os.replace(temporary, self.folder / _RUN)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:04}.layer"
+
+
+def _short(value: Any) -> str:
+    said = repr(value)
+    return said if len(said) <= 40 else f"{said[:37]}…"

@@ -1,0 +1,167 @@
+"""An alignment as a figure: the source across, the target down, one cell for each pair of words."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from regard.errors import InputError
+from regard.observe.records import Record
+from regard.observe.tokens import Word
+from regard.render.alignment_axes import draw_alignment, name_room
+from regard.render.labels import head_name, visible
+from regard.render.sheet import colour_bar, note, place, sheet, title
+from regard.render.sketch import Brush
+from regard.render.word_weights import Alignment, Heads, Rows, align, chosen_heads
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["alignment_figure"]
+
+_MOST = 60  # words along an axis that can be read
+_MAPS = 144  # of heads in one figure
+_WIDEST, _GAP, _TITLE, _FOOT = 18.0, 0.3, 0.45, 0.75  # inches of a grid of maps, and within it
+_NAMED = 0.12  # inches of a cell that can be named
+
+
+def alignment_figure(
+    record: Record,
+    heads: Heads = "mean",
+    *,
+    rows: Rows = "read",
+    source: range | None = None,
+    target: range | None = None,
+    sequence: int = 0,
+) -> "Figure":
+    """Draw which words of the target look at which words of the source, pieces merged into words.
+
+    Args:
+        record: What was seen of an encoder–decoder.
+        heads: "mean" of all heads of all cross-attention, "each" of them as a small map, or pairs of layer and head
+            to average, such as [(5, 3)] for one.
+        rows: What a row is called: the word that the decoder has "read", or the one that is "written" from there.
+        source, target: Which words to show, counted from 0, where there are more than 60.
+        sequence: Which of the batch.
+
+    Raises:
+        InputError: No such head, a text of more than 60 words without a range, or a range outside of it.
+        ObservationError: There is no cross-attention, or only maps of it were kept.
+    """
+    pairs = chosen_heads(record, heads)
+    if heads == "each":
+        return _grid(record, pairs, rows, source, target, sequence)
+    found = align(record, pairs, rows=rows, sequence=sequence)
+    down, across = _shown("target", target, found.target), _shown("source", source, found.source)
+    part = _cut(found, down, across)
+    with sheet([*_texts(part), record.model]) as brush:
+        cell = min(0.45, max(0.17, 8.0 / max(part.weights.shape)))
+        left, top = name_room(brush, part, cell)
+        wide, high = cell * len(part.source), cell * len(part.target)
+        heading, foot = _heading(record, pairs), _foot(found, down, across)
+        full = left + max(wide + 0.9, brush.width(heading, 12.5, bold=True), 4.2) + 0.3
+        brush.figure.set_size_inches(full, top + high + 1.25)
+        axes = place(brush, (left, 0.85, wide, high))
+        image = draw_alignment(brush, axes, part, cell, float(part.weights.max(initial=0.0)) or 1.0)
+        colour_bar(brush, axes, image, wide)
+        title(brush, axes, heading, top)
+        note(brush, axes, foot, room=full - left - 0.2)
+    return brush.figure
+
+
+def _grid(
+    record: Record,
+    pairs: Sequence[tuple[int, int]],
+    rows: Rows,
+    source: range | None,
+    target: range | None,
+    sequence: int,
+) -> "Figure":
+    """Every head by itself, layers down, all on one scale."""
+    if len(pairs) > _MAPS:
+        raise InputError(
+            f'`heads="each"` draws up to {_MAPS} heads, there are {len(pairs)}: name some, [(layer, head)]'
+        )
+    found = [align(record, [pair], rows=rows, sequence=sequence) for pair in pairs]
+    down, across = _shown("target", target, found[0].target), _shown("source", source, found[0].source)
+    maps = [_cut(each, down, across) for each in found]
+    highest = max(float(each.weights.max(initial=0.0)) for each in maps) or 1.0
+    with sheet([*_texts(maps[0]), record.model]) as brush:
+        width, height = _draw_maps(brush, maps, highest)
+        brush.figure.text(
+            0.15 / width, 1 - 0.15 / height, brush.fonts.spell(_heading(record, pairs, "each")), va="top",
+            **brush.font(12.5, bold=True),
+        )  # fmt: skip
+        corner = place(brush, (0.15, 0.62, 0.01, 0.01))
+        corner.set_axis_off()
+        says = f"White is 0, the darkest cell {highest:.2f}. {_foot(found[0], down, across)}"
+        note(brush, corner, says, room=width - 0.4, below=0)
+    return brush.figure
+
+
+def _draw_maps(brush: Brush, maps: Sequence[Alignment], highest: float) -> tuple[float, float]:
+    """The small maps in their places, named where there is room; gives the inches of the whole."""
+    layers = sorted({layer for each in maps for layer, _ in each.heads})
+    heads = 1 + max(head for each in maps for _, head in each.heads)
+    high, wide = maps[0].weights.shape
+    cell = min(0.2, min(2.6, _WIDEST / heads) / max(high, wide))
+    named = cell >= _NAMED
+    left, top = name_room(brush, maps[0], cell) if named else (0.3, 0.1)
+    across, down = cell * wide, cell * high
+    width = max(6.0, left + heads * (across + _GAP) + 0.1)
+    height = _TITLE + top + len(layers) * (down + _GAP) + _FOOT
+    brush.figure.set_size_inches(width, height)
+    for each in maps:
+        layer, head = each.heads[0]
+        row = layers.index(layer)
+        at = left + head * (across + _GAP), height - _TITLE - top - (row + 1) * down - row * _GAP
+        axes = place(brush, (*at, across, down))
+        draw_alignment(brush, axes, each, cell, highest, beside=named and head == 0, above=named and row == 0)
+        axes.set_xlabel(head_name(layer, head), labelpad=2, color="#555555", **brush.font(8))
+        axes.xaxis.set_label_position("bottom")
+    return width, height
+
+
+def _shown(name: str, asked: range | None, words: Sequence[Word]) -> range:
+    """Which words to draw; a long text is never cut without being asked."""
+    count = len(words)
+    if asked is None and count > _MOST:
+        raise InputError(
+            f"an alignment names up to {_MOST} words a side, the {name} has {count}: choose some with "
+            f"{name}=range(0, {_MOST})"
+        )
+    part = range(count) if asked is None else asked
+    if not isinstance(part, range) or part.step != 1 or not 0 <= part.start < part.stop <= count:
+        raise InputError(f"`{name}` must be a range of words within range(0, {count}), got {asked!r}")
+    if len(part) > _MOST:
+        raise InputError(f"`{name}` must be a range of at most {_MOST} words, got {len(part)}")
+    return part
+
+
+def _cut(found: Alignment, down: range, across: range) -> Alignment:
+    rows, columns = slice(down.start, down.stop), slice(across.start, across.stop)
+    return replace(found, target=found.target[rows], source=found.source[columns], weights=found.weights[rows, columns])
+
+
+def _heading(record: Record, pairs: Sequence[tuple[int, int]], how: str = "") -> str:
+    layers = len({layer for layer, _ in pairs})
+    many = f"{len(pairs)} heads" + (f" in {layers} layers" if layers > 1 else f" of layer {pairs[0][0]}")
+    what = head_name(*pairs[0]) if len(pairs) == 1 else f"each of {many}" if how else f"mean of {many}"
+    return f"{visible(record.model)}: {what}" if record.model else what[0].upper() + what[1:]
+
+
+def _foot(found: Alignment, down: range, across: range) -> str:
+    """What a cell is, and what is not shown."""
+    does = "has read" if found.rows == "read" else "writes next"
+    says = [f"Rows: the word that the decoder {does}. Columns: the source. Each cell is the weight from word to word."]
+    for name, part, words in (("target", down, found.target), ("source", across, found.source)):
+        if len(part) < len(words):
+            says.append(f"Only words {part.start + 1} to {part.stop} of the {len(words)} of the {name} are shown.")
+    if len(across) < len(found.source):
+        rows = found.weights[down.start : down.stop]
+        hidden = 1 - rows[:, across.start : across.stop].sum() / max(float(rows.sum()), 1e-12)
+        says.append(f"{hidden:.0%} of the weight of these rows falls on words that are not.")
+    return " ".join(says)
+
+
+def _texts(found: Alignment) -> list[str]:
+    return [word.text for word in (*found.target, *found.source)]

@@ -1,0 +1,149 @@
+"""Lists of heads for a terminal: who looks from one word to another, what has changed, what is lost without some."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from regard.render.head_change import HeadChange
+from regard.render.head_likeness import Likeness, Pair
+from regard.render.head_loss import Loss, Lost
+from regard.render.head_scores import RULES, head_number, ranked
+from regard.render.head_table import number, table_lines
+from regard.render.labels import visible
+from regard.render.lines import fit
+from regard.render.shades import share_bar
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["change_lines", "likeness_lines", "loss_lines"]
+
+_BAR = 24
+_PAIR = 18  # cells of a column
+_FEW = 3  # pairs that fit side by side
+_CAVEAT = (
+    "A weight alone is not an explanation (Jain & Wallace 2019, arXiv:1902.10186; Wiegreffe & Pinter 2019, "
+    "arXiv:1908.04626): "
+)
+
+
+def likeness_lines(likeness: Likeness, *, top: int = 10, width: int = 80) -> Iterator["Text"]:
+    """Heads by the weight from one word to another: the mean over the sentences, and its standard deviation."""
+    from rich.text import Text
+
+    rest = "" if likeness.unused == 0 else f", {likeness.unused} of them without both words of a pair"
+    yield from table_lines(f"{visible(likeness.model)}: {likeness.sentences} sentences{rest}", width)
+    for pair in likeness.pairs:
+        yield from table_lines("  " + _counted(pair), width)
+    yield Text("")
+    together = likeness.all
+    for start in range(0, len(likeness.pairs), _FEW):
+        yield from _likeness_table(likeness, likeness.pairs[start : start + _FEW], top)
+        yield Text("")
+    if len(likeness.pairs) > 1:
+        firsts = {pair.name: head_number(*ranked(pair.mean, 1)[0][:2]) for pair in likeness.pairs}
+        if len(set(firsts.values())) == 1:
+            found = f"The same head is the strongest for all pairs: {next(iter(firsts.values()))}."
+        else:
+            found = "Strongest for " + ", ".join(f"{visible(name)}: {head}" for name, head in firsts.items()) + ". "
+            layer, head, value = ranked(together, 1)[0]
+            found += f"Strongest for all of them: {head_number(layer, head)}, at least {value:.2f}."
+        yield from table_lines(found, width)
+    yield from table_lines(_CAVEAT + "--ablate shows what the model loses without a head.", width, "dim")
+
+
+def _counted(pair: Pair) -> str:
+    lost = [f"{pair.missing} lack a word"] if pair.missing else []
+    lost += [f"{pair.later} have the second word only later"] if pair.later else []
+    count = f"{len(pair.weights)} sentence" + ("s" if len(pair.weights) != 1 else "")
+    out = f" ({', '.join(lost)})" if lost else ""
+    return f"{visible(pair.source)} → {visible(pair.target)}: {count}{out}; an even head would give {pair.even:.2f}"
+
+
+def _likeness_table(likeness: Likeness, pairs: tuple[Pair, ...], top: int) -> Iterator["Text"]:
+    from rich.cells import set_cell_size
+    from rich.text import Text
+
+    titles = "".join(set_cell_size(fit(visible(pair.name), _PAIR - 2), _PAIR) for pair in pairs)
+    yield Text(f"  {'head':<7}{titles}".rstrip(), "dim")
+    for layer, head, value in ranked(likeness.all, top):
+        row = Text(f"  {head_number(layer, head):<7}", no_wrap=True)
+        for pair in pairs:
+            spread = number(float(pair.spread[layer, head]))
+            row.append(f"{number(float(pair.mean[layer, head]))} ± {spread}".ljust(_PAIR))
+        if len(likeness.pairs) == 1:
+            row.append(share_bar(value, _BAR), "cyan")
+        row.rstrip()
+        yield row
+
+
+def change_lines(change: HeadChange, *, top: int = 10, width: int = 80) -> Iterator["Text"]:
+    """Heads by how far they have moved, and the rule whose share has changed most."""
+    from rich.text import Text
+
+    names = " and ".join(map(visible, change.names))
+    how = "row by row" if change.by_rows else "by the scores of the heads"
+    yield from table_lines(f"{visible(change.before.model)}, {names}: compared {how}, as {change.why}.", width)
+    meaning = (
+        "change: mean over rows of the Jensen–Shannon divergence / ln 2; 0 is the same, 1 no key in common. sum: over "
+        "all rows, in nats (Clark et al. 2019, arXiv:1906.04341)."
+        if change.by_rows
+        else "change: the largest difference of a share of weight, over the rules of regard heads. Two texts differ in "
+        "more than their language: what a head does in one may have had no occasion in the other."
+    )
+    yield from table_lines(meaning, width, "dim")
+    yield Text("")
+    total = f"{'sum':>7}" if change.by_rows else ""
+    yield Text(f"  {'head':<7}{'change':>6}{total}   what has changed most", "dim")
+    for layer, head, value in ranked(change.change, top):
+        row = Text(f"  {head_number(layer, head):<7}{number(value).rjust(6)}", no_wrap=True)
+        if change.by_rows:
+            row.append(number(float(change.distance[layer, head])).rjust(7))
+        name, before, after = change.moved(layer, head)
+        row.append(f"   {RULES[name].label} {before:.2f} → {after:.2f}")
+        yield row
+    yield Text("")
+    known = change.change[np.isfinite(change.change)]
+    yield Text(f"Half of the {known.size} heads changed by less than {np.median(known):.3f}.")
+
+
+def loss_lines(lost: Lost, *, width: int = 80) -> Iterator["Text"]:
+    """What a model loses without some heads, beside random ones."""
+    from rich.text import Text
+
+    heads = ", ".join(head_number(*one) for one in lost.heads)
+    how = "set to 0" if lost.replace == "zero" else "set to its mean over all positions"
+    several = "heads" if len(lost.heads) > 1 else "head"
+    yield from table_lines(f"{visible(lost.model)} without {several} {heads} (output {how})", width)
+    yield Text("")
+    count = len(lost.losses[0].random)
+    yield Text(f"  {'':<29}{'':>22}   {f'{count} random sets' if count else ''}".rstrip(), "dim")
+    last = f"{'median':>9}{'most':>8}" if count else ""
+    yield Text(f"  {'':<29}{'whole':>6}{'without':>9}{'rise':>8}{last}", "dim")
+    for loss in lost.losses:
+        yield Text(_loss_row(loss), no_wrap=True)
+    yield Text("")
+    unit = f"Losses are in nats a token; {lost.probe}." if lost.probe else "A change is 1 − cosine: 0 is none."
+    yield from table_lines(unit + (" Random sets are as many other heads." if count else ""), width)
+    if count:
+        yield from table_lines(_verdict(lost), width)
+    yield from table_lines(
+        _CAVEAT + "this is what the model loses here, on this text; other heads may have stood in.", width, "dim"
+    )
+
+
+def _loss_row(loss: Loss) -> str:
+    row = f"  {loss.name:<29}{loss.whole:>6.3f}{loss.without:>9.3f}{loss.rise:>+8.3f}"
+    if loss.random:
+        row += f"{float(np.median(loss.rises)):>+9.3f}{max(loss.rises):>+8.3f}"
+    return row
+
+
+def _verdict(lost: Lost) -> str:
+    """How many random sets cost less, and which costs most: it may hold a head that the chosen ones lean on."""
+    loss = lost.losses[-1] if lost.probe else lost.losses[0]
+    less = sum(one < loss.rise for one in loss.rises)
+    dearest = max(range(len(loss.rises)), key=lambda at: loss.rises[at])
+    names = ", ".join(head_number(*one) for one in lost.sets[dearest])
+    return f"Of the {len(loss.rises)} random sets, {less} cost less ({loss.name}); the dearest was {names}."

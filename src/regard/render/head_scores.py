@@ -1,0 +1,154 @@
+"""What is known of every head of a model: one number a test, of rules that heads follow and of how they spread."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import InputError
+
+__all__ = ["MEASURES", "RULES", "SINK", "HeadScores", "PerHead", "Score", "head_number", "ranked"]
+
+PerHead = npt.NDArray[np.float64]  # (layers, heads), NaN where a head is not there or a test does not apply
+SINK = 0.3  # Gu 2024's ε
+_MOST = 0.5
+
+
+@dataclass(frozen=True)
+class Score:
+    """One published test of a head: its formula, whose it is, and how it is called in a table."""
+
+    label: str
+    short: str
+    letter: str
+    formula: str
+    source: str
+
+
+_VOITA = "Voita et al. 2019, arXiv:1905.09418"
+_CLARK = "Clark et al. 2019, arXiv:1906.04341"
+
+# Shares of the weight of a row, from 0 to 1.
+RULES: Mapping[str, Score] = {
+    "previous": Score("previous token", "prev", "P", "mean over rows of p(i, i-1)", _VOITA),
+    "next": Score("next token", "next", "N", "mean over rows of p(i, i+1)", _VOITA),
+    "self": Score("own position", "self", "O", "mean over rows of p(i, i)", _CLARK),
+    "same": Score(
+        "same token before",
+        "same",
+        "D",
+        "random tokens twice: mean over the second copy of p(i, earlier same token)",
+        "Wang et al. 2022, arXiv:2211.00593",
+    ),
+    "induction": Score(
+        "induction",
+        "indu",
+        "I",
+        "random tokens twice: mean over the second copy of p(i, behind the earlier same token)",
+        "Olsson et al. 2022, arXiv:2209.11895",
+    ),
+    "first": Score(
+        "first token (sink)", "frst", "F", "sum over rows of p(i, 0) / rows", "Gu et al. 2024, arXiv:2410.10781"
+    ),
+    "separators": Score("separators", "sepa", "S", "mean over rows of the mass on ends, stops and commas", _CLARK),
+}
+MEASURES: Mapping[str, Score] = {
+    "entropy": Score("entropy (nats)", "entr", "", "mean over rows of -sum p ln p", _CLARK),
+    "distance": Score(
+        "distance (tokens)", "dist", "", "mean over rows of sum p |i-j|", "Dosovitskiy et al. 2021, arXiv:2010.11929"
+    ),
+    "confidence": Score("confidence", "conf", "", "mean over rows of max p", _VOITA),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class HeadScores:
+    """The scores of every head, by the names of `RULES` and `MEASURES`: arrays (layers, heads).
+
+    NaN says that a test has no meaning there: the next token in a causal model, or a test for which nothing was run.
+    `tokens` counts the text's; `probe` says what random tokens were run, "" for none.
+    """
+
+    model: str
+    scores: Mapping[str, PerHead]
+    tokens: int
+    probe: str = ""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers, and heads of the layer that has most."""
+        layers, heads = next(iter(self.scores.values())).shape
+        return layers, heads
+
+    @property
+    def there(self) -> npt.NDArray[np.bool_]:
+        """Which heads there are (layers, heads)."""
+        return np.asarray(np.any([np.isfinite(one) for one in self.scores.values()], axis=0))
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model sees no next token."""
+        return "next" in self.scores and not np.isfinite(self.scores["next"]).any()
+
+    @property
+    def best(self) -> PerHead:
+        """The share that a head's rule takes, or the largest that any rule takes; NaN where there is no head."""
+        found = np.full(self.shape, np.nan)
+        for layer, head in np.argwhere(self.there):
+            rule, shares = self.rule(int(layer), int(head)), self._shares(int(layer), int(head))
+            found[layer, head] = shares.get(rule, max(shares.values()))
+        return found
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that were tested, in the order of `RULES`."""
+        return tuple(name for name in RULES if name in self.scores)
+
+    def rule(self, layer: int, head: int) -> str:
+        """The rule that takes more than half of a head's weight, the largest of several; "none" where there is none.
+
+        The first token is where a head rests that has nothing to do, so another rule comes before it.
+        """
+        shares = {name: share for name, share in self._shares(layer, head).items() if share > _MOST}
+        return max(shares, key=lambda name: (name != "first", shares[name]), default="none")
+
+    def _shares(self, layer: int, head: int) -> dict[str, float]:
+        return {name: float(np.nan_to_num(self.scores[name][layer, head], nan=-1.0)) for name in self.rules}
+
+    def counts(self) -> dict[str, int]:
+        """How many heads each rule has for its own, and how many follow none."""
+        kinds = [self.rule(int(layer), int(head)) for layer, head in np.argwhere(self.there)]
+        return {name: kinds.count(name) for name in (*self.rules, "none")}
+
+    @property
+    def sink_rate(self) -> float:
+        """The share of heads that give the first token more than 0.3 of their weight on average (Gu 2024)."""
+        return float((self.scores["first"][self.there] > SINK).mean())
+
+    def top(self, name: str, count: int | None = None) -> list[tuple[int, int, float]]:
+        """Heads by one score, the largest first: layer, head, score. `name` may be "best" too."""
+        if name != "best" and name not in self.scores:
+            raise InputError(f"`sort` must be one of best, {', '.join(self.scores)}, got {name!r}")
+        return ranked(self.best if name == "best" else self.scores[name], count)
+
+
+def ranked(values: PerHead, count: int | None = None) -> list[tuple[int, int, float]]:
+    """Heads by one number each, the largest first: layer, head, number; those without one are left out.
+
+    >>> ranked(np.array([[0.25, np.nan], [0.5, 0.25]]))
+    [(1, 0, 0.5), (0, 0, 0.25), (1, 1, 0.25)]
+    """
+    order = np.argsort(-values, axis=None, kind="stable")
+    places = [divmod(int(at), values.shape[1]) for at in order]
+    found = [(layer, head, float(values[layer, head])) for layer, head in places if np.isfinite(values[layer, head])]
+    return found[:count]
+
+
+def head_number(layer: int, head: int) -> str:
+    """How a head is named in a table and by `--ablate`: layer and head, counted from 0.
+
+    >>> head_number(5, 11)
+    '5.11'
+    """
+    return f"{layer}.{head}"

@@ -1,0 +1,213 @@
+"""Attention of one patch of an image, or of [CLS], laid over the image.
+
+Dosovitskiy et al. 2021, arXiv:2010.11929: an image of rows × columns patches is read as a sequence, row by row, behind
+a few tokens that are no patches.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import InputError
+from regard.observe.records import Layer, Record
+from regard.render.labels import head_name, visible
+from regard.render.sheet import colour_bar, note, place, sheet, title
+from regard.render.sketch import COLOURS, Brush
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+__all__ = ["Image", "Patch", "PatchGrid", "PatchWeights", "patch_figure", "patch_weights"]
+
+Image = npt.NDArray[np.uint8]  # (height, width, 3)
+Patch = tuple[int, int] | str
+
+_SIDE, _LEFT, _BETWEEN, _BAR, _TOP, _FOOT = 3.6, 0.3, 0.35, 0.75, 0.65, 0.85  # inches
+_FAINT = 0.45  # of the image's contrast is left under the weights
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """How a vision transformer cuts its image: rows × columns patches, and the tokens before them by name."""
+
+    rows: int
+    columns: int
+    prefix: tuple[str, ...] = ("cls",)
+
+    @property
+    def positions(self) -> int:
+        """How many tokens the model reads."""
+        return len(self.prefix) + self.rows * self.columns
+
+    def position(self, patch: Patch) -> int:
+        """Which token a patch, or a token before them, is.
+
+        >>> PatchGrid(2, 3).position((1, 0)), PatchGrid(2, 3).position("cls")
+        (4, 0)
+        """
+        if isinstance(patch, str):
+            if patch in self.prefix:
+                return self.prefix.index(patch)
+        elif len(patch) == 2 and 0 <= patch[0] < self.rows and 0 <= patch[1] < self.columns:
+            return len(self.prefix) + patch[0] * self.columns + patch[1]
+        names = "".join(f', or "{name}"' for name in self.prefix)
+        raise InputError(
+            f"`patch` must be (row, column) from (0, 0) to ({self.rows - 1}, {self.columns - 1}){names}, got {patch!r}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PatchWeights:
+    """What one token of an image gives to each patch (rows, columns) and to each token before them."""
+
+    patches: npt.NDArray[np.float64]
+    prefix: dict[str, float]
+
+
+def patch_weights(
+    record: Record,
+    grid: PatchGrid,
+    *,
+    layer: int | str,
+    head: int | None = None,
+    patch: Patch = "cls",
+    sequence: int = 0,
+) -> PatchWeights:
+    """Take the weights of one row apart by patches; without `head`, the mean of all heads of the layer.
+
+    Raises:
+        InputError: No such layer, head, patch or sequence, or a layer that does not read this grid.
+    """
+    seen = record.layer(layer)
+    _check(record, seen, grid, layer, head, sequence)
+    row = grid.position(patch)
+    heads = range(seen.heads) if head is None else [head]
+    rows = [np.asarray(record.weights(layer=layer, head=one)[sequence, row], dtype=np.float64) for one in heads]
+    weights = rows[0] if head is not None else np.mean(rows, axis=0)
+    start = len(grid.prefix)
+    before = {name: float(weights[at]) for at, name in enumerate(grid.prefix)}
+    return PatchWeights(weights[start:].reshape(grid.rows, grid.columns), before)
+
+
+def patch_figure(
+    record: Record,
+    grid: PatchGrid,
+    image: Image,
+    *,
+    layer: int | str,
+    head: int | None = None,
+    patch: Patch = "cls",
+    sequence: int = 0,
+) -> "Figure":
+    """Draw the image with the chosen patch framed, and beside it, fainter, with its weights laid over.
+
+    Args:
+        record: What was seen of a vision transformer.
+        grid: How it cuts images.
+        image: The image as the model saw it, in any size of the grid's proportions.
+        layer: Which layer, by number or name.
+        head: Which head; without it, the mean of all heads of the layer.
+        patch: Which patch looks, (row, column) from the top left, or the name of a token before the patches: "cls".
+        sequence: Which of the batch.
+
+    Raises:
+        InputError: No such layer, head or patch; an image of other proportions; a layer that does not read this grid.
+    """
+    found = patch_weights(record, grid, layer=layer, head=head, patch=patch, sequence=sequence)
+    _check_image(image, grid)
+    heading = _heading(record, layer, head)
+    scale = _SIDE / max(grid.rows, grid.columns)
+    wide, high = scale * grid.columns, scale * grid.rows
+    with sheet([heading]) as brush:
+        full = max(2 * wide + _BETWEEN + _LEFT + _BAR, _LEFT + brush.width(heading, 12.5, bold=True) + 0.2)
+        brush.figure.set_size_inches(full, _TOP + high + _FOOT)
+        left = place(brush, (_LEFT, _FOOT, wide, high))
+        right = place(brush, (_LEFT + wide + _BETWEEN, _FOOT, wide, high))
+        _draw_image(left, image, grid)
+        _draw_weights(brush, right, image, grid, found)
+        if not isinstance(patch, str):
+            for axes in (left, right):
+                _frame(axes, patch)
+        title(brush, left, heading, 0.12)
+        note(brush, left, _says(patch, found), room=full - 2 * _LEFT)
+    return brush.figure
+
+
+def _heading(record: Record, layer: int | str, head: int | None) -> str:
+    seen = record.layer(layer)
+    index = record.layers.index(seen)
+    what = head_name(index, head) if head is not None else f"mean of the {seen.heads} heads of layer {index}"
+    return f"{visible(record.model)}: {what}" if record.model else what[0].upper() + what[1:]
+
+
+def _check(record: Record, seen: Layer, grid: PatchGrid, layer: int | str, head: int | None, sequence: int) -> None:
+    if seen.queries == seen.keys == grid.positions:
+        if head is not None and not 0 <= head < seen.heads:
+            raise InputError(f"`head` must be from 0 to {seen.heads - 1} in layer {layer}, got {head}")
+        if not 0 <= sequence < seen.batch:
+            raise InputError(f"`sequence` must be from 0 to {seen.batch - 1} (batch: {seen.batch}), got {sequence}")
+        return
+    fitting = [str(n) for n, one in enumerate(record.layers) if one.queries == one.keys == grid.positions]
+    way = (
+        f"choose layer {', '.join(fitting)}" if fitting else "give the grid yourself: PatchGrid(rows, columns, prefix)"
+    )
+    raise InputError(
+        f"`layer` must read {grid.rows} × {grid.columns} patches and {len(grid.prefix)} tokens before them, "
+        f"{grid.positions} in all, got layer {layer} of {seen.queries} × {seen.keys}: {way}"
+    )
+
+
+def _check_image(image: Image, grid: PatchGrid) -> None:
+    height, width = image.shape[:2]
+    if height * grid.columns != width * grid.rows:
+        raise InputError(
+            f"`image` must have the proportions of {grid.rows} × {grid.columns} patches, got {height} × {width} "
+            "pixels: resize and crop it as the model's processor did, or pass the processor's own pixels"
+        )
+
+
+def _draw_image(axes: "Axes", image: Image, grid: PatchGrid) -> None:
+    axes.imshow(image, extent=(0, grid.columns, grid.rows, 0), aspect="auto", interpolation="antialiased")
+    axes.set_axis_off()
+
+
+def _draw_weights(brush: Brush, axes: "Axes", image: Image, grid: PatchGrid, found: PatchWeights) -> None:
+    """The image in faint grey, the weights over it in orange: the stronger, the less of the image is left."""
+    grey = image.mean(-1)
+    faint = np.repeat((255 - _FAINT * (255 - grey))[..., None], 3, -1).astype(np.uint8)
+    _draw_image(axes, faint, grid)
+    laid = axes.imshow(
+        found.patches, cmap=_veil(), vmin=0, vmax=float(found.patches.max(initial=0.0)) or 1.0, aspect="auto",
+        interpolation="nearest", extent=(0, grid.columns, grid.rows, 0),
+    )  # fmt: skip
+    colour_bar(brush, axes, laid, _SIDE)
+
+
+def _veil() -> "Colormap":
+    """From nothing to a dark orange: grey below, so that colour alone is weight, to colour-blind people too."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    clear, strong, darkest = "#ffffff00", f"{COLOURS[1]}d0", "#6b2a00f5"
+    return LinearSegmentedColormap.from_list("veil", [clear, strong, darkest])
+
+
+def _frame(axes: "Axes", patch: tuple[int, int]) -> None:
+    from matplotlib.patches import Rectangle
+
+    row, column = patch
+    for colour, width in (("white", 3.6), (COLOURS[0], 2.0)):  # seen on any image
+        axes.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=colour, linewidth=width, clip_on=False))
+
+
+def _says(patch: Patch, found: PatchWeights) -> str:
+    who = f"[{patch.upper()}]" if isinstance(patch, str) else f"the patch in row {patch[0]}, column {patch[1]}"
+    parts = [
+        f"{found.patches.sum():.2f} to the patches",
+        *(f"{w:.2f} to [{n.upper()}]" for n, w in found.prefix.items()),
+    ]
+    last = parts.pop()
+    return f"Where {who} looks: {', '.join(parts)} and {last}." if parts else f"Where {who} looks: {last}."

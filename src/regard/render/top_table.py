@@ -1,0 +1,43 @@
+"""The strongest keys of each query as a table of one row a key, and as arrays."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from regard.observe.records import Record
+from regard.render.labels import key_labels, query_labels
+from regard.render.table import Table
+
+__all__ = ["top_arrays", "top_table"]
+
+
+def top_table(record: Record, layers: Sequence[int], head: int | None, sequence: int) -> Table:
+    """Rows of these layers, best key first: layer, head, query and key by position and by token, weight."""
+    header = ["layer", "head", "query", "from", "rank", "key", "to", "weight"]
+    parts = [record.layers[index] for index in layers]
+    count = sum((seen.heads if head is None else 1) * seen.queries * seen.top_keys.shape[-1] for seen in parts)
+    return Table(header, count, (row for index in layers for row in _rows(record, index, head, sequence)))
+
+
+def _rows(record: Record, index: int, head: int | None, sequence: int) -> Iterator[Sequence[Any]]:
+    seen = record.layers[index]
+    queries, keys = query_labels(record, seen, sequence), key_labels(record, seen, sequence)
+    for one in range(seen.heads) if head is None else [head]:
+        for query in range(seen.queries):
+            best = record.top(layer=index, head=one, query=query, sequence=sequence)
+            for rank, (key, weight) in enumerate(best, start=1):
+                yield index, one, query, queries[query].text, rank, key, keys[key].text, weight
+
+
+def top_arrays(
+    record: Record, layers: Sequence[int], head: int | None, sequence: int
+) -> Mapping[str, npt.NDArray[Any]]:
+    """Keys and weights, best first, (heads, queries, k) or of one head (queries, k); of several layers by number."""
+    which = slice(None) if head is None else head
+    found: dict[str, npt.NDArray[Any]] = {}
+    for index in layers:
+        seen, ending = record.layers[index], f".{index}" if len(layers) > 1 else ""
+        found[f"keys{ending}"] = seen.top_keys[sequence, which]
+        found[f"weights{ending}"] = seen.top_weights[sequence, which]
+    return found

@@ -1,0 +1,122 @@
+"""Weights between words instead of pieces: the numbers under an alignment."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import InputError, ObservationError
+from regard.observe.records import Layer, Record
+from regard.observe.tokens import Token, Word
+from regard.render.labels import key_labels, query_labels, shown_words
+
+__all__ = ["Alignment", "Heads", "Rows", "align", "chosen_heads", "word_weights"]
+
+Heads = Literal["mean", "each"] | Sequence[tuple[int | str, int]]
+Rows = Literal["read", "written"]
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """`weights` (target words, source words), the mean of `heads`, which are pairs of layer and head."""
+
+    target: tuple[Word, ...]
+    source: tuple[Word, ...]
+    weights: npt.NDArray[np.float64]
+    heads: tuple[tuple[int, int], ...]
+    rows: Rows = "read"
+
+
+def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", sequence: int = 0) -> Alignment:
+    """Average the cross-attention of some heads, from words of the target to words of the source.
+
+    The weight from a word to a word is the mean over the pieces of the one, which look, of the sum over the pieces of
+    the other, so that a row still adds up to what it did.
+
+    Args:
+        record: What was seen of an encoder–decoder.
+        heads: "mean" for all heads of all cross-attention, or pairs of layer and head.
+        rows: What a row is called: the word that the decoder has "read" at that position, or the one that is
+            "written" from there, a position further (both are used: Kobayashi et al. 2020, arXiv:2004.10102).
+        sequence: Which of the batch.
+
+    Raises:
+        InputError: No such head, or one whose keys are its own text.
+        ObservationError: There is no cross-attention, or only maps of it were kept.
+    """
+    pairs = chosen_heads(record, heads)
+    first = record.layers[pairs[0][0]]
+    if not 0 <= sequence < first.batch:
+        raise InputError(f"`sequence` must be from 0 to {first.batch - 1} (batch: {first.batch}), got {sequence}")
+    target, source = _words(record, first, rows, sequence)
+    total = np.zeros((len(target), len(source)))
+    for layer, head in pairs:
+        seen = record.layers[layer]
+        if (seen.queries, seen.keys) != (first.queries, first.keys):
+            raise InputError(
+                f"`heads` must look from one text at one other, got {seen.queries} × {seen.keys} positions in layer "
+                f"{layer} and {first.queries} × {first.keys} in layer {pairs[0][0]}: draw them one by one"
+            )
+        weights = record.weights(layer=layer, head=head)[sequence]
+        total += word_weights(weights, target, source)
+    return Alignment(target, source, total / len(pairs), pairs, rows)
+
+
+def word_weights(
+    weights: npt.NDArray[np.floating], target: Sequence[Word], source: Sequence[Word]
+) -> npt.NDArray[np.float64]:
+    """Merge the pieces of words (target words, source words): mean of rows, sum of columns.
+
+    >>> pieces = np.array([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]])
+    >>> word_weights(pieces, [Word("tokens", (0, 1))], [Word("Zei", (0,)), Word("chen", (1, 2))])
+    array([[0.25, 0.75]])
+    """
+    across = np.add.reduceat(weights, [word.pieces[0] for word in source], axis=1, dtype=np.float64)
+    down = np.add.reduceat(across, [word.pieces[0] for word in target], axis=0)
+    merged: npt.NDArray[np.float64] = down / np.array([len(word.pieces) for word in target])[:, None]
+    return merged
+
+
+def chosen_heads(record: Record, heads: Heads) -> tuple[tuple[int, int], ...]:
+    """Pairs of layer and head, numbered as `record.weights(layer=, head=)` does."""
+    crossing = [(index, layer) for index, layer in enumerate(record.layers) if layer.kind == "cross"]
+    if not crossing:
+        raise ObservationError(
+            "an alignment needs cross-attention, and none was seen: watch an encoder–decoder, or draw one head with "
+            "plot(layer=, head=)"
+        )
+    if isinstance(heads, str):
+        if heads not in ("mean", "each"):
+            raise InputError(f'`heads` must be "mean", "each" or pairs such as [(5, 3)] (layer, head), got {heads!r}')
+        return tuple((index, head) for index, layer in crossing for head in range(layer.heads))
+    if not heads:
+        raise InputError("`heads` must hold at least one pair of layer and head, got none")
+    return tuple(_checked(record, pair, [index for index, _ in crossing]) for pair in heads)
+
+
+def _checked(record: Record, pair: tuple[int | str, int], crossing: Sequence[int]) -> tuple[int, int]:
+    try:
+        name, head = pair
+    except (TypeError, ValueError):
+        raise InputError(f"`heads` must be pairs such as [(5, 3)] (layer, head), got {pair!r} among them") from None
+    layer = record.layer(name)
+    index = record.layers.index(layer)
+    if layer.kind != "cross":
+        raise InputError(
+            f"`heads` must be of layers that look at another text ({', '.join(map(str, crossing))}), got layer {name!r}"
+        )
+    if not 0 <= head < layer.heads:
+        raise InputError(f"`heads` must be from 0 to {layer.heads - 1} in layer {name!r}, got {head}")
+    return index, head
+
+
+def _words(record: Record, layer: Layer, rows: Rows, sequence: int) -> tuple[tuple[Word, ...], tuple[Word, ...]]:
+    if rows not in ("read", "written"):
+        raise InputError(f'`rows` must be "read" or "written", got {rows!r}')
+    target, source = query_labels(record, layer, sequence), key_labels(record, layer, sequence)
+    if rows == "written":
+        target = (*target[1:], Token("?", special=True, space=True))  # what comes last is not in the record
+    left, right = shown_words(target), shown_words(source)
+    return tuple(word for word, _ in left), tuple(word for word, _ in right)

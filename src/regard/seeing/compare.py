@@ -1,0 +1,167 @@
+"""What changed in the heads between two texts, two models or two records.
+
+Rows are compared where row i of one can be set beside row i of the other: equally many tokens, at least half of them
+the same at their places. Then a head's distance is Σ_i JensenShannon(p_i, p'_i) (Clark et al. 2019, arXiv:1906.04341,
+section 6). Other texts, such as two languages, are compared by the scores of their heads.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import InputError
+from regard.observe.records import Record
+from regard.render.head_change import HeadChange
+from regard.render.head_scores import RULES, HeadScores, PerHead
+from regard.seeing.bundled import Loaded
+from regard.seeing.heads import default_texts, probe_scores, read, text_scores, watched
+from regard.seeing.look import prepare
+from regard.seeing.probe import Probe
+
+__all__ = ["compare_models", "compare_records", "compare_texts", "jensen_shannon"]
+
+Progress = Callable[[str], None]
+
+
+def compare_texts(
+    before: str, after: str, *, model: str | Loaded | None = None, progress: Progress | None = None
+) -> HeadChange:
+    """Compare what the heads of one model do in two texts; by default a bundled model that reads both.
+
+    Raises:
+        InputError: No such model, an encoder–decoder, or a text that is empty or too long.
+    """
+    say = progress or (lambda _: None)
+    loaded = read(model, f"{before}\n{after}")
+    records = []
+    for number, text in enumerate((before, after), 1):
+        say(f"{loaded.name} reads text {number} of 2")
+        records.append(watched(prepare(text, model=loaded), "weights"))
+    return compare_records(*records, names=("text 1", "text 2"))
+
+
+def compare_models(
+    before: str | Loaded,
+    after: str | Loaded,
+    *,
+    text: str | None = None,
+    probe: Probe | None = None,
+    progress: Progress | None = None,
+) -> HeadChange:
+    """Compare what the heads of two models of one shape do in a text: two checkpoints, or two models.
+
+    Raises:
+        InputError: No such model, other numbers of layers or heads, or a text that is empty or too long.
+    """
+    say = progress or (lambda _: None)
+    records: list[Record] = []
+    probes: list[Mapping[str, PerHead]] = []
+    names: list[str] = []
+    for one in (before, after):
+        say(f"reading {one if isinstance(one, str) else one.name}")
+        loaded = read(one)
+        say(f"{loaded.name} reads the text")
+        records.append(watched(prepare(default_texts(loaded)[0] if text is None else text, model=loaded), "weights"))
+        if len(records) == 2:
+            _check_shapes(*records, names=(names[0], loaded.name))
+        say(f"{loaded.name} reads random tokens")
+        probes.append(probe_scores(loaded, probe or Probe()))
+        names.append(loaded.name)
+    return compare_records(*records, names=(names[0], names[1]), probes=(probes[0], probes[1]))
+
+
+def compare_records(
+    before: Record,
+    after: Record,
+    *,
+    names: tuple[str, str],
+    probes: tuple[Mapping[str, PerHead], Mapping[str, PerHead]] = ({}, {}),
+) -> HeadChange:
+    """Compare two records of as many layers and heads, each of one text; `probes` are further scores of each.
+
+    Raises:
+        InputError: Layers or heads differ, there is more than one text, or there is cross-attention.
+        ObservationError: A record holds pooled maps, from which weights cannot be told.
+    """
+    _check_shapes(before, after, names=names)
+    scores = [text_scores(record) | dict(probe) for record, probe in zip((before, after), probes, strict=True)]
+    lengths = [record.layers[0].queries for record in (before, after)]
+    first, second = (
+        HeadScores(record.model or name, found, length)
+        for record, name, found, length in zip((before, after), names, scores, lengths, strict=True)
+    )
+    comparable, why = _comparable(before, after)
+    if comparable:
+        return HeadChange(names, _row_change(before, after), first, second, lengths[0], why)
+    return HeadChange(names, _score_change(first, second), first, second, 0, why)
+
+
+def jensen_shannon(p: npt.NDArray[np.floating], q: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """½ KL(p, m) + ½ KL(q, m) with m = ½ (p + q), in nats, of the last axis; what a row lacks of 1 is a key more.
+
+    >>> jensen_shannon(np.array([1.0, 0.0]), np.array([0.0, 1.0])).round(4)  # ln 2: nothing in common
+    np.float64(0.6931)
+    """
+    p, q = (_whole(np.asarray(one, dtype=np.float64)) for one in (p, q))
+    middle = (p + q) / 2
+    terms = [
+        np.where(one > 0, one * np.log(np.where(one > 0, one, 1) / np.where(middle > 0, middle, 1)), 0)
+        for one in (p, q)
+    ]
+    return np.asarray((terms[0] + terms[1]).sum(-1) / 2)
+
+
+def _whole(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Rows with one key more, for what sinks or float32 leave of 1."""
+    rest = 1 - rows.sum(-1, keepdims=True)
+    return np.concatenate([rows, np.where(rest > 1e-4, rest, 0)], -1)
+
+
+def _check_shapes(before: Record, after: Record, *, names: tuple[str, str]) -> None:
+    shapes = [[layer.heads for layer in record.layers] for record in (before, after)]
+    if shapes[0] != shapes[1]:
+        told = [f"{len(one)} layers of {one[0]} heads" for one in shapes]
+        raise InputError(
+            f"heads are compared one by one, so both need the same layers and heads, got {told[0]} ({names[0]}) and "
+            f"{told[1]} ({names[1]}): score each with regard heads"
+        )
+    for record, name in zip((before, after), names, strict=True):
+        if record.layers[0].batch != 1:
+            raise InputError(f"{name} holds {record.layers[0].batch} texts: compare records of one text each")
+
+
+def _comparable(before: Record, after: Record) -> tuple[bool, str]:
+    """Whether row i of one can be set beside row i of the other, and why."""
+    lengths = [record.layers[0].queries for record in (before, after)]
+    if lengths[0] != lengths[1]:
+        return False, f"the texts have {lengths[0]} and {lengths[1]} tokens, so that rows do not correspond"
+    exact = all(layer.exact is not None for record in (before, after) for layer in record.layers)
+    if not exact:
+        return False, "the records hold pooled maps, not every weight"
+    if not (before.tokens and after.tokens):
+        return True, f"both have {lengths[0]} positions, whose tokens are not known"
+    texts = [[token.text for token in one.stream(one.layers[0].query_tokens)] for one in (before, after)]
+    equal = sum(one == other for one, other in zip(*texts, strict=True))
+    if 2 * equal < lengths[0]:
+        return (
+            False,
+            f"only {equal} of {lengths[0]} tokens are the same at their places, so that rows do not correspond",
+        )
+    return True, f"{equal} of {lengths[0]} tokens are the same at their places"
+
+
+def _row_change(before: Record, after: Record) -> PerHead:
+    most = max(layer.heads for layer in before.layers)
+    change = np.full((len(before.layers), most), np.nan)
+    for number, (one, other) in enumerate(zip(before.layers, after.layers, strict=True)):
+        assert one.exact is not None and other.exact is not None  # noqa: PT018  comparable records have them
+        found = jensen_shannon(one.exact[0], other.exact[0]).mean(-1) / np.log(2)
+        change[number, : one.heads] = np.clip(found, 0, 1)
+    return change
+
+
+def _score_change(before: HeadScores, after: HeadScores) -> PerHead:
+    names = [name for name in RULES if name in before.scores and name in after.scores]
+    far = np.stack([np.abs(after.scores[name] - before.scores[name]) for name in names])
+    return np.where(np.isfinite(far).any(0), np.nan_to_num(far, nan=-1.0).max(0), np.nan)

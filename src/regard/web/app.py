@@ -1,0 +1,115 @@
+"""The application: the page's files, the numbers, and the sentences typed, each under one known path."""
+
+import json
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib import resources
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from regard.errors import InputError, RegardError
+from regard.web.answers import ANSWERS, answer, books
+from regard.web.guard import Guard
+from regard.web.reader import Reader
+from regard.web.shelf import Shelf
+from regard.web.waiting import in_background
+
+__all__ = ["make_app"]
+
+_PAGE = {
+    "/": ("index.html", "text/html"),
+    "/style.css": ("style.css", "text/css"),
+    **{
+        f"/{name}.js": (f"{name}.js", "text/javascript")
+        for name in ("main", "view", "data", "colour", "map", "axes", "words", "text", "heads", "panel", "keys")
+    },
+}
+_AT_ONCE = max(2, min(4, os.cpu_count() or 2))  # answers computed at the same time; others wait for their turn
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(shelf: Shelf, reader: Reader | None = None) -> Starlette:
+    """The application that shows what is on the shelf, and with a reader what is typed."""
+    limit = CapacityLimiter(_AT_ONCE)
+    routes = [Route(path, _file(name, kind), methods=["GET"]) for path, (name, kind) in _PAGE.items()]
+    routes += [Route(path, _numbers(shelf, path, limit), methods=["GET"]) for path in ANSWERS]
+
+    async def records(_: Request) -> Response:
+        return JSONResponse(books(shelf, reader.name if reader else None))
+
+    routes += [
+        Route("/records", records, methods=["GET"]),
+        Route("/read", _read(shelf, reader), methods=["POST"]),
+    ]
+    app = Starlette(routes=routes, middleware=[Middleware(Guard)], exception_handlers={HTTPException: _unknown})
+    app.router.redirect_slashes = False
+    return app
+
+
+def _file(name: str, kind: str) -> Endpoint:
+    """A file of the page, read once; no path of a request ever reaches the disk."""
+    content = (resources.files("regard.web") / "page" / name).read_bytes()
+
+    async def send(_: Request) -> Response:
+        return Response(content, media_type=kind)
+
+    return send
+
+
+def _answering(work: Endpoint) -> Endpoint:
+    """An endpoint that says in one sentence what went wrong."""
+
+    async def send(request: Request) -> Response:
+        try:
+            return await work(request)
+        except RegardError as refused:
+            return JSONResponse({"error": str(refused)}, 400)
+        except Exception as problem:
+            logging.getLogger("regard.web").error("%s: %s", type(problem).__name__, problem)
+            sentence = f"this could not be computed ({type(problem).__name__}): is the file whole?"
+            return JSONResponse({"error": sentence}, 500)
+
+    return send
+
+
+def _numbers(shelf: Shelf, path: str, limit: CapacityLimiter) -> Endpoint:
+    async def send(request: Request) -> Response:
+        asked = partial(answer, path, shelf, dict(request.query_params))
+        found = await anyio.to_thread.run_sync(asked, limiter=limit)
+        if isinstance(found, bytes):
+            return Response(found, media_type="application/octet-stream")
+        return JSONResponse(found)
+
+    return _answering(send)
+
+
+def _read(shelf: Shelf, reader: Reader | None) -> Endpoint:
+    async def send(request: Request) -> Response:
+        if reader is None:
+            raise InputError("no model is here to read a text: start with `regard open --model minilm`")
+        try:
+            text = json.loads(await request.body())["text"]
+            if not isinstance(text, str):
+                raise TypeError
+        except (KeyError, RecursionError, TypeError, ValueError):
+            raise InputError('a text is sent as {"text": "…"}') from None
+        record, warning = await in_background(partial(reader.read, text))
+        book = shelf.add(record, " ".join(text.split())[:60])
+        return JSONResponse({"number": book.number, "warning": warning})
+
+    return _answering(send)
+
+
+async def _unknown(_: Request, problem: Exception) -> Response:
+    status = problem.status_code if isinstance(problem, HTTPException) else 404
+    sentence = "this server answers GET here" if status == 405 else "there is nothing under this path"
+    return JSONResponse({"error": sentence}, status)

@@ -1,0 +1,122 @@
+"""`regard heads` on real models: what it prints and writes, and what it says of bad input."""
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from regard.cli import main
+
+pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
+bundled = pytest.importorskip("regard.seeing.bundled")
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
+
+pytestmark = [
+    pytest.mark.models,
+    pytest.mark.skipif(
+        not all(map(bundled.is_installed, bundled.BUNDLED)), reason="the bundled models are missing: regard models get"
+    ),
+]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["regard", *arguments])
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("NO_COLOR", "1")
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+def widest(text: str) -> int:
+    return max(map(cell_len, text.splitlines()))
+
+
+def test_it_ranks_the_heads_of_each_test_and_shows_all_at_a_glance(run) -> None:
+    code, out, err = run("heads", "--model", "minilm", "--sort", "previous", "--top", "3")
+    assert code == 0, err
+    assert re.search(r"^P previous token +1 +0\.2 (1\.00|0\.99)", out, re.MULTILINE)
+    assert re.search(r"^I induction +0 +–  it reads both ways, so none \(0\.02 at most\)", out, re.MULTILINE)
+    assert re.search(r"^  layer 0 · · P ", out, re.MULTILINE)
+    assert re.search(r"Heads by previous token:\n.*\n  0\.2 ", out)
+    assert "A weight alone is not an explanation" in out
+    assert widest(out) <= 80
+
+
+def test_it_writes_numbers_and_a_figure(run, tmp_path: Path) -> None:
+    files = {kind: tmp_path / f"heads.{kind}" for kind in ("json", "csv", "png")}
+    arguments = [f"--json={files['json']}", f"--csv={files['csv']}", f"--out={files['png']}"]
+    code, out, err = run("heads", "--model", "minilm", "--text", SENTENCE, *arguments)
+    assert (code, out) == (0, ""), err
+    assert "heads.json" in err
+    read = json.loads(files["json"].read_text(encoding="utf-8"))
+    assert len(read["table"]) == 72
+    assert read["tests"]["induction"]["source"] == "Olsson et al. 2022, arXiv:2209.11895"
+    with files["csv"].open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["previous"]) for row in rows] == [row["previous"] for row in read["table"]]
+    assert {row["rule"] for row in rows} >= {"previous", "none"}
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
+
+
+def test_pairs_of_words_in_two_languages_find_the_same_head(run, tmp_path: Path) -> None:
+    text = tmp_path / "sentences.txt"
+    text.write_text(f"{SENTENCE}\n\n貓打破了杯子，所以它躲起來了。\nNeither word.\n", encoding="utf-8")
+    code, out, err = run("heads", "--model", "me5", "--like", "it>animal", "--like", "它>貓", "--text", str(text))
+    assert code == 0, err
+    assert "me5: 3 sentences, 1 of them without both words of a pair" in out
+    assert "it → animal: 1 sentence (2 lack a word)" in out
+    assert re.search(r"^  head   it>animal         它>貓$", out, re.MULTILINE)
+    assert re.search(r"^  8\.8 ", out, re.MULTILINE)
+    assert widest(out) <= 80
+
+
+def test_what_is_lost_without_a_head_of_an_encoder_is_a_change_of_its_vectors(run, tmp_path: Path) -> None:
+    code, out, err = run("heads", "--model", "minilm", "--text", SENTENCE, "--ablate", "0.2, 1.8", "--random", "3")
+    assert code == 0, err
+    assert out.startswith("minilm without heads 0.2, 1.8 (output set to 0)")
+    assert re.search(r"change of the text's vector +-?0\.000 +0\.\d{3}", out)
+    assert "A weight alone is not an explanation" in out
+    assert widest(out) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--sort", "beauty"], "`--sort` must be one of best, previous"),
+        (["--ablate", "5"], "`--ablate` takes LAYER.HEAD, such as 5.11, got '5'"),
+        (["--ablate", "9.0", "--model", "minilm"], "`layer` must be from 0 to 5, got 9.0"),
+        (["--ablate", "0.2", "--like", "it>animal"], "two questions"),
+        (["--ablate", "0.2", "--out", "a.png"], "`--out` draws one number a head"),
+        (["--like", "it>animal", "--sort", "self"], "leave it out"),
+        (["--like", "it>animal"], "`--like` needs `--text`"),
+        (["--like", "it", "--text", SENTENCE], "a pair must be two words"),
+        (["--like", "it>giraffe", "--text", SENTENCE], "no sentence shows 'it' looking at 'giraffe': 1 lack one"),
+        (["--out", "heads.pdf"], "`--out` must end in .png or .svg"),
+        (["--json", "no/such/heads.json"], "there is no folder no/such"),
+        (["--text", "  "], "the text is empty"),
+        (["--model", "minilm", "--text", "word " * 600], "minilm reads at most 512"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(run, arguments: list[str], said: str) -> None:
+    code, out, err = run("heads", *arguments)
+    assert code == 2
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in out + err
+
+
+def test_the_help_fits_a_terminal_and_keeps_its_sentences(run) -> None:
+    _, out, _ = run("heads", "--help")
+    assert widest(out) <= 80
+    assert "explanation. Heads are named LAYER.HEAD, counted from 0." in out

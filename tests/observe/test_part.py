@@ -1,0 +1,197 @@
+"""A long run that is killed leaves the atlas that was there, or a folder from which it goes on; never a broken file."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.errors import InputError, ObservationError
+from regard.observe.atlas import load_atlas
+from regard.observe.part import Part
+
+N, LAYERS = 30, 5
+RUN = {"text": "a", "keep": "qk"}
+
+
+class Layer(nn.Module):
+    def forward(self, x):
+        regard.attention(x, x, x, mask=regard.masks.Causal())
+
+
+class Stack(nn.Module):
+    """Some calls, and what happens before each."""
+
+    def __init__(self, before=lambda n: None):
+        super().__init__()
+        self.blocks = nn.ModuleList([Layer() for _ in range(LAYERS)])
+        self.before = before
+
+    def forward(self):
+        for n, block in enumerate(self.blocks):
+            self.before(n)
+            block(torch.randn(1, 2, N, 8, generator=torch.Generator().manual_seed(n)))
+
+
+def watched(finisher=None, before=lambda n: None, **asked):
+    with regard.watch(model := Stack(before), **({"keep": "qk"} | asked), finisher=finisher) as seen:
+        model()
+    return seen.record
+
+
+def same(one, other):
+    assert [layer.name for layer in one.layers] == [layer.name for layer in other.layers]
+    for a, b in zip(one.layers, other.layers, strict=True):
+        for name in ("mean", "top_keys", "top_weights", "entropy", "received"):
+            np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+        np.testing.assert_array_equal(a.kept.whole(0, 1, N, N), b.kept.whole(0, 1, N, N))
+
+
+def stop_at(number):
+    def before(n):
+        if n == number:
+            raise KeyboardInterrupt
+
+    return before
+
+
+def test_layers_by_way_of_a_folder_are_those_of_a_run_without(tmp_path):
+    part = Part(tmp_path / "it.atlas", RUN)
+    part.finish(watched(part))
+    assert [path.name for path in tmp_path.iterdir()] == ["it.atlas"]
+    same(load_atlas(tmp_path / "it.atlas")[0], watched())
+
+
+class Counting(Part):
+    put_again = 0
+
+    def put(self, number, layer):
+        self.put_again += 1
+        return super().put(number, layer)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4])
+def test_an_interrupted_run_goes_on_with_what_is_finished(tmp_path, stop):
+    with pytest.raises(KeyboardInterrupt):
+        watched(Part(tmp_path / "it.atlas", RUN), stop_at(stop))
+    part = Counting(tmp_path / "it.atlas", RUN, resume=True)
+    assert part.finished == stop
+    part.finish(watched(part))
+    assert part.put_again == LAYERS - stop  # the others were not observed again
+    same(load_atlas(tmp_path / "it.atlas")[0], watched())
+
+
+def test_it_is_asked_whether_to_go_on(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        watched(Part(tmp_path / "it.atlas", RUN), stop_at(2))
+    with pytest.raises(InputError, match=r"it\.atlas\.part holds 2 finished layers .* add --resume .* or remove"):
+        Part(tmp_path / "it.atlas", RUN)
+
+
+@pytest.mark.parametrize("other", [{"text": "b"}, {"keep": "maps"}, {"statistics": ["distance"]}, {"version": 2}])
+def test_another_run_is_refused(tmp_path, other):
+    with pytest.raises(KeyboardInterrupt):
+        watched(Part(tmp_path / "it.atlas", RUN), stop_at(2))
+    words = rf"belongs to another run, whose {next(iter(other))} was .* and is now .*: run it with the same"
+    with pytest.raises(InputError, match=words):
+        Part(tmp_path / "it.atlas", RUN | other, resume=True)
+
+
+def test_a_folder_that_says_nothing_is_refused(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        watched(Part(tmp_path / "it.atlas", RUN), stop_at(2))
+    for text in ("", "[]", "7", "{"):
+        (tmp_path / "it.atlas.part" / "run.json").write_text(text)
+        with pytest.raises(InputError, match=r"cannot be gone on with|belongs to another run"):
+            Part(tmp_path / "it.atlas", RUN, resume=True)
+
+
+def test_a_run_that_died_before_its_first_layer_binds_nobody(tmp_path):
+    folder = tmp_path / "it.atlas.part"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"text": "other"}))
+    with pytest.raises(KeyboardInterrupt):
+        watched(Part(tmp_path / "it.atlas", RUN), stop_at(2))
+    assert json.loads((folder / "run.json").read_text())["text"] == "a"
+
+
+def test_a_layer_that_is_cut_off_is_observed_again(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        watched(Part(tmp_path / "it.atlas", RUN), stop_at(3))
+    file = tmp_path / "it.atlas.part" / "0001.layer"
+    file.write_bytes(file.read_bytes()[:-1])
+    part = Counting(tmp_path / "it.atlas", RUN, resume=True)
+    part.finish(watched(part))
+    assert part.put_again == LAYERS - 2
+    same(load_atlas(tmp_path / "it.atlas")[0], watched())
+
+
+def test_a_second_pass_is_refused(tmp_path):
+    model = Stack()
+
+    def twice():
+        with regard.watch(model, finisher=Part(tmp_path / "it.atlas", RUN)):
+            model()
+            model()
+
+    with pytest.raises(ObservationError, match=r"blocks\.0 was called twice, and layers that are taken"):
+        twice()
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
+    (tmp_path / "it.atlas.part").write_text("mine")
+    with pytest.raises(InputError, match=r"it\.atlas\.part is in the way"):
+        Part(tmp_path / "it.atlas", RUN)
+
+
+SERVER = """
+import os, signal, sys, time
+sys.path[:0] = sys.argv[2:]
+from observe.test_part import Part, RUN, watched
+print("ready", flush=True)
+for line in sys.stdin:
+    child = os.fork()  # from a process that has imported all and computed nothing
+    if not child:
+        part = Part(sys.argv[1], RUN, resume=True)
+        part.finish(watched(part, lambda n: time.sleep(0.02)))
+        os._exit(0)
+    time.sleep(float(line))
+    os.kill(child, signal.SIGKILL)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def test_killed_at_any_moment_it_leaves_no_broken_file(tmp_path):
+    """Killed over and over until it comes to its end: each run goes on with what the last has left."""
+    out = tmp_path / "it.atlas"
+    part = Part(out, {"text": "old"})
+    part.finish(watched(part))
+    old, expected = out.read_bytes(), watched()
+    tests = Path(__file__).parent.parent
+    command = [sys.executable, "-c", SERVER, out, tests]
+    ends, counts = [], []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout.readline() == "ready\n"
+        while 0 not in ends:
+            server.stdin.write(f"{0.01 + 0.03 * len(ends)}\n")
+            server.stdin.flush()
+            ends.append(int(server.stdout.readline()))
+            (record,) = load_atlas(out)
+            for layer in record.layers:  # every checksum holds
+                assert layer.mean.shape == layer.max.shape
+                layer.kept.whole(0, 0, N, N)
+            if out.read_bytes() != old:
+                same(record, expected)
+            counts.append(Part(out, RUN, resume=True).finished)
+        server.stdin.close()
+    assert len(ends) > 3
+    assert set(ends[:-1]) == {-signal.SIGKILL}
+    same(load_atlas(out)[0], expected)
+    assert not list(tmp_path.glob("*.part"))
+    assert max(counts) > 0

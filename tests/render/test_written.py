@@ -1,0 +1,76 @@
+"""What a model has written itself is told apart from its prompt: in the figure, in the page and in words."""
+
+import dataclasses
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+from regard.observe.records import Record
+from regard.render.card import size
+from regard.render.figure import heatmap_figure
+from regard.render.page import page, write_page
+from regard.render.written import prompt_rows, says_written
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+
+
+@pytest.fixture
+def generated(english) -> Record:
+    """Thirteen tokens, of which the first six were a prompt."""
+    return dataclasses.replace(english.record, notes={"prompt": 6})
+
+
+def lines(record: Record) -> list[tuple[float, float]]:
+    axes = heatmap_figure(record, layer=5, head=11).axes[0]
+    return [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.get_lines()]
+
+
+def test_the_map_has_a_line_where_the_writing_begins(generated: Record, english) -> None:
+    assert lines(generated) == [(0, 6), (6, 0)]  # across at row 6, down at column 6
+    assert lines(english.record) == []
+    said = {text.get_text() for text in heatmap_figure(generated, layer=5, head=11).findobj(matplotlib.text.Text)}
+    assert "layer 5 head 11: a prompt of 6 tokens, then 7 written" in said
+
+
+def test_it_is_said_in_words(generated: Record, english) -> None:
+    assert says_written(generated) == "a prompt of 6 tokens, then 7 written"
+    assert says_written(english.record) == ""
+    assert size(generated).endswith("13 tokens (a prompt of 6 tokens, then 7 written)")
+
+
+@pytest.mark.parametrize("prompt", [0, 13, 40, -1, "6", None, 2.5])
+def test_a_prompt_that_cannot_be_is_not_shown(english, prompt) -> None:
+    record = dataclasses.replace(english.record, notes={"prompt": prompt})
+    assert prompt_rows(record, record.layers[0]) is None
+
+
+def test_the_source_of_a_translation_is_never_written(cross) -> None:
+    record = dataclasses.replace(cross.record, notes={"prompt": 1})
+    encoder = dataclasses.replace(record.layers[0], query_tokens="source", key_tokens="source", kind="self")
+    assert prompt_rows(record, encoder) is None
+    assert prompt_rows(record, record.layers[0]) == 1
+    page(record, cross.focus)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed at /usr/bin/chromium")
+def test_the_page_underlines_what_was_written(generated: Record, english, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        for record, written in ((generated, 7), (english.record, 0)):
+            write_page(record, english.focus, tmp_path / "it.html")
+            tab = browser.new_page()
+            tab.goto((tmp_path / "it.html").as_uri())
+            tab.wait_for_selector("html[data-ready]")
+            shown = [one.inner_text() for one in tab.locator("#queries .token.written").all()]
+            assert shown == [token.text for token in record.stream("text")[13 - written :]]
+            assert tab.locator("#written").is_visible() == bool(written)
+            if written:
+                assert "a prompt of 6 tokens, then 7 written" in tab.locator("#written").inner_text()
+                style = "getComputedStyle(document.querySelector('.token.written:not(.active)')).borderBottomStyle"
+                assert tab.evaluate(style) == "dotted"
+                tab.screenshot(path=str(tmp_path / "it.png"), full_page=True)
+        browser.close()
