@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 BARE = """
 import sys
 from importlib import util
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -63,6 +64,7 @@ names("models", regard.models.Transformer.from_pretrained, "someone/something")
 
 seen.save("it.atlas")
 assert (regard.load("it.atlas").weights(layer=1, head=1) == seen.weights(layer=1, head=1)).all()
+Path("it.atlas").unlink()
 names("models", load_model, "minilm")
 names("models", load_model, "someone/something")
 names("models", regard.register_with_transformers)
