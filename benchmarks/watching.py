@@ -70,6 +70,7 @@ def write_files(record: Record, tokenizer: Any, ids: torch.Tensor, folder: Path 
     record = replace(record, tokens={"text": (tokens_of(tokenizer, ids[0].tolist()),)})
     with tempfile.TemporaryDirectory() as removed:
         target = folder or Path(removed)
+        target.mkdir(parents=True, exist_ok=True)
         save_atlas((record,), target / "it.atlas")
         write_page(record, choose_focus(record), target / "it.html")
         return (target / "it.atlas").stat().st_size, (target / "it.html").stat().st_size
@@ -103,8 +104,10 @@ def main() -> None:
         seconds, (seen, again) = run(loaded.model, ids, watched=True)
         watched.append(seconds)
         same.append(torch.equal(output, again))
+        print(f"plain {plain[-1]:.2f} s, watched {watched[-1]:.2f} s: {watched[-1] / plain[-1]:.2f}", flush=True)
     ratios = [one / other for one, other in zip(watched, plain, strict=True)]
     sizes = write_files(seen.record, loaded.tokenizer, ids, arguments.files)
+    print("memory, each in a process of its own", flush=True)
     memory = {mode: peak(arguments, mode) for mode in ("load", "plain", "watched")}
     layers, heads = len(seen.record), seen.layers[0].heads
     result = {

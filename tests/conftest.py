@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+_SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 _LACKING = {
     "Chromium (apt-get install chromium)": lambda: not Path("/usr/bin/chromium").exists(),
     "Playwright (pip install playwright)": lambda: util.find_spec("playwright") is None,
+    "the Tatoeba sample (../shared/data)": lambda: not (_SHARED / "tatoeba-eng-cmn.tsv").exists(),
     "the extras (pip install -c constraints.txt -e '.[all]')": lambda: util.find_spec("transformers") is None,
 }
 

@@ -16,6 +16,9 @@ PAGES += (
     "docs/models.md",
     "docs/heads.md",
     "docs/seeing.md",
+    "docs/data.md",
+    "docs/training.md",
+    "docs/lab.md",
 )
 BLOCKS = [
     pytest.param(name, number, marks=[pytest.mark.slow] if "# needs: transformers" in code else [])

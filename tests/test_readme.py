@@ -62,7 +62,13 @@ def test_options_shown_are_options_there_are(name):
         words = shlex.split(line)
         if words[0] == "regard" and words[1] in known:
             options = {"--" + option.replace("_", "-") for option in known[words[1]]}
-            assert {word for word in words if word.startswith("--")} <= options, line
+            shown = {word for word in words if word.startswith("--")}
+            if words[1] == "train":  # every key of a configuration is an option
+                from regard.train import read_config
+
+                read_config(ROOT / words[2], words[3:])
+                shown = {word for word in shown if "." not in word}
+            assert shown <= options, line
 
 
 def test_both_languages_show_the_same_sections_and_code():

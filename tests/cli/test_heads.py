@@ -3,13 +3,10 @@
 import csv
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-
-from regard.cli import main
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 bundled = pytest.importorskip("regard.seeing.bundled")
@@ -22,20 +19,6 @@ pytestmark = [
         not all(map(bundled.is_installed, bundled.BUNDLED)), reason="the bundled models are missing: regard models get"
     ),
 ]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["regard", *arguments])
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setenv("NO_COLOR", "1")
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
 
 
 def widest(text: str) -> int:

@@ -3,13 +3,11 @@
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import regard
-from regard.cli import main
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 bundled = pytest.importorskip("regard.seeing.bundled")
@@ -23,20 +21,6 @@ pytestmark = [
         not all(map(bundled.is_installed, bundled.BUNDLED)), reason="the bundled models are missing: regard models get"
     ),
 ]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["regard", *arguments])
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setenv("NO_COLOR", "1")
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
 
 
 def test_the_sentence_of_the_introductions_shows_it_looking_at_animal_and_tired(run) -> None:
@@ -244,9 +228,12 @@ def test_an_atlas_keeps_what_was_asked_for(run, tmp_path: Path) -> None:
             "`layers` must name layers that are seen, from 0 to 5",
         ),
         (["--statistics", "warmth", "--out", "it.atlas"], "`statistics` knows the names"),
+        (["--token", "giraffe", "--out", "it.atlas"], "`token` must be a word of the text"),
+        (["--layer", "6", "--out", "it.atlas"], "`layer` must be from 0 to 5"),
+        (["--head", "3", "--out", "it.atlas"], "`head` 3 needs a `layer` too"),
     ],
 )
-def test_what_an_atlas_cannot_keep_is_said(run, tmp_path: Path, monkeypatch, asked, words) -> None:
+def test_what_cannot_be_is_said_before_an_atlas_is_written(run, tmp_path: Path, monkeypatch, asked, words) -> None:
     monkeypatch.chdir(tmp_path)
     code, _, err = run("look", SENTENCE, "--model", "minilm", *asked)
     assert code == 2

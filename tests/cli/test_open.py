@@ -12,25 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.cli import main
 from regard.observe.atlas import save_atlas
 from regard.observe.records import Layer, Record
 
 pytest.importorskip("starlette", reason="starlette is not installed (the extra `web`)")
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["regard", *arguments])
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setenv("NO_COLOR", "1")
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture

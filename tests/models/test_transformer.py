@@ -3,6 +3,8 @@
 import copy
 import io
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -283,6 +285,36 @@ def test_a_saved_model_replaces_shards(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}')
     made("encoder").save_pretrained(tmp_path)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_the_hub_gets_the_files_that_are_saved(tmp_path, monkeypatch):
+    sent = {}
+
+    class Hub:
+        """What huggingface_hub would talk to; it keeps what it is given."""
+
+        def __init__(self, **_):
+            pass
+
+        def create_repo(self, repo_id, **_):
+            return SimpleNamespace(repo_id=repo_id)
+
+        def upload_folder(self, *, repo_id, folder_path, **_):
+            sent[repo_id] = {one.name: one.read_bytes() for one in Path(folder_path).iterdir()}
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Hub)
+    model = made("encoder")
+    model.push_to_hub("someone/mine")
+    model.save_pretrained(tmp_path, push_to_hub=True, repo_id="someone/other")
+    files = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    assert sent == {"someone/mine": files, "someone/other": files}
+
+
+def test_a_continuation_may_be_read_with_gradients():
+    model = made("encoder-decoder")
+    text, first, real = model.continuation([[5, 6, 7], [8]])
+    text.read(first, real).sum().backward()
+    assert model.decoder.layers[0].attention.q_proj.weight.grad is not None
 
 
 def test_nothing_is_left_of_a_save_that_fails(tmp_path, monkeypatch):

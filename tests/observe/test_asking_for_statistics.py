@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import json
 import struct
+import weakref
 import zlib
 
 import numpy as np
@@ -80,8 +81,8 @@ class Brightest:
 
 def test_names_values_and_ones_own_are_folded_in_one_sweep(monkeypatch):
     sweeps = []
-    blocks = Computed.blocks
-    monkeypatch.setattr(Computed, "blocks", lambda self, *args: (sweeps.append(self), blocks(self, *args))[1])
+    portions = Computed.portions
+    monkeypatch.setattr(Computed, "portions", lambda self, *args: (sweeps.append(self), portions(self, *args))[1])
     seen = watched(Model(), X, statistics=["distance", Mass("previous"), Rows([3]), Evenness(), Brightest()])
     assert len(sweeps) == 1
     weights = dense(X)
@@ -98,6 +99,42 @@ def test_what_maps_keep_can_be_asked_for_too():
     np.testing.assert_array_equal(seen.statistic("received", layer=0, head=1), seen.received(layer=0, head=1))
     assert seen.layer(0).top_keys.shape[-1] == 3
     assert seen.layer(0).statistics == {}
+
+
+class Share(statistics.Entropy):
+    """The entropy as a share of what it can be at most."""
+
+    name = "share"
+
+    def of(self, rows):
+        return super().of(rows) / np.log(self.extent.keys)
+
+
+def test_what_maps_keep_can_be_made_into_ones_own():
+    seen = watched(Model(), X, statistics=[Share()])
+    entropy = seen.entropy(layer=0, head=1)
+    np.testing.assert_allclose(seen.statistic("share", layer=0, head=1), entropy / np.log(9), rtol=1e-6)
+
+
+def test_calls_in_inference_mode_and_outside_are_one_record():
+    x = randn(1, 2, 24, 4)
+
+    class Steps(nn.Module):
+        def forward(self, first, last):
+            return regard.attention(x[:, :, first:last], x[:, :, :last], x[:, :, :last], mask=regard.masks.Causal())
+
+    asked = ["distance", "first", statistics.Rows([0, 23]), statistics.Rollout(key=1)]
+    with torch.no_grad(), regard.watch(model := Steps(), keep="qk", statistics=asked) as expected:
+        model(0, 24)
+    with torch.no_grad(), regard.watch(model, keep="qk", statistics=asked) as seen:
+        with torch.inference_mode():
+            model(0, 20)
+            model(20, 21)  # makes room for five
+        model(21, 22)
+        with torch.inference_mode():
+            model(22, 24)
+    for name in ("received", "distance", "first", "rows", "rollout"):
+        np.testing.assert_allclose(seen.statistic(name, layer=0), expected.statistic(name, layer=0), rtol=1e-5)
 
 
 def test_each_pass_and_each_layer_has_its_own():
@@ -131,6 +168,44 @@ def test_nothing_of_a_call_outlives_it():
         assert not [one for one in gc.get_objects() if type(one) in (Computed, Around)]
 
 
+@pytest.mark.parametrize("asked", ["gradient", "importance", "value_norm"])
+def test_no_model_outlives_its_watch(asked):
+    class Projected(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.out_proj = nn.Linear(4, 4), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return functional.scaled_dot_product_attention(self.q(x), x, x)
+
+    model = Projected()
+    alive = weakref.ref(model)
+    with regard.watch(model, statistics=[asked]):
+        model(X).sum().backward()
+    del model
+    gc.collect()
+    assert alive() is None
+
+
+def test_values_are_projected_in_the_types_of_a_model_under_autocast():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.attention = nn.Linear(8, 8), nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            x = self.first(x)  # bfloat16 under autocast, and the weights of the next module are not
+            return self.attention(x, x, x)
+
+    torch.manual_seed(0)
+    model, x = Two().eval(), randn(1, 6, 8)
+    with torch.no_grad():
+        exact = watched(model, x, statistics=["value_norm"]).statistic("value_norm", layer=0)
+        with torch.autocast("cpu", torch.bfloat16):
+            cast = watched(model, x, statistics=["value_norm"]).statistic("value_norm", layer=0)
+    np.testing.assert_allclose(cast, exact, rtol=0.05)
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -141,6 +216,7 @@ def test_nothing_of_a_call_outlives_it():
         ([statistics.Weights()], 'pass keep="weights"'),
         (["distance", "distance"], "must differ in name, got 'distance' twice"),
         ([Mass("self"), Mass(keys=[1], name="self")], "must differ in name, got 'self' twice"),
+        ([statistics.Top(3), statistics.Top(20)], "must differ in name, got 'top' twice"),
         ([Mass(keys=[1], name="received")], "cannot be 'received', which the record uses itself"),
         ([Mass(keys=[1], name="mean")], "cannot be 'mean', which the record uses itself"),
     ],
@@ -164,6 +240,7 @@ def test_one_without_a_name_is_refused():
         ({"other": np.zeros((2, 2))}, "must give its results under that name or 'brightest.…', got 'other'"),
         ({"brightest": np.zeros((2, 5))}, r"must give \(batch, heads, ...\), here \(2, 2, ...\).*got shape \(2, 5\)"),
         ({"brightest": np.zeros(())}, r"got shape \(\)"),
+        ({"entropy": np.zeros((2, 2, 5))}, "must give its results under that name or 'brightest.…', got 'entropy'"),
     ],
     ids=str,
 )

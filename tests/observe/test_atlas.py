@@ -12,7 +12,9 @@ import zlib
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 
+import regard
 from oracles import entropy, pooled
 from regard.errors import AtlasError, InputError
 from regard.observe.atlas import VERSION, load_atlas, save_atlas
@@ -479,3 +481,35 @@ def test_what_inflates_to_another_size_is_refused(path):
             touched(path)
         else:
             refused(path, "is damaged")
+
+
+def _changed(path, change):
+    """The atlas with another text in its header, and the checksum of that."""
+    header, data = _header(path)
+    about = json.loads(header["__metadata__"]["regard"])
+    change(about)
+    text = json.dumps(about)
+    header["__metadata__"] = {"regard": text, "crc": str(zlib.crc32(text.encode()))}
+    write(path, header, data)
+
+
+@pytest.mark.parametrize("token", [{"text": 5}, {"text": None}, {"text": "a", "word": "first"}], ids=str)
+def test_tokens_that_are_no_texts_are_refused(path, token):
+    save_atlas(RECORDS[:1], path)
+    _changed(path, lambda about: about["records"][0]["tokens"].update({"text": [[token]]}))
+    refused(path, "is damaged")
+
+
+@pytest.mark.parametrize("part", ["bias", "mask", "score", "normalizer", "factor"])
+def test_a_kept_call_with_something_else_in_a_role_is_refused(path, part):
+    q = torch.randn(1, 1, 520, 4)  # longer than what a map holds exactly
+    with regard.watch(torch.nn.Identity(), keep="qk") as seen:
+        regard.attention(q, q, q)
+    save_atlas(seen.forwards, path)
+
+    def change(about):
+        about["records"][0]["layers"][0]["kept"]["segments"][0]["form"][part] = 1
+
+    _changed(path, change)
+    with pytest.raises(AtlasError, match="a kept call is damaged: a int stands where a"):
+        load_atlas(path)[0].weights(layer=0, head=0)

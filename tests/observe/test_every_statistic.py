@@ -20,6 +20,7 @@ from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
 from regard.observe import plan, statistics
 from regard.observe.asked import NAMED
+from regard.observe.statistics import GradientTimesAttention, HeadImportance
 from regard.scores import ScaledDot
 
 N, DIM, LAYERS = 300, 8, 2
@@ -348,6 +349,17 @@ def test_every_statistic_is_that_of_the_dense_weights(kind, dtype):
     case = CASES[kind](dtype)
     examples = [one for one in ALL if fits(one, case)]
     check(watch(case, [one[0] for one in examples]), case, examples, DTYPES[dtype])
+
+
+@pytest.mark.parametrize("kind", ["causal", "cross"])
+def test_the_autocast_of_a_model_takes_no_digits(kind):
+    case = CASES[kind](torch.float32)
+    examples = [one for one in ALL if fits(one, case)]
+    # The output is the model's, in bfloat16, and so is its gradient.
+    examples = [one for one in examples if not isinstance(one[0], (GradientTimesAttention, HeadImportance))]
+    with torch.autocast("cpu", torch.bfloat16):
+        record = watch(case, [one[0] for one in examples])
+    check(record, case, examples, DTYPES[torch.float32])
 
 
 @pytest.mark.parametrize("kind", ["causal, padded on the left", "windowed", "cross"])

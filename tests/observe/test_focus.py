@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError, ObservationError
+from regard.observe.content import is_content, is_word
 from regard.observe.focus import choose_focus
 from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token
@@ -241,3 +242,55 @@ def test_the_second_sequence_has_its_own_words():
     both = Record((two,), {"text": texts})
     assert seen(choose_focus(both, sequence=1)) == ("it", [(0, 0, "cat")])
     assert choose_focus(both, sequence=1).sequence == 1
+
+
+def naive(record):
+    """The same choice, one pair of words after another: the word, and layer, head and target of its looks."""
+    words, best = record.words(), None
+    for row, word in enumerate(words):
+        if word.special or not is_word(word.text):
+            continue
+        looks = []
+        for number, seen in enumerate(record.layers):
+            for head in range(seen.heads):
+                to = {}
+                for target, other in enumerate(words):
+                    near = abs(row - target) <= 1 or other.text.casefold() == word.text.casefold()
+                    if other.special or not is_content(other.text) or near:
+                        continue
+                    if seen.exact is not None:
+                        block = seen.exact[0, head][list(word.pieces)][:, list(other.pieces)]
+                        to[target] = float(block.sum(1).mean())
+                    else:
+                        pieces = list(word.pieces)
+                        hit = np.isin(seen.top_keys[0, head, pieces], list(other.pieces))
+                        to[target] = float((seen.top_weights[0, head, pieces] * hit).sum(1).mean())
+                if to and max(to.values()) > 0:
+                    target = max(to, key=to.get)
+                    looks.append((to[target], number, head, target))
+        looks.sort(key=lambda look: -look[0])
+        pair = (
+            looks[:1]
+            + [one for one in looks[1:] if words[one[3]].text != words[looks[0][3]].text and one[1:3] != looks[0][1:3]][
+                :1
+            ]
+        )
+        total = sum(one[0] for one in pair)
+        if pair and (best is None or total > best[0]):
+            best = total, row, [one[1:] for one in pair]
+    return best[1:]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_choice_is_that_of_one_pair_of_words_after_another(exact, seed):
+    draw = np.random.default_rng(seed)
+    pool = ["cat", "dog", "the", "Cat", ",", "tree", "it", "river", "stone", "of"]
+    numbers = np.repeat(np.arange(18), draw.integers(1, 4, 18))
+    inner = [Token(pool[number % 7 if at % 3 else number % 10], word=int(number)) for at, number in enumerate(numbers)]
+    text = (Token("[CLS]", special=True), *inner, Token("[SEP]", special=True))
+    shape = (len(text), len(text))
+    layers = [layer(draw.dirichlet(np.full(shape[1], 0.1), (3, shape[0])), exact=exact) for _ in range(2)]
+    seen_by_hand = Record(tuple(layers), {"text": (text,)})
+    focus = choose_focus(seen_by_hand)
+    assert (focus.word, [(one.layer, one.head, one.target) for one in focus.looks]) == naive(seen_by_hand)

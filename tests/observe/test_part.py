@@ -15,6 +15,7 @@ import regard
 from regard.errors import InputError, ObservationError
 from regard.observe.atlas import load_atlas
 from regard.observe.part import Part
+from regard.observe.statistics import Rollout
 
 N, LAYERS = 30, 5
 RUN = {"text": "a", "keep": "qk"}
@@ -130,6 +131,69 @@ def test_a_layer_that_is_cut_off_is_observed_again(tmp_path):
     part.finish(watched(part))
     assert part.put_again == LAYERS - 2
     same(load_atlas(tmp_path / "it.atlas")[0], watched())
+
+
+def test_a_layer_of_which_a_bit_has_changed_is_observed_again(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        watched(Part(tmp_path / "it.atlas", RUN), stop_at(3))
+    file = tmp_path / "it.atlas.part" / "0001.layer"
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 4
+    file.write_bytes(content)
+    part = Counting(tmp_path / "it.atlas", RUN, resume=True)
+    part.finish(watched(part))
+    assert part.put_again == LAYERS - 2
+    same(load_atlas(tmp_path / "it.atlas")[0], watched())
+
+
+def test_of_two_runs_that_begin_at_once_the_second_is_refused(tmp_path):
+    first, second = (Part(tmp_path / "it.atlas", RUN | {"text": text}) for text in "ab")
+    with pytest.raises(KeyboardInterrupt):
+        watched(first, stop_at(1))
+    with pytest.raises(InputError, match=r"another run writes to .*it\.atlas\.part too: let it end, or choose"):
+        watched(second)
+    part = Part(tmp_path / "it.atlas", RUN | {"text": "a"}, resume=True)  # the first one's folder is as it was
+    part.finish(watched(part))
+
+
+def test_a_layer_of_another_run_is_nobodys(tmp_path):
+    for text in "ab":  # the file of one run, in the folder of another, whose run.json was written over
+        with pytest.raises(KeyboardInterrupt):
+            watched(Part(tmp_path / text, RUN | {"text": text}), stop_at(3))
+    (tmp_path / "b.part" / "0001.layer").replace(tmp_path / "a.part" / "0001.layer")
+    part = Counting(tmp_path / "a", RUN | {"text": "a"}, resume=True)
+    watched(part)
+    assert part.put_again == LAYERS - 2
+
+
+def test_a_layer_that_another_run_writes_over_is_no_result(tmp_path, monkeypatch):
+    part = Part(tmp_path / "it.atlas", RUN)
+    with pytest.raises(KeyboardInterrupt):
+        watched(other := Part(tmp_path / "other", RUN | {"text": "b"}), stop_at(2))
+    save = regard.observe.part.save_atlas
+
+    def save_and_be_written_over(records, path):
+        save(records, path)
+        (other.folder / path.name).replace(path)
+
+    monkeypatch.setattr(regard.observe.part, "save_atlas", save_and_be_written_over)
+    with pytest.raises(InputError, match="another run writes to"):
+        watched(part)
+
+
+@pytest.mark.parametrize("asked", [Rollout(key=1), Rollout(query=-1), "gradient", "importance"], ids=str)
+def test_what_needs_all_layers_is_refused_where_each_is_finished_as_it_comes(tmp_path, asked):
+    name = asked if isinstance(asked, str) else "rollout"
+    with pytest.raises(InputError, match=rf"the statistic '{name}' needs all layers, or a backward pass"):
+        watched(Part(tmp_path / "it.atlas", RUN), statistics=[asked])
+
+
+def test_a_folder_that_goes_meanwhile_is_named(tmp_path):
+    (folder := tmp_path / "there").mkdir()
+    part = Part(folder / "it.atlas", RUN)
+    folder.rmdir()
+    with pytest.raises(InputError, match=r"cannot write .*it\.atlas\.part: No such file or directory"):
+        part.finish(watched())
 
 
 def test_a_second_pass_is_refused(tmp_path):

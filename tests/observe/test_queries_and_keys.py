@@ -349,6 +349,13 @@ def test_a_matrix_is_exact_at_every_step(long, which):
             assert tile.dtype == np.float32
 
 
+@pytest.mark.parametrize("rows", [slice(0, 64, 2), slice(None), slice(8), slice(0.0, 8.0)], ids=str)
+def test_a_rectangle_that_is_no_plain_range_is_refused(long, rows):
+    for place in ((rows, slice(0, 8)), (slice(0, 8), rows)):
+        with pytest.raises(InputError, match="must be a slice with a start and an end, such as"):
+            Matrix(long[0], 0).tile(*place)
+
+
 def test_weights_of_a_long_text_are_computed_from_them(long):
     for layer in long[:2]:
         found = regard.observe.records.Record((layer,)).weights(layer=0, head=0)

@@ -8,8 +8,9 @@ import torch
 
 from oracles import causal, dense, entropy, f64, pooled, window
 from regard.masks import Causal, Padding, Window
-from regard.observe.rows import Computed, Given
-from regard.observe.statistics import Entropy, Extent, HeatMap, Received, Top, Weights
+from regard.observe.around import Around, Ids
+from regard.observe.rows import Computed, Given, Rows
+from regard.observe.statistics import Entropy, Extent, HeatMap, Mass, Received, Top, Weights
 from regard.observe.statistics.heatmap import bin_width
 from regard.problem import Problem
 
@@ -163,3 +164,16 @@ def test_bins_are_powers_of_two_and_at_most_256_beyond_512():
         assert width & (width - 1) == 0
         assert -(-n // width) <= (512 if n <= 512 else 256)
         assert n <= 512 or -(-n // (width // 2)) > 256
+
+
+@pytest.mark.parametrize("on", ["same", "separators"])
+def test_tokens_are_where_the_weights_are(on):
+    # Ids are heard on the CPU; "meta" stands for the device of a model.
+    ids = torch.tensor([[1, 2, 1]])
+    call = Computed(Problem.of(*randn(3, 1, 1, 3, 4).to("meta")))
+    around = Around("attn", call, ids=Ids(ids, ids, lambda heard: torch.isin(heard, torch.tensor([2]))))
+    extent = Extent(1, 1, 3, 3, torch.float32, torch.device("meta"), around=around)
+    mass = Mass(on)
+    mass.start(extent)
+    (rows,) = [Rows(0, slice(0, 1), 0, 0, torch.ones(1, 3, 3, device="meta"))]
+    assert mass.of(rows).device.type == "meta"

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError, ObservationError
+from regard.files import write_atomically
 from regard.observe.records import Record
 from regard.observe.tokens import Token
 from regard.render import fonts
 from regard.render.figure import focus_figure, heads_figure, heatmap_figure, save_figure
-from regard.render.files import write_atomically
 from regard.render.panels import head_mosaic, ink
 from regard.render.sketch import COLOURS
 

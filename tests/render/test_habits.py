@@ -44,10 +44,24 @@ def test_even_causal_rows_are_spread_though_their_entropy_is_below_ln_of_all_key
 
 def _layer(weights: np.ndarray):
     full = weights[None, None]
-    none = np.zeros((1, 1, len(weights)), np.float32)
+    none, keys = (np.zeros((1, 1, side), np.float32) for side in weights.shape)
     return Layer(
-        "a", "self", "text", "text", 1, 1, full, full, none[..., None].astype(np.int32), none[..., None], none, none
+        "a", "self", "text", "text", 1, 1, full, full, none[..., None].astype(np.int32), none[..., None], none, keys
     )
+
+
+@pytest.mark.parametrize(("step", "habit"), [(-1, "previous"), (0, "self")])
+def test_queries_behind_a_cache_are_the_last_positions(step: int, habit: str) -> None:
+    """Three queries on ten keys stand at 7, 8 and 9."""
+    assert head_habits(Record((_layer(np.eye(10, k=step, dtype=np.float32)[7:]),)), 0) == (habit,)
+
+
+def test_even_rows_behind_a_cache_are_spread() -> None:
+    weights = np.tril(np.ones((6, 6), np.float32))[3:] / np.arange(4, 7, dtype=np.float32)[:, None]
+    entropy = np.log(np.arange(4, 7, dtype=np.float32))[None, None]
+    top = np.tile(np.arange(4, dtype=np.int32), (1, 1, 3, 1))
+    layer = dataclasses.replace(_layer(weights), entropy=entropy, top_keys=top)
+    assert head_habits(Record((layer,)), 0) == ("spread",)
 
 
 def test_cross_attention_has_no_previous_next_or_self(cross) -> None:

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 import regard
+from regard.observe.focus import choose_focus
 from regard.observe.records import Record
 from regard.render.notebook import LARGEST, forwards_html, record_html
 from regard.render.png import SHADES, shaded_png
-from regard.render.quick_focus import quick_focus
 from regard.seeing import Sight
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -68,11 +68,11 @@ def test_hostile_tokens_stay_text(hostile) -> None:
 
 
 @pytest.mark.parametrize(("name", "looks"), [("english", {(5, 11), (5, 3)}), ("long_text", {(5, 1), (5, 2)})])
-def test_the_quick_focus_finds_the_word_that_looks_at_two_others(
+def test_the_focus_is_the_word_that_looks_at_two_others_however_long_the_text(
     name: str, looks: set, request: pytest.FixtureRequest
 ) -> None:
     case = request.getfixturevalue(name)
-    found = quick_focus(case.record)
+    found = choose_focus(case.record)
     assert found.queries[found.word].text == "it"
     assert {(look.layer, look.head) for look in found.looks} == looks
     assert {found.keys[look.target].text for look in found.looks} == {"animal", "street"}

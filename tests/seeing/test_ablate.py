@@ -200,6 +200,26 @@ def test_what_cannot_be_done_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it compiles
+def test_a_projection_that_layers_share_is_refused() -> None:
+    """ALBERT runs one layer several times: a watch counts three, and 0.1 would be gone from all of them."""
+    config = transformers.AlbertConfig(**SIZES | {"num_hidden_layers": 3}, embedding_size=8)
+    model = transformers.AlbertModel(config).eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(IDS)
+    assert len(seen.layers) == 3
+    whole = run(model)
+    with pytest.raises(ObservationError, match="called more than once in a pass"), ablated(model, [(0, 1)]):
+        run(model)
+    assert torch.equal(run(model), whole)
+
+
+def test_a_model_may_run_many_times_in_the_block() -> None:
+    model = transformers.LlamaModel(transformers.LlamaConfig(**SIZES)).eval()
+    with ablated(model, [(0, 1)]):
+        assert torch.equal(run(model), run(model))
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # torch.compile's own, at its first import
 def test_a_compiled_model_is_refused() -> None:
     compiled = torch.compile(KINDS["llama"][0]().eval())
     with pytest.raises(ObservationError, match="compile"), ablated(compiled, [(1, 0)]):

@@ -187,3 +187,11 @@ def test_a_word_is_found_whole_and_chinese_within_a_piece() -> None:
     chinese = [Word(one, (at,)) for at, one in enumerate(["老", "鼠", "老", "老鼠", "鼠"])]
     assert occurrences(chinese, "老鼠") == [(0, 1), (3,)]
     assert occurrences(chinese, "貓") == []
+
+
+def test_white_space_in_what_is_searched_for_counts() -> None:
+    apart = [Word(text, (at,)) for at, text in enumerate(["Come", "in", "to", "New", "York", "well", "-", "known"])]
+    assert occurrences(apart, "into") == []
+    assert occurrences(apart, "new  york") == [(3, 4)]
+    assert occurrences(apart, "NewYork") == []
+    assert occurrences(apart, "well-known") == [(5, 6, 7)]

@@ -206,7 +206,7 @@ def test_bytes_that_are_no_character_are_shown_as_such() -> None:
 
 def test_white_space_of_its_own_is_shown_by_its_picture() -> None:
     tokens = seen(byte_level(), "a\tb\n  cat")
-    assert shown(tokens) == ["a", "␉", "b", "␊", "␣", "cat"]
+    assert shown(tokens) == ["a", "⇥", "b", "↵", "␣", "cat"]
     assert [token.space for token in tokens] == [False, False, True, False, True, True]
     assert len({token.word for token in tokens}) == 6
 

@@ -11,7 +11,8 @@ import pytest
 
 from regard.errors import InputError
 from regard.observe.records import Record
-from web.cases import HOSTILE, Client, blocks, serving, web
+from regard.observe.tokens import Token
+from web.cases import HOSTILE, Client, blocks, layer_of, serving, web
 
 HEAD = {"record": 0, "layer": 0, "head": 0, "sequence": 0}
 POST = {"Content-Type": "application/json"}
@@ -232,6 +233,7 @@ def test_a_text_is_refused_where_no_model_is_given(client) -> None:
         ({"body": b"x" * 100_001, "headers": POST}, 413),
         ({"body": b"{", "headers": POST}, 400),
         ({"body": b'{"text": 3}', "headers": POST}, 400),
+        ({"body": b'{"text": "a\\ud800"}', "headers": POST}, 400),
         ({"body": b"[]", "headers": POST}, 400),
         ({"body": b"[" * 90_000, "headers": POST}, 400),
         ({"body": b"\xff", "headers": POST}, 400),
@@ -244,11 +246,12 @@ def test_what_is_no_text_of_the_page_is_refused(small, sent, status: int) -> Non
     assert echo.texts == []
 
 
-def test_a_text_without_end_is_refused(small) -> None:
-    with serving(reader=Echo(small.record)) as client, socket.create_connection(("127.0.0.1", client.port)) as line:
+@pytest.mark.parametrize("length", [b"", b"Content-Length: 13\r\n"])
+def test_a_text_without_end_is_refused(small, length: bytes) -> None:
+    with serving(reader=Echo(small.record)) as client, socket.create_connection(("127.0.0.1", client.port), 5) as line:
         line.sendall(
             b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            b"Transfer-Encoding: chunked\r\n\r\n"
+            b"Transfer-Encoding: chunked\r\n" + length + b"\r\n"
         )
         assert line.recv(100).startswith(b"HTTP/1.1 411")
 
@@ -329,3 +332,12 @@ def test_weights_of_a_long_text_come_from_its_queries_and_keys() -> None:
         assert web.Sheet(seen.record.layers[0], 0).side(1) == 256
         line = client.floats("/line", **HEAD, axis="column", at=5)
         np.testing.assert_allclose(line, dense[0, :, 5], rtol=1e-4)
+
+
+def test_a_token_of_thousands_of_characters_is_told_in_short() -> None:
+    weights = np.full((1, 3, 3), 1 / 3)
+    tokens = Token("a"), Token("x" * 10_000, space=True), Token("b", space=True)
+    with serving(Record((layer_of(weights),), {"text": (tokens,)})) as client:
+        said = client.json("/weight", **HEAD, query=1, key=2)
+    assert said["query"]["token"] == "x" * 79 + "…"
+    assert said["key"]["before"] == "a " + "x" * 79 + "…"

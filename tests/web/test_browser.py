@@ -153,6 +153,46 @@ def test_colours_follow_the_weights(opened, small) -> None:
         assert max(lights) - min(lights) > 50
 
 
+def test_logarithmic_colours_are_the_decades_below_the_largest_weight(opened, small) -> None:
+    """In black and white the lightness is 1 + log₁₀(p / largest) / 3 of the way, 0 below a thousandth."""
+    dense = small.weights[1][2]
+    look = "#layer=1&head=2&scale=log&x=150.5&y=200.5&zoom=40"
+    with serving(small.record) as client, opened(client, look, allowed="willReadFrequently") as tab:
+        box, keys = tab.locator("#map").bounding_box(), range(146, 155)
+        spots = [(x - box["x"] + 8, y - box["y"] + 8) for x, y in (place(tab, 200, key) for key in keys)]
+        pixel = (
+            "([x, y]) => { const c = document.getElementById('map'); const r = devicePixelRatio; "
+            "return Array.from(c.getContext('2d').getImageData(x * r, y * r, 1, 1).data).slice(0, 3); }"
+        )
+        seen = np.array([tab.evaluate(pixel, [x, y]) for x, y in spots])
+    levels = np.clip(1 + np.log10(dense[200, list(keys)] / dense.max()) / 3, 0, 1)
+    assert np.ptp(levels) > 0.3
+    stops = np.array([[255, 255, 255], [0x9E, 0xCA, 0xE9], [0, 0x72, 0xB2], [0, 0x20, 0x3F]])
+    expected = np.stack([np.interp(3 * levels, range(4), stops[:, part]) for part in range(3)], -1)
+    assert np.abs(seen - expected).max() <= 3  # a 255th of the way, and rounding
+
+
+def test_a_tile_that_failed_is_asked_for_again_after_a_rest(opened, small, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    tile = web.Sheet.tile
+
+    def failing(*given, **named):
+        asked.append(given)
+        raise FloatingPointError("bits")
+
+    with serving(small.record) as client, opened(client, allowed="Failed to load resource") as tab:
+        monkeypatch.setattr(web.Sheet, "tile", failing)
+        tab.locator("#pool").select_option("mean")
+        tab.wait_for_selector("#trouble:not([hidden])")
+        tab.wait_for_timeout(1500)
+        assert len(asked) < 10  # not at every frame
+        monkeypatch.setattr(web.Sheet, "tile", tile)
+        until(tab, "document.getElementById('trouble').hidden")
+        settled(tab)
+        tab.mouse.move(*place(tab, 200, 90))
+        assert read(tab, 200, 90)[2] == pytest.approx(small.weights[0][0, 200, 90], abs=1e-5)
+
+
 def test_a_head_is_switched_by_its_small_map_by_lists_and_by_keys(opened, small) -> None:
     with serving(small.record) as client, opened(client, "#query=200&key=3") as tab:
         tab.locator("#heads canvas[data-layer='1'][data-head='2']").click()

@@ -24,9 +24,10 @@ def test_sinks_that_share_the_weight_are_all_found() -> None:
     assert found(attention(4, 400, 400, causal=True, sinks=(2, 50, 51))) == [2, 50, 51]
 
 
+@pytest.mark.parametrize("count", [2, 12, 40, 60, 90, 200])
 @pytest.mark.parametrize("causal", [True, False])
-def test_even_attention_has_no_sink(causal: bool) -> None:
-    seen = np.tril(np.ones((1, 200, 200))) if causal else np.ones((1, 200, 200))
+def test_even_attention_has_no_sink(causal: bool, count: int) -> None:
+    seen = np.tril(np.ones((1, count, count))) if causal else np.ones((1, count, count))
     assert found(seen / seen.sum(-1, keepdims=True)) == []
 
 

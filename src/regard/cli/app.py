@@ -2,14 +2,17 @@
 
 import typer
 
-from regard.cli import models
+from regard.cli import data, models
 from regard.cli.compare import compare
 from regard.cli.doctor import doctor
 from regard.cli.generate import generate
 from regard.cli.heads import heads
+from regard.cli.lab import lab
 from regard.cli.look import look
 from regard.cli.open import open_atlas
 from regard.cli.steps import steps
+from regard.cli.train import train
+from regard.cli.translate import translate
 
 __all__ = ["app"]
 
@@ -25,5 +28,10 @@ app.command()(steps)
 app.command()(heads)
 app.command()(compare)
 app.command()(generate)
+# Every key of a configuration is an option of `train`: which there are, the configuration knows.
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
+app.command()(translate)
+app.command()(lab)
 app.command()(doctor)
 app.add_typer(models.app, name="models")
+app.add_typer(data.app, name="data")

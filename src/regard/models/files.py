@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.errors import InputError, MissingExtraError
 from regard.seeing.bundled import BUNDLED, folder
 
-__all__ = ["Checkpoint", "replace_files"]
+__all__ = ["Checkpoint", "read_tensors", "replace_files"]
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 # What of generation_config.json is read; the rest says how to write, which is for the caller to say.
@@ -60,17 +60,17 @@ class Checkpoint:
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All tensors, one at a time, from one file or from the shards that an index names."""
         for name in self._weight_files():
-            path = self._file(name)
+            path = self.file(name)
             if path is None:
                 raise InputError(
                     f"the checkpoint {self.name!r} has no {name}: regard reads safetensors alone, never pickles; "
                     "transformers converts with save_pretrained"
                 )
-            yield from _read(path)
+            yield from read_tensors(path)
 
     def _weight_files(self) -> list[str]:
         """One file or, where there is none, the shards that an index names."""
-        if self._file(_WEIGHTS) is not None:
+        if self.file(_WEIGHTS) is not None:
             return [_WEIGHTS]
         index = self._json(_INDEX)
         shards = (index or {}).get("weight_map", {})
@@ -79,7 +79,7 @@ class Checkpoint:
         return sorted(set(shards.values())) or [_WEIGHTS]
 
     def _json(self, name: str) -> dict[str, Any] | None:
-        path = self._file(name)
+        path = self.file(name)
         if path is None:
             return None
         try:
@@ -90,7 +90,7 @@ class Checkpoint:
             raise InputError(f"cannot read {path}: it must be a JSON object, got a {type(found).__name__}")
         return found
 
-    def _file(self, name: str) -> Path | None:
+    def file(self, name: str) -> Path | None:
         """Where a file lies, or None if the checkpoint has none of this name."""
         if Path(name).name != name:
             raise InputError(f"the checkpoint {self.name!r} names a file outside its folder: {name!r}")
@@ -117,7 +117,13 @@ class Checkpoint:
             raise InputError(f"cannot load the model {self.name!r}: {reason}") from problem
 
 
-def _read(path: Path) -> Iterator[tuple[str, Tensor]]:
+def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a safetensors file, one at a time.
+
+    Raises:
+        InputError: The file is missing, cut or foreign.
+        MissingExtraError: safetensors is not installed.
+    """
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as missing:

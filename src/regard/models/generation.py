@@ -96,7 +96,8 @@ class Writes:
             raise InputError("the model is in training mode, where dropout changes what it writes: model.eval() first")
         if stop is not None and not isinstance(stop, Sequence | set | frozenset):
             raise InputError(f"`stop` must be a list of tokens, got {stop!r}: write [{stop!r}]")
-        text, first, real = self.continuation(prompts, real=real, cached=cached)
+        with torch.inference_mode():  # nothing but tokens comes out
+            text, first, real = self.continuation(prompts, real=real, cached=cached)
         known, room = self._tokens(), self._room(first.shape[1])
         if room is not None and room < 1:
             limit = first.shape[1] + room

@@ -34,6 +34,7 @@ class Head:
     """What all heads are."""
 
     kinds: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder-decoder")
+    each: ClassVar[bool] = True  # whether it says something of every token, not of a whole text
     fresh: ClassVar[bool] = True  # whether it may begin at random on a checkpoint that lacks it: to be trained
 
     def check(self, kind: str) -> None:
@@ -103,6 +104,7 @@ class SequenceClassification(Head):
     pooled: Pool = "first"
     hidden: bool = True
     bias: bool = True
+    each: ClassVar[bool] = False
 
     def build(self, width: int, vocabulary: int, eps: float, dropout: float) -> nn.Module:
         """Make the module."""
@@ -131,6 +133,7 @@ class SentenceEmbedding(Head):
 
     pooled: Pool = "mean"
     normalize: bool = True
+    each: ClassVar[bool] = False
 
     def build(self, width: int, vocabulary: int, eps: float, dropout: float) -> nn.Module:
         """Make the module."""

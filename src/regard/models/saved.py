@@ -42,7 +42,8 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
 
         Args:
             save_directory: The folder; it is made if it is missing.
-            asked: `push_to_hub=True` and `repo_id=`, as in huggingface_hub.
+            asked: `push_to_hub=True` and `repo_id=`, as in huggingface_hub, whose own calls name a `config` and a card
+                too: the configuration is always the model's, and no card is written.
 
         Raises:
             InputError: The folder cannot be written.
@@ -58,6 +59,8 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
             text = json.dumps({_OURS: to_json(self.config)}, indent=2, ensure_ascii=False)
             (folder / "config.json").write_text(text + "\n", "utf-8")
 
+        for unused in ("config", "model_card_kwargs"):
+            asked.pop(unused, None)
         replace_files(Path(save_directory), write, stale=("model.safetensors.index.json",))
         if asked.pop("push_to_hub", False):
             return self.push_to_hub(asked.pop("repo_id", Path(save_directory).name), **asked)

@@ -5,14 +5,14 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard.cache import Cache, KeyValues, Memory
 from regard.errors import InputError
-from regard.masks import Causal, Mask, Padding, Window
+from regard.masks import Causal, Document, Mask, Padding, Window
 from regard.masks.shared import SharedMask, share
 from regard.models.config import Buckets, Clipped, Learned, Sinusoidal, Slopes, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
+from regard.nn.dropping import dropped
 from regard.nn.held import Held, value_of
 from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
 from regard.scores import Shaw
@@ -51,6 +51,7 @@ class Stack(nn.Module):
         *,
         types: Int[Tensor, "batch n"] | None = None,
         real: Tensor | None = None,
+        documents: Int[Tensor, "batch n"] | None = None,
         memory: Float[Tensor, "batch keys width"] | None = None,
         memory_real: Tensor | None = None,
         cache: Cache | None = None,
@@ -58,11 +59,12 @@ class Stack(nn.Module):
     ) -> tuple[Float[Tensor, "batch n width"], tuple[Tensor, ...]]:
         """Give the last states, after the final norm, and on request those before the first and after each block.
 
-        `real` (batch, all read so far) hides padding, `memory_real` that of the memory.
+        `real` (batch, all read so far) hides padding, `memory_real` that of the memory; tokens of one of the
+        `documents` see no other.
         """
         x = self.inputs(x, positions, types)
         kept, n = [x], x.shape[1]
-        seen = _Seen(n, real, value_of(self.bias))
+        seen = _Seen(n, real if documents is None else documents, value_of(self.bias))
         memory_mask = None
         if memory is not None and memory_real is not None:
             memory_mask = _shared(Padding(memory_real), n, memory.shape[1])
@@ -162,7 +164,7 @@ class _Inputs(nn.Module):
         elif types is not None:
             raise InputError("`types` are given, but this model has no token types: leave them out")
         x = x if self.norm is None else self.norm(x)
-        return functional.dropout(x, self.dropout, self.training)
+        return dropped(x, self.dropout, self.training)
 
 
 def _norm(config: TransformerConfig) -> nn.Module:
@@ -187,7 +189,7 @@ class _Seen:
     """What the layers of one pass share: padding and bias, made once for each number of keys that a layer sees."""
 
     def __init__(self, queries: int, real: Tensor | None, bias: Bias | None) -> None:
-        self._queries, self._real, self._bias = queries, real, bias
+        self._queries, self._real, self._bias = queries, real, bias  # `real` is boolean, or the number of a document
         self._known: dict[int | None, dict[str, Any]] = {}
 
     def by(self, reach: int | None, x: Tensor) -> dict[str, Any]:
@@ -196,7 +198,8 @@ class _Seen:
         if reach not in self._known:
             given: dict[str, Any] = {}
             if self._real is not None:  # of a cache that has dropped keys, only the last are padding or not
-                given["mask"] = _shared(Padding(self._real[:, self._real.shape[1] - keys :]), self._queries, keys)
+                kind = Padding if self._real.dtype == torch.bool else Document
+                given["mask"] = _shared(kind(self._real[:, self._real.shape[1] - keys :]), self._queries, keys)
             if self._bias is not None:
                 given["attention_bias"] = self._tile(self._bias, keys, x)
             self._known[reach] = given
@@ -211,6 +214,6 @@ class _Seen:
         return DenseBias(bias.tile(slice(0, 1), slice(0, heads), i, j))
 
 
-def _shared(padding: Padding, queries: int, keys: int) -> Padding | SharedMask:
+def _shared(padding: Padding | Document, queries: int, keys: int) -> Mask | SharedMask:
     """Bound for all layers; a compiler shares what is the same by itself."""
     return padding if torch.compiler.is_compiling() else share(padding, queries, keys)

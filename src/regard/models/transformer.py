@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.cache import Cache
 from regard.errors import InputError
@@ -86,6 +87,7 @@ class Transformer(Writes, Saved):
         real: Bool[Tensor, "batch n"] | None = None,
         target_real: Bool[Tensor, "batch target"] | None = None,
         types: Int[Tensor, "batch n"] | None = None,
+        documents: Int[Tensor, "batch n"] | None = None,
         cache: Cache | None = None,
         layers: bool = False,
         last: bool = False,
@@ -99,6 +101,8 @@ class Transformer(Writes, Saved):
                 each, so that padding changes nothing.
             target_real: The same for the target.
             types: BERT's segments; all 0 by default.
+            documents: Of an encoder's or a decoder's rows that hold several texts one behind the other: the number of
+                each token's text, negative for padding. Each is read as if it stood alone.
             cache: Of a decoder without an encoder: what it has read before (`model.cache()`); it is added to. An
                 encoder–decoder goes on with `encode` and `decode`.
             layers: Give the states of every layer too.
@@ -114,10 +118,14 @@ class Transformer(Writes, Saved):
                 raise InputError("`cache` is for a decoder, and this model is an encoder: it reads a text at once")
             stack = self.encoder if self.decoder is None else self.decoder
             assert stack is not None
+            if documents is not None:
+                self._check_documents(documents, ids, real, cache)
             states, kept, real = self._run(
-                stack, self.embedding, "ids", ids, real, types=types, cache=cache, layers=layers
+                stack, self.embedding, "ids", ids, real, types=types, cache=cache, layers=layers, documents=documents
             )
             return Output(states, self._head(states, real, last), layers=kept)
+        if documents is not None:
+            raise InputError("`documents` are for an encoder or a decoder alone: an encoder–decoder reads pairs")
         if target is None:
             raise InputError(
                 "`target` is missing: this encoder–decoder reads what it has written so far too, from the start token "
@@ -182,7 +190,7 @@ class Transformer(Writes, Saved):
         if start is None:
             raise InputError("the configuration has no start token: give it tokens=Tokens(start=...)")
         ids, real = batch_of(prompts, pad, left=False, device=device, real=real)
-        with torch.inference_mode():
+        with torch.no_grad():
             memory = self.encode(ids, real=real)
         return Reading(self, cache, memory, real), ids.new_full((len(ids), 1), start), None
 
@@ -245,12 +253,16 @@ class Transformer(Writes, Saved):
         ids = _check_ids(name, ids, real, embedding.num_embeddings)
         before = 0 if cache is None else cache.length
         read = real if cache is None else cache.read(real, *ids.shape, device=ids.device)
-        if read is None:
+        documents = given.get("documents")
+        if isinstance(documents, Tensor):
+            positions = _places(documents)
+        elif read is None:
             positions = torch.arange(before, before + ids.shape[1], device=ids.device)
         else:
             _check_gaps(read)
             positions = (read.cumsum(1) - 1).clamp_min(0)[:, before:]
-        self._check_length(before + ids.shape[1] if read is None else positions)
+        told = read is not None or documents is not None
+        self._check_length(positions if told else before + ids.shape[1])
         x = embedding(ids)
         if self.config.scaled_embedding:
             x = x * self.config.width**0.5
@@ -259,6 +271,17 @@ class Transformer(Writes, Saved):
         states, kept = stack(x, positions, real=read, **given)
         return states, kept, real
 
+    def _check_documents(self, documents: Tensor, ids: Tensor, real: Tensor | None, cache: Cache | None) -> None:
+        if real is not None or cache is not None:
+            raise InputError("`documents` say what is padding (−1) and are read at once: leave `real` and `cache` out")
+        if documents.shape != ids.shape or documents.is_floating_point() or documents.dtype == torch.bool:
+            raise InputError(
+                f"`documents` must be integers of the shape of `ids`, {tuple(ids.shape)}, got {documents.dtype} of "
+                f"shape {tuple(documents.shape)}"
+            )
+        if self.config.head is not None and not self.config.head.each:
+            raise InputError(f"`documents` share rows, and {self.config.head} makes one thing of a row: give real=")
+
     def _check_length(self, length: int | Tensor) -> None:
         limit = self.config.length
         if limit is None or torch.compiler.is_compiling():
@@ -266,6 +289,13 @@ class Transformer(Writes, Saved):
         length = int(length.max()) + 1 if isinstance(length, Tensor) else length
         if length > limit:
             raise InputError(f"the text has {length} tokens, and this model has positions for {limit}: shorten it")
+
+
+def _places(documents: Tensor) -> Tensor:
+    """Where in its text each token stands."""
+    at = torch.arange(documents.shape[1], device=documents.device).expand(documents.shape)
+    begins = functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+    return at - torch.where(begins, at, 0).cummax(1).values
 
 
 def _check_gaps(real: Tensor) -> None:

@@ -3,10 +3,10 @@
 from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard.errors import InputError
 from regard.nn.checks import check_probability
+from regard.nn.dropping import dropped
 from regard.nn.feed_forward import Activation, FeedForward
 from regard.nn.multi_head import MultiHeadAttention
 
@@ -35,7 +35,7 @@ class Block(nn.Module):
 
     def after(self, x: Tensor, added: Tensor, index: int) -> Tensor:
         """Add what a layer gave, and norm the sum if the norm comes last."""
-        x = x + (functional.dropout(added, self.dropout) if self.training and self.dropout else added)
+        x = x + (dropped(added, self.dropout) if self.training and self.dropout else added)
         return x if self.norm_first else self.norms[index](x)
 
 

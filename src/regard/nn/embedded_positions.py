@@ -3,10 +3,10 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard.errors import InputError
 from regard.nn.checks import check_probability, check_size, check_width
+from regard.nn.dropping import dropped
 from regard.positions import learned, sinusoidal
 
 __all__ = ["LearnedPositions", "PositionalEncoding"]
@@ -50,7 +50,7 @@ class PositionalEncoding(nn.Module):
                 f"the table has positions 0 to {length - 1}, and x has {n} from {start} on: build it with "
                 f"length={start + n} at least"
             )
-        return functional.dropout(x + self.table[start : start + n].to(x.dtype), self.dropout, self.training)
+        return dropped(x + self.table[start : start + n].to(x.dtype), self.dropout, self.training)
 
 
 class LearnedPositions(nn.Module):
@@ -96,4 +96,4 @@ class LearnedPositions(nn.Module):
         """Add the rows from `start` on, which is the number of tokens in a cache."""
         check_width("x", x, self.width, "width")
         summed = x + learned(self.weight, x.shape[-2], start=start)
-        return functional.dropout(summed, self.dropout, self.training)
+        return dropped(summed, self.dropout, self.training)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from regard.errors import InputError
 from regard.nn.checks import check_probability, check_size, check_width
+from regard.nn.dropping import dropped
 
 __all__ = ["FUNCTIONS", "Activation", "FeedForward"]
 
@@ -89,7 +90,7 @@ class FeedForward(nn.Module):
         else:
             hidden = function(self.up_proj(x))
         if self.training and self.dropout:
-            hidden = functional.dropout(hidden, self.dropout)
+            hidden = dropped(hidden, self.dropout)
         mapped: Tensor = self.down_proj(hidden)
         return mapped
 

@@ -10,13 +10,13 @@ import math
 
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Mask, from_zeros_and_ones
 from regard.nn import embedded_positions, encoder_block, feed_forward, multi_head
 from regard.nn.checks import check_probability, check_size
+from regard.nn.dropping import dropped
 
 __all__ = [
     "DotProductAttention",
@@ -160,7 +160,7 @@ class TransformerEncoder(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """Give (batch, n, d_model), and of each layer the weights (batch, num_heads, n, n)."""
         embedded = self.embedding(x) * math.sqrt(self.embedding.embedding_dim)
-        hidden = functional.dropout(self.positions(embedded), self.dropout, self.training)
+        hidden = dropped(self.positions(embedded), self.dropout, self.training)
         weights = []
         for layer in self.layers:
             hidden, seen = layer(hidden, mask)

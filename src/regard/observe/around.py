@@ -27,6 +27,15 @@ class Ids:
         """Which keys are separators; None where their text is not known."""
         return self.separating(self.keys)
 
+    def to(self, device: torch.device) -> "Ids":
+        """The same where the weights are; what tells separators apart is asked on the CPU, where ids are heard."""
+
+        def separating(_: Tensor) -> Tensor | None:
+            found = self.separators
+            return None if found is None else found.to(device)
+
+        return Ids(self.queries.to(device), self.keys.to(device), separating)
+
 
 @dataclass(frozen=True, eq=False)
 class Around:

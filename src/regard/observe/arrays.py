@@ -91,14 +91,22 @@ class Stored:
     def _nbytes(self) -> int:
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
+    def verify(self) -> None:
+        """Refuse numbers that are not what was written.
+
+        Raises:
+            AtlasError: A bit has changed.
+        """
+        if self.crc is not None and _sum_of(self.raw) != self.crc:
+            raise AtlasError(f"{self.file} is damaged: the checksum of {self.name} does not hold; write it again")
+
     def read(self) -> Array:
         """The array; as long as it is not deflated, its numbers stay in the file until they are looked at.
 
         Raises:
             AtlasError: It is not what was written: a bit has changed.
         """
-        if self.crc is not None and _sum_of(self.raw) != self.crc:
-            raise AtlasError(f"{self.file} is damaged: the checksum of {self.name} does not hold; write it again")
+        self.verify()
         if self.packed is None:
             return self.raw
         try:

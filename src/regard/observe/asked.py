@@ -28,11 +28,12 @@ from regard.observe.statistics.base import Need
 from regard.observe.statistics.mass import MASSES
 from regard.problem import DENSE_BUDGET
 
-__all__ = ["NAMED", "Asked", "Keep", "needs_of"]
+__all__ = ["NAMED", "RESERVED", "Asked", "Keep", "needs_of"]
 
 Keep = Literal["maps", "qk", "weights"]
 
 _KEPT = (HeatMap, Top, Entropy, Received)
+RESERVED = {field.name for field in fields(Layer)} | {kind.name for kind in _KEPT}  # what the record uses itself
 NAMED: Mapping[str, Any] = {
     **{kind.name: kind for kind in (*_KEPT, Confidence, Distance, Sink)},
     **{name: partial(Mass, name) for name in MASSES},
@@ -66,10 +67,10 @@ class Asked:
         asked = [_statistic(one) for one in statistics]
         if any(isinstance(one, Weights) for one in asked):
             raise InputError('`statistics` cannot hold every weight: pass keep="weights", which minds the budget')
-        own = [one for one in asked if not isinstance(one, _KEPT)]
+        own = [one for one in asked if type(one) not in _KEPT]
         self.extra = tuple(own)
-        _check_names(own)
-        chosen: dict[type, Statistic] = {type(one): one for one in asked if isinstance(one, _KEPT)}
+        _check_names(asked)
+        chosen: dict[type, Statistic] = {type(one): one for one in asked if type(one) in _KEPT}
         self._kept: list[Statistic] = [chosen.get(kind) or kind() for kind in _KEPT]
         self._full: list[Statistic] = [Weights()] if keep == "weights" else []
         self._full += [QueriesKeys(Purse(budget))] if keep == "qk" else []
@@ -79,6 +80,15 @@ class Asked:
     def needs(self, what: Need) -> bool:
         """Whether any of them needs this."""
         return any(what in needs_of(one) for one in self.extra)
+
+    def check_alone(self) -> None:
+        """Say which statistic needs more than one layer, or a backward pass, where each is finished as it comes."""
+        for one in self.extra:
+            if needs_of(one) & {"layers", "gradient"}:
+                raise InputError(
+                    f"the statistic {one.name!r} needs all layers, or a backward pass, and here each layer is finished "
+                    "as soon as it was seen: ask for it with regard.watch, without `finisher=`"
+                )
 
     def of_pass(self) -> dict[int, Statistic]:
         """Copies for one forward pass of those that go through all layers, by their place in the list."""
@@ -137,13 +147,12 @@ def _statistic(asked: Any) -> Statistic:
 
 def _check_names(statistics: Sequence[Statistic]) -> None:
     names = [getattr(one, "name", None) for one in statistics]
-    taken = {field.name for field in fields(Layer)} | {kind.name for kind in _KEPT}
     for name, one in zip(names, statistics, strict=True):
         if not isinstance(name, str) or not name:
             raise InputError(f"a statistic must have a `name` under which its result is kept, got {one!r} without one")
-        if name in taken:
+        if name in RESERVED and type(one) not in _KEPT:
             raise InputError(f"`name` of a statistic cannot be {name!r}, which the record uses itself: choose another")
         if names.count(name) > 1:
             raise InputError(
-                f"`statistics` must differ in name, got {name!r} twice: give one of them a name of its own"
+                f"`statistics` must differ in name, got {name!r} twice: leave one out, or give it a name of its own"
             )

@@ -193,10 +193,17 @@ def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored])
         held = {} if kept is None else {name: arrays[at] for name, at in kept["arrays"].items()}
         layers.append(StoredLayer.of(light, own, kept, held))
     tokens = {
-        stream: tuple(tuple(Token(**token) for token in sequence) for sequence in many)
+        stream: tuple(tuple(_token(token) for token in sequence) for sequence in many)
         for stream, many in about["tokens"].items()
     }
     return Record(tuple(layers), tokens, about["model"], about["notes"])
+
+
+def _token(about: Mapping[str, Any]) -> Token:
+    token = Token(**about)
+    if not isinstance(token.text, str) or not isinstance(token.word, int | None):
+        raise ValueError(f"a token is no text: {token.text!r}")
+    return token
 
 
 def _umask() -> int:

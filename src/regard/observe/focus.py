@@ -4,8 +4,9 @@ A plain mean over heads shows little but [CLS], and the sharpest head of all is 
 token. So the choice is among looks at content words, with special tokens, the word itself and its neighbours left out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from regard.observe.tokens import Word, words_of
 __all__ = ["Focus", "Look", "choose_focus"]
 
 _LONG = 512  # words: of longer texts the strongest keys of each query stand in for all of them
+_CELLS = 2**22  # weights from words to words that are compared at once
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,25 @@ def choose_focus(
     stage = _Stage.of(record, layer, sequence)
     rows = [stage.find(token)] if token is not None else stage.readable()
     pinned = None if layer is None else (range(len(record.layers))[layer], head)
-    best: tuple[float, int, tuple[Look, ...]] | None = None
-    for row in rows:
-        looks = stage.pair(row, pinned)
-        sharpness = sum(look.weight for look in looks)
-        if looks and (best is None or sharpness > best[0]):
-            best = sharpness, row, looks
-    if best is None:
+    pairs = stage.pairs(rows, pinned) if rows else []
+    sharpness = [sum(look.weight for look in looks) if looks else -1.0 for looks in pairs]
+    best = max(range(len(rows)), key=sharpness.__getitem__, default=None)
+    if best is None or not pairs[best]:
         raise InputError("the text has no word that looks at another one: give it a few more words")
-    return Focus(stage.queries, stage.keys, best[1], best[2], sequence)
+    return Focus(stage.queries, stage.keys, rows[best], pairs[best], sequence)
+
+
+@dataclass(frozen=True, eq=False)
+class _Looks:
+    """The strongest look of each head (heads of all layers) from each row; `weights` are −1 where there is none."""
+
+    places: tuple[tuple[int, int], ...]  # layer and head
+    targets: npt.NDArray[np.intp]
+    weights: npt.NDArray[np.float64]
+
+    def look(self, place: int, row: int) -> Look:
+        """One of them."""
+        return Look(*self.places[place], int(self.targets[place, row]), float(self.weights[place, row]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,81 +132,125 @@ class _Stage:
         if len(rows) <= _LONG:
             return rows
         allowed = self._allowed_pieces()
+        at = _Gathered.of([self.queries[row].pieces for row in rows])
+        firsts = np.repeat(at.pieces[at.starts], at.counts)[:, None]
         sharp = np.zeros(len(self.queries))
-        for index in self.layers:
-            seen = self.record.layers[index]
-            for row in rows:
-                pieces = list(self.queries[row].pieces)
-                keys, weights = seen.top_keys[self.sequence][:, pieces], seen.top_weights[self.sequence][:, pieces]
-                far = (np.abs(keys - pieces[0]) > 2) & allowed[keys]
-                sharp[row] = max(sharp[row], float((weights * far).max(initial=0.0)))
+        for seen, head in ((self.record.layers[index], head) for index in self.layers for head in self._heads(index)):
+            keys, weights = (
+                seen.top_keys[self.sequence, head][at.pieces],
+                seen.top_weights[self.sequence, head][at.pieces],
+            )
+            far = (np.abs(keys - firsts) > 2) & allowed[keys]
+            each = np.maximum.reduceat((weights * far).max(-1), at.starts)
+            sharp[rows] = np.maximum(sharp[rows], each)
         return [int(row) for row in np.argsort(-sharp)[:8] if sharp[row] > 0] or rows[:8]
+
+    def _heads(self, index: int) -> range:
+        return range(self.record.layers[index].heads)
 
     def _allowed_pieces(self) -> npt.NDArray[np.bool_]:
         """Pieces of content words; one more entry that is False, for key −1."""
-        pieces = sum(len(word.pieces) for word in self.keys)
-        allowed = np.zeros(pieces + 1, dtype=np.bool_)
-        for word in self.keys:
-            allowed[list(word.pieces)] = is_content(word.text) and not word.special
-        return allowed
+        allowed = np.repeat(self._content, [len(word.pieces) for word in self.keys])
+        return np.append(allowed, False)
 
-    def pair(self, row: int, pinned: tuple[int, int | None] | None) -> tuple[Look, ...]:
-        """The sharpest look of one word, and the sharpest of another head at another word."""
-        looks = sorted(self._looks(row), key=lambda look: -look.weight)
-        firsts = [look for look in looks if pinned is None or look.layer == pinned[0]]
-        if pinned is not None and pinned[1] is not None:
-            # A head that was asked for is shown whatever it looks at, content word or not.
-            firsts = [look for look in firsts if look.head == pinned[1]] or [self._anywhere(row, pinned[0], pinned[1])]
-        if not firsts:
-            return ()
-        first = firsts[0]
-        second = next(
-            (
-                look
-                for look in looks
-                if self.keys[look.target].text != self.keys[first.target].text
-                and (look.layer, look.head) != (first.layer, first.head)
-            ),
-            None,
-        )
-        return (first,) if second is None else (first, second)
+    @cached_property
+    def _content(self) -> npt.NDArray[np.bool_]:
+        """Which words of the keys carry content."""
+        return np.array([is_content(word.text) and not word.special for word in self.keys], dtype=np.bool_)
 
-    def _looks(self, row: int) -> Iterator[Look]:
-        """The looks of one word at content words, of every head at each."""
-        targets = [index for index in range(len(self.keys)) if self._worth_showing(row, index)]
-        if not targets:
-            return
-        for index in self.layers:
-            weights = self._weights(self.record.layers[index], row)[:, targets]
-            best = weights.argmax(1)
-            for head, at in enumerate(best):
-                if weights[head, at] > 0:
-                    yield Look(index, head, targets[at], float(weights[head, at]))
+    def pairs(self, rows: Sequence[int], pinned: tuple[int, int | None] | None) -> list[tuple[Look, ...]]:
+        """The sharpest look of each word, and the sharpest of another head at another word."""
+        looks = self._looks(rows)
+        firsts = [pinned is None or (layer == pinned[0] and pinned[1] in (None, head)) for layer, head in looks.places]
+        candidates = np.where(np.array(firsts)[:, None], looks.weights, -1)
+        spelled = _numbered([word.text for word in self.keys])
+        found: list[tuple[Look, ...]] = []
+        for number, place in enumerate(candidates.argmax(0).tolist()):
+            if candidates[place, number] > 0:
+                first = looks.look(place, number)
+            elif pinned is not None and pinned[1] is not None:
+                # A head that was asked for is shown whatever it looks at, content word or not.
+                place, first = firsts.index(True), self._anywhere(rows[number], pinned[0], pinned[1])
+            else:
+                found.append(())
+                continue
+            others = np.where(spelled[looks.targets[:, number]] != spelled[first.target], looks.weights[:, number], -1)
+            others[place] = -1
+            second = int(others.argmax())
+            found.append((first, looks.look(second, number)) if others[second] > 0 else (first,))
+        return found
 
-    def _worth_showing(self, row: int, target: int) -> bool:
-        word = self.keys[target]
-        if word.special or not is_content(word.text):
-            return False
-        near = abs(row - target) <= 1 or word.text.casefold() == self.queries[row].text.casefold()
-        return not (self.one_text and near)
+    def _looks(self, rows: Sequence[int]) -> _Looks:
+        """The looks of words at content words, of every head at each."""
+        layers = [self.record.layers[index] for index in self.layers]
+        places = tuple((index, head) for index in self.layers for head in self._heads(index))
+        targets, weights = np.zeros((len(places), len(rows)), np.intp), np.full((len(places), len(rows)), -1.0)
+        step = max(1, _CELLS // (max(seen.heads for seen in layers) * len(self.keys)))
+        for start in range(0, len(rows), step):
+            some, top = rows[start : start + step], 0
+            worth = self._worth_showing(some)
+            for seen in layers:
+                here = slice(top, top + seen.heads), slice(start, start + step)
+                found = np.where(worth, self._weights(seen, some), -1)
+                targets[here] = at = found.argmax(-1)
+                best = np.take_along_axis(found, at[..., None], -1)[..., 0]
+                weights[here] = np.where(best > 0, best, -1)
+                top += seen.heads
+        return _Looks(places, targets, weights)
+
+    def _worth_showing(self, rows: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """Which words may be shown as the target of which (rows, words)."""
+        worth = np.broadcast_to(self._content, (len(rows), len(self.keys)))
+        if not self.one_text:
+            return worth
+        folded = _numbered([word.text.casefold() for word in self.keys])
+        chosen = np.array(rows)[:, None]
+        near = (np.abs(chosen - np.arange(len(self.keys))) <= 1) | (folded[chosen] == folded)
+        return np.asarray(worth & ~near)
 
     def _anywhere(self, row: int, layer: int, head: int) -> Look:
         """The strongest look of one head, wherever it goes."""
-        weights = self._weights(self.record.layers[layer], row)[head]
+        weights = self._weights(self.record.layers[layer], [row])[head, 0]
         return Look(layer, head, int(weights.argmax()), float(weights.max()))
 
-    def _weights(self, seen: Layer, row: int) -> npt.NDArray[np.float64]:
-        """Weights from one word to every word (heads, words): mean over its pieces, sum over theirs."""
-        pieces = list(self.queries[row].pieces)
+    def _weights(self, seen: Layer, rows: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Weights from some words to every word (heads, rows, words): mean over their pieces, sum over the others'."""
+        at = _Gathered.of([self.queries[row].pieces for row in rows])
+        total = np.zeros((seen.heads, len(rows), len(self.keys)))
+        if seen.exact is not None:
+            each = np.add.reduceat(seen.exact[self.sequence][:, at.pieces], at.starts, axis=1)
+            each = each / at.counts[:, None].astype(each.dtype)
+            starts = [word.pieces[0] for word in self.keys if word.pieces[0] < seen.keys]
+            known = min(seen.keys, self.keys[-1].pieces[-1] + 1)
+            total[..., : len(starts)] = np.add.reduceat(each[..., :known], starts, axis=-1, dtype=np.float64)
+            return total
         owner = np.zeros(seen.keys + 1, dtype=np.intp)
         for index, word in enumerate(self.keys):
             owner[[piece for piece in word.pieces if piece < seen.keys]] = index
-        total = np.zeros((seen.heads, len(self.keys)))
-        if seen.exact is not None:
-            each = seen.exact[self.sequence][:, pieces].mean(1)
-            np.add.at(total.T, owner[: seen.keys], each.T)
-            return total
-        keys, weights = seen.top_keys[self.sequence][:, pieces], seen.top_weights[self.sequence][:, pieces]
-        for head in range(seen.heads):
-            np.add.at(total[head], owner[keys[head]], np.where(keys[head] >= 0, weights[head], 0) / len(pieces))
-        return total
+        keys, weights = seen.top_keys[self.sequence][:, at.pieces], seen.top_weights[self.sequence][:, at.pieces]
+        given = np.where(keys >= 0, weights, 0) / np.repeat(at.counts, at.counts)[:, None].astype(weights.dtype)
+        lines = np.arange(seen.heads)[:, None] * len(rows) + np.repeat(np.arange(len(rows)), at.counts)
+        cells = lines[..., None] * len(self.keys) + owner[keys]
+        return np.asarray(np.bincount(cells.ravel(), given.ravel(), total.size), np.float64).reshape(total.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _Gathered:
+    """The pieces of some words, one word behind the other: where each begins, and how many it has."""
+
+    pieces: npt.NDArray[np.intp]
+    starts: npt.NDArray[np.intp]
+    counts: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, words: Sequence[Sequence[int]]) -> "_Gathered":
+        counts = np.array([len(pieces) for pieces in words], dtype=np.intp)
+        return cls(
+            np.array([piece for pieces in words for piece in pieces], dtype=np.intp), counts.cumsum() - counts, counts
+        )
+
+
+def _numbered(texts: Sequence[str]) -> npt.NDArray[np.intp]:
+    """A number for each text, the same for equal ones."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return np.array([numbers[text] for text in texts], dtype=np.intp)

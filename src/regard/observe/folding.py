@@ -1,6 +1,8 @@
 """One sweep over the rows of a call for all statistics, and one during backward for those that need a gradient."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,10 @@ import torch
 from torch import Tensor
 
 from regard.errors import ObservationError
-from regard.observe.asked import needs_of
+from regard.observe.asked import RESERVED, needs_of
 from regard.observe.records import Layer
+from regard.observe.rows import Rows
+from regard.observe.side_by_side import is_worth_it, side_by_side
 from regard.observe.statistics import Extent, Statistic
 from regard.observe.statistics.heatmap import bin_width
 
@@ -52,14 +56,14 @@ class Folding:
                 "backward() within the `with` block"
             )
         self._waiting = True
-        around = extent.around
+        # Detached: a hook that held its own tensor would keep both, and the whole graph, for ever.
+        around, alone = dataclasses.replace(extent.around, output=four.detach()), extent.alone
 
         def tell(gradient: Tensor) -> None:
             if self._waiting:
                 self._waiting = False
                 known = dataclasses.replace(around, gradient=gradient)
-                with torch.no_grad():
-                    _sweep(self._later, dataclasses.replace(extent, around=known), start)
+                _sweep(self._later, dataclasses.replace(alone, around=known), start)
 
         four.register_hook(tell)
 
@@ -77,8 +81,10 @@ class Folding:
         fields: dict[str, Any] = {}
         others: dict[str, Any] = {}
         for statistic in (*self._now, *self._later):
-            for name, found in statistic.finish(extent).items():
-                if name in Layer.__dataclass_fields__:
+            with _by_itself(extent.device):
+                results = statistic.finish(extent)
+            for name, found in results.items():
+                if name in Layer.__dataclass_fields__ and statistic.name in RESERVED:
                     fields[name] = found
                 else:
                     others[name] = self._checked(statistic, name, found, extent)
@@ -101,13 +107,39 @@ class Folding:
 
 
 def _sweep(statistics: list[Statistic], extent: Extent, start: int) -> None:
-    for statistic in statistics:
-        statistic.start(extent)
-    folding = [one for one in statistics if getattr(one, "sweeps", True)]
-    if not folding:
-        return
-    assert extent.around is not None
-    for rows in extent.around.call.blocks(start, bin_width(extent.queries)):
-        rows.key_start += extent.around.shift
-        for statistic in folding:
-            statistic.fold(rows)
+    with _by_itself(extent.device):
+        for statistic in statistics:
+            statistic.start(extent)
+        folding = [one for one in statistics if getattr(one, "sweeps", True)]
+        if not folding:
+            return
+        around = extent.around
+        assert around is not None
+
+        def fold(rows: Rows) -> None:
+            rows.key_start += around.shift
+            for statistic in folding:
+                statistic.fold(rows)
+
+        portions = around.call.portions(start, bin_width(extent.queries))
+        if all(getattr(one, "by_head", False) for one in folding) and is_worth_it(
+            around.call, len(portions), extent.device
+        ):
+            side_by_side(portions, fold, lambda: _by_itself(extent.device))
+        else:
+            for portion in portions:
+                for rows in portion():
+                    fold(rows)
+
+
+@contextlib.contextmanager
+def _by_itself(device: torch.device) -> Iterator[None]:
+    """Whatever mode the model runs in: autocast gives products of float32 the digits of bfloat16, and what is made in
+    inference mode cannot be added to by a later call outside of it.
+    """
+    with contextlib.ExitStack() as stack:
+        if torch.amp.is_autocast_available(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.no_grad())  # which leaving inference mode has switched on
+        yield

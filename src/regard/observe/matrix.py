@@ -127,6 +127,9 @@ class Matrix:
         if isinstance(step, bool) or not isinstance(step, int) or step < 1 or step & (step - 1):
             raise InputError(f"`step` must be a power of two, got {step!r}")
         for name, along, count in (("rows", rows, self.queries), ("columns", columns, self.keys)):
+            ends = along.start, along.stop
+            if any(not hasattr(end, "__index__") for end in ends) or along.step not in (None, 1):
+                raise InputError(f"`{name}` must be a slice with a start and an end, such as slice(0, 10), got {along}")
             if not 0 <= along.start < along.stop <= count or along.start % step:
                 raise InputError(
                     f"`{name}` must be a range within 0 to {count} that begins at a multiple of {step}, got "

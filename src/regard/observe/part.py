@@ -1,10 +1,12 @@
 """Layers on disk as they are finished, so that a long run can be interrupted and go on: `book.atlas.part/`.
 
-Each layer is a small atlas of its own, written atomically; `run.json` tells what run they belong to. At the end all of
-them become one file, written inside the folder and moved to its place in one step, and the folder goes. A kill at any
-moment leaves the atlas that was there before, or a new whole one, and a folder from which the run can go on.
+Each layer is a small atlas of its own, written atomically, that knows its run; `run.json` tells which it was. At the
+end all of them become one file, written inside the folder and moved to its place in one step, and the folder goes. A
+kill at any moment leaves the atlas that was there before, or a new whole one, and a folder from which to go on.
 """
 
+import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -13,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.errors import AtlasError, InputError
+from regard.errors import InputError
 from regard.observe.atlas import VERSION, load_atlas, save_atlas
 from regard.observe.records import Layer, Record
+from regard.observe.stored import StoredLayer
 
 __all__ = ["Part"]
 
@@ -38,6 +41,8 @@ class Part:
         self.out = Path(out)
         self.folder = self.out.with_name(f"{self.out.name}.part")
         self._run = json.loads(json.dumps({"version": VERSION, **run}))
+        # In each layer too: two runs that begin at once would take each other's for their own.
+        self._mark = hashlib.sha256(json.dumps(self._run, sort_keys=True).encode()).hexdigest()
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"{self.folder} is in the way of the layers that are kept there: move it, or choose --out")
         self._begun = self.finished > 0
@@ -48,6 +53,10 @@ class Part:
     def finished(self) -> int:
         """How many layers are there."""
         return sum(1 for _ in self.folder.glob("*.layer")) if self.folder.is_dir() else 0
+
+    @property
+    def _taken(self) -> str:
+        return f"another run writes to {self.folder} too: let it end, or choose another --out"
 
     def _check(self, *, resume: bool) -> None:
         if not resume:
@@ -70,37 +79,69 @@ class Part:
     def known(self, number: int, name: str) -> Layer | None:
         """The layer of this number, if it was finished; a file that is damaged is made again."""
         try:
-            (record,) = load_atlas(self._file(number))
-            (layer,) = record.layers
-        except (AtlasError, ValueError):
+            layer = self._read(number)
+            if layer is not None:
+                layer.verify()
+        except ValueError:  # as AtlasError is, too
             return None
-        return layer if layer.name == name else None
+        return layer if layer is not None and layer.name == name else None
 
     def put(self, number: int, layer: Layer) -> Layer:
-        """Write a finished layer, and give the one in the file, which takes no memory."""
+        """Write a finished layer, and give the one in the file, which takes no memory.
+
+        Raises:
+            InputError: It cannot be written, or another run writes there too.
+        """
+        if not self._begun:
+            self._begin()
+        save_atlas((Record((layer,), notes={"run": self._mark}),), self._file(number))
         try:
-            if not self._begun:
-                self._begun = True
-                self.folder.mkdir(exist_ok=True)
-                self._write_run()
-        except OSError as problem:
-            raise InputError(f"cannot write {self.folder}: {problem.strerror or problem}") from problem
-        save_atlas((Record((layer,)),), self._file(number))
-        written = self.known(number, layer.name)
-        assert written is not None
+            written = self._read(number)
+        except ValueError:
+            written = None
+        if written is None:
+            raise InputError(self._taken)
         return written
 
     def finish(self, record: Record) -> None:
         """Make one atlas of all and remove the folder."""
-        self.folder.mkdir(exist_ok=True)
+        self._make_folder()
         save_atlas((record,), self.out, by_way_of=self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _read(self, number: int) -> StoredLayer | None:
+        """The layer in the file of this number, if it is one of this run."""
+        (record,) = load_atlas(self._file(number))
+        (layer,) = record.layers
+        assert isinstance(layer, StoredLayer)
+        return layer if record.notes.get("run") == self._mark else None
+
+    def _begin(self) -> None:
+        """Take the folder, unless another run has begun there since it was looked at."""
+        self._make_folder()
+        if self.finished:
+            raise InputError(self._taken)
+        self._begun = True
+        try:
+            self._write_run()
+        except OSError as problem:
+            raise InputError(f"cannot write {self.folder}: {problem.strerror or problem}") from problem
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(exist_ok=True)
+        except OSError as problem:
+            raise InputError(f"cannot write {self.folder}: {problem.strerror or problem}") from problem
+
     def _write_run(self) -> None:
         handle, temporary = tempfile.mkstemp(dir=self.folder)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(self._run, file)
-        os.replace(temporary, self.folder / _RUN)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(self._run, file)
+            os.replace(temporary, self.folder / _RUN)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:04}.layer"

@@ -74,6 +74,8 @@ class Recorder:
     ) -> None:
         self._finisher = finisher
         self._asked = asked or Asked(keep, budget=budget)
+        if finisher is not None:
+            self._asked.check_alone()
         self._listener = listener if self._asked.needs("tokens") else None
         self._names = {id(module): name for name, module in model.named_modules()}
         self._parents = {id(child): parent for parent in model.modules() for child in parent.children()}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import AtlasError
-from regard.masks import BoundMask
+from regard.masks import BoundMask, Mask
 from regard.normalizers import Normalizer, Softmax
 from regard.observe.kept import Kept, Segment
 from regard.observe.serial import read, tensor_of
@@ -104,15 +104,15 @@ def _parts(kept: Kept, number: int, segment: Segment) -> _Parts:
     if number not in kept._parts:
         form = segment.form
         try:
-            mask, start = _read(kept, form["mask"]), int(form["start"])
+            mask, start = _read(kept, form["mask"], Mask | None), int(form["start"])
             kept._parts[number] = _Parts(
                 scale=float(form["scale"]),
                 start=start,
-                score=_read(kept, form["score"]),
-                normalizer=_read(kept, form["normalizer"]),
+                score=_read(kept, form["score"], Score),
+                normalizer=_read(kept, form["normalizer"], Normalizer),
                 mask=None if mask is None else BoundMask(mask, segment.rows, segment.keys, start, given=mask),
-                bias=_read(kept, form["bias"]),
-                factor=_read(kept, form["factor"]),
+                bias=_read(kept, form["bias"], Bias | None),
+                factor=_read(kept, form["factor"], Bias | None),
             )
         except AtlasError:
             raise
@@ -122,5 +122,8 @@ def _parts(kept: Kept, number: int, segment: Segment) -> _Parts:
     return found
 
 
-def _read(kept: Kept, form: Any) -> Any:
-    return read(form, lambda name: kept.arrays[name])
+def _read(kept: Kept, form: Any, kind: Any) -> Any:
+    found = read(form, lambda name: kept.arrays[name])
+    if not isinstance(found, kind):
+        raise TypeError(f"a {type(found).__name__} stands where a {getattr(kind, '__name__', kind)} should")
+    return found

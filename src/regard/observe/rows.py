@@ -5,9 +5,9 @@ in cache matters more than anything else here, since each is swept about a dozen
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.normalizers import Softmax
 from regard.observe.plan import BLOCK_ELEMENTS, Block, Plan
+from regard.observe.pooling import pool
 from regard.problem import Problem
 
 __all__ = ["Call", "Computed", "Given", "Rows"]
@@ -40,7 +41,9 @@ class Rows:
     scores: Float[Tensor, "heads rows columns"] | None = None
     leaks: bool = True  # rows may sum to less than 1: a sink takes a share, or a row sees nothing
     before_factor: Tensor | None = None  # the log-sum-exps, where weights are no longer those of the softmax
+    scratch: Tensor | None = None  # as large as the weights, for products: fresh memory costs more than they do
     _strongest: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _summed: tuple[int, Tensor] | None = field(default=None, init=False)
 
     @property
     def rows(self) -> slice:
@@ -62,6 +65,24 @@ class Rows:
         if count not in self._strongest:
             self._strongest[count] = _strongest(self.weights, count)
         return self._strongest[count]
+
+    def dot(self, other: Float[Tensor, "#heads rows columns"]) -> Float[Tensor, "heads rows"]:
+        """Σ_j p_ij x_ij of each row."""
+        if self.scratch is None:
+            product: Tensor = torch.linalg.vecdot(self.weights, other)
+            return product
+        return torch.mul(self.weights, other, out=self.scratch).sum(-1)
+
+    def summed(self, height: int) -> Float[Tensor, "heads runs columns"]:
+        """Sums over runs of `height` rows of the record, of which the first and the last here may be cut."""
+        if self._summed is None or self._summed[0] != height:
+            self._summed = height, pool(self.weights, 1, self.start % height, height, "sum")
+        return self._summed[1]
+
+    @property
+    def column_sums(self) -> Float[Tensor, "heads columns"]:
+        """The sum of each column of the block; a sweep less where runs of rows have been summed."""
+        return (self.weights if self._summed is None else self._summed[1]).sum(1)
 
     @property
     def largest(self) -> Float[Tensor, "heads rows"]:
@@ -85,7 +106,7 @@ class Rows:
             return unscored
         lse = _log_sum_exp(self.weights, self.scores, next(iter(self._strongest.values()), None))
         mass = self.weights.sum(-1) if self.leaks else 1.0
-        entropy: Tensor = lse * mass - torch.linalg.vecdot(self.weights, self.scores)
+        entropy = lse * mass - self.dot(self.scores)
         return entropy.clamp_min(0.0)
 
 
@@ -131,9 +152,16 @@ class Call(Protocol):
     queries: int
     keys: int
 
-    def blocks(self, start: int, align: int) -> Iterator[Rows]:
-        """Go through all rows; the first is row `start` of the record, blocks end at multiples of `align` rows."""
+    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
+        """The rows of each sequence and some heads, to be gone through one after the other or side by side.
+
+        The first row is row `start` of the record, blocks end at multiples of `align` rows.
+        """
         ...
+
+    def blocks(self, start: int, align: int) -> Iterator[Rows]:
+        """Go through all rows."""
+        return (rows for portion in self.portions(start, align) for rows in portion())
 
     def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
         """Which keys one query sees."""
@@ -141,7 +169,7 @@ class Call(Protocol):
 
 
 @dataclass(eq=False)
-class Computed:
+class Computed(Call):
     """A call of which q and k are known: weights are computed from them, block by block, and never kept."""
 
     problem: Problem
@@ -151,29 +179,36 @@ class Computed:
         self.batch, self.heads = self.problem.batch, self.problem.heads
         self.queries, self.keys = self.problem.queries, self.problem.keys
 
-    def blocks(self, start: int, align: int) -> Iterator[Rows]:
-        """Go through the rows of each sequence and each group of heads that shares its keys."""
+    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
+        """The rows of each sequence and each group of heads that shares its keys."""
         problem = self.problem
         group = problem.heads // problem.kv_heads
-        wide = torch.promote_types(problem.q.dtype, torch.float32)
         plan = Plan.of(problem.mask, problem.queries, problem.keys, start, align)
-        scores = weights = torch.empty(0, dtype=wide, device=problem.q.device)
-        for sequence in range(problem.batch):
-            for heads in _together(problem.heads, group, BLOCK_ELEMENTS // (plan.unit * plan.padded)):
-                q = problem.q[sequence, heads].to(wide)
-                q = q * problem.scale if problem.score.product else q
-                k = torch.zeros(plan.padded, problem.k.shape[-1], dtype=wide, device=q.device)
-                k[: problem.keys] = problem.k[sequence, heads.start // group]
-                for block in plan.blocks(sequence, heads):
-                    shape = (len(q), block.bottom - block.top, block.right - block.left)
-                    size = math.prod(shape)
-                    if size > len(scores):
-                        scores, weights = scores.new_empty(size), scores.new_empty(size)
-                    here = q[:, block.top : block.bottom], k[block.left : block.right]
-                    self._score(*here, heads, block, scores[:size])
-                    yield self._rows(
-                        sequence, heads, block, scores[:size].view(shape), weights[:size].view(shape), start
-                    )
+        fit = BLOCK_ELEMENTS // (max(plan.unit, problem.queries) * plan.padded)  # heads whose rows are one block
+        return [
+            partial(self._portion, plan, sequence, heads, start)
+            for sequence in range(problem.batch)
+            for heads in _together(problem.heads, group, fit)
+        ]
+
+    def _portion(self, plan: Plan, sequence: int, heads: slice, start: int) -> Iterator[Rows]:
+        problem = self.problem
+        wide = torch.promote_types(problem.q.dtype, torch.float32)
+        q = problem.q[sequence, heads].to(wide)
+        q = q * problem.scale if problem.score.product else q
+        k = torch.zeros(plan.padded, problem.k.shape[-1], dtype=wide, device=q.device)
+        k[: problem.keys] = problem.k[sequence, heads.start // (problem.heads // problem.kv_heads)]
+        room = [torch.empty(0, dtype=wide, device=q.device)] * 3
+        for block in plan.blocks(sequence, heads):
+            shape = (len(q), block.bottom - block.top, block.right - block.left)
+            size = math.prod(shape)
+            if size > len(room[0]):
+                room = [one.new_empty(size) for one in room]
+            scores, weights, scratch = (one[:size].view(shape) for one in room)
+            self._score(q[:, block.top : block.bottom], k[block.left : block.right], heads, block, scores)
+            rows = self._rows(sequence, heads, block, scores, weights, start)
+            rows.scratch = scratch
+            yield rows
 
     def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
         """What mask and bias leave of one row."""
@@ -254,7 +289,7 @@ class Computed:
 
 
 @dataclass(eq=False)
-class Given:
+class Given(Call):
     """A call of which the model itself computed the weights."""
 
     weights: Float[Tensor, "batch heads queries keys"]
@@ -266,19 +301,24 @@ class Given:
         """What has any weight in one row: a hidden key has none."""
         return self.weights[:, :, at] > 0
 
-    def blocks(self, start: int, align: int) -> Iterator[Rows]:
-        """Go through the rows of each sequence and head."""
-        wide = torch.promote_types(self.weights.dtype, torch.float32)
+    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
+        """The rows of each sequence and head."""
         plan = Plan.of(None, self.queries, self.keys, start, align)
+        return [
+            partial(self._portion, plan, sequence, head, start)
+            for sequence in range(self.batch)
+            for head in range(self.heads)
+        ]
+
+    def _portion(self, plan: Plan, sequence: int, head: int, start: int) -> Iterator[Rows]:
         bounds = [(block.top, block.bottom) for block in plan.blocks(0, slice(0, 1))]
         tallest = max(bottom - top for top, bottom in bounds)
+        wide = torch.promote_types(self.weights.dtype, torch.float32)
         buffer = torch.zeros(1, tallest, plan.padded, dtype=wide, device=self.weights.device)
-        for sequence in range(self.batch):
-            for head in range(self.heads):
-                for top, bottom in bounds:
-                    weights = buffer[:, : bottom - top]
-                    weights[0, :, : self.keys] = self.weights[sequence, head, top:bottom]
-                    yield Rows(sequence, slice(head, head + 1), start + top, 0, weights)
+        for top, bottom in bounds:
+            weights = buffer[:, : bottom - top]
+            weights[0, :, : self.keys] = self.weights[sequence, head, top:bottom]
+            yield Rows(sequence, slice(head, head + 1), start + top, 0, weights)
 
 
 def _together(heads: int, group: int, fit: int) -> Iterator[slice]:

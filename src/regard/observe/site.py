@@ -5,6 +5,7 @@ same record. Whether a call continues is read off the keys themselves: the newes
 just before the new ones. That holds for dynamic, static and sliding caches alike, whoever wrote them.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -154,8 +155,16 @@ class Site:
     def _around(self, seen: Seen, queries: int, shift: int) -> Around:
         ids = self._hearing.hear(seen.call, queries, self._filled, cross=self._cross)
 
+        kind, known, project = seen.marks.device.type, seen.values, seen.project  # not `seen`, which has the output
+        casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        narrow = torch.get_autocast_dtype(kind) if casts else None
+
         def values() -> Tensor | None:
-            return seen.values if seen.project is None else seen.project()
+            if project is None:
+                return known
+            # Under the model's autocast, if it has one, without which inputs and weights are of two types.
+            with torch.autocast(kind, dtype=narrow) if casts else contextlib.nullcontext():
+                return project()
 
         return Around(self.name, seen.call, shift, ids, values, self._find_projection, seen.output)
 

@@ -61,6 +61,15 @@ class StoredLayer(Layer):
         vars(self)[name] = value = self._read(name)
         return value
 
+    def verify(self) -> None:
+        """Read every number once.
+
+        Raises:
+            AtlasError: A bit of one has changed.
+        """
+        for one in (*self._arrays.values(), *self._held.values()):
+            one.verify()
+
     def _read(self, name: str) -> Any:
         if name == "kept":
             return None if self._kept is None else _kept(self._kept, Held(self._held))

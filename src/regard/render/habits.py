@@ -50,7 +50,8 @@ def _masses(
     if special:
         masses = {"special": np.sum([_mass(seen, rows, np.full_like(rows, key), sequence) for key in special], axis=0)}
     if seen.kind == "self":
-        for name, step in (("previous", -1), ("next", 1), ("self", 0)):
+        ahead = seen.keys - seen.queries  # the queries are the last positions
+        for name, step in (("previous", ahead - 1), ("next", ahead + 1), ("self", ahead)):
             inside = rows[(rows + step >= 0) & (rows + step < seen.keys)]
             masses[name] = _mass(seen, inside, inside + step, sequence)
     return masses
@@ -72,7 +73,7 @@ def _mass(
 
 def _evenness(seen: Layer, sequence: int) -> npt.NDArray[np.float64]:
     """Entropy as a share of its ceiling, ln of the keys a row can see (heads, queries)."""
-    queries = np.arange(seen.queries)
+    queries = np.arange(seen.queries) + (seen.keys - seen.queries if seen.kind == "self" else 0)
     causal = seen.kind == "self" and bool((seen.top_keys[sequence] <= queries[None, :, None]).all())
     visible = queries + 1 if causal else np.full_like(queries, seen.keys)
     ceiling = np.log(np.maximum(visible, 1))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard.errors import InputError, MissingExtraError
-from regard.render.files import write_atomically
+from regard.files import write_atomically
 from regard.render.fonts import fonts_for
 from regard.render.head_scores import MEASURES, RULES, HeadScores, PerHead, head_number, ranked
 from regard.render.labels import visible

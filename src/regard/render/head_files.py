@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.render.files import write_atomically
+from regard.files import write_atomically
 from regard.render.head_loss import Lost
 from regard.render.head_scores import PerHead, head_number
 

@@ -7,13 +7,12 @@ and the notebook itself, do not disturb each other; where frames are forbidden t
 import html
 from collections.abc import Sequence
 
-from regard.errors import RegardError
-from regard.observe.focus import Focus
+from regard.errors import InputError, RegardError
+from regard.observe.focus import Focus, Look, choose_focus
 from regard.observe.records import Record
 from regard.render.card import card, lede, size
-from regard.render.labels import visible
+from regard.render.labels import key_labels, query_labels, shown_words, visible
 from regard.render.page import page
-from regard.render.quick_focus import quick_focus
 
 __all__ = ["LARGEST", "forwards_html", "record_html"]
 
@@ -34,7 +33,7 @@ def record_html(record: Record, focus: Focus | None = None) -> str:
     """One record in at most 300 kB; without a focus, what `regard look` would choose, or the first head."""
     if not len(record):
         return _outer("<p>Nothing was seen: this record has no layers.</p>")
-    focus = quick_focus(record) if focus is None else focus
+    focus = _focus(record) if focus is None else focus
     whole = _page(record, focus)
     if whole is not None:
         return whole
@@ -43,6 +42,24 @@ def record_html(record: Record, focus: Focus | None = None) -> str:
         f"atlas: {_SAVE}.</p>"
     )
     return _outer(f"{card(record, focus)}{says}")
+
+
+def _focus(record: Record) -> Focus:
+    """What `regard look` would choose; where no word looks at another one, the last row of the first head."""
+    lead = next((seen for seen in record if seen.kind == "cross"), record.layers[0])
+    sides = (lead.query_tokens, lead.queries), (lead.key_tokens, lead.keys)
+    if all(len(record.tokens.get(stream, ((),))[0]) == count for stream, count in sides):
+        try:
+            return choose_focus(record)
+        except InputError:
+            pass
+    queries = tuple(word for word, _ in shown_words(query_labels(record, lead, 0)))
+    keys = tuple(word for word, _ in shown_words(key_labels(record, lead, 0)))
+    layer, row = record.layers.index(lead), len(queries) - 1
+    best = record.top(layer=layer, head=0, query=queries[row].pieces[0])
+    key, weight = best[0] if best else (0, 0.0)
+    target = next(index for index, word in enumerate(keys) if key in word.pieces)
+    return Focus(queries, keys, row, (Look(layer, 0, target, weight),))
 
 
 def forwards_html(records: Sequence[Record]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.errors import InputError, MissingExtraError
-from regard.render.files import write_atomically
+from regard.files import write_atomically
 from regard.render.fonts import fonts_for
 from regard.render.sketch import Brush
 

@@ -3,7 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -49,8 +49,8 @@ def ablated(
 
     Raises:
         InputError: No such layer or head, one twice, or none.
-        ObservationError: The output projections are not found, the model is compiled, it was not run in the block, or a
-            mean would be over a single position.
+        ObservationError: The output projections are not found, or layers share one; the model is compiled, it was not
+            run in the block, or a mean would be over a single position.
 
     >>> import torch
     >>> from regard.models import Transformer, TransformerConfig
@@ -68,13 +68,40 @@ def ablated(
     refuse_compiled(model)
     layers = head_outputs(model)
     chosen = by_layer(layers, heads)
-    ran: set[int] = set()
+    ran, passing = set[int](), _Pass()
     with contextlib.ExitStack() as stack:
+        stack.callback(model.register_forward_pre_hook(passing.begin).remove)
+        stack.callback(model.register_forward_hook(passing.end, always_call=True).remove)
         for layer, gone in chosen.items():
+            counted = partial(passing.call, layers[layer].name, layer)
             hook = partial(_without, layers[layer], layer, tuple(gone), replace, ran)
-            stack.callback(layers[layer].projection.register_forward_pre_hook(hook).remove)
+            for one in (counted, hook):
+                stack.callback(layers[layer].projection.register_forward_pre_hook(one).remove)
         yield model
     _refuse_idle(layers, set(chosen) - ran)
+
+
+@dataclass(eq=False)
+class _Pass:
+    """One run of the model: a projection that several layers share would lose the head in all of them."""
+
+    calls: Counter[int] = field(default_factory=Counter)
+    running: bool = False
+
+    def begin(self, *_: Any) -> None:
+        self.calls.clear()
+        self.running = True
+
+    def end(self, *_: Any) -> None:
+        self.running = False
+
+    def call(self, name: str, number: int, *_: Any) -> None:
+        self.calls[number] += 1
+        if self.running and self.calls[number] > 1:
+            raise ObservationError(
+                f"{name} is called more than once in a pass of the model, as layers share it (ALBERT), so that no head "
+                "can be removed from one of them alone: remove it by a hook of your own"
+            )
 
 
 def _refuse_idle(layers: Sequence[HeadsOut], idle: Set[int]) -> None:

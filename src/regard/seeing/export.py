@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
+from regard.files import write_atomically
 from regard.observe.records import Layer, Record
 from regard.render.alignment import alignment_figure
 from regard.render.arrays import npy, npz
 from regard.render.figure import heads_figure, heatmap_figure
-from regard.render.files import write_atomically
 from regard.render.labels import head_name, key_labels, query_labels, visible
 from regard.render.sheet import write_figure
 from regard.render.statistic_figure import statistic_figure

@@ -1,5 +1,6 @@
 """head_likeness(): which heads look from one given word to another, over many sentences."""
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -86,18 +87,19 @@ def pair_of(text: str) -> tuple[str, str]:
 def occurrences(words: Sequence[Word], wanted: str) -> list[tuple[int, ...]]:
     """The pieces of each place where a word stands: whole words, capitals or not, several in a row for 老鼠.
 
-    A Chinese or Japanese word is found within a piece that holds more of them, as 它 in 因為它.
+    A Chinese or Japanese word is found within a piece that holds more of them, as 它 in 因為它. White space between
+    two words counts: "in to" is no "into", and "New York" is found as it is written.
 
     >>> occurrences([Word("It", (0,)), Word("with", (1,)), Word("it", (2, 3))], "it")
     [(0,), (2, 3)]
     >>> occurrences([Word("老", (1,)), Word("鼠", (2,)), Word("因為它", (3,))], "老鼠")
     [(1, 2)]
     """
-    folded, found, start = wanted.casefold(), [], 0
+    folded, found, start = _spaced(*wanted.casefold().split()), [], 0
     while start < len(words):
         stop, text = start, ""
         while stop < len(words) and not words[stop].special and len(text) < len(folded):
-            text += words[stop].text.casefold()
+            text = _spaced(text, words[stop].text.casefold())
             stop += 1
         within = is_cjk(folded[:1]) and folded in words[start].text.casefold() and not words[start].special
         if text == folded and stop > start:
@@ -106,6 +108,18 @@ def occurrences(words: Sequence[Word], wanted: str) -> list[tuple[int, ...]]:
             found.append(words[start].pieces)
         start = stop if text == folded and stop > start else start + 1
     return found
+
+
+def _spaced(*parts: str) -> str:
+    """Parts in a row, with a space where letters would meet: without one they would have been a single word."""
+    text = ""
+    for part in parts:
+        text += (" " if _is_letter(text[-1:]) and _is_letter(part[:1]) else "") + part
+    return text
+
+
+def _is_letter(mark: str) -> bool:
+    return bool(mark) and unicodedata.category(mark)[0] in "LNM" and not is_cjk(mark)
 
 
 @dataclass(eq=False)

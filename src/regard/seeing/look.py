@@ -17,6 +17,7 @@ from regard.observe.focus import Focus, choose_focus
 from regard.observe.part import Part
 from regard.observe.records import Layer, Record
 from regard.observe.site import Keep
+from regard.observe.token_row import token_row
 from regard.observe.tokens import Token
 from regard.problem import DENSE_BUDGET
 from regard.render.notebook import record_html
@@ -56,14 +57,21 @@ class Prepared:
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells this run from another: the ids of the text, and the first numbers of each weight of the model."""
+        """What tells this run from another: the ids of the text, and the weights and settings of the model."""
         weights = 0
         for name, one in self.loaded.model.state_dict().items():
-            first = one.detach().flatten()[:256].double().cpu().numpy().tobytes()
-            weights = zlib.crc32(name.encode() + str(tuple(one.shape)).encode() + first, weights)
+            about = f"{name} {one.dtype} {tuple(one.shape)}".encode()
+            numbers = one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+            weights = zlib.crc32(numbers, zlib.crc32(about, weights))
+        config = getattr(self.loaded.model, "config", None)
+        said = "" if config is None else f"{config.to_json_string()} {getattr(config, '_attn_implementation', '')}"
         ids = [one.tolist() for _, one in sorted(self.inputs.items())]
-        text = hashlib.sha256(repr(ids).encode()).hexdigest()
-        return {"text": text, "model": self.loaded.name, "weights of the model": weights}
+        return {
+            "text": hashlib.sha256(repr(ids).encode()).hexdigest(),
+            "model": self.loaded.name,
+            "weights of the model": weights,
+            "settings of the model": hashlib.sha256(said.encode()).hexdigest(),
+        }
 
     def run(self) -> None:
         """Run the model once; of a language model's output only the last position, whose logits are not looked at."""
@@ -113,11 +121,12 @@ def look(
     """
     prepared = prepare(text, model=model, target=target)
     loaded = prepared.loaded
+    count = _count(loaded)
+    _check_wanted(prepared, token, layer, head, count)
     part = None
     if out is not None:
         settings = {"keep": keep, "layers": None if layers is None else list(layers), "statistics": list(statistics)}
         part = Part(out, prepared.identity | settings, resume=resume)
-    count = _count(loaded)
     if count is not None and any(isinstance(one, int) and one >= count for one in layers or ()):
         raise InputError(
             f"`layers` must name layers that are seen, from 0 to {count - 1} of {loaded.name}, got {layers}"
@@ -184,6 +193,18 @@ def _count(loaded: Loaded) -> int | None:
         )
         return sides[0] + 2 * sides[1] if sides[0] and sides[1] else None
     return getattr(config, "num_hidden_layers", None)
+
+
+def _check_wanted(
+    prepared: Prepared, token: str | None, layer: int | None, head: int | None, count: int | None
+) -> None:
+    """Refuse a word, a layer or a head that is not there before the model runs and an atlas is written."""
+    if head is not None and layer is None:
+        raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
+    if layer is not None and count is not None and not -count <= layer < count:
+        raise InputError(f"`layer` must be from 0 to {count - 1} (seen layers: {count}), got {layer}")
+    if token is not None and ("text" in prepared.tokens or layer is None):  # else the layer says which text is meant
+        token_row(prepared.tokens["text" if "text" in prepared.tokens else "target"][0], token)
 
 
 def _is_wordless(target: tuple[tuple[Token, ...], ...] | None) -> bool:

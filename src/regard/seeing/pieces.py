@@ -13,8 +13,10 @@ from regard.seeing.scripts import is_cjk
 __all__ = ["Piece", "from_bytes", "from_spans", "from_wordpieces"]
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-# What cannot be seen is shown by its picture (␀ … ␟, ␡), so that nothing in a text can steer a terminal or vanish.
+# What cannot be seen is shown by its picture (␀ … ␟, ␡), so that nothing in a text can steer a terminal or vanish; line
+# ends and tabs, which every text has, by arrows: few fonts have ␊ and ␉.
 _PICTURES = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_PICTURES |= {ord("\n"): ord("↵"), ord("\t"): ord("⇥")}
 _SENTENCE_SPACE = "▁"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _CJK_MARKS = set("、。，！？；：（）【】「」『』《》")

@@ -20,6 +20,7 @@ __all__ = ["ANSWERS", "Answer", "answer", "books"]
 
 _THUMB = 24  # cells a side
 _AROUND = 4  # tokens shown left and right of one
+_LONGEST = 80  # characters of each
 Answer = dict[str, Any] | bytes
 
 
@@ -163,10 +164,14 @@ def _around(tokens: tuple[Token, ...], at: int) -> dict[str, Any]:
     """A token, what stands before and after it, and its place."""
 
     def text(part: tuple[Token, ...]) -> str:
-        return "".join((" " if token.space else "") + token.text for token in part).strip()
+        return "".join((" " if token.space else "") + _short(token.text) for token in part).strip()
 
     before, after = tokens[max(at - _AROUND, 0) : at], tokens[at + 1 : at + 1 + _AROUND]
-    return {"at": at, "token": tokens[at].text, "before": text(before), "after": text(after)}
+    return {"at": at, "token": _short(tokens[at].text), "before": text(before), "after": text(after)}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 ANSWERS: Mapping[str, Callable[[Shelf, _Asked], Answer]] = {

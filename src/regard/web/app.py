@@ -100,6 +100,7 @@ def _read(shelf: Shelf, reader: Reader | None) -> Endpoint:
             text = json.loads(await request.body())["text"]
             if not isinstance(text, str):
                 raise TypeError
+            text.encode()  # half a character, "\ud800", is no text
         except (KeyError, RecursionError, TypeError, ValueError):
             raise InputError('a text is sent as {"text": "…"}') from None
         record, warning = await in_background(partial(reader.read, text))

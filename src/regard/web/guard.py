@@ -68,7 +68,8 @@ def _refusal(scope: Scope) -> tuple[int, str] | None:
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return 415, "a text is sent as application/json"
     length = headers.get("content-length")
-    if length is None or not length.isascii() or not length.isdigit():
+    # Where both are given, a body in chunks has no end, whatever its length is said to be.
+    if "transfer-encoding" in headers or length is None or not length.isascii() or not length.isdigit():
         return 411, "a text is sent with its length"
     if len(length) > 9 or int(length) > LARGEST:
         return 413, f"a text may take {LARGEST:,} bytes, this one is larger: use `regard look --out`"

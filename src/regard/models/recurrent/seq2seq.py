@@ -149,7 +149,7 @@ class RecurrentSeq2Seq(Writes, Saved):
         if real is None and isinstance(prompts, Tensor) and config.pad_token is not None:
             real = prompts != config.pad_token  # as `encode` takes it
         ids, real = batch_of(prompts, config.pad_token, left=False, device=device, real=real)
-        with torch.inference_mode():
+        with torch.no_grad():
             text = self.writing(ids, real)
         return text, ids.new_full((len(ids), 1), config.start_token), None
 

@@ -62,7 +62,8 @@ class Statistic(Protocol):
     A class may have two more attributes. `needs`, a frozenset, tells what has to be known beforehand. "tokens": the
     ids that the model is called with. "gradient": rows are folded during backward, when `extent.around.gradient` is
     known. "layers": one copy serves all sites of a forward pass, in the order of their calls. `sweeps` is False where
-    `start` knows enough and rows need not come.
+    `start` knows enough and rows need not come. `by_head` is True where rows of different heads may be folded at once,
+    from several threads: a subclass of PerQuery or PerKey may say so where what it is `of` rows depends on these alone.
     """
 
     name: str
@@ -84,6 +85,7 @@ class PerQuery:
     """One number for each row, (batch, heads, queries), or `width` of them: a subclass says what it is `of` rows."""
 
     name: str = ""
+    by_head = False
     needs: frozenset[Need] = frozenset()
     width: int | None = None
 
@@ -117,6 +119,7 @@ class PerKey:
     """One number for each key, summed over rows, (batch, heads, keys): a subclass says what rows add to columns."""
 
     name: str = ""
+    by_head = False
 
     def __init__(self) -> None:
         self._sums: Tensor | None = None

@@ -24,6 +24,8 @@ class Columns(PerQuery):
            [0.75]], dtype=float32)
     """
 
+    by_head = True
+
     def __init__(self, keys: Iterable[int], *, name: str = "columns") -> None:
         super().__init__()
         self.name, self.keys = name, _places("keys", keys)

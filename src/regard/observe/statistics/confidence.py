@@ -21,6 +21,7 @@ class Confidence(PerQuery):
     """
 
     name = "confidence"
+    by_head = True
 
     def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
         """The largest weights of some rows."""

@@ -18,6 +18,7 @@ class Entropy(PerQuery):
     """
 
     name = "entropy"
+    by_head = True
 
     def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
         """The entropy of some rows."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.observe.pooling import pool
 from regard.observe.rows import Rows
 from regard.observe.statistics.base import Extent
 
@@ -42,6 +43,7 @@ class HeatMap:
     """
 
     name = "heatmap"
+    by_head = True
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
@@ -76,13 +78,13 @@ class HeatMap:
         tall, broad = self._widths
         first = rows.rows.start // tall
         left = rows.key_start // broad
-        summed = _pool(rows.weights, 1, rows.rows.start % tall, tall, "sum")
-        here = _pool(summed, 2, rows.key_start % broad, broad, "sum")
+        summed = rows.summed(tall)
+        here = pool(summed, 2, rows.key_start % broad, broad, "sum")
         target = self._sum[rows.sequence, rows.heads, first : first + here.shape[1], left : left + here.shape[2]]
         target += here[:, :, : target.shape[2]]
         if self._max is not self._sum:
-            most = _pool(rows.weights, 1, rows.rows.start % tall, tall, "max")
-            most = _pool(most, 2, rows.key_start % broad, broad, "max")
+            most = pool(rows.weights, 1, rows.rows.start % tall, tall, "max")
+            most = pool(most, 2, rows.key_start % broad, broad, "max")
             target = self._max[rows.sequence, rows.heads, first : first + most.shape[1], left : left + most.shape[2]]
             torch.maximum(target, most[:, :, : target.shape[2]], out=target)
 
@@ -101,23 +103,6 @@ class HeatMap:
         high[-1], wide[-1] = extent.queries - (bins[0] - 1) * tall, extent.keys - (bins[1] - 1) * broad
         mean = (total / (high * wide).to(total.dtype)).cpu().numpy()
         return {"mean": mean, "max": most, "query_bin": tall, "key_bin": broad}
-
-
-def _pool(x: Tensor, dim: int, offset: int, width: int, how: str) -> Tensor:
-    """Pool runs of `width` along `dim`, of which the first began `offset` before x; 0 is neutral for weights."""
-    if width == 1:
-        return x
-    length = x.shape[dim]
-    if offset + length <= width:  # a part of one run
-        return x.sum(dim, keepdim=True) if how == "sum" else x.amax(dim, keepdim=True)
-    before, after = offset, -(offset + length) % width
-    if before or after:
-        x = functional.pad(x, (before, after) if dim == 2 else (0, 0, before, after))
-    if dim == 2 and how == "max":
-        return functional.max_pool1d(x, width)  # five times as fast as a maximum over a short last dimension
-    shape = (*x.shape[:dim], x.shape[dim] // width, width, *x.shape[dim + 1 :])
-    runs = x.reshape(shape)
-    return runs.sum(dim + 1) if how == "sum" else runs.amax(dim + 1)
 
 
 def _merge(x: Tensor, steps: tuple[int, int], bins: tuple[int, int], how: str) -> Tensor:

@@ -50,6 +50,8 @@ class Mass(PerQuery):
     array([1.  , 0.25, 0.7 ], dtype=float32)
     """
 
+    by_head = True
+
     def __init__(
         self,
         on: str | None = None,
@@ -122,7 +124,7 @@ class Mass(PerQuery):
     def _known(self, extent: Extent) -> Ids:
         """The ids given to this statistic, or those that were heard."""
         if self._given is None:
-            return extent.needs(self.name).tokens(self.name)
+            return extent.needs(self.name).tokens(self.name).to(extent.device)
         given = self._given.to(extent.device).expand(extent.batch, -1)
         if extent.cross or given.shape[1] < extent.queries + extent.offset:
             raise ObservationError(

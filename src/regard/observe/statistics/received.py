@@ -18,7 +18,8 @@ class Received(PerKey):
     """
 
     name = "received"
+    by_head = True
 
     def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:
         """The sums of some rows."""
-        return rows.weights.sum(1)
+        return rows.column_sums

@@ -27,6 +27,7 @@ class Sink(PerKey):
     """
 
     name = "sink"
+    by_head = True
 
     def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:
         """The sums of some rows over the keys that they stand at or behind."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.errors import InputError
 from regard.observe.rows import Rows
 from regard.observe.statistics.base import Extent
 
@@ -17,6 +18,9 @@ class Top:
 
     Exact without sorting rows: see `Rows.strongest`.
 
+    Raises:
+        InputError: `count` is no number from 1 on.
+
     >>> from regard.observe.statistics import of_weights
     >>> of_weights(Top(1), [[1.0, 0.0], [0.25, 0.75]])["top_keys"]
     array([[0],
@@ -24,8 +28,11 @@ class Top:
     """
 
     name = "top"
+    by_head = True
 
     def __init__(self, count: int = 8) -> None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InputError(f"`count` must be a number of keys from 1 on, got {count!r}: such as Top(8)")
         self.count = count
         self._keys: list[Tensor] = []
         self._weights: list[Tensor] = []

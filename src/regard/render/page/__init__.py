@@ -12,9 +12,9 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from regard.files import write_atomically
 from regard.observe.focus import Focus
 from regard.observe.records import Record
-from regard.render.files import write_atomically
 from regard.render.labels import check_focus, visible
 from regard.render.page.describe import description
 from regard.render.page.pack import Packed, pack

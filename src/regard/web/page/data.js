@@ -4,8 +4,9 @@ import { view } from "./view.js";
 
 const TILE = 256; // cells a side of a tile
 const COMPUTED = 512; // positions a side of a tile that the server has to compute; as in sheet.py
-const KEPT = 300; // tiles, of a quarter of a megabyte at most
+const KEPT = 300; // tiles, of a quarter of a megabyte at most; always more than are in view
 const AT_ONCE = 6;
+const REST = 3000; // milliseconds before a tile that failed is asked for again
 
 export const book = { model: null, records: [], name: "" };
 export const head = { info: null, tokens: null };
@@ -66,15 +67,19 @@ export const sendText = async (text) => {
   return (await answer("read", { method: "POST", headers, body: JSON.stringify({ text }) })).json();
 };
 
+// A token's name; one of thousands of characters would push all else off the page.
 export const nameOf = (side, at) => {
   const known = head.tokens && (side === "key" && !head.tokens.same ? head.tokens.keys : head.tokens.queries);
-  return known && at < known.texts.length ? known.texts[at] : String(at);
+  const name = known && at < known.texts.length ? known.texts[at] : String(at);
+  return name.length > 80 ? `${Array.from(name.slice(0, 160)).slice(0, 79).join("")}…` : name;
 };
 
 // Tiles: those in view are wanted, at most six at a time are on their way, those seen longest ago are forgotten.
 const tiles = new Map();
 let wanted = [];
+let inView = 0;
 let onTheWay = 0;
+const failures = new Map(); // until when each is left alone
 let arrived = () => {};
 let failed = () => {};
 export const listenToTiles = (then, otherwise) => { arrived = then; failed = otherwise; };
@@ -93,7 +98,11 @@ export const tileAt = (step, row, column) => {
 
 // Ask for these tiles, and forget what was asked for before and has not been sent.
 export const want = (list) => {
-  wanted = list.filter(({ step, row, column }) => !tiles.has(tileName(step, row, column)));
+  inView = list.length;
+  wanted = list.filter(({ step, row, column }) => {
+    const name = tileName(step, row, column);
+    return !tiles.has(name) && !(failures.get(name) > performance.now());
+  });
   next();
 };
 export const waiting = () => wanted.length + onTheWay;
@@ -109,14 +118,25 @@ const next = () => {
     tiles.set(name, tile);
     onTheWay += 1;
     const asked = { ...place(), step, row, column, pool: view.pool, sinks: view.sinks ? 1 : 0 };
-    floats("tile", asked).then((values) => { tile.values = values; }, (problem) => { tiles.delete(name); wanted = []; failed(problem); })
+    const keep = (values) => {
+      tile.values = values;
+      if (failures.size) { failures.clear(); failed(null); }
+    };
+    const giveUp = (problem) => {
+      tiles.delete(name);
+      wanted = [];
+      failures.set(name, performance.now() + REST);
+      setTimeout(arrived, REST + 10);
+      failed(problem);
+    };
+    floats("tile", asked).then(keep, giveUp)
       .finally(() => { onTheWay -= 1; forget(); next(); arrived(); });
   }
 };
 
 const forget = () => {
   for (const [name, tile] of tiles) {
-    if (tiles.size <= KEPT) break;
+    if (tiles.size <= Math.max(KEPT, 2 * inView)) break;
     if (tile.values) tiles.delete(name);
   }
 };

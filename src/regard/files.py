@@ -10,7 +10,11 @@ __all__ = ["write_atomically"]
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, then rename: `path` holds the old content or the new, never half of it."""
+    """Write beside the target, then rename: `path` holds the old content or the new, never half of it.
+
+    Raises:
+        InputError: It names a folder, lies in none that exists, or cannot be written.
+    """
     if path.is_dir():
         raise InputError(f"`path` must be a file to write, got the folder {path}")
     if not path.parent.is_dir():
@@ -26,6 +30,8 @@ def _write(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.chmod(temporary, _usual_mode())
         os.replace(temporary, path)
     except BaseException:

@@ -1,0 +1,35 @@
+"""`regard data`: corpora that the package index carries, fetched on request."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from regard.data.hsk import fetch_hsk
+from regard.data.script import Script
+from regard.errors import RegardError
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Get sentences to train on.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `hsk` a command of its own while it is the only one."""
+
+
+@app.command("hsk")
+def hsk(
+    out: Annotated[Path, typer.Option("--out", help="The folder for hsk.tsv and its licence.")] = Path("data"),
+    script: Annotated[Script, typer.Option("--script", help="Simplified (hans) or traditional (hant).")] = "hans",
+) -> None:
+    """Fetch 4,272 everyday English–Chinese sentences (CC BY-SA 4.0), checked by their SHA-256, as hsk.tsv."""
+    terminal = Console(stderr=True, highlight=False)
+    try:
+        with terminal.status("looking"):
+            fetch_hsk(out, script=script, report=lambda line: terminal.print(line, markup=False, soft_wrap=True))
+    except RegardError as error:
+        terminal.print(str(error), markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error

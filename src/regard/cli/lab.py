@@ -1,0 +1,107 @@
+"""`regard lab`: what is said about attention, each claim an experiment with a figure, a number and a verdict."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+__all__ = ["lab"]
+
+_COLOURS = {"holds": "green", "holds within limits": "yellow", "does not hold": "red", "needs a GPU": "dim"}
+
+
+def lab(
+    *,
+    claims: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CLAIM]...", help="Numbers or names of claims; all of them without one."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of an hour: fewer sizes and steps.")] = False,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where index.html and lab.json go; earlier ones are replaced.")
+    ] = Path("lab"),
+    seed: Annotated[int, typer.Option(min=0, help="Of every random number.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
+    list_: Annotated[bool, typer.Option("--list", help="Say which claims there are, and run none.")] = False,
+) -> None:
+    """Put to the test what tutorials and papers say about attention.
+
+    Each claim is run, measured and judged: it holds, holds within limits, or
+    does not hold. FOLDER/index.html shows all of them with figures and says how
+    to run each again; FOLDER/lab.json has the numbers. What is finished is
+    written at once, so that nothing is lost when you stop it.
+    """
+    notes = Console(stderr=True, highlight=False, emoji=False)
+    with notes.status("reading the libraries"):
+        from regard.lab.claims import EXPERIMENTS
+        from regard.lab.experiment import Setting
+        from regard.lab.report import write
+        from regard.lab.running import choose, run_one
+
+        chosen = choose(EXPERIMENTS, claims or ())
+    screen = Console(highlight=False, emoji=False)
+    if list_:
+        for one in chosen:
+            screen.print(f"{one.CLAIM.number:>3}  {one.CLAIM.name:<22} {one.CLAIM.title}", markup=False)
+        return
+    results: list[Any] = []
+    with _progress(notes) as progress:
+        task = progress.add_task("", total=len(chosen))
+        write(out, results, Setting(quick, seed, threads), planned=len(chosen))  # what cannot be written is told now
+        for experiment in chosen:
+            title = f"{experiment.CLAIM.number} {experiment.CLAIM.title}"
+
+            def say(doing: str, title: str = title) -> None:
+                progress.update(task, description=f"{title}: {doing}"[:60])
+
+            progress.update(task, description=title[:60])
+            setting = Setting(quick, seed, threads, say)
+            results.append(run_one(experiment, setting))
+            write(out, results, setting, planned=len(chosen))
+            progress.advance(task)
+    screen.print(_table(results))
+    for one in results:
+        if one.failed:
+            notes.print(f"{one.claim.number} {one.claim.name} was not run: {one.problem}", markup=False, soft_wrap=True)
+    notes.print(f"figures → {out / 'index.html'}, numbers → {out / 'lab.json'}", markup=False, soft_wrap=True)
+    if any(one.failed for one in results):
+        raise typer.Exit(1)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(12), MofNCompleteColumn(),
+        TimeElapsedColumn(), console=console, transient=True,
+    )  # fmt: skip
+
+
+def _table(results: Sequence[Any]) -> Table:
+    """Claim, verdict, key number and seconds, in the width of a terminal."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("claim", ratio=3)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("measured", ratio=3)
+    table.add_column("s", justify="right", no_wrap=True)
+    for one in results:
+        verdict = "not run" if one.finding is None else str(one.finding.verdict)
+        colour = _COLOURS.get(verdict, "red")
+        measured = "" if one.finding is None else one.finding.key
+        table.add_row(
+            str(one.claim.number),
+            _plain(one.claim.title),
+            f"[{colour}]{verdict}[/]",
+            _plain(measured),
+            f"{one.seconds:.0f}",
+        )
+    return table
+
+
+def _plain(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text)

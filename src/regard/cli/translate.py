@@ -1,0 +1,91 @@
+"""`regard translate`: a model that `regard train` made translates text, a line a sentence."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from regard.cli.outputs import check_output
+from regard.cli.texts import read_text
+from regard.errors import InputError
+
+if TYPE_CHECKING:
+    from regard.observe.records import Record
+
+__all__ = ["translate"]
+
+
+def translate(
+    text: Annotated[str, typer.Argument(help="A text, the name of a text file, or - for standard input.")],
+    *,
+    model: Annotated[str, typer.Option(help="The folder of a run of `regard train`.")],
+    beams: Annotated[int, typer.Option(help="Translations followed side by side; 1 takes the likeliest word.")] = 4,
+    length_penalty: Annotated[float, typer.Option(help="Above 1 longer translations gain.")] = 1.0,
+    align: Annotated[
+        str | None, typer.Option(help="Show what each word looks at: - in the terminal, or a figure.png or .svg.")
+    ] = None,
+    script: Annotated[str | None, typer.Option(help="Write Chinese in hans or hant.")] = None,
+    threads: Annotated[int | None, typer.Option(help="How many threads of the processor to use.")] = None,
+) -> None:
+    """Translate: one line in, one line out, in the same order; empty lines stay empty."""
+    _check(beams, script, threads, align)
+    lines = _lines(read_text(text))
+    if align is not None and len([line for line in lines if line.strip()]) != 1:
+        raise InputError("`--align` shows one sentence: give a text of one line")
+    console = Console(stderr=True, highlight=False, emoji=False)
+    with console.status("reading the libraries and the model"):
+        import torch
+
+        from regard.data import to_script
+        from regard.train.translator import Translator
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        translator = Translator.load(model)
+    with console.status(f"translating {len(lines):,} lines") as status:
+        said = translator.translate(
+            lines,
+            beams=beams,
+            length_penalty=length_penalty,
+            progress=lambda done: status.update(f"translating: {done:,} of {len(lines):,} lines"),
+        )
+    if script is not None:
+        said = [to_script(line, "hans" if script == "hans" else "hant") for line in said]
+    for line in said:
+        sys.stdout.write(line.replace("\n", " ") + "\n")  # a vocabulary may know line ends
+    if align is not None:
+        sentence = next(line for line in lines if line.strip())
+        _show(translator.aligned(sentence, beams=beams, length_penalty=length_penalty), align, console)
+
+
+def _show(record: "Record", align: str, console: Console) -> None:
+    """An alignment, in the terminal or as a figure."""
+    if align == "-":
+        from regard.render.alignment_table import alignment_table
+
+        Console(highlight=False, emoji=False).print(alignment_table(record))
+        return
+    from regard.render.alignment import alignment_figure
+    from regard.render.sheet import write_figure
+
+    write_figure(alignment_figure(record, rows="written"), align)
+    console.print(f"wrote {align}", markup=False)
+
+
+def _check(beams: int, script: str | None, threads: int | None, align: str | None) -> None:
+    """Say at once what is wrong with the options."""
+    if beams < 1:
+        raise InputError(f"`--beams` must be at least 1, got {beams}")
+    if script not in (None, "hans", "hant"):
+        raise InputError(f"`--script` must be hans or hant, got {script!r}")
+    if threads is not None and threads < 1:
+        raise InputError(f"`--threads` must be at least 1, got {threads}")
+    if align not in (None, "-"):
+        check_output("--align", Path(align), ".png", ".svg")
+
+
+def _lines(text: str) -> list[str]:
+    """Not splitlines(), which also ends a line where a text has a form feed or a line separator of Unicode's."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []

@@ -1,0 +1,127 @@
+"""Where the heads of a model look from a pronoun, and what changes without one of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from regard.errors import InputError
+from regard.observe.tokens import words_of
+from regard.render.head_scores import head_number
+from regard.seeing.ablate import ablated, head_outputs
+from regard.seeing.bundled import Loaded
+from regard.seeing.likeness import head_likeness, occurrences
+from regard.seeing.look import prepare
+
+__all__ = ["Looks", "effect_on_completion", "effect_on_word", "looks"]
+
+_CLEAR = 0.1  # the weight on both nouns together, from which on a head is asked which it prefers
+
+
+@dataclass(frozen=True, eq=False)
+class Looks:
+    """Weights from a pronoun to two nouns in two sentences, (sentences, nouns, layers, heads).
+
+    `nouns` are in the order in which the first sentence means them: its pronoun is the first noun, that of the second
+    sentence the second one.
+    """
+
+    nouns: tuple[str, str]
+    weights: npt.NDArray[np.float64]
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """The head that looks from the pronoun at the first noun most, in the first sentence."""
+        layer, head = divmod(int(self.weights[0, 0].argmax()), self.weights.shape[-1])
+        return layer, head
+
+    def of_head(self, sentence: int) -> dict[str, Any]:
+        """That head's weights on both nouns in one sentence."""
+        layer, head = self.head
+        shares = self.weights[sentence, :, layer, head].tolist()
+        return {"head": head_number(layer, head), "weights": dict(zip(self.nouns, shares, strict=True))}
+
+    def turning(self) -> dict[str, int]:
+        """How many heads prefer the noun that is meant in both sentences, and how many the other one in both.
+
+        Only heads that give both nouns a tenth of their weight in each sentence; were meaning of no account, as many
+        would turn one way as the other.
+        """
+        clear = (self.weights.sum(1) >= _CLEAR).all(0)
+        first = self.weights[:, 0] > self.weights[:, 1]
+        right, wrong = clear & first[0] & ~first[1], clear & ~first[0] & first[1]
+        return {"right": int(right.sum()), "wrong": int(wrong.sum()), "asked": int(clear.sum())}
+
+
+def looks(model: Loaded, sentences: Sequence[str], words: tuple[str, str, str]) -> Looks:
+    """Read two sentences that hold a pronoun and two nouns."""
+    pronoun, first, second = words
+    pairs = [f"{pronoun}>{noun}" for noun in (first, second)]
+    found = [[pair.mean for pair in head_likeness(pairs, [one], model=model).pairs] for one in sentences]
+    return Looks((first, second), np.array(found))
+
+
+def effect_on_word(
+    model: Loaded, sentence: str, word: str, head: tuple[int, int], others: int, seed: int
+) -> dict[str, Any]:
+    """How far an encoder's last vectors of a word move without a head, 1 − cosine, beside other heads one at a time."""
+    prepared = prepare(sentence, model=model)
+    places = [place for one in occurrences(words_of(prepared.tokens["text"][0]), word) for place in one]
+
+    def states() -> Float[Tensor, "places width"]:
+        with torch.inference_mode():
+            found: Tensor = model.model(**prepared.inputs).last_hidden_state[0, places]
+            return found
+
+    before = states()
+
+    def change() -> float:
+        return float(1 - functional.cosine_similarity(before, states(), dim=-1).mean())
+
+    return _compared(model, head, others, seed, change)
+
+
+def effect_on_completion(
+    model: Loaded, start: str, completions: tuple[str, str], words: tuple[str, str, str], others: int, seed: int
+) -> dict[str, Any]:
+    """How far ln p(first) − ln p(second) of what follows moves without the head that looks at the first noun most."""
+    found = looks(model, [start], words)
+    ids = prepare(start, model=model).inputs["input_ids"]
+    each = [model.tokenizer(one, add_special_tokens=False)["input_ids"] for one in completions]
+    if any(len(one) != 1 for one in each):
+        raise InputError(f"`completions` must be one token each for {model.name}, got {completions}")
+    network: Any = model.model
+
+    def preference() -> float:
+        with torch.inference_mode():
+            logits = network(input_ids=ids, use_cache=False).logits[0, -1]
+            return float(logits[each[0][0]] - logits[each[1][0]])
+
+    before = preference()
+    compared = _compared(model, found.head, others, seed, lambda: abs(preference() - before))
+    return compared | {"whole": before}
+
+
+def _compared(model: Loaded, head: tuple[int, int], others: int, seed: int, change: Any) -> dict[str, Any]:
+    """What one head's removal changes, and the share of other heads whose removal changes less."""
+    layers = head_outputs(model.model)
+    rest = [(at, one) for at, layer in enumerate(layers) for one in range(layer.heads) if (at, one) != head]
+    drawn = np.random.default_rng(seed).permutation(len(rest))[:others]
+    changes = []
+    for one in (head, *(rest[at] for at in drawn)):
+        with ablated(model.model, [one]):
+            changes.append(change())
+    less = float(np.mean([one < changes[0] for one in changes[1:]]))
+    return {
+        "head": f"{model.name} {head_number(*head)}",
+        "change": changes[0],
+        "rank": less,
+        "median of others": float(np.median(changes[1:])),
+        "others": len(changes) - 1,
+    }

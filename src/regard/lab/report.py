@@ -1,0 +1,114 @@
+"""lab.json and index.html: what a run of the lab leaves, written whole or not at all."""
+
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from regard.errors import InputError
+from regard.files import write_atomically
+from regard.lab.experiment import Setting
+from regard.lab.page import page
+from regard.lab.running import Result
+
+__all__ = ["about", "as_json", "plain", "write"]
+
+_VERSION = 1
+_PACKAGES = ("regard", "torch", "numpy", "transformers", "tokenizers", "matplotlib")
+
+
+def write(folder: Path, results: Sequence[Result], setting: Setting, *, planned: int) -> None:
+    """Write both files of the results so far, of `planned` ones; the folder is made if it is not there.
+
+    Raises:
+        InputError: The folder cannot be made or written in.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError(f"`--out` must be a folder, {folder} cannot be made: {problem.strerror}") from problem
+    told = about(setting)
+    text = json.dumps(as_json(results, told, planned=planned), ensure_ascii=False, indent=1, allow_nan=False)
+    write_atomically(folder / "lab.json", (text + "\n").encode())
+    write_atomically(folder / "index.html", page(results, told, planned=planned).encode())
+
+
+def about(setting: Setting) -> dict[str, Any]:
+    """When, how and on what the lab runs."""
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": setting.quick,
+        "seed": setting.seed,
+        "threads": setting.threads,
+        "versions": {"python": platform.python_version(), **_versions()},
+        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.system(), "machine": platform.machine()},
+    }
+
+
+def as_json(results: Sequence[Result], told: Mapping[str, Any], *, planned: int) -> dict[str, Any]:
+    """All results as plain values; `planned` says how many there would be, had nobody interrupted the run."""
+    return {"version": _VERSION, **told, "planned": planned, "claims": [_result(one) for one in results]}
+
+
+def _result(result: Result) -> dict[str, Any]:
+    claim = result.claim
+    found: dict[str, Any] = {
+        "number": claim.number,
+        "name": claim.name,
+        "title": claim.title,
+        "statement": claim.statement,
+        "source": claim.source,
+        "seconds": round(result.seconds, 2),
+    }
+    if result.finding is None:
+        return {**found, "verdict": None, "problem": result.problem, "trace": result.trace}
+    finding = result.finding
+    return {
+        **found,
+        "verdict": str(finding.verdict),
+        "key": finding.key,
+        "parts": [{"text": part.text, "verdict": str(part.verdict)} for part in finding.parts],
+        "text": finding.text,
+        "limits": finding.limits,
+        "numbers": plain(finding.numbers),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can hold: numbers of numpy as Python's, what is not finite spelled as text.
+
+    >>> plain({"a": (1, float("inf")), 3: float("nan")})
+    {'a': [1, 'inf'], '3': 'nan'}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

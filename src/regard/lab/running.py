@@ -1,0 +1,81 @@
+"""Run experiments one after another; one that fails is told of, and the others go on."""
+
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from regard.errors import InputError, RegardError
+from regard.lab.experiment import Claim, Experiment, Finding, Setting
+
+__all__ = ["Result", "choose", "run_all", "run_one"]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What became of one experiment: a finding, or what went wrong (`problem`, with its `trace` where it is a bug)."""
+
+    claim: Claim
+    seconds: float
+    finding: Finding | None = None
+    problem: str = ""
+    trace: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no finding."""
+        return self.finding is None
+
+
+def choose(experiments: Sequence[Experiment], names: Sequence[str]) -> list[Experiment]:
+    """The experiments of these names or numbers, in the order of the list; all of them without a name.
+
+    Raises:
+        InputError: There is no such claim.
+    """
+    known = {key: one for one in experiments for key in (str(one.CLAIM.number), one.CLAIM.name)}
+    for name in names:
+        if name not in known:
+            told = ", ".join(f"{one.CLAIM.number} {one.CLAIM.name}" for one in experiments)
+            raise InputError(f"there is no claim {name!r}; there are {told}")
+    wanted = {known[name].CLAIM.number for name in names} or {one.CLAIM.number for one in experiments}
+    return [one for one in experiments if one.CLAIM.number in wanted]
+
+
+def run_all(experiments: Sequence[Experiment], setting: Setting) -> Iterator[Result]:
+    """Run experiments in turn, and give each result as soon as it is there."""
+    for experiment in experiments:
+        yield run_one(experiment, setting)
+
+
+def run_one(experiment: Experiment, setting: Setting) -> Result:
+    """Run one experiment on its own random numbers and threads; the caller's are as before afterwards.
+
+    What it raises becomes a result without a finding; only an interruption goes through.
+    """
+    start = time.perf_counter()
+    try:
+        with _apart(setting):
+            finding = experiment.run(setting)
+    except RegardError as problem:
+        return Result(experiment.CLAIM, time.perf_counter() - start, problem=str(problem))
+    except Exception as problem:
+        said = f"{type(problem).__name__}: {problem}"
+        return Result(experiment.CLAIM, time.perf_counter() - start, problem=said, trace=traceback.format_exc())
+    return Result(experiment.CLAIM, time.perf_counter() - start, finding)
+
+
+@contextmanager
+def _apart(setting: Setting) -> Iterator[None]:
+    """PyTorch's generator seeded and its threads set, so that no result depends on what ran before."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(setting.threads)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(setting.seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)

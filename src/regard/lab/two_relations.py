@@ -1,0 +1,87 @@
+"""One head against several at equal parameters, on a task that needs two relations at once.
+
+At each place the answer is (the token before) − (the token three before) modulo the vocabulary: a head must look at
+both, and tell which is which.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.masks import Causal
+from regard.nn import MultiHeadAttention
+
+__all__ = ["Course", "TwoRelations", "accuracy_over_steps", "batch"]
+
+VOCABULARY, LENGTH, WIDTH = 11, 16, 32
+NEAR, FAR = 1, 3  # how far back the two tokens stand
+_BATCH, _RATE = 64, 3e-3
+
+
+class TwoRelations(nn.Module):
+    """Embeddings, one layer of causal attention, one feed-forward layer; as many weights whatever the heads."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Embedding(LENGTH, WIDTH)
+        self.attention = MultiHeadAttention(WIDTH, heads, mask=Causal())
+        self.feed = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, VOCABULARY))
+
+    def forward(self, tokens: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n vocabulary"]:
+        """Give the logits of the answer at each place."""
+        x = self.embedding(tokens) + self.places(torch.arange(tokens.shape[1]))
+        logits: Tensor = self.feed(x + self.attention(x))
+        return logits
+
+
+@dataclass(frozen=True)
+class Course:
+    """Accuracies on fresh sequences, at steps of training."""
+
+    steps: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    parameters: int
+
+
+def batch(size: int, generator: torch.Generator) -> tuple[Int[Tensor, "size n"], Int[Tensor, "size n"]]:
+    """Random tokens, and the answer at each place; −100 where the far token would stand before the first.
+
+    >>> tokens, answers = batch(1, torch.Generator().manual_seed(0))
+    >>> bool(answers[0, 5] == (tokens[0, 4] - tokens[0, 2]) % VOCABULARY), answers[0, :3].tolist()
+    (True, [-100, -100, -100])
+    """
+    tokens = torch.randint(VOCABULARY, (size, LENGTH), generator=generator)
+    answers = (tokens.roll(NEAR, 1) - tokens.roll(FAR, 1)) % VOCABULARY
+    answers[:, :FAR] = -100
+    return tokens, answers
+
+
+def accuracy_over_steps(heads: int, steps: int, seed: int) -> Course:
+    """Train a model with so many heads, and measure it twenty times."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    model = TwoRelations(heads)
+    optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
+    tests = batch(512, torch.Generator().manual_seed(seed + 10_000))
+    every = max(steps // 20, 1)
+    at, accuracy = [], []
+    for step in range(1, steps + 1):
+        tokens, answers = batch(_BATCH, generator)
+        loss = functional.cross_entropy(model(tokens).flatten(0, 1), answers.flatten(), ignore_index=-100)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % every == 0:
+            at.append(step)
+            accuracy.append(_accuracy(model, *tests))
+    return Course(tuple(at), tuple(accuracy), sum(one.numel() for one in model.parameters()))
+
+
+def _accuracy(model: nn.Module, tokens: Tensor, answers: Tensor) -> float:
+    with torch.no_grad():
+        right = model(tokens).argmax(-1) == answers
+    return float(right[:, FAR:].float().mean())

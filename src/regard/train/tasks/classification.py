@@ -1,0 +1,102 @@
+"""Sentences with labels."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from regard.data import Vocabulary, pad, read_corpus, split
+from regard.errors import InputError
+from regard.models.config import Tokens
+from regard.models.heads import SequenceClassification
+from regard.train import config as chosen
+from regard.train.config import Checkpoint, Config, Model
+from regard.train.events import Sample
+from regard.train.tasks.base import Batch, Task
+from regard.train.tasks.making import text_model, trained_vocabulary, vocabulary_of
+
+__all__ = ["ClassificationTask"]
+
+
+class ClassificationTask(Task):
+    """Texts and their labels; `accuracy` is the share of right ones."""
+
+    metrics = {"loss": False, "accuracy": True}  # noqa: RUF012 - read only
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        super().__init__(config, folder)
+        asked = config.task
+        assert isinstance(asked, chosen.Classification)
+        self.asked = asked
+        corpus = read_corpus(asked.data, columns=("text", "label"))
+        self.data = {corpus.name: corpus.sha256}
+        trained, held = split(corpus, asked.held_out, by="text", seed=config.seed)
+        self.labels = sorted(set(trained["label"]))
+        if len(self.labels) < 2:
+            raise InputError(
+                f"the texts of {corpus.name} have one label, {self.labels[0]!r}: there is nothing to learn"
+            )
+        if unknown := sorted(set(held["label"]) - set(self.labels)):
+            raise InputError(f"the label {unknown[0]!r} is held out alone: give more examples of it, or another `seed`")
+        self.vocabulary = vocabulary_of(config.model) or trained_vocabulary(
+            folder / "tokenizer.json",
+            lambda: Vocabulary.train(
+                trained["text"], kind=asked.words.kind, size=asked.words.size, lowercase=asked.words.lowercase
+            ),
+        )
+        self.data["tokenizer.json"] = self.vocabulary.sha256
+        self.held_texts = held
+        self.trained, self.held = (self._rows(one["text"], one["label"]) for one in (trained, held))
+        self.lengths, self.held_lengths = ([len(row) for row, _ in rows] for rows in (self.trained, self.held))
+        cut = sum(length == asked.longest for length in self.lengths)
+        long = f"; {cut:,} are cut at {asked.longest} tokens" if cut else ""
+        said = f"{len(trained):,} texts are trained on, {len(held):,} held out, {len(self.labels)} labels{long}"
+        self.notes = (f"{corpus}", said)
+
+    def model(self, chosen: Model) -> Any:
+        """An encoder, or what the checkpoint is, with a head for these labels."""
+        vocabulary = self.vocabulary
+        tokens = Tokens(pad=vocabulary.pad, start=vocabulary.start, stop=(vocabulary.end or 0,))
+        pooled: Literal["mean", "first"] = "mean" if isinstance(chosen, Checkpoint) else "first"
+        head = SequenceClassification(len(self.labels), pooled=pooled, hidden=False)
+        return text_model(chosen, len(vocabulary), tokens, head, 2 * self.asked.longest, "encoder")
+
+    def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
+        """Texts and the numbers of their labels."""
+        chosen = [(self.held if held else self.trained)[row] for row in rows]
+        ids, real = pad([row for row, _ in chosen], self.vocabulary.pad or 0)
+        given = {"ids": ids} | ({} if bool(real.all()) else {"real": real})
+        return Batch(given, torch.tensor([label for _, label in chosen]), int(real.sum()))
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, tokens: int) -> dict[str, float]:
+        """The loss, and the share of texts whose label is found."""
+        said = self._said(model, tokens)
+        right = sum(said[row] == label for row, (_, label) in enumerate(self.held))
+        return super().evaluate(model, tokens) | {"accuracy": right / len(self.held)}
+
+    def samples(self, model: nn.Module) -> tuple[Sample, ...]:
+        """Nothing: a label says little."""
+        return ()
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer and the labels."""
+        self.vocabulary.save(folder / "tokenizer.json")
+        (folder / "labels.txt").write_text("\n".join(self.labels) + "\n", "utf-8")
+
+    def _said(self, model: nn.Module, tokens: int) -> dict[int, int]:
+        """The label that is found for each text held out."""
+        device, found = next(model.parameters()).device, dict[int, int]()
+        for rows in self.held_batches(tokens):
+            said = model(**self.rows(rows, held=True).to(device).inputs).logits.argmax(-1)
+            found |= dict(zip(rows, said.tolist(), strict=True))
+        return found
+
+    def _rows(self, texts: Sequence[str], labels: Sequence[str]) -> list[tuple[list[int], int]]:
+        vocabulary = self.vocabulary
+        encoded = vocabulary.encode(texts, start=vocabulary.start is not None, end=False)
+        ends = [] if vocabulary.end is None else [vocabulary.end]
+        cut = [[*one[: self.asked.longest - len(ends)], *ends] for one in encoded]
+        return [(row, self.labels.index(label)) for row, label in zip(cut, labels, strict=True)]

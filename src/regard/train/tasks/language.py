@@ -1,0 +1,92 @@
+"""Causal language models: the next token of running text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.data import Vocabulary, pack, packed, pad, read_corpus, split, windows
+from regard.errors import InputError
+from regard.models.config import Tokens
+from regard.models.heads import LanguageModel
+from regard.train import config as chosen
+from regard.train.config import Config, Model
+from regard.train.losses import IGNORED
+from regard.train.tasks.base import Batch, Task
+from regard.train.tasks.making import text_model, trained_vocabulary, vocabulary_of
+
+__all__ = ["CausalTask"]
+
+
+class CausalTask(Task):
+    """Rows of running text, cut or packed; `perplexity` is e to the loss."""
+
+    metrics = {"loss": False, "perplexity": False}  # noqa: RUF012 - read only
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        super().__init__(config, folder)
+        asked = config.task
+        assert isinstance(asked, chosen.CausalLanguage)
+        self.asked = asked
+        corpus = read_corpus(asked.data, columns=("text",))
+        self.data = {corpus.name: corpus.sha256}
+        trained, held = split(corpus, asked.held_out, by="text", seed=config.seed)
+        self.vocabulary = vocabulary_of(config.model) or trained_vocabulary(
+            folder / "tokenizer.json",
+            lambda: Vocabulary.train(
+                trained["text"], kind=asked.words.kind, size=asked.words.size, lowercase=asked.words.lowercase
+            ),
+        )
+        self.data["tokenizer.json"] = self.vocabulary.sha256
+        if self.vocabulary.end is None:
+            raise InputError("the checkpoint's tokenizer has no token that ends a text: take another one")
+        self.filled = self.vocabulary.end if self.vocabulary.pad is None else self.vocabulary.pad
+        self.trained, self.held = (self._rows(one["text"]) for one in (trained, held))
+        self.notes = (f"{corpus}", f"{len(trained):,} lines are trained on, {len(held):,} held out")
+        self.lengths, self.held_lengths = ([len(row[0]) for row in rows] for rows in (self.trained, self.held))
+
+    def model(self, chosen: Model) -> Any:
+        """A decoder."""
+        end = self.vocabulary.end
+        tokens = Tokens(pad=self.vocabulary.pad, start=self.vocabulary.start, stop=(end or 0,))
+        head = LanguageModel(tied=True)
+        return text_model(chosen, len(self.vocabulary), tokens, head, 2 * self.asked.length, "decoder")
+
+    def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
+        """What is read, and the token behind each; of packed rows, the one behind it in its document."""
+        chosen = [(self.held if held else self.trained)[row] for row in rows]
+        read, real = pad([row[0] for row in chosen], self.filled)  # no token sees the padding behind it
+        labels, _ = pad([row[1] for row in chosen], IGNORED)
+        inputs = {"ids": read}
+        if self.asked.packed:
+            inputs["documents"] = pad([row[2] for row in chosen], -1)[0]
+            real = inputs["documents"] >= 0
+        return Batch(inputs, labels, int(real.sum()))
+
+    def evaluate(self, model: nn.Module, tokens: int) -> dict[str, float]:
+        """The loss in nats a token, and the perplexity."""
+        loss = super().evaluate(model, tokens)["loss"]
+        return {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer."""
+        self.vocabulary.save(folder / "tokenizer.json")
+
+    def _rows(self, texts: Sequence[str]) -> list[tuple[list[int], list[int], list[int]]]:
+        """Rows of what is read, what comes next, and the documents' numbers."""
+        starts = self.vocabulary.start is not None and self.vocabulary.start != self.vocabulary.end
+        documents = self.vocabulary.encode(texts, start=starts, end=True)
+        length = self.asked.length
+        if not self.asked.packed:
+            stream = [token for one in documents for token in one]
+            return [(row[:-1], row[1:], []) for row in windows(stream, length)]
+        pieces = [row for one in documents if len(one) > 1 for row in windows(one, length)]
+        rows = []
+        bins = pack([len(one) - 1 for one in pieces], length)
+        read, numbers = packed([one[:-1] for one in pieces], bins, length, self.filled)
+        follow, _ = packed([one[1:] for one in pieces], bins, length, IGNORED)
+        for ids, labels, of in zip(read.tolist(), follow.tolist(), numbers.tolist(), strict=True):
+            rows.append((ids, labels, of))
+        return rows

@@ -1,0 +1,91 @@
+"""Masked language models: tokens that are hidden in a text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.data import Vocabulary, mask_tokens, pad, read_corpus, split
+from regard.errors import InputError
+from regard.models.config import Tokens
+from regard.models.heads import MaskedLanguageModel
+from regard.train import config as chosen
+from regard.train.config import Config, Model
+from regard.train.losses import IGNORED
+from regard.train.tasks.base import Batch, Task
+from regard.train.tasks.making import text_model, trained_vocabulary, vocabulary_of
+
+__all__ = ["MaskedTask"]
+
+
+class MaskedTask(Task):
+    """Texts with hidden tokens; in those held out the same ones are hidden each time."""
+
+    metrics = {"loss": False}  # noqa: RUF012 - read only
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        super().__init__(config, folder)
+        asked = config.task
+        assert isinstance(asked, chosen.MaskedLanguage)
+        self.asked = asked
+        corpus = read_corpus(asked.data, columns=("text",))
+        self.data = {corpus.name: corpus.sha256}
+        trained, held = split(corpus, asked.held_out, by="text", seed=config.seed)
+        self.vocabulary = vocabulary_of(config.model) or trained_vocabulary(
+            folder / "tokenizer.json",
+            lambda: Vocabulary.train(
+                trained["text"], kind=asked.words.kind, size=asked.words.size, lowercase=asked.words.lowercase
+            ),
+        )
+        self.data["tokenizer.json"] = self.vocabulary.sha256
+        if None in (self.vocabulary.mask, self.vocabulary.start, self.vocabulary.end, self.vocabulary.pad):
+            raise InputError("the checkpoint's tokenizer has no mask, start, end or padding token: take another one")
+        self.notes = (f"{corpus}", f"{len(trained):,} lines are trained on, {len(held):,} held out")
+        self.trained, self.held = (self._rows(one["text"]) for one in (trained, held))
+        self.lengths, self.held_lengths = ([len(row) for row in rows] for rows in (self.trained, self.held))
+
+    def model(self, chosen: Model) -> Any:
+        """An encoder."""
+        vocabulary = self.vocabulary
+        tokens = Tokens(pad=vocabulary.pad, start=vocabulary.start, stop=(vocabulary.end or 0,))
+        longest = 2 * self.asked.length
+        return text_model(chosen, len(vocabulary), tokens, MaskedLanguageModel(), longest, "encoder")
+
+    def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
+        """Texts with some tokens hidden: others each time, but of those held out always the same."""
+        chosen = [(self.held if held else self.trained)[row] for row in rows]
+        ids, real = pad(chosen, self.vocabulary.pad or 0)
+        if held:  # each by itself, whatever stands beside it
+            hidden = [self._hidden(torch.tensor([one]), torch.ones(1, len(one), dtype=torch.bool), row)
+                      for row, one in zip(rows, chosen, strict=True)]  # fmt: skip
+            inputs, labels = ids.clone(), torch.full_like(ids, IGNORED)
+            for at, (read, asked) in enumerate(hidden):
+                inputs[at, : read.shape[1]], labels[at, : read.shape[1]] = read[0], asked[0]
+        else:
+            inputs, labels = self._hidden(ids, real, int(torch.randint(2**31, ())))
+        given = {"ids": inputs} | ({} if bool(real.all()) else {"real": real})
+        return Batch(given, labels, int(real.sum()))
+
+    def _hidden(self, ids: Tensor, real: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        vocabulary = self.vocabulary
+        assert vocabulary.mask is not None
+        return mask_tokens(
+            ids, real, len(vocabulary), vocabulary.mask, special=vocabulary.special,
+            generator=torch.Generator().manual_seed(seed), share=self.asked.share,
+        )  # fmt: skip
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer."""
+        self.vocabulary.save(folder / "tokenizer.json")
+
+    def _rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """Pieces of each text, between a start and an end token."""
+        start, end = self.vocabulary.start, self.vocabulary.end
+        assert start is not None
+        assert end is not None
+        inside = self.asked.length - 2
+        documents = [one for one in self.vocabulary.encode(texts) if one]
+        cut = [one[first : first + inside] for one in documents for first in range(0, len(one), max(1, inside))]
+        return [[start, *one, end] for one in cut]

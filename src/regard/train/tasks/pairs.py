@@ -1,0 +1,64 @@
+"""Pairs of token rows, one read and one written: what translation and the synthetic tasks have in common."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.data import pad
+from regard.models.config import Tokens
+from regard.models.heads import LanguageModel
+from regard.train.config import Config, Model
+from regard.train.losses import IGNORED
+from regard.train.tasks.base import Batch, Task
+from regard.train.tasks.making import pair_model
+
+__all__ = ["PairsTask", "Rows"]
+
+Rows = Sequence[tuple[list[int], list[int]]]  # (source, target), neither with a start token, the source with an end
+
+
+class PairsTask(Task):
+    """A task of pairs; who derives from it fills `trained` and `held`."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        super().__init__(config, folder)
+        self.sizes = 0, 0  # of the vocabularies
+        self.tokens = Tokens()
+
+    def take(self, trained: Rows, held: Rows) -> None:
+        """Set the rows."""
+        self.trained, self.held = list(trained), list(held)
+        self.lengths, self.held_lengths = ([(len(a), len(b) + 1) for a, b in rows] for rows in (trained, held))
+
+    def model(self, chosen: Model) -> Any:
+        """An encoder–decoder that is as long as the longest row."""
+        longest = max(max(pair) for pair in (*self.lengths, *self.held_lengths))
+        head = LanguageModel(tied=True, bias=True)
+        return pair_model(chosen, *self.sizes, self.tokens, head, 2 * longest)
+
+    def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
+        """Sources, and targets that are read from the start token on and predicted up to the stop token."""
+        chosen = [(self.held if held else self.trained)[row] for row in rows]
+        filled, start = self.tokens.pad or 0, self.tokens.start
+        assert start is not None
+        ids, real = pad([source for source, _ in chosen], filled)
+        read, _ = pad([[start, *target] for _, target in chosen], filled)  # no token sees the padding behind it
+        labels, _ = pad([[*target, self.tokens.stop[0]] for _, target in chosen], IGNORED)
+        inputs = {"ids": ids, "target": read} | ({} if bool(real.all()) else {"real": real})
+        return Batch(inputs, labels, int(real.sum()) + int((labels != IGNORED).sum()))
+
+
+def written_of(model: Any, sources: Sequence[list[int]], *, rows: int = 100, **asked: Any) -> list[list[int]]:
+    """What a model writes to each source, in batches of sources of like length, in the order given."""
+    order = sorted(range(len(sources)), key=lambda row: len(sources[row]))
+    found: list[list[int]] = [[] for _ in sources]
+    for first in range(0, len(order), rows):
+        chosen = order[first : first + rows]
+        longest = max(len(sources[row]) for row in chosen)
+        with torch.inference_mode():
+            written = model.generate([sources[row] for row in chosen], most=2 * longest + 10, **asked)
+        for row, tokens in zip(chosen, written, strict=True):
+            found[row] = tokens
+    return found

@@ -1,0 +1,181 @@
+"""`regard train` and `regard translate`, as a user types them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+PAIRS = "".join(
+    f"{word} {thing}\t{other}{stuff}\n"
+    for word, other in zip("red blue big old new".split(), "红蓝大旧新", strict=True)
+    for thing, stuff in zip("cat car book tree".split(), "猫车书树", strict=True)
+)
+CONFIG = """
+out = "run"
+[task]
+kind = "translation"
+data = "pairs.tsv"
+held_out = 3
+shown = 1
+scored = 3
+source_words = {kind = "characters", size = 40}
+[model]
+width = 16
+heads = 2
+hidden = 16
+layers = 1
+[run]
+steps = 6
+tokens = 100
+evaluate = 3
+threads = 1
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "pairs.tsv").write_text(PAIRS, "utf-8")
+    (tmp_path / "it.toml").write_text(CONFIG, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_tells_what_it_does_and_goes_on(here, run):
+    status, out, err = run("train", "it.toml")
+    assert status == 0, err
+    assert out == ""
+    assert "pairs.tsv: 20 lines" in err
+    assert "17 pairs are trained on, 3 held out" in err
+    assert "6 steps, in run" in err
+    assert err.count("held out: loss") == 2
+    assert "tok:zh" in err
+    status, _, err = run("train", "it.toml", "--run.steps", "8")
+    assert status == 0, err
+    assert "goes on behind step 6 of 8" in err
+    events = [json.loads(line) for line in (here / "run" / "log.jsonl").read_text("utf-8").splitlines()]
+    assert [one["step"] for one in events if one["event"] == "stepped"] == list(range(1, 9))
+    assert (here / "run" / "curves.svg").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["it.toml", "--model.widht", "3"], "did you mean `model.width`?"),
+        (["it.toml", "--run.steps"], "`--run.steps` has no value"),
+        (["nowhere.toml"], "cannot read the configuration nowhere.toml"),
+        (["it.toml", "--task.data", "gone.tsv"], "cannot read gone.tsv"),
+        (["it.toml", "--threads", "0"], "`threads` must be at least 1"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_wrong_is_one_sentence(here, run, asked, words):
+    if asked == ["it.toml", "--run.steps"]:
+        asked = [*asked, "--seed", "1"]
+    status, _, err = run("train", *asked)
+    assert status == 2
+    assert words in err.replace("\n", " ")
+    assert "Traceback" not in err
+
+
+def test_check_prints_the_whole_configuration_and_trains_nothing(here, run):
+    status, out, err = run("train", "it.toml", "--check", "--seed", "4")
+    assert (status, json.loads(out)["seed"]) == (0, 4), err
+    assert not (here / "run").exists()
+
+
+def test_translate_keeps_the_order_of_lines(here, run):
+    run("train", "it.toml")
+    (here / "some.txt").write_text("red cat\n\nold book\nbig\u2028car\n", "utf-8")
+    status, out, err = run("translate", "some.txt", "--model", "run", "--beams", "2")
+    assert status == 0, err
+    lines = out.split("\n")
+    assert (len(lines), lines[1], lines[4]) == (5, "", "")
+    one = run("translate", "old book", "--model", "run", "--beams", "2")[1]
+    assert one == lines[2] + "\n"
+
+
+def test_translate_shows_what_each_word_looks_at(here, run):
+    run("train", "it.toml")
+    status, out, err = run("translate", "red cat", "--model", "run", "--align", "-")
+    assert status == 0, err
+    assert "red" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    status, _, err = run("translate", "red cat", "--model", "run", "--align", "it.png")
+    assert status == 0, err
+    assert (here / "it.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["red cat", "--model", "gone"], "there is no folder 'gone'"),
+        (["red cat", "--model", "."], "holds no model that translates"),
+        (["red cat", "--model", ".", "--beams", "0"], "`--beams` must be at least 1"),
+        (["red cat", "--model", ".", "--script", "latin"], "`--script` must be hans or hant"),
+        (["red\ncat", "--model", ".", "--align", "-"], "`--align` shows one sentence"),
+        (["red cat", "--model", ".", "--align", "it.gif"], "`--align` must end in .png or .svg"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_translate_says_what_is_wrong(here, run, asked, words):
+    status, _, err = run("translate", *asked)
+    assert status == 2
+    assert words in err.replace("\n", " ")
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_with_a_checkpoint_and_the_same_command_goes_on(here):
+    command = [sys.executable, "-W", "ignore", "-m", "regard", "train", "it.toml", "--run.steps", "100000"]
+    command += ["--run.evaluate", "100000"]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "80"})
+    log, limit = here / "run" / "log.jsonl", time.time() + 60
+    while time.time() < limit and (not log.exists() or log.read_text("utf-8").count("stepped") < 5):
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    _, err = started.communicate(timeout=60)
+    assert started.returncode == 130, err
+    assert "the same command goes on from there" in err
+    assert "Traceback" not in err
+    assert len(list((here / "run" / "checkpoints").iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ['a "b"', "C:\\new\\table", "2024", "[x]", "täglich"])
+def test_a_folder_has_the_name_that_was_typed(here, run, name):
+    status, out, err = run("train", "it.toml", "--check", "--out", name)
+    assert (status, json.loads(out)["out"]) == (0, name), err
+
+
+def test_of_nothing_comes_nothing(here, run):
+    """One line in, one line out: an empty file has no line."""
+    run("train", "it.toml")
+    (here / "empty.txt").write_text("", "utf-8")
+    assert run("translate", "empty.txt", "--model", "run")[:2] == (0, "")
+    (here / "empty.txt").write_text("\n\n", "utf-8")
+    assert run("translate", "empty.txt", "--model", "run")[:2] == (0, "\n\n")
+
+
+def test_a_line_stays_a_line_and_the_alignment_is_of_what_was_said(here, run, monkeypatch):
+    from regard.train import Translator
+
+    run("train", "it.toml")
+    asked, usual = [], Translator.aligned
+    monkeypatch.setattr(Translator, "translate", lambda self, texts, **_: ["one\ntwo" for _ in texts])
+    monkeypatch.setattr(
+        Translator, "aligned", lambda self, text, **given: asked.append(given) or usual(self, text, **given)
+    )
+    given = ["--beams", "1", "--length-penalty", "0.5", "--align", "-"]
+    status, out, err = run("translate", "red cat", "--model", "run", *given)
+    assert status == 0, err
+    assert out.startswith("one two\n")
+    assert asked == [{"beams": 1, "length_penalty": 0.5}]
+
+
+def test_a_model_that_lost_its_configuration_is_one_sentence(here, run):
+    run("train", "it.toml")
+    (here / "run" / "model" / "config.json").unlink()
+    status, _, err = run("translate", "red cat", "--model", "run")
+    assert (status, "cannot read run/model/config.json" in err.replace("\n", " ")) == (2, True)

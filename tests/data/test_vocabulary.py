@@ -1,0 +1,224 @@
+"""Vocabularies: what is encoded is decoded, training has one result, and checkpoints' files are understood."""
+
+import hashlib
+import json
+import pickle
+import re
+
+import pytest
+
+from regard import InputError
+from regard.data import Vocabulary
+
+tokenizers = pytest.importorskip("tokenizers", reason="pip install 'regard[train]'")
+
+TEXTS = (
+    "I love deep learning.",
+    "Don't you love it, too?",
+    'He said: "I love (most) machines"; we didn’t!',
+    "我爱深度学习。",
+    "圖書館在哪裡？",
+    "私は機械学習が大好きです。コンピューターも！",
+    "저는 기계 학습을 좋아합니다.",
+    "他在 Google 工作了10年，used PyTorch 2.0。",
+    "Great 👍🏽 👩‍👩‍👧 work 🎉!!",
+    "Привет, мир! Ça va, naïve café? Ελλάδα",
+    "two  spaces, 3,141.59 and a\ttab",
+    " leading and trailing ",
+    "हिन्दी में नमस्ते",
+)
+KINDS = ("bpe", "unigram", "characters")
+
+
+def trained(kind, size=400, texts=TEXTS, **options):
+    return Vocabulary.train(texts * 3, kind=kind, size=size, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_encoded_is_decoded(kind):
+    vocabulary = trained(kind)
+    rows = vocabulary.encode(TEXTS)
+    assert vocabulary.decode(rows) == list(TEXTS)
+    assert all(vocabulary.unknown not in row for row in rows)
+    others = ("learning you deep", "学習 deep 爱", "", " ", "  I", "기계")
+    assert vocabulary.decode(vocabulary.encode(others)) == list(others)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_come_first_and_are_left_out_of_text(kind):
+    vocabulary = trained(kind)
+    assert (vocabulary.pad, vocabulary.start, vocabulary.end, vocabulary.unknown, vocabulary.mask) == (0, 1, 2, 3, 4)
+    assert vocabulary.tokens(range(5)) == ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
+    assert vocabulary.special == (0, 1, 2, 3, 4)
+    (plain,), (both,) = vocabulary.encode([TEXTS[0]]), vocabulary.encode([TEXTS[0]], start=True, end=True)
+    assert both == [1, *plain, 2]
+    assert vocabulary.decode([*both, 0, 0, 4]) == TEXTS[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_that_a_text_spells_out_are_text(kind):
+    vocabulary = trained(kind, texts=(*TEXTS, "</s> <pad> <unk>"))
+    (row,) = vocabulary.encode(["love </s> it <pad>"])
+    assert not set(row) & {0, 1, 2, 3, 4}
+    assert vocabulary.decode(row) == "love </s> it <pad>"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_unknown_shows(kind):
+    vocabulary = trained(kind, texts=("我爱你。", "I love you."))
+    (row,) = vocabulary.encode(["我爱她。"])
+    assert row.count(vocabulary.unknown) == 1
+    assert vocabulary.decode(row) == "我爱<unk>。"
+
+
+def test_characters_are_single_and_the_most_frequent_stay():
+    vocabulary = Vocabulary.train(["aab bb", "你好你", "好你"], kind="characters", size=5 + 4)
+    assert vocabulary.tokens(range(5, 9)) == ["b", "你", "a", "好"]
+    assert vocabulary.encode(["你a 好c"]) == [[6, 7, 3, 8, 3]]
+    assert len(vocabulary) == 9
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_words_are_one_token_at_the_start_and_within(kind):
+    vocabulary = trained(kind, texts=("love machines love", "we love machines and love learning"))
+    (word,), (text,) = vocabulary.encode(["love"]), vocabulary.encode(["love  we love"])
+    assert text[: len(word)] == text[-len(word) :] == word
+    assert vocabulary.tokens(word)[0].startswith("▁l")
+    assert kind == "unigram" or vocabulary.tokens(text) == ["▁love", "▁", "▁we", "▁love"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_no_token_joins_scripts_words_or_digits(kind):
+    vocabulary = trained(kind, size=2000)
+    scripts = {
+        "han": "一-鿿", "hiragana": "ぁ-ゟ", "katakana": "゠-ヿ", "hangul": "가-힣", "latin": "A-Za-zÇçïé",
+        "digits": "0-9", "cyrillic": "А-я", "marks": ",.!?。，？：；",
+    }  # fmt: skip
+    for token in vocabulary.tokens(range(5, len(vocabulary))):
+        assert sum(bool(re.search(f"[{range_}]", token)) for range_ in scripts.values()) <= 1, token
+        assert "▁" not in token[1:] or set(token) == {"▁"}, token
+        assert len(re.findall("[0-9]", token)) <= 1
+        assert not re.match("▁[一-鿿ぁ-ヿ]", token)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_letters_if_asked(kind):
+    vocabulary = trained(kind, lowercase=True)
+    assert vocabulary.decode(vocabulary.encode(["I LOVE Deep learning."])) == ["i love deep learning."]
+    assert vocabulary.encode(["LOVE"]) == vocabulary.encode(["love"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_spellings_of_an_accent_are_one(kind):
+    vocabulary = trained(kind)
+    assert vocabulary.encode(["cafe\u0301"]) == vocabulary.encode(["caf\u00e9"])
+    assert vocabulary.encode(["，"]) != vocabulary.encode([","])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_again_gives_the_same_bytes(kind):
+    # Each training has hash tables of its own, seeded anew, so one process shows what several would.
+    texts = [f"{TEXTS[i % 9]} {TEXTS[(i * 7) % 9]} word{i * i}" for i in range(300)]
+    assert len({Vocabulary.train(texts, kind=kind, size=300).sha256 for _ in range(6)}) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vocabulary_goes_to_another_process_and_is_the_same_there(kind):
+    vocabulary = trained(kind)
+    copy = pickle.loads(pickle.dumps(vocabulary))
+    assert copy.sha256 == vocabulary.sha256
+    assert copy.encode([*TEXTS, "</s>"], start=True) == vocabulary.encode([*TEXTS, "</s>"], start=True)
+    assert copy.end == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_saved_is_loaded(kind, tmp_path):
+    vocabulary = trained(kind)
+    path = vocabulary.save(tmp_path)
+    assert path == tmp_path / "tokenizer.json"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == vocabulary.sha256
+    for loaded in (Vocabulary.load(tmp_path), Vocabulary.load(path)):
+        assert loaded.sha256 == vocabulary.sha256
+        assert loaded.encode(TEXTS, start=True, end=True) == vocabulary.encode(TEXTS, start=True, end=True)
+        assert (loaded.pad, loaded.start, loaded.end, loaded.unknown, loaded.mask) == (0, 1, 2, 3, 4)
+    assert [one.name for one in tmp_path.iterdir()] == ["tokenizer.json"]
+
+
+def test_transformers_reads_what_is_saved(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="pip install 'regard[models]'")
+    vocabulary = trained("bpe")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(vocabulary.save(tmp_path)))
+    assert fast(TEXTS[0])["input_ids"] == vocabulary.encode([TEXTS[0]])[0]
+
+
+def foreign(tmp_path, specials, config=None):
+    """A checkpoint's tokenizer.json: other special tokens, truncation, padding and a template."""
+    words = tokenizers.models.WordLevel({"hello": 0, "world": 1, "what": 2}, unk_token="what")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(specials)
+    tokenizer.enable_truncation(1)
+    tokenizer.enable_padding(length=9)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    if config is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("specials", "config", "roles"),
+    [
+        (["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"], None, (3, 4, 5, 6, 7)),
+        (["<s>", "</s>", "<pad>", "<unk>", "<mask>"], None, (5, 3, 4, 6, 7)),
+        (["<|endoftext|>"], None, (None, 3, 3, None, None)),
+        (
+            ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+            {"bos_token": "<|endoftext|>", "eos_token": {"content": "<|im_end|>"}, "pad_token": "<|im_end|>"},
+            (5, 3, 5, None, None),
+        ),
+        (["<odd>"], None, (None, None, None, None, None)),
+    ],
+)
+def test_special_tokens_of_checkpoints_are_found(tmp_path, specials, config, roles):
+    found = Vocabulary.load(foreign(tmp_path, specials, config))
+    assert (found.pad, found.start, found.end, found.unknown, found.mask) == roles
+    assert found.encode(["hello world hello"]) == [[0, 1, 0]]  # neither cut nor filled up
+
+
+def test_special_tokens_can_be_named(tmp_path):
+    folder = foreign(tmp_path, ["<odd>", "</s>"])
+    assert Vocabulary.load(folder, end="<odd>").end == 3
+    with pytest.raises(InputError, match=r"`end` must be a token of .*tokenizer.json, got '<even>'"):
+        Vocabulary.load(folder, end="<even>")
+    with pytest.raises(InputError, match=r'no start token: name it, Vocabulary.load\(path, start="…"\)'):
+        Vocabulary.load(folder).encode(["hello"], start=True)
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read the tokenizer .*tokenizer.json: No such file"):
+        Vocabulary.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}", "utf-8")
+    with pytest.raises(InputError, match=r"must be a tokenizer.json of the package tokenizers, but "):
+        Vocabulary.load(tmp_path)
+    with pytest.raises(InputError, match=r"must lie in a folder that exists"):
+        trained("characters").save(tmp_path / "none" / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind", "size", "words"),
+    [
+        (TEXTS, "words", 100, "`kind` must be one of bpe, unigram, characters, got 'words'"),
+        (TEXTS, "characters", 5, "`size` must be above 5, the special tokens, got 5"),
+        (["", ""], "bpe", 100, "`texts` must have at least one that is not empty"),
+        (["ab", "我b"], "bpe", 8, r"room for the 4 different .* and 5 special tokens \(9\), got 8: .*kind=.characters"),
+        (["ab", "我b"], "unigram", 8, r"room for the 4 different .* and 5 special tokens \(9\), got 8"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(texts, kind, size, words):
+    with pytest.raises(InputError, match=words):
+        Vocabulary.train(texts, kind=kind, size=size)
+
+
+def test_one_text_is_not_several():
+    with pytest.raises(InputError, match=r"`texts` must be a list of texts, got one text: encode\(\['I love'\]\)"):
+        trained("characters").encode("I love")

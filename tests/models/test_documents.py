@@ -1,0 +1,91 @@
+"""Several texts in a row are read as if each stood alone."""
+
+import pytest
+import torch
+
+from regard.errors import InputError
+from regard.models import Buckets, Clipped, Learned, Sinusoidal, Slopes, Transformer, TransformerConfig, heads
+from regard.positions import RoPE
+
+LENGTHS = [[5, 3, 4], [7, 2]]  # and padding behind, to 13
+
+
+def packed():
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, 20, (2, 13), generator=generator)
+    documents = torch.full((2, 13), -1)
+    for row, lengths in enumerate(LENGTHS):
+        documents[row, : sum(lengths)] = torch.repeat_interleave(torch.tensor(lengths))
+    return ids, documents
+
+
+def model(positions, side, **more):
+    torch.manual_seed(0)
+    layers = {f"{side}_layers": 2}
+    head = heads.LanguageModel() if side == "decoder" else heads.TokenClassification(3)
+    options = {"vocabulary": 20, "width": 16, "heads": 4, "hidden": 8, "head": head} | layers | more
+    return Transformer(TransformerConfig(positions=positions, **options)).eval()
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize(
+    "positions",
+    [Sinusoidal(), Learned(8), Buckets(), Slopes(), Clipped(2), RoPE(4), None],
+    ids=lambda one: str(one)[:9],
+)
+def test_each_document_is_read_as_if_it_stood_alone(side, positions):
+    ids, documents = packed()
+    found = model(positions, side)
+    whole = found(ids, documents=documents).logits
+    for row, lengths in enumerate(LENGTHS):
+        first = 0
+        for length in lengths:
+            here = slice(first, first + length)
+            torch.testing.assert_close(
+                whole[row, here], found(ids[row : row + 1, here]).logits[0], atol=2e-6, rtol=1e-5
+            )
+            first += length
+
+
+def test_a_window_reaches_no_further_than_its_document():
+    ids, documents = packed()
+    found = model(RoPE(4), "decoder", window=3)
+    whole = found(ids, documents=documents).logits
+    torch.testing.assert_close(whole[0, 5:8], found(ids[:1, 5:8]).logits[0], atol=2e-6, rtol=1e-5)
+
+
+def test_gradients_reach_no_other_document():
+    ids, documents = packed()
+    found = model(Sinusoidal(), "decoder")
+    embedded = []
+    found.embedding.register_forward_hook(lambda module, given, out: embedded.append(out) or out.retain_grad())
+    found(ids, documents=documents).logits[0, 7].sum().backward()
+    reached = embedded[0].grad[0].abs().sum(-1) > 0
+    assert reached.tolist() == [False] * 5 + [True] * 3 + [False] * 5
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"real": torch.ones(2, 13, dtype=torch.bool)}, "leave `real` and `cache` out"),
+        ({"documents": torch.zeros(2, 12, dtype=torch.long)}, r"of the shape of `ids`, \(2, 13\)"),
+        ({"documents": torch.zeros(2, 13)}, "must be integers"),
+    ],
+    ids=["real", "shape", "type"],
+)
+def test_what_does_not_go_together_is_refused(given, words):
+    ids, documents = packed()
+    with pytest.raises(InputError, match=words):
+        model(None, "decoder")(ids, **({"documents": documents} | given))
+
+
+def test_what_makes_one_thing_of_a_row_is_refused():
+    ids, documents = packed()
+    config = TransformerConfig(
+        vocabulary=20, width=8, heads=2, hidden=8, encoder_layers=1, head=heads.SentenceEmbedding()
+    )
+    with pytest.raises(InputError, match="`documents` share rows, and SentenceEmbedding"):
+        Transformer(config).eval()(ids, documents=documents)
+    pair = TransformerConfig(vocabulary=20, width=8, heads=2, hidden=8, encoder_layers=1, decoder_layers=1)
+    with pytest.raises(InputError, match="an encoder–decoder reads pairs"):
+        Transformer(pair).eval()(ids, ids, documents=documents)

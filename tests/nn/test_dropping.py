@@ -1,0 +1,73 @@
+"""Dropout of activations: the right share, nowhere the same, and the gradient of what was kept."""
+
+import math
+
+import pytest
+import torch
+
+from regard.nn.dropping import dropped
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("shape", [(40, 1000), (4, 50, 200), (64, 1024)])
+def test_the_share_is_p_in_the_whole_in_rows_and_in_columns(p, shape):
+    torch.manual_seed(0)
+    gone = (dropped(torch.ones(shape), p) == 0).flatten(0, -2).double()
+    for found, count in ((gone.mean(), gone.numel()), (gone.mean(0), len(gone)), (gone.mean(1), gone.shape[1])):
+        far = 5.5 * math.sqrt(p * (1 - p) / count)  # one in twenty-six million, of thousands of rows and columns
+        assert float((found - p).abs().max()) < far
+
+
+def test_neighbours_and_lines_know_nothing_of_each_other():
+    torch.manual_seed(1)
+    gone = (dropped(torch.ones(300, 300), 0.5) == 0).double() - 0.5
+    for one, other in ((gone[1:], gone[:-1]), (gone[:, 1:], gone[:, :-1]), (gone[1:, 1:], gone[:-1, :-1])):
+        assert abs(float((one * other).mean()) * 4) < 5 / math.sqrt(one.numel())
+    between = (gone @ gone.T / 300 * 4).fill_diagonal_(0)
+    assert float(between.abs().max()) < 6 / math.sqrt(300)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_kept_is_divided_by_what_is_left(dtype):
+    torch.manual_seed(2)
+    x = torch.randn(200, 100, dtype=dtype)
+    found = dropped(x, 0.25)
+    assert found.dtype == dtype
+    kept = found != 0
+    torch.testing.assert_close(
+        found[kept], (x.double() / 0.75).to(dtype)[kept], rtol=2 * torch.finfo(dtype).eps, atol=0
+    )
+
+
+def test_the_gradient_is_that_of_what_was_kept():
+    torch.manual_seed(3)
+    x = torch.randn(100, 200, requires_grad=True)
+    found = dropped(x, 0.4)
+    found.sum().backward()
+    expected = torch.where(found == 0, 0.0, 1 / 0.6)
+    torch.testing.assert_close(x.grad, expected)
+
+
+def test_pytorchs_seed_repeats_it_and_each_call_is_another():
+    x = torch.ones(200, 100)
+    torch.manual_seed(4)
+    one, other = dropped(x, 0.5), dropped(x, 0.5)
+    torch.manual_seed(4)
+    assert torch.equal(dropped(x, 0.5), one)
+    assert not torch.equal(one, other)
+
+
+def test_nothing_is_dropped_where_nothing_shall_be():
+    x = torch.randn(200, 100)
+    assert dropped(x, 0.5, training=False) is x
+    assert dropped(x, 0.0) is x
+    assert not dropped(x, 1.0).any()
+
+
+def test_short_ones_and_vmap_go_through_pytorchs_own():
+    torch.manual_seed(5)
+    short = dropped(torch.ones(8, 8), 0.5)
+    torch.manual_seed(5)
+    assert torch.equal(short, torch.nn.functional.dropout(torch.ones(8, 8), 0.5))
+    found = torch.vmap(lambda x: dropped(x, 0.5), randomness="different")(torch.ones(3, 200, 200))
+    assert not torch.equal(found[0], found[1])

@@ -1,0 +1,339 @@
+"""What a run meets that is not as it should be: each of these went wrong once, most of them without a word."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.data import Vocabulary
+from regard.errors import InputError
+from regard.train import Journal, Translator, read_journal, train
+from regard.train.checkpoints import Checkpoints, Place, write_folder
+from regard.train.config import Optimizer
+from regard.train.events import Evaluated, Sample, Started
+from regard.train.reading import read_config
+from regard.train.schedules import Cosine
+from regard.train.tasks import task_of
+from regard.train.tasks.synthetic import SyntheticTask
+from train.runs import tiny
+
+WHOLE = 'out = "run"\n[task]\nkind = "synthetic"\ntask = "sort"\n[run]\nepochs = 2\n'
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{a} {b} {a}\t{b} {a}!\n" for a in "abcdefgh" for b in "ijklmnop"), "utf-8")
+    return path
+
+
+def translation(pairs, **more):
+    words = {"kind": "characters", "size": 40}
+    found = {"kind": "translation", "data": str(pairs), "held_out": 5, "target": "de", "scored": 0, "shown": 0}
+    return found | {"source_words": words, "target_words": words} | more
+
+
+FEW = {"run__steps": 2, "run__save": None, "run__evaluate": None, "run__tokens": 60}
+
+
+# Starting
+
+
+def test_what_a_start_that_failed_has_left_binds_nobody(tmp_path, pairs):
+    """A vocabulary of 12 tokens lay there, of a run that took no step, and one of 40 was asked for."""
+    small = translation(pairs, source_words={"kind": "characters", "size": 12})
+    with pytest.raises(InputError, match=r"`tokens` must be at least"):
+        train(tiny(tmp_path / "run", task=small, **FEW | {"run__tokens": 2}))
+    train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
+    assert len(Vocabulary.load(tmp_path / "run" / "model" / "source.json")) > 12
+    assert json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["config"]["run"]["tokens"] == 60
+
+
+def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
+    told, script = (
+        [],
+        (
+            "import sys; sys.path.insert(0, sys.argv[1]); from train.runs import tiny; from pathlib import Path\n"
+            "from regard.train import train; from regard.errors import InputError\n"
+            "try: train(tiny(Path(sys.argv[2])))\nexcept InputError as problem: print(problem)"
+        ),
+    )
+
+    def other(event):
+        if isinstance(event, Evaluated) and not told:
+            asked = [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-c",
+                script,
+                str(Path(__file__).parents[1]),
+                str(tmp_path / "run"),
+            ]
+            told.append(subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout)
+
+    train(tiny(tmp_path / "run"), [other])
+    assert told[0].startswith("another process trains in")
+    assert train(tiny(tmp_path / "run", run__steps=13)).step == 13  # and is held no longer than that
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in fp16")
+def test_fp16_without_a_gpu_is_refused(tmp_path):
+    with pytest.raises(InputError, match='"fp16" needs a GPU'):
+        train(tiny(tmp_path / "run", run__precision="fp16"))
+
+
+def test_a_vocabulary_that_cannot_be_written_is_one_sentence(tmp_path, pairs):
+    (tmp_path / "file").write_text("", "utf-8")
+    with pytest.raises(InputError, match="cannot make the folder"):
+        task_of(tiny(tmp_path / "run", task=translation(pairs)), tmp_path / "file" / "vocabulary")
+
+
+def test_bleu_is_no_metric_where_it_is_not_counted(tmp_path, pairs):
+    with pytest.raises(InputError, match=r"`run.metric` is bleu, and `task.scored` 0"):
+        train(tiny(tmp_path / "run", task=translation(pairs), run__metric="bleu", run__steps=1))
+
+
+def test_two_files_of_one_name_are_both_known(tmp_path, pairs):
+    other = tmp_path / "other" / "pairs.tsv"
+    other.parent.mkdir()
+    other.write_text("something new\tneu\n", "utf-8")
+    task = task_of(tiny(tmp_path / "run", task=translation(pairs, also=str(other))), tmp_path / "words")
+    assert len({one for name, one in task.data.items() if "pairs.tsv" in name}) == 2
+
+
+# Training
+
+
+def test_held_out_rows_may_be_longer_than_a_batch(tmp_path, monkeypatch):
+    usual = SyntheticTask.take
+    monkeypatch.setattr(SyntheticTask, "take", lambda self, trained, held: usual(self, trained, [([5] * 90, [6] * 90)]))
+    assert math.isfinite(train(tiny(tmp_path / "run", run__steps=1)).scores["loss"])
+
+
+def test_compiled_code_is_not_watched(tmp_path, pairs, monkeypatch):
+    """torch.compile is replaced: what is claimed is that nothing watches a model that went through it."""
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self, **_: setattr(self, "_compiled_call_impl", self._call_impl)
+    )
+    train(tiny(tmp_path / "run", task=translation(pairs, shown=1), **FEW | {"run__compiled": True}))
+
+
+def test_a_score_that_is_no_number_is_never_the_best():
+    scores = ({"step": 1, "loss": math.nan}, {"step": 2, "loss": 3.0}, {"step": 3, "loss": math.nan})
+    assert Place(scores=scores).best("loss", False)["step"] == 2
+    assert Place(scores=scores).best("loss", True)["step"] == 2
+
+
+def test_a_checkpoint_in_half_precision_is_trained_in_single(tmp_path, pairs):
+    data = tmp_path / "labels.tsv"
+    data.write_text("".join(f"{a} {b}\t{a > 'd'}\n" for a in "abcdefgh" for b in "ijkl"), "utf-8")
+    task = {"kind": "classification", "data": str(data), "held_out": 4, "words": {"kind": "characters", "size": 40}}
+    train(tiny(tmp_path / "run", task=task, **FEW))
+    from regard.models import Transformer
+
+    folder = tmp_path / "half"
+    Transformer.from_pretrained(tmp_path / "run" / "model").to(torch.bfloat16).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes((tmp_path / "run" / "model" / "tokenizer.json").read_bytes())
+    config = tiny(tmp_path / "on", task=task, model={"kind": "checkpoint", "name": str(folder)}, **FEW)
+    model = task_of(config, tmp_path / "words").model(config.model)
+    assert {one.dtype for one in model.parameters()} == {torch.float32}
+
+
+def test_another_precision_in_the_same_process_is_one_sentence(tmp_path):
+    """accelerate keeps the first for as long as a process lives."""
+    train(tiny(tmp_path / "one", run__steps=1))
+    with pytest.raises(InputError, match=r"`run.precision` bf16 cannot be had in this process: AcceleratorState has"):
+        train(tiny(tmp_path / "other", run__steps=1, run__precision="bf16"))
+
+
+def test_what_is_held_out_is_hidden_alike_in_every_batch(tmp_path):
+    data = tmp_path / "texts.txt"
+    data.write_text("".join(f"abc def {i} {i * i}\n" for i in range(80)), "utf-8")
+    task = {"kind": "masked language", "data": str(data), "held_out": 9, "words": {"kind": "characters", "size": 30}}
+    made = task_of(tiny(tmp_path / "run", task=task), tmp_path / "words")
+    together = made.rows(list(range(9)), held=True)
+    for row in range(9):
+        alone = made.rows([row], held=True)
+        length = alone.labels.shape[1]
+        assert torch.equal(alone.labels[0], together.labels[row, :length])
+        assert torch.equal(alone.inputs["ids"][0], together.inputs["ids"][row, :length])
+
+
+def test_a_text_that_is_too_long_is_named_before_any_is_translated(tmp_path, pairs):
+    train(tiny(tmp_path / "run", task=translation(pairs), model__positions="learned", **FEW))
+    translator, done = Translator.load(tmp_path / "run"), []
+    with pytest.raises(InputError, match="text 2 has 201 tokens, and this model has positions for 12"):
+        translator.translate(["a b", "a" * 200], progress=done.append, rows=1)
+    assert not done
+
+
+# Going on
+
+
+def test_an_average_over_checkpoints_that_are_gone_is_refused(tmp_path, monkeypatch):
+    """It took the best one, kept from long ago, for one of the last."""
+    scores = iter([1.0] + [2.0] * 20)
+    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, tokens: {"loss": next(scores), "exact": 0.0})
+    options = {"run__evaluate": 1, "run__save": None}
+    train(tiny(tmp_path / "run", run__steps=6, run__keep=1, **options))
+    assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [1, 6]
+    with pytest.raises(InputError, match=r"checkpoints of step 5, 6, and that of step 5 is gone: say `run.average`"):
+        train(tiny(tmp_path / "run", run__steps=6, run__keep=2, run__average=2, **options))
+    assert train(tiny(tmp_path / "run", run__steps=7, run__keep=2, run__average=2, **options)).step == 7
+
+
+def test_a_metric_that_earlier_evaluations_lack_is_refused(tmp_path, pairs):
+    train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
+    with pytest.raises(InputError, match=r"`run.metric` is bleu, which earlier evaluations of this run did not count"):
+        train(tiny(tmp_path / "run", task=translation(pairs, scored=2), run__metric="bleu", **FEW))
+
+
+def test_another_vocabulary_is_refused(tmp_path, pairs):
+    """As many tokens, and each means something else: no shape tells."""
+    train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
+    path = tmp_path / "run" / "vocabulary" / "source.json"
+    path.write_text(path.read_text("utf-8").replace('"a"', '"?"').replace('"b"', '"a"').replace('"?"', '"b"'), "utf-8")
+    with pytest.raises(InputError, match=r"the data of 'source.json' has changed since this run was started"):
+        train(tiny(tmp_path / "run", task=translation(pairs), **FEW | {"run__steps": 3}))
+
+
+def test_a_copy_of_a_checkpoint_is_none(tmp_path):
+    train(tiny(tmp_path / "run", run__steps=2))
+    folder = tmp_path / "run" / "checkpoints"
+    (folder / "step-00000002").rename(folder / "step-00000002 copy")
+    assert Checkpoints(folder).steps() == [1]
+
+
+def test_a_folder_is_replaced_without_waiting_for_the_old_ones_end(tmp_path, monkeypatch):
+    """Killed while the old folder is removed, the new one is there."""
+    import shutil
+
+    target, seen = tmp_path / "it", []
+    write_folder(target, lambda folder: (folder / "a").write_text("old", "utf-8"))
+    usual = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **given: seen.append(target.exists()) or usual(path, **given))
+    write_folder(target, lambda folder: (folder / "a").write_text("new", "utf-8"))
+    assert seen == [True]
+    assert (target / "a").read_text("utf-8") == "new"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": {"kind": "recurrent", "width": 8, "hidden": 8, "attention": kind}}
+        for kind in ("bahdanau", "none", "concat", "local-p")
+    ]
+    + [
+        {"model": {"kind": "transformer", "width": 16, "heads": 2, "hidden": 16, "layers": 1, "positions": kind}}
+        for kind in ("learned", "buckets", "slopes", "clipped", "rope", "none")
+    ],
+    ids=lambda one: "-".join(map(str, one["model"].values())),
+)
+def test_every_model_goes_on_from_its_checkpoint(tmp_path, options):
+    train(tiny(tmp_path / "whole", run__steps=4, **options))
+    train(tiny(tmp_path / "run", run__steps=2, **options))
+    assert train(tiny(tmp_path / "run", run__steps=4, **options)).step == 4
+    one, other = (Checkpoints(tmp_path / name / "checkpoints").weights(4) for name in ("whole", "run"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# The log
+
+
+def told(path, said):
+    journal = Journal(path)
+    journal(Started(path.parent, 0, 2, 5))
+    journal(Evaluated(1, 0, {"loss": 1.0}, True, 0.1, (Sample("a", said, "b"),)))
+    return journal
+
+
+def test_a_sample_may_hold_line_separators_of_unicode(tmp_path):
+    path = tmp_path / "log.jsonl"
+    journal = told(path, "one\u2028two\x85three")
+    journal(Started(tmp_path, 1, 2, 5))
+    assert read_journal(path)[1]["samples"][0]["said"] == "one\u2028two\x85three"
+
+
+def test_a_log_that_is_cut_within_a_character_goes_on(tmp_path):
+    path = tmp_path / "log.jsonl"
+    journal = told(path, "图书馆")
+    with path.open("ab") as file:
+        file.write('{"event": "evaluated", "said": "图'.encode()[:-1])
+    journal(Started(tmp_path, 1, 2, 5))
+    assert [one["event"] for one in read_journal(path)] == ["started", "evaluated", "started"]
+
+
+def test_a_log_that_cannot_be_written_again_is_one_sentence(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "log.jsonl"
+    journal = told(path, "it")
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(
+        InputError, match=r"cannot write .*log.jsonl: No space left on device; the checkpoints are whole"
+    ):
+        journal(Started(tmp_path, 1, 2, 5))
+
+
+# Configurations
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"betas": (0.9, 1.5)}, "`betas` must be at least 0 and below 1, got 1.5"),
+        ({"eps": -1.0}, "`eps` must be at least 0"),
+        ({"decay": -0.1}, "`decay` must be at least 0"),
+        ({"decay": math.nan}, "`decay` must be at least 0"),
+        ({"clip": math.nan}, "`clip` must be at least 0"),
+    ],
+    ids=str,
+)
+def test_an_optimizers_numbers_are_checked(given, words):
+    with pytest.raises(InputError, match=words):
+        Optimizer(**given)
+
+
+@pytest.mark.parametrize("floor", [-1.0, 2.0, math.nan])
+def test_a_floor_that_is_no_share_is_refused(floor):
+    with pytest.raises(InputError, match="`floor` is a share of the highest rate"):
+        Cosine(floor=floor)
+
+
+def test_a_number_of_yaml_may_have_no_point(tmp_path):
+    """YAML 1.1, which PyYAML reads, takes 1e-3 for a text."""
+    path = tmp_path / "it.yaml"
+    rest = "out: run\ntask: {kind: synthetic, task: sort}\nrun: {epochs: 2}\n"
+    path.write_text(rest + "optimizer: {rate: 1e-3, eps: 1E-9, decay: 1.e-2}\n", "utf-8")
+    found = read_config(path).optimizer
+    assert (found.rate, found.eps, found.decay) == (1e-3, 1e-9, 1e-2)
+
+
+def test_a_folder_without_a_name_is_refused(tmp_path):
+    path = tmp_path / "it.toml"
+    path.write_text(WHOLE.replace('"run"', '" "'), "utf-8")
+    with pytest.raises(InputError, match="`out` must name the folder of the run"):
+        read_config(path)
+
+
+def test_what_is_said_before_the_kind_is_said_too(tmp_path):
+    path = tmp_path / "it.toml"
+    path.write_text(WHOLE + '[model]\nkind = "transformer"\nheads = 2\n', "utf-8")
+    found = read_config(path, ["--model.width", "96", "--model.kind", "recurrent"])
+    assert found.model.width == 96
+
+
+def test_a_table_that_was_a_word_may_be_said_in_keys(tmp_path):
+    path = tmp_path / "it.toml"
+    path.write_text(WHOLE + '[optimizer]\nschedule = "noam"\n', "utf-8")
+    found = read_config(path, ["--optimizer.schedule", "cosine", "--optimizer.schedule.warmup", "5"])
+    assert found.optimizer.schedule == Cosine(warmup=5)
+    found = read_config(path, ["--optimizer.schedule.kind", "cosine", "--optimizer.schedule.floor", "0.5"])
+    assert found.optimizer.schedule == Cosine(floor=0.5)

@@ -1,0 +1,223 @@
+"""Each task reads its data, trains a model that fits, and leaves what is needed to use it."""
+
+import gzip
+import json
+
+import pytest
+import torch
+
+from regard.data import Vocabulary
+from regard.errors import InputError
+from regard.models import RecurrentSeq2Seq, Transformer
+from regard.train import Translator, train
+from regard.train.tasks import task_of
+from train.runs import tiny
+
+WORDS = "red blue green small large old new good bad fast".split()
+THINGS = "house cat car tree book river".split()
+MEANT = dict(zip(WORDS, "红 蓝 绿 小 大 旧 新 好 坏 快".split(), strict=True))
+MEANT |= dict(zip(THINGS, "房子 猫 车 树 书 河".split(), strict=True))
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    lines = [f"the {word} {thing}.\t{MEANT[word]}{MEANT[thing]}。\tby nobody" for word in WORDS for thing in THINGS]
+    path = tmp_path / "pairs.tsv"
+    path.write_text("\n".join([*lines, "no tab here", "half\t"]) + "\n", "utf-8")
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt.gz"
+    lines = [f"the {word} {thing} is {other}" for word in WORDS for thing in THINGS for other in WORDS[:4]]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    return path
+
+
+def translation(pairs, **more):
+    words = {"kind": "characters", "size": 100}
+    return {"kind": "translation", "data": str(pairs), "held_out": 6, "source_words": words, "scored": 4} | more
+
+
+RUN = {"run__save": None, "run__evaluate": None, "run__steps": 4, "run__tokens": 300}
+
+
+def test_a_translator_learns_words_and_translates_text(tmp_path, pairs):
+    task = translation(pairs, source_words={"kind": "bpe", "size": 60})
+    options = RUN | {"run__steps": 260, "run__tokens": 500, "model__width": 32, "model__dropout": 0.0}
+    ended = train(tiny(tmp_path / "run", task=task, optimizer__rate=1e-2, **options))
+    assert ended.scores["bleu"] > 50
+    assert ended.scores["chrf"] > 40
+    assert "tok:zh" in ended.notes[0]
+    translator = Translator.load(tmp_path / "run")
+    said = translator.translate(["the red cat.", "", "the new house."])
+    assert said == ["红猫。", "", "新房子。"]
+    assert said == [translator.translate([one])[0] for one in ("the red cat.", "", "the new house.")]
+    record = translator.aligned("the red cat.")
+    assert [one.text for one in record.tokens["target"][0]] == ["<s>", "红", "猫", "。", "</s>"]
+    crossing = [layer for layer in record.layers if layer.kind == "cross"]
+    assert crossing[0].queries == 5
+    assert crossing[0].keys == len(record.tokens["source"][0])
+
+
+def test_a_recurrent_translator_is_read_back_as_one(tmp_path, pairs):
+    config = tiny(
+        tmp_path / "run", task=translation(pairs), model={"kind": "recurrent", "width": 8, "hidden": 8}, **RUN
+    )
+    train(config)
+    translator = Translator.load(tmp_path / "run")
+    assert isinstance(translator.model, RecurrentSeq2Seq)
+    assert translator.model.config.attention == "bahdanau"
+    assert len(translator.translate(["the red cat."], beams=2)) == 1
+
+
+def test_bad_lines_are_counted_and_said(tmp_path, pairs):
+    told = []
+    train(tiny(tmp_path / "run", task=translation(pairs), **RUN), [told.append])
+    assert "2 skipped" in told[0].notes[0]
+    assert "54 pairs are trained on, 6 held out" in told[0].notes[1]
+
+
+def test_no_held_out_source_is_trained_on(tmp_path, pairs):
+    task = task_of(tiny(tmp_path / "run", task=translation(pairs)), tmp_path / "words")
+    trained = {tuple(source) for source, _ in task.trained}
+    assert not trained & {tuple(source) for source, _ in task.held}
+
+
+def test_pairs_that_are_too_long_are_left_out_and_counted(tmp_path, pairs):
+    task = task_of(tiny(tmp_path / "run", task=translation(pairs, longest=15)), tmp_path / "words")
+    long = 54 - len(task.trained)
+    assert long > 0
+    assert f"{long} pairs are longer than 15 tokens" in task.notes[1]
+    with pytest.raises(InputError, match=r"no pair is shorter than `task.longest`, 3 tokens"):
+        task_of(tiny(tmp_path / "run", task=translation(pairs, longest=3)), tmp_path / "words")
+
+
+def test_a_further_file_is_trained_on_but_for_what_is_held_out(tmp_path, pairs):
+    before = task_of(tiny(tmp_path / "run", task=translation(pairs)), tmp_path / "words")
+    held = before.held_texts["source"][0]
+    more = tmp_path / "more.tsv"
+    more.write_text(f"a whole new thing\t新东西\n{held.upper()}!\t不\n", "utf-8")
+    task = task_of(tiny(tmp_path / "run", task=translation(pairs, also=str(more))), tmp_path / "more words")
+    assert len(task.trained) == len(before.trained) + 1
+    assert len(task.held) == len(before.held)
+    assert task.data.keys() == {"pairs.tsv", "more.tsv", "source.json", "target.json"}
+
+
+def test_chinese_is_written_in_one_script(tmp_path):
+    data = tmp_path / "pairs.tsv"
+    data.write_text("".join(f"{word}\t{word}圖書館\n" for word in "abcdefgh"), "utf-8")
+    task = task_of(tiny(tmp_path / "run", task=translation(data, held_out=1, script="hans")), tmp_path / "words")
+    assert all(task.target.decode(target).endswith("图书馆") for _, target in task.trained)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_causal_language_model(tmp_path, texts, packed):
+    task = {"kind": "causal language", "data": str(texts), "held_out": 20, "length": 16, "packed": packed}
+    task["words"] = {"kind": "bpe", "size": 80}
+    options = RUN | {"run__steps": 60, "run__tokens": 400, "optimizer__rate": 1e-2, "model__dropout": 0.0}
+    ended = train(tiny(tmp_path / "run", task=task, **options))
+    assert ended.scores["perplexity"] == pytest.approx(float(torch.tensor(ended.scores["loss"]).exp()))
+    assert ended.scores["perplexity"] < 12  # of 80 tokens
+    model = Transformer.from_pretrained(tmp_path / "run" / "model")
+    assert model.config.kind == "decoder"
+    assert len(Vocabulary.load(tmp_path / "run" / "model")) <= 80
+
+
+def test_packed_documents_are_read_as_if_each_stood_alone(tmp_path, texts):
+    task = {"kind": "causal language", "data": str(texts), "held_out": 20, "length": 32, "packed": True}
+    made = task_of(tiny(tmp_path / "run", task=task, model__dropout=0.0), tmp_path / "words")
+    model = made.model(tiny(tmp_path / "x").model).eval()
+    batch = made.rows([0], held=False)
+    documents = batch.inputs["documents"][0]
+    assert documents.max() >= 2
+    with torch.no_grad():
+        whole = model(**batch.inputs).logits[0]
+        for number in range(int(documents.max()) + 1):
+            here = documents == number
+            alone = model(batch.inputs["ids"][:, here]).logits[0]
+            assert torch.allclose(whole[here], alone, atol=1e-5)
+
+
+def test_a_masked_language_model(tmp_path, texts):
+    task = {"kind": "masked language", "data": str(texts), "held_out": 20, "words": {"kind": "bpe", "size": 80}}
+    first = train(tiny(tmp_path / "run", task=task, **RUN))
+    assert Transformer.from_pretrained(tmp_path / "run" / "model").config.kind == "encoder"
+    again = train(tiny(tmp_path / "again", task=task, **RUN))
+    assert first.scores == again.scores  # what is held out is always masked alike
+
+
+def test_a_classifier_learns_its_labels(tmp_path):
+    data = tmp_path / "labels.jsonl"
+    rows = [{"text": f"a {word} {thing}", "label": int(word in WORDS[:5])} for word in WORDS for thing in THINGS]
+    data.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    task = {"kind": "classification", "data": str(data), "held_out": 12, "words": {"kind": "bpe", "size": 60}}
+    ended = train(
+        tiny(tmp_path / "run", task=task, model__dropout=0.0, optimizer__rate=1e-2, **RUN | {"run__steps": 60})
+    )
+    assert ended.scores["accuracy"] > 0.9
+    assert (tmp_path / "run" / "model" / "labels.txt").read_text("utf-8") == "0\n1\n"
+
+
+@pytest.mark.slow
+@pytest.mark.models
+def test_minilm_becomes_a_classifier(tmp_path):
+    data = tmp_path / "labels.tsv"
+    rows = [f"I see a {word} {thing}\t{'animal' if thing == 'cat' else 'thing'}" for word in WORDS for thing in THINGS]
+    data.write_text("\n".join(rows), "utf-8")
+    task = {"kind": "classification", "data": str(data), "held_out": 12}
+    config = tiny(
+        tmp_path / "run",
+        task=task,
+        model={"kind": "checkpoint", "name": "minilm"},
+        optimizer={"rate": 1e-4, "schedule": {"kind": "constant", "warmup": 5}},
+        **RUN | {"run__steps": 30, "run__tokens": 200},
+    )
+    assert train(config).scores["accuracy"] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.models
+def test_smollm2_goes_on_with_a_text_of_ones_own(tmp_path, texts):
+    """It has never seen this text, and after a few steps finds it likelier."""
+    task = {"kind": "causal language", "data": str(texts), "held_out": 5, "length": 32}
+    told = []
+    config = tiny(
+        tmp_path / "run",
+        task=task,
+        model={"kind": "checkpoint", "name": "smollm2"},
+        optimizer={"rate": 3e-5, "schedule": {"kind": "constant", "warmup": 0}},
+        run={"steps": 4, "tokens": 128, "evaluate": 2, "keep": 1},
+    )
+    train(config, [told.append])
+    losses = [one.loss for one in told if type(one).__name__ == "Stepped"]
+    assert losses[-1] < losses[0] - 0.3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"task__kind": "classification", "task__data": "{labels}"}, "have one label, 'x'"),
+        ({"model__kind": "checkpoint", "model__name": "minilm"}, "a synthetic task has symbols of its own"),
+        ({"run__metric": "bleu"}, r"`run.metric` must be one of loss, exact for this task, got 'bleu'"),
+    ],
+)
+def test_what_does_not_fit_is_said(tmp_path, changes, words):
+    labels = tmp_path / "labels.tsv"
+    labels.write_text("".join(f"text {number}\tx\n" for number in range(9)), "utf-8")
+    found = {"task": {"kind": "synthetic", "task": "copy", "examples": 20}, "model": {"kind": "transformer"}}
+    if "task__kind" in changes:
+        found["task"] = {"kind": "classification", "data": str(labels), "held_out": 2}
+    if "model__kind" in changes:
+        found["model"] = {"kind": "checkpoint", "name": "minilm"}
+    run = {"steps": 1, "tokens": 60} | ({"metric": "bleu"} if "run__metric" in changes else {})
+    with pytest.raises(InputError, match=words):
+        train(tiny(tmp_path / "run", **found, run=run))
+
+
+def test_a_folder_that_is_no_translator_is_refused(tmp_path):
+    with pytest.raises(InputError, match="there is no folder"):
+        Translator.load(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="holds no model that translates"):
+        Translator.load(tmp_path)
