@@ -10,6 +10,7 @@ _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 _LACKING = {
     "Chromium (apt-get install chromium)": lambda: not Path("/usr/bin/chromium").exists(),
     "Playwright (pip install playwright)": lambda: util.find_spec("playwright") is None,
+    "Triton (pip install triton)": lambda: util.find_spec("triton") is None,
     "the Tatoeba sample (../shared/data)": lambda: not (_SHARED / "tatoeba-eng-cmn.tsv").exists(),
     "the extras (pip install -c constraints.txt -e '.[all]')": lambda: util.find_spec("transformers") is None,
 }

@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.errors import ObservationError
+from regard.observe import fused
 from regard.observe.asked import RESERVED, needs_of
 from regard.observe.records import Layer
 from regard.observe.rows import Rows
@@ -17,14 +18,17 @@ from regard.observe.side_by_side import is_worth_it, side_by_side
 from regard.observe.statistics import Extent, Statistic
 from regard.observe.statistics.heatmap import bin_width
 
-__all__ = ["Folding"]
+__all__ = ["Folding", "Kernel"]
+
+Kernel = Literal["triton"]  # what may fold instead of PyTorch, where it is asked for and does not refuse
 
 
 class Folding:
     """The statistics of one site."""
 
-    def __init__(self, site: str, statistics: tuple[Statistic, ...]) -> None:
-        self._site = site
+    def __init__(self, site: str, statistics: tuple[Statistic, ...], *, kernel: Kernel | None = None) -> None:
+        self._site, self._kernel = site, kernel
+        self.why_plain: str | None = None  # why the kernel that was asked for has not folded all calls
         self._now = [one for one in statistics if "gradient" not in needs_of(one)]
         self._later = [one for one in statistics if "gradient" in needs_of(one)]
         self._waiting = False  # for a backward pass
@@ -35,7 +39,17 @@ class Folding:
         self._calls += 1
         if self._later:
             self._wait(extent, start, output)
-        _sweep(self._now, extent, start)
+        plain = self._refused(extent)
+        _sweep(self._now, extent, start, by_kernel=plain is None)
+        if self._kernel is not None:
+            self.why_plain = self.why_plain or plain
+
+    def _refused(self, extent: Extent) -> str | None:
+        """Why PyTorch folds this call and not a kernel."""
+        if self._kernel is None:
+            return "no kernel was asked for"
+        assert extent.around is not None
+        return fused.refuses(extent.around.call, _sweeping(self._now))
 
     def _wait(self, extent: Extent, start: int, output: Tensor | None) -> None:
         """Have the gradient of the output told when it is known."""
@@ -106,11 +120,15 @@ class Folding:
         return array
 
 
-def _sweep(statistics: list[Statistic], extent: Extent, start: int) -> None:
+def _sweeping(statistics: list[Statistic]) -> list[Statistic]:
+    return [one for one in statistics if getattr(one, "sweeps", True)]
+
+
+def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, by_kernel: bool = False) -> None:
     with _by_itself(extent.device):
         for statistic in statistics:
             statistic.start(extent)
-        folding = [one for one in statistics if getattr(one, "sweeps", True)]
+        folding = _sweeping(statistics)
         if not folding:
             return
         around = extent.around
@@ -121,9 +139,15 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int) -> None:
             for statistic in folding:
                 statistic.fold(rows)
 
-        portions = around.call.portions(start, bin_width(extent.queries))
-        if all(getattr(one, "by_head", False) for one in folding) and is_worth_it(
-            around.call, len(portions), extent.device
+        portions = (
+            fused.portions(around.call, folding, extent, start)
+            if by_kernel
+            else around.call.portions(start, bin_width(extent.queries))
+        )
+        if (
+            not by_kernel
+            and all(getattr(one, "by_head", False) for one in folding)
+            and is_worth_it(around.call, len(portions), extent.device)
         ):
             side_by_side(portions, fold, lambda: _by_itself(extent.device))
         else:

@@ -9,6 +9,7 @@ from torch import nn
 
 from regard.errors import ObservationError
 from regard.observe.asked import Asked
+from regard.observe.folding import Kernel
 from regard.observe.hearing import Listener
 from regard.observe.projection import output_projection
 from regard.observe.records import Layer, Record
@@ -71,7 +72,9 @@ class Recorder:
         asked: Asked | None = None,
         listener: Listener | None = None,
         finisher: Finisher | None = None,
+        kernel: Kernel | None = None,
     ) -> None:
+        self._kernel = kernel
         self._finisher = finisher
         self._asked = asked or Asked(keep, budget=budget)
         if finisher is not None:
@@ -192,6 +195,7 @@ class Recorder:
             in_full=self._asked.in_full(number, name),
             listener=self._listener,
             find_projection=lambda width: output_projection(module, parent, width, name),
+            kernel=self._kernel,
         )
         forward.sites[key] = site
         return site
@@ -205,6 +209,12 @@ class Recorder:
                 '(bytes), pass a shorter text, or keep="maps", which answers most questions'
             )
         self._left -= needed
+
+    @property
+    def why_plain(self) -> dict[str, str]:
+        """The sites that the kernel asked for has not served, and why."""
+        sites = (site for forward in self._forwards for site in forward.sites.values())
+        return {one.name: one.why_plain for one in sites if isinstance(one, Site) and one.why_plain is not None}
 
     def finish(self) -> tuple[Record, ...]:
         """The records, in the order of the passes."""

@@ -79,6 +79,16 @@ class Rows:
             self._summed = height, pool(self.weights, 1, self.start % height, height, "sum")
         return self._summed[1]
 
+    def pooled(
+        self, tall: int, broad: int
+    ) -> tuple[Float[Tensor, "heads row_bins column_bins"], Float[Tensor, "heads row_bins column_bins"]]:
+        """Sums and maxima over bins of the record, of which the outer ones here may be cut: rows first, which runs
+        along contiguous memory, then the few columns that are left.
+        """
+        sums = pool(self.summed(tall), 2, self.key_start % broad, broad, "sum")
+        most = pool(self.weights, 1, self.start % tall, tall, "max")
+        return sums, pool(most, 2, self.key_start % broad, broad, "max")
+
     @property
     def column_sums(self) -> Float[Tensor, "heads columns"]:
         """The sum of each column of the block; a sweep less where runs of rows have been summed."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.errors import ObservationError
 from regard.observe.around import Around
 from regard.observe.asked import Asked, Keep
-from regard.observe.folding import Folding
+from regard.observe.folding import Folding, Kernel
 from regard.observe.hearing import Hearing, Listener
 from regard.observe.records import Layer
 from regard.observe.rows import Call
@@ -73,10 +73,11 @@ class Site:
         in_full: bool = True,
         listener: Listener | None = None,
         find_projection: Callable[[int], Tensor] | None = None,
+        kernel: Kernel | None = None,
     ) -> None:
         self.name = name
         self.in_full = in_full  # whether keep= means this site too
-        self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics))
+        self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics), kernel=kernel)
         self._hearing = Hearing(name, listener)
         self._find_projection = find_projection
         self.read = 0  # rows of the first call; later ones were written, a step at a time
@@ -110,6 +111,11 @@ class Site:
             return False
         same = seen.marks.untyped_storage().data_ptr() == self._marks.untyped_storage().data_ptr()
         return same or (seen.call.queries == 1 and torch.equal(seen.marks, self._marks))
+
+    @property
+    def why_plain(self) -> str | None:
+        """Why the kernel that was asked for has not folded all calls, or that none was; None where it has."""
+        return self._folding.why_plain
 
     @property
     def crosses(self) -> bool:

@@ -31,6 +31,7 @@ class Sight:
 
     def __init__(self, forwards: tuple[Record, ...] = ()) -> None:
         self.forwards = forwards
+        self.why_plain: dict[str, str] = {}  # the sites that a kernel asked for has not served, and why
 
     @property
     def record(self) -> Record:

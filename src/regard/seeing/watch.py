@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.observe.asked import Asked
+from regard.observe.folding import Kernel
 from regard.observe.intercept import Interception
 from regard.observe.recorder import Finisher, Recorder
 from regard.observe.records import Record
@@ -34,6 +35,7 @@ def watch(
     layers: Sequence[int | str] | None = None,
     budget: int = DENSE_BUDGET,
     finisher: Finisher | None = None,
+    kernel: Kernel | None = None,
 ) -> Iterator[Sight]:
     """See every attention call of `model` inside the `with` block; its output stays the same to the bit.
 
@@ -55,6 +57,8 @@ def watch(
         layers: Which layers keep="qk" or "weights" means, by number in the order of their calls or by name; all of
             them unless given. Of the others maps are kept.
         budget: Bytes that keep="weights" or "qk" may take.
+        kernel: "triton" folds calls on CUDA by fused Triton kernels where these can, with every layer's reason in
+            `seen.why_plain` where they cannot, which PyTorch then folds as ever. Not run on a GPU yet.
         finisher: Takes each layer as soon as it is finished, as `observe.part.Part` does, for one pass over one text.
 
     Raises:
@@ -70,11 +74,16 @@ def watch(
         raise InputError(f'`keep` must be "maps", "qk" or "weights", got {keep!r}')
     if isinstance(tokens, str):
         raise InputError(f"`tokens` must be a list of texts, one a position, got the text {tokens!r}: tokens.split()?")
+    if kernel not in (None, "triton"):
+        raise InputError(f'`kernel` must be "triton" or None, got {kernel!r}')
     refuse_compiled(model)
     asked = Asked(keep, statistics, layers=layers, budget=budget)
     heard = Heard(lambda: recorder.passes, tokenizer)
     listener = heard if tokens is None else Given(tokens)
-    recorder, sight = Recorder(model, keep, budget, asked=asked, listener=listener, finisher=finisher), Sight()
+    recorder, sight = (
+        Recorder(model, keep, budget, asked=asked, listener=listener, finisher=finisher, kernel=kernel),
+        Sight(),
+    )
     with contextlib.ExitStack() as stack:
         if tokenizer is not None or (asked.needs("tokens") and tokens is None):
             # Only where tokens are wanted: a hook on an nn.TransformerEncoder would switch its fast path off.
@@ -91,7 +100,7 @@ def watch(
     for index, record in enumerate(recorder.finish()):
         words = heard.tokens(tokenizer, index, record) if tokens is None else given_tokens(tokens, record)
         forwards.append(Record(record.layers, words, name, {"keep": keep, **record.notes}))
-    sight.forwards = tuple(forwards)
+    sight.forwards, sight.why_plain = tuple(forwards), recorder.why_plain
 
 
 def _read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> Seen:  # noqa: ARG001

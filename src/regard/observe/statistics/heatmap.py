@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.observe.pooling import pool
 from regard.observe.rows import Rows
 from regard.observe.statistics.base import Extent
 
@@ -72,19 +71,15 @@ class HeatMap:
         self._widths = widths
 
     def fold(self, rows: Rows) -> None:
-        """Pool the rows first, which runs along contiguous memory, then the few columns that are left."""
+        """Pool the rows, then add and compare with what is there."""
         assert self._sum is not None  # start comes first
         assert self._max is not None
         tall, broad = self._widths
-        first = rows.rows.start // tall
-        left = rows.key_start // broad
-        summed = rows.summed(tall)
-        here = pool(summed, 2, rows.key_start % broad, broad, "sum")
+        first, left = rows.rows.start // tall, rows.key_start // broad
+        here, most = rows.pooled(tall, broad)
         target = self._sum[rows.sequence, rows.heads, first : first + here.shape[1], left : left + here.shape[2]]
         target += here[:, :, : target.shape[2]]
         if self._max is not self._sum:
-            most = pool(rows.weights, 1, rows.rows.start % tall, tall, "max")
-            most = pool(most, 2, rows.key_start % broad, broad, "max")
             target = self._max[rows.sequence, rows.heads, first : first + most.shape[1], left : left + most.shape[2]]
             torch.maximum(target, most[:, :, : target.shape[2]], out=target)
 
