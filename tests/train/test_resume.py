@@ -142,3 +142,13 @@ def test_training_leaves_the_callers_generator_alone(tmp_path):
     torch.manual_seed(5)
     train(tiny(tmp_path / "run", run__steps=2))
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_training_leaves_the_callers_number_of_threads_alone(tmp_path):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        train(tiny(tmp_path / "run", run__steps=1, run__threads=1))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

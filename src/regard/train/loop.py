@@ -7,7 +7,7 @@ epoch, dropout from seed and step, the rate from the step. So a run that was kil
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -33,8 +33,8 @@ __all__ = ["Trainer", "train"]
 def train(config: Config, listeners: Sequence[Listener] = (), *, stops: Callable[[], bool] = lambda: False) -> Ended:
     """Train a model, or go on where a run of the same configuration has ended or was killed.
 
-    Runs on one process, or on as many as `accelerate launch` or `torchrun` has started. PyTorch's global generator is
-    as before when it returns.
+    Runs on one process, or on as many as `accelerate launch` or `torchrun` has started. PyTorch's global generator and
+    its number of threads are as before when it returns.
 
     Args:
         config: What is trained on what, how, and where it is kept.
@@ -59,10 +59,8 @@ def train(config: Config, listeners: Sequence[Listener] = (), *, stops: Callable
         raise InputError(
             f"`run.precision` {config.run.precision} cannot be had in this process: {problem}"
         ) from problem
-    if config.run.threads is not None:
-        torch.set_num_threads(config.run.threads)
     first = accelerator.is_main_process
-    with alone(Path(config.out)) if first else nullcontext():
+    with _threads(config.run.threads), alone(Path(config.out)) if first else nullcontext():
         with torch.random.fork_rng(), accelerator.main_process_first():
             folder = Folder(Path(config.out), config, writes=first, processes=accelerator.num_processes)
             task = task_of(config, folder.vocabulary)
@@ -71,6 +69,17 @@ def train(config: Config, listeners: Sequence[Listener] = (), *, stops: Callable
             folder.begin(task)
         with torch.random.fork_rng():
             return Trainer(config, folder, task, model, accelerator, listeners if first else (), stops).run()
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """So many threads of PyTorch; afterwards as many as before."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before if count is None else count)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Trainer:
