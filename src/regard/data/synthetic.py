@@ -40,7 +40,7 @@ class Synthetic:
 
     def target(self, source: list[int]) -> list[int]:
         """Give the right answer to one source."""
-        raise NotImplementedError
+        raise NotImplementedError  # each task defines it
 
     def sample(self, count: int, *, lengths: tuple[int, int] | None = None, generator: Generator) -> tuple[Rows, Rows]:
         """Draw `count` sources and give their targets; the result depends on the arguments alone.

@@ -108,7 +108,7 @@ class PerQuery:
 
     def of(self, rows: Rows) -> Float[Tensor, "heads rows ..."]:
         """What is kept of each row."""
-        raise NotImplementedError
+        raise NotImplementedError  # each statistic defines it
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
         """All rows."""
@@ -143,7 +143,7 @@ class PerKey:
 
     def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:
         """What these rows add to each of their columns."""
-        raise NotImplementedError
+        raise NotImplementedError  # each statistic defines it
 
     def sums(self, extent: Extent) -> Float[Tensor, "batch heads keys"]:
         """The sums of the keys there are."""
