@@ -9,7 +9,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help look test test-fast check format lint types layers fix docs bench clean
+.PHONY: help look test test-fast check format lint types layers fix docs bench bench-check clean
 
 # A text may hold quotes, apostrophes, $ and line breaks: it goes through the environment, expanded by neither make nor
 # the shell. The other names are common ones (TOKEN, OUT), so they count only where they are given to make itself.
@@ -24,6 +24,7 @@ STAMPS := .venv/stamps
 RUN := .venv/bin/python -m
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN) pip install --no-input -c constraints.txt
 SAY := @printf '\n%s\n' >&2
+RESULTS := benchmarks/results/speed-$(shell nproc)-cores.json
 SOURCES := src tests benchmarks examples docs
 
 # A checkout that was moved or copied with its .venv installs again.
@@ -75,8 +76,13 @@ fix: $(STAMPS)/dev ## Format the code, and mend what ruff can mend
 docs: $(STAMPS)/dev ## Write the pages of the mechanisms (docs/mechanisms) from their docstrings
 	@.venv/bin/python docs/generate.py
 
-bench: $(STAMPS)/models ## Measure memory and time on this machine (minutes)
-	@for file in benchmarks/*.py; do echo "$$file"; .venv/bin/python "$$file" || exit $$?; done
+bench: $(STAMPS)/models ## Measure speed on this machine, and write table and figures (20 minutes; leave it alone)
+	@mkdir -p benchmarks/results
+	@.venv/bin/regard bench --out $(RESULTS)
+	@.venv/bin/python benchmarks/table.py $(RESULTS)
+
+bench-check: $(STAMPS)/all ## Has anything become slower by a quarter than in benchmarks/results? (three minutes)
+	@.venv/bin/regard bench dense window sparse decoding --quick --against $(RESULTS) --out out/bench-check.json
 
 clean: ## Remove .venv and everything that was made
 	rm -rf .venv build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

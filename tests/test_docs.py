@@ -1,6 +1,8 @@
 """The documentation is true: its code runs, its tables are what the code checks, its links lead somewhere."""
 
 import re
+import subprocess
+import sys
 from importlib import util
 
 import pytest
@@ -18,6 +20,7 @@ PAGES += (
     "docs/seeing.md",
     "docs/data.md",
     "docs/training.md",
+    "docs/performance.md",
     "docs/lab.md",
 )
 BLOCKS = [
@@ -54,3 +57,13 @@ def test_architecture_shows_the_layers_that_are_enforced():
     layers = [layer.strip() for layer in re.findall(r'"(.+?)"', contract)]
     shown = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
     assert [line.split("  ")[0].strip() for line in shown.splitlines()] == layers
+
+
+def test_tables_of_speed_are_those_of_the_kept_results():
+    command = [sys.executable, "benchmarks/table.py", "benchmarks/results/speed-2-cores.json", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("README.md", "README.zh.md", "docs/performance.md"):
+        assert (
+            len(re.findall(r"^\| .* \|$", (ROOT / name).read_text("utf-8").partition("speed: ")[2], re.MULTILINE)) > 5
+        )

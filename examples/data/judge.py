@@ -7,22 +7,29 @@ import sys
 from pathlib import Path
 
 from regard.data import read_corpus
+from regard.errors import RegardError
 from regard.train import Translator, translation_scores
 
-HERE = Path(__file__).resolve().parent
+ASKED = Path(__file__).resolve().parent / "recombinations.tsv"
 
 
-def main() -> None:
-    translator = Translator.load(sys.argv[1] if len(sys.argv) > 1 else "runs/learning-machines")
-    asked = read_corpus(HERE / "recombinations.tsv")
-    said = translator.translate(asked["source"])
-    for source, one, meant in zip(asked["source"], said, asked["target"], strict=True):
-        print(f"{'=' if one == meant else ' '} {source} → {one}" + ("" if one == meant else f"   ({meant})"))
-    right = sum(one == meant for one, meant in zip(said, asked["target"], strict=True))
-    score = translation_scores(said, [[one] for one in asked["target"]], "zh")
-    print(f"{right} of {len(said)} are as they were written; BLEU {score.bleu:.1f}, chrF {score.chrf:.1f}")
+def main(run: str) -> None:
+    translator = Translator.load(run)
+    asked = read_corpus(ASKED)
+    meant: dict[str, list[str]] = {}  # a sentence that is asked may stand on several lines, each with a right answer
+    for source, target in zip(asked["source"], asked["target"], strict=True):
+        meant.setdefault(source, []).append(target)
+    said = translator.translate(list(meant))
+    for one, (source, right) in zip(said, meant.items(), strict=True):
+        print(f"{'=' if one in right else ' '} {source} → {one}" + ("" if one in right else f"   ({right[0]})"))
+    score = translation_scores(said, list(meant.values()), "zh")
+    exact = sum(one in right for one, right in zip(said, meant.values(), strict=True))
+    print(f"{exact} of {len(said)} are as they were written; BLEU {score.bleu:.1f}, chrF {score.chrf:.1f}")
     print(score.bleu_signature)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main(sys.argv[1] if len(sys.argv) > 1 else "runs/learning-machines")
+    except RegardError as problem:
+        sys.exit(str(problem))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard import backends
 from regard.backends import Explanation
+from regard.backends.known import Signature, known, remember, signature
 from regard.masks import BoundMask, Mask
 from regard.normalizers import Normalizer
 from regard.packed import Packing, is_packed
@@ -126,6 +127,14 @@ def attention(
     tensor([[0.2689],
             [0.7311]])
     """
+    nested, overridden = is_packed(q, k, v), torch.overrides.has_torch_function((q, k, v))
+    usual: Signature | None = None
+    if not (nested or overridden or weights or return_lse) and _is_usual(
+        score, bias, rotary, normalizer, factor, generator, dropout, backend, budget
+    ):
+        usual = signature(q, k, v, mask, scale)
+        if usual is not None and (compute := known(usual)) is not None:
+            return compute(q, k, v)
     asked = {
         "score": score,
         "mask": mask,
@@ -140,19 +149,34 @@ def attention(
         "return_lse": return_lse,
         "budget": budget,
     }
-    if is_packed(q, k, v):
+    if nested:
         packing = Packing.of(q, k, v).rotated(rotary)
         packed = attention(packing.q, packing.k, packing.v, backend=backend, **packing.asked(asked))
         return tuple(packing.restore(one) for one in packed) if isinstance(packed, tuple) else packing.restore(packed)
-    if torch.overrides.has_torch_function((q, k, v)):
+    if overridden:
         # PyTorch's own protocol: regard.watch and tensor subclasses see one call, not what a backend makes of it.
         handle = cast(Callable[..., Tensor], torch.overrides.handle_torch_function)
         return handle(attention, (q, k, v), q, k, v, backend=backend, **asked)
     problem = Problem.of(q, k, v, **asked)  # type: ignore[arg-type]
-    answer = backends.choose(problem, backend)(problem)
+    chosen = backends.choose(problem, backend)
+    if usual is not None:
+        remember(usual, chosen, problem)
+    answer = chosen(problem)
     extras = [answer.weights] * weights + [answer.lse] * return_lse
     results = [problem.restore(one) for one in (answer.output, *extras) if one is not None]
     return tuple(results) if extras else results[0]
+
+
+def _is_usual(*parts: object) -> bool:
+    """Whether nothing but a mask and a scale was asked for: all parts are their defaults, by identity."""
+    *absent, dropout, backend, budget = parts
+    return (
+        not any(part is not None for part in absent)
+        and type(dropout) is float
+        and dropout == 0.0
+        and backend == "auto"
+        and budget is DENSE_BUDGET
+    )
 
 
 def explain(

@@ -69,6 +69,13 @@ def test_written_rows_are_called_after_the_next_token(german: Record) -> None:
     np.testing.assert_allclose(found.weights[0], [(0.3 + 1.0) / 2, 0.15, 0.2], atol=1e-7)
 
 
+def test_behind_the_end_of_a_text_no_row_says_what_is_written() -> None:
+    target = (TOKENS[0], Token("to", word=0), Token("</s>", special=True))
+    found = align(make_cross({"source": ZEICHEN, "target": target}, np.full((1, 3, 4), 0.25)), rows="written")
+    assert [word.text for word in found.target] == ["to", "</s>"]
+    assert found.weights.shape == (2, 3)
+
+
 def test_the_picture_holds_these_numbers_under_these_names(german: Record) -> None:
     axes = alignment_figure(german).axes[0]
     np.testing.assert_array_equal(axes.images[0].get_array(), align(german).weights)

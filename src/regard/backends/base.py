@@ -1,5 +1,6 @@
 """What a backend is."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +36,10 @@ class Backend(Protocol):
 
     def work(self, problem: Problem) -> float:
         """Estimate the time, in pairs of the fused kernel; 0 where nothing can be faster."""
+        ...
+
+    def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+        """A function of q, k and v for all usual problems of these sizes (see `known`), where there is one."""
         ...
 
     def __call__(self, problem: Problem) -> Answer:

@@ -9,6 +9,7 @@ from regard.backends.blockwise import Blockwise
 from regard.backends.blockwise.remembered import covered
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
+from regard.backends.split import Split
 from regard.errors import InputError
 from regard.problem import Problem
 from regard.shapes import human_bytes
@@ -17,6 +18,8 @@ __all__ = ["BACKENDS", "Explanation", "choose", "explain"]
 
 # `auto` takes the one with the least work of those that do not refuse; the first of equals.
 BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), Reference())
+# These are for a few kinds of calls alone, and nothing is faster for them; what they refuse is not worth a word.
+SHORTCUTS: tuple[Backend, ...] = (Split(),)
 
 
 _WHOLE = 2**24  # pairs of which compiled code holds tensors rather than leave the graph
@@ -55,15 +58,16 @@ def _percent(share: float) -> str:
 def choose(problem: Problem, backend: str = "auto") -> Backend:
     """Take the named backend, or the one with the least work; raise with every reason if none is left."""
     if backend == "auto":
-        first = BACKENDS[0]
-        if not torch.compiler.is_compiling() and first.refuses(problem) is None and first.work(problem) == 0:
-            return first  # none has less
+        if not torch.compiler.is_compiling():
+            for first in (*SHORTCUTS, BACKENDS[0]):
+                if first.refuses(problem) is None and first.work(problem) == 0:
+                    return first  # none has less
         ready, refusals = _ready(problem)
         if not ready:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals)
             raise InputError(f"no backend can run this call ({reasons}): raise `budget=` (bytes) or shorten it")
         return _fastest(ready, problem)
-    named = {candidate.name: candidate for candidate in BACKENDS}
+    named = {candidate.name: candidate for candidate in (*BACKENDS, *SHORTCUTS)}
     if backend not in named:
         raise InputError(f'`backend` must be "auto" or one of {", ".join(named)}, got {backend!r}')
     reason = named[backend].refuses(problem)
@@ -75,8 +79,9 @@ def choose(problem: Problem, backend: str = "auto") -> Backend:
 def explain(problem: Problem, backend: str = "auto") -> Explanation:
     """Explain the choice for a problem without computing it."""
     ready, refusals = _ready(problem)
+    refusals += [(one.name, reason) for one in SHORTCUTS if one.name == backend and (reason := one.refuses(problem))]
     if backend != "auto":
-        if backend not in {candidate.name for candidate in BACKENDS}:
+        if backend not in {candidate.name for candidate in (*BACKENDS, *SHORTCUTS)}:
             choose(problem, backend)  # raises, naming the backends there are
         ready = [one for one in ready if one.name == backend]
         refusals = [one for one in refusals if one[0] == backend]
@@ -98,7 +103,8 @@ def explain(problem: Problem, backend: str = "auto") -> Explanation:
 
 def _ready(problem: Problem) -> tuple[list[Backend], list[tuple[str, str]]]:
     """The backends that can run a problem, and what the others say."""
-    ready, refusals = [], []
+    ready = [one for one in SHORTCUTS if one.refuses(problem) is None]
+    refusals = []
     for candidate in BACKENDS:
         reason = candidate.refuses(problem)
         if reason is None:
@@ -135,4 +141,4 @@ def _compiled(ready: list[Backend], problem: Problem) -> Backend:
 def _times(one: Backend, chosen: Backend, problem: Problem) -> float:
     """How many times the work; nothing is counted for a plain call of the fused kernel, which is never passed over."""
     pairs = problem.batch * problem.heads * problem.queries * problem.keys
-    return one.work(problem) / (chosen.work(problem) or pairs)
+    return (one.work(problem) or pairs) / (chosen.work(problem) or pairs)

@@ -30,6 +30,9 @@ class Reference:
         """One tensor of all weights, or of what the score needs for each; copies live shorter."""
         return problem.weights_bytes * problem.score.floats_per_pair
 
+    def plain(self, problem: Problem) -> None:
+        """None: it is not for speed."""
+
     def work(self, problem: Problem) -> float:
         """A dozen passes over all pairs."""
         pairs = problem.batch * problem.heads * problem.queries * problem.keys

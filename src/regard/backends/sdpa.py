@@ -1,5 +1,9 @@
 """PyTorch's fused kernel, wherever it computes exactly the problem at hand."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -67,6 +71,15 @@ class Sdpa:
             return 0.0
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         return (8.0 if _learns_bias(problem) else 1.3) * pairs
+
+    def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+        """The kernel with its flags, where it needs no mask tensor."""
+        if self.bytes(problem) > 0 or problem.q.shape[-1] != problem.v.shape[-1]:
+            return None
+        flags: dict[str, Any] = {"is_causal": problem.mask is not None, "scale": problem.scale}
+        if problem.heads != problem.kv_heads:
+            flags["enable_gqa"] = True
+        return partial(functional.scaled_dot_product_attention, **flags)
 
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""

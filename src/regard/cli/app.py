@@ -3,6 +3,7 @@
 import typer
 
 from regard.cli import data, models
+from regard.cli.bench import bench
 from regard.cli.compare import compare
 from regard.cli.doctor import doctor
 from regard.cli.generate import generate
@@ -32,6 +33,7 @@ app.command()(generate)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
 app.command()(translate)
 app.command()(lab)
+app.command()(bench)
 app.command()(doctor)
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")

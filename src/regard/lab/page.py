@@ -3,10 +3,9 @@
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from typing import Any
 
-from regard.lab.drawing import INK, PAPER, RULE, SERIES, SOFT, svg_of
+from regard.lab.document import document, figure, made_on
 from regard.lab.experiment import Finding, Verdict
 from regard.lab.running import Result
 
@@ -14,38 +13,15 @@ __all__ = ["page"]
 
 _SIGNS = {Verdict.HOLDS: "✓", Verdict.WITHIN: "≈", Verdict.FAILS: "✗", Verdict.GPU: "…"}
 _CLASSES = {Verdict.HOLDS: "holds", Verdict.WITHIN: "within", Verdict.FAILS: "fails", Verdict.GPU: "gpu"}
-# A colour of a figure becomes one of the page, which is another in the dark.
-_COLOURS = {
-    **{colour: f"var(--c{at})" for at, colour in enumerate(SERIES)},
-    INK: "var(--ink)",
-    SOFT: "var(--soft)",
-    RULE: "var(--rule)",
-    PAPER: "var(--page)",
-}
 _LONG = 12  # numbers of a list that are shown
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 def page(results: Sequence[Result], told: Mapping[str, Any], *, planned: int) -> str:
     """Draw all results as one page; `told` is what `report.about` says of the run."""
-    style = (resources.files("regard.lab") / "page.css").read_text(encoding="utf-8")
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>What is said about attention, put to the test</title><style>{style}</style></head><body>",
-        "<header><h1>What is said about attention, put to the test</h1>",
-        f"<p class=lede>{_lede(results, told, planned)}</p></header>",
-        "<main>",
-        *_contents(results),
-        *(_section(one, told) for one in results),
-        "</main>",
-        f"<footer>{_machine(told)}</footer>",
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    body = [*_contents(results), *(_section(one, told) for one in results)]
+    return document(
+        "What is said about attention, put to the test", _lede(results, told, planned), body, _machine(told)
+    )
 
 
 def _lede(results: Sequence[Result], told: Mapping[str, Any], planned: int) -> str:
@@ -109,18 +85,11 @@ def _found(number: int, finding: Finding) -> Iterator[str]:
         yield f"<li>{sign}<span>{html.escape(part.text)}</span></li>"
     yield "</ul>"
     for at, chart in enumerate(finding.charts):
-        caption = html.escape(chart.caption)
-        picture = _recoloured(svg_of(chart, f"n{number}f{at}"))
-        picture = picture.replace("<svg ", f'<svg role="img" aria-label="{caption}" ', 1)
-        yield f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
+        yield figure(chart, f"n{number}f{at}")
     yield f"<p class=limits><strong>Limits.</strong> {html.escape(finding.limits)}</p>"
     yield "<details><summary>All numbers</summary><table>"
     yield from _rows(finding.numbers)
     yield "</table></details>"
-
-
-def _recoloured(svg: str) -> str:
-    return re.sub("|".join(_COLOURS), lambda found: _COLOURS[found[0]], svg)
 
 
 def _rows(numbers: Mapping[str, Any]) -> Iterator[str]:
@@ -148,9 +117,4 @@ def _linked(source: str) -> str:
 
 
 def _machine(told: Mapping[str, Any]) -> str:
-    machine, versions = told["machine"], ", ".join(f"{name} {one}" for name, one in told["versions"].items())
-    return html.escape(
-        f"Made {told['made']} on {machine['cpu']}, {machine['cores']} cores ({told['threads']} threads used); "
-        f"{versions}. "
-        "The numbers in full are in lab.json beside this page."
-    )
+    return f"{made_on(told)} The numbers in full are in lab.json beside this page."

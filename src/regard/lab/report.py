@@ -2,24 +2,20 @@
 
 import json
 import math
-import os
-import platform
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from regard.errors import InputError
 from regard.files import write_atomically
 from regard.lab.experiment import Setting
+from regard.lab.machine import here
 from regard.lab.page import page
 from regard.lab.running import Result
 
 __all__ = ["about", "as_json", "plain", "write"]
 
 _VERSION = 1
-_PACKAGES = ("regard", "torch", "numpy", "transformers", "tokenizers", "matplotlib")
 
 
 def write(folder: Path, results: Sequence[Result], setting: Setting, *, planned: int) -> None:
@@ -40,14 +36,7 @@ def write(folder: Path, results: Sequence[Result], setting: Setting, *, planned:
 
 def about(setting: Setting) -> dict[str, Any]:
     """When, how and on what the lab runs."""
-    return {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "quick": setting.quick,
-        "seed": setting.seed,
-        "threads": setting.threads,
-        "versions": {"python": platform.python_version(), **_versions()},
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.system(), "machine": platform.machine()},
-    }
+    return {"quick": setting.quick, "seed": setting.seed, **here(setting.threads)}
 
 
 def as_json(results: Sequence[Result], told: Mapping[str, Any], *, planned: int) -> dict[str, Any]:
@@ -94,21 +83,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -2,6 +2,7 @@
 
 from regard.models import decoding, heads
 from regard.models.config import Buckets, Clipped, Learned, Sinusoidal, Slopes, Tokens, TransformerConfig
+from regard.models.embedding import embed
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from regard.models.transformer import Output, Transformer
 
@@ -18,5 +19,6 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
     "decoding",
+    "embed",
     "heads",
 ]

@@ -38,7 +38,7 @@ class AlignmentTable:
         found = align(self.record, chosen_heads(self.record, self.heads), rows=self.rows)
         wide = min(16, max(cell_len(visible(word.text)) for word in found.target))
         for word, weights in zip(found.target, found.weights, strict=True):
-            if word.special and self.rows == "written" and word is found.target[-1]:
+            if word.special and word.text == "?" and self.rows == "written" and word is found.target[-1]:
                 continue  # what came behind the last token that was read is not known
             order = weights.argsort()[::-1][:_MOST]
             text = Text(no_wrap=True)

@@ -39,7 +39,8 @@ def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", sequenc
         record: What was seen of an encoder–decoder.
         heads: "mean" for all heads of all cross-attention, or pairs of layer and head.
         rows: What a row is called: the word that the decoder has "read" at that position, or the one that is
-            "written" from there, a position further (both are used: Kobayashi et al. 2020, arXiv:2004.10102).
+            "written" from there, a position further (both are used: Kobayashi et al. 2020, arXiv:2004.10102). What the
+            last position writes is not in the record, "?"; behind the end of a text there is no such row.
         sequence: Which of the batch.
 
     Raises:
@@ -61,6 +62,8 @@ def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", sequenc
             )
         weights = record.weights(layer=layer, head=head)[sequence]
         total += word_weights(weights, target, source)
+    if rows == "written" and len(target) > 1 and target[-2].special:
+        target, total = target[:-1], total[:-1]  # behind the end of a text nothing is written
     return Alignment(target, source, total / len(pairs), pairs, rows)
 
 

@@ -55,6 +55,9 @@ class Blockwise:
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         return (rows + problem.k.numel() + problem.v.numel() + 6 * min(pairs, General.elements)) * wide
 
+    def plain(self, problem: Problem) -> None:
+        """None: every problem is laid out by itself."""
+
     def work(self, problem: Problem) -> float:
         """The pairs of the blocks that the mask leaves, and what Python needs to visit them."""
         pairs = problem.batch * problem.heads * problem.queries * problem.keys

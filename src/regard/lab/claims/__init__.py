@@ -1,10 +1,16 @@
 """The claims, in the order in which they are listed; each file is one (see regard.lab.experiment)."""
 
 from regard.lab.claims import (
+    alignment,
     approximations,
+    bottleneck,
     causal_mask,
     costs,
+    explanation,
     heads,
+    induction,
+    kv_heads,
+    length,
     order,
     recurrence,
     scaling,
@@ -21,10 +27,16 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     scaling,
     order,
     causal_mask,
+    bottleneck,
     costs,
     approximations,
+    length,
     heads,
     sinks,
+    induction,
+    explanation,
+    kv_heads,
     recurrence,
     small_claims,
+    alignment,
 )

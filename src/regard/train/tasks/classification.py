@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from regard.data import Vocabulary, pad, read_corpus, split
+from regard.data import pad, read_corpus, split
 from regard.errors import InputError
 from regard.models.config import Tokens
 from regard.models.heads import SequenceClassification
@@ -15,7 +15,7 @@ from regard.train import config as chosen
 from regard.train.config import Checkpoint, Config, Model
 from regard.train.events import Sample
 from regard.train.tasks.base import Batch, Task
-from regard.train.tasks.making import text_model, trained_vocabulary, vocabulary_of
+from regard.train.tasks.making import text_model, vocabulary
 
 __all__ = ["ClassificationTask"]
 
@@ -40,12 +40,7 @@ class ClassificationTask(Task):
             )
         if unknown := sorted(set(held["label"]) - set(self.labels)):
             raise InputError(f"the label {unknown[0]!r} is held out alone: give more examples of it, or another `seed`")
-        self.vocabulary = vocabulary_of(config.model) or trained_vocabulary(
-            folder / "tokenizer.json",
-            lambda: Vocabulary.train(
-                trained["text"], kind=asked.words.kind, size=asked.words.size, lowercase=asked.words.lowercase
-            ),
-        )
+        self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", asked.words, trained["text"])
         self.data["tokenizer.json"] = self.vocabulary.sha256
         self.held_texts = held
         self.trained, self.held = (self._rows(one["text"], one["label"]) for one in (trained, held))

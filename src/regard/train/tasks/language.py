@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.data import Vocabulary, pack, packed, pad, read_corpus, split, windows
+from regard.data import pack, packed, pad, read_corpus, split, windows
 from regard.errors import InputError
 from regard.models.config import Tokens
 from regard.models.heads import LanguageModel
@@ -15,7 +15,7 @@ from regard.train import config as chosen
 from regard.train.config import Config, Model
 from regard.train.losses import IGNORED
 from regard.train.tasks.base import Batch, Task
-from regard.train.tasks.making import text_model, trained_vocabulary, vocabulary_of
+from regard.train.tasks.making import text_model, vocabulary
 
 __all__ = ["CausalTask"]
 
@@ -33,12 +33,7 @@ class CausalTask(Task):
         corpus = read_corpus(asked.data, columns=("text",))
         self.data = {corpus.name: corpus.sha256}
         trained, held = split(corpus, asked.held_out, by="text", seed=config.seed)
-        self.vocabulary = vocabulary_of(config.model) or trained_vocabulary(
-            folder / "tokenizer.json",
-            lambda: Vocabulary.train(
-                trained["text"], kind=asked.words.kind, size=asked.words.size, lowercase=asked.words.lowercase
-            ),
-        )
+        self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", asked.words, trained["text"])
         self.data["tokenizer.json"] = self.vocabulary.sha256
         if self.vocabulary.end is None:
             raise InputError("the checkpoint's tokenizer has no token that ends a text: take another one")

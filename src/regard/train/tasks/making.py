@@ -1,5 +1,6 @@
 """Models for tasks: from scratch with the vocabularies of a run, or from a checkpoint with its own."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from regard.models.files import Checkpoint as Files
 from regard.models.heads import Head
 from regard.models.saved import Saved
 from regard.positions import RoPE
-from regard.train.config import Checkpoint, Model, Recurrent, Transformer
+from regard.train.config import Checkpoint, Model, Recurrent, Transformer, Words
 
-__all__ = ["pair_model", "text_model", "vocabulary_of"]
+__all__ = ["pair_model", "text_model", "vocabulary"]
 
 _POSITIONS: dict[str, Any] = {
     "sinusoidal": Sinusoidal(),
@@ -71,34 +72,33 @@ def text_model(chosen: Model, vocabulary: int, tokens: Tokens, head: Head, longe
     return _transformer(chosen, vocabulary, tokens, head, longest, sides=(side,))
 
 
-def vocabulary_of(chosen: Model, name: str = "tokenizer.json") -> Vocabulary | None:
-    """The vocabulary that a checkpoint brings, None for a model from scratch.
+def vocabulary(chosen: Model, path: Path, words: Words, texts: Sequence[str]) -> Vocabulary:
+    """The vocabulary that a checkpoint brings; from scratch the one that lies at `path`, or one trained now.
 
     Raises:
-        InputError: The checkpoint has none.
+        InputError: The checkpoint has none, or the new one cannot be written.
     """
-    if not isinstance(chosen, Checkpoint):
-        return None
-    files = Files(chosen.name)
-    for one in dict.fromkeys((name, "tokenizer.json")):
-        if (path := files.file(one)) is not None:
-            return Vocabulary.load(path)
-    raise InputError(
-        f"the checkpoint {chosen.name!r} has no {name}: only models with a fast tokenizer are gone on from"
-    )
-
-
-def trained_vocabulary(path: Path, make: Any) -> Vocabulary:
-    """The vocabulary of a run: the one that lies there, or one trained now."""
+    if isinstance(chosen, Checkpoint):
+        return _brought(chosen, path.name)
     if path.is_file():
         return Vocabulary.load(path)
-    made: Vocabulary = make()
+    made = Vocabulary.train(texts, kind=words.kind, size=words.size, lowercase=words.lowercase)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise InputError(f"cannot make the folder {path.parent}: {problem.strerror}") from problem
     made.save(path)
     return made
+
+
+def _brought(chosen: Checkpoint, name: str) -> Vocabulary:
+    files = Files(chosen.name)
+    for one in dict.fromkeys((name, "tokenizer.json")):
+        if (found := files.file(one)) is not None:
+            return Vocabulary.load(found)
+    raise InputError(
+        f"the checkpoint {chosen.name!r} has no {name}: only models with a fast tokenizer are gone on from"
+    )
 
 
 def _loaded(chosen: Checkpoint, head: Head) -> Saved:

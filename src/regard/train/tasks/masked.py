@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data import Vocabulary, mask_tokens, pad, read_corpus, split
+from regard.data import mask_tokens, pad, read_corpus, split
 from regard.errors import InputError
 from regard.models.config import Tokens
 from regard.models.heads import MaskedLanguageModel
@@ -15,7 +15,7 @@ from regard.train import config as chosen
 from regard.train.config import Config, Model
 from regard.train.losses import IGNORED
 from regard.train.tasks.base import Batch, Task
-from regard.train.tasks.making import text_model, trained_vocabulary, vocabulary_of
+from regard.train.tasks.making import text_model, vocabulary
 
 __all__ = ["MaskedTask"]
 
@@ -33,12 +33,7 @@ class MaskedTask(Task):
         corpus = read_corpus(asked.data, columns=("text",))
         self.data = {corpus.name: corpus.sha256}
         trained, held = split(corpus, asked.held_out, by="text", seed=config.seed)
-        self.vocabulary = vocabulary_of(config.model) or trained_vocabulary(
-            folder / "tokenizer.json",
-            lambda: Vocabulary.train(
-                trained["text"], kind=asked.words.kind, size=asked.words.size, lowercase=asked.words.lowercase
-            ),
-        )
+        self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", asked.words, trained["text"])
         self.data["tokenizer.json"] = self.vocabulary.sha256
         if None in (self.vocabulary.mask, self.vocabulary.start, self.vocabulary.end, self.vocabulary.pad):
             raise InputError("the checkpoint's tokenizer has no mask, start, end or padding token: take another one")

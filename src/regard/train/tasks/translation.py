@@ -14,7 +14,7 @@ from regard.train import config as chosen
 from regard.train.config import Config, Words
 from regard.train.events import Sample
 from regard.train.scoring import translation_scores
-from regard.train.tasks.making import trained_vocabulary, vocabulary_of
+from regard.train.tasks.making import vocabulary
 from regard.train.tasks.pairs import PairsTask
 from regard.train.translator import Translator
 
@@ -121,13 +121,7 @@ class TranslationTask(PairsTask):
         return corpus
 
     def _vocabulary(self, side: str, words: Words, trained: Corpus) -> Vocabulary:
-        brought = vocabulary_of(self.config.model, f"{side}.json")
-        if brought is not None:
-            return brought
-        return trained_vocabulary(
-            self.folder / f"{side}.json",
-            lambda: Vocabulary.train(trained[side], kind=words.kind, size=words.size, lowercase=words.lowercase),
-        )
+        return vocabulary(self.config.model, self.folder / f"{side}.json", words, trained[side])
 
     def _rows(self, corpus: Corpus) -> list[tuple[list[int], list[int]]]:
         sources, targets = self.source.encode(corpus["source"], end=True), self.target.encode(corpus["target"])

@@ -1,0 +1,79 @@
+"""Write the results of `regard bench` into README.md, README.zh.md and docs/performance.md, between their marks.
+
+    python benchmarks/table.py benchmarks/results/speed-2-cores.json [--check]
+
+The README has one row a case; docs/performance.md has all. `--check` writes nothing, and exits with 1 where a page says
+anything else than the results.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from regard.bench.report import read, table
+from regard.files import write_atomically
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKS = re.compile(r"(<!-- speed: [^>]*-->\n).*?(<!-- end of speed -->)", re.DOTALL)
+CHOSEN = (  # what the README shows: case, at, what
+    ("causal, float32", "512 tokens", "time / SDPA's"),
+    ("causal, float32", "4,096 tokens", "time / SDPA's"),
+    ("window 512, float32", "8,192 tokens", "time / limit"),
+    ("window 512, float32", "8,192 tokens", "dense time / time"),
+    ("Longformer, training", "4,096 to 16,384 tokens", "power of n"),
+    ("decoding, 9 heads on 3", "65,536 keys", "SDPA's time / time"),
+    ("small calls, causal", "16 tokens", "above SDPA"),
+    ("SmolLM2 watched, all heads", "4,096 tokens", "watched / plain"),
+    ("MiniLM embeds", "1,000 sentences", "transformers' time / time"),
+)
+CHINESE = {
+    "case": "情形", "at": "规模", "what": "比较", "measured": "测得", "asked": "目标", "outcome": "结论",
+    "reached": "达到", "missed": "未达到", "not told apart": "误差大于差距", "measured ": "测得",
+    "causal, float32": "因果，float32", "window 512, float32": "窗口 512，float32",
+    "Longformer, training": "Longformer，训练", "decoding, 9 heads on 3": "解码，9 个头共用 3 个",
+    "small calls, causal": "小调用，因果", "SmolLM2 watched, all heads": "观察 SmolLM2，全部头",
+    "MiniLM embeds": "MiniLM 句向量", "time / SDPA's": "时间 / SDPA 的时间", "time / limit": "时间 / 极限",
+    "dense time / time": "稠密时间 / 时间", "power of n": "n 的幂", "SDPA's time / time": "SDPA 的时间 / 时间",
+    "above SDPA": "比 SDPA 多出", "watched / plain": "观察 / 不观察",
+    "transformers' time / time": "transformers 的时间 / 时间", "512 tokens": "512 个词元",
+    "4,096 tokens": "4,096 个词元", "8,192 tokens": "8,192 个词元", "16 tokens": "16 个词元",
+    "4,096 to 16,384 tokens": "4,096 到 16,384 个词元", "65,536 keys": "65,536 个键", "1,000 sentences": "1,000 句",
+}  # fmt: skip
+
+
+def pages(results: dict[str, Any]) -> dict[Path, str]:
+    """What stands between the marks of each page."""
+    rows = results["rows"]
+    by_key = {(row["case"], row["at"], row["what"]): row for row in rows}
+    some = [by_key[key] for key in CHOSEN if key in by_key]
+    return {
+        ROOT / "README.md": table(some),
+        ROOT / "README.zh.md": table(some, CHINESE),
+        ROOT / "docs" / "performance.md": table(rows),
+    }
+
+
+def main() -> None:
+    """Write the tables, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    stale = []
+    for path, text in pages(read(arguments.results)).items():
+        before = path.read_text("utf-8")
+        if not MARKS.search(before):
+            sys.exit(f"{path} has no marks <!-- speed: … --> and <!-- end of speed -->")
+        after = MARKS.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", before)
+        if after != before:
+            stale.append(path)
+            if not arguments.check:
+                write_atomically(path, after.encode())
+    if arguments.check and stale:
+        sys.exit(f"{', '.join(str(path) for path in stale)}: not the table of {arguments.results}; run {__file__}")
+
+
+if __name__ == "__main__":
+    main()

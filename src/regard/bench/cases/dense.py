@@ -1,0 +1,33 @@
+"""Full and causal attention in float32, against PyTorch's own call."""
+
+from collections.abc import Iterator
+
+from regard.bench.cases.inputs import forward, fused, inputs, products
+from regard.bench.comparing import compare
+from regard.bench.rows import Effort, Row, Target, at_most
+from regard.masks import Causal
+
+__all__ = ["NAME", "TITLE", "rows"]
+
+NAME, TITLE = "dense", "full and causal, float32"
+SIZES = (512, 1024, 2048, 4096, 8192)
+PARITY = at_most(1.02)
+# Splitting by hand gave 1.23 and 1.07 of PyTorch's speed at these lengths.
+CAUSAL: dict[int, Target] = {512: at_most(1 / 1.15), 1024: at_most(1.0)}
+
+
+def rows(effort: Effort) -> Iterator[Row]:
+    """Times of `regard.attention` over those of SDPA, and over matrix products of the same useful FLOPs."""
+    for causal in (False, True):
+        for n in SIZES:
+            if n > effort.longest:
+                continue
+            q, k, v = inputs(n)
+            pairs = q.shape[1] * (n * (n + 1) // 2 if causal else n * n)
+            ours = forward((q, k, v), mask=Causal() if causal else None)
+            sides = {"regard": ours, "sdpa": fused((q, k, v), is_causal=causal), "limit": products(pairs)}
+            name = f"{'causal' if causal else 'full'}, float32"
+            target = CAUSAL.get(n, PARITY) if causal else PARITY
+            yield compare(
+                effort, name, f"{n:,} tokens", "time / SDPA's", sides, over=("regard", "sdpa"), target=target, size=n
+            )

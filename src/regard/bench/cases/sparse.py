@@ -1,0 +1,50 @@
+"""Sparse masks in training: what the backward costs, and how time grows with the text."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from regard.bench.cases.inputs import HEADS, backward, forward, inputs, training
+from regard.bench.comparing import compare
+from regard.bench.rows import Effort, Row, at_most
+from regard.bench.timing import Ratio, in_turn
+from regard.lab.measuring import exponent
+from regard.masks import Causal, Document, Mask, Window, bigbird, longformer
+
+__all__ = ["NAME", "TITLE", "rows"]
+
+NAME, TITLE = "sparse", "window, Longformer, BigBird and documents, training"
+BACKWARD, SLOPE = at_most(3.5), at_most(1.1)
+LENGTHS = (4096, 8192, 16384)
+_DOCUMENT = 512
+
+
+def rows(effort: Effort) -> Iterator[Row]:
+    """The backward over the forward at the shortest length; the power of n of forward and backward together."""
+    lengths = [n for n in LENGTHS if n <= effort.longest] or [effort.longest]
+    for name in _masks(lengths[0]):
+        n, mask = lengths[0], _masks(lengths[0])[name]
+        tensors = inputs(n)
+        sides = {"forward": forward(tensors, mask=mask), "backward": backward(tensors, mask=mask)}
+        case = f"{name}, training"
+        yield compare(
+            effort, case, f"{n:,} tokens", "backward / forward", sides, over=("backward", "forward"), target=BACKWARD
+        )
+        if len(lengths) < 2:
+            continue
+        effort.say(f"{case}, growth")
+        times = in_turn({str(n): training(inputs(n), mask=_masks(n)[name]) for n in lengths}, seconds=effort.seconds)
+        powers = [exponent(lengths, each) for each in zip(*(times.seconds[str(n)] for n in lengths), strict=True)]
+        seconds = tuple((f"{n:,}", times.median(str(n))) for n in lengths)
+        at = f"{lengths[0]:,} to {lengths[-1]:,} tokens"
+        yield Row(case, at, "power of n", Ratio.of(powers), SLOPE, unit="", seconds=seconds)
+
+
+def _masks(n: int) -> Mapping[str, Mask]:
+    lengths = torch.full((n // _DOCUMENT,), _DOCUMENT)
+    return {
+        "window 512": Causal() & Window(512),
+        "Longformer": longformer(512),
+        "BigBird": bigbird(heads=HEADS),
+        "documents of 512": Document.from_lengths(lengths),
+    }

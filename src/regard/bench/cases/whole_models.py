@@ -1,0 +1,146 @@
+"""Whole models against the same models in transformers: training, writing, sentences as vectors, and being watched."""
+
+import random
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch.nn import functional
+
+import regard
+from regard.bench.cases.inputs import without_gradients
+from regard.bench.comparing import compare
+from regard.bench.rows import Effort, Row, at_least, at_most
+from regard.bench.timing import Call
+from regard.errors import MissingExtraError
+from regard.models import Transformer, TransformerConfig, heads
+from regard.models.embedding import embed
+
+__all__ = ["NAME", "TITLE", "rows"]
+
+NAME, TITLE = "models", "whole models, against transformers"
+NO_SLOWER, WATCHED = at_least(1.0), at_most(1.7)
+_VOCABULARY, _ROWS, _LENGTH = 4000, 64, 16
+_WRITTEN, _SENTENCES, _READ = 64, 1000, 4096
+
+
+def rows(effort: Effort) -> Iterator[Row]:
+    """A step of the translator; SmolLM2 writing; MiniLM over 1,000 sentences; SmolLM2 watched."""
+    try:
+        import transformers
+    except ImportError as missing:
+        raise MissingExtraError("transformers", "models") from missing
+    sides = {"regard": _translator(), "transformers": _marian(transformers)}
+    yield compare(
+        effort, "translation, 3 + 3 layers of 256", f"{_ROWS} × {_LENGTH} + {_LENGTH} tokens",
+        "transformers' step / step", sides, over=("transformers", "regard"), target=NO_SLOWER,
+    )  # fmt: skip
+    if effort.longest < _READ:
+        return
+    yield _writing(effort)
+    yield _embedding(effort)
+    yield _watching(effort)
+
+
+def _translator() -> Call:
+    """Forward and backward of regard's model."""
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocabulary=_VOCABULARY, width=256, heads=4, hidden=1024, encoder_layers=3, decoder_layers=3, dropout=0.1,
+        attention_dropout=0.0, activation_dropout=0.0, head=heads.LanguageModel(tied=True),
+    )  # fmt: skip
+    model = Transformer(config).train()
+    source, target, labels = _pairs()
+
+    def step() -> None:
+        model.zero_grad()
+        logits = model(source, target).logits
+        functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
+
+    return step
+
+
+def _marian(transformers: Any) -> Call:
+    """Forward and backward of transformers' Marian in the same sizes."""
+    torch.manual_seed(0)
+    config = transformers.MarianConfig(
+        vocab_size=_VOCABULARY, d_model=256, encoder_layers=3, decoder_layers=3, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=1024, decoder_ffn_dim=1024, activation_function="relu",
+        dropout=0.1, attention_dropout=0.0, activation_dropout=0.0, pad_token_id=0, eos_token_id=1,
+        decoder_start_token_id=0, attn_implementation="sdpa",
+    )  # fmt: skip
+    model = transformers.MarianMTModel(config).train()
+    source, target, labels = _pairs()
+
+    def step() -> None:
+        model.zero_grad()
+        logits = model(input_ids=source, decoder_input_ids=target, use_cache=False).logits
+        functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
+
+    return step
+
+
+def _pairs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    source, target, labels = torch.randint(2, _VOCABULARY, (3, _ROWS, _LENGTH), generator=generator)
+    return source, target, labels
+
+
+def _writing(effort: Effort) -> Row:
+    loaded, model = regard.load_model("smollm2"), Transformer.from_pretrained("smollm2")
+    prompt = loaded.tokenizer("Once upon a time, in a small")["input_ids"]
+    ids = torch.tensor([prompt])
+    options = {"max_new_tokens": _WRITTEN, "do_sample": False, "eos_token_id": None, "pad_token_id": 2}
+    generate, theirs = cast(Any, model).generate, cast(Any, loaded.model).generate
+    sides: dict[str, Call] = {
+        "regard": lambda: generate([prompt], most=_WRITTEN, stop=()),
+        "transformers": lambda: theirs(ids, attention_mask=torch.ones_like(ids), **options),
+    }
+    return compare(
+        effort, "SmolLM2 writes", f"{_WRITTEN} tokens", "transformers' time / time", sides,
+        over=("transformers", "regard"), target=NO_SLOWER,
+    )  # fmt: skip
+
+
+def _embedding(effort: Effort) -> Row:
+    """Texts of 4 to 60 tokens, as sentences have; transformers gets them sorted, 32 a batch, padded."""
+    loaded = regard.load_model("minilm")
+    model = Transformer.from_pretrained("minilm", head=heads.SentenceEmbedding())
+    generator = random.Random(0)
+    lengths = [min(60, max(4, round(generator.lognormvariate(2.8, 0.5)))) for _ in range(_SENTENCES)]
+    texts = [[101, *(generator.randrange(1000, 30000) for _ in range(n - 2)), 102] for n in lengths]
+
+    def theirs() -> None:
+        order = sorted(range(len(texts)), key=lambda at: -len(texts[at]))
+        for first in range(0, len(order), 32):
+            some = [texts[at] for at in order[first : first + 32]]
+            longest = max(map(len, some))
+            ids = torch.tensor([one + [0] * (longest - len(one)) for one in some])
+            real = torch.tensor([[1] * len(one) + [0] * (longest - len(one)) for one in some])
+            states = loaded.model(input_ids=ids, attention_mask=real).last_hidden_state
+            means = (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+            functional.normalize(means, dim=-1)
+
+    sides = {"regard": without_gradients(lambda: embed(model, texts)), "transformers": without_gradients(theirs)}
+    return compare(
+        effort, "MiniLM embeds", f"{_SENTENCES:,} sentences", "transformers' time / time", sides,
+        over=("transformers", "regard"), target=NO_SLOWER,
+    )  # fmt: skip
+
+
+def _watching(effort: Effort) -> Row:
+    loaded = regard.load_model("smollm2")
+    ids = torch.randint(1000, 40000, (1, _READ), generator=torch.Generator().manual_seed(0))
+
+    def plain() -> None:
+        loaded.model(input_ids=ids, use_cache=False, logits_to_keep=1)
+
+    def watched() -> None:
+        with regard.watch(loaded.model, statistics=["distance"]):
+            plain()
+
+    sides = {"watched": without_gradients(watched), "plain": without_gradients(plain)}
+    return compare(
+        effort, "SmolLM2 watched, all heads", f"{_READ:,} tokens", "watched / plain", sides, over=("watched", "plain"),
+        target=WATCHED,
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""The results as one HTML page: a figure of each case over the length, and every number."""
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from regard.bench.report import shown
+from regard.bench.rows import Outcome
+from regard.lab.charts import Line, Lines
+from regard.lab.document import document, figure, made_on
+
+__all__ = ["page"]
+
+_SIGNS = {
+    Outcome.REACHED: ("✓", "holds"),
+    Outcome.MISSED: ("✗", "fails"),
+    Outcome.UNSURE: ("≈", "within"),
+    Outcome.SEEN: ("·", "gpu"),
+}
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """Draw what `report.as_json` gives."""
+    rows: list[dict[str, Any]] = results["rows"]
+    counts = [(one, sum(row["outcome"] == one for row in rows)) for one in Outcome]
+    said = ", ".join(f"{one} {count}" for one, count in counts if count)
+    lede = html.escape(
+        f"{len(rows)} figures: {said}. Each is a ratio of calls that were timed in turn; in brackets what its median "
+        "may be. Where the target lies between, the spread is larger than the difference, and nothing is said."
+    )
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        cases.setdefault(row["case"], []).append(row)
+    body = [part for at, (case, some) in enumerate(cases.items()) for part in _section(at, case, some)]
+    return document("How fast regard is here", lede, body, made_on(results))
+
+
+def _section(at: int, case: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield f"<section><h2>{html.escape(case)}</h2>"
+    if (chart := _chart(case, rows)) is not None:
+        yield figure(chart, f"b{at}")
+    heads = "".join(f"<th scope=col>{one}</th>" for one in ("at", "what", "measured", "asked"))
+    yield f"<table><tr>{heads}</tr>"
+    for row in rows:
+        sign, kind = _SIGNS.get(row["outcome"], ("–", "gpu"))
+        measured = row["why"] or "not measured" if row["median"] is None else shown(row)
+        word = html.escape(row["outcome"] or "not measured")
+        yield (
+            f"<tr><td>{html.escape(row['at'])}</td><td>{html.escape(row['what'])}</td>"
+            f'<td><span class="sign {kind}" title="{word}">{sign}</span> {html.escape(measured)}</td>'
+            f"<td>{html.escape(row['target'] or '')}</td></tr>"
+        )
+    yield "</table></section>"
+
+
+def _chart(case: str, rows: Sequence[Mapping[str, Any]]) -> Lines | None:
+    """Seconds of all sides over the length, where there are several lengths."""
+    sized = [row for row in rows if row["size"] is not None and row["median"] is not None]
+    if len({row["size"] for row in sized}) < 2:
+        return None
+    names = list(dict.fromkeys(name for row in sized for name in row["seconds"]))
+    lines = []
+    for name in names:
+        points = [(float(row["size"]), row["seconds"][name]) for row in sized if name in row["seconds"]]
+        lines.append(Line(name, tuple(x for x, _ in points), tuple(y for _, y in points)))
+    return Lines(
+        case, "Seconds of a call, medians; lower is faster.", "length", "seconds", tuple(lines), log_across=True,
+        log_up=True,
+    )  # fmt: skip

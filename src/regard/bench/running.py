@@ -1,0 +1,66 @@
+"""Measure cases one after another, and write what is finished at once."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regard.bench.page import page
+from regard.bench.report import as_json, regressions, write_json
+from regard.bench.rows import Case, Effort, Row
+from regard.errors import InputError, MissingExtraError
+from regard.files import write_atomically
+
+__all__ = ["chosen", "confirmed", "measure"]
+
+
+def chosen(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
+    """The cases of these names, in the order of the list; all of them without a name.
+
+    Raises:
+        InputError: There is no such case.
+    """
+    known = [one.NAME for one in cases]
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no case {name!r}; there are {', '.join(known)}")
+    return [one for one in cases if not names or one.NAME in names]
+
+
+def measure(cases: Sequence[Case], effort: Effort, out: Path, told: Mapping[str, Any]) -> Iterator[Row]:
+    """Give each row as soon as it is there; after each case `out` and the page beside it hold all so far.
+
+    A case whose packages are missing gives one row that says so.
+    """
+    rows: list[Row] = []
+    _write(out, rows, told)  # what cannot be written is told now
+    for case in cases:
+        for row in _rows(case, effort):
+            rows.append(row)
+            yield row
+        _write(out, rows, told)
+
+
+def confirmed(
+    worse: Sequence[tuple[Row, float]], cases: Sequence[Case], effort: Effort, before: Mapping[str, Any]
+) -> list[tuple[Row, float]]:
+    """Measure the cases of what looks worse than before once more, three times as long: a neighbour may be noisy."""
+    names = {row.origin for row, _ in worse}
+    keys = {row.key for row, _ in worse}
+    longer = replace(effort, seconds=3 * effort.seconds)
+    rows = [row for case in cases if case.NAME in names for row in _rows(case, longer) if row.key in keys]
+    return regressions(rows, before)
+
+
+def _rows(case: Case, effort: Effort) -> Iterator[Row]:
+    """The rows of a case, each with its name; one that says what is missing where a package is."""
+    try:
+        for row in case.rows(effort):
+            yield replace(row, origin=case.NAME)
+    except MissingExtraError as missing:
+        yield Row(case.NAME, "", "", why=str(missing), origin=case.NAME)
+
+
+def _write(out: Path, rows: Sequence[Row], told: Mapping[str, Any]) -> None:
+    write_json(out, rows, told)
+    write_atomically(out.with_suffix(".html"), page(as_json(rows, told)).encode())

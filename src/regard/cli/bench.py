@@ -1,0 +1,98 @@
+"""`regard bench`: how fast regard is on this machine, as ratios against peers and the machine's limit."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["bench"]
+
+_COLOURS = {"reached": "green", "missed": "red", "not told apart": "yellow"}
+
+
+def bench(
+    *,
+    cases: Annotated[
+        list[str] | None, typer.Argument(metavar="[CASE]...", help="Names of cases; all of them without one.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Up to 4,096 tokens and a second a figure: minutes.")] = False,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where the numbers go; a page with figures lies beside it as .html.")
+    ] = Path("bench.json"),
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An earlier run: exit with 1 where a ratio is worse by a quarter."),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch; its own choice by default.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Say which cases there are, and measure none.")] = False,
+) -> None:
+    """Measure how fast regard is on this machine.
+
+    Each figure is a ratio: calls timed in turn in one process, against PyTorch's
+    own attention, transformers, or matrix products of as many operations. In
+    brackets stands what its median may be; where the target lies between,
+    nothing is said. Keep the machine idle meanwhile. What is finished is
+    written at once, so that nothing is lost when you stop it.
+    """
+    notes = Console(stderr=True, highlight=False, emoji=False)
+    with notes.status("reading the libraries"):
+        import torch
+
+        from regard.bench.cases import CASES
+        from regard.bench.report import read, regressions
+        from regard.bench.rows import Effort
+        from regard.bench.running import chosen, confirmed, measure
+        from regard.lab.machine import here
+
+        picked = chosen(CASES, cases or ())
+        before = None if against is None else read(against)
+    screen = Console(highlight=False, emoji=False)
+    if list_:
+        for one in picked:
+            screen.print(f"{one.NAME:<10} {one.TITLE}", markup=False)
+        return
+    if threads is not None:
+        torch.set_num_threads(threads)
+    told = {**here(torch.get_num_threads()), "quick": quick}
+    rows: list[Any] = []
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=notes, transient=True) as progress:
+        task = progress.add_task("")
+
+        def say(doing: str) -> None:
+            progress.update(task, description=f"{doing}, {len(rows)} figures so far"[:68])
+
+        effort = Effort(seconds=1.0, longest=4096, say=say) if quick else Effort(say=say)
+        for row in measure(picked, effort, out, told):
+            rows.append(row)  # noqa: PERF402  # what `say` counts grows as it is measured
+        worse = [] if before is None else confirmed(regressions(rows, before), picked, effort, before)
+    screen.print(_table(rows))
+    notes.print(f"numbers → {out}, figures → {out.with_suffix('.html')}", markup=False, soft_wrap=True)
+    if worse:
+        for row, times in worse:
+            notes.print(f"{times:.2f} times worse than in {against}: {row.key}", markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def _table(rows: Sequence[Any]) -> Table:
+    """What was measured, in the width of a terminal."""
+    from regard.bench.report import shown_ratio
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("case", ratio=3)
+    table.add_column("at", ratio=2)
+    table.add_column("what", ratio=2)
+    table.add_column("measured", no_wrap=True, justify="right")
+    table.add_column("asked", no_wrap=True, justify="right")
+    for row in rows:
+        measured = row.why or "not measured" if row.ratio is None else shown_ratio(row.ratio, row.unit)
+        colour = _COLOURS.get(str(row.outcome), "")
+        table.add_row(
+            Text(row.case), Text(row.at), Text(row.what), Text(measured, style=colour), Text(str(row.target or ""))
+        )
+    return table

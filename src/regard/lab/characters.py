@@ -1,0 +1,67 @@
+"""A small language model that reads characters: how it is made, trained, and what it loses."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from regard.lab.texts import Text
+from regard.lab.training import fit, seeded
+from regard.models import Transformer, TransformerConfig, heads
+from regard.models.config import Positions
+from regard.train.schedules import Cosine
+
+__all__ = ["HEADS", "LENGTH", "WIDTH", "language_model", "losses", "trained"]
+
+VOCABULARY = 128  # ASCII
+WIDTH, LAYERS, HEADS = 64, 2, 4
+LENGTH = 64  # characters that a row of training has
+_BATCH, _RATE, _CLIP = 8, 3e-3, 1.0
+_SCHEDULE = Cosine(warmup=50, floor=0.05)
+
+
+def language_model(positions: Positions, *, kv_heads: int | None = None) -> Transformer:
+    """A decoder over characters, its numbers drawn from PyTorch's generator."""
+    config = TransformerConfig(
+        vocabulary=VOCABULARY,
+        width=WIDTH,
+        heads=HEADS,
+        kv_heads=kv_heads,
+        hidden=4 * WIDTH,
+        decoder_layers=LAYERS,
+        norm_first=True,
+        activation="gelu",
+        positions=positions,
+        dropout=0.0,
+        head=heads.LanguageModel(),
+    )
+    return Transformer(config)
+
+
+def trained(text: Text, positions: Positions, steps: int, seed: int, *, kv_heads: int | None = None) -> Transformer:
+    """Train a model on rows of LENGTH characters; with one seed all models see the same rows in the same order."""
+    with seeded(seed) as generator:
+        model = language_model(positions, kv_heads=kv_heads)
+
+        def loss() -> Tensor:
+            rows = text.batch(_BATCH, LENGTH, generator)
+            return functional.cross_entropy(_logits(model, rows).flatten(0, 1), rows[:, 1:].flatten())
+
+        fit(model, loss, steps, rate=_RATE, schedule=_SCHEDULE, clip=_CLIP)
+    return model
+
+
+def losses(model: Transformer, rows: Int[Tensor, "rows n+1"]) -> Float[Tensor, "rows n"]:
+    """−ln p of each character but the first, in nats."""
+    found = []
+    with torch.inference_mode():
+        for some in rows.split(32):
+            logits = _logits(model, some).transpose(1, 2)
+            found.append(functional.cross_entropy(logits, some[:, 1:], reduction="none"))
+    return torch.cat(found)
+
+
+def _logits(model: Transformer, rows: Tensor) -> Tensor:
+    logits = model(rows[:, :-1]).logits
+    assert isinstance(logits, Tensor)
+    return logits

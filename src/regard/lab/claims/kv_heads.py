@@ -1,0 +1,155 @@
+"""MHA, GQA, MQA: what the cache takes, how fast text is written, and what the loss is with fewer key–value heads."""
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.lab.characters import HEADS, LENGTH, WIDTH, losses, trained
+from regard.lab.charts import Bars
+from regard.lab.experiment import Claim, Finding, Numbers, Part, Setting, within
+from regard.lab.measuring import seconds_in_turn
+from regard.lab.texts import reference, split
+from regard.models import Transformer
+from regard.positions import RoPE
+
+__all__ = ["CLAIM", "cache_bytes", "judge", "run"]
+
+CLAIM = Claim(
+    number=13,
+    name="kv-heads",
+    title="MHA, GQA, MQA",
+    statement="With fewer key–value heads the cache takes exactly heads / kv heads times less, and the loss is within "
+    "2 % of that of as many as there are heads.",
+    source="Shazeer 2019 (multi-query), arXiv:1911.02150; Ainslie et al. 2023 (grouped-query), arXiv:2305.13245",
+)
+CLOSE = 0.02  # a rise of the loss that is small
+KINDS = {"MHA": HEADS, "GQA": HEADS // 2, "MQA": 1}
+FEWER = ("GQA", "MQA")
+STEPS, RUNS, REPEATS = {True: 800, False: 2500}, {True: 1, False: 3}, {True: 9, False: 21}
+ROWS = 500  # of held-out text
+TEXTS, READ, STEP = 64, 512, 8  # of a large batch: texts, characters read, and written in one measurement
+CACHED = 1024  # characters of the cache whose bytes are told
+BYTES, LOSS, MANY = "bytes of the cache", "loss", f"{TEXTS} long texts"
+SPEED = "speed beside MHA, median of neighbours in time"
+
+
+def judge(numbers: Numbers) -> tuple[Part, ...]:
+    """Bytes to the last one, the loss by its rise; speed is not judged, as it is the machine's."""
+    parts = []
+    whole, loss = numbers[BYTES]["MHA"], _mean_loss(numbers)
+    for name in FEWER:
+        kv_heads, found = KINDS[name], numbers[BYTES][name]
+        held = found * HEADS == whole * kv_heads
+        parts.append(
+            Part(f"{name}, {kv_heads} of {HEADS} heads: the cache is {whole / found:g} times smaller", within(held))
+        )
+        rise = loss[name] / loss["MHA"] - 1
+        parts.append(Part(f"{name}: the loss changes by {rise:+.1%}", within(rise <= CLOSE)))
+    return tuple(parts)
+
+
+def cache_bytes(model: Transformer, texts: int, characters: int) -> int:
+    """Bytes of the keys and values that a model holds once it has read so much.
+
+    Where gradients may flow the cache has no room to spare, so that what is counted is what was read.
+    """
+    cache = model.cache()
+    with torch.enable_grad():
+        model(torch.zeros(texts, characters, dtype=torch.long), cache=cache)
+    return cache.bytes
+
+
+def run(setting: Setting) -> Finding:
+    """Train a model with each number of key–value heads, and let all of them write in turn."""
+    text, count = split(reference()), RUNS[setting.quick]
+    rows = text.rows(LENGTH, ROWS)
+    models: dict[str, list[Transformer]] = {}
+    for at in range(count):
+        for name, kv_heads in KINDS.items():
+            setting.say(f"{name}, run {at + 1} of {count}")
+            model = trained(text, RoPE(WIDTH // HEADS), STEPS[setting.quick], setting.seed + at, kv_heads=kv_heads)
+            models.setdefault(name, []).append(model)
+    first = {name: found[0] for name, found in models.items()}
+    setting.say("writing in turn")
+    repeats = REPEATS[setting.quick]
+    seconds = {
+        "one text": seconds_in_turn({name: _writes(one) for name, one in first.items()}, repeats),
+        MANY: seconds_in_turn({name: _goes_on(one) for name, one in first.items()}, repeats),
+    }
+    numbers: dict[str, Any] = {
+        "heads": HEADS,
+        "kv heads": KINDS,
+        "steps": STEPS[setting.quick],
+        "parameters": {name: sum(p.numel() for p in one.parameters()) for name, one in first.items()},
+        BYTES: {name: cache_bytes(one, 1, CACHED) for name, one in first.items()},
+        "characters in the cache": CACHED,
+        LOSS: {name: [float(losses(one, rows).double().mean()) for one in found] for name, found in models.items()},
+        "seconds, median": {
+            what: {name: median(each) for name, each in found.items()} for what, found in seconds.items()
+        },
+        SPEED: {
+            what: {
+                name: median(whole / one for whole, one in zip(found["MHA"], each, strict=True))
+                for name, each in found.items()
+            }
+            for what, found in seconds.items()
+        },
+    }
+    loss = _mean_loss(numbers)
+    rises = {name: loss[name] / loss["MHA"] - 1 for name in FEWER}
+    speeds = numbers[SPEED]
+    said = "; ".join(f"{what}: " + ", ".join(f"{name} × {speeds[what][name]:.2f}" for name in FEWER) for what in speeds)
+    return Finding(
+        judge(numbers), numbers,
+        "loss " + ", ".join(f"{name} {rise:+.1%}" for name, rise in rises.items())
+        + f"; × {speeds[MANY]['MQA']:.2f} as fast with MQA, {MANY}",
+        f"The cache shrinks to the byte as the heads do. How fast each writes beside MHA, {said}.",
+        f"Two layers, {WIDTH} wide, on characters of Python's reference; a percent of loss lies within what two runs "
+        "differ by. Nothing is put in the place of the weights that fewer heads save (Shazeer widened the "
+        "feed-forward layers). A model this small is no measure of quality at the sizes for which caches matter. Speed "
+        "is that of one core of this machine, and not judged.",
+        (_chart(numbers),),
+    )  # fmt: skip
+
+
+def _writes(model: Transformer) -> Callable[[], object]:
+    """Writes LENGTH characters behind LENGTH others, one text alone."""
+    prompt = [list(b"e" * LENGTH)]
+    return lambda: model.generate(prompt, most=LENGTH, stop=())
+
+
+def _goes_on(model: Transformer) -> Callable[[], object]:
+    """Writes STEP characters more, each time, in each of many long texts at once."""
+    cache, token = model.cache(), torch.full((TEXTS, 1), ord("e"))
+
+    def read(tokens: Tensor, times: int = 1) -> None:
+        with torch.inference_mode():
+            for _ in range(times):
+                model(tokens, cache=cache, last=True)
+
+    read(token.expand(-1, READ))
+    return lambda: read(token, STEP)
+
+
+def _mean_loss(numbers: Numbers) -> dict[str, float]:
+    return {name: float(np.mean(found)) for name, found in numbers[LOSS].items()}
+
+
+def _chart(numbers: Numbers) -> Bars:
+    """Everything beside MHA, which is 1."""
+    loss, cache, speeds = _mean_loss(numbers), numbers[BYTES], numbers[SPEED]
+    values = {
+        "cache": [cache[name] / cache["MHA"] for name in KINDS],
+        "loss": [loss[name] / loss["MHA"] for name in KINDS],
+        **{f"speed, {what}": [found[name] for name in KINDS] for what, found in speeds.items()},
+    }
+    return Bars(
+        "Fewer key–value heads, beside MHA",
+        f"Bytes of the cache, loss, and how many characters are written in a second, {KINDS['MHA']} key–value heads "
+        "being 1.", "beside MHA", tuple(f"{name}, {count} of {HEADS}" for name, count in KINDS.items()),
+        tuple(values), tuple(map(tuple, values.values())), level=1.0,
+    )  # fmt: skip

@@ -1,0 +1,155 @@
+"""Recurrent encoder–decoders on a synthetic task: trained on some lengths, measured at each, within and beyond.
+
+What is measured is what a model writes freely, the likeliest token each time, and not what it would say to the true
+beginning of a target.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from regard.data import Synthetic
+from regard.lab.training import fit, seeded
+from regard.models import RecurrentConfig, RecurrentSeq2Seq
+from regard.train.schedules import Cosine
+from regard.train.scoring import translation_scores
+
+__all__ = ["ByLength", "Lesson", "bleu", "by_length", "config_of", "learned", "parameters_of", "share_right", "without"]
+
+_WARMUP, _CLIP = 50, 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """What a model is trained on: texts of a task, every length from `shortest` to `longest` as likely.
+
+    A batch has `texts` texts of one length, so that nothing in it is padding. `rate` is Adam's at its highest; it rises
+    over the first steps and falls as half a cosine.
+    """
+
+    task: Synthetic
+    shortest: int
+    longest: int
+    steps: int
+    texts: int = 64
+    rate: float = 3e-3
+
+    def batch(
+        self, generator: Generator
+    ) -> tuple[Int[Tensor, "texts n"], Int[Tensor, "texts m"], Int[Tensor, "texts m"]]:
+        """Sources, targets as they are read (the start token first), and as they are asked for (the end token last).
+
+        >>> from regard.data import Reverse
+        >>> lesson = Lesson(task=Reverse(), shortest=3, longest=3, steps=1, texts=1)
+        >>> lesson.batch(Generator().manual_seed(0))
+        (tensor([[18,  5,  8]]), tensor([[ 1,  8,  5, 18]]), tensor([[ 8,  5, 18,  2]]))
+        """
+        length = int(torch.randint(self.shortest, self.longest + 1, (), generator=generator))
+        sources, targets = self.task.sample(self.texts, lengths=(length, length), generator=generator)
+        written = torch.tensor(targets)
+        start, end = (written.new_full((len(written), 1), one) for one in (self.task.start, self.task.end))
+        return torch.tensor(sources), torch.cat([start, written], 1), torch.cat([written, end], 1)
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """The share of right tokens (0 to 1) and BLEU (0 to 100) of texts of each length, and the model's parameters."""
+
+    parameters: int
+    accuracy: dict[int, float]
+    bleu: dict[int, float]
+
+
+def config_of(task: Synthetic, hidden: int) -> RecurrentConfig:
+    """A GRU with Bahdanau's attention over a GRU that reads both ways, both `hidden` wide, as are the embeddings."""
+    size = task.vocabulary_size
+    return RecurrentConfig(
+        source_vocabulary=size, target_vocabulary=size, width=hidden, hidden=hidden, attention="bahdanau",
+        pad_token=task.pad, start_token=task.start, stop_token=task.end,
+    )  # fmt: skip
+
+
+def without(config: RecurrentConfig) -> RecurrentConfig:
+    """The same without attention, its states so wide that its parameters are as many, as nearly as may be.
+
+    The fixed vector, both directions' last states, is fed to every step (Cho et al. 2014, arXiv:1406.1078): the network
+    that Bahdanau et al. compare with.
+
+    >>> from regard.data import Copy
+    >>> with_it = config_of(Copy(), 64)
+    >>> without(with_it).hidden, parameters_of(with_it), parameters_of(without(with_it))
+    (67, 120729, 121078)
+    """
+    plain = replace(config, attention=None, feed_context=True)
+    wanted = parameters_of(config)
+
+    def count(hidden: int) -> int:
+        return parameters_of(replace(plain, hidden=hidden))
+
+    enough = bisect_left(range(4 * config.hidden), wanted, lo=1, key=count)
+    return replace(plain, hidden=min((enough - 1, enough), key=lambda hidden: abs(count(hidden) - wanted)))
+
+
+def parameters_of(config: RecurrentConfig) -> int:
+    """How many numbers a model of this config learns."""
+    with torch.device("meta"):
+        return sum(one.numel() for one in RecurrentSeq2Seq(config).parameters())
+
+
+def learned(config: RecurrentConfig, lesson: Lesson, seed: int) -> RecurrentSeq2Seq:
+    """Train a model, on one thread, and give it in evaluation mode."""
+    with seeded(seed) as generator:
+        model = RecurrentSeq2Seq(config)
+
+        def loss() -> Tensor:
+            sources, read, asked = lesson.batch(generator)
+            return functional.cross_entropy(model(sources, read).logits.flatten(0, 1), asked.flatten())
+
+        fit(model, loss, lesson.steps, rate=lesson.rate, schedule=Cosine(warmup=_WARMUP), clip=_CLIP)
+    return model
+
+
+def by_length(model: RecurrentSeq2Seq, task: Synthetic, lengths: Sequence[int], texts: int, seed: int) -> ByLength:
+    """Let a model write to fresh texts of each length, and compare with the right answers.
+
+    Raises:
+        MissingExtraError: sacrebleu is not installed.
+    """
+    generator = Generator().manual_seed(seed + 10_000)
+    accuracy, scores = {}, {}
+    for length in lengths:
+        sources, targets = task.sample(texts, lengths=(length, length), generator=generator)
+        with torch.inference_mode():
+            written = model.generate(sources, most=2 * length)  # too long is wrong too, and ends somewhere
+        said = [one[:-1] if one[-1] == task.end else one for one in written]
+        accuracy[length], scores[length] = share_right(said, targets), bleu(said, targets)
+    return ByLength(sum(one.numel() for one in model.parameters()), accuracy, scores)
+
+
+def share_right(said: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> float:
+    """The share of the targets' tokens that stand in the same place of what was said.
+
+    >>> share_right([[5, 6, 9], [5]], [[5, 6, 7], [5]])
+    0.75
+    >>> share_right([[6, 7]], [[5, 6, 7, 8]])  # all behind a missing token are in the wrong place
+    0.0
+    """
+    right = sum(
+        one == other for row, target in zip(said, targets, strict=True) for one, other in zip(row, target, strict=False)
+    )
+    return right / sum(map(len, targets))
+
+
+def bleu(said: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> float:
+    """BLEU of texts of tokens, which need no tokenizer: numbers with spaces between stay as they are.
+
+    Raises:
+        MissingExtraError: sacrebleu is not installed.
+    """
+    texts, references = ([" ".join(map(str, row)) for row in rows] for rows in (said, targets))
+    return translation_scores(texts, [[one] for one in references], "en").bleu

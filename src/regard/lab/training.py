@@ -1,0 +1,67 @@
+"""The loop that trains the lab's small models: Adam, a rate that may rise and fall, looks at the model in between."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from regard.lab.measuring import one_thread
+from regard.train.schedules import Constant, Schedule
+
+__all__ = ["fit", "seeded"]
+
+
+def fit(
+    model: nn.Module,
+    loss: Callable[[], Tensor],
+    steps: int,
+    *,
+    rate: float = 3e-3,
+    schedule: Schedule | None = None,
+    clip: float | None = None,
+    look: Callable[[int], None] | None = None,
+    every: int = 1,
+) -> None:
+    """Train a model, and leave it in evaluation mode.
+
+    Args:
+        model: What is trained, all of it.
+        loss: Draws a batch and gives its loss, once a step.
+        steps: How many.
+        rate: The highest learning rate.
+        schedule: The share of it at each step; all of it at every step by default.
+        clip: What the norm of all gradients together is cut to.
+        look: Called with the number of a step when it is done, in evaluation mode and without gradients.
+        every: After how many steps.
+
+    >>> line, seen = nn.Linear(1, 1), []
+    >>> fit(line, lambda: (line(torch.ones(1, 1)) - 3).square().sum(), 400, rate=0.1, look=seen.append, every=200)
+    >>> round(line(torch.ones(1, 1)).item(), 2), seen
+    (3.0, [200, 400])
+    """
+    schedule = schedule or Constant(warmup=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    model.train()
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * schedule.factor(step, steps)
+        optimizer.zero_grad()
+        loss().backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        if look is not None and step % every == 0:
+            model.eval()
+            with torch.no_grad():
+                look(step)
+            model.train()
+    model.eval()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[torch.Generator]:
+    """PyTorch on one thread with its generator seeded, and another generator for data; afterwards all is as before."""
+    with torch.random.fork_rng(devices=[]), one_thread():
+        torch.manual_seed(seed)
+        yield torch.Generator().manual_seed(seed)

@@ -1,0 +1,53 @@
+"""Texts as vectors, without padding."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.models.heads import SentenceEmbedding
+from regard.models.transformer import Transformer
+
+__all__ = ["embed"]
+
+
+def embed(model: Transformer, texts: Sequence[Sequence[int]], *, tokens: int = 4096) -> Float[Tensor, "texts width"]:
+    """One vector for each text; texts of one length share a batch, so that nothing is filled up or masked.
+
+    Args:
+        model: A Transformer with the head `heads.SentenceEmbedding`, such as
+            `Transformer.from_pretrained("minilm", head=heads.SentenceEmbedding())`. It is put into eval mode for the
+            call; no gradients are kept.
+        texts: The tokens of each text, at least one.
+        tokens: Of a batch at most; a longer text is a batch of its own.
+
+    Raises:
+        InputError: The model has another head, or a text is empty.
+    """
+    if not isinstance(model.config.head, SentenceEmbedding):
+        raise InputError(
+            "`model` must have the head heads.SentenceEmbedding, "
+            f"got {type(model.config.head).__name__ if model.config.head else 'none'}: load it with head=..."
+        )
+    by_length: dict[int, list[int]] = {}
+    for place, text in enumerate(texts):
+        if len(text) == 0:
+            raise InputError(f"`texts` must have at least one token each, text {place} has none")
+        by_length.setdefault(len(text), []).append(place)
+    weight = model.embedding.weight
+    vectors = weight.new_empty(len(texts), model.config.width)
+    trained = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            for length, places in by_length.items():
+                rows = max(1, tokens // length)
+                for first in range(0, len(places), rows):
+                    some = places[first : first + rows]
+                    ids = torch.tensor([list(texts[place]) for place in some], device=weight.device)
+                    vectors[some] = model(ids).logits
+    finally:
+        model.train(trained)
+    return vectors

@@ -1,0 +1,117 @@
+"""`regard lab --quick`, whole, as a person runs it: every claim gets its verdict, and its numbers are what they were.
+
+The bounds are wide enough for another machine's rounding and another version's random numbers, and too narrow for a
+claim that has turned. What each number must be by theory or by hand is tested claim by claim.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from regard.cli.app import app
+
+pytestmark = [pytest.mark.slow, pytest.mark.models]
+
+SOME = {"holds", "holds within limits"}  # where a verdict hangs on the clock, or on the last percent of a training run
+VERDICTS = {
+    "worked-example": {"does not hold"},
+    "scaling": {"holds"},
+    "order": {"holds"},
+    "causal-mask": {"holds within limits"},
+    "bottleneck": {"holds within limits"},
+    "costs": SOME,
+    "approximations": {"holds within limits"},
+    "length": {"holds within limits"},
+    "heads": {"holds within limits"},
+    "sinks": {"holds within limits"},
+    "induction": {"holds"},
+    "explanation": SOME,
+    "kv-heads": SOME,
+    "recurrence": {"holds"},
+    "small-claims": {"holds within limits"},
+    "alignment": SOME,
+}
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the command has written."""
+    folder = tmp_path_factory.mktemp("lab") / "lab"
+    done = CliRunner().invoke(app, ["lab", "--quick", "--threads", "1", "--out", str(folder)])
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def claims(whole: Path) -> dict[str, dict]:
+    """The claims of lab.json by name."""
+    return {one["name"]: one for one in json.loads((whole / "lab.json").read_text("utf-8"))["claims"]}
+
+
+def test_all_sixteen_are_there_in_order_with_the_verdicts_that_are_known(claims):
+    assert [one["number"] for one in claims.values()] == list(range(1, 17))
+    assert {name: one["verdict"] for name, one in claims.items() if one["verdict"] not in VERDICTS[name]} == {}
+
+
+def test_a_fixed_vector_loses_what_attention_keeps(claims):
+    right = claims["bottleneck"]["numbers"]["accuracy"]["copy"]
+    assert right["fixed vector"]["20"] < 0.5 < 0.9 < right["attention"]["20"]
+
+
+def test_what_costs_grow_with(claims):
+    memory = claims["costs"]["numbers"]["power of n, memory"]
+    assert memory["full, by the formula"] == pytest.approx(2, abs=0.2)
+    assert max(memory[name] for name in ("full, in blocks", "window", "Longformer", "Performer")) < 1.3
+
+
+def test_positions_beyond_the_trained_length(claims):
+    (rise,) = claims["length"]["numbers"]["rise beyond the trained length"].values()
+    assert max(rise["ALiBi"]) < 0.05
+    assert min(rise["sinusoidal"]) > 0.5
+
+
+def test_without_sinks_a_window_breaks_down_and_with_them_it_does_not(claims):
+    parts = [part["verdict"] for part in claims["sinks"]["parts"]]
+    assert "holds" in parts
+    assert "does not hold" in parts
+
+
+def test_two_layers_learn_what_one_does_not(claims):
+    accuracy = claims["induction"]["numbers"]["accuracy"]
+    assert min(accuracy["two layers"]) > 0.95
+    assert max(accuracy["one layer"]) < 0.6
+
+
+def test_permuted_weights_move_less_behind_a_recurrence(claims):
+    shares = claims["explanation"]["numbers"]["share of sentences that move by less than 0.1"]
+    assert min(shares["recurrence and attention"]) > 0.5 > max(shares["words and attention"])
+
+
+def test_a_cache_is_as_much_smaller_as_there_are_fewer_heads(claims):
+    found = claims["kv-heads"]["numbers"]["bytes of the cache"]
+    assert found["MHA"] == 2 * found["GQA"] == 4 * found["MQA"]
+
+
+def test_a_translator_looks_at_the_words_that_it_translates(claims):
+    for found in claims["alignment"]["numbers"]["translators"].values():
+        assert found["share"] > 0.8
+        assert found["where its words look"]["cat"]["most"] == "cat"
+
+
+@pytest.mark.browser
+def test_its_page_shows_every_claim_and_figure_within_the_window(whole):
+    if not CHROMIUM.exists():
+        pytest.skip("Chromium is not installed at /usr/bin/chromium")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        tab = browser.new_page(viewport={"width": 1000, "height": 900})
+        tab.goto((whole / "index.html").as_uri())
+        assert tab.locator("section").count() == 16
+        assert tab.locator("figure svg").count() >= 16
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 1000
+        browser.close()

@@ -1,0 +1,35 @@
+"""Texts as vectors: each as if it stood alone, whatever else is embedded with it."""
+
+import pytest
+import torch
+
+from regard.errors import InputError
+from regard.models import Transformer, TransformerConfig, embed, heads
+
+
+def model(head):
+    torch.manual_seed(0)
+    config = TransformerConfig(vocabulary=50, width=16, heads=2, hidden=32, encoder_layers=2, dropout=0.5, head=head)
+    return Transformer(config)
+
+
+def test_each_vector_is_that_of_the_text_alone_in_the_order_of_the_texts():
+    encoder = model(heads.SentenceEmbedding())
+    generator = torch.Generator().manual_seed(1)
+    texts = [torch.randint(50, (n,), generator=generator).tolist() for n in (3, 7, 3, 1, 7, 7, 12)]
+    encoder.train()  # dropout would make two calls differ
+    found = embed(encoder, texts, tokens=14)
+    assert encoder.training
+    encoder.eval()
+    with torch.no_grad():
+        alone = torch.cat([encoder(torch.tensor([text])).logits for text in texts])
+    torch.testing.assert_close(found, alone)
+    torch.testing.assert_close(found.norm(dim=-1), torch.ones(7))
+
+
+def test_a_model_without_sentence_vectors_and_empty_texts_are_refused():
+    with pytest.raises(InputError, match="SentenceEmbedding, got MaskedLanguageModel"):
+        embed(model(heads.MaskedLanguageModel()), [[1]])
+    with pytest.raises(InputError, match="text 1 has none"):
+        embed(model(heads.SentenceEmbedding()), [[1], []])
+    assert embed(model(heads.SentenceEmbedding()), []).shape == (0, 16)

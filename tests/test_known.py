@@ -1,0 +1,123 @@
+"""Calls of sizes that were seen before skip the checks: they give what the checked call gives, or do not skip."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard import masks
+from regard.backends import known
+from regard.errors import InputError
+
+
+def tensors(heads=4, kv_heads=4, queries=6, keys=6, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(2, h, n, 16, generator=generator, dtype=torch.float64).to(dtype)
+        for h, n in ((heads, queries), (kv_heads, keys), (kv_heads, keys))
+    ]
+
+
+def by_hand(q, k, v, visible, scale):
+    """The formula in numpy, float64."""
+    q, k, v = (one.double().numpy() for one in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
+    scores = np.where(visible, scale * q @ k.swapaxes(-1, -2), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True)) @ v
+
+
+MASKS = {
+    "all": (lambda n, m: None, lambda i, j, n, m: np.ones_like(i * j, bool)),
+    "causal": (lambda n, m: masks.Causal(), lambda i, j, n, m: j <= i + m - n),
+    "causal from the start": (lambda n, m: masks.Causal(align="start"), lambda i, j, n, m: j <= i),
+    "causal, bound": (lambda n, m: masks.Causal().bind(n, m), lambda i, j, n, m: j <= i + m - n),
+    "causal, bound elsewhere": (lambda n, m: masks.Causal().bind(n, m, 1), lambda i, j, n, m: j <= i + 1),
+}
+
+
+def test_calls_of_one_size_that_differ_otherwise_are_never_taken_for_one_another():
+    known._KNOWN.clear()
+    sizes = [(6, 6), (3, 6), (1, 6)]
+    for _, (n, m), scale, kv_heads, name in itertools.product(range(2), sizes, (None, 0.5, 2.0), (4, 2), MASKS):
+        q, k, v = tensors(queries=n, keys=m, kv_heads=kv_heads)
+        mask, visible = MASKS[name]
+        expected = by_hand(q, k, v, visible(np.arange(n)[:, None], np.arange(m), n, m), scale or 16**-0.5)
+        found = regard.attention(q, k, v, mask=mask(n, m), scale=scale)
+        np.testing.assert_allclose(found.numpy(), expected, atol=2e-6)
+    assert len(known._KNOWN) > 20
+
+
+def test_the_second_call_is_the_first_to_the_bit():
+    q, k, v = tensors()
+    known._KNOWN.clear()
+    for mask in (None, masks.Causal()):
+        first, second = (regard.attention(q, k, v, mask=mask) for _ in range(2))
+        assert torch.equal(first, second)
+
+
+def test_what_is_wrong_is_refused_behind_a_right_call_too():
+    q, k, v = tensors()
+    regard.attention(q, k, v)
+    with pytest.raises(InputError, match="`v` must have a value"):
+        regard.attention(q, k, v[:, :, :-1])
+    with pytest.raises(InputError, match="one dtype"):
+        regard.attention(q, k, v.double())
+    with pytest.raises(InputError, match="`scale` must be"):
+        regard.attention(q, k, v, scale=float("nan"))
+    with pytest.raises(InputError, match="bound to"):
+        regard.attention(q, k, v, mask=masks.Causal().bind(5, 6))
+    with pytest.raises(InputError, match="`dropout`"):
+        regard.attention(q, k, v, dropout=1.5)
+
+
+def test_a_call_that_asks_for_more_is_not_taken_for_the_usual_one():
+    q, k, v = tensors()
+    plain = regard.attention(q, k, v)
+    assert isinstance(regard.attention(q, k, v, weights=True), tuple)
+    assert isinstance(regard.attention(q, k, v, return_lse=True), tuple)
+    capped = regard.attention(q, k, v, score=regard.scores.ScaledDot(softcap=0.1))
+    assert not torch.allclose(plain, capped)
+
+
+def test_a_watched_call_is_seen_though_it_was_made_before():
+    q, k, v = tensors()
+    plain = regard.attention(q, k, v)
+
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return regard.attention(q, k, v)
+
+    model = Model()
+    with regard.watch(model) as seen:
+        again = model(q, k, v)
+    assert torch.equal(plain, again)
+    assert seen.weights(layer=0, head=0).shape == (2, 6, 6)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch's, of its own kernel under vmap
+def test_gradients_and_vmap_go_through_as_before():
+    q, k, v = tensors()
+    for _ in range(2):
+        leaf = q.clone().requires_grad_()
+        regard.attention(leaf, k, v, mask=masks.Causal()).sum().backward()
+        assert leaf.grad is not None
+    many = torch.func.vmap(lambda one: regard.attention(one, k, v))(torch.stack([q, 2 * q]))
+    torch.testing.assert_close(many[1], regard.attention(2 * q, k, v))
+
+
+def test_other_devices_are_not_asked_for_what_they_do_not_know():
+    q = torch.empty(1, 2, 4, 8, device="meta")
+    assert regard.attention(q, q, q).shape == q.shape
+
+
+def test_what_is_remembered_has_an_end(monkeypatch):
+    monkeypatch.setattr(known, "_MOST", 3)
+    known._KNOWN.clear()
+    for n in range(1, 12):
+        q, k, v = tensors(queries=n, keys=n)
+        regard.attention(q, k, v)
+        assert len(known._KNOWN) <= 3
