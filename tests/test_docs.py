@@ -65,5 +65,5 @@ def test_tables_of_speed_are_those_of_the_kept_results():
     assert done.returncode == 0, done.stderr
     for name in ("README.md", "README.zh.md", "docs/performance.md"):
         assert (
-            len(re.findall(r"^\| .* \|$", (ROOT / name).read_text("utf-8").partition("speed: ")[2], re.MULTILINE)) > 5
+            len(re.findall(r"^\| .* \|$", (ROOT / name).read_text("utf-8").partition("speed: ")[2], re.MULTILINE)) >= 4
         )

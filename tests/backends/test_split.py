@@ -55,6 +55,20 @@ def test_keys_of_a_cache_that_has_room_left_are_read_where_they_lie():
     np.testing.assert_allclose(found.numpy(), by_hand(q, k, v, False, 0.25), atol=5e-6)
 
 
+@pytest.mark.parametrize("sizes", [(2, 2, 384, 384), (4, 2, 3, 16_400)])
+def test_defaults_for_new_tensors_change_nothing(sizes):
+    q, k, v = made(*sizes)
+    expected = regard.attention(q, k, v, mask=masks.Causal(), backend="split")
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.device("meta"):
+            found = regard.attention(q, k, v, mask=masks.Causal(), backend="split")
+    finally:
+        torch.set_default_dtype(before)
+    assert torch.equal(found, expected)
+
+
 def test_auto_takes_it_where_it_was_measured_to_be_faster():
     assert regard.explain(*made(2, 2, 512, 512), mask=masks.Causal()).backend == "split"
     assert regard.explain(*made(2, 2, 641, 641), mask=masks.Causal()).backend == "sdpa"

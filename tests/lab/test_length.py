@@ -25,9 +25,9 @@ def verdicts(rises, losses):
 
 
 def test_length_is_judged_by_rises_and_by_the_best_clip():
-    fine = (0.04, 0.6, 0.3, 0.05), (1.2, 1.09, 1.0, 1.01)
+    fine = (0.04, 0.6, 0.3, 0.05), (1.2, 1.04, 1.0, 1.01)
     assert verdicts(*fine) == ["holds"] * 8
-    assert verdicts((0.06, 0.4, 0.5, 0.0), (1.09, 1.2, 1.0, 1.11)) == [
+    assert verdicts((0.06, 0.4, 0.5, 0.0), (1.04, 1.2, 1.0, 1.06)) == [
         "does not hold", "does not hold", "does not hold", "does not hold",
         "does not hold", "does not hold", "holds", "does not hold",
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Calls on CPU that are faster in parts than as one call of PyTorch's fused kernel."""
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -112,22 +112,16 @@ def _in_strips(
     scale: float,
 ) -> Float[Tensor, "batch heads n dim"]:
     """The fused kernel on strips of rows, each with the keys up to its last row."""
-    n, mask = q.shape[2], _strip_mask()
-    output = torch.empty_like(q)
+    n, output = q.shape[2], torch.empty_like(q)
+    # What is added in any strip: as many zeros as there are keys before it, then −inf above the diagonal.
+    mask = torch.cat([q.new_zeros(_STRIP, n), q.new_full((_STRIP, _STRIP), -torch.inf).triu_(1)], 1)
     for top in range(0, n, _STRIP):
         end = min(top + _STRIP, n)
-        seen = mask[: end - top, _LONG - top : _LONG - top + end]
+        seen = mask[: end - top, n - top : n - top + end]
         output[:, :, top:end] = functional.scaled_dot_product_attention(
             q[:, :, top:end], k[:, :, :end], v[:, :, :end], attn_mask=seen, scale=scale
         )
     return output
-
-
-@cache
-def _strip_mask() -> Float[Tensor, "rows columns"]:
-    """What is added in any strip: as many zeros as there are keys before it, then −inf above the diagonal."""
-    corner = torch.full((_STRIP, _STRIP), -torch.inf).triu(1)
-    return torch.cat([torch.zeros(_STRIP, _LONG), corner], 1)
 
 
 def _in_pieces(
@@ -144,7 +138,8 @@ def _in_pieces(
     rows = (q * scale).reshape(batch, kv_heads, heads // kv_heads * queries, dim)
     scores = _products(rows, k)
     if ahead is not None and queries > 1:
-        hidden = torch.arange(keys) > torch.arange(queries)[:, None] + ahead
+        columns = torch.arange(keys, device=q.device)
+        hidden = columns > columns[:queries, None] + ahead
         scores.view(batch, kv_heads, -1, queries, keys).masked_fill_(hidden, -torch.inf)
     return _mixed(torch.softmax(scores, -1), v).reshape(batch, heads, queries, -1)
 
