@@ -1,6 +1,8 @@
 """Timing side by side: who is called when, and what a median is said to be."""
 
+import itertools
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,10 +10,18 @@ import pytest
 from regard.bench.timing import Ratio, Times, in_turn
 
 
-def test_the_sides_take_turns_and_none_is_always_first():
-    calls = []
-    in_turn({name: lambda name=name: (calls.append(name), time.sleep(0.003)) for name in "ab"}, seconds=0, most=4)
-    assert "".join(calls[4:]) == "abbaabba"  # two calls of each come before, to warm up
+@pytest.mark.parametrize("names", ["ab", "abc", "abcd"])
+def test_a_side_comes_after_another_as_often_as_before_it(names):
+    calls, rounds = [], 2 * len(names)
+    sides = {name: lambda name=name: (calls.append(name), time.sleep(0.003)) for name in names}
+    in_turn(sides, seconds=60, most=rounds)
+    timed = calls[2 * len(names) :]  # two calls of each come before, to warm up
+    for at in range(rounds):
+        assert sorted(timed[at * len(names) :][: len(names)]) == list(names)
+    after = Counter(pair for pair in itertools.pairwise(timed) if pair[0] != pair[1])
+    assert all(abs(after[one, other] - after[other, one]) <= 1 for one, other in itertools.combinations(names, 2))
+    firsts = Counter(timed[:: len(names)])
+    assert set(firsts.values()) == {2}
 
 
 def test_a_call_shorter_than_a_sample_is_repeated_within_it():

@@ -216,6 +216,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
 
 SERVER = """
 import os, signal, sys, time
+import regard.backends  # as the first call does, in a second or more
 sys.path[:0] = sys.argv[2:]
 from observe.test_part import Part, RUN, watched
 print("ready", flush=True)
@@ -223,7 +224,7 @@ for line in sys.stdin:
     child = os.fork()  # from a process that has imported all and computed nothing
     if not child:
         part = Part(sys.argv[1], RUN, resume=True)
-        part.finish(watched(part, lambda n: time.sleep(0.02)))
+        part.finish(watched(part, lambda n: time.sleep(0.1)))
         os._exit(0)
     time.sleep(float(line))
     os.kill(child, signal.SIGKILL)
@@ -243,7 +244,7 @@ def test_killed_at_any_moment_it_leaves_no_broken_file(tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout.readline() == "ready\n"
         while 0 not in ends:
-            server.stdin.write(f"{0.01 + 0.03 * len(ends)}\n")
+            server.stdin.write(f"{0.01 + 0.05 * len(ends)}\n")
             server.stdin.flush()
             ends.append(int(server.stdout.readline()))
             (record,) = load_atlas(out)

@@ -65,9 +65,10 @@ class Times:
 def in_turn(
     sides: Mapping[str, Call], *, seconds: float, most: int = 200, known: Callable[[Times], bool] = lambda _: False
 ) -> Times:
-    """Time each call once a round, who is first changing from round to round.
+    """Time each call once a round, in an order that changes from round to round.
 
-    Each is called once before, so that what is planned, compiled or cached is there. A call shorter than two
+    What a call leaves in the caches is found by whoever is next: over `2 × sides` rounds one side comes after another
+    as often as before it. Each is called once before, so that what is planned, compiled or cached is there. A call shorter than two
     milliseconds is repeated within a sample.
 
     Args:
@@ -80,7 +81,7 @@ def in_turn(
     found: dict[str, list[float]] = {name: [] for name in sides}
     names, end = list(sides), time.perf_counter() + seconds
     for at in range(most):
-        for name in names[at % len(names) :] + names[: at % len(names)]:
+        for name in _order(names, at):
             call, many = sides[name], inner[name]
             begin = time.perf_counter()
             for _ in range(many):
@@ -92,6 +93,13 @@ def in_turn(
         if time.perf_counter() > end or known(times):
             break
     return Times({name: tuple(one) for name, one in found.items()})
+
+
+def _order(names: Sequence[str], at: int) -> Sequence[str]:
+    """The names turned by one more place every second round, and backwards in the other."""
+    turn = at // 2 % len(names)
+    turned = [*names[turn:], *names[:turn]]
+    return turned[::-1] if at % 2 else turned
 
 
 def _repeats(call: Call) -> int:
