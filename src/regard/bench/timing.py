@@ -68,8 +68,8 @@ def in_turn(
     """Time each call once a round, in an order that changes from round to round.
 
     What a call leaves in the caches is found by whoever is next: over `2 × sides` rounds one side comes after another
-    as often as before it. Each is called once before, so that what is planned, compiled or cached is there. A call shorter than two
-    milliseconds is repeated within a sample.
+    as often as before it. Each is called once before, so that what is planned, compiled or cached is there. A call
+    shorter than two milliseconds is repeated within a sample.
 
     Args:
         sides: The calls by name.
