@@ -26,6 +26,8 @@ CHOSEN = (  # what the README shows: case, at, what
     ("decoding, 9 heads on 3", "65,536 keys", "SDPA's time / time"),
     ("small calls, causal", "16 tokens", "above SDPA"),
     ("SmolLM2 watched, all heads", "4,096 tokens", "watched / plain"),
+    ("SmolLM2 watched, all heads", "4,096 tokens", "watched by numba / plain"),
+    ("one layer's weights of SmolLM2, against attnread", "2,048 tokens", "its time / time"),
     ("MiniLM embeds", "1,000 sentences", "transformers' time / time"),
 )
 CHINESE = {
@@ -37,6 +39,9 @@ CHINESE = {
     "MiniLM embeds": "MiniLM 句向量", "time / SDPA's": "时间 / SDPA 的时间", "time / limit": "时间 / 极限",
     "dense time / time": "稠密时间 / 时间", "power of n": "n 的幂", "SDPA's time / time": "SDPA 的时间 / 时间",
     "above SDPA": "比 SDPA 多出", "watched / plain": "观察 / 不观察",
+    "watched by numba / plain": "用 numba 观察 / 不观察", "its time / time": "它的时间 / 时间",
+    "one layer's weights of SmolLM2, against attnread": "SmolLM2 一层的权重，与 attnread 相比",
+    "2,048 tokens": "2,048 个词元",
     "transformers' time / time": "transformers 的时间 / 时间", "512 tokens": "512 个词元",
     "4,096 tokens": "4,096 个词元", "8,192 tokens": "8,192 个词元", "16 tokens": "16 个词元",
     "4,096 to 16,384 tokens": "4,096 到 16,384 个词元", "65,536 keys": "65,536 个键", "1,000 sentences": "1,000 句",

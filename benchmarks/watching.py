@@ -1,6 +1,7 @@
 """What watching costs: SmolLM2 over 8,192 real tokens, every layer and head, against the plain forward pass.
 
-    python benchmarks/watching.py [--model smollm2] [--tokens 8192] [--repeats 3] [--out results.json] [--files folder]
+    python benchmarks/watching.py [--model smollm2] [--tokens 8192] [--repeats 3] [--kernel numba] [--out results.json]
+                                  [--files folder]
 
 Folded are maps, the 8 strongest keys, entropy, received and distance. Times are of one process, plain and watched
 passes in turn, as ratios of neighbours; extra time is the ratio less 1. Memory is the peak resident set of a process of
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 
 import regard
+from regard.bench.cases.text import real_tokens
 from regard.observe.atlas import save_atlas
 from regard.observe.focus import choose_focus
 from regard.observe.records import Record
@@ -34,24 +36,14 @@ from regard.shapes import human_bytes
 
 EXTRA, MEMORY, ATLAS, PAGE = 1.0, 2**30, 120e6, 12e6  # what 8,192 tokens may cost: plain passes, and bytes
 STATISTICS = ["distance"]  # beside maps, top-8, entropy and received
-SOURCES = Path(__file__).resolve().parent.parent / "src" / "regard"
 
 
-def real_tokens(tokenizer: Any, count: int) -> torch.Tensor:
-    """The first `count` tokens of regard's own source code."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(SOURCES.rglob("*.py")))
-    ids = tokenizer(text[: 12 * count], verbose=False)["input_ids"][:count]
-    if len(ids) < count:
-        sys.exit(f"the sources have only {len(ids)} tokens, {count} were asked for")
-    return torch.tensor([ids])
-
-
-def run(model: Any, ids: torch.Tensor, *, watched: bool) -> tuple[float, Any]:
+def run(model: Any, ids: torch.Tensor, *, watched: bool, kernel: Any = None) -> tuple[float, Any]:
     """Seconds of one pass, and what was seen."""
     begin = time.perf_counter()
     with torch.inference_mode():
         if watched:
-            with regard.watch(model, statistics=STATISTICS) as seen:
+            with regard.watch(model, statistics=STATISTICS, kernel=kernel) as seen:
                 output = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
         else:
             seen, output = None, model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
@@ -61,6 +53,7 @@ def run(model: Any, ids: torch.Tensor, *, watched: bool) -> tuple[float, Any]:
 def peak(arguments: argparse.Namespace, mode: str) -> int:
     """Peak memory in bytes of a process that runs one pass."""
     command = [sys.executable, __file__, "--model", arguments.model, "--tokens", str(arguments.tokens), "--alone", mode]
+    command += ["--kernel", arguments.kernel] if arguments.kernel else []
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(done.stdout.strip().splitlines()[-1])
 
@@ -82,6 +75,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kernel", choices=["numba"])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--files", type=Path)
     parser.add_argument("--alone", choices=["load", "plain", "watched"], help=argparse.SUPPRESS)
@@ -92,17 +86,21 @@ def main() -> None:
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading (proc(5))
         if arguments.alone != "load":
-            run(loaded.model, ids, watched=arguments.alone == "watched")
+            run(loaded.model, ids, watched=arguments.alone == "watched", kernel=arguments.kernel)
         status = Path("/proc/self/status").read_text().splitlines()
         print(1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1]))
         return
     run(loaded.model, ids, watched=False)  # warm-up
+    if arguments.kernel:
+        run(loaded.model, ids[:, :2048], watched=True, kernel=arguments.kernel)  # compiles
     plain, watched, same = [], [], []
     for _ in range(arguments.repeats):
         seconds, (_, output) = run(loaded.model, ids, watched=False)
         plain.append(seconds)
-        seconds, (seen, again) = run(loaded.model, ids, watched=True)
+        seconds, (seen, again) = run(loaded.model, ids, watched=True, kernel=arguments.kernel)
         watched.append(seconds)
+        if seen.why_plain and arguments.kernel:
+            sys.exit(f"{arguments.kernel} was not used: {next(iter(seen.why_plain.values()))}")
         same.append(torch.equal(output, again))
         print(f"plain {plain[-1]:.2f} s, watched {watched[-1]:.2f} s: {watched[-1] / plain[-1]:.2f}", flush=True)
     ratios = [one / other for one, other in zip(watched, plain, strict=True)]
@@ -113,6 +111,7 @@ def main() -> None:
     result = {
         "model": arguments.model,
         "tokens": arguments.tokens,
+        "kernel": arguments.kernel,
         "layers": layers,
         "heads": heads,
         "plain_seconds": plain,

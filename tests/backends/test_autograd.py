@@ -5,9 +5,8 @@ import torch
 
 import regard
 from regard import masks, normalizers, positions, scores
-from regard.backends import BACKENDS
+from regard.backends import BACKENDS, remembered
 from regard.backends.blockwise import backend as blockwise
-from regard.backends.blockwise import remembered
 from regard.problem import Problem
 
 N = 20  # two blocks of 16 below

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard import masks, normalizers, positions, scores
-from regard.backends.blockwise.remembered import covered
+from regard.backends.remembered import covered
 from regard.errors import InputError
 from regard.problem import Problem
 

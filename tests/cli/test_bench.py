@@ -1,10 +1,20 @@
 """`regard bench`, as a person runs it."""
 
 import json
+import time
+from dataclasses import dataclass, field
+from typing import Literal
 
+import pytest
 from typer.testing import CliRunner
 
+import regard
+import regard.bench.cases
+from regard.bench.comparing import compare
+from regard.bench.rows import at_most
 from regard.cli.app import app
+from regard.errors import MissingExtraError
+from regard.seeing.bundled import BundledModelError
 
 
 def run(*arguments):
@@ -25,23 +35,117 @@ def test_a_case_is_measured_and_written_with_its_page(tmp_path):
     found = json.loads(out.read_text())
     assert [one["unit"] for one in found["rows"]] == ["µs", "µs"]
     assert all(one["rounds"] >= 5 for one in found["rows"])
+    assert list(found["took"]) == ["small"]
+    assert found["took"]["small"] >= 2  # a second for each of two figures
     assert "small calls" in (tmp_path / "new.html").read_text()
 
 
-def test_a_regression_is_measured_twice_and_then_told_and_the_exit_says_so(tmp_path):
-    out = tmp_path / "one.json"
-    assert run("decoding", "--quick", "--out", str(out)).exit_code == 0
-    found = json.loads(out.read_text())
-    assert [one["at"] for one in found["rows"]] == ["4,096 keys"]
-    found["rows"][0]["median"] /= 10  # an earlier run was ten times as slow, against SDPA
-    earlier = tmp_path / "earlier.json"
-    earlier.write_text(json.dumps(found))
-    assert run("decoding", "--quick", "--out", str(out), "--against", str(earlier)).exit_code == 0
-    found["rows"][0]["median"] *= 100
-    earlier.write_text(json.dumps(found))
-    done = run("decoding", "--quick", "--out", str(out), "--against", str(earlier))
+@dataclass
+class Made:
+    """A case with a call of 2 ms over one of 1 ms, and another; `slow` says when it takes 4 ms."""
+
+    slow: Literal["never", "at first", "always"] = "never"
+    measured: list[str] = field(default_factory=list)
+    NAME = "made"
+    TITLE = "made up"
+
+    def rows(self, effort):
+        for at in ("here", "there"):
+            sides = {"regard": self.ours if at == "here" else self.theirs, "peer": self.theirs}
+            row = compare(effort, "made", at, "time / time", sides, over=("regard", "peer"), target=at_most(9.0))
+            self.measured += [at] * (row.ratio is not None)
+            yield row
+
+    def ours(self):
+        slow = self.slow == "always" or (self.slow == "at first" and not self.measured)
+        time.sleep(4e-3 if slow else 2e-3)
+
+    def theirs(self):
+        time.sleep(1e-3)
+
+
+@pytest.fixture
+def held_against(monkeypatch, tmp_path):
+    """Run a case of the tests against what it gave before."""
+
+    def held(case, *, before=None):
+        monkeypatch.setattr(regard.bench.cases, "CASES", (before or Made(),))
+        earlier = tmp_path / "earlier.json"
+        assert run("--quick", "--out", str(earlier)).exit_code == 0
+        monkeypatch.setattr(regard.bench.cases, "CASES", (case,))
+        return run("--quick", "--out", str(tmp_path / "new.json"), "--against", str(earlier))
+
+    return held
+
+
+def test_what_has_become_slower_is_measured_twice_and_told_and_the_exit_says_so(held_against):
+    case = Made("always")
+    done = held_against(case)
     assert done.exit_code == 1
-    assert "times worse than in" in done.output
+    assert case.measured == ["here", "there", "here"]
+    (told,) = (line for line in done.stderr.splitlines() if "times worse than in" in line)
+    assert told.endswith("made | here | time / time")
+
+
+def test_a_slow_spell_that_has_passed_when_it_is_measured_again_is_no_regression(held_against):
+    case = Made("at first")
+    done = held_against(case)
+    assert case.measured == ["here", "there", "here"]  # it was suspected
+    assert done.exit_code == 0, done.stderr
+    assert "times worse" not in done.stderr
+
+
+def test_nothing_is_measured_again_where_nothing_is_worse(held_against):
+    case = Made()
+    assert held_against(case).exit_code == 0
+    assert case.measured == ["here", "there"]
+    faster = Made()
+    assert held_against(faster, before=Made("always")).exit_code == 0
+    assert faster.measured == ["here", "there"]
+
+
+@pytest.mark.parametrize("missing", [BundledModelError("smollm2 is not there"), MissingExtraError("rotor", "models")])
+def test_a_case_without_its_model_or_package_says_so_and_the_others_go_on(monkeypatch, tmp_path, missing):
+    class Broken(Made):
+        NAME = "broken"
+
+        def rows(self, effort):
+            raise missing
+            yield
+
+    monkeypatch.setattr(regard.bench.cases, "CASES", (Broken(), Made()))
+    assert run("--quick", "--out", str(tmp_path / "new.json")).exit_code == 0
+    first, *others = json.loads((tmp_path / "new.json").read_text())["rows"]
+    assert first["why"] == str(missing)
+    assert [one["at"] for one in others] == ["here", "there"]
+
+
+def test_a_slowed_attention_is_a_regression_of_decoding(tmp_path, monkeypatch):
+    earlier, attention = tmp_path / "earlier.json", regard.attention
+    assert run("decoding", "--quick", "--out", str(earlier)).exit_code == 0
+    assert [one["at"] for one in json.loads(earlier.read_text())["rows"]] == ["4,096 keys"]
+
+    def slowed(*some, **more):
+        for _ in range(7):
+            attention(*some, **more)
+        return attention(*some, **more)
+
+    monkeypatch.setattr(regard, "attention", slowed)
+    done = run("decoding", "--quick", "--out", str(tmp_path / "new.json"), "--against", str(earlier))
+    assert done.exit_code == 1
+    assert "times worse than in" in done.stderr
+
+
+def test_that_the_earlier_run_was_on_other_threads_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(regard.bench.cases, "CASES", (Made(),))
+    earlier = tmp_path / "earlier.json"
+    assert run("--quick", "--out", str(earlier)).exit_code == 0
+    again = "--quick", "--out", str(tmp_path / "new.json"), "--against", str(earlier)
+    assert "ratios may differ" not in run(*again).stderr
+    earlier.write_text(json.dumps({**json.loads(earlier.read_text()), "threads": 99}))
+    done = run(*again)
+    assert done.exit_code == 0
+    assert "with 99 threads, this is" in done.stderr
 
 
 def test_an_unknown_case_and_a_file_that_is_no_result_are_refused(tmp_path):

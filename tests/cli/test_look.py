@@ -227,6 +227,7 @@ def test_an_atlas_keeps_what_was_asked_for(run, tmp_path: Path) -> None:
             ["--keep", "qk", "--layers", "77", "--out", "it.atlas"],
             "`layers` must name layers that are seen, from 0 to 5",
         ),
+        (["--kernel", "cuda", "--out", "it.atlas"], '`kernel` must be "triton", "numba" or None'),
         (["--statistics", "warmth", "--out", "it.atlas"], "`statistics` knows the names"),
         (["--token", "giraffe", "--out", "it.atlas"], "`token` must be a word of the text"),
         (["--layer", "6", "--out", "it.atlas"], "`layer` must be from 0 to 5"),
@@ -239,6 +240,16 @@ def test_what_cannot_be_is_said_before_an_atlas_is_written(run, tmp_path: Path, 
     assert code == 2
     assert words in err
     assert not (tmp_path / "it.atlas").exists()
+
+
+def test_a_kernel_that_cannot_be_had_is_said_and_done_without(run, tmp_path: Path) -> None:
+    code, _, err = run("look", SENTENCE, "--model", "minilm", "--kernel", "triton", "--out", str(tmp_path / "it.atlas"))
+    assert code == 0
+    assert "warning: triton was not used: " in err
+    assert (tmp_path / "it.atlas").exists()
+    code, _, err = run("look", SENTENCE, "--model", "minilm", "--kernel", "numba", "--out", str(tmp_path / "it.html"))
+    assert code == 0
+    assert "not used" not in err
 
 
 def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) -> None:

@@ -8,7 +8,6 @@ import torch
 
 from regard.lab import sentence_classifier as lab
 from regard.lab.claims import explanation
-from regard.lab.experiment import Setting
 
 
 def verdicts(**changed):
@@ -117,12 +116,3 @@ def test_held_out_words_are_unknown_unless_two_training_sentences_have_them():
     assert first.ids == ((1, 2), (2, 1, 1))
     assert second.ids == ((2, 1, 1),)
     assert (first.vocabulary, second.classes) == (3, (1,))
-
-
-@pytest.mark.slow
-def test_permuting_leaves_most_predictions_behind_a_recurrence():
-    found = explanation.run(Setting(quick=True, threads=1))
-    assert [str(part.verdict) for part in found.parts][:2] == ["holds", "holds"]
-    shares = found.numbers[explanation.SHARE]
-    assert all(0 <= one <= 1 for each in shares.values() for one in each)
-    assert len(found.charts) == 2

@@ -89,6 +89,16 @@ def test_two_layers_learn_what_one_does_not(claims):
 def test_permuted_weights_move_less_behind_a_recurrence(claims):
     shares = claims["explanation"]["numbers"]["share of sentences that move by less than 0.1"]
     assert min(shares["recurrence and attention"]) > 0.5 > max(shares["words and attention"])
+    assert all(0 <= one <= 1 for each in shares.values() for one in each)
+    assert [part["verdict"] for part in claims["explanation"]["parts"]][:2] == ["holds", "holds"]
+
+
+def test_every_claim_has_its_figures_on_the_page(whole):
+    sections = (whole / "index.html").read_text("utf-8").split('<section id="claim-')[1:]
+    figures = {int(one.partition('"')[0]): one.count("<figure>") for one in sections}
+    assert list(figures) == list(range(1, 17))
+    assert min(figures.values()) >= 1
+    assert figures[12] == 2  # what moves, and by how much
 
 
 def test_a_cache_is_as_much_smaller_as_there_are_fewer_heads(claims):

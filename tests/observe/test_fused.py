@@ -4,7 +4,6 @@ Triton reads TRITON_INTERPRET where it is imported, and another test may have im
 a program, computes all cases and writes what was found, and the tests compare.
 """
 
-import os
 import re
 import subprocess
 import sys
@@ -16,12 +15,13 @@ import pytest
 import torch
 
 import regard
+from interpreter import mend, run
 from oracles import Largest, dense, entropy, f64, pooled, window
 from regard.errors import InputError
 from regard.masks import Causal, Dense, Window
+from regard.masks.band import band_of
 from regard.normalizers import Sigmoid, Softmax
 from regard.observe import fused
-from regard.observe.fused.door import band_of
 from regard.observe.fused.sweep import Bins, Blocks
 from regard.observe.rows import Computed, Given
 from regard.observe.statistics import Distance, Entropy, Extent, HeatMap, Received, Top
@@ -148,7 +148,7 @@ def _seen_text():
 
 def interpret(path: str) -> None:
     """Compute everything under the interpreter."""
-    _mend_the_interpreter()
+    mend()
     arrays = {}
     for name, case in CASES.items():
         for field, value in case.run()._asdict().items():
@@ -223,28 +223,6 @@ TYPES |= dict.fromkeys(("lse", "entropy", "top_scores", "sums", "maxima"), "*fp3
 TYPES |= dict.fromkeys(("q_batch", "k_batch"), "i64")
 
 
-def _mend_the_interpreter() -> None:
-    """Triton 3.6 calls int() of arrays of one number, which NumPy has refused since 2.4, and multiplies the bits of
-    bfloat16 as if they were integers.
-    """
-    from triton import language as tl
-    from triton.runtime import interpreter
-
-    patch, dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
-
-    def patched(tensor, scope):
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda value: int(value.handle.data.item()))
-
-    def widened(one):
-        if one.dtype.scalar != tl.bfloat16:
-            return one
-        return interpreter.TensorHandle((one.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-
-    interpreter._patch_lang_tensor = patched
-    interpreter.InterpreterBuilder.create_dot = lambda self, a, b, *rest: dot(self, widened(a), widened(b), *rest)
-
-
 def _problem(dtype=torch.float32, width=16, **options):
     q = torch.ones(1, 2, 6, width, dtype=dtype)
     return Computed(Problem.of(q, q, q, **options))
@@ -264,23 +242,10 @@ REFUSED = {
 }
 
 
-def run(what, folder, **environment):
-    """What the program has written."""
-    pytest.importorskip("triton")
-    path = folder / f"{what}.npz"
-    # A cache of its own, as what another version has compiled proves nothing.
-    variables = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "TRITON_CACHE_DIR": str(folder), **environment}
-    command = [sys.executable, HERE, what, path]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    with np.load(path) as arrays:
-        return dict(arrays)
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What the kernels compute under the interpreter."""
-    return run("interpret", tmp_path_factory.mktemp("fused"), TRITON_INTERPRET="1")
+    return run(HERE, "interpret", tmp_path_factory.mktemp("fused"), TRITON_INTERPRET="1")
 
 
 def near(ours, theirs):
@@ -377,7 +342,8 @@ def test_where_the_kernels_cannot_serve_pytorch_does_and_the_reason_is_told():
         model(_seen_text())
     assert [words.split(",")[0] for words in seen.why_plain.values()] == ["it runs on CUDA"]
     assert seen.record.layers[0].entropy.shape == (1, 4, 40)
-    with pytest.raises(InputError, match='`kernel` must be "triton" or None'), regard.watch(model, kernel="cuda"):
+    words = '`kernel` must be "triton", "numba" or None, got .cuda'
+    with pytest.raises(InputError, match=words), regard.watch(model, kernel="cuda"):
         pass
 
 
@@ -396,7 +362,7 @@ def test_without_cuda_the_fused_pass_is_refused_and_never_taken():
 
 @pytest.mark.slow
 def test_both_kernels_compile_for_an_h100_without_spilling_and_within_its_shared_memory(tmp_path):
-    asked = run("compile", tmp_path, TRITON_INTERPRET="0")
+    asked = run(HERE, "compile", tmp_path, TRITON_INTERPRET="0")
     assert len(asked) == 24
     for name, value in asked.items():
         if name.endswith("shared"):

@@ -1,6 +1,10 @@
-"""Statistics folded block by block equal the slow ones of dense float64 weights, in one pass and call by call."""
+"""Statistics folded block by block equal the slow ones of dense float64 weights, in one pass and call by call.
+
+Each test runs twice: folded by PyTorch, and by the loops that numba compiles.
+"""
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -8,13 +12,32 @@ import torch
 
 from oracles import causal, dense, entropy, f64, pooled, window
 from regard.masks import Causal, Padding, Window
+from regard.observe import compiled
 from regard.observe.around import Around, Ids
 from regard.observe.rows import Computed, Given, Rows
-from regard.observe.statistics import Entropy, Extent, HeatMap, Mass, Received, Top, Weights
+from regard.observe.statistics import Distance, Entropy, Extent, HeatMap, Mass, Received, Top, Weights
 from regard.observe.statistics.heatmap import bin_width
 from regard.problem import Problem
 
-FIELDS = {"mean", "max", "query_bin", "key_bin", "top_keys", "top_weights", "entropy", "received", "weights"}
+FIELDS = {"mean", "max", "query_bin", "key_bin", "top_keys", "top_weights"}
+FIELDS |= {"entropy", "received", "weights", "distance"}
+
+
+def by_pytorch(call, statistics, extent, start):
+    return call.blocks(start, bin_width(extent.queries))
+
+
+def by_numba(call, statistics, extent, start):
+    assert compiled.refuses(extent) is None
+    return (rows for portion in compiled.portions(call, statistics, extent, start) for rows in portion())
+
+
+blocks = by_pytorch
+
+
+@pytest.fixture(autouse=True, params=[by_pytorch, by_numba], ids=["pytorch", "numba"])
+def _folded_by(request, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "blocks", request.param)
 
 
 def randn(*shape, seed=0, dtype=torch.float64):
@@ -23,14 +46,14 @@ def randn(*shape, seed=0, dtype=torch.float64):
 
 def fold(calls, dtype=torch.float64):
     """What the statistics make of calls that append rows to one record."""
-    statistics = HeatMap(), Top(), Entropy(), Received(), Weights()
+    statistics = HeatMap(), Top(), Entropy(), Received(), Weights(), Distance()
     queries, device = 0, torch.device("cpu")
     for call in calls:
         start, queries = queries, queries + call.queries
         extent = Extent(call.batch, call.heads, queries, call.keys, dtype, device)
         for one in statistics:
             one.start(extent)
-        for rows in call.blocks(start, bin_width(queries)):
+        for rows in blocks(call, statistics, extent, start):
             for one in statistics:
                 one.fold(rows)
     return {name: value for one in statistics for name, value in one.finish(extent).items()}
@@ -52,6 +75,8 @@ def check(seen, weights, rtol=1e-9, atol=1e-13):
     assert (seen["entropy"] >= 0).all()
     near(seen["received"], weights.sum(-2))
     near(seen["weights"], weights)
+    away, mass = np.abs(np.arange(queries)[:, None] - np.arange(keys)), weights.sum(-1)
+    near(seen["distance"], (weights * away).sum(-1) / np.where(mass > 0, mass, 1))
     count = min(8, keys)
     strongest = torch.tensor(weights).topk(count).values.numpy()
     near(seen["top_weights"], strongest)

@@ -4,22 +4,26 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.backends.additive import AdditiveTriton
 from regard.backends.base import Backend
 from regard.backends.blockwise import Blockwise
-from regard.backends.blockwise.remembered import covered
+from regard.backends.flex import Flex
 from regard.backends.reference import Reference
+from regard.backends.remembered import covered
 from regard.backends.sdpa import Sdpa
 from regard.backends.split import Split
 from regard.errors import InputError
 from regard.problem import Problem
 from regard.shapes import human_bytes
 
-__all__ = ["BACKENDS", "Explanation", "choose", "explain"]
+__all__ = ["BACKENDS", "BY_NAME", "Explanation", "choose", "explain"]
 
 # `auto` takes the one with the least work of those that do not refuse; the first of equals.
 BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), Reference())
 # These are for a few kinds of calls alone, and nothing is faster for them; what they refuse is not worth a word.
 SHORTCUTS: tuple[Backend, ...] = (Split(),)
+# These run where they are asked for by name: `auto` does not take what has not been measured on the machines it is for.
+BY_NAME: tuple[Backend, ...] = (Flex(), AdditiveTriton())
 
 
 _WHOLE = 2**24  # pairs of which compiled code holds tensors rather than leave the graph
@@ -67,7 +71,7 @@ def choose(problem: Problem, backend: str = "auto") -> Backend:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals)
             raise InputError(f"no backend can run this call ({reasons}): raise `budget=` (bytes) or shorten it")
         return _fastest(ready, problem)
-    named = {candidate.name: candidate for candidate in (*BACKENDS, *SHORTCUTS)}
+    named = {candidate.name: candidate for candidate in (*BACKENDS, *SHORTCUTS, *BY_NAME)}
     if backend not in named:
         raise InputError(f'`backend` must be "auto" or one of {", ".join(named)}, got {backend!r}')
     reason = named[backend].refuses(problem)
@@ -79,9 +83,11 @@ def choose(problem: Problem, backend: str = "auto") -> Backend:
 def explain(problem: Problem, backend: str = "auto") -> Explanation:
     """Explain the choice for a problem without computing it."""
     ready, refusals = _ready(problem)
-    refusals += [(one.name, reason) for one in SHORTCUTS if one.name == backend and (reason := one.refuses(problem))]
+    ready += [one for one in BY_NAME if one.name == backend and one.refuses(problem) is None]
+    unsaid = (*SHORTCUTS, *BY_NAME)
+    refusals += [(one.name, reason) for one in unsaid if one.name == backend and (reason := one.refuses(problem))]
     if backend != "auto":
-        if backend not in {candidate.name for candidate in (*BACKENDS, *SHORTCUTS)}:
+        if backend not in {candidate.name for candidate in (*BACKENDS, *unsaid)}:
             choose(problem, backend)  # raises, naming the backends there are
         ready = [one for one in ready if one.name == backend]
         refusals = [one for one in refusals if one[0] == backend]

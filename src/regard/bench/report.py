@@ -47,7 +47,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def regressions(rows: Sequence[Row], before: Mapping[str, Any]) -> list[tuple[Row, float]]:
-    """The rows that are worse than an earlier run by a quarter, beyond what the spread explains; and how many times.
+    """The rows that are worse than an earlier run by a quarter, beyond what both spreads explain; and how many times.
 
     Only ratios are compared, so that the runs may come from different machines of one kind.
     """
@@ -58,7 +58,7 @@ def regressions(rows: Sequence[Row], before: Mapping[str, Any]) -> list[tuple[Ro
         if row.ratio is None or then is None or row.unit != "×":
             continue
         better_up = row.target is not None and row.target.least
-        times = then["median"] / row.ratio.high if better_up else row.ratio.low / then["median"]
+        times = then["low"] / row.ratio.high if better_up else row.ratio.low / then["high"]
         if times > WORSE:
             worse.append((row, times))
     return worse

@@ -1,6 +1,6 @@
 """What is measured, what was to be reached, and whether the one tells anything about the other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -85,11 +85,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to look: `seconds` a comparison at most, sizes up to `longest` tokens; `say` is told what goes on."""
+    """How long to look: `seconds` a comparison at most, sizes up to `longest` tokens; `say` is told what goes on.
+
+    Where `only` is given, the rows of other keys need not be measured: `compare` gives them without a ratio.
+    """
 
     seconds: float = 6.0
     longest: int = 65_536
     say: Callable[[str], None] = lambda _: None
+    only: Container[str] | None = None
+
+    def wants(self, row: Row) -> bool:
+        """Whether this row is to be measured."""
+        return self.only is None or row.key in self.only
 
 
 class Case(Protocol):

@@ -1,5 +1,6 @@
 """Measure cases one after another, and write what is finished at once."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from regard.bench.report import as_json, regressions, write_json
 from regard.bench.rows import Case, Effort, Row
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
+from regard.seeing.bundled import BundledModelError
 
 __all__ = ["chosen", "confirmed", "measure"]
 
@@ -30,34 +32,38 @@ def chosen(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
 def measure(cases: Sequence[Case], effort: Effort, out: Path, told: Mapping[str, Any]) -> Iterator[Row]:
     """Give each row as soon as it is there; after each case `out` and the page beside it hold all so far.
 
-    A case whose packages are missing gives one row that says so.
+    Under "took" `out` says how many seconds each case needed. One whose packages or models are missing gives one row
+    that says so.
     """
     rows: list[Row] = []
+    took: dict[str, float] = {}
     _write(out, rows, told)  # what cannot be written is told now
     for case in cases:
+        begin = time.perf_counter()
         for row in _rows(case, effort):
             rows.append(row)
             yield row
-        _write(out, rows, told)
+        took[case.NAME] = round(time.perf_counter() - begin, 1)
+        _write(out, rows, {**told, "took": took})
 
 
 def confirmed(
     worse: Sequence[tuple[Row, float]], cases: Sequence[Case], effort: Effort, before: Mapping[str, Any]
 ) -> list[tuple[Row, float]]:
-    """Measure the cases of what looks worse than before once more, three times as long: a neighbour may be noisy."""
+    """Measure what looks worse than before once more, three times as long: a neighbour may be noisy."""
     names = {row.origin for row, _ in worse}
     keys = {row.key for row, _ in worse}
-    longer = replace(effort, seconds=3 * effort.seconds)
+    longer = replace(effort, seconds=3 * effort.seconds, only=keys)
     rows = [row for case in cases if case.NAME in names for row in _rows(case, longer) if row.key in keys]
     return regressions(rows, before)
 
 
 def _rows(case: Case, effort: Effort) -> Iterator[Row]:
-    """The rows of a case, each with its name; one that says what is missing where a package is."""
+    """The rows of a case, each with its name; one that says what is missing where a package or a model is."""
     try:
         for row in case.rows(effort):
             yield replace(row, origin=case.NAME)
-    except MissingExtraError as missing:
+    except (MissingExtraError, BundledModelError) as missing:
         yield Row(case.NAME, "", "", why=str(missing), origin=case.NAME)
 
 

@@ -1,14 +1,18 @@
 """`regard bench`: how fast regard is on this machine, as ratios against peers and the machine's limit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from regard.bench.rows import Row
 
 __all__ = ["bench"]
 
@@ -59,27 +63,37 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     told = {**here(torch.get_num_threads()), "quick": quick}
-    rows: list[Any] = []
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    with Progress(*columns, console=notes, transient=True) as progress:
-        task = progress.add_task("")
-
-        def say(doing: str) -> None:
-            progress.update(task, description=f"{doing}, {len(rows)} figures so far"[:68])
-
+    if before is not None and (then := _kind(before)) != (now := _kind(told)):
+        notes.print(f"{against} was measured on {then}, this is {now}: ratios may differ", markup=False, soft_wrap=True)
+    rows: list["Row"] = []
+    with _saying(notes, rows) as say:
         effort = Effort(seconds=1.0, longest=4096, say=say) if quick else Effort(say=say)
         for row in measure(picked, effort, out, told):
             rows.append(row)  # noqa: PERF402  # what `say` counts grows as it is measured
         worse = [] if before is None else confirmed(regressions(rows, before), picked, effort, before)
     screen.print(_table(rows))
     notes.print(f"numbers → {out}, figures → {out.with_suffix('.html')}", markup=False, soft_wrap=True)
+    for row, times in worse:
+        notes.print(f"{times:.2f} times worse than in {against}: {row.key}", markup=False, soft_wrap=True)
     if worse:
-        for row, times in worse:
-            notes.print(f"{times:.2f} times worse than in {against}: {row.key}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
 
 
-def _table(rows: Sequence[Any]) -> Table:
+@contextmanager
+def _saying(console: Console, rows: "Sequence[Row]") -> "Iterator[Callable[[str], None]]":
+    """Show what goes on, and how many rows there are so far, until it is done."""
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("")
+        yield lambda doing: progress.update(task, description=f"{doing}, {len(rows)} figures so far"[:68])
+
+
+def _kind(told: Mapping[str, Any]) -> str:
+    """On what was measured, as far as ratios hang on it."""
+    return f"{told.get('machine', {}).get('cpu', 'an unknown machine')} with {told.get('threads')} threads"
+
+
+def _table(rows: "Sequence[Row]") -> Table:
     """What was measured, in the width of a terminal."""
     from regard.bench.report import shown_ratio
 

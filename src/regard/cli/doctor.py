@@ -13,6 +13,13 @@ _PACKAGES = {
     "figures": ("matplotlib",),
     "web": ("starlette", "uvicorn"),
     "cli": ("rich", "typer"),
+    "train": ("accelerate", "sacrebleu", "opencc", "yaml"),
+    "compiled": ("numba",),
+    "gpu": ("triton",),
+}
+_SERVES = {  # what an extra is for, where its name does not say it
+    "compiled": 'regard look --kernel numba, regard.watch(model, kernel="numba"): long texts watched in less time',
+    "gpu": 'regard.watch(model, kernel="triton") and backend="triton", on CUDA',
 }
 
 
@@ -40,7 +47,7 @@ def _backends() -> tuple[Table, list[str]]:
     """Every kind of call against every backend, and why not, from what the backends themselves say."""
     import torch
 
-    from regard.backends import BACKENDS
+    from regard.backends.choice import BACKENDS, BY_NAME
     from regard.masks import Causal, Window
     from regard.normalizers import Sigmoid, Softmax
     from regard.problem import Problem
@@ -64,21 +71,22 @@ def _backends() -> tuple[Table, list[str]]:
         "log-sum-exp": problem(return_lse=True),
         "window, 100k tokens": problem(100_000, mask=Window(128)),
     }
-    table = Table("call", *(backend.name for backend in BACKENDS), box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    reasons = []
+    everyone = (*BACKENDS, *BY_NAME)
+    table = Table("call", *(backend.name for backend in everyone), box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    reasons = [f"{backend.name}: only where it is asked for by name" for backend in BY_NAME]
     for name, call in calls.items():
-        said = {backend.name: backend.refuses(call) for backend in BACKENDS}
+        said = {backend.name: backend.refuses(call) for backend in everyone}
         table.add_row(name, *("runs" if reason is None else "no" for reason in said.values()))
         reasons += [f"{name}: no {backend}, {reason}" for backend, reason in said.items() if reason is not None]
     return table, reasons
 
 
 def _extras() -> Table:
-    table = Table("extra", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table("extra", "", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for extra, packages in _PACKAGES.items():
         missing = [one for one in packages if util.find_spec(one) is None]
         said = f"missing {', '.join(missing)}: pip install 'regard[{extra}]'" if missing else "installed"
-        table.add_row(extra, said)
+        table.add_row(extra, said, _SERVES.get(extra, ""))
     return table
 
 

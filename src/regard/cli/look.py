@@ -44,6 +44,9 @@ def look(
         str | None, typer.Option(help="What else an atlas is to hold, such as distance,first,induction.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an atlas whose making was interrupted.")] = False,
+    kernel: Annotated[
+        str | None, typer.Option(help="numba: long texts in less time, where it is installed; triton: on CUDA.")
+    ] = None,
 ) -> None:
     """See what a real model attends to: one word, two heads that look from it, a heat map, and the rest in a line."""
     words = read_text(text)
@@ -72,6 +75,7 @@ def look(
             statistics=[name.strip() for name in statistics.split(",")] if statistics else (),
             out=atlas,
             resume=resume,
+            kernel=kernel,  # type: ignore[arg-type]
             told=watched.layer,
         )
         if out is not None and atlas is None:

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.lab.training import fit
 from regard.masks import Causal
 from regard.nn import MultiHeadAttention
 
@@ -65,23 +66,22 @@ def accuracy_over_steps(heads: int, steps: int, seed: int) -> Course:
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = TwoRelations(heads)
-    optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
     tests = batch(512, torch.Generator().manual_seed(seed + 10_000))
-    every = max(steps // 20, 1)
-    at, accuracy = [], []
-    for step in range(1, steps + 1):
+    at: list[int] = []
+    accuracy: list[float] = []
+
+    def loss() -> Tensor:
         tokens, answers = batch(_BATCH, generator)
-        loss = functional.cross_entropy(model(tokens).flatten(0, 1), answers.flatten(), ignore_index=-100)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step % every == 0:
-            at.append(step)
-            accuracy.append(_accuracy(model, *tests))
+        return functional.cross_entropy(model(tokens).flatten(0, 1), answers.flatten(), ignore_index=-100)
+
+    def look(step: int) -> None:
+        at.append(step)
+        accuracy.append(_accuracy(model, *tests))
+
+    fit(model, loss, steps, rate=_RATE, look=look, every=max(steps // 20, 1))
     return Course(tuple(at), tuple(accuracy), sum(one.numel() for one in model.parameters()))
 
 
 def _accuracy(model: nn.Module, tokens: Tensor, answers: Tensor) -> float:
-    with torch.no_grad():
-        right = model(tokens).argmax(-1) == answers
+    right = model(tokens).argmax(-1) == answers
     return float(right[:, FAR:].float().mean())

@@ -7,7 +7,7 @@ visible; what is in neither list is not visited. `torch.nn.attention.flex_attent
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Int8, Int32
@@ -15,21 +15,30 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask, Rectangles, edges
+from regard.masks.block_tables import BlockTables, block_tables
+from regard.masks.cover import cover
 from regard.masks.dense import _count, _prefix
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-__all__ = ["from_block_mask", "to_block_mask"]
+__all__ = ["from_block_mask", "mask_mod_of", "to_block_mask"]
 
 _AT_ONCE = 2**20  # blocks that are listed together: finding their places takes 64-bit numbers
 
 
-def to_block_mask(mask: BoundMask, *, block: int = 128, device: torch.device | str = "cpu") -> "BlockMask":
+def to_block_mask(
+    mask: BoundMask, *, block: int = 128, device: torch.device | str = "cpu", narrow: bool = False
+) -> "BlockMask":
     """Write a mask as FlexAttention's `BlockMask`, from what it knows of its blocks: no pair is evaluated.
 
     Batch and heads of the tables are those of the mask, 1 where it holds for all, as `flex_attention` takes them.
-    `mask_mod` is the mask itself. Tensors that the mask holds must be on `device`, on which attention will run.
+    `mask_mod` is the mask itself, with what it holds on `device`, on which attention will run.
+
+    `narrow` makes tables as wide as their longest list instead of (n / block)², in time and memory that grow with the
+    blocks that are listed: 8 MB instead of 1 GB for a window of 4,096 keys in 1,000,000 tokens. They are for
+    `flex_attention` on CUDA, whose kernels read lists by their strides; the compiled CPU kernel refuses them, and
+    `to_dense`, `to_string` and slices of a `BlockMask` take the width for the number of blocks.
 
     >>> from regard.masks import Causal, Window
     >>> block_mask = to_block_mask((Causal() & Window(200)).bind(512, 512))
@@ -39,21 +48,10 @@ def to_block_mask(mask: BoundMask, *, block: int = 128, device: torch.device | s
             [1, 1, 1, 0],
             [0, 1, 1, 1]], dtype=torch.int32)
     """
-    from torch.nn.attention.flex_attention import BlockMask
-
     if block < 1:
         raise InputError(f"`block` must be at least 1, got {block}")
-    kinds = _kinds(mask, block)
-    partial, full = kinds == PARTIAL, kinds == FULL
-    return BlockMask(
-        (mask.queries, mask.keys),
-        *_listed(partial, device),  # the key blocks of each query block
-        *_listed(full, device),
-        *_listed(partial.mT, device),  # the query blocks of each key block
-        *_listed(full.mT, device),
-        (block, block),
-        _mask_mod(mask),
-    )
+    tables = block_tables(cover(mask, mask.queries, mask.keys, block), narrow=True) if narrow else _wide(mask, block)
+    return tables.to(device).block_mask((mask.queries, mask.keys), block, mask_mod_of(mask, device))
 
 
 def from_block_mask(block_mask: "BlockMask") -> Mask:
@@ -128,13 +126,39 @@ class _Listed(Mask):
         return replace(self, query_start=query_start)
 
 
-def _mask_mod(mask: BoundMask) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+def mask_mod_of(mask: BoundMask, device: torch.device | str) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """Give the mask as FlexAttention asks for it: counted from the first query, with what it holds on `device`."""
+    rule = _placed(mask.mask, torch.device(device))
+    start, last_query, last_key = mask.query_start, mask.queries - 1, mask.keys - 1
+
     def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """The mask; the last blocks may reach beyond the ends, where masks that hold tensors have nothing."""
-        i = query.clamp(max=mask.queries - 1) + mask.query_start
-        return mask.mask(batch, head, i, key.clamp(max=mask.keys - 1))
+        seen: Tensor = rule(batch, head, query.clamp(max=last_query) + start, key.clamp(max=last_key))
+        return seen
 
     return mask_mod
+
+
+def _placed(value: Any, device: torch.device) -> Any:
+    """Copy what tensors a mask holds or has computed to a device: inside a kernel nothing can be moved."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if type(value) in (tuple, list):
+        return type(value)(_placed(one, device) for one in value)
+    if not isinstance(value, Mask):
+        return value
+    copy = object.__new__(type(value))
+    for name, one in tuple(vars(value).items()):  # fields, and what was computed from them
+        object.__setattr__(copy, name, _placed(one, device))
+    return copy
+
+
+def _wide(mask: BoundMask, block: int) -> BlockTables:
+    """Tables as `create_block_mask` makes them, with the blocks that are not listed behind those that are."""
+    kinds = _kinds(mask, block)
+    partial, full = kinds == PARTIAL, kinds == FULL
+    # The key blocks of each query block, then the query blocks of each key block.
+    return BlockTables(*_listed(partial), *_listed(full), *_listed(partial.mT), *_listed(full.mT))
 
 
 def _kinds(mask: BoundMask, block: int) -> Int8[Tensor, "batch heads rows columns"]:
@@ -152,7 +176,7 @@ def _kinds(mask: BoundMask, block: int) -> Int8[Tensor, "batch heads rows column
 
 
 def _listed(
-    marked: Bool[Tensor, "batch heads rows columns"], device: torch.device | str
+    marked: Bool[Tensor, "batch heads rows columns"],
 ) -> tuple[Int32[Tensor, "batch heads rows"], Int32[Tensor, "batch heads rows columns"]]:
     """Count the marked columns of each row, and list them before all others, at full width, as kernels expect it."""
     counts = marked.sum(-1, dtype=torch.int32)
@@ -164,7 +188,7 @@ def _listed(
         place = torch.where(part, marked_before, counts[:, :, top : top + step, None] + others_before)
         columns = torch.arange(part.shape[-1], dtype=torch.int32).expand(part.shape)
         indices[:, :, top : top + step].scatter_(-1, place, columns)
-    return counts.to(device), indices.to(device)
+    return counts, indices
 
 
 def _marked(counts: Tensor, indices: Tensor, columns: int) -> Bool[Tensor, "*batch rows columns"]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ObservationError
-from regard.observe import fused
+from regard.observe import compiled, fused
 from regard.observe.asked import RESERVED, needs_of
 from regard.observe.records import Layer
 from regard.observe.rows import Rows
@@ -20,7 +20,7 @@ from regard.observe.statistics.heatmap import bin_width
 
 __all__ = ["Folding", "Kernel"]
 
-Kernel = Literal["triton"]  # what may fold instead of PyTorch, where it is asked for and does not refuse
+Kernel = Literal["triton", "numba"]  # what may fold instead of PyTorch, where it is asked for and does not refuse
 
 
 class Folding:
@@ -40,7 +40,7 @@ class Folding:
         if self._later:
             self._wait(extent, start, output)
         plain = self._refused(extent)
-        _sweep(self._now, extent, start, by_kernel=plain is None)
+        _sweep(self._now, extent, start, kernel=None if plain else self._kernel)
         if self._kernel is not None:
             self.why_plain = self.why_plain or plain
 
@@ -48,6 +48,8 @@ class Folding:
         """Why PyTorch folds this call and not a kernel."""
         if self._kernel is None:
             return "no kernel was asked for"
+        if self._kernel == "numba":
+            return compiled.refuses(extent)
         assert extent.around is not None
         return fused.refuses(extent.around.call, _sweeping(self._now))
 
@@ -124,7 +126,7 @@ def _sweeping(statistics: list[Statistic]) -> list[Statistic]:
     return [one for one in statistics if getattr(one, "sweeps", True)]
 
 
-def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, by_kernel: bool = False) -> None:
+def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, kernel: Kernel | None = None) -> None:
     with _by_itself(extent.device):
         for statistic in statistics:
             statistic.start(extent)
@@ -139,13 +141,14 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, by_kernel
             for statistic in folding:
                 statistic.fold(rows)
 
-        portions = (
-            fused.portions(around.call, folding, extent, start)
-            if by_kernel
-            else around.call.portions(start, bin_width(extent.queries))
-        )
+        if kernel == "triton":
+            portions = fused.portions(around.call, folding, extent, start)
+        elif kernel == "numba":
+            portions = compiled.portions(around.call, folding, extent, start)
+        else:
+            portions = around.call.portions(start, bin_width(extent.queries))
         if (
-            not by_kernel
+            kernel != "triton"
             and all(getattr(one, "by_head", False) for one in folding)
             and is_worth_it(around.call, len(portions), extent.device)
         ):

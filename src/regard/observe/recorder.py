@@ -39,6 +39,7 @@ class _Finished:
     name: str
     layer: Layer
     crosses: bool = False
+    why_plain: str | None = None
 
     def continues(self, seen: Seen) -> bool:
         """No second call belongs to it."""
@@ -152,7 +153,8 @@ class Recorder:
         site.see(seen)
         if self._finisher is not None:
             sites = self._forwards[-1].sites
-            sites[name, turn] = _Finished(site.name, self._finisher.put(len(sites) - 1, site.finish()))
+            layer = self._finisher.put(len(sites) - 1, site.finish())
+            sites[name, turn] = _Finished(site.name, layer, why_plain=site.why_plain)
 
     def _take_known(self, finisher: Finisher, key: tuple[str, int], seen: Seen) -> bool:
         """Whether the layer is known already, so that its rows need not be gone through."""
@@ -214,7 +216,7 @@ class Recorder:
     def why_plain(self) -> dict[str, str]:
         """The sites that the kernel asked for has not served, and why."""
         sites = (site for forward in self._forwards for site in forward.sites.values())
-        return {one.name: one.why_plain for one in sites if isinstance(one, Site) and one.why_plain is not None}
+        return {one.name: one.why_plain for one in sites if one.why_plain is not None}
 
     def finish(self) -> tuple[Record, ...]:
         """The records, in the order of the passes."""

@@ -25,6 +25,9 @@ __all__ = ["Call", "Computed", "Given", "Rows"]
 # A score below this hides its key, whatever number the model wrote for minus infinity (−1e9, finfo.min, −10,000).
 HIDDEN = -9000.0
 
+_TAME = 1e30  # scores of finite numbers, far from where float32 ends
+_CEILINGS = 2**24  # bytes of tiles of the mask that are kept during a call
+
 
 @dataclass(eq=False)
 class Rows:
@@ -66,6 +69,11 @@ class Rows:
             self._strongest[count] = _strongest(self.weights, count)
         return self._strongest[count]
 
+    def dot_scores(self) -> Float[Tensor, "heads rows"]:
+        """Σ_j p_ij s_ij of each row."""
+        assert self.scores is not None
+        return self.dot(self.scores)
+
     def dot(self, other: Float[Tensor, "#heads rows columns"]) -> Float[Tensor, "heads rows"]:
         """Σ_j p_ij x_ij of each row."""
         if self.scratch is None:
@@ -88,6 +96,31 @@ class Rows:
         sums = pool(self.summed(tall), 2, self.key_start % broad, broad, "sum")
         most = pool(self.weights, 1, self.start % tall, tall, "max")
         return sums, pool(most, 2, self.key_start % broad, broad, "max")
+
+    def moment(self, first: int) -> Float[Tensor, "heads rows"]:
+        """Σ_j p_ij |i − j| of each row, if the first stands at column `first`.
+
+        Among the block's own positions pair by pair, elsewhere by products of matrix and vector. Σ p·i − Σ p·j would
+        cancel in float32. Before and after the block's own positions the way to a key is that to the block's edge and
+        the rest, neither of them negative: nothing cancels.
+        """
+        weights = self.weights
+        height, columns = weights.shape[1:]
+        last = first + height - 1
+        i = torch.arange(first, first + height, dtype=weights.dtype, device=weights.device)
+        j = torch.arange(columns, dtype=weights.dtype, device=weights.device)
+        own = slice(*(min(max(at, 0), columns) for at in (first, last + 1)))
+        moment: Tensor = torch.linalg.vecdot(weights[..., own], (i[:, None] - j[own]).abs_())
+        for far, edge, sign in ((slice(0, own.start), first, 1), (slice(own.stop, columns), last, -1)):
+            if far.start < far.stop:
+                part = weights[..., far]
+                moment += part @ (sign * (edge - j[far])) + sign * (i - edge) * part.sum(-1)
+        return moment
+
+    @property
+    def mass(self) -> Float[Tensor, "heads rows"]:
+        """The sum of each row."""
+        return self.weights.sum(-1)
 
     @property
     def column_sums(self) -> Float[Tensor, "heads columns"]:
@@ -115,8 +148,8 @@ class Rows:
             unscored: Tensor = torch.special.entr(self.weights).sum(-1)
             return unscored
         lse = _log_sum_exp(self.weights, self.scores, next(iter(self._strongest.values()), None))
-        mass = self.weights.sum(-1) if self.leaks else 1.0
-        entropy = lse * mass - self.dot(self.scores)
+        mass = self.mass if self.leaks else 1.0
+        entropy = lse * mass - self.dot_scores()
         return entropy.clamp_min(0.0)
 
 
@@ -183,6 +216,7 @@ class Computed(Call):
     """A call of which q and k are known: weights are computed from them, block by block, and never kept."""
 
     problem: Problem
+    _ceilings: dict[tuple[int, ...], Tensor] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.problem = self.problem.prepared()
@@ -261,10 +295,7 @@ class Computed(Call):
         if inside < scores.shape[2]:
             scores[..., inside:] = lowest
         if block.cut is not None and problem.mask is not None:
-            where = slice(block.cut.start, min(block.cut.stop, problem.keys))
-            sizes = {"batch": slice(sequence, sequence + 1), "heads": heads}
-            visible = problem.mask.tile(slice(block.top, block.bottom), where, **sizes, device=scores.device)[0]
-            scores[..., where.start - block.left : where.stop - block.left].masked_fill_(~visible, lowest)
+            self._hide(scores, sequence, heads, block)
         if not isinstance(problem.normalizer, Softmax):
             # Without a log-sum-exp the entropy is computed from the weights alone.
             weights.copy_(problem.normalizer.weights(scores, scores > lowest)[0])
@@ -282,6 +313,50 @@ class Computed(Call):
             if blind:
                 weights.masked_fill_(hidden, 0.0)
         return self._rows_of(sequence, heads, block, weights, scores, start, leaks=blind or sink is not None)
+
+    def _hide(self, scores: Tensor, sequence: int, heads: slice, block: Block) -> None:
+        """Lower the scores of hidden pairs to a quarter of the most negative number.
+
+        By a minimum where no score can be lower or NaN: filling by a boolean mask took forty times as long.
+        """
+        assert block.cut is not None
+        where = slice(block.cut.start, min(block.cut.stop, self.problem.keys))
+        part = scores[..., where.start - block.left : where.stop - block.left]
+        if self._is_tame:
+            torch.minimum(part, self._ceiling(sequence, heads, block, where, scores.dtype), out=part)
+        else:
+            visible = self._visible(sequence, heads, block, where)
+            part.masked_fill_(~visible, torch.finfo(scores.dtype).min / 4)
+
+    def _visible(self, sequence: int, heads: slice, block: Block, where: slice) -> Bool[Tensor, "#heads rows columns"]:
+        problem = self.problem
+        assert problem.mask is not None
+        sizes = {"batch": slice(sequence, sequence + 1), "heads": heads}
+        return problem.mask.tile(slice(block.top, block.bottom), where, **sizes, device=problem.q.device)[0]
+
+    def _ceiling(
+        self, sequence: int, heads: slice, block: Block, where: slice, dtype: torch.dtype
+    ) -> Float[Tensor, "#heads rows columns"]:
+        """What scores may be at most: infinity for visible pairs; kept for other heads where all share the mask."""
+        assert self.problem.mask is not None
+        batches, all_heads = self.problem.mask.mask.leading
+        key = (sequence if batches > 1 else 0, block.top, block.bottom, where.start, where.stop)
+        found = self._ceilings.get(key)
+        if found is None:
+            visible = self._visible(sequence, heads, block, where)
+            found = visible.to(dtype).sub_(0.5).mul_(torch.inf).clamp_min_(torch.finfo(dtype).min / 4)
+            if all_heads == 1 and sum(one.nbytes for one in list(self._ceilings.values())) < _CEILINGS:
+                self._ceilings[key] = found
+        return found
+
+    @cached_property
+    def _is_tame(self) -> bool:
+        """No score is NaN or nearly as low as numbers go."""
+        problem = self.problem
+        if not problem.score.product or problem.bias is not None or not (problem.q.numel() and problem.k.numel()):
+            return False
+        q, k = (max(-float(low), float(high)) for low, high in (problem.q.aminmax(), problem.k.aminmax()))
+        return abs(problem.scale) * q * k * problem.q.shape[-1] < _TAME
 
     def _rows_of(
         self, sequence: int, heads: slice, block: Block, weights: Tensor, scores: Tensor | None, start: int, leaks: bool

@@ -14,6 +14,7 @@ from regard.errors import InputError
 from regard.observe.atlas import load_atlas
 from regard.observe.content import is_word
 from regard.observe.focus import Focus, choose_focus
+from regard.observe.folding import Kernel
 from regard.observe.part import Part
 from regard.observe.records import Layer, Record
 from regard.observe.site import Keep
@@ -94,6 +95,7 @@ def look(
     layers: Sequence[int | str] | None = None,
     statistics: Sequence[str] = (),
     budget: int = DENSE_BUDGET,
+    kernel: Kernel | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     told: Told | None = None,
@@ -111,6 +113,7 @@ def look(
         layers: Which layers `keep` means; all of them unless given.
         statistics: What else to fold in the same sweep, by name.
         budget: Bytes that keep="weights" or "qk" may take.
+        kernel: What folds long texts in less time, as in `regard.watch`.
         out: An atlas to write. Finished layers go to a folder beside it, from which an interrupted run can go on.
         resume: Whether to go on with the layers that an interrupted run has left there.
         told: Called with the number of finished layers, and of all of them where the model says it.
@@ -138,6 +141,7 @@ def look(
         layers=layers,
         statistics=statistics,
         budget=budget,
+        kernel=kernel,
         finisher=finisher,
         tokenizer=loaded.tokenizer if statistics else None,
     ) as seen:
@@ -154,7 +158,8 @@ def look(
                 f"what {loaded.name} writes has no word to look from: give it a longer `--target`"
             ) from problem
         raise
-    return Looked(record, focus, loaded.name, advice(loaded, text))
+    plain = f"{kernel} was not used: {next(iter(seen.why_plain.values()))}" if kernel and seen.why_plain else None
+    return Looked(record, focus, loaded.name, advice(loaded, text) or plain)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from regard.backends.base import Answer
 from regard.backends.blockwise.function import Attend, Blocks, held_by, parts_of, with_parts
 from regard.backends.blockwise.general import General
 from regard.backends.blockwise.plan import plan
-from regard.backends.blockwise.remembered import BLOCK, covered
 from regard.backends.blockwise.sheet import Sheet
 from regard.backends.blockwise.terms import diagonals_of
+from regard.backends.remembered import BLOCK, covered
 from regard.frozen import replace_tensors, tensors
 from regard.masks.cover import Cover
 from regard.normalizers import Sigmoid, Softmax

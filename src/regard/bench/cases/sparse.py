@@ -1,6 +1,7 @@
 """Sparse masks in training: what the backward costs, and how time grows with the text."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -30,14 +31,15 @@ def rows(effort: Effort) -> Iterator[Row]:
         yield compare(
             effort, case, f"{n:,} tokens", "backward / forward", sides, over=("backward", "forward"), target=BACKWARD
         )
-        if len(lengths) < 2:
+        at = f"{lengths[0]:,} to {lengths[-1]:,} tokens"
+        growth = Row(case, at, "power of n", target=SLOPE, unit="")
+        if len(lengths) < 2 or not effort.wants(growth):
             continue
         effort.say(f"{case}, growth")
         times = in_turn({str(n): training(inputs(n), mask=_masks(n)[name]) for n in lengths}, seconds=effort.seconds)
         powers = [exponent(lengths, each) for each in zip(*(times.seconds[str(n)] for n in lengths), strict=True)]
         seconds = tuple((f"{n:,}", times.median(str(n))) for n in lengths)
-        at = f"{lengths[0]:,} to {lengths[-1]:,} tokens"
-        yield Row(case, at, "power of n", Ratio.of(powers), SLOPE, unit="", seconds=seconds)
+        yield replace(growth, ratio=Ratio.of(powers), seconds=seconds)
 
 
 def _masks(n: int) -> Mapping[str, Mask]:

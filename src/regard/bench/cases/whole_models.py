@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
@@ -9,12 +11,14 @@ from torch.nn import functional
 
 import regard
 from regard.bench.cases.inputs import without_gradients
-from regard.bench.comparing import compare
+from regard.bench.cases.text import real_tokens
+from regard.bench.comparing import compare, compare_all
 from regard.bench.rows import Effort, Row, at_least, at_most
 from regard.bench.timing import Call
 from regard.errors import MissingExtraError
 from regard.models import Transformer, TransformerConfig, heads
 from regard.models.embedding import embed
+from regard.observe.folding import Kernel
 
 __all__ = ["NAME", "TITLE", "rows"]
 
@@ -25,7 +29,7 @@ _WRITTEN, _SENTENCES, _READ = 64, 1000, 4096
 
 
 def rows(effort: Effort) -> Iterator[Row]:
-    """A step of the translator; SmolLM2 writing; MiniLM over 1,000 sentences; SmolLM2 watched."""
+    """A step of the translator; SmolLM2 writing; MiniLM over 1,000 sentences; SmolLM2 watched, and reading."""
     try:
         import transformers
     except ImportError as missing:
@@ -39,7 +43,8 @@ def rows(effort: Effort) -> Iterator[Row]:
         return
     yield _writing(effort)
     yield _embedding(effort)
-    yield _watching(effort)
+    yield from _watching(effort)
+    yield from _reading(effort)
 
 
 def _translator() -> Call:
@@ -128,19 +133,37 @@ def _embedding(effort: Effort) -> Row:
     )  # fmt: skip
 
 
-def _watching(effort: Effort) -> Row:
+def _watching(effort: Effort) -> Iterator[Row]:
+    """SmolLM2 over real text: watched, and watched with the loops that numba compiles where it is installed."""
     loaded = regard.load_model("smollm2")
-    ids = torch.randint(1000, 40000, (1, _READ), generator=torch.Generator().manual_seed(0))
+    ids = real_tokens(loaded.tokenizer, _READ)
 
     def plain() -> None:
         loaded.model(input_ids=ids, use_cache=False, logits_to_keep=1)
 
-    def watched() -> None:
-        with regard.watch(loaded.model, statistics=["distance"]):
+    def watched(kernel: Kernel | None) -> None:
+        with regard.watch(loaded.model, statistics=["distance"], kernel=kernel):
             plain()
 
-    sides = {"watched": without_gradients(watched), "plain": without_gradients(plain)}
-    return compare(
-        effort, "SmolLM2 watched, all heads", f"{_READ:,} tokens", "watched / plain", sides, over=("watched", "plain"),
-        target=WATCHED,
-    )  # fmt: skip
+    case, at = "SmolLM2 watched, all heads", f"{_READ:,} tokens"
+    sides = {"plain": without_gradients(plain), "watched": without_gradients(partial(watched, None))}
+    pairs = {"watched / plain": ("watched", "plain")}
+    if find_spec("numba") is not None:
+        sides["compiled"] = without_gradients(partial(watched, "numba"))
+        pairs["watched by numba / plain"] = ("compiled", "plain")
+    yield from compare_all(effort, case, at, pairs, sides, target=WATCHED)
+    if len(pairs) < 2:
+        yield Row(case, at, "watched by numba / plain", target=WATCHED, why="numba is not installed")
+
+
+def _reading(effort: Effort) -> Iterator[Row]:
+    """The same model of transformers on each attention: its own two, and regard's."""
+    regard.register_with_transformers()
+    n = 2048 if effort.longest > _READ else 512
+    sides = {}
+    for name in ("eager", "sdpa", "regard"):
+        loaded = regard.load_model("smollm2", attn_implementation=name)
+        ids = real_tokens(loaded.tokenizer, n)
+        sides[name] = without_gradients(partial(loaded.model, input_ids=ids, use_cache=False, logits_to_keep=1))
+    pairs = {f"{name}'s time / time": (name, "regard") for name in ("eager", "sdpa")}
+    yield from compare_all(effort, "transformers' SmolLM2 on regard's attention reads", f"{n:,} tokens", pairs, sides)

@@ -12,6 +12,7 @@ from torch.nn import functional
 from regard.errors import InputError
 from regard.lab.charts import Bars, Line, Lines
 from regard.lab.experiment import Claim, Finding, Numbers, Part, Setting, within
+from regard.lab.texts import chapters
 from regard.masks import Causal, Mask, Sinks, Window
 from regard.seeing.bundled import Loaded
 from regard.seeing.models import load_model
@@ -95,19 +96,9 @@ def run(setting: Setting) -> Finding:
 
 
 def text() -> str:
-    """Prose that every machine with Python has: chapters of its language reference, without a network.
-
-    Raises:
-        InputError: This Python was installed without it.
-    """
-    try:
-        from pydoc_data.topics import topics
-    except ImportError as error:
-        raise InputError(
-            "this experiment reads Python's own reference (pydoc_data.topics), which this Python lacks: install the "
-            "whole standard library, on Debian the package `libpython3-stdlib`"
-        ) from error
-    found = [topics[name] for name in TOPICS if name in topics]
+    """Prose that every machine with Python has: some chapters of its language reference, a line of it a line."""
+    known = chapters()
+    found = [known[name] for name in TOPICS if name in known]
     lines = (" ".join(line.split()) for line in "\n".join(found).splitlines())
     return "\n".join(line for line in lines if line.strip("*=-~"))  # neither empty nor the rule under a heading
 

@@ -3,20 +3,19 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.masks import Causal, Mask, Window
-from regard.masks.base import And
+from regard.backends.on_triton import refuses_tensor
+from regard.masks.band import band_of
 from regard.normalizers import Softmax
-from regard.observe.fused.sweep import MOST_DIM, MOST_STRONGEST, Band, Bins, Found, interprets, observe
+from regard.observe.fused.sweep import MOST_DIM, MOST_STRONGEST, Bins, Found, observe
 from regard.observe.rows import Call, Computed, Rows
 from regard.observe.statistics import Entropy, Extent, HeatMap, Received, Statistic, Top
 from regard.observe.statistics.heatmap import bin_width
 from regard.problem import Problem
 
-__all__ = ["Summary", "band_of", "portions", "refuses"]
+__all__ = ["Summary", "portions", "refuses"]
 
 
 def refuses(call: Call, statistics: Sequence[Statistic]) -> str | None:
@@ -24,24 +23,12 @@ def refuses(call: Call, statistics: Sequence[Statistic]) -> str | None:
     if not isinstance(call, Computed):
         return "the model computed its weights itself"
     problem = call.problem
-    return _refuses_device(problem) or _refuses_problem(problem) or _refuses_statistics(statistics)
-
-
-def _refuses_device(problem: Problem) -> str | None:
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return "the package `triton` is not installed"
-    if not (problem.q.is_cuda or interprets()):
-        return f"it runs on CUDA, and the queries are on {problem.q.device}"
-    if problem.q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        return f"it takes float32, float16 and bfloat16, and the queries are {problem.q.dtype}"
-    if problem.q.shape[3] > MOST_DIM:
-        return f"heads are {problem.q.shape[3]} wide, and its tiles hold {MOST_DIM}"
-    return None
+    return refuses_tensor(problem.q) or _refuses_problem(problem) or _refuses_statistics(statistics)
 
 
 def _refuses_problem(problem: Problem) -> str | None:
+    if problem.q.shape[3] > MOST_DIM:
+        return f"heads are {problem.q.shape[3]} wide, and its tiles hold {MOST_DIM}"
     if not problem.score.product or problem.score.softcap is not None:
         return f"the score is no plain scaled product: {type(problem.score).__name__}"
     if type(problem.normalizer) is not Softmax or problem.sink is not None:
@@ -60,28 +47,6 @@ def _refuses_statistics(statistics: Sequence[Statistic]) -> str | None:
         if isinstance(one, Top) and one.count > MOST_STRONGEST:
             return f"{one.count} strongest keys are more than {MOST_STRONGEST}"
     return None
-
-
-def band_of(mask: Mask) -> Band | None:
-    """The band that a mask leaves: Causal, Window, and several of them at once; None for any other.
-
-    >>> band_of(Causal() & Window(before=3, after=1))
-    Band(before=3, after=0)
-    """
-    if type(mask) is Causal:
-        return Band(after=-mask.shift)
-    if type(mask) is Window:
-        return Band(mask.before, mask.after)
-    if type(mask) is not And:
-        return None
-    one, other = band_of(mask.left), band_of(mask.right)
-    if one is None or other is None:
-        return None
-    return Band(_lesser(one.before, other.before), _lesser(one.after, other.after))
-
-
-def _lesser(one: int | None, other: int | None) -> int | None:
-    return min((side for side in (one, other) if side is not None), default=None)
 
 
 def portions(

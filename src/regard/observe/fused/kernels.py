@@ -16,23 +16,16 @@ A query at position i sees the keys i − before … i + after. Tiles that all o
 from __future__ import annotations  # `tl.constexpr` is not read where there is no Triton; no shapes stand here
 
 import contextlib
-import sys
-from collections.abc import Callable
-from typing import Any
+
+from regard.backends.on_triton import kernel
 
 with contextlib.suppress(ImportError):  # it can be read without; `refuses` says that it is missing
-    import triton
     import triton.language as tl
 
 __all__ = ["over_keys", "over_queries"]
 
 
-def _kernel(function: Callable[..., None]) -> Any:
-    """Compile where there is Triton, which reads TRITON_INTERPRET here."""
-    return triton.jit(function) if "triton" in sys.modules else function
-
-
-@_kernel
+@kernel
 def over_keys(
     q,
     k,
@@ -140,7 +133,7 @@ def over_keys(
     tl.store(top_keys + best_place, best_keys, mask=inside[:, None])
 
 
-@_kernel
+@kernel
 def over_queries(
     q,
     k,

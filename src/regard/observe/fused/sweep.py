@@ -7,33 +7,21 @@ sizes are those of similar kernels and untuned, and float32 goes without tensor 
 import contextlib
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.backends.on_triton import Blocks, interprets
 from regard.errors import InputError, MissingExtraError
+from regard.masks.band import Band
 
-__all__ = ["MOST_DIM", "MOST_STRONGEST", "Band", "Bins", "Blocks", "Found", "interprets", "observe"]
+__all__ = ["MOST_DIM", "MOST_STRONGEST", "Band", "Bins", "Blocks", "Found", "observe"]
 
 MOST_STRONGEST = 16  # keys of a row, which are kept in registers
 MOST_DIM = 256
 _HIDDEN = -1e30  # a score that no visible key has; times zero it is zero, which minus infinity is not
-
-
-@dataclass(frozen=True)
-class Band:
-    """A query at position i sees the keys i − before … i + after; None: as far as there are keys."""
-
-    before: int | None = None
-    after: int | None = None
-
-    def within(self, positions: int) -> tuple[int, int]:
-        """Both as numbers, none larger than there are positions, so that sums of them stay small."""
-        sides = (positions if side is None else side for side in (self.before, self.after))
-        before, after = (max(-positions, min(side, positions)) for side in sides)
-        return before, after
 
 
 @dataclass(frozen=True)
@@ -44,16 +32,6 @@ class Bins:
     broad: int
     row_shift: int = 0
     column_shift: int = 0
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """How many queries and keys a program takes at once, powers of two from 16 on."""
-
-    queries: int
-    keys: int
-    warps: int = 4
-    stages: int = 2
 
 
 class Found(NamedTuple):
@@ -123,15 +101,6 @@ def observe(
     return Found(base2 * math.log(2), entropy, top_weights, top_keys, received, sums, maxima)
 
 
-def interprets() -> bool:
-    """Whether Triton's interpreter runs kernels on the CPU, as TRITON_INTERPRET=1 has it, for tests."""
-    try:
-        from triton import knobs
-    except ImportError:
-        return False
-    return bool(knobs.runtime.interpret)
-
-
 @dataclass(frozen=True, eq=False)
 class _Call:
     """What both kernels are told of a call."""
@@ -170,7 +139,7 @@ def _sweep_keys(call: _Call, count: int, blocks: Blocks) -> tuple[Tensor, Tensor
         **call.widths,
         count=scores.shape[-1],
         hidden=_HIDDEN,
-        **_of(blocks),
+        **blocks.options,
     )
     return lse, entropy, scores, keys
 
@@ -195,17 +164,13 @@ def _sweep_queries(call: _Call, lse: Tensor, bins: Bins, blocks: Blocks) -> tupl
         **call.widths,
         tall=bins.tall,
         broad=bins.broad,
-        **_of(blocks),
+        **blocks.options,
     )
     if bins.broad > narrow:
         joined = batch, heads, bin_rows, -1, bins.broad // narrow
         sums, maxima = sums.view(joined).sum(-1), maxima.view(joined).amax(-1)
     here = ..., slice(-(-rows // bins.tall)), slice(-(-columns // bins.broad))
     return received, sums[here], maxima[here]
-
-
-def _of(blocks: Blocks) -> dict[str, Any]:
-    return {"block_q": blocks.queries, "block_k": blocks.keys, "num_warps": blocks.warps, "num_stages": blocks.stages}
 
 
 def _blocks(dtype: torch.dtype, dim: int) -> tuple[Blocks, Blocks]:

@@ -27,28 +27,7 @@ class Distance(PerQuery):
 
     def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
         """The distances of some rows."""
-        moment = self._moment(rows)
+        moment = rows.moment(rows.start + self.extent.offset - rows.key_start)
         if not rows.leaks:
             return moment
-        mass = rows.weights.sum(-1)
-        return moment / torch.where(mass > 0, mass, 1.0)
-
-    def _moment(self, rows: Rows) -> Float[Tensor, "heads rows"]:
-        """Σ_j p_ij |i − j|: far from the block as a product of a matrix and a vector, near it pair by pair.
-
-        Σ p·i − Σ p·j would cancel in float32. Counted from the block's first row, a far key is as many positions away
-        as the block has rows, or more, and what row i adds to that is small: nothing cancels.
-        """
-        weights = rows.weights
-        height, columns = weights.shape[1:]
-        first = rows.start + self.extent.offset - rows.key_start  # the column at which the first row stands
-        left, right = (min(max(at, 0), columns) for at in (first - height, first + 2 * height))
-        i = torch.arange(first, first + height, dtype=weights.dtype, device=weights.device)
-        j = torch.arange(columns, dtype=weights.dtype, device=weights.device)
-        near = slice(left, max(left, right))
-        moment: Tensor = torch.linalg.vecdot(weights[..., near], (i[:, None] - j[near]).abs_())
-        for far, sign in ((slice(0, left), 1.0), (slice(near.stop, columns), -1.0)):
-            if far.start < far.stop:
-                part = weights[..., far]
-                moment += part @ (sign * (first - j[far])) + sign * (i - first) * part.sum(-1)
-        return moment
+        return moment / torch.where(rows.mass > 0, rows.mass, 1.0)

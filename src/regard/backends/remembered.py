@@ -14,7 +14,7 @@ from regard.masks import BoundMask, Mask
 from regard.masks.cover import Cover, cover
 from regard.problem import Problem
 
-__all__ = ["BLOCK", "covered"]
+__all__ = ["BLOCK", "covered", "key_of"]
 
 BLOCK = 128  # rows and columns of a block, at most
 _KEPT = 32
@@ -30,7 +30,7 @@ def covered(problem: Problem, block: int = BLOCK) -> Cover:
     was changed in place is planned for again. Tensors are not kept alive.
     """
     bound = problem.mask
-    key = None if bound is None else _key(bound, block)
+    key = None if bound is None else key_of(bound, block)
     if bound is None or key is None:
         return cover(bound, problem.queries, problem.keys, block)
     with _lock:
@@ -46,7 +46,8 @@ def covered(problem: Problem, block: int = BLOCK) -> Cover:
     return found
 
 
-def _key(bound: BoundMask, block: int) -> Hashable | None:
+def key_of(bound: BoundMask, block: int) -> Hashable | None:
+    """What tells a mask as it was given, and where it is bound, from any other; None where nothing does."""
     try:
         return _print_of(bound.given), bound.queries, bound.keys, bound.query_start, block
     except (RuntimeError, TypeError):  # inference tensors count no versions; what is no value cannot be told apart

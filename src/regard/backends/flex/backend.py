@@ -1,0 +1,155 @@
+"""The backend: hands a problem to FlexAttention with the block mask that its mask gives ready-made."""
+
+from importlib import util
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+from torch.nn.functional import pad
+
+from regard.backends.base import Answer
+from regard.backends.flex.compiled import SHORT, Attend, compiled, uncompiled
+from regard.backends.flex.scoring import score_mod_of
+from regard.backends.flex.tables import block_mask_for
+from regard.backends.remembered import covered
+from regard.frozen import tensors
+from regard.normalizers import Softmax
+from regard.problem import Problem
+from regard.shapes import human_bytes
+
+__all__ = ["Flex"]
+
+_LEAST = 16  # the width of the smallest product on tensor cores
+_ROWS = 128  # rows of queries and heads that the decoding kernel finds place for in a block
+
+
+class Flex:
+    """FlexAttention (Dong et al. 2024, arXiv:2412.05496), compiled by TorchInductor: for CUDA, and forward on CPU.
+
+    Softmax of products with any mask, softcap, bias and sink, grouped queries, log-sum-exp, in O(n) memory. The first
+    call of a kind compiles, which takes seconds on CPU and up to a minute on CUDA.
+
+    Args:
+        compiles: False runs FlexAttention's own formula with all scores at once instead: to check what it is told.
+    """
+
+    name = "flex"
+
+    def __init__(self, *, compiles: bool = True) -> None:
+        self.compiles = compiles
+
+    def refuses(self, problem: Problem) -> str | None:
+        """What the kernel does not compute, and what it does not compute on this device."""
+        return self._refuses_parts(problem) or self._refuses_device(problem)
+
+    def _refuses_parts(self, problem: Problem) -> str | None:
+        if problem.wants_weights:
+            return "it never holds all weights"
+        if not problem.score.product:
+            return f"it knows the dot product alone, not {type(problem.score).__name__}"
+        if not isinstance(problem.normalizer, Softmax):
+            return f"it has no {type(problem.normalizer).__name__}, only the softmax"
+        if problem.factor is not None:
+            return "it has no factor on the weights"
+        if problem.dropout is not None:
+            return "it has no dropout"
+        if peek_interpreter_stack() is not None:
+            return "it does not run under torch.func"
+        return None
+
+    def _refuses_device(self, problem: Problem) -> str | None:
+        kind = _device_type(problem)
+        if kind not in ("cuda", "cpu"):
+            return f"it runs on CUDA and, forward only, on CPU, and the queries are on {problem.q.device}"
+        if kind == "cpu" and _learns(problem):
+            return "FlexAttention has no backward on CPU"
+        if not self.compiles:
+            return self._refuses_scores(problem)
+        if kind == "cuda" and util.find_spec("triton") is None:
+            return "the package `triton` is not installed"
+        if problem.q.dtype == torch.float64:
+            return "its kernels take float32, float16 and bfloat16, and the queries are torch.float64"
+        if kind == "cpu" and problem.wants_lse:
+            return "on CPU it does not return the log-sum-exp"
+        if kind == "cpu" and problem.sink is not None:
+            return "on CPU it does not return the log-sum-exp, which a sink needs"
+        return None
+
+    def _refuses_scores(self, problem: Problem) -> str | None:
+        if self.bytes(problem) > problem.budget:
+            return (
+                f"uncompiled it holds all scores, {human_bytes(self.bytes(problem))}, more than the budget of "
+                f"{human_bytes(problem.budget)}"
+            )
+        return None
+
+    def bytes(self, problem: Problem) -> int:
+        """The log-sum-exp of each row, or all scores where it is not compiled; all calls share a mask's tables."""
+        if not self.compiles:
+            return problem.weights_bytes
+        return problem.batch * problem.heads * problem.queries * 4
+
+    def work(self, problem: Problem) -> float:
+        """The pairs of the blocks that the mask leaves; it is chosen by name, so nothing is compared with this yet."""
+        return covered(problem).share * problem.batch * problem.heads * problem.queries * problem.keys
+
+    def plain(self, problem: Problem) -> None:
+        """None: the function that is compiled is found for each call."""
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, problem: Problem) -> Answer:
+        """Compute in the inputs' type, sums and softmax in float32, whatever autocast would have."""
+        with torch.autocast(problem.q.device.type, enabled=False):
+            ready = problem.prepared()
+            output, lse = self._attend(problem)(
+                *(self._laid_out(x) for x in (ready.q, ready.k, ready.v)),
+                score_mod_of(ready),
+                block_mask_for(ready),
+                ready.scale,
+                with_lse=problem.wants_lse or problem.sink is not None,
+                options=_options(problem),
+            )
+            output = output[..., : problem.v.shape[-1]]
+            if problem.sink is not None:
+                assert lse is not None
+                output, lse = _with_sink(output, lse, problem.sink)
+        return Answer(output, None, lse if problem.wants_lse else None)
+
+    def _attend(self, problem: Problem) -> Attend:
+        return compiled(problem) if self.compiles else uncompiled()
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """Wide enough for a kernel, in rows of one piece, none of which is another's memory too."""
+        if self.compiles and x.shape[-1] < _LEAST:
+            x = pad(x, (0, _LEAST - x.shape[-1]))  # zeros change no product, and their columns are cut off
+        elif x.stride(-1) != 1 or 0 in x.stride():
+            x = x.contiguous()
+        # On CPU FlexAttention refuses what could get a gradient, even where none is asked for.
+        return x if torch.is_grad_enabled() else x.detach()
+
+
+def _device_type(problem: Problem) -> str:
+    """Where the call would run; without any memory it is asked about this machine, as `regard doctor` does."""
+    kind = problem.q.device.type
+    if kind == "meta":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return kind
+
+
+def _learns(problem: Problem) -> bool:
+    parts = (problem.q, problem.k, problem.v, problem.score, problem.bias, problem.normalizer)
+    return torch.is_grad_enabled() and any(one.requires_grad for one in tensors(parts))
+
+
+def _options(problem: Problem) -> dict[str, Any] | None:
+    """The kernel for decoding lays the rows of all heads of a group side by side in one block, if they fit."""
+    rows = problem.queries * (problem.heads // problem.kv_heads)
+    return {"FORCE_USE_FLEX_ATTENTION": True} if problem.queries < SHORT and rows > _ROWS else None
+
+
+def _with_sink(output: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights sum to σ(lse − sink) where a sink takes the rest; a row that sees nothing stays 0."""
+    sink = sink.to(lse.dtype)[:, None]
+    left = torch.sigmoid(lse - sink).masked_fill(lse == -torch.inf, 0.0)
+    return (output.to(lse.dtype) * left[..., None]).to(output.dtype), torch.logaddexp(lse, sink)

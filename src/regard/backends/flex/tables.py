@@ -1,0 +1,100 @@
+"""Block masks as FlexAttention takes them, made once for all layers that share a mask."""
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from regard.backends.remembered import covered, key_of
+from regard.frozen import tensors
+from regard.masks import BoundMask
+from regard.masks.block_tables import BlockTables, block_tables, bytes_of_tables
+from regard.masks.convert_blocks import mask_mod_of
+from regard.masks.shared import SharedMask
+from regard.problem import Problem
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+__all__ = ["block_mask_for"]
+
+_BLOCKS = (128, 256, 512, 1024)  # rows and columns; larger ones where a table would have too many
+_SMALL, _MOST = 16 * 2**20, 256 * 2**20  # bytes of tables that may be as wide as there are blocks, and of any
+_KEPT = 16
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    block: int
+    tables: BlockTables
+    whole: "BlockMask | None"  # with the rule in it, unless that would keep tensors alive
+
+
+_plans: OrderedDict[Hashable, tuple[tuple[weakref.ref[Tensor], ...], _Plan]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def block_mask_for(problem: Problem) -> "BlockMask | None":
+    """The block mask of a problem on its device, None where all is seen.
+
+    Tables are remembered for the mask as it was given, as plans of blocks are (see `backends.remembered`): by value,
+    and by identity and version of the tensors that it holds, which are not kept alive.
+    """
+    if problem.mask is None:
+        return None
+    bound, device = problem.mask, problem.q.device
+    # What is shared does not change, so that all of it can be kept, on the mask itself.
+    own: dict[torch.device, BlockMask] = (
+        bound.__dict__.setdefault("_block_masks", {}) if isinstance(bound, SharedMask) else {}
+    )
+    if device not in own:
+        found = _remembered(problem, bound, device)
+        own[device] = found.whole or _whole(bound, found.tables, found.block, device)
+    return own[device]
+
+
+def _remembered(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
+    mask_key = key_of(bound, 0)
+    if mask_key is None:
+        return _plan(problem, bound, device)
+    key = mask_key, device
+    with _lock:
+        held, found = _plans.get(key, ((), None))
+    if found is not None and all(one() is not None for one in held):
+        return found  # a dead tensor's address may be another's by now
+    found = _plan(problem, bound, device)
+    with _lock:
+        _plans[key] = tuple(weakref.ref(one) for one in tensors(bound.given)), found
+        _plans.move_to_end(key)
+        while len(_plans) > _KEPT:
+            _plans.popitem(last=False)
+    return found
+
+
+def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
+    for block in _BLOCKS:
+        found = covered(problem, block)
+        # The compiled CPU kernel wants tables as wide as there are blocks; elsewhere one width suits all batches.
+        narrow = device.type != "cpu" and bytes_of_tables(found, narrow=False) > _SMALL
+        if bytes_of_tables(found, narrow=narrow) <= _MOST:
+            break
+    tables = block_tables(found, narrow=narrow).to(device)
+    return _Plan(block, tables, _whole(bound, tables, block, device) if _is_numbers(bound.given) else None)
+
+
+def _whole(bound: BoundMask, tables: BlockTables, block: int, device: torch.device) -> "BlockMask":
+    return tables.block_mask((bound.queries, bound.keys), block, mask_mod_of(bound, device))
+
+
+def _is_numbers(value: object) -> bool:
+    """Whether a mask is made of numbers and masks alone, and keeps nothing of the caller's alive."""
+    if isinstance(value, tuple):
+        return all(_is_numbers(one) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(_is_numbers(getattr(value, part.name)) for part in fields(value))
+    return value is None or isinstance(value, int | float | str)

@@ -1,0 +1,61 @@
+"""What kernels in Triton share: whether they can run here, and the sizes in which a program works."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Blocks", "interprets", "kernel", "refuses_tensor"]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How many queries and keys a program takes at once, powers of two from 16 on."""
+
+    queries: int
+    keys: int
+    warps: int = 4
+    stages: int = 2
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As a kernel is told of them."""
+        return {
+            "block_q": self.queries,
+            "block_k": self.keys,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+        }
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile where there is Triton, which reads TRITON_INTERPRET here; without it a kernel can be read, not run."""
+    try:
+        import triton
+    except ImportError:
+        return function
+    return triton.jit(function)
+
+
+def interprets() -> bool:
+    """Whether Triton's interpreter runs kernels on the CPU, as TRITON_INTERPRET=1 has it, for tests."""
+    try:
+        from triton import knobs
+    except ImportError:
+        return False
+    return bool(knobs.runtime.interpret)
+
+
+def refuses_tensor(q: Tensor) -> str | None:
+    """Say why kernels cannot take queries of this type and device here; None where they can."""
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return "the package `triton` is not installed"
+    if not (q.is_cuda or interprets()):
+        return f"it runs on CUDA, and the queries are on {q.device}"
+    if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"it takes float32, float16 and bfloat16, and the queries are {q.dtype}"
+    return None
