@@ -23,11 +23,12 @@ CHOSEN = (  # what the README shows: case, at, what
     ("window 512, float32", "8,192 tokens", "time / limit"),
     ("window 512, float32", "8,192 tokens", "dense time / time"),
     ("Longformer, training", "4,096 to 16,384 tokens", "power of n"),
+    ("decoding, 9 heads on 3", "4,096 keys", "SDPA's time / time"),
     ("decoding, 9 heads on 3", "65,536 keys", "SDPA's time / time"),
     ("small calls, causal", "16 tokens", "above SDPA"),
     ("SmolLM2 watched, all heads", "4,096 tokens", "watched / plain"),
     ("SmolLM2 watched, all heads", "4,096 tokens", "watched by numba / plain"),
-    ("one layer's weights of SmolLM2, against attnread", "2,048 tokens", "its time / time"),
+    ("one layer's weights of SmolLM2, against attnread", "2,048 tokens, one call", "its time / time"),
     ("MiniLM embeds", "1,000 sentences", "transformers' time / time"),
 )
 CHINESE = {
@@ -41,10 +42,11 @@ CHINESE = {
     "above SDPA": "比 SDPA 多出", "watched / plain": "观察 / 不观察",
     "watched by numba / plain": "用 numba 观察 / 不观察", "its time / time": "它的时间 / 时间",
     "one layer's weights of SmolLM2, against attnread": "SmolLM2 一层的权重，与 attnread 相比",
-    "2,048 tokens": "2,048 个词元",
+    "2,048 tokens, one call": "2,048 个词元，只调用一次",
     "transformers' time / time": "transformers 的时间 / 时间", "512 tokens": "512 个词元",
     "4,096 tokens": "4,096 个词元", "8,192 tokens": "8,192 个词元", "16 tokens": "16 个词元",
-    "4,096 to 16,384 tokens": "4,096 到 16,384 个词元", "65,536 keys": "65,536 个键", "1,000 sentences": "1,000 句",
+    "4,096 to 16,384 tokens": "4,096 到 16,384 个词元", "4,096 keys": "4,096 个键",
+    "65,536 keys": "65,536 个键", "1,000 sentences": "1,000 句",
 }  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def test_attnread_is_called_once_between_calls_of_ours_if_both_see_the_weights_o
     assert row.why == ""
     assert calls == [64, 96]
     assert ours == [1, 1, 1, 1, 2, 2]  # tried and warm, two before, two after
-    assert (row.at, row.ratio.rounds, row.target) == ("96 tokens", 4, None)
+    assert (row.at, row.ratio.rounds, row.target) == ("96 tokens, one call", 1, None)
     assert str(seeing._one_layer(Effort()).target) == "≥ 20"
     shift[0] = 1e-3
     assert "it gives other weights, 0.001 apart" in seeing._one_layer(Effort()).why

@@ -50,6 +50,15 @@ def test_worse_by_a_quarter_beyond_the_spread_is_a_regression_in_either_directio
     assert regressions([row(4.0, target=at_least(2.0))], up) == []
 
 
+def test_without_a_target_what_is_divided_by_what_says_which_way_is_worse():
+    def peer(median):
+        return Row("case", "512 tokens", "dense time / time", Ratio(median, median, median, 20))
+
+    before = as_json([peer(6.0)], {})
+    assert regressions([peer(3.0)], before)[0][1] == pytest.approx(2.0)
+    assert regressions([peer(9.0)], before) == []
+
+
 def test_what_was_not_measured_stays_not_measured():
     missing = Row("peer", "512 tokens", "its time / time", why="x is not installed")
     told = as_json([missing], here(1))

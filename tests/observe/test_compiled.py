@@ -84,6 +84,34 @@ def test_a_text_whose_beginning_was_not_watched(counted):
     same(found.layers[0], expected.layers[0])
 
 
+def test_heads_side_by_side(counted):
+    q, k = drawn(6, 1100), drawn(2, 1100)  # more pairs than one thread is left alone with
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found, expected = watched("numba", q, k), watched(None, q, k)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(counted) > 1
+    same(found.layers[0], expected.layers[0])
+
+
+@pytest.mark.parametrize("factor", [-1.0, float("nan")])
+def test_weights_that_have_no_place_in_an_order_are_left_to_pytorch(factor):
+    class Odd(nn.Module):
+        def forward(self, q, k):
+            if factor < 0:
+                return regard.attention(q, k, k, factor=torch.full((768, 768), factor))
+            return sdpa(q * factor, k, k)
+
+    found, expected = (
+        watched(kernel, drawn(2, 768), drawn(2, 768), model=Odd()).layers[0] for kernel in ("numba", None)
+    )
+    np.testing.assert_array_equal(found.top_keys, expected.top_keys)
+    np.testing.assert_array_equal(found.max, expected.max)
+    np.testing.assert_array_equal(found.entropy, expected.entropy)
+
+
 def test_equal_weights_give_different_keys(counted):
     q, k = torch.zeros(1, 1, 700, 16), drawn(1)
     layer = watched("numba", q, k).layers[0]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from oracles import causal, dense, entropy, f64, pooled, window
-from regard.masks import Causal, Padding, Window
+from regard.masks import Causal, Only, Padding, Window
 from regard.observe import compiled
 from regard.observe.around import Around, Ids
 from regard.observe.rows import Computed, Given, Rows
@@ -99,6 +99,26 @@ def test_statistics_of_q_and_k_are_those_of_the_dense_weights(n, kind):
         "window": (Window(before=70, after=3), window(n, n, 70, 3)),
     }[kind]
     check(fold([Computed(Problem.of(q, k, k, mask=mask))]), dense(q, k, k, visible=visible).weights)
+
+
+def test_a_mask_tensor_hides_from_every_head_of_a_group_that_is_cut():
+    n = 600  # two heads of three fit a block
+    q, k = randn(1, 9, n, 4), randn(1, 3, n, 4, seed=1)
+    visible = causal(n, n) & (np.random.default_rng(0).random((n, n)) < 0.7)
+    check(fold([Computed(Problem.of(q, k, k, mask=torch.tensor(visible)))]), dense(q, k, k, visible=visible).weights)
+
+
+@pytest.mark.parametrize("by", ["sequence", "head"])
+def test_a_rule_hides_other_pairs_from_each_sequence_or_head(by):
+    n = 300
+    q, k = randn(2, 2, n, 4), randn(2, 2, n, 4, seed=1)
+    rule = {
+        "sequence": lambda batch, head, i, j: (j <= i) & (j % (2 + batch) == 0),
+        "head": lambda batch, head, i, j: (j <= i) & (j % (2 + head) == 0),
+    }[by]
+    batch, head = np.arange(2)[:, None, None, None], np.arange(2)[None, :, None, None]
+    visible = rule(batch, head, np.arange(n)[:, None], np.arange(n))
+    check(fold([Computed(Problem.of(q, k, k, mask=Only(rule)))]), dense(q, k, k, visible=visible).weights)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(3, 700), (700, 3), (513, 129), (600, 1030)])

@@ -57,7 +57,7 @@ def regressions(rows: Sequence[Row], before: Mapping[str, Any]) -> list[tuple[Ro
         then = earlier.get(row.key)
         if row.ratio is None or then is None or row.unit != "×":
             continue
-        better_up = row.target is not None and row.target.least
+        better_up = row.what.endswith("/ time") if row.target is None else row.target.least
         times = then["low"] / row.ratio.high if better_up else row.ratio.low / then["high"]
         if times > WORSE:
             worse.append((row, times))

@@ -8,12 +8,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from regard.masks.band import band_of
 from regard.normalizers import Softmax
 from regard.observe.plan import BLOCK_ELEMENTS, Block, Plan
 from regard.observe.pooling import pool
@@ -216,7 +217,6 @@ class Computed(Call):
     """A call of which q and k are known: weights are computed from them, block by block, and never kept."""
 
     problem: Problem
-    _ceilings: dict[tuple[int, ...], Tensor] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.problem = self.problem.prepared()
@@ -229,13 +229,16 @@ class Computed(Call):
         group = problem.heads // problem.kv_heads
         plan = Plan.of(problem.mask, problem.queries, problem.keys, start, align)
         fit = BLOCK_ELEMENTS // (max(plan.unit, problem.queries) * plan.padded)  # heads whose rows are one block
+        ceilings: dict[Any, Tensor] = {}  # kept for as long as the portions are
         return [
-            partial(self._portion, plan, sequence, heads, start)
+            partial(self._portion, plan, ceilings, sequence, heads, start)
             for sequence in range(problem.batch)
             for heads in _together(problem.heads, group, fit)
         ]
 
-    def _portion(self, plan: Plan, sequence: int, heads: slice, start: int) -> Iterator[Rows]:
+    def _portion(
+        self, plan: Plan, ceilings: dict[Any, Tensor], sequence: int, heads: slice, start: int
+    ) -> Iterator[Rows]:
         problem = self.problem
         wide = torch.promote_types(problem.q.dtype, torch.float32)
         q = problem.q[sequence, heads].to(wide)
@@ -250,7 +253,7 @@ class Computed(Call):
                 room = [one.new_empty(size) for one in room]
             scores, weights, scratch = (one[:size].view(shape) for one in room)
             self._score(q[:, block.top : block.bottom], k[block.left : block.right], heads, block, scores)
-            rows = self._rows(sequence, heads, block, scores, weights, start)
+            rows = self._rows(sequence, heads, block, scores, weights, start, ceilings)
             rows.scratch = scratch
             yield rows
 
@@ -280,7 +283,16 @@ class Computed(Call):
             tile = problem.score.of_heads(heads).tile(q[None], k[:inside].expand(1, len(q), -1, -1), i, j)
         torch.mul(tile[0], problem.scale, out=out.view(*q.shape[:2], len(k))[..., :inside])
 
-    def _rows(self, sequence: int, heads: slice, block: Block, scores: Tensor, weights: Tensor, start: int) -> Rows:
+    def _rows(
+        self,
+        sequence: int,
+        heads: slice,
+        block: Block,
+        scores: Tensor,
+        weights: Tensor,
+        start: int,
+        ceilings: dict[Any, Tensor],
+    ) -> Rows:
         """One block of scores made weights: softcap, bias, mask, softmax, sink — in this order, in place."""
         problem = self.problem
         if (cap := problem.score.softcap) is not None:
@@ -295,7 +307,7 @@ class Computed(Call):
         if inside < scores.shape[2]:
             scores[..., inside:] = lowest
         if block.cut is not None and problem.mask is not None:
-            self._hide(scores, sequence, heads, block)
+            self._hide(scores, sequence, heads, block, ceilings)
         if not isinstance(problem.normalizer, Softmax):
             # Without a log-sum-exp the entropy is computed from the weights alone.
             weights.copy_(problem.normalizer.weights(scores, scores > lowest)[0])
@@ -314,40 +326,36 @@ class Computed(Call):
                 weights.masked_fill_(hidden, 0.0)
         return self._rows_of(sequence, heads, block, weights, scores, start, leaks=blind or sink is not None)
 
-    def _hide(self, scores: Tensor, sequence: int, heads: slice, block: Block) -> None:
+    def _hide(self, scores: Tensor, sequence: int, heads: slice, block: Block, ceilings: dict[Any, Tensor]) -> None:
         """Lower the scores of hidden pairs to a quarter of the most negative number.
 
-        By a minimum where no score can be lower or NaN: filling by a boolean mask took forty times as long.
+        By a minimum where no score can be lower or NaN: filling by a boolean mask took forty times as long. What scores
+        may be at most, infinity where a pair is seen, is kept for other heads if the mask is a band, the same for all.
         """
         assert block.cut is not None
+        assert self.problem.mask is not None
         where = slice(block.cut.start, min(block.cut.stop, self.problem.keys))
         part = scores[..., where.start - block.left : where.stop - block.left]
-        if self._is_tame:
-            torch.minimum(part, self._ceiling(sequence, heads, block, where, scores.dtype), out=part)
-        else:
+        lowest = torch.finfo(scores.dtype).min / 4
+        if not self._is_tame:
+            part.masked_fill_(~self._visible(sequence, heads, block, where), lowest)
+            return
+        key = block.top, block.bottom, where.start, where.stop
+        ceiling = ceilings.get(key)
+        if ceiling is None:
             visible = self._visible(sequence, heads, block, where)
-            part.masked_fill_(~visible, torch.finfo(scores.dtype).min / 4)
+            shared = band_of(self.problem.mask.mask) is not None
+            visible = visible[:1] if shared else visible
+            ceiling = visible.to(scores.dtype).sub_(0.5).mul_(torch.inf).clamp_min_(lowest)
+            if shared and sum(one.nbytes for one in list(ceilings.values())) < _CEILINGS:
+                ceilings[key] = ceiling
+        torch.minimum(part, ceiling, out=part)
 
     def _visible(self, sequence: int, heads: slice, block: Block, where: slice) -> Bool[Tensor, "#heads rows columns"]:
         problem = self.problem
         assert problem.mask is not None
         sizes = {"batch": slice(sequence, sequence + 1), "heads": heads}
         return problem.mask.tile(slice(block.top, block.bottom), where, **sizes, device=problem.q.device)[0]
-
-    def _ceiling(
-        self, sequence: int, heads: slice, block: Block, where: slice, dtype: torch.dtype
-    ) -> Float[Tensor, "#heads rows columns"]:
-        """What scores may be at most: infinity for visible pairs; kept for other heads where all share the mask."""
-        assert self.problem.mask is not None
-        batches, all_heads = self.problem.mask.mask.leading
-        key = (sequence if batches > 1 else 0, block.top, block.bottom, where.start, where.stop)
-        found = self._ceilings.get(key)
-        if found is None:
-            visible = self._visible(sequence, heads, block, where)
-            found = visible.to(dtype).sub_(0.5).mul_(torch.inf).clamp_min_(torch.finfo(dtype).min / 4)
-            if all_heads == 1 and sum(one.nbytes for one in list(self._ceilings.values())) < _CEILINGS:
-                self._ceilings[key] = found
-        return found
 
     @cached_property
     def _is_tame(self) -> bool:

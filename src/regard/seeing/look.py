@@ -158,8 +158,11 @@ def look(
                 f"what {loaded.name} writes has no word to look from: give it a longer `--target`"
             ) from problem
         raise
-    plain = f"{kernel} was not used: {next(iter(seen.why_plain.values()))}" if kernel and seen.why_plain else None
-    return Looked(record, focus, loaded.name, advice(loaded, text) or plain)
+    warnings = [advice(loaded, text)]
+    if kernel and seen.why_plain:
+        why = next(iter(seen.why_plain.values()))
+        warnings.append(f"{kernel} did not fold {len(seen.why_plain)} of {len(record)} layers: {why}")
+    return Looked(record, focus, loaded.name, "; ".join(filter(None, warnings)) or None)
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,9 @@ def watch(
         layers: Which layers keep="qk" or "weights" means, by number in the order of their calls or by name; all of
             them unless given. Of the others maps are kept.
         budget: Bytes that keep="weights" or "qk" may take.
-        kernel: "numba" folds calls on CPU by compiled loops, in about two thirds of the time (`regard[compiled]`);
-            "triton" folds calls on CUDA by fused kernels where these can, and has not been run on a GPU yet. Where one
-            cannot, PyTorch folds as ever, and `seen.why_plain` has the reason for each layer.
+        kernel: "numba" folds calls on CPU by compiled loops, in about three quarters of the time (it needs
+            `regard[compiled]`); "triton" folds calls on CUDA by fused kernels where these can, and has not been run on
+            a GPU yet. Where one cannot, PyTorch folds as ever, and `seen.why_plain` has the reason for each layer.
         finisher: Takes each layer as soon as it is finished, as `observe.part.Part` does, for one pass over one text.
 
     Raises:

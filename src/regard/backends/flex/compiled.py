@@ -3,8 +3,9 @@
 What TorchDynamo compiled belongs to a function's code: after eight recompilations the ninth kind of call would run
 uncompiled, with all scores at once and a line in a log, and a second length would make lengths symbols for all. Here
 each kind of mask and score has code of its own, and so has each of its first lengths, whose kernels know them as
-numbers. Further lengths, and the growing ones of decoding, share code in which they are symbols. Where even that does
-not suffice, the limit raises.
+numbers. Further lengths, and the growing ones of decoding, share code in which they are symbols; but a mask whose own
+numbers change with each step (align="start", a tensor that is bound, Prefix(n − 1)) compiles anew for each. Where even
+that does not suffice, the limit raises.
 """
 
 import threading
@@ -22,6 +23,7 @@ __all__ = ["SHORT", "Attend", "compiled", "uncompiled"]
 
 SHORT = 128  # fewer queries than this are decoding, for which PyTorch has another kernel
 _LENGTHS = 4  # for which code is compiled by itself
+_MOST = 256  # functions that are kept
 
 Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -72,6 +74,9 @@ def compiled(problem: Problem) -> Attend:
         if problem.queries < SHORT or ((kind, sizes) not in _known and _lengths.get(kind, 0) >= _LENGTHS):
             sizes = None
         if (kind, sizes) not in _known:
+            if len(_known) >= _MOST:
+                _known.clear()
+                _lengths.clear()
             _known[kind, sizes] = torch.compile(_copied(_attend(), f"attend_{len(_known)}"), fullgraph=True)
             _lengths[kind] = _lengths.get(kind, 0) + (sizes is not None)
         return _known[kind, sizes]

@@ -71,9 +71,17 @@ def _remembered(problem: Problem, bound: BoundMask, device: torch.device) -> _Pl
     with _lock:
         _plans[key] = tuple(weakref.ref(one) for one in tensors(bound.given)), found
         _plans.move_to_end(key)
-        while len(_plans) > _KEPT:
+        for old, (gone, _) in list(_plans.items()):
+            if any(one() is None for one in gone):
+                del _plans[old]
+        while len(_plans) > _KEPT or (len(_plans) > 1 and _bytes() > 2 * _MOST):
             _plans.popitem(last=False)
     return found
+
+
+def _bytes() -> int:
+    """Of all tables that are kept."""
+    return sum(one.nbytes for _, plan in _plans.values() for one in tensors(plan.tables))
 
 
 def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:

@@ -106,13 +106,17 @@ class _Folded(Rows):
 
 def _folded(portion: Callable[[], Iterator[Rows]], asked: _Asked) -> Iterator[Rows]:
     for rows in portion():
-        known = rows.weights.is_contiguous() and rows.weights.shape[2] % _CHUNK == 0
+        # Of a softmax: others' weights may be negative, whose whole numbers are in another order.
+        ordered = rows.scores is not None and rows.before_factor is None
+        known = ordered and rows.weights.is_contiguous() and rows.weights.shape[2] % _CHUNK == 0
         yield _fold(rows, asked) if known else rows
 
 
-def _fold(rows: Rows, asked: _Asked) -> _Folded:
+def _fold(rows: Rows, asked: _Asked) -> Rows:
+    """The rows with what the loop finds in them; as they are where a weight is NaN, which has no place in an order."""
     from regard.observe.compiled.loops import sweep
 
+    assert rows.scores is not None
     heads, height, columns = rows.weights.shape
     weights = rows.weights.numpy()
     dtype, whole = weights.dtype, _whole(rows.weights.dtype)
@@ -124,11 +128,13 @@ def _fold(rows: Rows, asked: _Asked) -> _Folded:
     received = np.zeros((heads, columns), np.float64)
     sums, maxima = np.zeros((2, heads, *bins), dtype)
     sweep(
-        *(weights, weights.view(whole), weights if rows.scores is None else rows.scores.numpy()),
+        *(weights, weights.view(whole), rows.scores.numpy()),
         *(start % asked.tall, asked.tall, key_start % asked.broad, asked.broad),
         start + asked.offset - key_start,
         *(top.view(whole), keys, per_row, received, sums, maxima.view(whole)),
     )
+    if not np.isfinite(per_row).all():
+        return rows
     told = {one.name: getattr(rows, one.name) for one in fields(Rows) if one.init}
     told["_strongest"] = {asked.count: (torch.from_numpy(top), torch.from_numpy(keys))}
     found = _Found(*torch.from_numpy(per_row), *map(torch.from_numpy, (received, sums, maxima)))

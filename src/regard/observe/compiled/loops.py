@@ -9,7 +9,7 @@ __all__ = ["sweep"]
 
 _CHUNK = 64  # weights that are looked at together
 
-# Sums may be taken in any order, so that a vector of them runs side by side; NaN and infinity stay what they are.
+# Sums may be taken in any order, so that a vector of them runs side by side; NaN stays NaN in them.
 _compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 
 
@@ -20,8 +20,8 @@ def sweep(
 ) -> None:  # fmt: skip
     """Fold a block (heads, rows, columns) of weights into sums and maxima.
 
-    `bits`, `top` and `maxima` are floats read as whole numbers, whose order is the same. Sums over a chunk are in the
-    weights' type, so that a vector holds many; chunks are added up in float64.
+    `bits`, `top` and `maxima` are floats read as whole numbers, whose order is the same. Sums over a row are in the
+    weights' type, a vector of them side by side; what keys received is in float64.
     """
     heads, height, columns = weights.shape
     added = np.zeros(columns, weights.dtype)

@@ -30,4 +30,5 @@ class Distance(PerQuery):
         moment = rows.moment(rows.start + self.extent.offset - rows.key_start)
         if not rows.leaks:
             return moment
-        return moment / torch.where(rows.mass > 0, rows.mass, 1.0)
+        mass = rows.mass
+        return moment / torch.where(mass > 0, mass, 1.0)
