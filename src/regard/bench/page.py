@@ -48,7 +48,7 @@ def _section(at: int, case: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[
         yield (
             f"<tr><td>{html.escape(row['at'])}</td><td>{html.escape(row['what'])}</td>"
             f'<td><span class="sign {kind}" title="{word}">{sign}</span> {html.escape(measured)}</td>'
-            f"<td>{html.escape(row['target'] or '')}</td></tr>"
+            f'<td class="short">{html.escape(row["target"] or "")}</td></tr>'
         )
     yield "</table></section>"
 
