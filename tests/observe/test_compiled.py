@@ -104,9 +104,9 @@ def test_weights_that_have_no_place_in_an_order_are_left_to_pytorch(factor):
                 return regard.attention(q, k, k, factor=torch.full((768, 768), factor))
             return sdpa(q * factor, k, k)
 
-    found, expected = (
-        watched(kernel, drawn(2, 768), drawn(2, 768), model=Odd()).layers[0] for kernel in ("numba", None)
-    )
+    seen, plain = (watched(kernel, drawn(2, 768), drawn(2, 768), model=Odd()) for kernel in ("numba", None))
+    assert list(seen.why_plain.values()) == (["the weights have a factor"] if factor < 0 else [])
+    found, expected = seen.layers[0], plain.layers[0]
     np.testing.assert_array_equal(found.top_keys, expected.top_keys)
     np.testing.assert_array_equal(found.max, expected.max)
     np.testing.assert_array_equal(found.entropy, expected.entropy)

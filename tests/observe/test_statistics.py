@@ -28,7 +28,9 @@ def by_pytorch(call, statistics, extent, start):
 
 
 def by_numba(call, statistics, extent, start):
-    assert compiled.refuses(extent) is None
+    if compiled.refuses(call, extent) is not None:
+        assert isinstance(call, Given)
+        return by_pytorch(call, statistics, extent, start)
     return (rows for portion in compiled.portions(call, statistics, extent, start) for rows in portion())
 
 

@@ -48,9 +48,9 @@ class Folding:
         """Why PyTorch folds this call and not a kernel."""
         if self._kernel is None:
             return "no kernel was asked for"
-        if self._kernel == "numba":
-            return compiled.refuses(extent)
         assert extent.around is not None
+        if self._kernel == "numba":
+            return compiled.refuses(extent.around.call, extent)
         return fused.refuses(extent.around.call, _sweeping(self._now))
 
     def _wait(self, extent: Extent, start: int, output: Tensor | None) -> None:

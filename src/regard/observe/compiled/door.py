@@ -10,19 +10,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.observe.rows import Call, Rows
+from regard.normalizers import Softmax
+from regard.observe.rows import Call, Computed, Rows
 from regard.observe.statistics import Extent, Statistic, Top
 from regard.observe.statistics.heatmap import bin_width
 
 __all__ = ["portions", "refuses"]
 
-_CHUNK = 64  # as in `loops`, which imports numba; the columns of blocks are a multiple of it
 
+def refuses(call: Call, extent: Extent) -> str | None:
+    """Say why the compiled loop cannot fold a call; None where it can.
 
-def refuses(extent: Extent) -> str | None:
-    """Say why the compiled loop cannot fold a call; None where it can."""
+    Weights of a softmax are not negative, so that the whole numbers of their bits are in the same order.
+    """
     if extent.device.type != "cpu":
         return f"it runs on CPU, and the queries are on {extent.device}"
+    if not isinstance(call, Computed):
+        return "the model computed its weights itself"
+    if not isinstance(call.problem.normalizer, Softmax):
+        return f"the weights are no softmax, but {type(call.problem.normalizer).__name__}"
+    if call.problem.factor is not None:
+        return "the weights have a factor"
     try:
         from regard.observe.compiled import loops  # noqa: F401
     except ImportError:
@@ -106,17 +114,14 @@ class _Folded(Rows):
 
 def _folded(portion: Callable[[], Iterator[Rows]], asked: _Asked) -> Iterator[Rows]:
     for rows in portion():
-        # Of a softmax: others' weights may be negative, whose whole numbers are in another order.
-        ordered = rows.scores is not None and rows.before_factor is None
-        known = ordered and rows.weights.is_contiguous() and rows.weights.shape[2] % _CHUNK == 0
-        yield _fold(rows, asked) if known else rows
+        yield _fold(rows, asked)
 
 
 def _fold(rows: Rows, asked: _Asked) -> Rows:
     """The rows with what the loop finds in them; as they are where a weight is NaN, which has no place in an order."""
     from regard.observe.compiled.loops import sweep
 
-    assert rows.scores is not None
+    assert rows.scores is not None  # those of a softmax
     heads, height, columns = rows.weights.shape
     weights = rows.weights.numpy()
     dtype, whole = weights.dtype, _whole(rows.weights.dtype)

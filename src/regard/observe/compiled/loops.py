@@ -7,7 +7,7 @@ import numpy as np
 
 __all__ = ["sweep"]
 
-_CHUNK = 64  # weights that are looked at together
+_CHUNK = 64  # weights that are looked at together; the columns of a block are a multiple of it
 
 # Sums may be taken in any order, so that a vector of them runs side by side; NaN stays NaN in them.
 _compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
