@@ -54,6 +54,7 @@ __all__ = [
     "nn",
     "normalizers",
     "positions",
+    "prefer",
     "register_with_transformers",
     "scores",
     "statistics",
@@ -67,6 +68,7 @@ _MODULES = {"masks", "models", "nn", "normalizers", "positions", "scores"}
 _HOMES = {
     "attention": "functional",
     "explain": "functional",
+    "prefer": "backends",
     "summary": "nn",
     "statistics": "observe",
     "Layer": "observe.records",

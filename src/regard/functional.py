@@ -107,7 +107,7 @@ def attention(
             checkpointing winds back before it computes again, as it does no other.
         weights: Return the weights too (..., heads, queries, keys), if they fit into the budget.
         return_lse: Return the log-sum-exp of each row too (..., heads, queries), float32 at least.
-        backend: "auto", or the name of one (see regard.explain and `regard doctor`).
+        backend: "auto", or the name of one (see regard.explain, regard.prefer and `regard doctor`).
         budget: Bytes that tensors of queries × keys may take; beyond it the call is refused.
 
     Returns:
@@ -129,10 +129,11 @@ def attention(
     """
     nested, overridden = is_packed(q, k, v), torch.overrides.has_torch_function((q, k, v))
     usual: Signature | None = None
+    prefers = backends.preferred() if backend == "auto" else "auto"
     if not (nested or overridden or weights or return_lse) and _is_usual(
-        score, bias, rotary, normalizer, factor, generator, dropout, backend, budget
+        score, bias, rotary, normalizer, factor, generator, dropout, budget
     ):
-        usual = signature(q, k, v, mask, scale)
+        usual = signature(q, k, v, mask, scale, (backend, prefers))
         if usual is not None and (compute := known(usual)) is not None:
             return compute(q, k, v)
     asked = {
@@ -158,7 +159,7 @@ def attention(
         handle = cast(Callable[..., Tensor], torch.overrides.handle_torch_function)
         return handle(attention, (q, k, v), q, k, v, backend=backend, **asked)
     problem = Problem.of(q, k, v, **asked)  # type: ignore[arg-type]
-    chosen = backends.choose(problem, backend)
+    chosen = backends.choose(problem, backend, prefers)
     if usual is not None:
         remember(usual, chosen, problem)
     answer = chosen(problem)
@@ -169,12 +170,11 @@ def attention(
 
 def _is_usual(*parts: object) -> bool:
     """Whether nothing but a mask and a scale was asked for: all parts are their defaults, by identity."""
-    *absent, dropout, backend, budget = parts
+    *absent, dropout, budget = parts
     return (
         not any(part is not None for part in absent)
         and type(dropout) is float
         and dropout == 0.0
-        and backend == "auto"
         and budget is DENSE_BUDGET
     )
 
@@ -226,4 +226,4 @@ def explain(
         packing = Packing.of(q, k, v).rotated(rotary)
         q, k, v, asked = packing.q, packing.k, packing.v, packing.asked(asked)
     problem = Problem.of(q, k, v, **asked)  # type: ignore[arg-type]
-    return backends.explain(problem, backend)
+    return backends.explain(problem, backend, backends.preferred())

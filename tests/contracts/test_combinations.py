@@ -20,11 +20,12 @@ from regard.backends import BACKENDS, Reference
 from regard.backends.blockwise import backend as blockwise
 from regard.backends.blockwise.fused import Fused
 from regard.backends.blockwise.general import General
+from regard.backends.compiled import Compiled
 from regard.positions import Bias, Relative
 from regard.problem import Problem
 from regard.scores import Score
 
-OTHERS = [one for one in BACKENDS if one.name != "reference"]
+OTHERS = [one for one in (*BACKENDS, Compiled()) if one.name != "reference"]
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
 WIDTH = 8
 

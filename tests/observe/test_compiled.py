@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
-from regard.observe import compiled
+from regard.backends import on_numba
 from regard.observe.compiled import loops
 
 FIELDS = ("mean", "max", "top_weights", "entropy", "received")
@@ -124,8 +124,7 @@ def test_equal_weights_give_different_keys(counted):
 
 def test_without_numba_pytorch_folds_and_the_reason_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "regard.observe.compiled.loops")
-    monkeypatch.delattr(compiled, "loops")
+    monkeypatch.setattr(on_numba, "_works", False)
     seen = watched("numba", drawn(2), drawn(2))
     assert seen.layers[0].entropy.shape == (1, 2, 700)
     (why,) = seen.why_plain.values()

@@ -3,7 +3,20 @@
 from regard.backends.base import Answer, Backend
 from regard.backends.blockwise import Blockwise
 from regard.backends.choice import BACKENDS, Explanation, choose, explain
+from regard.backends.preferred import prefer, preferred
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 
-__all__ = ["BACKENDS", "Answer", "Backend", "Blockwise", "Explanation", "Reference", "Sdpa", "choose", "explain"]
+__all__ = [
+    "BACKENDS",
+    "Answer",
+    "Backend",
+    "Blockwise",
+    "Explanation",
+    "Reference",
+    "Sdpa",
+    "choose",
+    "explain",
+    "prefer",
+    "preferred",
+]

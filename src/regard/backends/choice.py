@@ -7,6 +7,7 @@ import torch
 from regard.backends.additive import AdditiveTriton
 from regard.backends.base import Backend
 from regard.backends.blockwise import Blockwise
+from regard.backends.compiled import Compiled
 from regard.backends.flex import Flex
 from regard.backends.reference import Reference
 from regard.backends.remembered import covered
@@ -16,14 +17,14 @@ from regard.errors import InputError
 from regard.problem import Problem
 from regard.shapes import human_bytes
 
-__all__ = ["BACKENDS", "BY_NAME", "Explanation", "choose", "explain"]
+__all__ = ["BACKENDS", "BY_NAME", "Explanation", "check_name", "choose", "explain"]
 
 # `auto` takes the one with the least work of those that do not refuse; the first of equals.
 BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), Reference())
 # These are for a few kinds of calls alone, and nothing is faster for them; what they refuse is not worth a word.
 SHORTCUTS: tuple[Backend, ...] = (Split(),)
 # These run where they are asked for by name: `auto` does not take what has not been measured on the machines it is for.
-BY_NAME: tuple[Backend, ...] = (Flex(), AdditiveTriton())
+BY_NAME: tuple[Backend, ...] = (Compiled(), Flex(), AdditiveTriton())
 
 
 _WHOLE = 2**24  # pairs of which compiled code holds tensors rather than leave the graph
@@ -59,9 +60,18 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
-def choose(problem: Problem, backend: str = "auto") -> Backend:
-    """Take the named backend, or the one with the least work; raise with every reason if none is left."""
+def named() -> dict[str, Backend]:
+    """Every backend by its name."""
+    return {one.name: one for one in (*BACKENDS, *SHORTCUTS, *BY_NAME)}
+
+
+def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Backend:
+    """Take the named backend, or the preferred one, or the one with the least work; raise with every reason if none
+    is left.
+    """
     if backend == "auto":
+        if prefers != "auto" and named()[prefers].refuses(problem) is None:
+            return named()[prefers]
         if not torch.compiler.is_compiling():
             for first in (*SHORTCUTS, BACKENDS[0]):
                 if first.refuses(problem) is None and first.work(problem) == 0:
@@ -71,24 +81,29 @@ def choose(problem: Problem, backend: str = "auto") -> Backend:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals)
             raise InputError(f"no backend can run this call ({reasons}): raise `budget=` (bytes) or shorten it")
         return _fastest(ready, problem)
-    named = {candidate.name: candidate for candidate in (*BACKENDS, *SHORTCUTS, *BY_NAME)}
-    if backend not in named:
-        raise InputError(f'`backend` must be "auto" or one of {", ".join(named)}, got {backend!r}')
-    reason = named[backend].refuses(problem)
+    check_name(backend)
+    reason = named()[backend].refuses(problem)
     if reason is not None:
         raise InputError(f'the backend {backend!r} cannot run this call: {reason}; backend="auto" takes one that can')
-    return named[backend]
+    return named()[backend]
 
 
-def explain(problem: Problem, backend: str = "auto") -> Explanation:
+def check_name(backend: str) -> None:
+    """Raise an InputError that lists the names if it is none of them."""
+    if backend != "auto" and backend not in named():
+        raise InputError(f'`backend` must be "auto" or one of {", ".join(named())}, got {backend!r}')
+
+
+def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Explanation:
     """Explain the choice for a problem without computing it."""
+    check_name(backend)
+    if backend == "auto" and prefers != "auto" and named()[prefers].refuses(problem) is None:
+        backend = prefers
     ready, refusals = _ready(problem)
     ready += [one for one in BY_NAME if one.name == backend and one.refuses(problem) is None]
     unsaid = (*SHORTCUTS, *BY_NAME)
     refusals += [(one.name, reason) for one in unsaid if one.name == backend and (reason := one.refuses(problem))]
     if backend != "auto":
-        if backend not in {candidate.name for candidate in (*BACKENDS, *unsaid)}:
-            choose(problem, backend)  # raises, naming the backends there are
         ready = [one for one in ready if one.name == backend]
         refusals = [one for one in refusals if one[0] == backend]
     chosen = _fastest(ready, problem) if ready else None

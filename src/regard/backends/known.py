@@ -20,7 +20,12 @@ _MOST = 1024  # sizes; a model that writes meets a new one with each token
 
 
 def signature(
-    q: object, k: object, v: object, mask: Mask | BoundMask | Tensor | None, scale: object
+    q: object,
+    k: object,
+    v: object,
+    mask: Mask | BoundMask | Tensor | None,
+    scale: object,
+    backend: tuple[str, str] = ("auto", "auto"),  # by name, and preferred
 ) -> Signature | None:
     """Everything that the checks and the choice look at, or None where that is more than sizes and types.
 
@@ -46,7 +51,7 @@ def signature(
     device = q.device
     return (
         q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, k.device, v.device, seen, scale, learns,
-        torch.is_autocast_enabled(device.type),
+        torch.is_autocast_enabled(device.type), backend,
     )  # fmt: skip
 
 

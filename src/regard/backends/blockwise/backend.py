@@ -9,7 +9,7 @@ from torch._C._functorch import is_batchedtensor
 from torch.nn.functional import pad
 
 from regard.backends.base import Answer
-from regard.backends.blockwise.function import Attend, Blocks, held_by, parts_of, with_parts
+from regard.backends.blockwise.function import Attend, Blocks, Forward, held_by, parts_of, with_parts
 from regard.backends.blockwise.general import General
 from regard.backends.blockwise.plan import plan
 from regard.backends.blockwise.sheet import Sheet
@@ -21,7 +21,7 @@ from regard.normalizers import Sigmoid, Softmax
 from regard.positions import Bias, Relative
 from regard.problem import Problem
 
-__all__ = ["Blockwise"]
+__all__ = ["Blockwise", "attend_in_blocks"]
 
 _SMALL = 2**18  # pairs for which planning would take longer than it saves
 _OVERHEAD = 2**18  # pairs that could be computed while Python plans and visits
@@ -72,40 +72,52 @@ class Blockwise:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, problem: Problem) -> Answer:
         """Compute, in float32 at least, whatever autocast would have."""
-        narrow = problem.q.dtype
-        with torch.autocast(problem.q.device.type, enabled=False):
-            ready = _prepared(problem)
-            fused = _can_fuse(ready)
-            learns = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(ready.bias))
-            ready = _evened(ready) if fused else ready
-            blocks = self._laid_out(_hollow(ready), fused, fused and not learns)
-            result: tuple[Tensor, Tensor] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
-        return Answer(result[0][..., : problem.v.shape[-1]].to(narrow), None, result[1])
+        return attend_in_blocks(problem)
 
-    def _laid_out(self, problem: Problem, fused: bool, fused_back: bool) -> Blocks:
-        terms = [term for term in (problem.bias, problem.factor) if term is not None]
-        found = _cover_for(problem)
-        block = found.block
-        relative = problem.mask is None or problem.mask.mask.relative
-        sheets = tuple(
-            Sheet(
-                problem,
-                slice(b, b + 1) if found.leading[0] > 1 else slice(0, problem.batch),
-                slice(h, h + 1) if found.leading[1] > 1 else slice(0, problem.heads),
-                block,
-                tuple(
-                    plan(
-                        runs,
-                        (problem.keys - 1) // block,
-                        short=problem.keys % block > 0,
-                        relative=relative,
-                        gathers=problem.score.product and not terms,
-                    )
-                ),
-            )
-            for b, h, runs in found.slices()
+
+def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer:
+    """Compute a problem with its gradients.
+
+    Args:
+        problem: Any that `Blockwise` does not refuse.
+        forward: What computes output and log-sum-exp of the problem in float32, without its sink, instead of plain
+            PyTorch; the backward, which needs no more than these, stays as it is.
+    """
+    narrow = problem.q.dtype
+    with torch.autocast(problem.q.device.type, enabled=False):
+        ready = _prepared(problem)
+        fused = _can_fuse(ready)
+        learns = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(ready.bias))
+        ready = _evened(ready) if fused else ready
+        hollow = _hollow(ready)
+        blocks = Blocks(hollow, _sheets(hollow), fused, fused and not learns, forward)
+        result: tuple[Tensor, Tensor] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
+    return Answer(result[0][..., : problem.v.shape[-1]].to(narrow), None, result[1])
+
+
+def _sheets(problem: Problem) -> tuple[Sheet, ...]:
+    terms = [term for term in (problem.bias, problem.factor) if term is not None]
+    found = _cover_for(problem)
+    block = found.block
+    relative = problem.mask is None or problem.mask.mask.relative
+    return tuple(
+        Sheet(
+            problem,
+            slice(b, b + 1) if found.leading[0] > 1 else slice(0, problem.batch),
+            slice(h, h + 1) if found.leading[1] > 1 else slice(0, problem.heads),
+            block,
+            tuple(
+                plan(
+                    runs,
+                    (problem.keys - 1) // block,
+                    short=problem.keys % block > 0,
+                    relative=relative,
+                    gathers=problem.score.product and not terms,
+                )
+            ),
         )
-        return Blocks(problem, sheets, fused, fused_back)
+        for b, h, runs in found.slices()
+    )
 
 
 def _cover_for(problem: Problem) -> Cover:

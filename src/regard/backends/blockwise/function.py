@@ -1,5 +1,6 @@
 """The autograd function: visits the pieces forward, and again backward."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,10 @@ from regard.backends.blockwise.sheet import Sheet
 from regard.frozen import replace_tensors, tensors
 from regard.problem import Problem
 
-__all__ = ["Attend", "Blocks", "held_by", "parts_of", "with_parts"]
+__all__ = ["Attend", "Blocks", "Forward", "held_by", "parts_of", "with_parts"]
+
+
+Forward = Callable[[Problem], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +28,7 @@ class Blocks:
     sheets: tuple[Sheet, ...]
     fused: bool  # forward
     fused_back: bool
+    forward: Forward | None = None  # what computes output and log-sum-exp, but for the sink, instead of the sheets
 
     def over(self, *new: Tensor) -> "Blocks":
         """The same with other tensors: q, k, v and what score, bias, normalizer and factor hold."""
@@ -58,7 +63,9 @@ class Attend(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         blocks = blocks.over(q, k, v, *held)
         problem = blocks.problem
-        if len(blocks.sheets) == 1:
+        if blocks.forward is not None:
+            output, lse = blocks.forward(problem)
+        elif len(blocks.sheets) == 1:
             output, lse = (blocks.sheets[0].unfold_queries(x) for x in _forward(blocks.sheets[0], blocks.fused))
         else:
             output, lse = q.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(q.shape[:3])

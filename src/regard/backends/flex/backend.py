@@ -13,6 +13,7 @@ from regard.backends.flex.compiled import SHORT, Attend, compiled, uncompiled
 from regard.backends.flex.scoring import score_mod_of
 from regard.backends.flex.tables import block_mask_for
 from regard.backends.remembered import covered
+from regard.backends.sinks import with_sink
 from regard.frozen import tensors
 from regard.normalizers import Softmax
 from regard.problem import Problem
@@ -113,7 +114,7 @@ class Flex:
             output = output[..., : problem.v.shape[-1]]
             if problem.sink is not None:
                 assert lse is not None
-                output, lse = _with_sink(output, lse, problem.sink)
+                output, lse = with_sink(output, lse, problem.sink)
         return Answer(output, None, lse if problem.wants_lse else None)
 
     def _attend(self, problem: Problem) -> Attend:
@@ -146,10 +147,3 @@ def _options(problem: Problem) -> dict[str, Any] | None:
     """The kernel for decoding lays the rows of all heads of a group side by side in one block, if they fit."""
     rows = problem.queries * (problem.heads // problem.kv_heads)
     return {"FORCE_USE_FLEX_ATTENTION": True} if problem.queries < SHORT and rows > _ROWS else None
-
-
-def _with_sink(output: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights sum to σ(lse − sink) where a sink takes the rest; a row that sees nothing stays 0."""
-    sink = sink.to(lse.dtype)[:, None]
-    left = torch.sigmoid(lse - sink).masked_fill(lse == -torch.inf, 0.0)
-    return (output.to(lse.dtype) * left[..., None]).to(output.dtype), torch.logaddexp(lse, sink)

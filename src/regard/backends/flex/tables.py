@@ -1,16 +1,11 @@
 """Block masks as FlexAttention takes them, made once for all layers that share a mask."""
 
-import threading
-import weakref
-from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from regard.backends.remembered import covered, key_of
+from regard.backends.remembered import Remembered, covered
 from regard.frozen import tensors
 from regard.masks import BoundMask
 from regard.masks.block_tables import BlockTables, block_tables, bytes_of_tables
@@ -34,16 +29,19 @@ class _Plan:
     tables: BlockTables
     whole: "BlockMask | None"  # with the rule in it, unless that would keep tensors alive
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables."""
+        return sum(one.nbytes for one in tensors(self.tables))
 
-_plans: OrderedDict[Hashable, tuple[tuple[weakref.ref[Tensor], ...], _Plan]] = OrderedDict()
-_lock = threading.Lock()
+
+_plans: Remembered[_Plan] = Remembered(_KEPT, most_bytes=2 * _MOST, bytes_of=lambda plan: plan.nbytes)
 
 
 def block_mask_for(problem: Problem) -> "BlockMask | None":
     """The block mask of a problem on its device, None where all is seen.
 
-    Tables are remembered for the mask as it was given, as plans of blocks are (see `backends.remembered`): by value,
-    and by identity and version of the tensors that it holds, which are not kept alive.
+    Tables are remembered for the mask as it was given, as plans of blocks are (see `backends.remembered`).
     """
     if problem.mask is None:
         return None
@@ -53,35 +51,9 @@ def block_mask_for(problem: Problem) -> "BlockMask | None":
         bound.__dict__.setdefault("_block_masks", {}) if isinstance(bound, SharedMask) else {}
     )
     if device not in own:
-        found = _remembered(problem, bound, device)
+        found = _plans.of(bound, device, lambda: _plan(problem, bound, device))
         own[device] = found.whole or _whole(bound, found.tables, found.block, device)
     return own[device]
-
-
-def _remembered(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
-    mask_key = key_of(bound, 0)
-    if mask_key is None:
-        return _plan(problem, bound, device)
-    key = mask_key, device
-    with _lock:
-        held, found = _plans.get(key, ((), None))
-    if found is not None and all(one() is not None for one in held):
-        return found  # a dead tensor's address may be another's by now
-    found = _plan(problem, bound, device)
-    with _lock:
-        _plans[key] = tuple(weakref.ref(one) for one in tensors(bound.given)), found
-        _plans.move_to_end(key)
-        for old, (gone, _) in list(_plans.items()):
-            if any(one() is None for one in gone):
-                del _plans[old]
-        while len(_plans) > _KEPT or (len(_plans) > 1 and _bytes() > 2 * _MOST):
-            _plans.popitem(last=False)
-    return found
-
-
-def _bytes() -> int:
-    """Of all tables that are kept."""
-    return sum(one.nbytes for _, plan in _plans.values() for one in tensors(plan.tables))
 
 
 def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:

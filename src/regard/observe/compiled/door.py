@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.backends import on_numba
 from regard.normalizers import Softmax
 from regard.observe.rows import Call, Computed, Rows
 from regard.observe.statistics import Extent, Statistic, Top
@@ -31,13 +32,7 @@ def refuses(call: Call, extent: Extent) -> str | None:
         return f"the weights are no softmax, but {type(call.problem.normalizer).__name__}"
     if call.problem.factor is not None:
         return "the weights have a factor"
-    try:
-        from regard.observe.compiled import loops  # noqa: F401
-    except ImportError:
-        return "the package `numba` is not installed: pip install 'regard[compiled]'"
-    except RuntimeError as problem:  # there is no folder in which it may keep what it compiles
-        return f"numba cannot compile here ({problem}): set NUMBA_CACHE_DIR to a folder that can be written"
-    return None
+    return on_numba.refuses_here()
 
 
 def portions(

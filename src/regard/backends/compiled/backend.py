@@ -1,0 +1,122 @@
+"""The backend: what the loops compute, and what not."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
+
+from regard.backends import on_numba
+from regard.backends.base import Answer
+from regard.backends.blockwise import attend_in_blocks
+from regard.backends.compiled.tables import bytes_of_tables
+from regard.backends.remembered import covered
+from regard.backends.sinks import with_sink
+from regard.frozen import tensors
+from regard.normalizers import Softmax
+from regard.positions import Relative
+from regard.problem import Problem
+from regard.shapes import human_bytes
+
+if TYPE_CHECKING:
+    from regard.backends.compiled.call import Call
+
+__all__ = ["Compiled"]
+
+
+class Compiled:
+    """Softmax of products with any mask, bias, softcap and sink, grouped queries and log-sum-exp, on CPU.
+
+    Sums and softmax are in float32; bfloat16 is multiplied in pairs where the processor can (AVX-512 BF16), with
+    weights rounded to it, as PyTorch does. The backward is that of the plain blocks, from float32. The first call on a
+    machine compiles for some seconds.
+    """
+
+    name = "numba"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """What the loops do not compute, and where they cannot be compiled."""
+        if problem.q.device.type not in ("cpu", "meta"):  # without any memory it is asked about this machine
+            return f"it runs on CPU, and the queries are on {problem.q.device}"
+        if problem.q.dtype == torch.float64:
+            return "it computes in float32, and the queries are torch.float64"
+        return self._refuses_parts(problem) or on_numba.refuses_here() or self._refuses_size(problem)
+
+    def _refuses_parts(self, problem: Problem) -> str | None:
+        if problem.wants_weights:
+            return "it never holds all weights"
+        if not problem.score.product:
+            return f"it knows the dot product alone, not {type(problem.score).__name__}"
+        if not isinstance(problem.normalizer, Softmax):
+            return f"it has no {type(problem.normalizer).__name__}, only the softmax"
+        if problem.factor is not None:
+            return "it has no factor on the weights"
+        if problem.dropout is not None:
+            return "it has no dropout"
+        if problem.mask is not None and any(is_batchedtensor(one) for one in tensors(problem.mask.mask)):
+            return "it cannot plan for a mask that torch.func.vmap maps over"
+        return None
+
+    def _refuses_size(self, problem: Problem) -> str | None:
+        needed = _bias_bytes(problem) + bytes_of_tables(problem)
+        if needed > problem.budget:
+            return (
+                f"the bias and what the mask divides would be tensors of {human_bytes(needed)}, more than the budget "
+                f"of {human_bytes(problem.budget)}"
+            )
+        return None
+
+    def bytes(self, problem: Problem) -> int:
+        """Keys, and values in pairs, laid out anew; the bias as a tensor, and what the mask divides."""
+        return (problem.k.numel() + problem.v.numel()) * 4 + _bias_bytes(problem) + bytes_of_tables(problem)
+
+    def work(self, problem: Problem) -> float:
+        """The pairs of the blocks that the mask leaves; it is chosen by name, so nothing is compared with this yet."""
+        return covered(problem).share * problem.batch * problem.heads * problem.queries * problem.keys
+
+    def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+        """The call with what it tells the loops ready-made, where nothing is learned."""
+        if _learns(problem):
+            return None
+        from regard.backends.compiled.call import Call
+
+        return partial(_output_of, Call(problem))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, problem: Problem) -> Answer:
+        """Compute, whatever autocast would have."""
+        if peek_interpreter_stack() is not None or _learns(problem):
+            return attend_in_blocks(problem, _attend)
+        with torch.autocast("cpu", enabled=False):
+            ready = problem.prepared()
+            output, lse = _attend(ready)
+            if problem.sink is not None:
+                output, lse = with_sink(output, lse, problem.sink)
+        return Answer(output, None, lse)
+
+
+def _output_of(call: "Call", q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return call(q, k, v)[0]
+
+
+def _learns(problem: Problem) -> bool:
+    parts = (problem.q, problem.k, problem.v, problem.score, problem.bias, problem.normalizer)
+    return torch.is_grad_enabled() and any(one.requires_grad for one in tensors(parts))
+
+
+def _bias_bytes(problem: Problem) -> int:
+    if problem.bias is None:
+        return 0
+    batch, heads = problem.bias.leading
+    if isinstance(problem.bias, Relative):
+        return heads * (problem.queries + problem.keys) * 4
+    return batch * heads * problem.queries * problem.keys * 4
+
+
+def _attend(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of a prepared problem, without its sink."""
+    from regard.backends.compiled.call import Call
+
+    return Call(problem)(problem.q, problem.k, problem.v)

@@ -1,0 +1,20 @@
+"""What the compiled loops are told: one record of addresses, strides in bytes, sizes and numbers."""
+
+import numba
+import numpy as np
+
+__all__ = ["JOB", "Job"]
+
+_NUMBERS = """
+    counter tasks
+    q k v output lse packed_keys packed_values
+    q_batch q_head q_row k_batch k_head k_row v_batch v_head v_row
+    batch heads kv_heads queries keys depth value_vectors pairs narrow
+    rows starts lengths tiles seen edge mask_batch mask_heads
+    bias bias_batch bias_head bias_row
+    parts part_most part_mass part_sums
+""".split()
+_FLOATS = "scale cap biased soft hidden".split()
+
+JOB = np.dtype([(name, np.int64) for name in _NUMBERS] + [(name, np.float32) for name in _FLOATS], align=True)
+Job = numba.from_dtype(JOB)

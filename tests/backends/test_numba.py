@@ -1,0 +1,252 @@
+"""backend="numba": what its own ways add to the contracts, which tests/contracts checks together with the others'."""
+
+import importlib
+import os
+import platform
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib import util
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import regard
+from regard import masks, scores
+from regard.backends import on_numba
+from regard.backends.compiled import Compiled, kept, pool, tables
+from regard.errors import InputError
+from regard.normalizers import Sigmoid
+from regard.positions import ALiBi
+from regard.problem import Problem
+
+# batch, heads, key–value heads, queries, keys, width, value width
+SHAPES = {
+    "many queries": (1, 4, 2, 300, 517, 64, 64),
+    "narrow": (2, 2, 2, 130, 200, 24, 20),
+    "wide values": (1, 2, 1, 65, 129, 30, 144),
+    "one query": (2, 6, 2, 1, 1500, 64, 64),
+    "a few queries": (1, 4, 4, 3, 333, 32, 48),
+    "one query, odd width": (1, 2, 2, 1, 700, 20, 24),
+}
+MASKS = {
+    "all": lambda n, m: None,
+    "causal": lambda n, m: masks.Causal(),
+    "window": lambda n, m: masks.Causal() & masks.Window(100),
+    "two documents": lambda n, m: (
+        masks.Document(torch.arange(m) // 90, torch.arange(m)[m - n :] // 90) if n <= m else None
+    ),
+    "a tensor": lambda n, m: torch.rand(n, m, generator=torch.Generator().manual_seed(4)) < 0.5,
+}
+
+
+def drawn(shape, dtype=torch.float32, seed=0):
+    b, h, kv, n, m, d, dv = shape
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (b, h, n, d), (b, kv, m, d), (b, kv, m, dv)
+    return tuple(torch.randn(*one, generator=generator).to(dtype) for one in sizes)
+
+
+def formula(q, k, v, mask):
+    """PyTorch's own attention in float64."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v = q.double(), k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
+    s = q @ k.mT / q.shape[-1] ** 0.5
+    if mask is not None:
+        seen = mask if isinstance(mask, torch.Tensor) else mask.bind(q.shape[2], k.shape[2]).dense()
+        s = s.masked_fill(~seen, -torch.inf)
+    return s.softmax(-1) @ v, s.logsumexp(-1)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_is_as_exact_as_the_fused_kernel(shape, mask):
+    n, m = SHAPES[shape][3:5]
+    seen = MASKS[mask](n, m)
+    q, k, v = drawn(SHAPES[shape])
+    output, lse = regard.attention(q, k, v, mask=seen, backend="numba", return_lse=True)
+    expected, total = formula(q, k, v, seen)
+    torch.testing.assert_close(output.double(), expected, rtol=0, atol=3e-6)
+    torch.testing.assert_close(lse.double(), total, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("mask", ["all", "causal"])
+@pytest.mark.parametrize("shape", ["many queries", "one query"])
+def test_its_error_in_bfloat16_is_at_most_half_as_large_again_as_that_of_pytorch(shape, mask):
+    n, m = SHAPES[shape][3:5]
+    seen = MASKS[mask](n, m)
+    q, k, v = drawn(SHAPES[shape], torch.bfloat16)
+    exact = formula(q, k, v, seen)[0]
+    dense = None if seen is None else seen.bind(n, m).dense()
+    theirs = scaled_dot_product_attention(q, k, v, attn_mask=dense, enable_gqa=True)
+    ours = regard.attention(q, k, v, mask=seen, backend="numba")
+    assert ours.dtype == torch.bfloat16
+    errors = [(one.double() - exact).abs() for one in (ours, theirs)]
+    assert errors[0].mean() <= 1.5 * errors[1].mean()
+    assert errors[0].max() <= 1.5 * errors[1].max()
+
+
+def test_a_call_that_is_known_takes_other_strides_and_other_numbers():
+    q, k, v = drawn((1, 4, 2, 100, 100, 32, 32))
+    for _ in range(2):  # the second is known by its sizes
+        whole = regard.attention(q, k, v, mask=masks.Causal(), backend="numba")
+    turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    assert turned[0].stride() != q.stride()
+    assert torch.equal(regard.attention(*turned, mask=masks.Causal(), backend="numba"), whole)
+    doubled = regard.attention(q, k, 2 * v, mask=masks.Causal(), backend="numba")
+    torch.testing.assert_close(doubled, 2 * whole)
+    q.requires_grad_()
+    regard.attention(q, k, v, mask=masks.Causal(), backend="numba").sum().backward()
+    assert (q.grad != 0).any()
+
+
+def test_what_is_known_is_known_for_one_backend_alone():
+    q, k, v = drawn((1, 2, 2, 48, 48, 16, 16))
+    ours = [regard.attention(q, k, v, backend=name) for name in ("numba", "sdpa", "numba", "reference", "auto")]
+    assert torch.equal(ours[0], ours[2])
+    assert torch.equal(ours[1], scaled_dot_product_attention(q, k, v))
+    with pytest.raises(InputError, match="one of sdpa"):
+        regard.attention(q, k, v, backend="nobody")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", ["many queries", "one query"])
+def test_threads_of_its_own_do_as_those_of_pytorch(shape, threads, monkeypatch):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    q, k, v = drawn(SHAPES[shape])
+    try:
+        ours = regard.attention(q, k, v, backend="numba")
+        assert pool._region() is not None, "PyTorch's OpenMP is not found here"
+        monkeypatch.setattr(pool, "_region", lambda: None)
+        assert torch.equal(regard.attention(q, k, v, backend="numba"), ours)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_many_threads_may_call_at_once():
+    q, k, v = drawn((1, 4, 4, 200, 200, 64, 64))
+    mask = masks.Causal()
+    expected = regard.attention(q, k, v, mask=mask, backend="numba")
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: regard.attention(q, k, v, mask=mask, backend="numba"), range(32)))
+    assert all(torch.equal(one, expected) for one in found)
+
+
+def test_a_number_that_is_none_stays_in_its_row():
+    q, k, v = drawn((1, 1, 1, 70, 70, 16, 16))
+    q[0, 0, 5] = torch.nan
+    output = regard.attention(q, k, v, backend="numba")
+    assert output[0, 0, 5].isnan().all()
+    assert not output[0, 0, :5].isnan().any()
+    assert not output[0, 0, 6:].isnan().any()
+
+
+def test_what_lies_behind_the_inputs_is_not_read_into_the_output():
+    # Neither keys nor rows are a multiple of a block: what is beyond them in memory is NaN.
+    room = torch.full((3, 2, 200, 32), torch.nan)
+    q, k, v = (room[at, :, :67] for at in range(3))
+    for at, x in enumerate((q, k, v)):
+        x.copy_(drawn((1, 2, 2, 67, 67, 32, 32), seed=at)[at][0])
+    expected = formula(q[None], k[None], v[None], None)[0][0]
+    torch.testing.assert_close(regard.attention(q, k, v, backend="numba").double(), expected, rtol=0, atol=3e-6)
+    row = q[:, -1:]
+    torch.testing.assert_close(
+        regard.attention(row, k, v, backend="numba").double(), expected[:, -1:], rtol=0, atol=3e-6
+    )
+    bias = torch.full((67, 80), torch.nan)[:, :67]
+    bias.copy_(torch.zeros(67, 67))
+    torch.testing.assert_close(
+        regard.attention(q, k, v, bias=bias, backend="numba").double(), expected, rtol=0, atol=3e-6
+    )
+
+
+def test_blocks_that_are_alike_share_what_is_seen():
+    x = torch.zeros(1, 1, 4096, 8)
+    mask = masks.Causal() & masks.Window(512)
+    problem = Problem.of(x, x, x, mask=mask)
+    found = tables.tables_for(problem)
+    assert len(found.seen) == 2  # the diagonal, and the window's lower end
+    assert found.nbytes < 64 * 1024
+    assert tables.tables_for(Problem.of(x, x, x, mask=masks.Causal() & masks.Window(512))) is found
+    assert tables.bytes_of_tables(problem) >= found.seen.nbytes
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"weights": True}, "it never holds all weights"),
+        ({"score": scores.Cosine()}, None),
+        ({"score": scores.Additive(torch.ones(2, 4), torch.ones(2, 4), torch.ones(2))}, "dot product alone, not Addi"),
+        ({"normalizer": Sigmoid()}, "it has no Sigmoid, only the softmax"),
+        ({"factor": ALiBi(heads=1)}, "it has no factor on the weights"),
+        ({"dropout": 0.1}, "it has no dropout"),
+        ({"bias": torch.randn(40, 40), "budget": 6000}, "tensors of 6.2 KiB, more than the budget of 5.9 KiB"),
+    ],
+)
+def test_it_says_what_it_does_not_compute(options, reason):
+    x = drawn((1, 1, 1, 40, 40, 4, 4))[0]
+    said = Compiled().refuses(Problem.of(x, x, x, **options))
+    assert said is None if reason is None else reason in said
+    if reason is not None:
+        with pytest.raises(InputError, match="the backend 'numba' cannot run this call: "):
+            regard.attention(x, x, x, backend="numba", **options)
+
+
+def test_wide_floats_and_other_devices_are_refused():
+    x = torch.zeros(1, 1, 4, 4)
+    assert Compiled().refuses(Problem.of(*[x.double()] * 3)) == (
+        "it computes in float32, and the queries are torch.float64"
+    )
+
+
+def test_without_numba_it_says_how_to_get_it(monkeypatch):
+    x = torch.zeros(1, 1, 4, 4)
+    monkeypatch.setattr(on_numba, "_works", False)
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"numba` is not installed: pip install 'regard\[compiled\]'"):
+        regard.attention(x, x, x, backend="numba")
+
+
+def test_what_is_kept_of_another_version_is_not_taken(monkeypatch):
+    codegen = type("Codegen", (), {"magic_tuple": lambda self: ("here",)})()
+    cache = kept._Kept(test_what_is_kept_of_another_version_is_not_taken)
+    before = cache._index_key("signature", codegen)
+    assert cache._index_key("signature", codegen) == before
+    monkeypatch.setattr(kept, "_VERSION", "another")
+    assert cache._index_key("signature", codegen) != before
+
+
+_ELSEWHERE = """
+import torch, regard
+from regard import masks
+from regard.backends.compiled import vectors
+assert (vectors.PANEL, vectors.HAS_PAIRS) == (1, False)
+from tests_of_numba import MASKS, SHAPES, drawn, formula
+for shape in SHAPES.values():
+    for dtype, most in ((torch.float32, 3e-6), (torch.bfloat16, 2e-2)):
+        q, k, v = drawn(shape, dtype)
+        seen = masks.Causal()
+        ours = regard.attention(q, k, v, mask=seen, backend="numba")
+        assert (ours.double() - formula(q, k, v, seen)[0]).abs().max() <= most
+print("alike")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names a processor of that family")
+def test_a_processor_without_wide_vectors_computes_the_same(tmp_path):
+    """numba is told of an older processor, whose instructions this one has too."""
+    (tmp_path / "tests_of_numba.py").write_bytes(importlib.import_module(__name__).__spec__.loader.get_data(__file__))
+    features = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2"
+    told = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE],
+        env={**os.environ, **told, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert run.stdout.strip() == "alike", run.stderr[-2000:]

@@ -1,0 +1,82 @@
+"""`regard.prefer`: a backend for all calls of a block of code."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard import masks
+from regard.errors import InputError
+
+
+def drawn(n=70):
+    return torch.randn(1, 2, n, 16, generator=torch.Generator().manual_seed(n))
+
+
+def ran(x, **asked):
+    return str(regard.explain(x, x, x, **asked)).split(" ", 1)[0]
+
+
+def test_calls_inside_take_it_and_others_do_not():
+    x = drawn()
+    plain, named = regard.attention(x, x, x), regard.attention(x, x, x, backend="reference")
+    assert not torch.equal(plain, named), "both give the same bits here, so that nothing is told apart"
+    for _ in range(2):  # the second time the call is known
+        with regard.prefer("reference"):
+            assert ran(x) == "reference"
+            assert torch.equal(regard.attention(x, x, x), named)
+            assert torch.equal(regard.attention(x, x, x, backend="sdpa"), plain)
+            with regard.prefer("auto"):
+                assert torch.equal(regard.attention(x, x, x), plain)
+        assert torch.equal(regard.attention(x, x, x), plain)
+
+
+def test_what_it_refuses_goes_as_ever():
+    x = drawn()
+    with regard.prefer("numba"):
+        assert ran(x, weights=True) == "reference"
+        assert ran(x.double()) == "sdpa"
+        assert ran(x, mask=masks.Window(3)) == "numba"
+
+
+def test_a_model_takes_it_in_all_its_layers(monkeypatch):
+    calls = []
+    backend = regard.backends.choice.named()["numba"]
+    monkeypatch.setattr(type(backend), "__call__", lambda self, problem: calls.append(problem) or _given(problem))
+    torch.manual_seed(0)
+    layers = nn.ModuleList([regard.nn.MultiHeadAttention(16, 2) for _ in range(3)])
+    x = torch.randn(1, 40, 16)
+    with regard.prefer("numba"):
+        for layer in layers:
+            x = layer(x, mask=masks.Window(5))
+    assert len(calls) == 3
+
+
+def _given(problem):
+    return regard.backends.Reference()(problem)
+
+
+def test_it_ends_with_the_block_and_is_that_of_one_thread():
+    x, found = drawn(), []
+    with pytest.raises(KeyError), regard.prefer("reference"):
+        raise KeyError
+    assert ran(x) == "sdpa"
+    with regard.prefer("reference"):
+        other = threading.Thread(target=lambda: found.append(ran(x)))
+        other.start()
+        other.join()
+    assert found == ["sdpa"]
+
+
+def test_an_unknown_name_is_told_those_that_there_are():
+    with pytest.raises(InputError, match="one of sdpa, blockwise, reference, .*numba"), regard.prefer("nobody"):
+        pass
+
+
+def test_compiled_code_does_not_see_it():
+    x = drawn()
+    compiled = torch.compile(lambda one: regard.attention(one, one, one), fullgraph=True, backend="eager")
+    with regard.prefer("reference"):
+        torch.testing.assert_close(compiled(x), regard.attention(x, x, x))
