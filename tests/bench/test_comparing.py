@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from regard.bench.comparing import compare, compare_all
-from regard.bench.rows import Effort
+from regard.bench.comparing import Pair, compare, compare_all
+from regard.bench.rows import Effort, at_least
 
-PAIRS = {"slow / quick": ("slow", "quick"), "middle / quick": ("middle", "quick")}
+PAIRS = {"slow / quick": Pair(("slow", "quick")), "middle / quick": Pair(("middle", "quick"))}
 
 
 @pytest.fixture
@@ -27,7 +27,8 @@ def sides(monkeypatch):
 
 def test_pairs_of_sides_are_rows_of_one_measurement(sides):
     slow, middle = compare_all(Effort(seconds=0), "case", "here", PAIRS, sides[0])
-    assert (slow.what, slow.ratio.median, dict(slow.seconds)) == ("slow / quick", 4.0, {"slow": 4.0, "quick": 1.0})
+    assert (slow.what, slow.ratio.median) == ("slow / quick", 4.0)
+    assert dict(slow.seconds) == dict(middle.seconds) == {"slow": 4.0, "middle": 2.0, "quick": 1.0}
     assert (middle.what, middle.ratio.median) == ("middle / quick", 2.0)
     assert sides[1].count("quick") == 7  # two calls to warm up, and five rounds
 
@@ -37,9 +38,21 @@ def test_what_is_not_asked_for_is_not_called(sides, only):
     made, called = sides
     effort = Effort(seconds=0, only=only)
     found = list(compare_all(effort, "case", "here", PAIRS, made))
-    assert bool(found) == bool(called) == ("case | here | middle / quick" in only)
+    measured = [row.ratio is not None for row in found]
+    assert measured == [bool(called)] * 2 == ["case | here | middle / quick" in only] * 2
     called.clear()
     row = compare(effort, "case", "here", "slow / quick", made, over=("slow", "quick"))
     assert (row.key, row.ratio, called) == ("case | here | slow / quick", None, [])
     row = compare(effort, "case", "there", "slow / quick", made, over=("slow", "quick"))
     assert (row.ratio is not None) == bool(called) == (row.key in only)
+
+
+def test_it_goes_on_until_every_pair_is_told_from_its_target(sides):
+    made, called = sides
+    sure, unsure = Pair(("slow", "quick"), at_least(2.0)), Pair(("middle", "quick"))
+    list(compare_all(Effort(seconds=1000), "case", "here", {"sure": sure}, made))
+    first = called.count("quick")
+    called.clear()
+    list(compare_all(Effort(seconds=1000), "case", "here", {"sure": sure, "without target": unsure}, made))
+    assert first == 17  # two calls to warm up, and the first number of rounds that is asked after
+    assert called.count("quick") > 100

@@ -1,12 +1,20 @@
 """A comparison as a row: sides, which is divided by which, and how long to look."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from regard.bench.rows import Effort, Outcome, Row, Target
 from regard.bench.timing import Call, Times, in_turn
 
-__all__ = ["compare", "compare_all"]
+__all__ = ["Pair", "compare", "compare_all"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sides, the first divided by the second, and what was to be reached."""
+
+    over: tuple[str, str]
+    target: Target | None = None
 
 
 def compare(
@@ -21,35 +29,45 @@ def compare(
     size: int | None = None,
 ) -> Row:
     """Time the sides in turn until the ratio of two of them is told from its target, or time is up."""
-    asked = Row(case, at, what, target=target, size=size)
-    if not effort.wants(asked):
-        return asked
-    effort.say(f"{case}, {at}")
-
-    def known(times: Times) -> bool:
-        told = target is not None and target.outcome(times.ratio(*over)) is not Outcome.UNSURE
-        return told and len(times.seconds[over[0]]) in _ASKED
-
-    times = in_turn(sides, seconds=effort.seconds, known=known)
-    return replace(asked, ratio=times.ratio(*over), seconds=tuple((name, times.median(name)) for name in sides))
+    (row,) = compare_all(effort, case, at, {what: Pair(over, target)}, sides, size=size)
+    return row
 
 
 def compare_all(
     effort: Effort,
     case: str,
     at: str,
-    pairs: Mapping[str, tuple[str, str]],
+    pairs: Mapping[str, Pair],
     sides: Mapping[str, Call],
     *,
-    target: Target | None = None,
+    size: int | None = None,
 ) -> Iterator[Row]:
-    """Time the sides in turn, and give a row for each pair of them: `what` is said, and which is divided by which."""
-    asked = {Row(case, at, what, target=target): over for what, over in pairs.items()}
-    if any(effort.wants(row) for row in asked):
-        effort.say(f"{case}, {at}")
-        times = in_turn(sides, seconds=effort.seconds)
-        for row, over in asked.items():
-            yield replace(row, ratio=times.ratio(*over), seconds=tuple((name, times.median(name)) for name in over))
+    """Time the sides in turn until each pair is told from its target, or time is up; a row for each pair.
+
+    Args:
+        effort: How long to look.
+        case: What the rows are called.
+        at: At what size.
+        pairs: What is said, which side is divided by which, and what was to be reached.
+        sides: The calls.
+        size: What a figure is drawn over.
+    """
+    asked = {Row(case, at, what, target=pair.target, size=size): pair for what, pair in pairs.items()}
+    if not any(effort.wants(row) for row in asked):
+        yield from asked
+        return
+    effort.say(f"{case}, {at}")
+
+    def known(times: Times) -> bool:
+        rounds = min(len(one) for one in times.seconds.values())
+        return rounds in _ASKED and all(
+            pair.target is not None and pair.target.outcome(times.ratio(*pair.over)) is not Outcome.UNSURE
+            for pair in pairs.values()
+        )
+
+    times = in_turn(sides, seconds=effort.seconds, known=known)
+    for row, pair in asked.items():
+        yield replace(row, ratio=times.ratio(*pair.over), seconds=tuple((name, times.median(name)) for name in sides))
 
 
 # Rounds after which a verdict may end the measurement. Asked after each, chance alone would give one a quarter of the

@@ -5,15 +5,15 @@ from functools import partial
 
 import torch
 
-from regard.bench.cases.inputs import DIM, forward, fused, without_gradients
-from regard.bench.comparing import compare
+from regard.bench.cases.inputs import DIM, by_numba, forward, fused, without_gradients
+from regard.bench.comparing import Pair, compare_all
 from regard.bench.rows import Effort, Row, at_least
 
 __all__ = ["NAME", "TITLE", "rows"]
 
 NAME, TITLE = "decoding", "one token against cached keys"
 SIZES = (4096, 16384, 65536)
-FASTER = at_least(1.7)
+FASTER, COMPILED = at_least(1.7), at_least(3.0)
 _HEADS, _KV = 9, 3
 
 
@@ -26,12 +26,9 @@ def rows(effort: Effort) -> Iterator[Row]:
         q, k, v = (torch.randn(1, h, m, DIM, generator=generator) for h, m in ((_HEADS, 1), (_KV, n), (_KV, n)))
         both = torch.cat([k, v])
         copied = torch.empty_like(both)
-        sides = {
-            "regard": forward((q, k, v)),
-            "sdpa": fused((q, k, v), enable_gqa=True),
-            "copied": without_gradients(partial(copied.copy_, both)),
-        }
-        yield compare(
-            effort, "decoding, 9 heads on 3", f"{n:,} keys", "SDPA's time / time", sides, over=("sdpa", "regard"),
-            target=FASTER, size=n,
-        )  # fmt: skip
+        sides = {"regard": forward((q, k, v)), **by_numba((q, k, v))}
+        sides |= {"sdpa": fused((q, k, v), enable_gqa=True), "copied": without_gradients(partial(copied.copy_, both))}
+        asked = {"SDPA's time / time": Pair(("sdpa", "regard"), FASTER)}
+        if "numba" in sides:
+            asked["SDPA's time / numba's"] = Pair(("sdpa", "numba"), COMPILED)
+        yield from compare_all(effort, "decoding, 9 heads on 3", f"{n:,} keys", asked, sides, size=n)

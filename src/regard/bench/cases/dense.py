@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from regard.bench.cases.inputs import forward, fused, inputs, products
-from regard.bench.comparing import compare
+from regard.bench.cases.inputs import by_numba, forward, fused, inputs, products
+from regard.bench.comparing import Pair, compare_all
 from regard.bench.rows import Effort, Row, Target, at_most
 from regard.masks import Causal
 
@@ -24,10 +24,12 @@ def rows(effort: Effort) -> Iterator[Row]:
                 continue
             q, k, v = inputs(n)
             pairs = q.shape[1] * (n * (n + 1) // 2 if causal else n * n)
-            ours = forward((q, k, v), mask=Causal() if causal else None)
-            sides = {"regard": ours, "sdpa": fused((q, k, v), is_causal=causal), "limit": products(pairs)}
+            mask = Causal() if causal else None
+            sides = {"regard": forward((q, k, v), mask=mask), **by_numba((q, k, v), mask=mask)}
+            sides |= {"sdpa": fused((q, k, v), is_causal=causal), "limit": products(pairs)}
             name = f"{'causal' if causal else 'full'}, float32"
             target = CAUSAL.get(n, PARITY) if causal else PARITY
-            yield compare(
-                effort, name, f"{n:,} tokens", "time / SDPA's", sides, over=("regard", "sdpa"), target=target, size=n
-            )
+            asked = {"time / SDPA's": Pair(("regard", "sdpa"), target)}
+            if "numba" in sides:
+                asked["numba's time / SDPA's"] = Pair(("numba", "sdpa"), target)
+            yield from compare_all(effort, name, f"{n:,} tokens", asked, sides, size=n)

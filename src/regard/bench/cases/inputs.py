@@ -8,11 +8,23 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
+from regard.backends.on_numba import refuses_here
 from regard.bench.timing import Call
 from regard.frozen import tensors as held
 from regard.masks import Mask
 
-__all__ = ["DIM", "HEADS", "backward", "forward", "fused", "inputs", "products", "training", "without_gradients"]
+__all__ = [
+    "DIM",
+    "HEADS",
+    "backward",
+    "by_numba",
+    "forward",
+    "fused",
+    "inputs",
+    "products",
+    "training",
+    "without_gradients",
+]
 
 HEADS, DIM = 8, 64
 
@@ -29,6 +41,13 @@ def inputs(
 def forward(tensors: tuple[Tensor, ...], **options: Any) -> Call:
     """A forward call of `regard.attention`, without gradients."""
     return without_gradients(lambda: regard.attention(*tensors, **options))
+
+
+def by_numba(tensors: tuple[Tensor, ...], **options: Any) -> dict[str, Call]:
+    """A side "numba", the same call in compiled loops; none where they cannot be compiled."""
+    if refuses_here() is not None:
+        return {}
+    return {"numba": forward(tensors, backend="numba", **options)}
 
 
 def fused(tensors: tuple[Tensor, ...], **options: Any) -> Call:

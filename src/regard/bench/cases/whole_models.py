@@ -1,18 +1,18 @@
 """Whole models against the same models in transformers: training, writing, sentences as vectors, and being watched."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
 from torch.nn import functional
 
 import regard
+from regard.backends.on_numba import refuses_here
 from regard.bench.cases.inputs import without_gradients
 from regard.bench.cases.text import real_tokens
-from regard.bench.comparing import compare, compare_all
+from regard.bench.comparing import Pair, compare, compare_all
 from regard.bench.rows import Effort, Row, at_least, at_most
 from regard.bench.timing import Call
 from regard.errors import MissingExtraError
@@ -41,8 +41,8 @@ def rows(effort: Effort) -> Iterator[Row]:
     )  # fmt: skip
     if effort.longest < _READ:
         return
-    yield _writing(effort)
-    yield _embedding(effort)
+    yield from _writing(effort)
+    yield from _embedding(effort)
     yield from _watching(effort)
     yield from _reading(effort)
 
@@ -91,23 +91,33 @@ def _pairs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return source, target, labels
 
 
-def _writing(effort: Effort) -> Row:
+def _writing(effort: Effort) -> Iterator[Row]:
     loaded, model = regard.load_model("smollm2"), Transformer.from_pretrained("smollm2")
     prompt = loaded.tokenizer("Once upon a time, in a small")["input_ids"]
     ids = torch.tensor([prompt])
     options = {"max_new_tokens": _WRITTEN, "do_sample": False, "eos_token_id": None, "pad_token_id": 2}
     generate, theirs = cast(Any, model).generate, cast(Any, loaded.model).generate
+
+    def write(backend: str = "auto") -> None:
+        with regard.prefer(backend):
+            generate([prompt], most=_WRITTEN, stop=())
+
     sides: dict[str, Call] = {
-        "regard": lambda: generate([prompt], most=_WRITTEN, stop=()),
+        "regard": write,
+        **({"numba": partial(write, "numba")} if refuses_here() is None else {}),
         "transformers": lambda: theirs(ids, attention_mask=torch.ones_like(ids), **options),
     }
-    return compare(
-        effort, "SmolLM2 writes", f"{_WRITTEN} tokens", "transformers' time / time", sides,
-        over=("transformers", "regard"), target=NO_SLOWER,
-    )  # fmt: skip
+    yield from compare_all(effort, "SmolLM2 writes", f"{_WRITTEN} tokens", _against_transformers(sides), sides)
 
 
-def _embedding(effort: Effort) -> Row:
+def _against_transformers(sides: Mapping[str, Call]) -> dict[str, Pair]:
+    asked = {"transformers' time / time": Pair(("transformers", "regard"), NO_SLOWER)}
+    if "numba" in sides:
+        asked["transformers' time / numba's"] = Pair(("transformers", "numba"), NO_SLOWER)
+    return asked
+
+
+def _embedding(effort: Effort) -> Iterator[Row]:
     """Texts of 4 to 60 tokens, as sentences have; transformers gets them sorted, 32 a batch, padded."""
     loaded = regard.load_model("minilm")
     model = Transformer.from_pretrained("minilm", head=heads.SentenceEmbedding())
@@ -126,11 +136,15 @@ def _embedding(effort: Effort) -> Row:
             means = (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
             functional.normalize(means, dim=-1)
 
-    sides = {"regard": without_gradients(lambda: embed(model, texts)), "transformers": without_gradients(theirs)}
-    return compare(
-        effort, "MiniLM embeds", f"{_SENTENCES:,} sentences", "transformers' time / time", sides,
-        over=("transformers", "regard"), target=NO_SLOWER,
-    )  # fmt: skip
+    def ours(backend: str = "auto") -> None:
+        with regard.prefer(backend):
+            embed(model, texts)
+
+    sides = {"regard": without_gradients(ours), "transformers": without_gradients(theirs)}
+    if refuses_here() is None:
+        sides["numba"] = without_gradients(partial(ours, "numba"))
+    asked = _against_transformers(sides)
+    yield from compare_all(effort, "MiniLM embeds", f"{_SENTENCES:,} sentences", asked, sides)
 
 
 def _watching(effort: Effort) -> Iterator[Row]:
@@ -147,23 +161,23 @@ def _watching(effort: Effort) -> Iterator[Row]:
 
     case, at = "SmolLM2 watched, all heads", f"{_READ:,} tokens"
     sides = {"plain": without_gradients(plain), "watched": without_gradients(partial(watched, None))}
-    pairs = {"watched / plain": ("watched", "plain")}
-    if find_spec("numba") is not None:
+    pairs = {"watched / plain": Pair(("watched", "plain"), WATCHED)}
+    if refuses_here() is None:
         sides["compiled"] = without_gradients(partial(watched, "numba"))
-        pairs["watched by numba / plain"] = ("compiled", "plain")
-    yield from compare_all(effort, case, at, pairs, sides, target=WATCHED)
+        pairs["watched by numba / plain"] = Pair(("compiled", "plain"), WATCHED)
+    yield from compare_all(effort, case, at, pairs, sides)
     if len(pairs) < 2:
-        yield Row(case, at, "watched by numba / plain", target=WATCHED, why="numba is not installed")
+        yield Row(case, at, "watched by numba / plain", target=WATCHED, why=refuses_here() or "")
 
 
 def _reading(effort: Effort) -> Iterator[Row]:
     """The same model of transformers on each attention: its own two, and regard's."""
     regard.register_with_transformers()
     n = 2048 if effort.longest > _READ else 512
-    sides = {}
+    sides: dict[str, Call] = {}
     for name in ("eager", "sdpa", "regard"):
         loaded = regard.load_model("smollm2", attn_implementation=name)
         ids = real_tokens(loaded.tokenizer, n)
         sides[name] = without_gradients(partial(loaded.model, input_ids=ids, use_cache=False, logits_to_keep=1))
-    pairs = {f"{name}'s time / time": (name, "regard") for name in ("eager", "sdpa")}
+    pairs = {f"{name}'s time / time": Pair((name, "regard")) for name in ("eager", "sdpa")}
     yield from compare_all(effort, "transformers' SmolLM2 on regard's attention reads", f"{n:,} tokens", pairs, sides)

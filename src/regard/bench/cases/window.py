@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import torch
 
-from regard.bench.cases.inputs import HEADS, forward, fused, inputs, products
-from regard.bench.comparing import compare
+from regard.bench.cases.inputs import HEADS, by_numba, forward, fused, inputs, products
+from regard.bench.comparing import Pair, compare_all
 from regard.bench.rows import Effort, Row, at_least, at_most
 from regard.masks import Causal, Window
 
@@ -13,7 +13,7 @@ __all__ = ["NAME", "TITLE", "rows"]
 
 NAME, TITLE = "window", "a window of 512"
 WIDTH = 512
-LIMIT, DENSE = at_most(1.7), at_least(20.0)
+LIMIT, COMPILED, DENSE = at_most(1.7), at_most(1.3), at_least(20.0)
 
 
 def rows(effort: Effort) -> Iterator[Row]:
@@ -28,13 +28,16 @@ def _at(effort: Effort, n: int) -> Iterator[Row]:
     pairs = HEADS * sum(min(WIDTH, row + 1) for row in range(n))
     for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
         q, k, v = inputs(n, dtype=dtype)
-        at = f"{n:,} tokens"
-        ours, limit = forward((q, k, v), mask=mask), products(pairs, dtype)
-        target = LIMIT if dtype == torch.float32 and n == 8192 else None
-        sides = {"regard": ours, "limit": limit}
-        case = f"window {WIDTH}, {name}"
-        yield compare(effort, case, at, "time / limit", sides, over=("regard", "limit"), target=target, size=n)
-        seen = mask.bind(n, n).dense()
-        target = DENSE if dtype == torch.bfloat16 and n == 8192 else None
-        sides = {"regard": ours, "dense": fused((q, k, v), attn_mask=seen)}
-        yield compare(effort, case, at, "dense time / time", sides, over=("dense", "regard"), target=target, size=n)
+        at, case = f"{n:,} tokens", f"window {WIDTH}, {name}"
+        sides = {"regard": forward((q, k, v), mask=mask), **by_numba((q, k, v), mask=mask)}
+        judged = n == 8192 and dtype == torch.float32
+        asked = {"time / limit": Pair(("regard", "limit"), LIMIT if judged else None)}
+        if "numba" in sides:
+            asked["numba's time / limit"] = Pair(("numba", "limit"), COMPILED if judged else None)
+        yield from compare_all(effort, case, at, asked, sides | {"limit": products(pairs, dtype)}, size=n)
+        judged = n == 8192 and dtype == torch.bfloat16
+        asked = {"dense time / time": Pair(("dense", "regard"), DENSE if judged else None)}
+        if "numba" in sides:
+            asked["dense time / numba's"] = Pair(("dense", "numba"), DENSE if judged else None)
+        dense = fused((q, k, v), attn_mask=mask.bind(n, n).dense())
+        yield from compare_all(effort, case, at, asked, sides | {"dense": dense}, size=n)

@@ -1,0 +1,173 @@
+"""A builder of LLVM's instructions over vectors, and the door through which numba calls what is built.
+
+Addresses and strides are in bytes. A vector is 16 floats: one register where the processor has AVX-512, two or four
+where it has not.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import binding, ir
+from numba import config, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = [
+    "FLOATS",
+    "HAS_PAIRS",
+    "I8",
+    "I16",
+    "I32",
+    "I64",
+    "LANES",
+    "PAIRS",
+    "PANEL",
+    "ROWS",
+    "WIDTH",
+    "WORDS",
+    "BFloat",
+    "Code",
+    "F",
+    "instruction",
+]
+
+
+def _features() -> set[str]:
+    """What the processor can that numba compiles for: this one, or the one that it was told of."""
+    if config.CPU_FEATURES is not None or config.CPU_NAME not in (None, "host"):
+        return {one[1:] for one in (config.CPU_FEATURES or "").split(",") if one.startswith("+")}
+    return {name for name, there in binding.get_host_cpu_features().items() if there}
+
+
+LANES = 16
+ROWS = 4  # of a product, whose sums are kept in registers
+PANEL = 4 if "avx512f" in _features() else 1  # vectors side by side that these rows have registers for
+HAS_PAIRS = "avx512bf16" in _features()  # whether pairs of bfloat16 are multiplied and added to float32 at once
+
+
+class BFloat(ir.Type):
+    """The type of LLVM that llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloat)
+
+    def __hash__(self) -> int:
+        return hash(BFloat)
+
+
+F, I8, I16, I32, I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+FLOATS, WORDS, PAIRS = ir.VectorType(F, LANES), ir.VectorType(I32, LANES), ir.VectorType(BFloat(), 2 * LANES)
+WIDTH = 4 * LANES  # bytes of a vector
+
+
+def _aligned(kind: ir.Type) -> int:
+    """To what the address of a vector is aligned for sure: to one of its elements."""
+    element = getattr(kind, "element", kind)
+    return {F: 4, I32: 4, I64: 8, I8: 1}.get(element, 2)
+
+
+def _pairs_of(width: int) -> list[int]:
+    """The first of each pair of neighbours, as wide, in the first four of a vector, then in those of another."""
+    return [start + at for start in (0, 2 * width, LANES, LANES + 2 * width) for at in range(width)]
+
+
+class Code:
+    """A builder of instructions, with the few that are needed here."""
+
+    def __init__(self, builder: ir.IRBuilder) -> None:
+        self.do = builder
+
+    def at(self, address: Any, offset: int) -> Any:
+        """An address some bytes further."""
+        return self.do.add(address, ir.Constant(I64, offset)) if offset else address
+
+    def load(self, address: Any, kind: ir.Type) -> Any:
+        """What lies at an address."""
+        return self.do.load(self.do.inttoptr(address, kind.as_pointer()), align=_aligned(kind))
+
+    def store(self, value: Any, address: Any) -> None:
+        """Write to an address."""
+        self.do.store(value, self.do.inttoptr(address, value.type.as_pointer()), align=_aligned(value.type))
+
+    def everywhere(self, value: Any, kind: ir.VectorType = FLOATS) -> Any:
+        """A vector of one number."""
+        nothing = ir.Constant(kind, ir.Undefined)
+        one = self.do.insert_element(nothing, value, ir.Constant(I32, 0))
+        return self.do.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(I32, LANES), [0] * LANES))
+
+    def call(self, name: str, result: ir.Type, *given: Any) -> Any:
+        """One of LLVM's intrinsics."""
+        kind = ir.FunctionType(result, [one.type for one in given])
+        return self.do.call(cgutils.get_or_insert_function(self.do.module, kind, name), given)
+
+    def fma(self, one: Any, other: Any, added: Any) -> Any:
+        """one · other + added, rounded once."""
+        return self.call("llvm.fma.v16f32", FLOATS, one, other, added)
+
+    def products(self, pairs: bool, added: Any, one: Any, other: Any) -> Any:
+        """The sums, and the products of floats, or of pairs of bfloat16, added to them."""
+        if not pairs:
+            return self.fma(one, other, added)
+        both = (self.do.bitcast(each, PAIRS) for each in (one, other))
+        return self.call("llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, added, *both)
+
+    def larger(self, one: Any, other: Any) -> Any:
+        """The larger; the second where one of them is NaN."""
+        return self.do.select(self.do.fcmp_ordered(">", one, other), one, other)
+
+    def total(self, vector: Any) -> Any:
+        """The sum of a vector, in any order."""
+        return self.do.call(
+            cgutils.get_or_insert_function(
+                self.do.module, ir.FunctionType(F, [F, FLOATS]), "llvm.vector.reduce.fadd.v16f32"
+            ),
+            [ir.Constant(F, -0.0), vector],
+            fastmath=("reassoc",),
+        )
+
+    def totals(self, vectors: list[Any]) -> Any:
+        """The sums of 16 vectors, as one: neighbours are added in each half, two vectors become one, four times."""
+        for width in (1, 1, 4, 4):  # elements, then quarters of a vector, which shuffle within themselves for less
+            places = [lane + at for lane in range(0, LANES, 4 * width) for at in _pairs_of(width)]
+            even, odd = (
+                ir.Constant(ir.VectorType(I32, LANES), [place + shift * width for place in places]) for shift in (0, 1)
+            )
+            vectors = [
+                self.do.fadd(self.do.shuffle_vector(one, other, even), self.do.shuffle_vector(one, other, odd))
+                for one, other in zip(vectors[::2], vectors[1::2], strict=True)
+            ]
+        return vectors[0]
+
+    def variables(self, count: int, start: Any) -> list[Any]:
+        """Places that hold a value each; LLVM makes registers of them."""
+        return [cgutils.alloca_once_value(self.do, start) for _ in range(count)]
+
+    def loop(self, count: Any) -> Any:
+        """A loop over 0 … count − 1: a context whose `index` is the number."""
+        return cgutils.for_range(self.do, count)
+
+    def times(self, index: Any, width: Any) -> Any:
+        """So many times a width, a number or a value."""
+        return self.do.mul(index, width if isinstance(width, ir.Value) else ir.Constant(I64, width))
+
+
+def instruction(result: types.Type, *takes: types.Type) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function that numba can call of one that emits its code."""
+
+    def made(emit: Callable[..., Any]) -> Any:
+        def typed(_typing: Any, *_given: Any) -> Any:
+            def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+                value = emit(Code(builder), *values)
+                return context.get_dummy_value() if value is None else value
+
+            return result(*takes), codegen
+
+        typed.__name__, typed.__doc__ = emit.__name__, emit.__doc__
+        typed.__signature__ = inspect.signature(emit)  # type: ignore[attr-defined]  # numba asks for names
+        return intrinsic(typed)
+
+    return made
