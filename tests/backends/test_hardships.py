@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard import masks, normalizers, positions, scores
@@ -227,3 +228,15 @@ def test_a_boolean_tensor_is_a_mask_in_compiled_code_too():
     call = lambda q, seen: regard.attention(q, q, q, mask=seen)  # noqa: E731
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(q, seen), call(q, seen))
+
+
+@pytest.mark.parametrize("backend", ["blockwise", "numba"])
+def test_a_checkpointed_call_is_computed_again(backend):
+    x = drawn(1, 2, 150, 8, dtype=torch.float32).requires_grad_()
+
+    def call(x):
+        return regard.attention(x, x, x, mask=WINDOW, backend=backend)
+
+    (expected,) = torch.autograd.grad(call(x).square().sum(), x)
+    again = checkpoint(call, x, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(again.square().sum(), x)[0], expected)

@@ -6,10 +6,14 @@ import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import util
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
@@ -250,3 +254,188 @@ def test_a_processor_without_wide_vectors_computes_the_same(tmp_path):
         timeout=300,
     )
     assert run.stdout.strip() == "alike", run.stderr[-2000:]
+
+
+def exact(q, k, v, *, scale=None, softcap=None, bias=None, seen=None):
+    """The formula in float64, with parts."""
+    q, k, v = q.double(), k.double(), v.double()
+    s = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    s = s if softcap is None else softcap * torch.tanh(s / softcap)
+    s = s if bias is None else s + bias.double()
+    return (s if seen is None else s.masked_fill(~seen, -torch.inf)).softmax(-1) @ v
+
+
+def off(q, k, v, **asked):
+    ours = regard.attention(
+        q, k, v, scale=asked.get("scale"), score=scores.ScaledDot(asked.get("softcap")), bias=asked.get("bias"),
+        mask=asked.get("seen"), backend="numba",
+    )  # fmt: skip
+    return float((ours.double() - exact(q, k, v, **asked)).abs().max())
+
+
+@pytest.mark.parametrize("scale", [1e8, 1e12, -1e10, 1e20, 1e-46, -1e-46, 0.0])
+@pytest.mark.parametrize("queries", [100, 1])
+def test_scores_may_be_huge_and_nothing(scale, queries):
+    q, k, v = drawn((1, 2, 2, queries, 100, 16, 16))
+    seen = torch.rand(queries, 100, generator=torch.Generator().manual_seed(0)) < 0.6
+    assert off(q, k, v, scale=scale, seen=seen) < 1e-6
+
+
+@pytest.mark.parametrize("softcap", [0.1, 1.0, 50.0, 1e4, 1e8])
+def test_a_softcap_is_as_exact_however_large(softcap):
+    assert off(*drawn((1, 2, 2, 70, 100, 16, 16)), softcap=softcap) < 2e-6
+    q, k, v = drawn((1, 2, 2, 70, 100, 16, 16), seed=1)
+    assert off(100 * q, k, v, softcap=softcap) < 2e-5
+
+
+@pytest.mark.parametrize("least", [torch.finfo(torch.float32).min, -1e30, torch.finfo(torch.float32).max])
+def test_the_least_float_as_a_bias_hides_no_row_that_has_it_everywhere(least):
+    q, k, v = drawn((1, 2, 2, 70, 75, 16, 16))
+    bias = torch.zeros(70, 75)
+    bias[:, 30:] = least
+    bias[5] = least
+    assert off(q, k, v, bias=bias) < 1e-6
+    bias[6, 3] = -torch.inf
+    assert off(q, k, v, bias=bias) < 1e-6
+
+
+@pytest.mark.parametrize("keys", [1, 15, 63, 64, 65, 127, 191])
+def test_every_end_of_the_keys_is_cut_off(keys):
+    for queries in (1, 7, 66, 130):
+        q, k, v = drawn((1, 2, 2, queries, keys, 16, 16), seed=keys)
+        assert off(q, k, v) < 2e-6
+        assert off(q, k, v, bias=torch.randn(queries, keys, generator=torch.Generator().manual_seed(1))) < 2e-6
+
+
+def test_a_window_that_is_cut_by_the_last_key_is_not_one_that_is_not():
+    q, k, v = drawn((1, 1, 1, 200, 200, 16, 16))
+    seen = masks.Window(before=5, after=70)
+    ours = regard.attention(q, k, v, mask=seen, backend="numba")
+    torch.testing.assert_close(ours.double(), formula(q, k, v, seen)[0], rtol=0, atol=3e-6)
+
+
+@dataclass(frozen=True)
+class ByHead(masks.Mask):
+    """A mask of one's own that tells heads apart, and says so by its answers alone."""
+
+    def __call__(self, batch, head, i, j):
+        return (i + j + head) % 2 == 0
+
+    def blocks(self, rectangles):
+        never = torch.zeros(rectangles.shape, dtype=torch.bool)
+        return rectangles.answer(empty=never, full=never)
+
+
+def test_tables_are_those_of_as_many_heads():
+    for heads in (1, 4):
+        q, k, v = drawn((1, heads, heads, 80, 80, 16, 16))
+        i = torch.arange(80)
+        seen = (i[:, None] + i + torch.arange(heads)[:, None, None]) % 2 == 0
+        ours = regard.attention(q, k, v, mask=ByHead(), backend="numba")
+        torch.testing.assert_close(ours.double(), exact(q, k, v, seen=seen), rtol=0, atol=3e-6)
+
+
+def test_a_rule_is_asked_as_it_is_now():
+    answers = {"more": 0}
+    rule = masks.Only(lambda batch, head, i, j: (i + j + head + answers["more"]) % 2 == 0)
+    q, k, v = drawn((1, 2, 2, 80, 80, 16, 16))
+    for more in (0, 1):
+        answers["more"] = more
+        i = torch.arange(80)
+        seen = (i[:, None] + i + torch.arange(2)[:, None, None] + more) % 2 == 0
+        ours = regard.attention(q, k, v, mask=rule, backend="numba")
+        torch.testing.assert_close(ours.double(), exact(q, k, v, seen=seen), rtol=0, atol=3e-6)
+
+
+def test_a_known_call_is_that_of_one_place():
+    q, k, v = drawn((1, 1, 1, 100, 127, 16, 16))
+    for start in (3, 20, 3):
+        seen = masks.Causal().bind(100, 127, query_start=start)
+        ours = regard.attention(q, k, v, mask=seen, backend="numba")
+        torch.testing.assert_close(ours.double(), exact(q, k, v, seen=seen.dense()), rtol=0, atol=3e-6)
+
+
+_AT_THE_END = """
+import ctypes, mmap, torch, regard
+
+page = mmap.PAGESIZE
+room = mmap.mmap(-1, 16 * page)
+start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 15 * page), page, 0) == 0
+
+def at_the_end(*shape):
+    count = torch.Size(shape).numel()
+    one = torch.frombuffer(room, dtype=torch.float32, count=count, offset=15 * page - 4 * count)
+    return one.copy_(torch.randn(count)).view(1, 1, *shape)
+
+for queries in (1, 70):
+    sizes = {"q": (queries, 20), "k": (77, 20), "v": (77, 20), "bias": (queries, 77)}
+    for last in sizes:
+        made = {name: torch.randn(1, 1, *size) for name, size in sizes.items()}
+        made[last] = at_the_end(*sizes[last])
+        print(last, flush=True)
+        regard.attention(made["q"], made["k"], made["v"], bias=made["bias"], backend="numba")
+"""
+
+
+def test_nothing_is_read_beyond_the_end_of_an_input():
+    """What follows the input may not be read: a page without rights, where a read would end the process."""
+    command = [sys.executable, "-c", _AT_THE_END]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (run.returncode, run.stdout.split()) == (0, ["q", "k", "v", "bias"] * 2), run.stderr[-500:]
+
+
+def test_tensors_without_memory_have_shapes_and_are_not_read():
+    q, k, v = (x.to("meta") for x in drawn((1, 2, 2, 100, 120, 16, 24)))
+    assert regard.attention(q, k, v, backend="numba").shape == (1, 2, 100, 24)
+    with FakeTensorMode(), regard.prefer("numba"):
+        x = torch.zeros(1, 2, 100, 16)
+        assert regard.attention(x, x, x).shape == x.shape
+        with pytest.raises(InputError, match="it reads memory"):
+            regard.attention(x, x, x, backend="numba")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # PyTorch's own use of it
+def test_what_is_traced_is_not_run_with_numbers_that_nobody_traced():
+    x = drawn((1, 2, 2, 40, 40, 16, 16))[0]
+    regard.attention(x, x, x, backend="numba")  # known from now on
+    with pytest.raises(InputError, match="it reads memory"):
+        make_fx(lambda one: regard.attention(one, one, one, backend="numba"))(x)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, x)
+        with pytest.raises(InputError, match="carry a tangent"):
+            regard.attention(dual, dual, dual, backend="numba")
+
+
+def test_a_negative_view_keeps_its_sign():
+    q, k, v = drawn((1, 2, 2, 40, 40, 16, 16))
+    torch.testing.assert_close(
+        regard.attention(q, k, torch._neg_view(v), backend="numba"), regard.attention(q, k, -v, backend="numba")
+    )
+
+
+def test_vmap_maps_over_calls():
+    q, k, v = (torch.stack([x, x.flip(-1)]) for x in drawn((1, 2, 2, 70, 70, 16, 16)))
+    ours = torch.func.vmap(lambda *x: regard.attention(*x, mask=masks.Causal(), backend="numba"))(q, k, v)
+    for at in range(2):
+        expected = formula(q[at], k[at], v[at], masks.Causal())[0]
+        torch.testing.assert_close(ours[at].double(), expected, rtol=0, atol=3e-6)
+
+
+def test_compiled_code_calls_it_with_a_mask():
+    torch._dynamo.reset()
+    q, k, v = drawn((1, 2, 2, 70, 70, 16, 16))
+    mask = masks.Causal() & masks.Window(9)
+    compiled = torch.compile(lambda *x: 2 * regard.attention(*x, mask=mask, backend="numba"), backend="eager")
+    torch.testing.assert_close(compiled(q, k, v), 2 * regard.attention(q, k, v, mask=mask, backend="numba"))
+
+
+def test_a_numba_that_cannot_be_imported_is_told(monkeypatch):
+    monkeypatch.setattr(on_numba, "_works", False)
+    monkeypatch.setitem(sys.modules, "numba.core.caching", None)
+    x = torch.zeros(1, 1, 4, 4)
+    with pytest.raises(InputError, match="is installed and cannot be imported"):
+        regard.attention(x, x, x, backend="numba")
+    with regard.prefer("numba"):
+        assert torch.equal(regard.attention(x, x, x), x)
+        assert "numba refused: the package `numba` is installed and" in str(regard.explain(x, x, x))

@@ -400,6 +400,7 @@ def test_the_public_names_are_these():
         "nn",
         "normalizers",
         "positions",
+        "prefer",
         "register_with_transformers",
         "scores",
         "statistics",

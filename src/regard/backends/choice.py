@@ -97,11 +97,15 @@ def check_name(backend: str) -> None:
 def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Explanation:
     """Explain the choice for a problem without computing it."""
     check_name(backend)
-    if backend == "auto" and prefers != "auto" and named()[prefers].refuses(problem) is None:
-        backend = prefers
+    unwilling: list[tuple[str, str]] = []
+    if backend == "auto" and prefers != "auto":
+        reason = named()[prefers].refuses(problem)
+        backend = prefers if reason is None else backend
+        unwilling = [] if reason is None or prefers in {one.name for one in BACKENDS} else [(prefers, reason)]
     ready, refusals = _ready(problem)
     ready += [one for one in BY_NAME if one.name == backend and one.refuses(problem) is None]
     unsaid = (*SHORTCUTS, *BY_NAME)
+    refusals = unwilling + refusals
     refusals += [(one.name, reason) for one in unsaid if one.name == backend and (reason := one.refuses(problem))]
     if backend != "auto":
         ready = [one for one in ready if one.name == backend]

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
 from regard.backends.base import Backend
+from regard.backends.memory import are_in_memory
 from regard.masks import BoundMask, Causal, Mask
 from regard.problem import Problem
 
@@ -32,6 +33,8 @@ def signature(
     For calls without score, bias, normalizer, factor, dropout or anything else to return, with no mask or a causal one.
     """
     if torch.compiler.is_compiling() or not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        return None
+    if backend != ("auto", "auto") and not are_in_memory(q, k, v):  # what others compute may be traced
         return None
     if q.device.type not in ("cpu", "cuda"):  # of others autocast may not be asked
         return None

@@ -24,6 +24,8 @@ def _refuses() -> str | None:
         from numba.core.caching import FunctionCache
 
         FunctionCache(_refuses)
+    except (ImportError, OSError) as problem:  # another numpy, a library that does not load
+        return f"the package `numba` is installed and cannot be imported ({problem})"
     except RuntimeError as problem:  # there is no folder in which it may keep what it compiles
         return f"numba cannot compile here ({problem}): set NUMBA_CACHE_DIR to a folder that can be written"
     return None

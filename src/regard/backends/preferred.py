@@ -18,7 +18,8 @@ def prefer(backend: str) -> Iterator[None]:
     """Have attention() take a backend for each call inside that it does not refuse; other calls go as ever.
 
     For models, whose calls cannot be told one by one. Calls that name a backend keep to it. The preference is that of
-    this thread (or task of asyncio); compiled code does not see it.
+    this thread (or task of asyncio), so it must not stay open over a generator's `yield`. Compiled code does not see
+    it.
 
     Args:
         backend: The name of one, as `regard doctor` lists them, or "auto" for none.

@@ -14,7 +14,7 @@ from regard.masks import BoundMask, Mask
 from regard.masks.cover import Cover, cover
 from regard.problem import Problem
 
-__all__ = ["BLOCK", "Remembered", "covered", "key_of"]
+__all__ = ["BLOCK", "Remembered", "covered", "is_value", "key_of"]
 
 BLOCK = 128  # rows and columns of a block, at most
 
@@ -40,7 +40,8 @@ class Remembered(Generic[Plan]):
     def of(self, bound: BoundMask, detail: Hashable, make: Callable[[], Plan]) -> Plan:
         """The plan for a mask as it was given, by value, and by identity and version where it holds tensors.
 
-        Tensors are not kept alive. What cannot be told from another mask is planned for anew.
+        Tensors are not kept alive, and one that is changed through `.data` counts as the same. What cannot be told
+        from another mask is planned for anew.
         """
         key = key_of(bound, detail)
         if key is None:
@@ -81,6 +82,17 @@ def covered(problem: Problem, block: int = BLOCK) -> Cover:
         return cover(problem.mask, problem.queries, problem.keys, block)
 
     return found() if problem.mask is None else _covers.of(problem.mask, block, found)
+
+
+def is_value(value: Any, *, with_tensors: bool = True) -> bool:
+    """Whether a mask is numbers, masks and, if allowed, tensors alone: a rule of code may answer differently later."""
+    if isinstance(value, Tensor):
+        return with_tensors
+    if isinstance(value, tuple):
+        return all(is_value(one, with_tensors=with_tensors) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(is_value(getattr(value, part.name), with_tensors=with_tensors) for part in fields(value))
+    return value is None or isinstance(value, int | float | str)
 
 
 def key_of(bound: BoundMask, detail: Hashable) -> Hashable | None:

@@ -104,8 +104,9 @@ class Attend(torch.autograd.Function):
     def backward(  # noqa: D102
         ctx: Any, up: Tensor | None, up_lse: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
-            gradients = _gradients(ctx.blocks, ctx.saved_tensors, ctx.needs_input_grad[4:], up, up_lse)
+        saved = ctx.saved_tensors  # read once: torch.utils.checkpoint gives them once
+        with torch.autocast(saved[0].device.type, enabled=False):
+            gradients = _gradients(ctx.blocks, saved, ctx.needs_input_grad[4:], up, up_lse)
         return None, *gradients
 
 

@@ -12,8 +12,10 @@ from regard.backends import on_numba
 from regard.backends.base import Answer
 from regard.backends.blockwise import attend_in_blocks
 from regard.backends.compiled.tables import bytes_of_tables
+from regard.backends.memory import are_in_memory
 from regard.backends.remembered import covered
 from regard.backends.sinks import with_sink
+from regard.errors import InputError
 from regard.frozen import tensors
 from regard.normalizers import Softmax
 from regard.positions import Relative
@@ -42,7 +44,12 @@ class Compiled:
             return f"it runs on CPU, and the queries are on {problem.q.device}"
         if problem.q.dtype == torch.float64:
             return "it computes in float32, and the queries are torch.float64"
-        return self._refuses_parts(problem) or on_numba.refuses_here() or self._refuses_size(problem)
+        return (
+            self._refuses_parts(problem)
+            or self._refuses_tensors(problem)
+            or on_numba.refuses_here()
+            or (self._refuses_size(problem))
+        )
 
     def _refuses_parts(self, problem: Problem) -> str | None:
         if problem.wants_weights:
@@ -59,7 +66,15 @@ class Compiled:
             return "it cannot plan for a mask that torch.func.vmap maps over"
         return None
 
+    def _refuses_tensors(self, problem: Problem) -> str | None:
+        held = (problem.q, problem.k, problem.v)
+        if torch.compiler.is_compiling() or peek_interpreter_stack() is not None or problem.q.device.type == "meta":
+            return None  # the call leaves the graph, and torch.func's tensors are unwrapped; none is only asked about
+        return None if are_in_memory(*held) else "it reads memory, and the tensors are traced or carry a tangent"
+
     def _refuses_size(self, problem: Problem) -> str | None:
+        if torch.compiler.is_compiling():
+            return None  # planning is not for compilers to follow
         needed = _bias_bytes(problem) + bytes_of_tables(problem)
         if needed > problem.budget:
             return (
@@ -86,9 +101,14 @@ class Compiled:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, problem: Problem) -> Answer:
-        """Compute, whatever autocast would have."""
+        """Compute, whatever autocast would have; of tensors without memory, their shapes."""
+        if problem.q.device.type == "meta":
+            output = problem.q.new_empty(*problem.q.shape[:3], problem.v.shape[-1])
+            return Answer(output, None, problem.q.new_empty(problem.q.shape[:3], dtype=torch.float32))
         if peek_interpreter_stack() is not None or _learns(problem):
             return attend_in_blocks(problem, _attend)
+        if not are_in_memory(problem.q, problem.k, problem.v):
+            raise InputError("the backend 'numba' reads memory, and cannot be exported: take backend=\"reference\"")
         with torch.autocast("cpu", enabled=False):
             ready = problem.prepared()
             output, lse = _attend(ready)

@@ -53,7 +53,7 @@ class Call:
         numbers |= _factors_of(problem)
         self._job = np.array([tuple(numbers.get(name, 0) for name in JOB.names or ())], JOB).tobytes()
         self._sizes = (*problem.q.shape[:3], -(-value_width // LANES) * LANES)
-        self._width, self._dtype, self._zero = value_width, problem.q.dtype, problem.scale == 0
+        self._width, self._dtype, self._zero = value_width, problem.q.dtype, _is_nothing(problem.scale)
 
     def __call__(
         self,
@@ -66,7 +66,7 @@ class Call:
             q, k, v = q.float(), k.float(), v.float()
         multiple = 2 if self._pairs else 1
         q, k, v = _in_rows(q, multiple), _in_rows(k, multiple), _in_rows(v, LANES)
-        if self._zero:  # what is hidden is told by a score, which times 0 would be like any other
+        if self._zero:
             q = torch.zeros_like(q)
         output, lse = q.new_empty(self._sizes), q.new_empty(self._sizes[:3], dtype=torch.float32)
         job: npt.NDArray[np.void] = np.frombuffer(bytearray(self._job), JOB)  # far quicker than a copy of the record
@@ -107,7 +107,8 @@ class Call:
 
 
 def _in_rows(x: Float[Tensor, "batch heads n width"], multiple: int) -> Tensor:
-    """As wide as a multiple, by zeros, in rows of one piece."""
+    """As wide as a multiple, by zeros, in rows of one piece, with the sign that they have in memory."""
+    x = x.resolve_neg()
     if x.shape[-1] % multiple:
         return pad(x, (0, -x.shape[-1] % multiple))
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
@@ -131,12 +132,17 @@ def _bias_of(problem: Problem) -> tuple[Tensor | None, dict[str, Any]]:
 
 def _factors_of(problem: Problem) -> dict[str, float]:
     """The factors before each step. Behind the softcap, and behind the bias, scores are powers of 2 already."""
-    scale, softcap = problem.scale or 1.0, problem.score.softcap
-    factor = _LOG2_E * scale
+    softcap = problem.score.softcap
+    factor = _LOG2_E * (1.0 if _is_nothing(problem.scale) else problem.scale)
     factors: dict[str, float] = {}
     if softcap is not None:
-        factors |= {"scale": 2 * factor / softcap, "cap": _LOG2_E * softcap}
+        factors |= {"scale": problem.scale / softcap, "cap": _LOG2_E * softcap}
         factor = 1.0
     if problem.bias is not None:
         factors["biased"], factor = factor, 1.0
     return factors | {"soft": factor, "hidden": -math.inf if factor > 0 else math.inf}
+
+
+def _is_nothing(scale: float) -> bool:
+    """Whether a scale is 0 as a float32: what is hidden is told by a score, which times 0 would be like any other."""
+    return bool(np.float32(_LOG2_E * scale) == 0)

@@ -59,7 +59,10 @@ __all__ = [
 _EXP2 = (1.535336188319500e-4, 1.339887440266574e-3, 9.618437357674640e-3, 5.550332471162809e-2,
          2.402264791363012e-1, 6.931472028550421e-1, 1.0)  # fmt: skip
 _ROUNDS = 1.5 * 2**23  # added to a float of less than 2 ** 22 it leaves the nearest whole number in the lowest bits
+# tanh x = x + x³ · polynomial of x², to the last bit but one where |x| < 0.625 (Cephes, tanhf).
+_TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 _LOG2_E = 1.4426950408889634
+_FAR = 2.3e38  # times log₂ e it is a float still
 _LEAST = -126.0  # 2 ** less is no normal number any more; it is 0 here
 
 _zeros, _float = ir.Constant(FLOATS, [0.0] * LANES), types.float32
@@ -195,12 +198,13 @@ def _exp2(pairs: bool, name: str) -> Any:
         if pairs and not HAS_PAIRS:
             return ir.Constant(F, 0.0)  # never called
         totals = code.variables(2, _zeros)
-        factor, less = code.everywhere(scale), code.everywhere(do.fneg(most))
+        factor, least = code.everywhere(scale), code.everywhere(most)
         with code.loop(do.lshr(vectors, ir.Constant(I64, 1))) as loop:
             start = do.add(row, code.times(loop.index, 2 * WIDTH))
             target = do.add(into, code.times(loop.index, WIDTH if pairs else 2 * WIDTH))
             for at in range(2):
-                x = code.fma(code.load(code.at(start, at * WIDTH), FLOATS), factor, less)
+                # Rounded as `largest` rounds, so that nothing is above it, however large: no fused multiplication.
+                x = do.fsub(do.fmul(code.load(code.at(start, at * WIDTH), FLOATS), factor), least)
                 weight = _power(code, x)
                 do.store(do.fadd(do.load(totals[at]), weight), totals[at])
                 if pairs:
@@ -217,35 +221,58 @@ exp2_f32, exp2_pairs = _exp2(False, "exp2_f32"), _exp2(True, "exp2_pairs")
 
 @instruction(types.void, _at, _at, _float, _float)
 def cap(code: Code, row: Any, vectors: Any, scale: Any, most: Any) -> None:
-    """most · tanh(x · y / 2), where 2 ** scale is e ** y."""
+    """most · tanh(scale · x)."""
     do, factor, whole = code.do, code.everywhere(scale), code.everywhere(most)
-    one, two, far, near = (ir.Constant(FLOATS, [number] * LANES) for number in (1.0, 2.0, 64.0, -64.0))
+    one, two, far, near, twice, small = (
+        ir.Constant(FLOATS, [number] * LANES) for number in (1.0, 2.0, 30.0, -30.0, 2 * _LOG2_E, 0.625)
+    )
     with code.loop(vectors) as loop:
         at = do.add(row, code.times(loop.index, WIDTH))
         x = do.fmul(code.load(at, FLOATS), factor)
-        # Beyond ± 64 the tangent is ± 1; what is NaN stays so.
+        # Beyond ± 30 the tangent is ± 1; what is NaN stays so.
         x = do.select(do.fcmp_ordered(">", x, far), far, x)
         x = do.select(do.fcmp_ordered("<", x, near), near, x)
-        tangent = do.fsub(one, do.fdiv(two, do.fadd(_power(code, x), one)))
-        code.store(do.fmul(whole, tangent), at)
+        square = do.fmul(x, x)
+        series: Any = ir.Constant(FLOATS, [_TANH[0]] * LANES)
+        for number in _TANH[1:]:
+            series = code.fma(series, square, ir.Constant(FLOATS, [number] * LANES))
+        close = code.fma(do.fmul(series, square), x, x)
+        beyond = do.fsub(one, do.fdiv(two, do.fadd(_power(code, do.fmul(x, twice)), one)))
+        is_close = do.fcmp_ordered("<", square, do.fmul(small, small))
+        code.store(do.fmul(whole, do.select(is_close, close, beyond)), at)
 
 
 @instruction(types.void, _at, _at, _at, _float)
 def add(code: Code, row: Any, bias: Any, count: Any, factor: Any) -> None:
-    """factor · x + log₂ e · bias for the first floats of a row."""
+    """factor · x + log₂ e · bias for the first floats of a row.
+
+    A bias that log₂ e would make infinite, such as the least float, hides nothing: it stays the least.
+    """
     do = code.do
     vectors = do.lshr(count, ir.Constant(I64, 4))
     with code.loop(vectors) as loop:
         offset = code.times(loop.index, WIDTH)
         at = do.add(row, offset)
-        added = do.fmul(code.load(do.add(bias, offset), FLOATS), ir.Constant(FLOATS, [_LOG2_E] * LANES))
+        added = _in_powers_of_2(code, code.load(do.add(bias, offset), FLOATS))
         code.store(code.fma(code.load(at, FLOATS), code.everywhere(factor), added), at)
     begun = do.shl(vectors, ir.Constant(I64, 4))
     with code.loop(do.sub(count, begun)) as loop:  # beyond them may be memory of somebody else
         offset = code.times(do.add(begun, loop.index), 4)
         at = do.add(row, offset)
-        added = do.fmul(code.load(do.add(bias, offset), F), ir.Constant(F, _LOG2_E))
-        code.store(do.fadd(do.fmul(code.load(at, F), factor), added), at)
+        added = _in_powers_of_2(code, code.everywhere(code.load(do.add(bias, offset), F)))
+        first = do.extract_element(added, ir.Constant(I32, 0))
+        code.store(do.fadd(do.fmul(code.load(at, F), factor), first), at)
+
+
+def _in_powers_of_2(code: Code, bias: Any) -> Any:
+    do = code.do
+    most, least, log, infinite, hidden = (
+        ir.Constant(FLOATS, [number] * LANES) for number in (_FAR, -_FAR, _LOG2_E, float("inf"), float("-inf"))
+    )
+    near = do.select(do.fcmp_ordered(">", bias, most), most, bias)
+    near = do.select(do.fcmp_ordered("<", near, least), least, near)
+    is_infinite = do.or_(do.fcmp_ordered("==", bias, infinite), do.fcmp_ordered("==", bias, hidden))
+    return do.fmul(do.select(is_infinite, bias, near), log)
 
 
 @instruction(types.void, _at, _at, _at, _float)

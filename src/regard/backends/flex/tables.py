@@ -1,11 +1,11 @@
 """Block masks as FlexAttention takes them, made once for all layers that share a mask."""
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends.remembered import Remembered, covered
+from regard.backends.remembered import Remembered, covered, is_value
 from regard.frozen import tensors
 from regard.masks import BoundMask
 from regard.masks.block_tables import BlockTables, block_tables, bytes_of_tables
@@ -64,17 +64,10 @@ def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
         if bytes_of_tables(found, narrow=narrow) <= _MOST:
             break
     tables = block_tables(found, narrow=narrow).to(device)
-    return _Plan(block, tables, _whole(bound, tables, block, device) if _is_numbers(bound.given) else None)
+    return _Plan(
+        block, tables, _whole(bound, tables, block, device) if is_value(bound.given, with_tensors=False) else None
+    )
 
 
 def _whole(bound: BoundMask, tables: BlockTables, block: int, device: torch.device) -> "BlockMask":
     return tables.block_mask((bound.queries, bound.keys), block, mask_mod_of(bound, device))
-
-
-def _is_numbers(value: object) -> bool:
-    """Whether a mask is made of numbers and masks alone, and keeps nothing of the caller's alive."""
-    if isinstance(value, tuple):
-        return all(_is_numbers(one) for one in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return all(_is_numbers(getattr(value, part.name)) for part in fields(value))
-    return value is None or isinstance(value, int | float | str)
