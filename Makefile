@@ -81,7 +81,7 @@ fix: $(STAMPS)/dev ## Format the code, and mend what ruff can mend
 docs: $(STAMPS)/dev ## Write the pages of the mechanisms (docs/mechanisms) from their docstrings
 	@.venv/bin/python docs/generate.py
 
-bench: $(STAMPS)/models $(STAMPS)/peers ## Measure speed on this machine, and write table and figures (20 minutes; leave it alone)
+bench: $(STAMPS)/models $(STAMPS)/peers $(STAMPS)/dev ## Measure speed on this machine, and write table and figures (20 minutes; leave it alone)
 	@mkdir -p benchmarks/results out
 	@PYTHONPATH=$(PEERS) .venv/bin/regard bench --out out/bench.json
 	@mv out/bench.json $(RESULTS)

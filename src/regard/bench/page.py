@@ -61,8 +61,9 @@ def _chart(case: str, rows: Sequence[Mapping[str, Any]]) -> Lines | None:
     names = list(dict.fromkeys(name for row in sized for name in row["seconds"]))
     lines = []
     for name in names:
-        points = [(float(row["size"]), row["seconds"][name]) for row in sized if name in row["seconds"]]
-        lines.append(Line(name, tuple(x for x, _ in points), tuple(y for _, y in points)))
+        # Rows of one measurement tell the same seconds; of several, the first is drawn.
+        points = {float(row["size"]): row["seconds"][name] for row in reversed(sized) if name in row["seconds"]}
+        lines.append(Line(name, tuple(sorted(points)), tuple(points[x] for x in sorted(points))))
     return Lines(
         case, "Seconds of a call, medians; lower is faster.", "length", "seconds", tuple(lines), log_across=True,
         log_up=True,
