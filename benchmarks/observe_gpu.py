@@ -22,7 +22,7 @@ from torch.nn import attention, functional
 from regard.masks import Causal
 from regard.observe import fused
 from regard.observe.fused.sweep import Bins
-from regard.observe.rows import Computed
+from regard.observe.second_pass import Computed
 from regard.observe.statistics import Entropy, Extent, HeatMap, Received, Top
 from regard.observe.statistics.heatmap import bin_width
 from regard.problem import Problem

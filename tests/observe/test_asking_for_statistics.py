@@ -18,7 +18,7 @@ from regard.observe import statistics
 from regard.observe.around import Around
 from regard.observe.atlas import load_atlas, save_atlas
 from regard.observe.records import Record
-from regard.observe.rows import Computed
+from regard.observe.second_pass import Computed
 from regard.observe.statistics import Mass, Rollout, Rows, ValueNorm, of_weights
 
 

@@ -23,7 +23,7 @@ from regard.masks.band import band_of
 from regard.normalizers import Sigmoid, Softmax
 from regard.observe import fused
 from regard.observe.fused.sweep import Bins, Blocks
-from regard.observe.rows import Computed, Given
+from regard.observe.second_pass import Computed, Given
 from regard.observe.statistics import Distance, Entropy, Extent, HeatMap, Received, Top
 from regard.problem import Problem
 from regard.scores import ScaledDot

@@ -8,7 +8,7 @@ from oracles import causal, dense, entropy, f64, window
 from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
 from regard.observe import plan
-from regard.observe.rows import Computed, Given
+from regard.observe.second_pass import Computed, Given
 from regard.observe.statistics import Extent, HeatMap
 from regard.problem import Problem
 from regard.scores import ScaledDot

@@ -14,7 +14,8 @@ from oracles import causal, dense, entropy, f64, pooled, window
 from regard.masks import Causal, Only, Padding, Window
 from regard.observe import compiled
 from regard.observe.around import Around, Ids
-from regard.observe.rows import Computed, Given, Rows
+from regard.observe.rows import Rows
+from regard.observe.second_pass import Computed, Given
 from regard.observe.statistics import Distance, Entropy, Extent, HeatMap, Mass, Received, Top, Weights
 from regard.observe.statistics.heatmap import bin_width
 from regard.problem import Problem

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import ObservationError
-from regard.observe.rows import HIDDEN, Call, Computed, Given
+from regard.observe.second_pass import HIDDEN, Call, Computed, Given
 
 __all__ = ["Around", "Ids", "first_seen"]
 

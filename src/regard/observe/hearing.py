@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.observe.around import Ids
-from regard.observe.rows import Call
+from regard.observe.second_pass import Call
 
 __all__ = ["Hearing", "Listener"]
 

@@ -13,7 +13,8 @@ from regard.errors import ObservationError
 from regard.masks import BoundMask, Causal, Dense
 from regard.observe.arrays import numbers_of
 from regard.observe.kept import Kept, Segment
-from regard.observe.rows import Computed, Rows
+from regard.observe.rows import Rows
+from regard.observe.second_pass import Computed
 from regard.observe.serial import UnwritableError, write
 from regard.observe.statistics import Extent
 from regard.positions import Bias, DenseBias

@@ -75,7 +75,7 @@ def weights(kept: Kept, sequence: int, head: int, rows: slice, columns: slice) -
 
 
 def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:
-    """Scores made weights, as `observe.rows` makes them, the log-sum-exp being known."""
+    """Scores made weights, as `observe.second_pass` makes them, the log-sum-exp being known."""
     i = torch.arange(place.rows.start, place.rows.stop) + parts.start
     j = torch.arange(place.columns.start, place.columns.stop)
     with torch.no_grad():

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from regard.observe.rows import Call, Rows
+from regard.observe.rows import Rows
+from regard.observe.second_pass import Call
 
 __all__ = ["is_worth_it", "side_by_side"]
 

@@ -20,7 +20,7 @@ from regard.observe.asked import Asked, Keep
 from regard.observe.folding import Folding, Kernel
 from regard.observe.hearing import Hearing, Listener
 from regard.observe.records import Layer
-from regard.observe.rows import Call
+from regard.observe.second_pass import Call
 from regard.observe.statistics import Extent, Statistic
 
 __all__ = ["Keep", "Seen", "Site"]

@@ -8,7 +8,7 @@ from torch import nn
 from regard.errors import InputError, ObservationError
 from regard.observe.intercept import Interception
 from regard.observe.recorder import Recorder
-from regard.observe.rows import Computed
+from regard.observe.second_pass import Computed
 from regard.observe.site import Seen
 from regard.observe.steps import CapturedHead
 from regard.seeing.look import look, prepare

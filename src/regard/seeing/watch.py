@@ -13,7 +13,7 @@ from regard.observe.folding import Kernel
 from regard.observe.intercept import Interception
 from regard.observe.recorder import Finisher, Recorder
 from regard.observe.records import Record
-from regard.observe.rows import Computed
+from regard.observe.second_pass import Computed
 from regard.observe.site import Keep, Seen
 from regard.observe.statistics import Statistic
 from regard.problem import DENSE_BUDGET, Problem

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from regard.backends import on_numba
 from regard.normalizers import Softmax
-from regard.observe.rows import Call, Computed, Rows
+from regard.observe.rows import Rows
+from regard.observe.second_pass import Call, Computed
 from regard.observe.statistics import Extent, Statistic, Top
 from regard.observe.statistics.heatmap import bin_width
 

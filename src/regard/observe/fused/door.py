@@ -10,7 +10,8 @@ from regard.backends.on_triton import refuses_tensor
 from regard.masks.band import band_of
 from regard.normalizers import Softmax
 from regard.observe.fused.sweep import MOST_DIM, MOST_STRONGEST, Bins, Found, observe
-from regard.observe.rows import Call, Computed, Rows
+from regard.observe.rows import Rows
+from regard.observe.second_pass import Call, Computed
 from regard.observe.statistics import Entropy, Extent, HeatMap, Received, Statistic, Top
 from regard.observe.statistics.heatmap import bin_width
 from regard.problem import Problem

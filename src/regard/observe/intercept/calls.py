@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.errors import ObservationError
 from regard.masks import Causal, Dense
-from regard.observe.rows import Computed
+from regard.observe.second_pass import Computed
 from regard.observe.site import Seen
 from regard.positions import DenseBias
 from regard.problem import Problem

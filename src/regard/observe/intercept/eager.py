@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.observe.intercept.calls import refuse_transforms
 from regard.observe.intercept.layout import Layout, einsum_labels, permuted, product_layout, reshaped, summed
-from regard.observe.rows import HIDDEN, Given
+from regard.observe.second_pass import HIDDEN, Given
 from regard.observe.site import Seen
 
 __all__ = ["Eager"]

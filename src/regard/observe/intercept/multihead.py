@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.observe.intercept.calls import problem_of_sdpa
-from regard.observe.rows import Computed
+from regard.observe.second_pass import Computed
 from regard.observe.site import Seen
 
 __all__ = ["read_encoder_layer", "read_functional", "read_multihead"]

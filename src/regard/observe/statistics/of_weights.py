@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from regard.observe.around import Around, Ids
-from regard.observe.rows import Given
+from regard.observe.second_pass import Given
 from regard.observe.statistics.base import Extent, Statistic
 
 __all__ = ["of_weights"]

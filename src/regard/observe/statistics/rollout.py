@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from regard.errors import InputError, ObservationError
 from regard.observe.around import Around
-from regard.observe.rows import Call, Computed, Given, Rows
+from regard.observe.rows import Rows
+from regard.observe.second_pass import Call, Computed, Given
 from regard.observe.statistics.base import Extent, Need
 from regard.shapes import human_bytes
 
