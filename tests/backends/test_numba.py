@@ -439,3 +439,28 @@ def test_a_numba_that_cannot_be_imported_is_told(monkeypatch):
     with regard.prefer("numba"):
         assert torch.equal(regard.attention(x, x, x), x)
         assert "numba refused: the package `numba` is installed and" in str(regard.explain(x, x, x))
+
+
+@pytest.mark.parametrize("large", [1.0, 1e4, 1e8])
+def test_the_gradients_of_large_scores_are_as_exact_as_those_of_blocks(large):
+    """The backward makes weights of scores and log-sum-exp again: both must be rounded as it rounds them."""
+    q, k, v = (x.requires_grad_() for x in drawn((1, 2, 2, 200, 200, 16, 16)))
+    up = drawn((1, 2, 2, 200, 200, 16, 16), seed=1)[0]
+    exactly = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    (expected,) = torch.autograd.grad((exact(large * exactly[0], *exactly[1:]) * up).sum(), exactly[2])
+    errors = {}
+    for backend in ("numba", "blockwise"):
+        output = regard.attention(large * q, k, v, backend=backend)
+        (found,) = torch.autograd.grad((output * up).sum(), v)
+        errors[backend] = float((found - expected).abs().max())
+    assert errors["numba"] <= 3 * errors["blockwise"] + 1e-6
+
+
+def test_a_row_that_sees_nothing_is_nothing_beside_one_that_is_no_number():
+    q, k, v = drawn((1, 1, 1, 128, 128, 16, 16))
+    q[0, 0, 64:] = torch.nan  # the tile that is computed first
+    seen = torch.ones(128, 128, dtype=torch.bool)
+    seen[:64] = False
+    output = regard.attention(q, k, v, mask=seen, backend="numba")
+    assert (output[0, 0, :64] == 0).all()
+    assert output[0, 0, 64:].isnan().all()

@@ -23,7 +23,6 @@ __all__ = ["Call"]
 
 _FEW = 16  # rows of a key–value head, at most, for which keys are read as they lie
 _PART = 16  # blocks of keys that a task reads, at most, where there are few queries
-_LOG2_E = math.log2(math.e)
 
 
 class Call:
@@ -131,12 +130,11 @@ def _bias_of(problem: Problem) -> tuple[Tensor | None, dict[str, Any]]:
 
 
 def _factors_of(problem: Problem) -> dict[str, float]:
-    """The factors before each step. Behind the softcap, and behind the bias, scores are powers of 2 already."""
-    softcap = problem.score.softcap
-    factor = _LOG2_E * (1.0 if _is_nothing(problem.scale) else problem.scale)
+    """The factors before each step; behind the softcap, and behind the bias, there is none any more."""
+    softcap, factor = problem.score.softcap, 1.0 if _is_nothing(problem.scale) else problem.scale
     factors: dict[str, float] = {}
     if softcap is not None:
-        factors |= {"scale": problem.scale / softcap, "cap": _LOG2_E * softcap}
+        factors |= {"scale": problem.scale / softcap, "cap": softcap}
         factor = 1.0
     if problem.bias is not None:
         factors["biased"], factor = factor, 1.0
@@ -145,4 +143,4 @@ def _factors_of(problem: Problem) -> dict[str, float]:
 
 def _is_nothing(scale: float) -> bool:
     """Whether a scale is 0 as a float32: what is hidden is told by a score, which times 0 would be like any other."""
-    return bool(np.float32(_LOG2_E * scale) == 0)
+    return bool(np.float32(scale) == 0)

@@ -163,7 +163,7 @@ def _merge(job: Any, of: int, row: int) -> None:
         at = (of * job.parts + part) * padded + row
         if mass[at] == 0:
             continue
-        share = np.float32(2) ** (most[at] - above)
+        share = np.exp(most[at] - above)
         total += share * mass[at]
         sums = numba.carray(on.pointer(job.part_sums + at * width * 4), width, np.float32)
         for column in range(width):

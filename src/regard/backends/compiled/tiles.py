@@ -50,11 +50,11 @@ def weigh(job: Any, scores: int, count: int, sums: int, most: Any, mass: Any, ro
     above = max(most[row], on.largest(scores, count * VECTORS, job.soft))
     base = above if above != -np.inf else np.float32(0)
     if job.pairs:
-        total = on.exp2_pairs(scores, scores, count * VECTORS, job.soft, base)
+        total = on.exp_pairs(scores, scores, count * VECTORS, job.soft, base)
     else:
-        total = on.exp2_f32(scores, scores, count * VECTORS, job.soft, base)
+        total = on.exp_f32(scores, scores, count * VECTORS, job.soft, base)
     if not fresh and above > most[row]:
-        shrunk = np.float32(2) ** (most[row] - above)
+        shrunk = np.exp(most[row] - above)
         on.rescale(sums, job.value_vectors, shrunk)
         mass[row] *= shrunk
     most[row] = above
@@ -63,10 +63,8 @@ def weigh(job: Any, scores: int, count: int, sums: int, most: Any, mass: Any, ro
 
 @compiled
 def log_sum_exp(most: Any, mass: Any) -> Any:
-    """The natural logarithm of 2 ** most · mass; −∞ of a row that sees nothing."""
-    if mass == 0:
-        return np.float32(-np.inf)
-    return np.float32((np.float64(most) + np.log2(np.float64(mass))) * 0.6931471805599453)
+    """The logarithm of e ** most · mass; −∞ of a row that sees nothing."""
+    return np.float32(-np.inf) if mass == 0 else most + np.log(mass)
 
 
 @compiled

@@ -39,8 +39,8 @@ __all__ = [
     "copy",
     "dots_f32",
     "dots_pairs",
-    "exp2_f32",
-    "exp2_pairs",
+    "exp_f32",
+    "exp_pairs",
     "hide",
     "interleave",
     "largest",
@@ -62,7 +62,6 @@ _ROUNDS = 1.5 * 2**23  # added to a float of less than 2 ** 22 it leaves the nea
 # tanh x = x + x³ · polynomial of x², to the last bit but one where |x| < 0.625 (Cephes, tanhf).
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 _LOG2_E = 1.4426950408889634
-_FAR = 2.3e38  # times log₂ e it is a float still
 _LEAST = -126.0  # 2 ** less is no normal number any more; it is 0 here
 
 _zeros, _float = ir.Constant(FLOATS, [0.0] * LANES), types.float32
@@ -192,31 +191,32 @@ def _power(code: Code, x: Any) -> Any:
     return do.select(do.fcmp_ordered("<", x, least), _zeros, do.fmul(power, two))
 
 
-def _exp2(pairs: bool, name: str) -> Any:
+def _exp(pairs: bool, name: str) -> Any:
     def emit(code: Code, row: Any, into: Any, vectors: Any, scale: Any, most: Any) -> Any:
         do = code.do
         if pairs and not HAS_PAIRS:
             return ir.Constant(F, 0.0)  # never called
         totals = code.variables(2, _zeros)
         factor, least = code.everywhere(scale), code.everywhere(most)
+        log = ir.Constant(FLOATS, [_LOG2_E] * LANES)
         with code.loop(do.lshr(vectors, ir.Constant(I64, 1))) as loop:
             start = do.add(row, code.times(loop.index, 2 * WIDTH))
             target = do.add(into, code.times(loop.index, WIDTH if pairs else 2 * WIDTH))
             for at in range(2):
                 # Rounded as `largest` rounds, so that nothing is above it, however large: no fused multiplication.
                 x = do.fsub(do.fmul(code.load(code.at(start, at * WIDTH), FLOATS), factor), least)
-                weight = _power(code, x)
+                weight = _power(code, do.fmul(x, log))
                 do.store(do.fadd(do.load(totals[at]), weight), totals[at])
                 if pairs:
                     weight = do.fptrunc(weight, ir.VectorType(BFloat(), LANES))
                 code.store(weight, code.at(target, at * (WIDTH // 2 if pairs else WIDTH)))
         return code.total(do.fadd(*(do.load(one) for one in totals)))
 
-    emit.__name__, emit.__doc__ = name, "2 ** (scale · x − most) over a row of an even number of vectors, and its sum."
+    emit.__name__, emit.__doc__ = name, "e ** (scale · x − most) over a row of an even number of vectors, and its sum."
     return instruction(_float, _at, _at, _at, _float, _float)(emit)
 
 
-exp2_f32, exp2_pairs = _exp2(False, "exp2_f32"), _exp2(True, "exp2_pairs")
+exp_f32, exp_pairs = _exp(False, "exp_f32"), _exp(True, "exp_pairs")
 
 
 @instruction(types.void, _at, _at, _float, _float)
@@ -244,35 +244,19 @@ def cap(code: Code, row: Any, vectors: Any, scale: Any, most: Any) -> None:
 
 @instruction(types.void, _at, _at, _at, _float)
 def add(code: Code, row: Any, bias: Any, count: Any, factor: Any) -> None:
-    """factor · x + log₂ e · bias for the first floats of a row.
-
-    A bias that log₂ e would make infinite, such as the least float, hides nothing: it stays the least.
-    """
+    """factor · x + bias for the first floats of a row."""
     do = code.do
     vectors = do.lshr(count, ir.Constant(I64, 4))
     with code.loop(vectors) as loop:
         offset = code.times(loop.index, WIDTH)
         at = do.add(row, offset)
-        added = _in_powers_of_2(code, code.load(do.add(bias, offset), FLOATS))
+        added = code.load(do.add(bias, offset), FLOATS)
         code.store(code.fma(code.load(at, FLOATS), code.everywhere(factor), added), at)
     begun = do.shl(vectors, ir.Constant(I64, 4))
     with code.loop(do.sub(count, begun)) as loop:  # beyond them may be memory of somebody else
         offset = code.times(do.add(begun, loop.index), 4)
         at = do.add(row, offset)
-        added = _in_powers_of_2(code, code.everywhere(code.load(do.add(bias, offset), F)))
-        first = do.extract_element(added, ir.Constant(I32, 0))
-        code.store(do.fadd(do.fmul(code.load(at, F), factor), first), at)
-
-
-def _in_powers_of_2(code: Code, bias: Any) -> Any:
-    do = code.do
-    most, least, log, infinite, hidden = (
-        ir.Constant(FLOATS, [number] * LANES) for number in (_FAR, -_FAR, _LOG2_E, float("inf"), float("-inf"))
-    )
-    near = do.select(do.fcmp_ordered(">", bias, most), most, bias)
-    near = do.select(do.fcmp_ordered("<", near, least), least, near)
-    is_infinite = do.or_(do.fcmp_ordered("==", bias, infinite), do.fcmp_ordered("==", bias, hidden))
-    return do.fmul(do.select(is_infinite, bias, near), log)
+        code.store(do.fadd(do.fmul(code.load(at, F), factor), code.load(do.add(bias, offset), F)), at)
 
 
 @instruction(types.void, _at, _at, _at, _float)
