@@ -23,7 +23,7 @@ __all__ = ["BACKENDS", "BY_NAME", "Explanation", "check_name", "choose", "explai
 BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), Reference())
 # These are for a few kinds of calls alone, and nothing is faster for them; what they refuse is not worth a word.
 SHORTCUTS: tuple[Backend, ...] = (Split(),)
-# These run where they are asked for by name: `auto` does not take what has not been measured on the machines it is for.
+# These run where they are asked for, by name or by `prefer`: `auto` takes what needs PyTorch alone and was measured.
 BY_NAME: tuple[Backend, ...] = (Compiled(), Flex(), AdditiveTriton())
 
 

@@ -13,11 +13,11 @@ from regard.backends.base import Answer
 from regard.backends.blockwise import attend_in_blocks
 from regard.backends.compiled.tables import bytes_of_tables
 from regard.backends.memory import are_in_memory
+from regard.backends.products import refuses_other_parts
 from regard.backends.remembered import covered
 from regard.backends.sinks import with_sink
 from regard.errors import InputError
 from regard.frozen import tensors
-from regard.normalizers import Softmax
 from regard.positions import Relative
 from regard.problem import Problem
 from regard.shapes import human_bytes
@@ -45,28 +45,15 @@ class Compiled:
         if problem.q.dtype == torch.float64:
             return "it computes in float32, and the queries are torch.float64"
         return (
-            self._refuses_parts(problem)
+            refuses_other_parts(problem)
             or self._refuses_tensors(problem)
             or on_numba.refuses_here()
-            or (self._refuses_size(problem))
+            or self._refuses_size(problem)
         )
 
-    def _refuses_parts(self, problem: Problem) -> str | None:
-        if problem.wants_weights:
-            return "it never holds all weights"
-        if not problem.score.product:
-            return f"it knows the dot product alone, not {type(problem.score).__name__}"
-        if not isinstance(problem.normalizer, Softmax):
-            return f"it has no {type(problem.normalizer).__name__}, only the softmax"
-        if problem.factor is not None:
-            return "it has no factor on the weights"
-        if problem.dropout is not None:
-            return "it has no dropout"
+    def _refuses_tensors(self, problem: Problem) -> str | None:
         if problem.mask is not None and any(is_batchedtensor(one) for one in tensors(problem.mask.mask)):
             return "it cannot plan for a mask that torch.func.vmap maps over"
-        return None
-
-    def _refuses_tensors(self, problem: Problem) -> str | None:
         held = (problem.q, problem.k, problem.v)
         if torch.compiler.is_compiling() or peek_interpreter_stack() is not None or problem.q.device.type == "meta":
             return None  # the call leaves the graph, and torch.func's tensors are unwrapped; none is only asked about

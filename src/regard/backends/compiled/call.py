@@ -40,7 +40,7 @@ class Call:
         numbers |= {name: getattr(problem, name) for name in ("batch", "heads", "kv_heads", "queries", "keys")}
         numbers |= {name: getattr(self._tables, name).ctypes.data for name in "rows starts lengths tiles seen".split()}
         numbers |= {"edge": self._edge.ctypes.data, "depth": -(-width // 2) if self._pairs else width}
-        numbers |= {"value_vectors": -(-value_width // LANES), "pairs": self._pairs, "narrow": self._pairs}
+        numbers |= {"value_vectors": -(-value_width // LANES), "pairs": self._pairs}
         numbers |= {"mask_batch": self._tables.leading[0], "mask_heads": self._tables.leading[1]}
         self._blocks, self._of = -(-problem.keys // BLOCK), problem.batch * problem.kv_heads
         rows = problem.heads // problem.kv_heads * problem.queries

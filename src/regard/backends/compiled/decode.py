@@ -169,7 +169,7 @@ def _merge(job: Any, of: int, row: int) -> None:
         for column in range(width):
             whole[column] += share * sums[column]
     share = np.float32(1) / total if total != 0 else np.float32(0)
-    if job.narrow:
+    if job.pairs:
         on.write_bf16(whole.ctypes.data, job.output + where * width * 2, job.value_vectors, share)
     else:
         on.write_f32(whole.ctypes.data, job.output + where * width * 4, job.value_vectors, share)

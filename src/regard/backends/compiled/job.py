@@ -9,7 +9,7 @@ _NUMBERS = """
     counter tasks
     q k v output lse packed_keys packed_values
     q_batch q_head q_row k_batch k_head k_row v_batch v_head v_row
-    batch heads kv_heads queries keys depth value_vectors pairs narrow
+    batch heads kv_heads queries keys depth value_vectors pairs
     rows starts lengths tiles seen edge mask_batch mask_heads
     bias bias_batch bias_head bias_row
     parts part_most part_mass part_sums

@@ -185,7 +185,7 @@ def _write(job: Any, where: int, height: int, sums: int, most: Any, mass: Any) -
     lse = numba.carray(on.pointer(job.lse), where + height, np.float32)
     for row in range(height):
         share = np.float32(1) / mass[row] if mass[row] != 0 else np.float32(0)
-        if job.narrow:
+        if job.pairs:
             on.write_bf16(sums + row * wide, job.output + (where + row) * wide // 2, job.value_vectors, share)
         else:
             on.write_f32(sums + row * wide, job.output + (where + row) * wide, job.value_vectors, share)

@@ -12,10 +12,10 @@ from regard.backends.base import Answer
 from regard.backends.flex.compiled import SHORT, Attend, compiled, uncompiled
 from regard.backends.flex.scoring import score_mod_of
 from regard.backends.flex.tables import block_mask_for
+from regard.backends.products import refuses_other_parts
 from regard.backends.remembered import covered
 from regard.backends.sinks import with_sink
 from regard.frozen import tensors
-from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.shapes import human_bytes
 
@@ -45,16 +45,8 @@ class Flex:
         return self._refuses_parts(problem) or self._refuses_device(problem)
 
     def _refuses_parts(self, problem: Problem) -> str | None:
-        if problem.wants_weights:
-            return "it never holds all weights"
-        if not problem.score.product:
-            return f"it knows the dot product alone, not {type(problem.score).__name__}"
-        if not isinstance(problem.normalizer, Softmax):
-            return f"it has no {type(problem.normalizer).__name__}, only the softmax"
-        if problem.factor is not None:
-            return "it has no factor on the weights"
-        if problem.dropout is not None:
-            return "it has no dropout"
+        if (reason := refuses_other_parts(problem)) is not None:
+            return reason
         if peek_interpreter_stack() is not None:
             return "it does not run under torch.func"
         return None
