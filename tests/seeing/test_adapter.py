@@ -122,6 +122,20 @@ def test_generation_with_left_padding_is_that_of_eager(cache: str) -> None:
     assert torch.equal(*made)
 
 
+def test_a_long_static_cache_is_read_up_to_the_text() -> None:
+    """Long enough for the backend of few queries against many keys; the room after the text holds numbers that show."""
+    logits = []
+    for implementation in ("eager", "regard"):
+        model = build("LlamaForCausalLM", lambda: transformers.LlamaConfig(**GROUPED), implementation)
+        cache = transformers.StaticCache(config=model.config, max_cache_len=17_000)
+        with torch.no_grad():
+            model(IDS[:, :-1], past_key_values=cache)
+            for layer in cache.layers:
+                layer.keys[:, :, 12:], layer.values[:, :, 12:] = 1e3, 1e3
+            logits.append(model(IDS[:, -1:], past_key_values=cache).logits)
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
+
+
 def test_a_prepared_four_dimensional_mask_is_taken() -> None:
     hidden = torch.zeros(2, 1, 12, 12).masked_fill(torch.ones(12, 12).tril(-3).bool(), torch.finfo(torch.float32).min)
     hidden = hidden.masked_fill(torch.ones(12, 12).triu(1).bool(), torch.finfo(torch.float32).min)

@@ -134,10 +134,12 @@ def _in_pieces(
 ) -> Float[Tensor, "batch heads queries value_dim"]:
     """Products in pieces, the softmax over whole rows, the queries of heads that share keys side by side."""
     batch, heads, queries, dim = q.shape
+    if ahead is not None:  # the keys after the last query's diagonal are not even read
+        k, v = k[:, :, : ahead + queries], v[:, :, : ahead + queries]
     kv_heads, keys = k.shape[1], k.shape[2]
     rows = (q * scale).reshape(batch, kv_heads, heads // kv_heads * queries, dim)
     scores = _products(rows, k)
-    if ahead is not None and queries > 1:
+    if ahead is not None and ahead + 1 < keys:  # the first query does not see all that are left
         columns = torch.arange(keys, device=q.device)
         hidden = columns > columns[:queries, None] + ahead
         scores.view(batch, kv_heads, -1, queries, keys).masked_fill_(hidden, -torch.inf)
