@@ -106,6 +106,7 @@ def watch(
 
 def _read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> Seen:  # noqa: ARG001
     """Read a call of regard.attention itself."""
-    asked = asked | {"weights": False, "return_lse": False}
+    # No dropout: weights are those before it, and a second seed would be taken from the generator of the model's call.
+    asked = asked | {"weights": False, "return_lse": False, "dropout": 0.0, "generator": None}
     problem = Problem.of(q.detach(), k.detach(), v.detach(), **asked)
     return Seen(Computed(problem), problem.k, values=problem.v)
