@@ -1,16 +1,26 @@
-"""Write a file whole or not at all."""
+"""Write files and folders whole or not at all.
+
+What is written grows under the name `.target.xxxxxxxx.part` and is renamed at the end. Its process holds a lock on it,
+so that the next one that writes the same target can remove what a killed process has left, and nothing else.
+"""
 
 import os
+import re
+import shutil
+import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
 from regard.errors import InputError
 
-__all__ = ["write_atomically"]
+__all__ = ["check_writable", "lock", "replace_files", "whole_file", "write_atomically", "write_folder"]
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, then rename: `path` holds the old content or the new, never half of it.
+    """Write a file: `path` holds the old content or the new, never half of it.
 
     Raises:
         InputError: It names a folder, lies in none that exists, or cannot be written.
@@ -19,28 +29,170 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise InputError(f"`path` must be a file to write, got the folder {path}")
     if not path.parent.is_dir():
         raise InputError(f"`path` must lie in a folder that exists, got {path}: create {path.parent} first")
-    try:
-        _write(path, content)
-    except OSError as problem:
-        raise InputError(f"cannot write {path}: {problem.strerror or problem}") from problem
+    with whole_file(path) as file:
+        file.write(content)
 
 
-def _write(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
+@contextmanager
+def whole_file(path: Path, *, by_way_of: Path | None = None) -> Iterator[IO[bytes]]:
+    """Open a file for writing that replaces `path` when the block has ended well.
+
+    It grows in the folder `by_way_of`, on the same disk, by default beside `path`.
+
+    Raises:
+        InputError: It cannot be written; what was there is as it was.
+    """
+    with _one_sentence(path), _draft(path, by_way_of or path.parent, _new_file) as draft:
+        with draft.open("wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, _usual_mode())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        draft.chmod(_usual_mode(0o666))
+        os.replace(draft, path)
 
 
-def _usual_mode() -> int:
-    """The mode `open` would have given (mkstemp's is private)."""
-    mask = os.umask(0)
+def write_folder(target: Path, write: Callable[[Path], None], way: str = "") -> None:
+    """Let `write` fill a folder that replaces `target` when it is whole.
+
+    Raises:
+        InputError: It cannot be written; what was there is as it was. `way` is the way out.
+    """
+    with _one_sentence(target, way):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _draft(target, target.parent, tempfile.mkdtemp) as draft:
+            draft.chmod(_usual_mode(0o777))
+            write(draft)
+            _flush(draft)
+            if not target.exists():
+                os.replace(draft, target)
+                return
+            with _draft(target, target.parent, tempfile.mkdtemp) as old:
+                os.replace(target, old)
+                try:
+                    os.replace(draft, target)
+                except OSError:
+                    os.replace(old, target)
+                    raise
+
+
+def replace_files(target: Path, write: Callable[[Path], None], *, stale: tuple[str, ...] = ()) -> None:
+    """Let `write` fill a folder inside `target`, and move its files there only when all are whole.
+
+    Files that are `stale` then go: they describe something else than what is there.
+
+    Raises:
+        InputError: The target is a file, or it cannot be written.
+    """
+    if target.is_file():
+        raise InputError(f"a model is saved to a folder, and {target} is a file")
+    with _one_sentence(target):
+        target.mkdir(parents=True, exist_ok=True)
+        with _draft(target, target, tempfile.mkdtemp) as draft:
+            write(draft)
+            _flush(draft)
+            for one in sorted(draft.iterdir()):
+                os.replace(one, target / one.name)
+            for name in stale:
+                (target / name).unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, before minutes of work.
+
+    Raises:
+        InputError: Its folder is not to be written in.
+    """
+    with _one_sentence(path), _draft(path, path.parent, _new_file):
+        pass
+
+
+def lock(path: str | Path, *, wait: bool = False) -> int | None:
+    """Lock a file or folder for as long as the handle that is returned is open: a process that dies lets go of it.
+
+    None where another process holds it (with `wait` it is waited for) or the system has no locks.
+    """
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _usual_mode(mode: int) -> int:
+    """The mode that `open` or `mkdir` would have given (mkstemp's and mkdtemp's are private)."""
+    mask = os.umask(0)  # it can only be read by setting it
     os.umask(mask)
-    return 0o666 & ~mask
+    return mode & ~mask
+
+
+@contextmanager
+def _one_sentence(target: Path, way: str = "") -> Iterator[None]:
+    """Raise what goes wrong in writing as InputError."""
+    try:
+        yield
+    except Exception as problem:
+        cause = problem.__cause__ if isinstance(problem, InputError) else problem  # a file of a folder, say
+        if not isinstance(cause, OSError) and type(cause).__name__ != "SafetensorError":
+            raise
+        reason = getattr(cause, "strerror", None) or " ".join(str(cause).split())
+        raise InputError(f"cannot write {target}: {reason}" + (f"; {way}" if way else "")) from cause
+
+
+@contextmanager
+def _draft(target: Path, folder: Path, make: Callable[..., str]) -> Iterator[Path]:
+    """A new file or folder for the target, gone in the end unless it was moved."""
+    name = os.fsencode(target.name)[:100].decode(errors="ignore")  # a name has at most 255 bytes
+    _remove_abandoned(folder, name)
+    while True:
+        path = make(prefix=f".{name}.", suffix=".part", dir=folder)
+        held = lock(path, wait=True)
+        if os.path.exists(path):  # else another process found it before it was locked, and took it for abandoned
+            break
+        if held is not None:
+            os.close(held)
+    try:
+        yield Path(path)
+    finally:
+        _remove(Path(path))
+        if held is not None:
+            os.close(held)
+
+
+def _remove_abandoned(folder: Path, name: str) -> None:
+    pattern = re.compile(re.escape(f".{name}.") + r"[a-z0-9_]{8}\.part")
+    names: list[str] = []
+    with suppress(PermissionError):  # a folder may be written in and not be read
+        names = os.listdir(folder)
+    for one in names:
+        if pattern.fullmatch(one) and (held := lock(folder / one)) is not None:
+            _remove(folder / one)
+            os.close(held)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _new_file(**where: Any) -> str:
+    handle, path = tempfile.mkstemp(**where)
+    os.close(handle)
+    return str(path)
+
+
+def _flush(folder: Path) -> None:
+    """Make sure that its files are on the disk before the folder gets its name."""
+    for one in folder.iterdir():
+        with one.open("rb") as file:
+            os.fsync(file.fileno())

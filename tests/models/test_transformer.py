@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -385,12 +386,47 @@ def _shards(folder, named):
 def _quantize(folder):
     file = folder / "model.safetensors"
     save_file({name: one.to(torch.int8) for name, one in load_file(file).items()}, file)
+    _edit(folder, lambda one: None)
 
 
 def _edit(folder, change):
     raw = json.loads((folder / "config.json").read_text())
     change(raw["regard"])
+    del raw["crc"]  # as whoever means the change does
     (folder / "config.json").write_text(json.dumps(raw))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_no_flipped_bit_of_a_saved_model_is_loaded(tmp_path, name):
+    """It is refused in a sentence, or what is loaded is what was saved."""
+    model = Transformer(TransformerConfig(vocabulary=3, width=2, heads=1, hidden=1, decoder_layers=1))
+    model.save_pretrained(tmp_path)
+    whole, rng, refused = bytearray((tmp_path / name).read_bytes()), random.Random(0), 0
+    tried = range(0, len(whole), 13)
+    for at in tried:
+        changed = whole.copy()
+        changed[at] ^= 1 << rng.randrange(8)
+        (tmp_path / name).write_bytes(changed)
+        try:
+            loaded = Transformer.from_pretrained(tmp_path)
+        except InputError as problem:
+            refused += "\n" not in str(problem)
+            continue
+        assert loaded.config == model.config
+        assert all(torch.equal(one, loaded.state_dict()[key]) for key, one in model.state_dict().items())
+    assert refused >= (0.75 if name == "config.json" else 1) * len(tried)  # white space may be another white space
+
+
+def test_a_change_that_is_meant_needs_no_checksums(tmp_path):
+    made("encoder").save_pretrained(tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    raw["regard"]["dropout"] = 0.5
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(InputError, match=r'config\.json: its checksum does not hold.* remove "crc" from config\.json'):
+        Transformer.from_pretrained(tmp_path)
+    del raw["crc"]
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert Transformer.from_pretrained(tmp_path).config.dropout == 0.5
 
 
 @pytest.mark.parametrize("case", BROKEN)

@@ -104,6 +104,24 @@ def test_another_run_is_refused(tmp_path, other):
         Part(tmp_path / "it.atlas", RUN | other, resume=True)
 
 
+def test_layers_of_another_run_go_when_its_process_has_ended(tmp_path):
+    """Not before the new run has a layer: one that is refused, or dies at once, removes nothing."""
+    with pytest.raises(KeyboardInterrupt):
+        watched(living := Part(tmp_path / "it.atlas", RUN), stop_at(2))
+    with pytest.raises(InputError, match=r"it\.atlas\.part holds 2 finished layers"):
+        Part(tmp_path / "it.atlas", RUN | {"text": "b"})
+    living._release()  # as when it is killed
+    part = Part(tmp_path / "it.atlas", RUN | {"text": "b"})
+    assert part.finished == 2
+    with pytest.raises(KeyboardInterrupt):
+        watched(part, stop_at(1))
+    assert part.finished == 1
+    assert json.loads((part.folder / "run.json").read_text())["text"] == "b"
+    part = Part(tmp_path / "it.atlas", RUN | {"text": "b"}, resume=True)
+    part.finish(watched(part))
+    assert [path.name for path in tmp_path.iterdir()] == ["it.atlas"]
+
+
 def test_a_folder_that_says_nothing_is_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         watched(Part(tmp_path / "it.atlas", RUN), stop_at(2))

@@ -12,8 +12,9 @@ import torch
 
 from regard.data import Vocabulary
 from regard.errors import InputError
+from regard.files import write_folder
 from regard.train import Journal, Translator, read_journal, train
-from regard.train.checkpoints import Checkpoints, Place, write_folder
+from regard.train.checkpoints import Checkpoints, Place
 from regard.train.config import Optimizer
 from regard.train.events import Evaluated, Sample, Started
 from regard.train.reading import read_config

@@ -1,13 +1,12 @@
 """`regard look`: see a real model attend to a text."""
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from regard.cli.outputs import check_output
 from regard.cli.texts import read_text
 from regard.cli.watched import Watched
 from regard.errors import InputError
@@ -51,7 +50,7 @@ def look(
     """See what a real model attends to: one word, two heads that look from it, a heat map, and the rest in a line."""
     words = read_text(text)
     if out is not None:
-        _check_out(out)
+        check_output("--out", out, *_SUFFIXES)
     atlas = out if out is not None and out.suffix.lower() == ".atlas" else None
     if atlas is None and (resume or keep != "maps" or layers or statistics):
         raise InputError(
@@ -103,22 +102,6 @@ def _numbers(layers: str | None) -> list[int | str] | None:
         return None
     named = [one.strip() for one in layers.split(",")]
     return [int(one) if one.isdecimal() else one for one in named if one]
-
-
-def _check_out(out: Path) -> None:
-    """Say at once what could only be said after minutes."""
-    if out.suffix.lower() not in _SUFFIXES:
-        raise InputError(f"`--out` must end in {', '.join(_SUFFIXES)}, got {str(out)!r}")
-    if out.is_dir():
-        raise InputError(f"`--out` must name a file, and {out} is a folder")
-    if not out.parent.is_dir():
-        raise InputError(f"`--out` {out} cannot be written: there is no folder {out.parent}")
-    try:
-        handle, temporary = tempfile.mkstemp(dir=out.parent, prefix=".regard.")
-    except OSError as problem:
-        raise InputError(f"cannot write {out}: {problem.strerror or problem}") from problem
-    os.close(handle)
-    Path(temporary).unlink()
 
 
 def _write(looked: Any, out: Path, text: str) -> None:

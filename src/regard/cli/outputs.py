@@ -1,10 +1,9 @@
 """The files that a command writes, checked before it works for minutes."""
 
-import os
-import tempfile
 from pathlib import Path
 
 from regard.errors import InputError
+from regard.files import check_writable
 
 __all__ = ["check_output"]
 
@@ -18,14 +17,10 @@ def check_output(option: str, path: Path | None, *suffixes: str) -> None:
     if path is None:
         return
     if path.suffix.lower() not in suffixes:
-        raise InputError(f"`{option}` must end in {' or '.join(suffixes)}, got {str(path)!r}")
+        known = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}" if len(suffixes) > 1 else suffixes[0]
+        raise InputError(f"`{option}` must end in {known}, got {str(path)!r}")
     if path.is_dir():
         raise InputError(f"`{option}` must name a file, and {path} is a folder")
     if not path.parent.is_dir():
         raise InputError(f"`{option}` {path} cannot be written: there is no folder {path.parent}")
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".regard.")
-    except OSError as problem:
-        raise InputError(f"cannot write {path}: {problem.strerror or problem}") from problem
-    os.close(handle)
-    Path(temporary).unlink()
+    check_writable(path)

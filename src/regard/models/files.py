@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from torch import Tensor
 from regard.errors import InputError, MissingExtraError
 from regard.seeing.bundled import BUNDLED, folder
 
-__all__ = ["Checkpoint", "read_tensors", "replace_files"]
+__all__ = ["Checkpoint", "read_tensors"]
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 # What of generation_config.json is read; the rest says how to write, which is for the caller to say.
@@ -134,28 +132,3 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
                 yield name, file.get_tensor(name)
     except (OSError, SafetensorError) as problem:
         raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
-
-
-def replace_files(target: Path, write: Callable[[Path], None], *, stale: tuple[str, ...] = ()) -> None:
-    """Let `write` fill a folder inside the target, and move its files there only when all are whole.
-
-    Files that are `stale` then go: they would say something else of what is there.
-
-    Raises:
-        InputError: The target is a file, or it cannot be written.
-    """
-    if target.is_file():
-        raise InputError(f"a model is saved to a folder, and {target} is a file")
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=target, prefix=".part-"))
-        try:
-            write(part)
-            for one in sorted(part.iterdir()):
-                os.replace(one, target / one.name)
-            for name in stale:
-                (target / name).unlink(missing_ok=True)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-    except OSError as problem:
-        raise InputError(f"cannot write {target}: {problem.strerror or problem}") from problem

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from regard.checksums import checksum_of_file, checksum_of_json
 from regard.errors import InputError, MissingExtraError
-from regard.models.files import Checkpoint, replace_files
+from regard.files import replace_files
+from regard.models.files import Checkpoint
 from regard.models.filling import change, fill
 from regard.models.written import from_json, to_json
 
@@ -29,6 +31,8 @@ else:
 __all__ = ["Saved"]
 
 _OURS = "regard"  # the key of config.json that marks a folder of ours
+_SUMS = "crc"  # the key of its checksums; a folder without them is loaded unchecked
+_WEIGHTS = "model.safetensors"
 
 
 class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regard"]):
@@ -55,13 +59,15 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
             raise MissingExtraError("safetensors", "models") from missing
 
         def write(folder: Path) -> None:
-            save_file({name: one.contiguous() for name, one in self.state_dict().items()}, folder / "model.safetensors")
-            text = json.dumps({_OURS: to_json(self.config)}, indent=2, ensure_ascii=False)
+            save_file({name: one.contiguous() for name, one in self.state_dict().items()}, folder / _WEIGHTS)
+            config = to_json(self.config)
+            sums = {_OURS: checksum_of_json(config), _WEIGHTS: checksum_of_file(folder / _WEIGHTS)}
+            text = json.dumps({_OURS: config, _SUMS: sums}, indent=2, ensure_ascii=False)
             (folder / "config.json").write_text(text + "\n", "utf-8")
 
         for unused in ("config", "model_card_kwargs"):
             asked.pop(unused, None)
-        replace_files(Path(save_directory), write, stale=("model.safetensors.index.json",))
+        replace_files(Path(save_directory), write, stale=(f"{_WEIGHTS}.index.json",))
         if asked.pop("push_to_hub", False):
             return self.push_to_hub(asked.pop("repo_id", Path(save_directory).name), **asked)
         if asked:
@@ -94,7 +100,8 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
                 the checkpoint's own.
 
         Raises:
-            InputError: There is no such model, its family or configuration is not read, or weights are missing.
+            InputError: There is no such model, its family or configuration is not read, weights are missing, or a file
+                that `save_pretrained` wrote was changed.
             MissingExtraError: safetensors or huggingface_hub is not installed.
         """
         asked = {"revision": revision, "token": token, "cache_dir": cache_dir}
@@ -112,6 +119,7 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
 
     @classmethod
     def _ours(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> tuple[Any, dict[str, Tensor]]:
+        _verify(raw, checkpoint)
         config = from_json(raw[_OURS], cls.config_kinds)
         if not isinstance(config, cls.config_kinds[0]):
             kind = type(config).__name__
@@ -126,3 +134,19 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
         head: Any,  # noqa: ARG003
     ) -> tuple[Any, dict[str, Tensor]]:
         raise InputError(f"{checkpoint.name!r} was not written by regard: {cls.__name__} reads its own folders alone")
+
+
+def _verify(raw: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Refuse files that are not what `save_pretrained` wrote."""
+    sums = raw.get(_SUMS)
+    if sums is None:
+        return
+    weights = checkpoint.file(_WEIGHTS)
+    found = {_OURS: checksum_of_json(raw[_OURS]), **({} if weights is None else {_WEIGHTS: checksum_of_file(weights)})}
+    for name, one in found.items():
+        if not isinstance(sums, dict) or sums.get(name) != one:
+            path = checkpoint.file("config.json") if name == _OURS else weights
+            raise InputError(
+                f"cannot read {path}: its checksum does not hold, so it was damaged or changed; save the model again, "
+                f'or remove "{_SUMS}" from config.json if the change is meant'
+            )

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from regard.checksums import checksum_of_array, numbers_of
 from regard.errors import AtlasError
 
-__all__ = ["DTYPES", "Held", "Stored", "deflated", "numbers_of", "plain"]
+__all__ = ["DTYPES", "Held", "Stored", "deflated", "plain"]
 
 Array = npt.NDArray[Any]
 
@@ -74,7 +75,7 @@ class Stored:
 
     def summed(self) -> "Stored":
         """The same with a checksum, which older atlases did not have."""
-        return self if self.crc is not None else replace(self, crc=_sum_of(self.raw))
+        return self if self.crc is not None else replace(self, crc=checksum_of_array(self.raw))
 
     def check(self) -> None:
         """Refuse a shape that cannot be, before anything of it is read.
@@ -97,7 +98,7 @@ class Stored:
         Raises:
             AtlasError: A bit has changed.
         """
-        if self.crc is not None and _sum_of(self.raw) != self.crc:
+        if self.crc is not None and checksum_of_array(self.raw) != self.crc:
             raise AtlasError(f"{self.file} is damaged: the checksum of {self.name} does not hold; write it again")
 
     def read(self) -> Array:
@@ -134,11 +135,6 @@ class Held(Mapping[str, Array]):
         return len(self.stored)
 
 
-def numbers_of(array: Array) -> memoryview:
-    """The bytes of an array, without a copy where it is contiguous."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
 def plain(name: str, array: Array) -> Stored:
     """An array to be stored as it is.
 
@@ -147,7 +143,7 @@ def plain(name: str, array: Array) -> Stored:
     """
     _CODES[array.dtype]
     array = np.ascontiguousarray(array)
-    return Stored(name, array, _sum_of(array))
+    return Stored(name, array, checksum_of_array(array))
 
 
 def deflated(name: str, array: Array, *, halve: bool = False) -> Stored:
@@ -165,7 +161,7 @@ def deflated(name: str, array: Array, *, halve: bool = False) -> Stored:
         about, array = about | {"halved": True}, (array * np.float32(_HALVED)).astype(np.float16)
     planes = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.itemsize).T
     raw = np.frombuffer(zlib.compress(numbers_of(planes), _LEVEL), np.uint8)
-    return Stored(name, raw, _sum_of(raw), about)
+    return Stored(name, raw, checksum_of_array(raw), about)
 
 
 def _inflated(raw: Array, dtype: np.dtype[Any], shape: tuple[int, ...], *, halved: bool) -> Array:
@@ -182,9 +178,3 @@ def _inflated(raw: Array, dtype: np.dtype[Any], shape: tuple[int, ...], *, halve
         array /= _HALVED
     array.flags.writeable = False
     return array
-
-
-def _sum_of(array: Array) -> int:
-    """CRC-32 of the type, the shape and the numbers."""
-    about = zlib.crc32(f"{array.dtype.str} {array.shape}".encode())
-    return zlib.crc32(numbers_of(array), about)

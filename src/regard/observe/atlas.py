@@ -5,13 +5,10 @@ which is checked when it is first looked at. Writing goes to a temporary file th
 failed save leaves what was there.
 """
 
-import contextlib
 import json
 import operator
 import os
 import struct
-import tempfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,8 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.errors import AtlasError, InputError
-from regard.observe.arrays import DTYPES, Stored, numbers_of
+from regard.checksums import checksum_of_text, numbers_of
+from regard.errors import AtlasError
+from regard.files import whole_file
+from regard.observe.arrays import DTYPES, Stored
 from regard.observe.records import Record
 from regard.observe.stored import LIGHT, StoredLayer, stored_arrays, stored_kept
 from regard.observe.tokens import Token
@@ -51,7 +50,7 @@ def save_atlas(
     said = json.dumps({"version": VERSION, "records": about, "arrays": known}, ensure_ascii=False)
     # Half a surrogate pair, of which a byte piece may consist, is no UTF-8: its escape is JSON.
     text = said.encode("utf-8", "backslashreplace").decode()
-    header: Header = {"__metadata__": {"regard": text, "crc": str(zlib.crc32(text.encode()))}}
+    header: Header = {"__metadata__": {"regard": text, "crc": str(checksum_of_text(text))}}
     order = sorted(arrays, key=lambda name: -arrays[name].raw.dtype.itemsize)  # so that each array is aligned
     end = 0
     for name in order:
@@ -87,26 +86,12 @@ def _write(target: Path, header: Header, arrays: list[npt.NDArray[Any]], folder:
     """A safetensors file, beside the old one until it is whole."""
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=folder or target.parent)
-    except OSError as problem:
-        raise InputError(f"cannot write {target}: {problem.strerror or problem}") from problem
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for array in arrays:
-                data = numbers_of(array)
-                for first in range(0, len(data), _AT_ONCE):
-                    file.write(data[first : first + _AT_ONCE])
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except OSError as problem:
-        raise InputError(f"cannot write {target}: {problem.strerror or problem}") from problem
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+    with whole_file(target, by_way_of=None if folder is None else Path(folder)) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for array in arrays:
+            data = numbers_of(array)
+            for first in range(0, len(data), _AT_ONCE):
+                file.write(data[first : first + _AT_ONCE])
 
 
 def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
@@ -128,7 +113,7 @@ def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
         known = f"{', '.join(map(str, _READS[:-1]))} and {_READS[-1]}"
         raise AtlasError(f"{target} is an atlas of version {version}, and this regard reads versions {known}")
     try:
-        if version > 2 and said["crc"] != str(zlib.crc32(said["regard"].encode())):
+        if version > 2 and said["crc"] != str(checksum_of_text(said["regard"])):
             raise ValueError("the checksum of its header does not hold")
         table = about["arrays"] if version > 2 else {name: {} for name in header}
         arrays = {name: _stored(target, name, data, entry, table[name]) for name, entry in header.items()}
@@ -204,10 +189,3 @@ def _token(about: Mapping[str, Any]) -> Token:
     if not isinstance(token.text, str) or not isinstance(token.word, int | None):
         raise ValueError(f"a token is no text: {token.text!r}")
     return token
-
-
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.checksums import numbers_of
 from regard.errors import ObservationError
 from regard.masks import BoundMask, Causal, Dense
-from regard.observe.arrays import numbers_of
 from regard.observe.kept import Kept, Segment
 from regard.observe.rows import Rows
 from regard.observe.second_pass import Computed

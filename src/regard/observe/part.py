@@ -2,20 +2,21 @@
 
 Each layer is a small atlas of its own, written atomically, that knows its run; `run.json` tells which it was. At the
 end all of them become one file, written inside the folder and moved to its place in one step, and the folder goes. A
-kill at any moment leaves the atlas that was there before, or a new whole one, and a folder from which to go on.
+kill at any moment leaves the atlas that was there before, or a new whole one, and a folder from which to go on. Layers
+of another run, whose process has ended, are removed when the first layer of this one is finished.
 """
 
-import contextlib
 import hashlib
 import json
 import os
 import shutil
-import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from regard.errors import InputError
+from regard.files import lock, write_atomically
 from regard.observe.atlas import VERSION, load_atlas, save_atlas
 from regard.observe.records import Layer, Record
 from regard.observe.stored import StoredLayer
@@ -34,7 +35,8 @@ class Part:
         resume: Whether to go on with the layers that an earlier run has finished.
 
     Raises:
-        InputError: There are finished layers and `resume` was not asked for, or they are those of another run.
+        InputError: There are finished layers of this run and `resume` was not asked for; with `resume`, or while
+            their process lives, also those of another run.
     """
 
     def __init__(self, out: str | os.PathLike[str], run: Mapping[str, Any], *, resume: bool = False) -> None:
@@ -45,9 +47,12 @@ class Part:
         self._mark = hashlib.sha256(json.dumps(self._run, sort_keys=True).encode()).hexdigest()
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"{self.folder} is in the way of the layers that are kept there: move it, or choose --out")
-        self._begun = self.finished > 0
+        self._release: weakref.finalize[[int], Part] | None = None
+        self._abandoned = not resume and self.finished > 0 and self._is_abandoned()
+        self._begun = self.finished > 0 and not self._abandoned
         if self._begun:
             self._check(resume=resume)
+            self._hold()
 
     @property
     def finished(self) -> int:
@@ -64,6 +69,10 @@ class Part:
                 f"{self.folder} holds {self.finished} finished layers of a run that was interrupted: add --resume to "
                 "go on with it, or remove the folder to begin anew"
             )
+        self._compare()
+
+    def _compare(self) -> None:
+        """Raise where the layers are those of another run."""
         try:
             before = json.loads((self.folder / _RUN).read_text(encoding="utf-8"))
             other = [name for name in {**before, **self._run} if before.get(name) != self._run.get(name)]
@@ -75,6 +84,22 @@ class Part:
                 f"{self.folder} belongs to another run, whose {name} was {_short(before.get(name))} and is now "
                 f"{_short(self._run.get(name))}: run it with the same, or remove the folder to begin anew"
             )
+
+    def _is_abandoned(self) -> bool:
+        """Whether the layers are those of another run, whose process has ended."""
+        try:
+            self._compare()
+            return False
+        except InputError:
+            held = lock(self.folder)
+        if held is not None:
+            os.close(held)
+        return held is not None
+
+    def _hold(self) -> None:
+        """Lock the folder for as long as this object or, if it is killed, this process lives."""
+        if self._release is None and (held := lock(self.folder)) is not None:
+            self._release = weakref.finalize(self, os.close, held)
 
     def known(self, number: int, name: str) -> Layer | None:
         """The layer of this number, if it was finished; a file that is damaged is made again."""
@@ -108,6 +133,8 @@ class Part:
         self._make_folder()
         save_atlas((record,), self.out, by_way_of=self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._release is not None:
+            self._release()
 
     def _read(self, number: int) -> StoredLayer | None:
         """The layer in the file of this number, if it is one of this run."""
@@ -118,30 +145,20 @@ class Part:
 
     def _begin(self) -> None:
         """Take the folder, unless another run has begun there since it was looked at."""
+        if self._abandoned and self._is_abandoned():
+            shutil.rmtree(self.folder, ignore_errors=True)
         self._make_folder()
         if self.finished:
             raise InputError(self._taken)
         self._begun = True
-        try:
-            self._write_run()
-        except OSError as problem:
-            raise InputError(f"cannot write {self.folder}: {problem.strerror or problem}") from problem
+        write_atomically(self.folder / _RUN, json.dumps(self._run).encode())
 
     def _make_folder(self) -> None:
         try:
             self.folder.mkdir(exist_ok=True)
         except OSError as problem:
             raise InputError(f"cannot write {self.folder}: {problem.strerror or problem}") from problem
-
-    def _write_run(self) -> None:
-        handle, temporary = tempfile.mkstemp(dir=self.folder)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(self._run, file)
-            os.replace(temporary, self.folder / _RUN)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        self._hold()
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:04}.layer"

@@ -1,14 +1,15 @@
 """Checkpoints: folders that are whole or not there, in safetensors and JSON.
 
 Besides the weights they hold the optimizer's state and where the run is. There is no state of generators, of the
-schedule or of the data's order to save: each is a pure function of the seed and the step.
+schedule or of the data's order to save: each is a pure function of the seed and the step. `place.json` has the
+checksum of each file and its own, and nothing is read of a checkpoint of which one does not hold.
 """
 
 import json
 import math
 import os
+import re
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,12 +25,17 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from regard.checksums import checksum_of_file, checksum_of_json
 from regard.errors import InputError
+from regard.files import write_folder
 from regard.models.files import read_tensors
 
-__all__ = ["Checkpoints", "Place", "mean_of", "write_folder"]
+__all__ = ["Checkpoints", "Place", "mean_of"]
 
 _MODEL, _OPTIMIZER, _PLACE = "model.safetensors", "optimizer.safetensors", "place.json"
+_VERSION = 2  # 1 had no checksums
+# Whatever reading files of the wrong contents may raise.
+_BROKEN = (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 # The same names and shapes, sharded or not; offloaded, they are given to the first process alone.
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 _EVERYWHERE = StateDictOptions(full_state_dict=True)
@@ -76,9 +82,9 @@ class Checkpoints:
         self.folder = folder
 
     def steps(self) -> list[int]:
-        """The steps of those that are whole, in order."""
-        names = [one.name.removeprefix("step-") for one in self.folder.glob("step-*") if (one / _PLACE).is_file()]
-        return sorted(int(one) for one in names if one.isdecimal())  # someone's "step-00000100 copy" is none
+        """The steps of all, in order."""
+        names = [one.name.removeprefix("step-") for one in self.folder.glob("step-*") if one.is_dir()]
+        return sorted(int(one) for one in names if re.fullmatch(r"[0-9]{8,}", one))  # "step-00000100 copy" is none
 
     def at(self, step: int) -> Path:
         """The folder of a step."""
@@ -102,7 +108,9 @@ class Checkpoints:
 
             save_file({name: one.contiguous() for name, one in weights.items()}, folder / _MODEL)
             save_file({name: one.contiguous() for name, one in state.items()}, folder / _OPTIMIZER)
-            (folder / _PLACE).write_text(json.dumps(asdict(place)), "utf-8")
+            files = {name: checksum_of_file(folder / name) for name in (_MODEL, _OPTIMIZER)}
+            about = {"version": _VERSION, "place": asdict(place), "files": files}
+            (folder / _PLACE).write_text(json.dumps(about | {"crc": checksum_of_json(about)}), "utf-8")
 
         last = self.steps()
         way = f"the last good checkpoint is that of step {last[-1]}" if last else "there is no checkpoint yet"
@@ -115,71 +123,94 @@ class Checkpoints:
         Raises:
             InputError: It cannot be read, or is of another model.
         """
-        folder = self.at(step)
         try:
-            found = json.loads((folder / _PLACE).read_text("utf-8"))
-            place = Place(**(found | {"scores": tuple(found["scores"])}))
-            weights: Any = dict(read_tensors(folder / _MODEL))
-            state = dict(read_tensors(folder / _OPTIMIZER))
+            place = self._verified(step)
+            weights: Any = dict(read_tensors(self.at(step) / _MODEL))
+            state = _nested(dict(read_tensors(self.at(step) / _OPTIMIZER)))
             set_model_state_dict(model, weights, options=_EVERYWHERE)
             whole: Any = get_optimizer_state_dict(model, optimizer, options=_EVERYWHERE)
-            whole["state"] = _nested(state)
+            _compare(state, whole["state"])
+            whole["state"] = state
             set_optimizer_state_dict(model, optimizer, whole, options=_EVERYWHERE)
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as problem:
-            reason = " ".join(str(problem).split())[:200]
-            raise InputError(
-                f"cannot read the checkpoint {folder}: {reason}; remove that folder, and the run goes on from the one "
-                "before"
-            ) from problem
+        except _BROKEN as problem:
+            raise self._unreadable(step, problem) from problem
         return place
 
     def weights(self, step: int) -> dict[str, Tensor]:
-        """The weights of a checkpoint."""
-        return dict(read_tensors(self.at(step) / _MODEL))
+        """Read the weights of a checkpoint.
 
-    def place(self, step: int) -> Place:
-        """Where the run was."""
-        found = json.loads((self.at(step) / _PLACE).read_text("utf-8"))
-        return Place(**(found | {"scores": tuple(found["scores"])}))
+        Raises:
+            InputError: It cannot be read, or a checksum does not hold.
+        """
+        try:
+            self._verified(step)
+            return dict(read_tensors(self.at(step) / _MODEL))
+        except _BROKEN as problem:
+            raise self._unreadable(step, problem) from problem
+
+    def _verified(self, step: int) -> Place:
+        """The place of a checkpoint, each of whose files is what was written.
+
+        Raises:
+            OSError, ValueError: A file is missing, or another one.
+        """
+        folder = self.at(step)
+        try:
+            about = json.loads((folder / _PLACE).read_text("utf-8"))
+        except ValueError as problem:
+            raise ValueError(f"{_PLACE} is no JSON ({problem})") from problem
+        if not isinstance(about, dict) or about.get("version") != _VERSION:
+            raise ValueError(
+                f"{_PLACE} is not of version {_VERSION} (one of version 1, without checksums, is continued by the "
+                "release that wrote it)"
+            )
+        crc, files = about.pop("crc", None), about.get("files")
+        if crc != checksum_of_json(about) or not isinstance(files, dict):
+            raise ValueError(f"the checksum of {_PLACE} does not hold")
+        place = _place_of(about.get("place"), step)
+        for name in (_MODEL, _OPTIMIZER):
+            if checksum_of_file(folder / name) != files.get(name):
+                raise ValueError(f"the checksum of {name} does not hold")
+        return place
+
+    def _unreadable(self, step: int, problem: Exception) -> InputError:
+        steps = self.steps()
+        before = [one for one in steps if one < step]
+        which = "that folder and those of later steps" if steps[-1:] > [step] else "that folder"
+        way = f"continues from step {before[-1]}" if before else "begins anew, as there is none before"
+        reason = " ".join(str(problem).split())[:300]
+        return InputError(
+            f"cannot read the checkpoint {self.at(step)}: {reason}; remove {which}, and the same command {way}"
+        )
 
     def prune(self, kept: Sequence[int]) -> None:
         """Remove all but these, and what writing has left behind when it was killed."""
+        for left in self.folder.glob(".*.part"):  # of this run, which nobody else may write to
+            shutil.rmtree(left, ignore_errors=True)
         for one in self.steps():
             if one not in kept:
-                doomed = self.folder / f".old-{one}"  # first out of sight: half a folder is never taken for a whole one
-                os.replace(self.at(one), doomed)
-        for pattern in (".old-*", ".part-*"):
-            for left in self.folder.glob(pattern):
-                shutil.rmtree(left, ignore_errors=True)
+                doomed = self.folder / f".{self.at(one).name}.part"
+                os.replace(self.at(one), doomed)  # out of sight first: half a folder is never taken for a whole one
+                shutil.rmtree(doomed, ignore_errors=True)
 
 
-def write_folder(target: Path, write: Any, way: str = "") -> None:
-    """Let `write` fill a folder that appears under its name when it is whole; what stood there goes.
+def _place_of(found: Any, step: int) -> Place:
+    counts = [found[name] for name in ("step", "epoch", "batch")]
+    if not all(type(one) is int and one >= 0 for one in counts) or counts[0] != step:
+        raise ValueError(f"{_PLACE} must be of step {step}, got step, epoch and batch {counts}")
+    for one in found["scores"]:
+        if "step" not in one or not all(type(value) in (int, float) for value in one.values()):
+            raise ValueError(f"{_PLACE} must have numbers and a step in each evaluation, got {one}")
+    return Place(step, counts[1], counts[2], tuple(found["scores"]))
 
-    Raises:
-        InputError: It cannot be written; nothing has changed. `way` says the way out.
-    """
-    part = None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=target.parent, prefix=".part-"))
-        part.chmod(0o755)
-        write(part)
-        for one in part.iterdir():
-            _flush(one)
-        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=".old-")) if target.exists() else None
-        if old is not None:
-            os.replace(target, old)
-        os.replace(part, target)  # at once: killed before it, the folder is under neither name
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
-    except Exception as problem:
-        if part is not None:
-            shutil.rmtree(part, ignore_errors=True)
-        if not isinstance(problem, OSError) and type(problem).__name__ != "SafetensorError":
-            raise
-        reason = getattr(problem, "strerror", None) or " ".join(str(problem).split())
-        raise InputError(f"cannot write {target}: {reason}" + (f"; {way}" if way else "")) from problem
+
+def _compare(state: dict[str, dict[str, Tensor]], expected: dict[str, dict[str, Tensor]]) -> None:
+    """Refuse moments that are not those of the optimizer; a parameter that never had a gradient has none."""
+    for name, moments in state.items():
+        shapes = {key: tuple(one.shape) for key, one in moments.items()}
+        known = {key: tuple(torch.as_tensor(one).shape) for key, one in expected.get(name, {}).items()}
+        if shapes != known:
+            raise ValueError(f"{_OPTIMIZER} has the moments {shapes} of {name}, and the optimizer {known}")
 
 
 def mean_of(all_weights: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -191,12 +222,6 @@ def mean_of(all_weights: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         else value
         for name, value in last.items()
     }
-
-
-def _flush(path: Path) -> None:
-    """Make sure that a file is on the disk before its folder gets its name."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
 
 
 def _flat(state: dict[str, dict[str, Any]]) -> dict[str, Tensor]:

@@ -10,7 +10,6 @@ model/           the model in the end, with its tokenizers
 import contextlib
 import importlib.metadata
 import json
-import os
 import platform
 import subprocess
 import time
@@ -20,7 +19,8 @@ from typing import Any
 import torch
 
 from regard.errors import InputError
-from regard.train.checkpoints import Checkpoints, Place, mean_of, write_folder
+from regard.files import write_atomically, write_folder
+from regard.train.checkpoints import Checkpoints, Place, mean_of
 from regard.train.config import Config
 from regard.train.reading import changes, to_mapping
 from regard.train.tasks.base import Task
@@ -91,7 +91,7 @@ class Folder:
         known = self._before or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         known |= {"config": to_mapping(self.config), "data": dict(task.data), "processes": self._processes}
         known["sessions"] = [*known.get("sessions", ()), _session()]
-        self._write(self._record, known)
+        write_atomically(self._record, (json.dumps(known, indent=2, ensure_ascii=False) + "\n").encode())
 
     def finish(
         self, task: Task, checkpoints: Checkpoints, place: Place, metric: str, higher: bool, device: torch.device
@@ -148,15 +148,6 @@ class Folder:
                 f"`{key}` was {_said(was)} when the run in {self.path} was started and is {_said(is_now)} now{why}: "
                 "say it as it was to go on, or name another folder as `out`; the checkpoints are as they were"
             )
-
-    def _write(self, path: Path, found: Any) -> None:
-        part = path.with_name(f".{path.name}.part")
-        try:
-            part.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", "utf-8")
-            os.replace(part, path)
-        except OSError as problem:
-            part.unlink(missing_ok=True)
-            raise InputError(f"cannot write {path}: {problem.strerror}") from problem
 
 
 def _said(value: Any) -> str:

@@ -2,12 +2,12 @@
 
 import json
 import math
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from regard.errors import InputError
+from regard.files import write_atomically
 from regard.train.events import Event, Saved, Started
 
 __all__ = ["Journal", "read_journal"]
@@ -41,13 +41,11 @@ class Journal:
         if not self.path.exists():
             return
         kept = [one for one in read_journal(self.path) if one["step"] <= step and one["event"] != "ended"]
-        part = self.path.with_name(f".{self.path.name}.part")
+        text = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in kept)
         try:
-            part.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in kept), "utf-8")
-            os.replace(part, self.path)
-        except OSError as problem:
-            part.unlink(missing_ok=True)
-            raise InputError(f"cannot write {self.path}: {problem.strerror}; the checkpoints are whole") from problem
+            write_atomically(self.path, text.encode())
+        except InputError as problem:
+            raise InputError(f"{problem}; the checkpoints are whole") from problem
 
 
 def read_journal(path: str | Path) -> list[dict[str, Any]]:

@@ -1,0 +1,146 @@
+"""Files and folders appear whole or not at all, and what a killed process has left goes with the next write."""
+
+import os
+import resource
+import signal
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+from regard.data import Vocabulary
+from regard.errors import InputError
+from regard.files import check_writable, lock, replace_files, whole_file, write_atomically, write_folder
+from regard.models import Transformer, TransformerConfig
+from regard.train import Journal
+from regard.train.checkpoints import Checkpoints, Place
+from regard.train.events import Started
+
+
+def file(path):
+    write_atomically(path, b"new")
+
+
+def folder(path):
+    write_folder(path, lambda draft: (draft / "a").write_bytes(b"new"))
+
+
+def inside(path):
+    replace_files(path, lambda draft: (draft / "a").write_bytes(b"new"))
+
+
+WRITERS = {"file": file, "folder": folder, "inside": inside, "check": check_writable}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("name", ["it.atlas", "[a]*?.x", "貓" * 80, "a" * 250])
+def test_what_a_killed_process_has_left_goes_and_what_a_living_one_writes_stays(tmp_path, kind, name):
+    target = tmp_path / name
+    where = target if kind == "inside" else tmp_path
+    where.mkdir(exist_ok=True)
+    short = os.fsencode(name)[:100].decode(errors="ignore")
+    dead, alive = where / f".{short}.abcdefg1.part", where / f".{short}.abcdefg2.part"
+    gone = where / f".{short}.abcdefg3.part"
+    dead.write_bytes(b"half")
+    alive.write_bytes(b"half")
+    (gone / "more").mkdir(parents=True)
+    others = [where / ".other.abcdefg1.part", where / f".{short}.mine.part", where / f"{short}.abcdefg1.part"]
+    for one in others:
+        one.write_bytes(b"")
+    held = lock(alive)
+    assert held is not None
+    WRITERS[kind](target)
+    assert alive.exists()
+    assert not dead.exists()
+    assert not gone.exists()
+    assert all(one.exists() for one in others)
+    os.close(held)
+    WRITERS[kind](target)
+    assert not alive.exists()
+    left = {one.name for one in where.iterdir()} - {one.name for one in others}
+    assert left == ({"a"} if kind == "inside" else set() if kind == "check" else {name})
+
+
+def test_what_is_being_written_is_locked(tmp_path):
+    with whole_file(tmp_path / "it") as draft:
+        (path,) = tmp_path.iterdir()
+        assert lock(path) is None
+        file(tmp_path / "it")  # another writer of the same target leaves it alone
+        draft.write(b"last")
+    assert (tmp_path / "it").read_bytes() == b"last"
+    assert [one.name for one in tmp_path.iterdir()] == ["it"]
+
+
+def test_a_folder_that_cannot_be_moved_leaves_the_old_one(tmp_path, monkeypatch):
+    target = tmp_path / "it"
+    folder(target)
+    (target / "a").write_bytes(b"old")
+    usual, calls = os.replace, []
+
+    def third(*paths):
+        calls.append(paths)
+        if len(calls) == 2:
+            raise OSError(5, "Input/output error")
+        usual(*paths)
+
+    monkeypatch.setattr(os, "replace", third)
+    with pytest.raises(InputError, match=r"cannot write .*it: Input/output error"):
+        folder(target)
+    assert (target / "a").read_bytes() == b"old"
+    assert [one.name for one in tmp_path.iterdir()] == ["it"]
+
+
+@contextmanager
+def full_disk(most):
+    """No file may grow beyond so many bytes, whoever writes it."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def saves(path):
+    Transformer(TransformerConfig(vocabulary=9, width=4, heads=1, hidden=4, decoder_layers=1)).save_pretrained(path)
+
+
+def checkpoints(path):
+    model = nn.Linear(30, 30)
+    Checkpoints(path).save(model, torch.optim.AdamW(model.parameters()), Place(1))
+
+
+def vocabulary(path):
+    write_folder(path, Vocabulary.train(["abc"], kind="characters", size=20).save)
+
+
+FULL = {"save_pretrained": saves, "a checkpoint": checkpoints, "a file": file, "a vocabulary in a folder": vocabulary}
+
+
+@pytest.mark.parametrize("kind", FULL)
+@pytest.mark.parametrize("most", [0, 2, 700])
+def test_a_full_disk_is_one_sentence_and_leaves_what_was_there(tmp_path, kind, most):
+    if kind == "a file" and most > 2:
+        most = 1
+    target = tmp_path / "it"
+    with (
+        full_disk(most),
+        pytest.raises(InputError, match=rf"cannot write {tmp_path}/it[^.]*: .*[Ff]ile too large") as why,
+    ):
+        FULL[kind](target)
+    assert "\n" not in str(why.value)
+    assert ".part" not in str(why.value)
+    assert not [one for one in tmp_path.rglob("*") if one.is_file() or one.name.endswith(".part")]
+    FULL[kind](target)
+    before = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
+    with full_disk(most), pytest.raises(InputError, match="cannot write"):
+        FULL[kind](target)
+    assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()} == before
+
+
+def test_a_log_on_a_full_disk_is_one_sentence(tmp_path):
+    with full_disk(3), pytest.raises(InputError, match=r"cannot write .*log\.jsonl: File too large; the checkpoints"):
+        Journal(tmp_path / "log.jsonl")(Started(tmp_path, 0, 2, 5))
