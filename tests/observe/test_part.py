@@ -1,6 +1,7 @@
 """A long run that is killed leaves the atlas that was there, or a folder from which it goes on; never a broken file."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -204,6 +205,19 @@ def test_what_needs_all_layers_is_refused_where_each_is_finished_as_it_comes(tmp
     name = asked if isinstance(asked, str) else "rollout"
     with pytest.raises(InputError, match=rf"the statistic '{name}' needs all layers, or a backward pass"):
         watched(Part(tmp_path / "it.atlas", RUN), statistics=[asked])
+
+
+def test_a_full_disk_leaves_no_folder_without_a_layer(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+        with pytest.raises(InputError, match=r"cannot write .*0000\.layer: File too large"):
+            watched(Part(tmp_path / "it.atlas", RUN))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_goes_meanwhile_is_named(tmp_path):

@@ -117,9 +117,14 @@ class Part:
         Raises:
             InputError: It cannot be written, or another run writes there too.
         """
-        if not self._begun:
-            self._begin()
-        save_atlas((Record((layer,), notes={"run": self._mark}),), self._file(number))
+        try:
+            if not self._begun:
+                self._begin()
+            save_atlas((Record((layer,), notes={"run": self._mark}),), self._file(number))
+        except InputError:
+            if not self.finished:  # nothing to go on from
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         try:
             written = self._read(number)
         except ValueError:
