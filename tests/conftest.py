@@ -1,6 +1,7 @@
 """What holds for every test: what this machine lacks is said at the start, and CI allows no skip."""
 
 import os
+import shutil
 from importlib import util
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 _LACKING = {
     "Chromium (apt-get install chromium)": lambda: not Path("/usr/bin/chromium").exists(),
+    "a C++ compiler (apt-get install g++)": lambda: shutil.which("g++") is None,
     "Playwright (pip install playwright)": lambda: util.find_spec("playwright") is None,
     "Triton (pip install triton)": lambda: util.find_spec("triton") is None,
     "the Tatoeba sample (../shared/data)": lambda: not (_SHARED / "tatoeba-eng-cmn.tsv").exists(),
@@ -19,6 +21,19 @@ _LACKING = {
 def pytest_report_header() -> list[str]:
     """Say with a word what is missing before its tests are skipped."""
     return [f"missing here, so that tests will be skipped: {what}" for what, lacks in _LACKING.items() if lacks()]
+
+
+@pytest.fixture(scope="session")
+def chinese_font() -> None:
+    """What a test needs that draws Chinese: a font of the system, or the one that `regard models get` installs."""
+    from regard.errors import ObservationError
+    from regard.render.fonts import FONT, fonts_for
+
+    if FONT.find() is None:
+        try:
+            fonts_for("貓鼠ネコ")
+        except ObservationError:
+            pytest.skip("no font has Chinese characters: regard models get font")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

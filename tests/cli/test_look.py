@@ -49,7 +49,9 @@ def test_an_unsuitable_model_gets_a_warning_that_names_a_better_one(run) -> None
 
 
 @pytest.mark.parametrize("suffix", ["html", "png", "svg", "atlas"])
-def test_it_writes_what_the_suffix_says(run, tmp_path: Path, suffix: str) -> None:
+def test_it_writes_what_the_suffix_says(run, request, tmp_path: Path, suffix: str) -> None:
+    if suffix in ("png", "svg"):
+        request.getfixturevalue("chinese_font")
     out = tmp_path / f"it.{suffix}"
     code, _, err = run("look", CHINESE, "--out", str(out))
     assert code == 0, err

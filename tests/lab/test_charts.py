@@ -20,6 +20,7 @@ MATRICES = Matrices(
     (Matrix("first", ("我", "爱"), ("x", "y"), ((0.0, 1.0), (0.5, 0.25)), marked=((1, 1),)),
      Matrix("second", ("a",) * 20, ("b",) * 30, ((0.5,) * 30,) * 20, digits=None)),
 )  # fmt: skip
+pytestmark = pytest.mark.usefixtures("chinese_font")
 CHARTS = [LINES, BARS, MATRICES]
 
 

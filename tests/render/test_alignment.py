@@ -97,6 +97,7 @@ def test_each_head_has_its_own_map_on_one_scale(german: Record) -> None:
         assert axes.images[0].get_clim() == (0, 0.625)
 
 
+@pytest.mark.usefixtures("chinese_font")
 @pytest.mark.parametrize("heads", ["mean", "each"])
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_chinese_on_both_axes_is_drawn_whole(tmp_path: Path, heads: str, suffix: str) -> None:
@@ -110,6 +111,7 @@ def test_chinese_on_both_axes_is_drawn_whole(tmp_path: Path, heads: str, suffix:
     assert names == ["貓", "追", "老\n鼠", "，", "因\n為", "它"]  # upright, one under the other
 
 
+@pytest.mark.usefixtures("chinese_font")
 def test_names_lie_within_the_paper_and_do_not_touch() -> None:
     source = tuple(Token("internationalization"[: 3 + number % 18], word=number) for number in range(60))
     target = tuple(Token(f"字{number}", word=number) for number in range(60))

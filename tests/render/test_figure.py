@@ -11,11 +11,10 @@ import matplotlib
 import numpy as np
 import pytest
 
-from regard.errors import InputError, ObservationError
+from regard.errors import InputError
 from regard.files import write_atomically
 from regard.observe.records import Record
 from regard.observe.tokens import Token
-from regard.render import fonts
 from regard.render.figure import focus_figure, heads_figure, heatmap_figure, save_figure
 from regard.render.panels import head_mosaic, ink
 from regard.render.sketch import COLOURS
@@ -28,6 +27,8 @@ NAMES = ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_t
 def test_every_record_is_written_without_a_warning(
     name: str, suffix: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    if name == "chinese":
+        request.getfixturevalue("chinese_font")
     case = request.getfixturevalue(name)  # a missing glyph is a warning, and warnings are errors
     path = tmp_path / f"figure{suffix}"
     save_figure(case.record, case.focus, path)
@@ -80,30 +81,9 @@ def test_two_arcs_in_two_colours_from_the_word_to_its_targets(english) -> None:
     assert "layer 5 head 11:  it → animal  0.60" in words
 
 
+@pytest.mark.usefixtures("chinese_font")
 def test_chinese_is_drawn_with_a_font_that_has_it(chinese) -> None:
-    found = fonts.fonts_for(["貓追老鼠"])
-    assert found.families[0] == "DejaVu Sans"
-    assert any("CJK" in family for family in found.families[1:])
-    assert not found.missing
     assert {"貓", "老鼠", "它"} <= set(texts(focus_figure(chinese.record, chinese.focus)))
-
-
-def test_letters_without_a_font_are_refused_with_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fonts, "_candidates", lambda region: ())
-    with pytest.raises(ObservationError, match=r"no installed font has 貓 \(1 missing\).*`fonts-noto-cjk`"):
-        fonts.fonts_for(["貓"])
-
-
-def test_signs_without_a_font_are_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fonts, "_candidates", lambda region: ())
-    found = fonts.fonts_for(["a🦀"])
-    assert found.spell("a🦀") == "aU+1F980"
-
-
-def test_the_font_of_boxes_is_never_taken() -> None:
-    assert not any(
-        family.startswith("Last Resort") for region in ("SC", "JP") for family, *_ in fonts._candidates(region)
-    )
 
 
 def test_dollar_signs_are_signs(hostile) -> None:
@@ -118,6 +98,7 @@ def test_unbalanced_dollars_and_broken_mathtext_are_drawn(tmp_path: Path, englis
     save_figure(Record(english.record.layers, {"text": (stream,)}, model=r"$\bad$"), english.focus, tmp_path / "a.svg")
 
 
+@pytest.mark.usefixtures("chinese_font")
 def test_svg_text_is_drawn_as_paths_and_refers_to_nothing_outside(chinese, tmp_path: Path) -> None:
     save_figure(chinese.record, chinese.focus, tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text()

@@ -205,6 +205,7 @@ def test_a_panel_holds_the_numbers_frames_the_largest_and_leaves_out_what_is_not
     assert "largest 12.5 at 0.0" in texts
 
 
+@pytest.mark.usefixtures("chinese_font")
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_a_figure_with_chinese_words_is_written_whole_and_no_title_is_cut(tmp_path: Path, suffix: str) -> None:
     panels = [Panel("它>貓", np.array([[0.1, NAN]]))]

