@@ -147,7 +147,7 @@ def test_a_corpus_goes_to_another_process_and_is_the_same_there():
 
 def test_the_sample_of_tatoeba_is_read_whole():
     if not TATOEBA.exists():
-        pytest.skip(f"{TATOEBA} is not here")
+        pytest.skip("the Tatoeba sample (../shared/data) is not here")
     corpus = read_corpus(TATOEBA)
     assert str(corpus) == "tatoeba-eng-cmn.tsv: 25,352 lines"
     assert (corpus["source"][0], corpus["target"][0]) == ("Hi.", "嗨。")

@@ -94,7 +94,7 @@ def test_translations_that_are_the_same_are_one_reference():
 
 def test_a_thousand_sources_of_tatoeba_are_in_no_training_line():
     if not TATOEBA.exists():
-        pytest.skip(f"{TATOEBA} is not here")
+        pytest.skip("the Tatoeba sample (../shared/data) is not here")
     corpus = read_corpus(TATOEBA)
     training, held = split(corpus, 1000)
     assert len({bare(source) for source in held["source"]}) == 1000 == len(held)
