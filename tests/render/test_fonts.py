@@ -80,7 +80,14 @@ def test_the_bundled_font_serves_where_the_system_has_none(system: Path, bundled
     assert found.files[1] == str(bundled)
     assert not found.missing
     assert fonts.fonts_for(["plain"]).families == ("DejaVu Sans",)
-    assert font_manager.findfont("Bundled SC", fallback_to_default=False) == str(bundled)  # matplotlib can draw with it
+
+
+def test_matplotlib_draws_with_it_in_bold_too_and_logs_nothing(system: Path, bundled: Path, caplog) -> None:
+    family = fonts.fonts_for(["貓"]).families[1]
+    for weight in ("normal", "bold"):
+        sought = font_manager.FontProperties(family=family, weight=weight)
+        assert font_manager.findfont(sought, fallback_to_default=False) == str(bundled)
+    assert caplog.records == []
 
 
 def test_a_font_of_the_system_is_preferred_and_the_bundled_one_fills_its_gaps(system: Path, bundled: Path) -> None:

@@ -6,6 +6,7 @@ font has are an error that names the way to get one; other signs (emoji, rare sy
 """
 
 import contextlib
+import dataclasses
 import functools
 import unicodedata
 from collections.abc import Iterable
@@ -68,6 +69,8 @@ def fonts_for(texts: Iterable[str]) -> Fonts:
         chosen = (*chosen, *added)
     if letters := _letters(missing):
         raise ObservationError(_no_font(letters))
+    for face in chosen:
+        _list_as_bold(face)
     families, files, _ = zip(base, *chosen, strict=True)
     return Fonts(families, files, missing)
 
@@ -146,6 +149,18 @@ def _list_new_fonts() -> bool:
             fontManager.addfont(path)
     _candidates.cache_clear()
     return len(fontManager.ttflist) > before
+
+
+@functools.cache
+def _list_as_bold(face: _Face) -> None:
+    """List a face as its own bold where its family has none: matplotlib takes it anyway, but logs a warning."""
+    from matplotlib.font_manager import fontManager
+
+    family, path, index = face
+    relatives = [entry for entry in fontManager.ttflist if entry.name == family]
+    if not any(entry.weight in (700, "bold") for entry in relatives):
+        same = next(entry for entry in relatives if (entry.fname, getattr(entry, "index", 0)) == (path, index))
+        fontManager.ttflist.append(dataclasses.replace(same, weight=700))
 
 
 @functools.cache
