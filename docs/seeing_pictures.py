@@ -18,7 +18,7 @@ from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from regard.observe.records import Record
 from regard.observe.tokens import Token
 from regard.render.sheet import write_figure
-from regard.seeing import Sight
+from regard.seeing.sight import Sight
 
 IMAGES = Path(__file__).parent / "images"
 ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()

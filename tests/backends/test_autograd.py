@@ -6,6 +6,7 @@ import torch
 import regard
 from regard import masks, normalizers, positions, scores
 from regard.backends import BACKENDS, remembered
+from regard.backends.base import run_eagerly
 from regard.backends.blockwise import backend as blockwise
 from regard.problem import Problem
 
@@ -206,3 +207,17 @@ def test_compiled_it_computes_the_same(backend, whole):
             *(torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (ours, expected)), strict=True
         ):
             torch.testing.assert_close(one, other)
+
+
+def test_no_compiler_follows_a_backend_that_runs_eagerly():
+    followed = []
+
+    class Doubling:
+        @run_eagerly
+        def __call__(self, problem):
+            followed.append(torch.compiler.is_compiling())
+            return problem * 2
+
+    compiled = torch.compile(lambda x: Doubling()(x + 1) + 1, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [5, 5]
+    assert followed == [False]

@@ -19,7 +19,7 @@ from regard.observe.focus import choose_focus
 from regard.observe.records import Record
 from regard.render.notebook import LARGEST, forwards_html, record_html
 from regard.render.png import SHADES, shaded_png
-from regard.seeing import Sight
+from regard.seeing.sight import Sight
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

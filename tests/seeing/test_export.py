@@ -11,7 +11,7 @@ from torch import nn
 import regard
 from regard.errors import InputError, ObservationError
 from regard.observe import statistics
-from regard.seeing import Sight
+from regard.seeing.sight import Sight
 
 WORDS = ["=1+1", "貓", "a,b", 'say "x"', "two\nlines", "cat"]
 

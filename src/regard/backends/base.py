@@ -1,15 +1,20 @@
 """What a backend is."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.problem import Problem
 
-__all__ = ["Answer", "Backend"]
+__all__ = ["Answer", "Backend", "run_eagerly"]
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,3 +50,22 @@ class Backend(Protocol):
     def __call__(self, problem: Problem) -> Answer:
         """Compute a problem that is not refused."""
         ...
+
+
+def run_eagerly(call: _Call) -> _Call:
+    """Keep compilers out of a backend's call, as `torch.compiler.disable` does.
+
+    That imports PyTorch's compiler where it decorates, which doubles the time of `import regard`: so it is put off
+    until somebody else has imported the compiler, without which nothing is compiled.
+    """
+    disabled: list[Callable[..., Any]] = []
+
+    @wraps(call)
+    def run(*given: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return call(*given)
+        if not disabled:
+            disabled.append(torch.compiler.disable(call))
+        return disabled[0](*given)
+
+    return cast("_Call", run)

@@ -1,5 +1,7 @@
 """All commands in one place."""
 
+from typing import Annotated
+
 import typer
 
 from regard.cli import data, models
@@ -19,10 +21,28 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Attention that you can see: what a real model attends to, and how one output comes about.",
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        import regard
+
+        print(f"regard {regard.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _regard(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take what comes before a command."""
+
+
 app.command()(look)
 app.command("open")(open_atlas)
 app.command()(steps)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.status import Status
 
 from regard.cli.heads import Files
+from regard.cli.model_option import model_option
 from regard.cli.texts import read_text
 from regard.errors import InputError
 
@@ -18,10 +19,10 @@ def compare(
     a: Annotated[str | None, typer.Argument(help="A text, a text file, or an .atlas.", show_default=False)] = None,
     b: Annotated[str | None, typer.Argument(help="What to compare it with.", show_default=False)] = None,
     *,
-    model: Annotated[str | None, typer.Option(help="The model that reads two texts; by default they choose.")] = None,
+    model: Annotated[str | None, model_option("The model that reads two texts; by default they choose.")] = None,
     text: Annotated[str | None, typer.Option(help="For --models: a text, or a text file.")] = None,
     models: Annotated[
-        tuple[str, str] | None, typer.Option(help="Two models, or two checkpoints, of the same layers and heads.")
+        tuple[str, str] | None, model_option("Two models, or two checkpoints, of the same layers and heads.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many heads to list.")] = 10,
     out: Annotated[Path | None, typer.Option(help="Write figure.png or figure.svg, layers by heads.")] = None,

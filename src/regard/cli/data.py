@@ -1,13 +1,11 @@
 """`regard data`: corpora that the package index carries, fetched on request."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from regard.data.hsk import fetch_hsk
-from regard.data.script import Script
 from regard.errors import RegardError
 
 __all__ = ["app"]
@@ -23,9 +21,13 @@ def _group() -> None:
 @app.command("hsk")
 def hsk(
     out: Annotated[Path, typer.Option("--out", help="The folder for hsk.tsv and its licence.")] = Path("data"),
-    script: Annotated[Script, typer.Option("--script", help="Simplified (hans) or traditional (hant).")] = "hans",
+    script: Annotated[
+        Literal["hans", "hant"], typer.Option("--script", help="Simplified (hans) or traditional (hant).")
+    ] = "hans",
 ) -> None:
     """Fetch 4,272 everyday English–Chinese sentences (CC BY-SA 4.0), checked by their SHA-256, as hsk.tsv."""
+    from regard.data.hsk import fetch_hsk
+
     terminal = Console(stderr=True, highlight=False)
     try:
         with terminal.status("looking"):

@@ -1,7 +1,7 @@
 """`regard doctor`: what can run here, what cannot, and why."""
 
 import platform
-from importlib import metadata, util
+from importlib import util
 
 from rich.console import Console
 from rich.markup import escape
@@ -33,9 +33,9 @@ def doctor() -> None:
     with Console(stderr=True).status("reading the libraries"):
         import torch
 
-    screen.print(
-        f"regard {metadata.version('regard')} on Python {platform.python_version()}, torch {torch.__version__}"
-    )
+        import regard
+
+    screen.print(f"regard {regard.__version__} on Python {platform.python_version()}, torch {torch.__version__}")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     screen.print(f"{torch.get_num_threads()} threads, CUDA device: {device}\n")
     table, reasons = _backends()

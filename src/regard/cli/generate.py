@@ -15,11 +15,10 @@ from rich.markup import escape
 from rich.status import Status
 
 from regard.cli.detokenizer import Detokenizer
+from regard.cli.model_option import model_option
 from regard.cli.screen import Screen
 from regard.cli.texts import read_prompt
 from regard.errors import InputError, MissingExtraError
-from regard.seeing.bundled import BUNDLED, folder
-from regard.seeing.bundled.load import quiet
 
 __all__ = ["generate"]
 
@@ -84,7 +83,7 @@ class _Asked:
 def generate(
     text: Annotated[str, typer.Argument(help="A text, the name of a text file, or - for standard input.")],
     *,
-    model: Annotated[str, typer.Option(help="smollm2, or a Hugging Face folder or id.")] = "smollm2",
+    model: Annotated[str, model_option("smollm2, or a Hugging Face folder or id.")] = "smollm2",
     tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 128,
     temperature: Annotated[
         float | None, typer.Option(help="Draw each token; below 1 sharper, above 1 flatter.")
@@ -133,6 +132,9 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
     """The model, in our modules, and its tokenizer."""
     if not name.strip():
         raise InputError("`--model` must not be empty: take smollm2, a folder or an id of the hub")
+    from regard.seeing.bundled import BUNDLED, folder
+    from regard.seeing.bundled.load import quiet
+
     own = Path(name).expanduser().is_dir()
     if not own and name in BUNDLED and BUNDLED[name].kind == "encoder":
         raise _reads_only(name)

@@ -11,15 +11,19 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
+from regard.cli.model_option import model_option
 from regard.cli.outputs import check_output
 from regard.cli.texts import read_text
 from regard.errors import InputError
-from regard.render.head_scores import MEASURES, RULES
 
 __all__ = ["Files", "Replace", "heads"]
 
 _HEAD = re.compile(r"(\d+)\.(\d+)")
-_SORTS = ("best", *RULES, *MEASURES)
+# "best", then the rules and measures of regard.render.head_scores, whose import takes NumPy's time.
+_SORTS = (
+    *("best", "previous", "next", "self", "same", "induction", "first", "separators"),
+    *("entropy", "distance", "confidence"),
+)
 _TOP = 10
 
 
@@ -64,11 +68,15 @@ class Files:
         Console(stderr=True, highlight=False, emoji=False).print(f"{title} → {written}", markup=False, soft_wrap=True)
 
 
+def _sorts(incomplete: str) -> list[str]:
+    return [name for name in _SORTS if name.startswith(incomplete)]
+
+
 def heads(
     *,
     model: Annotated[
         str | None,
-        typer.Option(help="me5, minilm, smollm2, or a Hugging Face folder or id; by default the text chooses."),
+        model_option("me5, minilm, smollm2, or a Hugging Face folder or id; by default the text chooses."),
     ] = None,
     text: Annotated[
         str | None,
@@ -76,7 +84,9 @@ def heads(
             help="A text, a text file, or - for standard input; by default some sentences. For --like one a line."
         ),
     ] = None,
-    sort: Annotated[str | None, typer.Option(help=f"Rank all heads by one of {', '.join(_SORTS)}.")] = None,
+    sort: Annotated[
+        str | None, typer.Option(help=f"Rank all heads by one of {', '.join(_SORTS)}.", autocompletion=_sorts)
+    ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="How many heads of each list.")] = None,
     like: Annotated[
         list[str] | None,
@@ -150,6 +160,7 @@ def _score(
 ) -> list[Any]:
     from regard.render.head_figure import score_panels
     from regard.render.head_files import head_rows
+    from regard.render.head_scores import MEASURES, RULES
     from regard.render.head_table import head_table
     from regard.seeing.heads import head_scores, read
 

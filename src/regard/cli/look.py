@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from regard.cli.model_option import model_option
 from regard.cli.outputs import check_output
 from regard.cli.texts import read_text
 from regard.cli.watched import Watched
@@ -22,7 +23,7 @@ def look(
     *,
     model: Annotated[
         str | None,
-        typer.Option(help="me5, minilm, smollm2, or a Hugging Face folder or id; by default the text chooses."),
+        model_option("me5, minilm, smollm2, or a Hugging Face folder or id; by default the text chooses."),
     ] = None,
     token: Annotated[str | None, typer.Option(help="The word to look from, or its number, counted from 1.")] = None,
     layer: Annotated[int | None, typer.Option(help="The layer of the first head, counted from 0.")] = None,

@@ -6,9 +6,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from regard.cli.model_option import complete_model
 from regard.errors import RegardError
-from regard.render.fonts import FONT
-from regard.seeing.bundled import BUNDLED, install
 
 __all__ = ["app"]
 
@@ -18,6 +17,9 @@ app = typer.Typer(no_args_is_help=True, help="See and get the models and the fon
 @app.command("list")
 def list_models() -> None:
     """Show the models and the font, what they are, whether they are installed, their licence and size."""
+    from regard.render.fonts import FONT
+    from regard.seeing.bundled import BUNDLED
+
     table = Table("name", "what it is", "installed", "licence", "size", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for one in (*BUNDLED.values(), FONT):
         installed = "yes" if one.find() else "no"
@@ -25,11 +27,20 @@ def list_models() -> None:
     Console().print(table)
 
 
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in (*complete_model(incomplete), "font") if name.startswith(incomplete)]
+
+
 @app.command("get")
 def get(
-    names: Annotated[list[str] | None, typer.Argument(help="Models to get, or `font`; all if none is named.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Models to get, or `font`; all if none is named.", autocompletion=_complete),
+    ] = None,
 ) -> None:
     """Install what is missing of the models and the font: only their files, checked by their SHA-256."""
+    from regard.seeing.bundled import install
+
     terminal = Console(stderr=True, highlight=False)
     try:
         with terminal.status("looking") as status:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from regard.cli.model_option import model_option
 from regard.errors import InputError, MissingExtraError
 
 __all__ = ["open_atlas"]
@@ -21,7 +22,7 @@ def open_atlas(
     ] = None,
     *,
     model: Annotated[
-        str | None, typer.Option(help="A model for sentences typed in the page: minilm, me5, a folder, an id.")
+        str | None, model_option("A model for sentences typed in the page: minilm, me5, a folder, an id.")
     ] = None,
     port: Annotated[int, typer.Option(help="The port; by default a free one.", show_default=False)] = 0,
     browser: Annotated[

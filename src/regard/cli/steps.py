@@ -2,20 +2,18 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from regard.cli.matrix_files import read_matrix, read_projections
+from regard.cli.model_option import model_option
 from regard.cli.texts import read_text
 from regard.errors import InputError
-from regard.observe.steps import Worked, work
-from regard.observe.token_row import token_row
-from regard.observe.tokens import Token
-from regard.render.matrices import clip
-from regard.render.steps import Steps
-from regard.render.steps_text import wording
+
+if TYPE_CHECKING:  # what needs NumPy is imported where it is used
+    from regard.observe.steps import Worked
+    from regard.render.steps import Steps
 
 __all__ = ["example", "steps"]
 
@@ -34,7 +32,7 @@ def steps(
         typer.Option("--w", help='One matrix for W_Q, W_K and W_V, or JSON with "query", "key", "value".'),
     ] = None,
     tokens: Annotated[str | None, typer.Option(help="Names of the rows of X, with spaces between them.")] = None,
-    model: Annotated[str | None, typer.Option(help=f"A model to take a head from (for a TEXT: {MODEL}).")] = None,
+    model: Annotated[str | None, model_option(f"A model to take a head from (for a TEXT: {MODEL}).")] = None,
     layer: Annotated[int | None, typer.Option(help="Its layer, counted from 0.")] = None,
     head: Annotated[int | None, typer.Option(help="The layer's head, counted from 0.")] = None,
     token: Annotated[
@@ -52,6 +50,10 @@ def steps(
         raise InputError(
             "`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`, `--head`"
         )
+    from regard.observe.token_row import token_row
+    from regard.observe.tokens import Token
+    from regard.render.steps import Steps
+
     if real:
         page = _head(text, MODEL if model is None else model, (layer, head, token), lang)
     else:
@@ -61,7 +63,7 @@ def steps(
     Console(highlight=False).print(page)
 
 
-def example() -> Worked:
+def example() -> "Worked":
     """Work out 我 爱 你, with one matrix for W_Q, W_K and W_V: Q = K = V = [[2, 0], [0, 3], [2, 2]].
 
     Pages that copy this example print the weights [.43 .14 .43], [.01 .71 .28] and [.05 .26 .69]. They are not the
@@ -70,13 +72,18 @@ def example() -> Worked:
     >>> example().weights.round(2).tolist()
     [[0.49, 0.03, 0.49], [0.0, 0.89, 0.11], [0.05, 0.19, 0.77]]
     """
+    from regard.observe.steps import work
+
     x = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]
     one = [[1, 0], [0, 1], [1, 0], [0, 1]]
     return work(x, one, one, one, ("我", "爱", "你"))
 
 
-def _own(x: Path | None, w: Path | None, tokens: str | None) -> Worked:
+def _own(x: Path | None, w: Path | None, tokens: str | None) -> "Worked":
     """The reader's own numbers."""
+    from regard.cli.matrix_files import read_matrix, read_projections
+    from regard.observe.steps import work
+
     if x is None or w is None:
         given = "--x" if x is not None else "--w" if w is not None else "--tokens"
         raise InputError(f"your own numbers need both `--x FILE` and `--w FILE`, got `{given}` alone")
@@ -102,11 +109,14 @@ def _own(x: Path | None, w: Path | None, tokens: str | None) -> Worked:
 
 def _head(
     text: str | None, model: str, chosen: tuple[int | None, int | None, str | None], lang: Literal["en", "zh"]
-) -> Steps:
+) -> "Steps":
     """A head of a real model at work on `text`: layer, head and token as asked for, or as regard chooses them."""
     if text is None or not text.strip():
         raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
     text = read_text(text)
+    from regard.render.matrices import clip
+    from regard.render.steps import Steps
+    from regard.render.steps_text import wording
     from regard.seeing.steps import head_steps  # here, because seeing loads torch, which the example does without
 
     capture = import_module("regard.seeing.capture")

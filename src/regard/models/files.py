@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.errors import InputError, MissingExtraError
 from regard.seeing.bundled import BUNDLED, folder
+from regard.seeing.bundled.catalogue import refuse_mistyped
 
 __all__ = ["Checkpoint", "read_tensors"]
 
@@ -42,6 +43,8 @@ class Checkpoint:
         if self.name in BUNDLED and not where.is_dir():
             where = folder(self.name)
         self._folder = where if where.is_dir() else None
+        if self._folder is None:
+            refuse_mistyped(self.name)
         if self._folder is None and self.name.startswith((".", "/", "~")):
             raise InputError(f"there is no folder {self.name!r}; bundled models: {', '.join(BUNDLED)}")
 

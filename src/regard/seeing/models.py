@@ -9,6 +9,7 @@ from typing import Any
 from regard.errors import InputError, MissingExtraError
 from regard.seeing import bundled
 from regard.seeing.bundled import BUNDLED, Loaded, ModelKind
+from regard.seeing.bundled.catalogue import refuse_mistyped
 from regard.seeing.bundled.load import quiet
 from regard.seeing.tokens import unknown_share
 
@@ -33,6 +34,7 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
     """
     if name in BUNDLED:
         return bundled.load(name, attn_implementation=attn_implementation or "sdpa")
+    refuse_mistyped(name)
     try:
         import transformers
         from safetensors import SafetensorError

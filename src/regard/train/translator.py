@@ -15,7 +15,7 @@ from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.decoding import Beam, Decoding
 from regard.observe.records import Record
 from regard.observe.tokens import Token
-from regard.seeing import watch
+from regard.seeing.watch import watch
 
 __all__ = ["Translator"]
 

@@ -8,7 +8,7 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.nn.functional import pad
 
 from regard.backends.additive.launch import MOST_VALUES, Attend, Call
-from regard.backends.base import Answer
+from regard.backends.base import Answer, run_eagerly
 from regard.backends.on_triton import refuses_tensor
 from regard.masks.band import Band, band_of
 from regard.normalizers import Softmax
@@ -47,7 +47,7 @@ class AdditiveTriton:
     def plain(self, problem: Problem) -> None:
         """None: scores of one's own are never remembered."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @run_eagerly
     def __call__(self, problem: Problem) -> Answer:
         """Project by matrix products in float32, which autograd knows, and leave the rest to the kernels."""
         band = Band() if problem.mask is None else band_of(problem.mask.mask)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 from torch.nn.functional import pad
 
-from regard.backends.base import Answer
+from regard.backends.base import Answer, run_eagerly
 from regard.backends.blockwise.function import Attend, Blocks, Forward, held_by, parts_of, with_parts
 from regard.backends.blockwise.general import General
 from regard.backends.blockwise.plan import plan
@@ -69,7 +69,7 @@ class Blockwise:
         each = 1.2 if _can_fuse(problem) else 2.5 * problem.score.floats_per_pair
         return (each * share + 0.6 * asked) * pairs + _OVERHEAD + _OVERHEAD_EACH * (sheets - 1)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @run_eagerly
     def __call__(self, problem: Problem) -> Answer:
         """Compute, in float32 at least, whatever autocast would have."""
         return attend_in_blocks(problem)

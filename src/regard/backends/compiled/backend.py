@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
 
 from regard.backends import on_numba
-from regard.backends.base import Answer
+from regard.backends.base import Answer, run_eagerly
 from regard.backends.blockwise import attend_in_blocks
 from regard.backends.compiled.tables import bytes_of_tables
 from regard.backends.memory import are_in_memory
@@ -86,7 +86,7 @@ class Compiled:
 
         return partial(_output_of, Call(problem))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @run_eagerly
     def __call__(self, problem: Problem) -> Answer:
         """Compute, whatever autocast would have; of tensors without memory, their shapes."""
         if problem.q.device.type == "meta":

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 from torch.nn.functional import pad
 
-from regard.backends.base import Answer
+from regard.backends.base import Answer, run_eagerly
 from regard.backends.flex.compiled import SHORT, Attend, compiled, uncompiled
 from regard.backends.flex.scoring import score_mod_of
 from regard.backends.flex.tables import block_mask_for
@@ -90,7 +90,7 @@ class Flex:
     def plain(self, problem: Problem) -> None:
         """None: the function that is compiled is found for each call."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @run_eagerly
     def __call__(self, problem: Problem) -> Answer:
         """Compute in the inputs' type, sums and softmax in float32, whatever autocast would have."""
         with torch.autocast(problem.q.device.type, enabled=False):

@@ -2,15 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from regard.bundled_files import BundledFile
 from regard.errors import InputError, RegardError
 
-__all__ = ["BUNDLED", "BundledModel", "BundledModelError", "ModelKind", "bundled"]
+__all__ = ["BUNDLED", "BundledModel", "BundledModelError", "ModelKind", "bundled", "refuse_mistyped"]
 
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
+
+
+_ALIKE = 0.75  # of two names, from which on one is taken for a slip: no id of the hub without a / is so near
 
 
 class BundledModelError(RegardError, RuntimeError):
@@ -83,3 +88,16 @@ def bundled(name: str) -> BundledModel:
     if name not in BUNDLED:
         raise InputError(f"`name` must be one of the bundled models ({', '.join(BUNDLED)}), got {name!r}")
     return BUNDLED[name]
+
+
+def refuse_mistyped(name: str) -> None:
+    """Raise an InputError where a name is nearly that of a bundled model: the hub would be asked for it, for a minute.
+
+    >>> refuse_mistyped("minlm")
+    Traceback (most recent call last):
+    regard.errors.InputError: there is no model and no folder 'minlm': did you mean 'minilm'?
+    """
+    if name in BUNDLED or "/" in name or Path(name).expanduser().is_dir():
+        return
+    for meant in get_close_matches(name.strip().lower(), BUNDLED, n=1, cutoff=_ALIKE):
+        raise InputError(f"there is no model and no folder {name!r}: did you mean {meant!r}?")

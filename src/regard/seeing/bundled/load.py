@@ -1,15 +1,15 @@
 """Bundled models in memory: from checked files only, never from the network, and without a word on the terminal."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import MissingExtraError
-from regard.seeing.bundled import me5, smollm2
 from regard.seeing.bundled.cache import converted
 from regard.seeing.bundled.catalogue import BundledModelError, ModelKind, bundled
 from regard.seeing.bundled.install import verified
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Loaded", "folder", "load", "quiet"]
 
-_CONVERSIONS: dict[str, tuple[int, Callable[[Path, Path], None]]] = {
-    "me5": (me5.VERSION, me5.convert),
-    "smollm2": (smollm2.VERSION, smollm2.convert),
-}
+_CONVERTED = ("me5", "smollm2")  # by the module of that name, which needs NumPy
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +56,10 @@ def load(name: str, *, attn_implementation: str = "sdpa", dtype: "torch.dtype | 
 def folder(name: str) -> Path:
     """Where the checkpoint of a bundled model lies: checked, and converted if it is the first time."""
     source = verified(name)
-    if name not in _CONVERSIONS:
+    if name not in _CONVERTED:
         return source.parent
-    version, convert = _CONVERSIONS[name]
-    return converted(name, bundled(name).file_sha256, version, partial(convert, source))
+    conversion = import_module(f"regard.seeing.bundled.{name}")
+    return converted(name, bundled(name).file_sha256, conversion.VERSION, partial(conversion.convert, source))
 
 
 def _read_model(transformers: Any, folder: Path, kind: ModelKind, attention: str, dtype: "torch.dtype | None") -> Any:

@@ -1,0 +1,29 @@
+"""The option `--model` of every command: names completed by the shell, slips of the pen refused at once."""
+
+from typing import Any
+
+import typer
+
+__all__ = ["complete_model", "model_option"]
+
+
+def model_option(description: str) -> Any:
+    """Make the option, with what its help says."""
+    return typer.Option(help=description, autocompletion=complete_model, callback=_checked)
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Complete the name of a bundled model."""
+    from regard.seeing.bundled.catalogue import BUNDLED
+
+    return [name for name in BUNDLED if name.startswith(incomplete)]
+
+
+def _checked(context: typer.Context, given: Any) -> Any:
+    """Refuse a name that is nearly a bundled one, before PyTorch is imported and the network asked."""
+    from regard.seeing.bundled.catalogue import refuse_mistyped
+
+    if given is not None and not context.resilient_parsing:
+        for name in (given,) if isinstance(given, str) else given:
+            refuse_mistyped(name)
+    return given
