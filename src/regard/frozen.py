@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
-__all__ = ["replace_tensors", "tensors"]
+__all__ = ["copied", "replace_tensors", "tensors", "versions"]
 
 Value = TypeVar("Value")
 
@@ -38,6 +39,26 @@ def replace_tensors(value: Value, new: Iterator[Tensor]) -> Value:
     """Copy a value with other tensors in the places, and in the order, of those that `tensors` lists."""
     replaced: Any = _replace(value, new)
     return replaced  # type: ignore[no-any-return]
+
+
+def copied(value: Value) -> Value:
+    """Copy a value with copies of its tensors, without their graphs."""
+    return replace_tensors(value, iter([_copied(one) for one in tensors(value)]))
+
+
+def versions(value: object) -> tuple[tuple[int, int], ...]:
+    """Which tensors a value holds, and how often each was changed in place; −1 where that is not counted."""
+    return tuple((id(one), -1 if one.is_inference() else one._version) for one in tensors(value))
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy no larger than the memory that was given where one number stands for many."""
+    alone = tensor.detach()
+    if torch.compiler.is_compiling():  # lengths may be symbols there
+        return alone.clone()
+    for dim, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        alone = alone.narrow(dim, 0, 1) if step == 0 and size > 1 else alone
+    return alone.clone().expand(tensor.shape)
 
 
 def _replace(value: Any, new: Iterator[Tensor]) -> Any:

@@ -94,7 +94,8 @@ def attention(
         v: Values (..., keys, value_dim).
         score: How a query and a key fit; scores.ScaledDot() by default.
         mask: A mask of regard.masks (bound to its place or not) or a boolean tensor (queries, keys) or (batch, heads,
-            queries, keys), True = may see. A query that sees nothing gets output 0, weights 0 and finite gradients.
+            queries, keys), True = may see, which is read at this call. A query that sees nothing gets output 0, weights
+            0 and finite gradients.
         bias: What is added to the scores, after scale and softcap: a bias of regard.positions (ALiBi, T5), or a tensor
             that broadcasts like the boolean one. Tensors in it get gradients.
         rotary: A rotary embedding of regard.positions, applied to q and k at their positions.

@@ -12,6 +12,7 @@ from regard.dropout import Dropout
 from regard.errors import InputError
 from regard.frozen import tensors
 from regard.masks import BoundMask, Dense, Mask
+from regard.masks.holders import holders
 from regard.masks.shared import SharedMask
 from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias, DenseBias, Rotary
@@ -177,7 +178,8 @@ class Problem:
         score.check(problem.q, problem.k, problem.v)
         normalizer.check(problem.heads, q.device)
         if mask is not None:
-            problem = replace(problem, mask=_bind(mask, problem))
+            learned = _learns(q, k, v, score, normalizer, bias, factor)
+            problem = replace(problem, mask=_bind(mask, problem, learned=learned))
         if bias is not None or factor is not None:
             added, factor = _check_bias("bias", bias, problem), _check_bias("factor", factor, problem)
             problem = replace(problem, bias=added, factor=factor)
@@ -281,12 +283,15 @@ def _check_wishes(problem: Problem) -> None:
         raise InputError(f"`return_lse=True` needs a softmax: {type(problem.normalizer).__name__} has no log-sum-exp")
 
 
-def _bind(mask: Mask | BoundMask | Tensor, problem: Problem) -> BoundMask:
+def _bind(mask: Mask | BoundMask | Tensor, problem: Problem, *, learned: bool) -> BoundMask:
     if isinstance(mask, Tensor):
-        mask = Dense(mask)  # says the way out for integer and float tensors
+        mask = Dense(mask) if learned else Dense.over(mask)  # says the way out for integers and floats
     if not isinstance(mask, Mask | BoundMask):
         raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {type(mask).__name__}")
     bound = mask if isinstance(mask, BoundMask) else mask.bind(problem.queries, problem.keys)
+    if not torch.compiler.is_compiling() and holders(bound.given) is None:
+        bound = bound if isinstance(bound, SharedMask) else replace(bound)
+        vars(bound).setdefault("of_this_call", {})  # what may change is planned for anew in the next one
     if (bound.queries, bound.keys) != (problem.queries, problem.keys):
         raise InputError(
             f"the mask is bound to {bound.queries} queries and {bound.keys} keys, but q has {problem.queries} and k "
@@ -300,6 +305,11 @@ def _bind(mask: Mask | BoundMask | Tensor, problem: Problem) -> BoundMask:
         )
     _probe(bound, problem.q.device)
     return bound
+
+
+def _learns(*parts: object) -> bool:
+    """Whether a backward may follow, which has to find the mask as the forward did."""
+    return torch.is_grad_enabled() and any(one.requires_grad for one in tensors(parts))
 
 
 def _probe(bound: BoundMask, device: torch.device) -> None:

@@ -123,18 +123,6 @@ def test_a_shared_mask_has_one_block_mask():
     assert tables.block_mask_for(_of(shared)) is tables.block_mask_for(_of(shared))
 
 
-def test_documents_that_were_changed_in_place_are_planned_for_again():
-    ids = torch.zeros(300, dtype=torch.long)
-    mask = masks.Document(ids)
-    before = tables.block_mask_for(_of(mask))
-    assert tables.block_mask_for(_of(mask)).kv_indices is before.kv_indices
-    ids[128:] = 1
-    after = tables.block_mask_for(_of(mask))
-    assert (int(before.full_kv_num_blocks.sum()), int(after.full_kv_num_blocks.sum())) == (4, 2)
-    pair = [torch.tensor(at) for at in (0, 0, 0, 200)]
-    assert not after.mask_mod(*pair)
-
-
 def test_tables_keep_no_tensor_of_a_mask_alive():
     ids = torch.zeros(300, dtype=torch.long)
     seen = weakref.ref(ids)

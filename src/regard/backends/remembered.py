@@ -4,17 +4,16 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import fields, is_dataclass
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from regard.frozen import tensors
 from regard.masks import BoundMask, Mask
 from regard.masks.cover import Cover, cover
+from regard.masks.holders import holders
 from regard.problem import Problem
 
-__all__ = ["BLOCK", "Remembered", "covered", "is_value", "key_of"]
+__all__ = ["BLOCK", "Remembered", "covered"]
 
 BLOCK = 128  # rows and columns of a block, at most
 
@@ -22,7 +21,7 @@ Plan = TypeVar("Plan")
 
 
 class Remembered(Generic[Plan]):
-    """The plans for the masks that were asked for last, made anew where a tensor in a mask was changed or has gone.
+    """The plans for the masks that were asked for last.
 
     Args:
         most: How many are kept.
@@ -34,25 +33,25 @@ class Remembered(Generic[Plan]):
         self, most: int, *, most_bytes: int | None = None, bytes_of: Callable[[Plan], int] | None = None
     ) -> None:
         self._most, self._most_bytes, self._bytes_of = most, most_bytes, bytes_of
-        self._plans: OrderedDict[Hashable, tuple[tuple[weakref.ref[Tensor], ...], Plan]] = OrderedDict()
+        self._plans: OrderedDict[Hashable, tuple[tuple[weakref.ref[Mask], ...], Plan]] = OrderedDict()
         self._lock = threading.Lock()
 
     def of(self, bound: BoundMask, detail: Hashable, make: Callable[[], Plan]) -> Plan:
-        """The plan for a mask as it was given, by value, and by identity and version where it holds tensors.
+        """The plan for a mask as it was given: by value, and by identity where it holds tensors, which are its own.
 
-        Tensors are not kept alive, and one that is changed through `.data` counts as the same. What cannot be told
-        from another mask is planned for anew.
+        Masks are not kept alive. One that may change is planned for once a call (see `Problem.of`).
         """
-        key = key_of(bound, detail)
-        if key is None:
-            return make()
+        holding = holders(bound.given)
+        if holding is None:
+            return self._of_this_call(vars(bound).get("of_this_call", {}), detail, make)
+        key = _print_of(bound.given), bound.queries, bound.keys, bound.query_start, detail
         with self._lock:
             held, found = self._plans.get(key, ((), None))
         if found is not None and all(one() is not None for one in held):
-            return found  # a dead tensor's address may be another's by now
+            return found  # a dead mask's address may be another's by now
         made = make()
         with self._lock:
-            self._plans[key] = tuple(weakref.ref(one) for one in tensors(bound.given)), made
+            self._plans[key] = tuple(weakref.ref(one) for one in holding), made
             self._plans.move_to_end(key)
             for old, (held, _) in list(self._plans.items()):
                 if any(one() is None for one in held):
@@ -60,6 +59,12 @@ class Remembered(Generic[Plan]):
             while len(self._plans) > self._most or (len(self._plans) > 1 and self._are_too_large()):
                 self._plans.popitem(last=False)
         return made
+
+    def _of_this_call(self, plans: dict[Hashable, Plan], detail: Hashable, make: Callable[[], Plan]) -> Plan:
+        key = id(self), detail
+        if key not in plans:
+            plans[key] = make()
+        return plans[key]
 
     def _are_too_large(self) -> bool:
         if self._most_bytes is None or self._bytes_of is None:
@@ -84,35 +89,11 @@ def covered(problem: Problem, block: int = BLOCK) -> Cover:
     return found() if problem.mask is None else _covers.of(problem.mask, block, found)
 
 
-def is_value(value: Any, *, with_tensors: bool = True) -> bool:
-    """Whether a mask is numbers, masks and, if allowed, tensors alone: a rule of code may answer differently later."""
-    if isinstance(value, Tensor):
-        return with_tensors
-    if isinstance(value, tuple):
-        return all(is_value(one, with_tensors=with_tensors) for one in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return all(is_value(getattr(value, part.name), with_tensors=with_tensors) for part in fields(value))
-    return value is None or isinstance(value, int | float | str)
-
-
-def key_of(bound: BoundMask, detail: Hashable) -> Hashable | None:
-    """What tells a mask as it was given, and where it is bound, from any other; None where nothing does."""
-    try:
-        return _print_of(bound.given), bound.queries, bound.keys, bound.query_start, detail
-    except (RuntimeError, TypeError):  # inference tensors count no versions; what is no value cannot be told apart
-        return None
-
-
 def _print_of(value: Any) -> Hashable:
-    """What tells a value from another."""
-    if isinstance(value, Tensor):
-        return id(value), value._version
+    """What tells a mask that does not change from another: by identity where it holds tensors, else by value."""
     if isinstance(value, tuple):
         return tuple(_print_of(one) for one in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value), *(_print_of(getattr(value, part.name)) for part in fields(value))
-    if isinstance(value, Mask):
-        raise TypeError("a mask that is no dataclass may hold anything")
-    if value is None or isinstance(value, int | float | str):
-        return value
-    return weakref.ref(value)
+    if not isinstance(value, Mask):
+        return type(value), value
+    held = tuple(getattr(value, name) for name in getattr(value, "__dataclass_fields__", ()))
+    return type(value), id(value) if any(isinstance(one, Tensor) for one in held) else _print_of(held)

@@ -1,7 +1,7 @@
 """Who may see whom: masks as values over positions, True where a query may see a key."""
 
 from regard.masks.axial import Axial
-from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask, Only
+from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask
 from regard.masks.block_local import BlockLocal
 from regard.masks.causal import Causal
 from regard.masks.compose import bigbird, longformer, prefix_lm, sparse_transformer
@@ -22,6 +22,7 @@ from regard.masks.global_tokens import Global
 from regard.masks.local_monotonic import LocalMonotonic
 from regard.masks.local_predictive import LocalPredictive
 from regard.masks.neighborhood import Neighborhood
+from regard.masks.only import Only
 from regard.masks.padding import Padding
 from regard.masks.prefix import Prefix
 from regard.masks.random_blocks import Random

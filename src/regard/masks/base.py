@@ -5,17 +5,17 @@ without evaluating n × n pairs. `& | ~` combine both answers; for rectangles th
 PARTIAL means "some pairs, perhaps": combining may call an empty or full rectangle PARTIAL, never the reverse.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Int, Int8
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.frozen import replace_tensors, tensors
+from regard.frozen import copied, tensors, versions
 
-__all__ = ["EMPTY", "FULL", "PARTIAL", "And", "BoundMask", "Mask", "Not", "Only", "Or", "Rectangles"]
+__all__ = ["EMPTY", "FULL", "PARTIAL", "And", "BoundMask", "Mask", "Not", "Or", "Rectangles"]
 
 # Ordered, so that & is the minimum, | the maximum and ~ the mirror image.
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -53,7 +53,42 @@ class Mask:
 
     Queries are the last positions: query i of `queries` stands at position i + (keys − queries), unless bound
     otherwise.
+
+    A mask is a value: tensors in its fields are copied when it is made (one byte for each boolean, eight for each
+    64-bit integer), and a later change of the tensor that was given has no effect. A mask of one's own that defines
+    `__post_init__` calls `super().__post_init__()` at its end; without it nothing is copied, and the mask is planned
+    for at each call.
     """
+
+    def __post_init__(self) -> None:
+        """Copy the tensors in the fields."""
+        for name, held in self._held().items():
+            if tensors(held):
+                object.__setattr__(self, name, copied(held))
+        if not torch.compiler.is_compiling():  # a graph knows no identities
+            object.__setattr__(self, "_own", versions(self._held()))
+
+    def owns_tensors(self) -> bool:
+        """Check that every tensor in the fields is a copy of the mask's own; raise if one was changed in place."""
+        own, now = vars(self).get("_own", ()), versions(self._held())
+        if own != now and [tensor for tensor, _ in own] == [tensor for tensor, _ in now]:
+            raise InputError(
+                f"a tensor of {type(self).__name__} was changed in place after the mask was made, and what was planned "
+                "for the mask does not know it: make a new mask of the changed tensor"
+            )
+        return bool(own == now)
+
+    def _held(self) -> dict[str, object]:
+        """The fields that are no masks themselves."""
+        held = {name: getattr(self, name) for name in getattr(self, "__dataclass_fields__", ())}
+        return {name: one for name, one in held.items() if not isinstance(one, Mask)}
+
+    def with_place(self, **fields: object) -> Self:
+        """The same mask with other numbers in some fields; tensors, and what was computed from them, are shared."""
+        placed = object.__new__(type(self))
+        for name, value in (vars(self) | fields).items():
+            object.__setattr__(placed, name, value)
+        return placed
 
     def __call__(
         self,
@@ -86,9 +121,7 @@ class Mask:
     def bind(self, queries: int, keys: int, query_start: int | None = None) -> "BoundMask":
         """Place `queries` rows and `keys` columns; by default the queries are the last positions."""
         start = keys - queries if query_start is None else query_start
-        # A copy forgets what was computed from tensors that may have been changed since.
-        fresh = replace_tensors(self, iter(tensors(self)))
-        return BoundMask(fresh.resolve(queries, keys, start), queries, keys, start, given=self)
+        return BoundMask(self.resolve(queries, keys, start), queries, keys, start, given=self)
 
     def __and__(self, other: "Mask") -> "Mask":
         """See what both let see."""
@@ -179,32 +212,6 @@ class Not(Mask):
     def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
         """Resolve what is hidden."""
         return Not(self.hidden.resolve(queries, keys, query_start))
-
-
-@dataclass(frozen=True)
-class Only(Mask):
-    """rule(batch, head, i, j): any rule on integer tensors that broadcast; what it leaves is found pair by pair.
-
-    Cost: O(queries · keys · dim) time: the rule is asked for every pair and no block is skipped. No memory.
-
-    >>> import torch
-    >>> even = Only(lambda batch, head, i, j: (i - j) % 2 == 0)
-    >>> even.bind(3, 3).dense()[0, 0].int()
-    tensor([[1, 0, 1],
-            [0, 1, 0],
-            [1, 0, 1]], dtype=torch.int32)
-    """
-
-    rule: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-
-    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """The rule's answer."""
-        return self.rule(batch, head, i, j)
-
-    def blocks(self, rectangles: Rectangles) -> Tensor:
-        """PARTIAL everywhere: an unknown rule promises nothing about rectangles."""
-        never = (rectangles.bottom < rectangles.top) & (rectangles.right < rectangles.left)
-        return rectangles.answer(empty=never, full=never)
 
 
 @dataclass(frozen=True, eq=False)

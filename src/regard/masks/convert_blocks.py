@@ -5,7 +5,7 @@ visible; what is in neither list is not visited. `torch.nn.attention.flex_attent
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,7 @@ class _Listed(Mask):
         if (queries, keys) != self.lengths:
             made = " queries × ".join(map(str, self.lengths))
             raise InputError(f"the block mask was made for {made} keys, got {queries} queries × {keys} keys")
-        return replace(self, query_start=query_start)
+        return self.with_place(query_start=query_start)
 
 
 def mask_mod_of(mask: BoundMask, device: torch.device | str) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:

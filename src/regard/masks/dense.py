@@ -1,6 +1,6 @@
 """Dense: any boolean matrix as a mask."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -19,7 +19,7 @@ _CELL = 64  # side of the cells in which rectangles are looked up
 class Dense(Mask):
     """visible[b, h, i, j]: a boolean tensor (queries, keys) or (batch or 1, heads or 1, queries, keys), True = may see.
 
-    Rows are the queries in order, wherever they stand.
+    Rows are the queries in order, wherever they stand. The tensor is copied: one byte for each entry in memory.
 
     Cost: O(queries · keys) memory, for the matrix; O(queries · keys · dim) time, less the blocks that are empty.
 
@@ -33,6 +33,18 @@ class Dense(Mask):
     query_start: int = 0
 
     def __post_init__(self) -> None:
+        self._check()
+        super().__post_init__()
+
+    @classmethod
+    def over(cls, visible: Bool[Tensor, "..."]) -> "Dense":
+        """The mask of a tensor for one call, which reads the tensor itself instead of copying it."""
+        mask = object.__new__(cls)
+        object.__setattr__(mask, "visible", visible)
+        mask._check()
+        return mask
+
+    def _check(self) -> None:
         if self.visible.dtype != torch.bool:
             raise InputError(
                 f"a mask must be boolean, True = may see, got {self.visible.dtype}: masks.from_zeros_and_ones converts "
@@ -98,7 +110,7 @@ class Dense(Mask):
                 f"the mask must be {queries} queries × {keys} keys (either may be 1), got shape "
                 f"{tuple(self.visible.shape)}"
             )
-        return replace(self, query_start=query_start)
+        return self.with_place(query_start=query_start)
 
 
 def _prefix(cells: Tensor) -> Tensor:

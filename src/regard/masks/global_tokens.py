@@ -1,6 +1,6 @@
 """Global: a few tokens that see all and are seen by all."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,8 @@ from regard.masks.checks import check_count, covered, entry, prefix_counts
 
 __all__ = ["Global"]
 
+_FAR, _MANY = 2**28, 2**20  # positions are flagged up to the last, and each that is given is a number of Python
+
 
 @dataclass(frozen=True, eq=False)
 class Global(Mask):
@@ -24,7 +26,7 @@ class Global(Mask):
     projects global rows by weights of their own, which is a matter of q, k and v.)
 
     Cost: O(n · g · dim) time for g global tokens that stand together; each that stands alone costs a row and a column
-    of blocks. At most one flag a position.
+    of blocks. At most one flag a position, a byte each; a tensor is copied.
 
     >>> Global([1]).bind(3, 3).dense()[0, 0].int()
     tensor([[0, 1, 0],
@@ -32,7 +34,7 @@ class Global(Mask):
             [0, 1, 0]], dtype=torch.int32)
     """
 
-    tokens: Sequence[int] | Bool[Tensor, "batch keys"]
+    tokens: Collection[int] | Bool[Tensor, "batch keys"]
 
     def __post_init__(self) -> None:
         if isinstance(self.tokens, Tensor):
@@ -41,10 +43,23 @@ class Global(Mask):
                     "`tokens` must be positions, for example (0, 5), or a boolean tensor (batch, keys), got "
                     f"{self.tokens.dtype} of shape {tuple(self.tokens.shape)}"
                 )
-            return
+        else:
+            self._check_positions()
+        super().__post_init__()
+
+    def _check_positions(self) -> None:
+        if not isinstance(self.tokens, Collection):
+            raise InputError(f"`tokens` must be positions, for example (0, 5), got {type(self.tokens).__name__}")
+        if len(self.tokens) > _MANY:
+            raise InputError(
+                f"`tokens` must be at most {_MANY:,} positions, got {len(self.tokens):,}: flag more of them in a "
+                "boolean tensor (1, keys)"
+            )
         object.__setattr__(self, "tokens", tuple(self.tokens))
         for token in self.tokens:
             check_count("tokens", token, 0, "gives positions, each of which counts from the first key")
+            if token >= _FAR:
+                raise InputError(f"`tokens` must be positions before {_FAR:,}, got {token:,}")
 
     @cached_property
     def _flags(self) -> Tensor:
@@ -81,7 +96,11 @@ class Global(Mask):
         return self._flags.shape[0], 1
 
     def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
-        """Check that there is a flag for every key."""
-        if isinstance(self.tokens, Tensor) and self.tokens.shape[1] != keys:
+        """Check that there is a flag for every key; leave out positions where nothing is."""
+        if not isinstance(self.tokens, Tensor):
+            end = max(keys, query_start + queries)
+            near = tuple(token for token in self.tokens if token < end)
+            return self if len(near) == len(self.tokens) else Global(near)
+        if self.tokens.shape[1] != keys:
             raise InputError(f"`tokens` must have one flag for each of {keys} keys, got {self.tokens.shape[1]}")
         return self

@@ -1,6 +1,6 @@
 """Inside: a mask that holds inside each of several documents packed into one sequence, on positions local to it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -104,7 +104,7 @@ class Inside(Mask):
                 )
             within = placed
         start = 0 if self.query_lengths is None else query_start
-        return replace(self, documents=documents, within=within, start=start)
+        return self.with_place(documents=documents, within=within, start=start)
 
 
 def _sums(lengths: Int[Tensor, " documents"]) -> Int[Tensor, " edges"]:

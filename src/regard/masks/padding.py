@@ -19,7 +19,8 @@ class Padding(Mask):
     This is the reverse of `key_padding_mask` in PyTorch (see `masks.from_key_padding_mask`) and the same as
     `attention_mask` of Hugging Face tokenizers turned into booleans (see `masks.from_zeros_and_ones`).
 
-    Cost: O(queries · keys · dim) time, less the blocks that are padding alone; one flag a key.
+    Cost: O(queries · keys · dim) time, less the blocks that are padding alone; one flag a key, a byte each,
+    copied from the tensor.
 
     >>> import torch
     >>> Padding.from_lengths(torch.tensor([3, 1]), keys=3).bind(1, 3).dense(batch=2)[:, 0].int()
@@ -36,6 +37,7 @@ class Padding(Mask):
                 f"`real` must be a boolean tensor (batch, keys), True for tokens, got {self.real.dtype} of shape "
                 f"{tuple(self.real.shape)}; masks.from_zeros_and_ones converts zeros and ones"
             )
+        super().__post_init__()
 
     @classmethod
     def from_lengths(cls, lengths: Int[Tensor, " batch"], keys: int) -> "Padding":

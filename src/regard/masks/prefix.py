@@ -18,7 +18,7 @@ class Prefix(Mask):
 
     `Causal() | Prefix(length)`, which `masks.prefix_lm` writes, is the mask of a prefix language model.
 
-    Cost: O(n · length · dim) time; no memory.
+    Cost: O(n · length · dim) time; no memory but for a number a sequence, copied.
 
     >>> import torch
     >>> Prefix(torch.tensor([1, 2])).bind(2, 3).dense(batch=2)[:, 0].int()
@@ -39,6 +39,7 @@ class Prefix(Mask):
                 f"`length` must be an integer or an integer tensor (batch,), got {self.length.dtype} of shape "
                 f"{tuple(self.length.shape)}"
             )
+        super().__post_init__()
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The key belongs to the prefix."""

@@ -1,6 +1,6 @@
 """Random: each block of queries sees a few blocks of keys, drawn once and for all."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
@@ -48,6 +48,7 @@ class Random(Mask):
         check_count("heads", self.heads, 1, "counts the heads, or is 1 for one draw for all")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise InputError(f"`seed` must be an integer, got {self.seed!r}")
+        super().__post_init__()
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The key's block was drawn for the query's block row."""
@@ -90,7 +91,7 @@ class Random(Mask):
     def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
         """Draw the blocks, now that the number of keys is known."""
         blocks = -(-keys // self.block)
-        return replace(self, keys=keys, table=_draw(self.heads, blocks, min(self.count, blocks), self.seed))
+        return self.with_place(keys=keys, table=_draw(self.heads, blocks, min(self.count, blocks), self.seed))
 
     @property
     def _drawn(self) -> tuple[int, Tensor]:

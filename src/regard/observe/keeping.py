@@ -168,7 +168,8 @@ class QueriesKeys:
         except UnwritableError:
             sizes = [min(size, own) for size, own in zip(problem.mask.mask.leading, problem.q.shape[:2], strict=True)]
             self._check_dense(sizes[0] * sizes[1] * problem.queries * problem.keys, "the mask", extent)
-            dense = Dense(problem.mask.dense(sizes[0], sizes[1], problem.q.device), problem.query_start)
+            dense = Dense.over(problem.mask.dense(sizes[0], sizes[1], problem.q.device))
+            dense = dense.with_place(query_start=problem.query_start)
             return write(dense, self._put(extent.site))
 
     def _bias(self, problem: Problem, bias: Bias | None, extent: Extent) -> Any:

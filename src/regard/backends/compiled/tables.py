@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.backends.compiled.sizes import BLOCK
-from regard.backends.remembered import Remembered, covered, is_value
+from regard.backends.remembered import Remembered, covered
 from regard.masks import BoundMask
 from regard.masks.cover import Cover, Runs
 from regard.problem import Problem
@@ -47,8 +47,8 @@ _tables: Remembered[Tables] = Remembered(32, most_bytes=_MOST, bytes_of=lambda o
 
 
 def tables_for(problem: Problem) -> Tables:
-    """The tables of a problem's mask, remembered as plans of blocks are (see `backends.remembered`), but for rules."""
-    if problem.mask is None or not is_value(problem.mask.given):
+    """The tables of a problem's mask, remembered as plans of blocks are (see `backends.remembered`)."""
+    if problem.mask is None:
         return _made(problem)
     return _tables.of(problem.mask, (problem.batch, problem.heads), lambda: _made(problem))
 

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends.remembered import Remembered, covered, is_value
+from regard.backends.remembered import Remembered, covered
 from regard.frozen import tensors
 from regard.masks import BoundMask
 from regard.masks.block_tables import BlockTables, block_tables, bytes_of_tables
 from regard.masks.convert_blocks import mask_mod_of
+from regard.masks.holders import holders
 from regard.masks.shared import SharedMask
 from regard.problem import Problem
 
@@ -64,9 +65,7 @@ def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
         if bytes_of_tables(found, narrow=narrow) <= _MOST:
             break
     tables = block_tables(found, narrow=narrow).to(device)
-    return _Plan(
-        block, tables, _whole(bound, tables, block, device) if is_value(bound.given, with_tensors=False) else None
-    )
+    return _Plan(block, tables, _whole(bound, tables, block, device) if holders(bound.given) == [] else None)
 
 
 def _whole(bound: BoundMask, tables: BlockTables, block: int, device: torch.device) -> "BlockMask":
