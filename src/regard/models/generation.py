@@ -179,7 +179,7 @@ class Reading:
     @property
     def together(self) -> bool:
         """Whether rows that have ended stay: regard.watch knows a text by its row."""
-        return is_watching()
+        return is_watching(self._model)
 
     def read(
         self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard.errors import ObservationError
 from regard.observe.asked import Asked
@@ -13,6 +13,7 @@ from regard.observe.folding import Kernel
 from regard.observe.hearing import Listener
 from regard.observe.projection import output_projection
 from regard.observe.records import Layer, Record
+from regard.observe.running import running
 from regard.observe.site import Keep, Seen, Site
 from regard.observe.statistics import Statistic
 from regard.shapes import human_bytes
@@ -86,8 +87,8 @@ class Recorder:
         self._keep: Keep = keep
         self._budget = self._left = budget
         self._model = model
-        self._stack: list[nn.Module] = []
-        self._foreign = 0  # running modules that are not the model's, while none of its own is
+        self.module: nn.Module | None = None  # the innermost one of the model that ran when it was last looked for
+        self._begun: object | None = None  # the outermost call of the model, or of a part of it, that was seen last
         self._forwards: list[_Forward] = []
         self._turns: dict[str, int] = {}
         self.calls = 0  # attention calls seen in all
@@ -98,42 +99,35 @@ class Recorder:
         return len(self._forwards)
 
     @property
-    def module(self) -> nn.Module | None:
-        """The innermost module that is running."""
-        return self._stack[-1] if self._stack else None
-
-    @property
     def wants_output(self) -> bool:
         """Whether a statistic asks what attention gave, and not only what it looked at."""
         return self._asked.needs("gradient")
-
-    @property
-    def outside(self) -> bool:
-        """Whether another model is running."""
-        return self._foreign > 0 and not self._stack
 
     def owns(self, module: nn.Module) -> bool:
         """Whether it is the model or a part of it."""
         return id(module) in self._names
 
-    def enter(self, module: nn.Module) -> None:
-        """A module begins; the outermost one begins a pass."""
-        if module is self._model:
-            self._stack = []  # whatever a KeyboardInterrupt, which runs no hooks, has left there
-        if self.owns(module):
-            if not self._stack:
-                self._turns = {}
-            self._stack.append(module)
-        elif not self._stack:
-            self._foreign += 1
+    def locate(self, weight: Tensor | None = None) -> bool:
+        """Find the module that runs now in this thread; False where that is another model's.
 
-    def leave(self, module: nn.Module) -> None:
-        """A module has ended, by returning or by raising."""
-        if not self.owns(module):
-            self._foreign -= 0 if self._stack else 1
-        while self._stack and self.owns(module):
-            if self._stack.pop() is module:
-                break
+        Inside a kernel that computes a whole nn.TransformerEncoderLayer no attention runs: the one that has this weight
+        stands in for it, in whatever layer it is.
+        """
+        now = running(self.owns)
+        self.module, begun, outside = now.module, now.begun, now.outside
+        if weight is not None and (found := self._with_weight(now.module, weight)) is not None:
+            self.module, outside = found, False
+            begun = object() if begun is None else begun
+        if begun is not None and begun is not self._begun:
+            self._begun, self._turns = begun, {}
+        return not outside
+
+    def _with_weight(self, layer: nn.Module | None, weight: Tensor) -> nn.Module | None:
+        inside = getattr(layer, "self_attn", None)
+        if isinstance(inside, nn.MultiheadAttention) and self.owns(inside):
+            return inside
+        found = (one for one in self._model.modules() if isinstance(one, nn.MultiheadAttention))
+        return next((one for one in found if one.in_proj_weight is weight), None)
 
     def see(self, seen: Seen) -> None:
         """Fold a call into the site it belongs to."""

@@ -1,16 +1,20 @@
 """What cannot be watched, or was not seen, said with the way out."""
 
 import contextlib
+import functools
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import torch
 from torch import nn
 
 from regard.errors import ObservationError
 from regard.observe.intercept import Interception
+from regard.observe.intercept.fastpath import CALL, modes_here
+from regard.observe.intercept.patching import is_patched, patched, with_globals
 
 __all__ = ["refuse_compiled", "refuse_gaps", "refusing_compiled_code", "why_nothing"]
 
@@ -18,8 +22,8 @@ __all__ = ["refuse_compiled", "refuse_gaps", "refusing_compiled_code", "why_noth
 def refuse_compiled(model: nn.Module) -> None:
     """A compiled module shows no calls."""
     for name, module in model.named_modules():
-        compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        if compiled:
+        compiled = getattr(module, CALL, None) is not None and not is_patched(module, CALL)
+        if compiled or hasattr(module, "_orig_mod"):
             which = f"its module {name!r} is" if name else "it is"
             raise ObservationError(
                 f"this model cannot be watched: {which} compiled, and compiled code shows no calls; watch the model as "
@@ -29,18 +33,33 @@ def refuse_compiled(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def refusing_compiled_code() -> Iterator[None]:
-    """Compiled functions inside a model would be compiled anew together with the watching: refuse them by name."""
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is None or dynamo._stance.stance != "default":
-        yield  # no compiler around, or the caller has said what compiled code shall do
+    """Compiled functions inside a model would be compiled anew together with the watching: refuse them by name.
+
+    Only in the thread that watches: a stance of the compiler holds for all, and would break what others compile.
+    """
+    if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is None:
+        yield  # no compiler around
         return
-    with torch.compiler.set_stance("fail_on_recompile"):
+    with patched(dynamo, "_callback_from_stance", _refusing_here):
         try:
             yield
         except RuntimeError as error:
             if "'fail_on_recompile'" not in str(error):
                 raise
             raise ObservationError(_COMPILED.format(_compiled_function(error))) from error
+
+
+def _refusing_here(original: types.FunctionType) -> Callable[..., Any]:
+    """What a compiler does next, by its stance: in a thread that watches, and where nobody has chosen one, refuse."""
+    dynamo = sys.modules["torch._dynamo.eval_frame"]
+    refuse = with_globals(original, _stance=dynamo.DynamoStance("fail_on_recompile"))
+
+    @functools.wraps(original)
+    def choose(callback: Any) -> Any:
+        refused = modes_here() and dynamo._stance.stance == "default"
+        return (refuse if refused else original)(callback)
+
+    return choose
 
 
 _COMPILED = (
@@ -72,8 +91,14 @@ def refuse_gaps(model: nn.Module, interception: Interception) -> None:
         )
 
 
-def why_nothing(model: nn.Module) -> str:
+def why_nothing(model: nn.Module, calls_elsewhere: int = 0) -> str:
     """Why no call was seen, as far as it can be told, and the way out."""
+    if calls_elsewhere:
+        return (
+            f"no attention call was seen: this {type(model).__name__} was called in other threads only "
+            f"({calls_elsewhere} times), and a watch sees the thread that opened it: call the model there, or open the "
+            "watch in the thread that calls it"
+        )
     implementation = getattr(getattr(model, "config", None), "_attn_implementation", None) or ""
     if "flash" in implementation or "flex" in implementation or "/" in implementation:
         return (

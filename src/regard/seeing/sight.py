@@ -32,6 +32,7 @@ class Sight:
     def __init__(self, forwards: tuple[Record, ...] = ()) -> None:
         self.forwards = forwards
         self.why_plain: dict[str, str] = {}  # the sites that a kernel asked for has not served, and why
+        self.calls_elsewhere = 0  # calls of the model from threads other than the one that watched, which were not seen
 
     @property
     def record(self) -> Record:
@@ -64,7 +65,8 @@ class Sight:
         return forwards_html(self.forwards)
 
     def __repr__(self) -> str:
-        return f"<{len(self.forwards)} forward passes seen, of {[len(one) for one in self.forwards]} layers>"
+        unseen = f", {self.calls_elsewhere} calls from other threads not seen" if self.calls_elsewhere else ""
+        return f"<{len(self.forwards)} forward passes seen, of {[len(one) for one in self.forwards]} layers{unseen}>"
 
     def plot(self, *, layer: int | str, head: int, sequence: int = 0) -> Any:
         """Draw the heat map of one head as a matplotlib Figure (`.savefig`, or shown by a notebook)."""

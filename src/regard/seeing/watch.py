@@ -41,7 +41,11 @@ def watch(
 
     Sees `F.scaled_dot_product_attention`, `nn.MultiheadAttention` and `nn.TransformerEncoder` with their fast paths,
     `regard.attention`, and attention written out by hand: a softmax over products of queries and keys that multiplies
-    values. Weights are those before dropout. Rows are folded block by block: no n × n matrix is kept unless asked for.
+    values. Weights are those before dropout, and no random number is drawn. Rows are folded block by block: no n × n
+    matrix is kept unless asked for.
+
+    A watch sees the thread that opened it. Calls of the model from other threads run as ever, unseen, and are counted
+    in `seen.calls_elsewhere`; code that is compiled there is not touched.
 
     Args:
         model: Any module; a compiled one is refused.
@@ -93,9 +97,10 @@ def watch(
         stack.enter_context(refusing_compiled_code())
         interception = stack.enter_context(Interception(model, recorder, {attention: _read_attention}))
         yield sight
+    sight.calls_elsewhere = interception.calls_elsewhere
     refuse_gaps(model, interception)
     if not recorder.calls:
-        raise ObservationError(why_nothing(model))
+        raise ObservationError(why_nothing(model, interception.calls_elsewhere))
     name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__)
     forwards = []
     for index, record in enumerate(recorder.finish()):

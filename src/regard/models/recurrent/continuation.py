@@ -34,7 +34,7 @@ class RecurrentContinuation:
     @property
     def together(self) -> bool:
         """Whether rows that have ended stay: regard.watch knows a text by its row."""
-        return is_watching()
+        return is_watching(self.model)
 
     @property
     def start_token(self) -> int:

@@ -13,7 +13,7 @@ from regard.observe.site import Seen
 from regard.positions import DenseBias
 from regard.problem import Problem
 
-__all__ = ["problem_of_sdpa", "read_sdpa", "refuse_transforms"]
+__all__ = ["padded", "problem_of_sdpa", "read_sdpa", "refuse_transforms"]
 
 
 def refuse_transforms(place: str) -> None:
@@ -27,12 +27,20 @@ def refuse_transforms(place: str) -> None:
 
 def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> Seen:
     """Read a call of `F.scaled_dot_product_attention`."""
-    q, k, mask = arguments["query"], arguments["key"], arguments.get("attn_mask")
+    q, k, v, mask = *(arguments[name] for name in ("query", "key", "value")), arguments.get("attn_mask")
+    if q.is_nested:
+        (q, _), (k, hidden), (v, _) = map(padded, (q, k, v))
+        mask = ~hidden.reshape(len(hidden), *(1,) * (k.ndim - 2), -1)  # PyTorch takes no mask beside nested tensors
     q, mask = _unpack_groups(module, q, k, mask)
     problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
-    return Seen(
-        Computed(problem), problem.k, cross=_cross(module), values=_values(problem, arguments["value"].detach())
-    )
+    return Seen(Computed(problem), problem.k, cross=_cross(module), values=_values(problem, v.detach()))
+
+
+def padded(nested: Tensor) -> tuple[Tensor, Tensor]:
+    """A nested batch (batch, ..., length, width) as a padded one, with True (batch, length) where it is padding."""
+    lengths = torch.tensor([one.shape[-2] for one in nested.unbind()], device=nested.device)
+    whole = torch.nested.to_padded_tensor(nested, 0.0)
+    return whole, torch.arange(whole.shape[-2], device=nested.device) >= lengths[:, None]
 
 
 def _values(problem: Problem, v: Tensor) -> Tensor:

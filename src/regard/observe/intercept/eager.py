@@ -89,7 +89,12 @@ class Eager:
         self._softmaxes: list[_Softmax] = []
 
     def after(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, place: str = ""
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        place: Callable[[], str | None],
     ) -> Seen | None:
         """Take note of one call that has returned; give what was seen if it was the last step of an attention."""
         name = getattr(func, "__name__", "")
@@ -97,7 +102,7 @@ class Eager:
             result = args[0]
         if name in _PARTS:
             self._lose(args)
-        if not isinstance(result, Tensor):
+        if not isinstance(result, Tensor) or result.is_nested:
             return None
         if name in _PRODUCTS:
             return self._product(name, args, kwargs, result)
@@ -123,12 +128,16 @@ class Eager:
         found = {one.place for one in self._softmaxes if not one.used and (not one.known or not rearranged)}
         return sorted(found)
 
-    def _softmax(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor, place: str) -> None:
+    def _softmax(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor, find_place: Callable[[], str | None]
+    ) -> None:
         scores = args[0] if args else kwargs.get("input")
         if not isinstance(scores, Tensor) or scores not in self._scores or result.ndim < 2:
             return
         if not result.numel():
             return  # no queries or no keys: nothing to see
+        if (place := find_place()) is None:
+            return  # of another model
         refuse_transforms(place)
         dim, layout = kwargs.get("dim", args[1] if len(args) > 1 else None), self._scores[scores]
         softmax = _Softmax(place, isinstance(dim, int) and layout is not None and layout[dim] in "qk")

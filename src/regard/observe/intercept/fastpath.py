@@ -1,127 +1,150 @@
-"""The three modules of PyTorch with a fast path, which any torch-function mode would switch off.
+"""Modes that look on in one thread: PyTorch's modules decide as if they were not there, and other threads run as ever.
 
-Without its fast path a padded encoder gives another output (by 3.3), so while anything is watched these modules run
-without the modes that watch, all of them, whoever owns the module; and what they attended to is read from their inputs.
+`nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` have fast paths, which any
+torch-function mode would switch off; without its fast path a padded encoder gives another output (by 3.3). In a thread
+that watches they get the answer that PyTorch's `has_torch_function` gives without the modes that watch, whoever owns
+the module. Other threads, and whatever is compiled there, run PyTorch's own code.
 """
 
 import contextlib
 import functools
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 import torch
-from torch import nn
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch import Tensor, nn
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+    has_torch_function,
+)
 
-__all__ = ["FastPathMode", "has_fast_path", "is_watching", "patch", "unpatch"]
+from regard.observe.intercept.patching import Namespace, patched, with_globals
+
+__all__ = ["CALL", "WatchingMode", "in_backward", "is_watching", "modes_here"]
 
 _CLASSES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+CALL = "_compiled_call_impl"  # where `module.compile()` puts what shall run in place of the module's own call
 
 
-class FastPathMode(TorchFunctionMode):
-    """A mode that steps aside for modules with a fast path."""
+class WatchingMode(TorchFunctionMode):
+    """A mode that looks on while one model runs in one thread, and changes nothing.
 
-    def calls_inside(self, module: nn.Module) -> bool:
-        """Whether the mode must stay while the module runs, as a subclass in it computes something of its own."""
+    `calls_elsewhere` counts calls of the model from other threads, which nobody sees.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._model, self.calls_elsewhere = model, 0
+        self._lock, self._thread = threading.Lock(), 0
+        self._patches = contextlib.ExitStack()
+
+    def watches(self, module: nn.Module) -> bool:
+        """Whether the module is the watched model or a part of it."""
         raise NotImplementedError
 
-    def before_module(self) -> Any:
-        """What `after_module` wants to know of the time before the call."""
-        raise NotImplementedError
-
-    def after_module(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], before: Any) -> None:
-        """Read a call that ran without the modes."""
-        raise NotImplementedError
-
-
-class _Aside(threading.local):
-    """The modes of this thread that have stepped aside."""
-
-    modes: tuple[FastPathMode, ...] = ()
-
-
-_aside = _Aside()
-_lock = threading.Lock()
-_originals: dict[type[nn.Module], tuple[Callable[..., Any], Callable[..., Any]]] = {}
-_watching = 0
-
-
-def patch() -> None:
-    """Let the three classes step around the modes, until `unpatch` was called as often."""
-    global _watching
-    with _lock:
-        _watching += 1
-        if _watching == 1:
+    def __enter__(self) -> Self:
+        """Look on from now on, in this thread."""
+        self._thread = threading.get_ident()
+        with contextlib.ExitStack() as stack:
+            # Classes and not their instances: parts of other models that run here must decide alike as well.
             for kind in _CLASSES:
-                # The class and not its instances: parts of other models must step around the modes as well.
-                _originals[kind] = kind.forward, _stepping_aside(kind.forward)
-                kind.forward = _originals[kind][1]  # type: ignore[method-assign]
+                stack.enter_context(patched(kind, "forward", functools.partial(_deciding_alike, kind)))
+            stack.enter_context(patched(self._model, CALL, functools.partial(_counting, self._model)))
+            _open.append(self)
+            stack.callback(_open.remove, self)
+            super().__enter__()  # type: ignore[no-untyped-call]
+            self._patches = stack.pop_all()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Leave nothing, also after an error."""
+        with self._patches:
+            super().__exit__(*raised)  # type: ignore[no-untyped-call]
+
+    def notice(self, module: nn.Module) -> None:
+        """Count a call that another thread begins; the backward pass only repeats what was counted."""
+        if module is self._model and threading.get_ident() != self._thread:
+            with self._lock:
+                self.calls_elsewhere += not in_backward()
 
 
-def unpatch() -> None:
-    """Give the classes back as they were."""
-    global _watching
-    with _lock:
-        _watching -= 1
-        if _watching == 0:
-            for kind, (original, wrapper) in _originals.items():
-                if kind.forward is wrapper:
-                    kind.forward = original
-            _originals.clear()
+_open: list[WatchingMode] = []  # of all threads
 
 
-def is_watching() -> bool:
-    """Whether any model is being watched now."""
-    return _watching > 0
+def modes_here() -> list[WatchingMode]:
+    """The modes of this thread that watch."""
+    return [one for one in _get_current_function_mode_stack() if isinstance(one, WatchingMode)]
 
 
-def has_fast_path(module: nn.Module) -> bool:
-    """Whether it is one of the three, and no subclass that computes something of its own."""
-    if isinstance(module, nn.MultiheadAttention):
-        return type(module).forward is nn.MultiheadAttention.forward
-    if isinstance(module, nn.TransformerEncoderLayer):
-        own = type(module)
-        base = nn.TransformerEncoderLayer
-        return own.forward is base.forward and own._sa_block is base._sa_block
-    if isinstance(module, nn.TransformerEncoder):
-        return type(module).forward is nn.TransformerEncoder.forward and all(map(has_fast_path, module.layers))
-    return False
+def is_watching(module: nn.Module) -> bool:
+    """Whether this thread watches the module."""
+    return any(one.watches(module) for one in modes_here())
 
 
-def _stepping_aside(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return original(self, *args, **kwargs)
-        modes = (*_aside.modes, *(one for one in _get_current_function_mode_stack() if isinstance(one, FastPathMode)))
-        if not modes or any(one.calls_inside(self) for one in modes):
-            return original(self, *args, **kwargs)
-        before = [one.before_module() for one in modes]
-        with _stepped_aside(modes):
-            result = original(self, *args, **kwargs)
-            for one, then in zip(modes, before, strict=True):
-                one.after_module(self, args, kwargs, then)
-        return result
-
-    return forward
+def in_backward() -> bool:
+    """Gradient checkpointing runs forward code a second time during backward, which was seen the first time."""
+    return torch._C._current_graph_task_id() != -1
 
 
-@contextlib.contextmanager
-def _stepped_aside(modes: tuple[FastPathMode, ...]) -> Iterator[None]:
-    """Take all modes that watch off this thread's stack, and no others."""
-    before, stack = _aside.modes, _get_current_function_mode_stack()
-    others = [one for one in stack if not isinstance(one, FastPathMode)]
-    watching = len(others) < len(stack)
-    if watching:
-        _restack(others)
-    _aside.modes = modes
+def _deciding_alike(kind: type[nn.Module], original: Any) -> Callable[..., Any]:
+    """A `forward` that decides in a thread that watches as it does unwatched.
+
+    Compiled code looks at defaults and closures of what it calls, and would be compiled anew were there others: so this
+    one has the defaults of the original, and no closure either.
+    """
+    own = isinstance(original, types.FunctionType)
+    _forwards[kind] = original, with_globals(original, torch=_TORCH) if own else original
+    forward = types.FunctionType(_forward.__code__, globals(), "forward", getattr(original, "__defaults__", None))
+    forward.__kwdefaults__ = getattr(original, "__kwdefaults__", None)
+    _skip(forward)
+    return functools.update_wrapper(forward, original)
+
+
+_forwards: dict[type[nn.Module], tuple[Callable[..., Any], Callable[..., Any]]] = {}  # as they are, and deciding alike
+
+
+def _forward(*args: Any, **kwargs: Any) -> Any:
+    for kind in _CLASSES:
+        if isinstance(args[0], kind):
+            break
+    original, alike = _forwards[kind]
+    watched = not torch.compiler.is_dynamo_compiling() and modes_here()
+    return (alike if watched else original)(*args, **kwargs)
+
+
+def _counting(model: nn.Module, _: None) -> Callable[..., Any]:
+    """What `module(...)` calls first: copies of the module leave it behind, and compiled code does not look at it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_dynamo_compiling():
+            for one in tuple(_open):
+                one.notice(model)
+        return model._call_impl(*args, **kwargs)
+
+    _skip(call)
+    return call
+
+
+def _skip(function: Any) -> None:
+    """Have a compiler of another thread pass over this function, and find what it has compiled in what that calls."""
+    if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is not None:
+        dynamo.skip_code(function.__code__)
+
+
+def _has_torch_function(tensors: Iterable[Tensor]) -> bool:
+    """What PyTorch's own function says without the modes that watch: these tensors may be of a subclass."""
+    stack = _get_current_function_mode_stack()
+    _restack([one for one in stack if not isinstance(one, WatchingMode)])
     try:
-        yield
+        return bool(has_torch_function(tensors))
     finally:
-        _aside.modes = before
-        if watching:
-            _restack(stack)
+        _restack(stack)
 
 
 def _restack(modes: list[Any]) -> None:
@@ -129,3 +152,6 @@ def _restack(modes: list[Any]) -> None:
         _pop_mode()
     for mode in modes:
         _push_mode(mode)
+
+
+_TORCH = Namespace(torch, overrides=Namespace(torch.overrides, has_torch_function=_has_torch_function))

@@ -1,120 +1,117 @@
-"""`nn.MultiheadAttention` and the fast path of `nn.TransformerEncoderLayer`: q and k recomputed from their inputs.
-
-A torch-function mode switches these modules' fast paths off and so changes their output (by 3.3 on padded input), so
-they run with the mode out of the way, and what they attended to is computed from what went in.
-"""
+"""Multi-head attention of PyTorch: q and k projected again from what its function and its kernels were called with."""
 
 import inspect
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from regard.observe.intercept.calls import problem_of_sdpa
+from regard.observe.intercept.calls import padded, problem_of_sdpa
 from regard.observe.second_pass import Computed
 from regard.observe.site import Seen
 
-__all__ = ["read_encoder_layer", "read_functional", "read_multihead"]
+__all__ = ["read_encoder_layer", "read_functional", "read_native"]
 
-_MULTIHEAD = inspect.signature(nn.MultiheadAttention.forward)
 _FUNCTIONAL = inspect.signature(functional.multi_head_attention_forward)
-_ENCODER = inspect.signature(nn.TransformerEncoderLayer.forward)
+# The kernels of the fast paths are builtins, which have no signature.
+_NATIVE = (
+    *("query", "key", "value", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
+    *("mask", "need_weights", "average_attn_weights", "mask_type"),
+)
+_LAYER = (
+    *("src", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "use_gelu", "norm_first"),
+    *("eps", "norm_weight_1", "norm_bias_1", "norm_weight_2", "norm_bias_2", "ffn_weight_1", "ffn_bias_1"),
+    *("ffn_weight_2", "ffn_bias_2", "mask", "mask_type"),
+)
 
 
-def read_multihead(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
-    """Read a call of the module."""
-    given = _bind(_MULTIHEAD, (module, *args), kwargs)
-    q, k = given["query"], given["key"]
-    cross = q is not k
-    if q.is_nested:
-        q, given["key_padding_mask"] = _padded(q)
-        k = q
-    elif q.ndim == 3 and not module.batch_first:
-        q, k = q.transpose(0, 1), k.transpose(0, 1)
-    q, k = (x if x.ndim == 3 else x[None] for x in (q, k))
-    if module._qkv_same_embed_dim:
-        weights = module.in_proj_weight.chunk(3)
-    else:
-        weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-    return _seen(module, given, (q, k), weights, cross=cross)
+@dataclass(frozen=True, eq=False)
+class _Attention:
+    """What nn.MultiheadAttention is made of, as far as q, k and v depend on it."""
+
+    num_heads: int
+    in_proj_bias: Tensor | None
+    bias_k: Tensor | None = None
+    bias_v: Tensor | None = None
+    add_zero_attn: bool = False
 
 
 def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     """Read a call of `F.multi_head_attention_forward`, whose tensors are (length, batch, width)."""
-    given = _bind(_FUNCTIONAL, args, kwargs)
+    bound = _FUNCTIONAL.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = dict(bound.arguments)
     cross = given["query"] is not given["key"]
-    q, k = (x.transpose(0, 1) if x.ndim == 3 else x[None] for x in (given["query"], given["key"]))
+    q, k, v = (_batch_first(given[name]) for name in ("query", "key", "value"))
     if given["use_separate_proj_weight"]:
         weights = (given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"])
     else:
         weights = given["in_proj_weight"].chunk(3)
-
-    class Holder:
-        """The attributes of the module that this function was given as arguments."""
-
-        num_heads = given["num_heads"]
-        in_proj_bias, bias_k, bias_v = given["in_proj_bias"], given["bias_k"], given["bias_v"]
-        add_zero_attn = given["add_zero_attn"]
-
-    return _seen(Holder, given, (q, k), weights, cross=cross)
+    made = _Attention(**{field.name: given[field.name] for field in fields(_Attention)})
+    return _seen(made, (q, k, v), weights, given, cross=cross)
 
 
-def read_encoder_layer(layer: nn.TransformerEncoderLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
-    """Read a call of an encoder layer that took its fast path, in which no inner module is called."""
-    given = _bind(_ENCODER, (layer, *args), kwargs)
-    x, hidden = given["src"], given["src_key_padding_mask"]
+def read_native(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+    """Read a call of the kernel that nn.MultiheadAttention runs on its fast path: attention to itself."""
+    return _of_kernel(dict(zip(_NATIVE, args, strict=False)) | kwargs, "query")
+
+
+def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+    """Read a call of the kernel that nn.TransformerEncoderLayer runs on its fast path, all of the layer in one."""
+    given = dict(zip(_LAYER, args, strict=False)) | kwargs
+    if given["norm_first"]:
+        x = given["src"]
+        given["src"] = functional.layer_norm(
+            x, (given["embed_dim"],), given["norm_weight_1"], given["norm_bias_1"], given["eps"]
+        )
+    return _of_kernel(given, "src")
+
+
+def _of_kernel(given: dict[str, Any], name: str) -> Seen:
+    """Of its mask, whatever is not 0 hides; its type says whether it is of pairs (0), of keys (1), or complete (2)."""
+    x, mask = given[name], given.get("mask")
+    masks: dict[str, Any] = {}
     if x.is_nested:
-        x, hidden = _padded(x)
-    x = layer.norm1(x) if layer.norm_first else x
-    passed = {"attn_mask": given["src_mask"], "key_padding_mask": hidden, "is_causal": given["is_causal"]}
-    return read_multihead(layer.self_attn, (x, x, x), passed)
+        x, masks["key_padding_mask"] = padded(x)
+    elif mask is not None:
+        hidden = mask.bool()
+        masks = {"key_padding_mask": hidden} if given["mask_type"] == 1 else {"attn_mask": hidden}
+    made = _Attention(given["num_heads"], given["qkv_bias"])
+    return _seen(made, (x, x, x), given["qkv_weight"].chunk(3), masks, cross=False)
 
 
-def _bind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)
+def _batch_first(x: Tensor) -> Tensor:
+    return x.transpose(0, 1) if x.ndim == 3 else x[None]
 
 
-def _seen(module: Any, given: dict[str, Any], inputs: tuple[Tensor, Tensor], weights: Any, *, cross: bool) -> Seen:
+def _seen(
+    made: _Attention, inputs: tuple[Tensor, Tensor, Tensor], weights: Any, masks: dict[str, Any], *, cross: bool
+) -> Seen:
     """Project, split into heads, and merge the masks, of which True hides."""
-    heads, bias = module.num_heads, module.in_proj_bias
-    biases = bias.chunk(3) if bias is not None else (None, None, None)
-    q = functional.linear(inputs[0], weights[0], biases[0])
-    k = functional.linear(inputs[1], weights[1], biases[1])
-    if module.bias_k is not None:
-        k = torch.cat([k, module.bias_k.transpose(0, 1).expand(len(k), -1, -1)], 1)
-    if module.add_zero_attn:
-        k = torch.cat([k, k.new_zeros(len(k), 1, k.shape[-1])], 1)
-    split = [x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k)]
-    attend = _attend(given, batch=len(q), heads=heads, queries=q.shape[1], keys=k.shape[1])
-    problem = problem_of_sdpa(split[0], split[1], attend)
+    biases = made.in_proj_bias.chunk(3) if made.in_proj_bias is not None else (None, None, None)
+    q = _heads(made, functional.linear(inputs[0], weights[0], biases[0]))
+    k = _heads(made, _appended(made, functional.linear(inputs[1], weights[1], biases[1]), made.bias_k))
+    attend = _attend(masks, batch=len(q), heads=made.num_heads, queries=q.shape[2], keys=k.shape[2])
+    problem = problem_of_sdpa(q, k, attend)
 
     def project() -> Tensor:
-        return _values(module, given, inputs[1], (weights[2], biases[2]))
+        return _heads(made, _appended(made, functional.linear(inputs[2], weights[2], biases[2]), made.bias_v))
 
     return Seen(Computed(problem), problem.k, cross=cross, project=project)
 
 
-def _values(module: Any, given: dict[str, Any], keys: Tensor, projection: tuple[Tensor, Tensor | None]) -> Tensor:
-    """The values, projected as the keys are: from the keys' own input where values are those, in the same layout."""
-    value = given["value"]
-    if value is given["key"]:
-        value = keys
-    elif value.is_nested:
-        value = _padded(value)[0]
-    elif value.ndim == 2:
-        value = value[None]
-    elif not getattr(module, "batch_first", False):
-        value = value.transpose(0, 1)
-    v = functional.linear(value, *projection)
-    if (bias := module.bias_v) is not None:
-        v = torch.cat([v, bias.transpose(0, 1).expand(len(v), -1, -1)], 1)
-    if module.add_zero_attn:
-        v = torch.cat([v, v.new_zeros(len(v), 1, v.shape[-1])], 1)
-    split: Tensor = v.unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
-    return split
+def _heads(made: _Attention, x: Tensor) -> Tensor:
+    split: Tensor = x.unflatten(-1, (made.num_heads, -1))
+    return split.transpose(1, 2)
+
+
+def _appended(made: _Attention, x: Tensor, learned: Tensor | None) -> Tensor:
+    """Keys or values with the learned one and that of zeros behind them, as far as there are such."""
+    if learned is not None:
+        x = torch.cat([x, learned.transpose(0, 1).expand(len(x), -1, -1)], 1)
+    return torch.cat([x, x.new_zeros(len(x), 1, x.shape[-1])], 1) if made.add_zero_attn else x
 
 
 def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys: int) -> Tensor | None:
@@ -122,7 +119,7 @@ def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys
     mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
     parts = []
     if mask is not None:
-        parts.append(mask.view(batch, heads, queries, -1) if mask.ndim == 3 else mask[None, None])
+        parts.append(mask.view(batch, heads, queries, -1) if mask.ndim == 3 else mask[(None,) * (4 - mask.ndim)])
     if padding is not None:
         parts.append((padding if padding.ndim == 2 else padding[None])[:, None, None])
     total: Tensor | None = None
@@ -143,10 +140,3 @@ def _add(total: Tensor | None, part: Tensor) -> Tensor:
         for x in (total, part)
     ]
     return numbers[0] + numbers[1]
-
-
-def _padded(nested: Tensor) -> tuple[Tensor, Tensor]:
-    """A nested batch as a padded one, with True where it is padding."""
-    lengths = torch.tensor([len(sequence) for sequence in nested.unbind()], device=nested.device)
-    padded = torch.nested.to_padded_tensor(nested, 0.0)
-    return padded, torch.arange(padded.shape[1], device=nested.device) >= lengths[:, None]
