@@ -11,6 +11,7 @@ from torch._C._functorch import is_batchedtensor
 from regard.dropout import Dropout
 from regard.errors import InputError
 from regard.frozen import tensors
+from regard.learned import check_parameters
 from regard.masks import BoundMask, Dense, Mask
 from regard.masks.holders import holders
 from regard.masks.shared import SharedMask
@@ -151,6 +152,7 @@ class Problem:
         budget: int = DENSE_BUDGET,
     ) -> "Problem":
         """Check one call and put it in order; every error names the rule, the value and the way out."""
+        check_parameters(score=score, bias=bias, normalizer=normalizer, factor=factor, rotary=rotary)
         score, normalizer = score or _SCORE, normalizer or _NORMALIZER
         _check_kinds(q, k, v)
         single = q.ndim == 1 and k.ndim == v.ndim == 2

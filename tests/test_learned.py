@@ -1,0 +1,118 @@
+"""A parameter inside a value that is assigned to a module is never silently left out of training."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard import normalizers, positions, scores
+from regard.errors import InputError
+from regard.nn import Held, MultiHeadAttention
+
+X = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(0))
+
+
+def parameter(*shape):
+    return nn.Parameter(torch.randn(*shape, generator=torch.Generator().manual_seed(1)))
+
+
+def t5(table):
+    return positions.T5Bias(table, bidirectional=True)
+
+
+class Lost(nn.Module):
+    """What is assigned is a value, of which PyTorch knows nothing."""
+
+    def __init__(self, **given):
+        super().__init__()
+        self.given = given
+        for name, value in given.items():
+            setattr(self, name, value)
+
+    def forward(self, x):
+        return regard.attention(x, x, x, **{name: getattr(self, name) for name in self.given})
+
+
+class Kept(nn.Module):
+    """The way out in two lines."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = parameter(32, 2)
+
+    def forward(self, x):
+        return regard.attention(x, x, x, bias=t5(self.table))
+
+
+@pytest.mark.parametrize("part", [
+    {"bias": t5(parameter(32, 2))},
+    {"bias": positions.ALiBi(2, slopes=parameter(2))},
+    {"bias": positions.DenseBias(parameter(6, 6))},
+    {"score": scores.Bilinear(parameter(8, 8))},
+    {"normalizer": normalizers.Softmax(sink=parameter(2))},
+])  # fmt: skip
+def test_the_first_call_in_a_module_that_lacks_the_parameter_is_refused(part):
+    module = Lost(**part)
+    assert list(module.parameters()) == []
+    (name,) = part
+    for _ in range(2):
+        with pytest.raises(
+            InputError, match=rf"`{name}` holds a parameter .* no module has.*Lost: write `self\."
+        ) as trouble:
+            module(X)
+    assert "nn.Parameter(...)` in __init__" in str(trouble.value)
+    assert "in forward" in str(trouble.value)
+    with pytest.raises(InputError, match="no module has"):
+        nn.Sequential(nn.Identity(), module)(X)
+
+
+def test_the_way_out_trains_moves_and_saves():
+    module = Kept()
+    module(X).square().sum().backward()
+    assert module.table.grad.abs().sum() > 0
+    assert list(module.state_dict()) == ["table"]
+    held = Held(t5(parameter(32, 2)))
+    assert [name for name, _ in Lost(bias=held).named_parameters()] == ["bias.table"]
+
+
+def test_there_is_no_false_alarm():
+    bias = t5(parameter(32, 2))
+    regard.attention(X, X, X, bias=bias)  # outside of modules anything goes
+    torch.func.functional_call(Kept(), {"table": parameter(32, 2)}, X)
+    torch.func.functional_call(Kept(), {"table": torch.zeros(32, 2)}, X)
+    copy.deepcopy(Kept())(X)
+    nn.Sequential(Kept(), Kept())(X)
+    MultiHeadAttention(16, 2, attention_bias=t5(parameter(32, 2)), score=scores.Bilinear(parameter(8, 8)))(
+        X.flatten(1, 2)[:, :6].repeat(1, 1, 2)
+    )
+
+
+def test_a_module_may_use_the_parameter_of_another():
+    class Parent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = parameter(32, 2)
+            self.child = Lost(bias=t5(self.table))
+
+        def forward(self, x):
+            return self.child(x)
+
+    Parent()(X)
+    parent = Parent()
+    parent.child(X)  # whose owner is not running
+
+
+def test_an_optimizer_may_have_the_parameter():
+    table = parameter(32, 2)
+    optimizer = torch.optim.SGD([table], lr=0.1)
+    Lost(bias=t5(table))(X)
+    del optimizer
+
+
+@pytest.mark.slow
+def test_compiled_it_computes():
+    torch._dynamo.reset()
+    module = Kept()
+    torch.testing.assert_close(torch.compile(module, fullgraph=True, backend="eager")(X), module(X))
