@@ -93,7 +93,7 @@ class Global(Mask):
     @property
     def leading(self) -> tuple[int, int]:
         """One set of tokens a sequence, or one for all."""
-        return self._flags.shape[0], 1
+        return (self.tokens.shape[0] if isinstance(self.tokens, Tensor) else 1), 1
 
     def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
         """Check that there is a flag for every key; leave out positions where nothing is."""

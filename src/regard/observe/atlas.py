@@ -119,7 +119,9 @@ def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
         arrays = {name: _stored(target, name, data, entry, table[name]) for name, entry in header.items()}
         return tuple(_record(number, one, arrays) for number, one in enumerate(about["records"]))
     except _BROKEN as broken:
-        raise AtlasError(f"{target} is damaged: {broken}") from broken
+        reason = " ".join(str(broken).split())
+        damaged = f"{target} is damaged: "
+        raise AtlasError(damaged + reason.removeprefix(damaged)) from broken
 
 
 def _read_header(path: Path) -> tuple[Header, int]:
@@ -176,16 +178,21 @@ def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored])
         own |= {name: own.pop(name) for name in named}  # in their order
         kept = one.get("kept")
         held = {} if kept is None else {name: arrays[at] for name, at in kept["arrays"].items()}
-        layers.append(StoredLayer.of(light, own, kept, held))
+        layer = StoredLayer.of(light, own, kept, held)
+        layer.check_kept()
+        layers.append(layer)
     tokens = {
         stream: tuple(tuple(_token(token) for token in sequence) for sequence in many)
         for stream, many in about["tokens"].items()
     }
+    if not isinstance(about["model"], str) or not isinstance(about["notes"], dict):
+        raise ValueError("a record's model must be a text and its notes an object")
     return Record(tuple(layers), tokens, about["model"], about["notes"])
 
 
 def _token(about: Mapping[str, Any]) -> Token:
     token = Token(**about)
-    if not isinstance(token.text, str) or not isinstance(token.word, int | None):
-        raise ValueError(f"a token is no text: {token.text!r}")
+    kinds = type(token.text), type(token.special), type(token.word), type(token.space)
+    if kinds not in ((str, bool, int, bool), (str, bool, type(None), bool)):
+        raise ValueError(f"a token is not as it should be: {token}")
     return token

@@ -207,7 +207,7 @@ class Record:
 
     def stream(self, name: str, sequence: int = 0) -> tuple[Token, ...]:
         """The tokens of one sequence of one stream."""
-        if name not in self.tokens:
+        if sequence >= len(self.tokens.get(name, ())):
             raise ObservationError(
                 "the tokens of this record are not known: pass `tokenizer=` to regard.watch, or `tokens=` its own list"
             )

@@ -1,6 +1,11 @@
 """A rectangle of weights, computed from the queries and keys that were kept of a site."""
 
+import json
+import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,15 +14,18 @@ import torch
 from torch import Tensor
 
 from regard.errors import AtlasError
-from regard.masks import BoundMask, Mask
+from regard.masks import BoundMask, Global, Mask
+from regard.masks.inside import Inside
 from regard.normalizers import Normalizer, Softmax
 from regard.observe.kept import Kept, Segment
 from regard.observe.serial import read, tensor_of
 from regard.positions import Bias
 from regard.scores import Score
 
-__all__ = ["weights"]
+__all__ = ["check", "weights"]
 
+# Whatever making and asking values of a form may raise that is nothing `write` gives.
+_BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 _SMALL = 2**18  # pairs that are computed in float64 whatever the type of q
 
 
@@ -45,11 +53,7 @@ class _Place:
 
 
 def weights(kept: Kept, sequence: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
-    """Every weight of the rectangle; rows of each call are computed with its own mask, bias and scale.
-
-    Raises:
-        AtlasError: The form of a call is damaged.
-    """
+    """Every weight of the rectangle; rows of each call are computed with its own mask, bias and scale."""
     q, k = kept.arrays["q"], kept.arrays["k"]
     pairs = (rows.stop - rows.start) * (columns.stop - columns.start)
     wide = torch.float64 if q.dtype == np.float64 or pairs <= _SMALL else torch.float32
@@ -72,6 +76,71 @@ def weights(kept: Kept, sequence: int, head: int, rows: slice, columns: slice) -
         found[top - rows.start : bottom - rows.start, left - columns.start : right - columns.start] = part
     array: npt.NDArray[Any] = found.numpy()
     return array
+
+
+def check(kept: Kept, shape: tuple[int, int, int], widths: tuple[int, int], keys: int) -> None:
+    """Refuse calls whose weights cannot be computed: their values are made, and give the corners of their rectangles.
+
+    Queries and keys are not read. Of calls that are alike, as steps of decoding are, the outermost stand for all.
+
+    Args:
+        kept: What an atlas holds of a layer.
+        shape: Its batch, heads and queries.
+        widths: Those of queries and keys.
+        keys: How many there are.
+
+    Raises:
+        AtlasError: A form is nothing that `observe.serial` writes, or does not fit the layer.
+    """
+    alike: dict[str, list[Segment]] = {}
+    for segment in kept.segments:
+        alike.setdefault(json.dumps(dict(segment.form) | {"start": 0}, sort_keys=True), []).append(segment)
+    try:
+        for segments in alike.values():
+            ends: list[Callable[[Segment], int]] = [
+                lambda one: operator.index(one.form["start"]),
+                lambda one: operator.index(one.form["start"]) + one.rows,
+                lambda one: min(one.keys, keys - one.shift),
+            ]
+            outermost = [choose(segments, key=end) for end in ends for choose in (min, max)]
+            for segment in {id(one): one for one in outermost}.values():
+                _check_call(_made(kept, segment), segment, shape, widths, min(segment.keys, keys - segment.shift))
+    except AtlasError:
+        raise
+    except _BROKEN as broken:
+        raise AtlasError(f"a kept call is damaged: {broken}") from broken
+
+
+def _check_call(
+    parts: _Parts, segment: Segment, shape: tuple[int, int, int], widths: tuple[int, int], keys: int
+) -> None:
+    batch, heads, _ = shape
+    values: list[Mask | Bias] = [one for one in (parts.bias, parts.factor) if one is not None]
+    values += [] if parts.mask is None else _masks(parts.mask.mask)
+    for one in values:
+        if one.leading[0] not in (1, batch) or one.leading[1] not in (1, heads):
+            raise ValueError(f"a {type(one).__name__} is of (batch, heads) {one.leading} and the layer of {shape[:2]}")
+        end = max(keys, parts.start + segment.rows)
+        if isinstance(one, Global) and not isinstance(one.tokens, Tensor) and max(one.tokens, default=0) > end:
+            raise ValueError(f"Global has a token at {max(one.tokens)}, and the call ends at {end}")
+        if isinstance(one, Inside) and not 0 <= int(one.lengths.min()) <= int(one.lengths.sum()) <= end:
+            raise ValueError(f"the documents of a call have {int(one.lengths.sum())} keys, and the call ends at {end}")
+    if not math.isfinite(parts.scale):
+        raise ValueError(f"the scale is {parts.scale}")
+    if 0 in (batch, heads, segment.rows) or keys < 1:
+        return
+    q, k = (torch.zeros(1, width, dtype=torch.float64) for width in widths)
+    corners = product(*({0, size - 1} for size in (batch, heads, segment.rows, keys)))
+    for corner in corners:
+        place = _Place(*(slice(at, at + 1) for at in corner))
+        if _weigh(parts, place, q, k, torch.zeros(1, dtype=torch.float64)).shape != (1, 1):
+            raise ValueError("it does not give one weight for a query and a key")
+
+
+def _masks(mask: Mask) -> list[Mask]:
+    """A mask and those that it is combined of."""
+    held = [getattr(mask, name, None) for name in ("left", "right", "hidden", "documents", "within")]
+    return [mask, *(inner for one in held if isinstance(one, Mask) for inner in _masks(one))]
 
 
 def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:
@@ -102,24 +171,23 @@ def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> T
 def _parts(kept: Kept, number: int, segment: Segment) -> _Parts:
     """The values of a form, read once."""
     if number not in kept._parts:
-        form = segment.form
-        try:
-            mask, start = _read(kept, form["mask"], Mask | None), int(form["start"])
-            kept._parts[number] = _Parts(
-                scale=float(form["scale"]),
-                start=start,
-                score=_read(kept, form["score"], Score),
-                normalizer=_read(kept, form["normalizer"], Normalizer),
-                mask=None if mask is None else BoundMask(mask, segment.rows, segment.keys, start, given=mask),
-                bias=_read(kept, form["bias"], Bias | None),
-                factor=_read(kept, form["factor"], Bias | None),
-            )
-        except AtlasError:
-            raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as broken:
-            raise AtlasError(f"a kept call is damaged: {broken}") from broken
+        kept._parts[number] = _made(kept, segment)
     found: _Parts = kept._parts[number]
     return found
+
+
+def _made(kept: Kept, segment: Segment) -> _Parts:
+    form = segment.form
+    mask, start = _read(kept, form["mask"], Mask | None), operator.index(form["start"])
+    return _Parts(
+        scale=float(form["scale"]),
+        start=start,
+        score=_read(kept, form["score"], Score),
+        normalizer=_read(kept, form["normalizer"], Normalizer),
+        mask=None if mask is None else BoundMask(mask, segment.rows, segment.keys, start, given=mask),
+        bias=_read(kept, form["bias"], Bias | None),
+        factor=_read(kept, form["factor"], Bias | None),
+    )
 
 
 def _read(kept: Kept, form: Any, kind: Any) -> Any:

@@ -3,6 +3,8 @@
 Nothing is ever unpickled or imported by name: what is read is one of KINDS, and its own checks run on its fields.
 """
 
+import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -95,9 +97,11 @@ def read(form: Any, get: Callable[[str], Array]) -> Any:
     if isinstance(form, list):
         return tuple(read(one, get) for one in form)
     if "bits" in form:
-        shape = tuple(form["shape"])
-        bits = np.unpackbits(get(form["bits"]), count=int(np.prod(shape, dtype=np.int64)))
-        return torch.from_numpy(bits.astype(np.bool_).reshape(shape))
+        shape, packed = tuple(map(operator.index, form["shape"])), get(form["bits"])
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or packed.dtype != np.uint8 or packed.shape != (-(-count // 8),):
+            raise ValueError(f"{packed.size} bytes are no bits of shape {shape}")
+        return torch.from_numpy(np.unpackbits(packed, count=count).astype(np.bool_).reshape(shape))
     if "tensor" in form:
         return tensor_of(get(form["tensor"]), brain=form.get("type") == "bfloat16")
     kind = KINDS[form["kind"]]

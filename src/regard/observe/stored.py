@@ -61,6 +61,21 @@ class StoredLayer(Layer):
         vars(self)[name] = value = self._read(name)
         return value
 
+    def check_kept(self) -> None:
+        """Refuse queries and keys from which no weights could be computed, before any is asked for.
+
+        Raises:
+            AtlasError: The masks, biases and scores that were kept do not fit.
+        """
+        if self._kept is None:
+            return
+        from regard.observe.rectangle import check  # here, because torch takes seconds to load
+
+        shape, held = self._arrays["entropy"].shape, self._held
+        widths = held["q"].shape[3], held["k"].shape[3]
+        keys = self._arrays["received"].shape[2]
+        check(_kept(self._kept, Held(held)), (shape[0], shape[1], shape[2]), widths, keys)
+
     def verify(self) -> None:
         """Read every number once.
 
@@ -133,9 +148,13 @@ def _check(about: Mapping[str, Any], found: Mapping[str, Stored]) -> None:
     """The arrays of one layer agree with each other."""
     for one in found.values():
         one.check()
+    if not all(isinstance(about[name], str) for name in ("name", "query_tokens", "key_tokens")):
+        raise ValueError(f"a layer's name and streams must be texts, got {about['name']!r}")
+    if about["kind"] not in ("self", "cross"):
+        raise ValueError(f"{about['name']} must be of kind self or cross, got {about['kind']!r}")
     batch, heads, queries = found["entropy"].shape
     keys = found["received"].shape[2]
-    tall, broad = operator.index(about["query_bin"]), operator.index(about["key_bin"])
+    tall, broad = (_bin(about[name]) for name in ("query_bin", "key_bin"))
     bins = -(-queries // tall), -(-keys // broad)
     expected = {
         "mean": (batch, heads, *bins),
@@ -155,6 +174,12 @@ def _check(about: Mapping[str, Any], found: Mapping[str, Stored]) -> None:
         elif array.dtype.kind != ("i" if name == "top_keys" else "f"):
             raise ValueError(f"{name} of {about['name']} cannot be of type {array.dtype}")
     found["mean"], found["top_weights"]  # are there
+
+
+def _bin(size: Any) -> int:
+    if type(size) is not int or size < 1 or size & (size - 1):
+        raise ValueError(f"a bin must span a power of two, got {size!r}")
+    return size
 
 
 def _check_kept(about: Mapping[str, Any], held: Mapping[str, Stored], arrays: Mapping[str, Stored]) -> None:

@@ -40,7 +40,8 @@ def _spell(character: str) -> str:
 
 def _tokens(record: Record, stream: str, count: int, sequence: int) -> tuple[Token, ...]:
     """`count` tokens of a stream, in visible text; positions without a known token are called by their number."""
-    known = record.tokens[stream][sequence] if stream in record.tokens else ()
+    sequences = record.tokens.get(stream, ())
+    known = sequences[sequence] if sequence < len(sequences) else ()
     shown = [_shown(token) for token in known[:count]]
     return (*shown, *(Token(str(position), space=True) for position in range(len(shown), count)))
 

@@ -94,7 +94,8 @@ class Shelf:
 def _title(record: Record) -> str:
     """The first words of a record's first text."""
     for sequences in record.tokens.values():
-        words = [(" " if token.space else "") + token.text for token in sequences[0][:40] if not token.special]
+        first = sequences[0] if sequences else ()
+        words = [(" " if token.space else "") + token.text for token in first[:40] if not token.special]
         text = "".join(words).strip()
         return text if len(text) <= 60 else text[:59] + "…"
     return ""
