@@ -20,8 +20,19 @@ class AtlasError(RegardError, ValueError):
 
 
 class MissingExtraError(RegardError, ImportError):
-    """A package is missing that an extra of regard installs."""
+    """A package that an extra of regard installs is missing or, as its cause says, there and broken."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"this needs the package `{package}`: pip install 'regard[{extra}]'")
         self.package, self.extra = package, extra
+
+    def __str__(self) -> str:
+        cause = self.__cause__
+        missing = isinstance(cause, ModuleNotFoundError) and cause.name is not None and "." not in cause.name
+        if missing or not isinstance(cause, ImportError):
+            return super().__str__()
+        package, reason = self.package.partition(".")[0], " ".join(str(cause).split())
+        return (
+            f"this needs the package `{package}`, which is installed and cannot be imported ({reason}): install it "
+            f"again, pip install --force-reinstall 'regard[{self.extra}]'"
+        )

@@ -1,5 +1,6 @@
 """Models by name: a text chooses one that reads it, and a checkpoint that is not whole is refused in one sentence."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,31 @@ def test_an_image_model_is_named_as_one(tmp_path: Path) -> None:
     transformers.ViTModel(transformers.ViTConfig(**sizes, image_size=16, patch_size=8)).save_pretrained(tmp_path)
     with pytest.raises(regard.InputError, match="reads no text"):
         regard.load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("transformers_py", "said"),
+    [
+        (None, r"needs the package `transformers`: pip install 'regard\[models\]'$"),
+        ("import gone_for_good", r"needs the package `gone_for_good`: pip install 'regard\[models\]'$"),
+        (
+            "from re import gone",
+            r"is installed and cannot be imported \(cannot import name 'gone' from 're'.*--force-re",
+        ),
+        ("import re.gone", r"is installed and cannot be imported \(No module named 're.gone'.*--force-reinstall"),
+    ],
+)
+def test_a_package_whose_import_is_broken_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transformers_py: str | None, said: str
+) -> None:
+    if transformers_py is None:
+        monkeypatch.setitem(sys.modules, "transformers", None)
+    else:
+        (tmp_path / "transformers.py").write_text(transformers_py)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "transformers")
+    with pytest.raises(regard.MissingExtraError, match=said):
+        regard.load_model("someone/something")
 
 
 @pytest.mark.models

@@ -152,6 +152,34 @@ def test_compiled_models_are_refused_before_they_run() -> None:
             raise AssertionError("not reached")
 
 
+def test_the_way_out_of_a_compiled_model_is_one_that_it_has() -> None:
+    """`torch.compile` wraps a module, whose original is at hand; `module.compile()` changes it in place."""
+    changed = Attention().requires_grad_(False)
+    changed.compile(backend="eager")
+    x = torch.randn(1, 3, D)
+    for model in (changed, nn.Sequential(changed), nn.Sequential(torch.compile(Attention(), backend="eager"))):
+        with pytest.raises(ObservationError, match="force_eager") as refused, regard.watch(model):
+            pass
+        assert "_orig_mod" not in str(refused.value)
+        with torch.compiler.set_stance("force_eager"), torch.no_grad(), regard.watch(model) as seen:
+            model(x)
+        assert len(seen.record) == 1
+    wrapped = torch.compile(Attention(), backend="eager")
+    with pytest.raises(ObservationError, match=r"watch model\._orig_mod"), regard.watch(wrapped):
+        pass
+    with regard.watch(wrapped._orig_mod) as seen:
+        wrapped._orig_mod(x)
+    assert len(seen.record) == 1
+
+
+def test_compiled_flex_attention_is_not_sent_where_it_is_refused_again() -> None:
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    model = Attention(torch.compile(flex.flex_attention, backend="eager")).requires_grad_(False)
+    with pytest.raises(ObservationError, match=r"let the model call F\.scaled_dot") as refused, regard.watch(model):
+        model(torch.randn(1, 128, D))
+    assert "force_eager" not in str(refused.value)
+
+
 def test_a_compiled_function_inside_is_named_with_the_way_out() -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v)

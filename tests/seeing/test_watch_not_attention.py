@@ -119,6 +119,13 @@ def test_alone_it_is_no_attention_at_all(other: str) -> None:
         model(torch.randn(B, N, D))
 
 
+def test_a_model_without_attention_is_told_by_what_it_is_made_of() -> None:
+    model = nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Sequential(nn.Linear(D, D), nn.LSTM(D, D)))
+    with pytest.raises(ObservationError, match="made of 2 Linear, 1 ReLU, 1 LSTM") as refused, regard.watch(model):
+        model(torch.randn(B, N, D))
+    assert "flash-attn" not in str(refused.value)
+
+
 def test_another_model_in_the_same_block_is_not_seen() -> None:
     model, other = Attention(), nn.Sequential(Attention(), Attention())
     x = torch.randn(B, N, D)

@@ -219,5 +219,11 @@ def test_what_does_not_fit_is_said(tmp_path, changes, words):
 def test_a_folder_that_is_no_translator_is_refused(tmp_path):
     with pytest.raises(InputError, match="there is no folder"):
         Translator.load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="holds no model that translates"):
+    with pytest.raises(InputError, match=r"holds no model that translates: it has no translation\.json"):
+        Translator.load(tmp_path)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(InputError, match="its training has not ended; the same `regard train` continues it"):
+        Translator.load(tmp_path)
+    (tmp_path / "model").mkdir()
+    with pytest.raises(InputError, match="it was trained for another task"):
         Translator.load(tmp_path)

@@ -3,9 +3,11 @@
 import contextlib
 import functools
 import os
+import re
 import sys
 import traceback
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,17 +20,28 @@ from regard.observe.intercept.patching import is_patched, patched, with_globals
 
 __all__ = ["refuse_compiled", "refuse_gaps", "refusing_compiled_code", "why_nothing"]
 
+_ATTENTION = re.compile("att(entio)?n|transformer|bert|gpt", re.IGNORECASE)  # in the name of a module's class
+_SHOWN = 6  # kinds of modules in an error
+
 
 def refuse_compiled(model: nn.Module) -> None:
-    """A compiled module shows no calls."""
+    """A compiled module shows no calls, unless the caller has it run without its compiled code."""
+    if _stance() == "force_eager":
+        return
     for name, module in model.named_modules():
         compiled = getattr(module, CALL, None) is not None and not is_patched(module, CALL)
         if compiled or hasattr(module, "_orig_mod"):
             which = f"its module {name!r} is" if name else "it is"
+            before = "watch model._orig_mod, whose weights are the same" if hasattr(model, "_orig_mod") else _EAGERLY
             raise ObservationError(
-                f"this model cannot be watched: {which} compiled, and compiled code shows no calls; watch the model as "
-                "it was before torch.compile (model._orig_mod), whose weights are the same"
+                f"this model cannot be watched: {which} compiled, and compiled code shows no calls; {before}"
             )
+
+
+def _stance() -> str:
+    """What the caller has chosen that compiled code shall do."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return "default" if dynamo is None else str(dynamo._stance.stance)
 
 
 @contextlib.contextmanager
@@ -46,7 +59,7 @@ def refusing_compiled_code() -> Iterator[None]:
         except RuntimeError as error:
             if "'fail_on_recompile'" not in str(error):
                 raise
-            raise ObservationError(_COMPILED.format(_compiled_function(error))) from error
+            raise ObservationError(_why_compiled(error)) from error
 
 
 def _refusing_here(original: types.FunctionType) -> Callable[..., Any]:
@@ -62,17 +75,29 @@ def _refusing_here(original: types.FunctionType) -> Callable[..., Any]:
     return choose
 
 
-_COMPILED = (
-    "this model cannot be watched as it is: inside it runs {}, and compiled code shows no calls; put "
-    '`with torch.compiler.set_stance("force_eager"):` around regard.watch, or load a transformers model that uses '
-    'flex_attention with attn_implementation="sdpa"'
+_EAGERLY = 'put `with torch.compiler.set_stance("force_eager"):` around regard.watch'
+_NO_FLEX = (
+    "flex_attention, whose kernel gives no weights: let the model call F.scaled_dot_product_attention or "
+    'regard.attention instead (a transformers model: load it with attn_implementation="sdpa")'
 )
+
+
+def _why_compiled(error: BaseException) -> str:
+    """What compiled code was met, and the way out: FlexAttention is refused without a compiler too."""
+    way = (
+        f"calls {_NO_FLEX}"
+        if "flex_attention" in str(error)
+        else f"is compiled; {_EAGERLY}, unless it calls {_NO_FLEX}"
+    )
+    return (
+        f"this model cannot be watched as it is: compiled code shows no calls, and {_compiled_function(error)}, {way}"
+    )
 
 
 def _compiled_function(error: BaseException) -> str:
     """The innermost function outside PyTorch that called something compiled."""
     frames = [one for one in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in one.filename]
-    return f"a compiled function, called at {frames[-1].filename}:{frames[-1].lineno}" if frames else "compiled code"
+    return f"a compiled function, called at {frames[-1].filename}:{frames[-1].lineno}" if frames else "something inside"
 
 
 def refuse_gaps(model: nn.Module, interception: Interception) -> None:
@@ -109,9 +134,21 @@ def why_nothing(model: nn.Module, calls_elsewhere: int = 0) -> str:
         return (
             "no attention was seen: this model is on the meta device, which has shapes and no numbers; load its weights"
         )
+    unseen = f"no attention call of this {type(model).__name__} was seen inside the `with` block: call the model there"
+    if not any(_ATTENTION.search(type(one).__name__) for one in model.modules()):
+        return (
+            f"{unseen}; if it was called, it seems to have no attention to see: it is made of {_parts(model)}. Where "
+            "one of these is your own attention, let it call F.scaled_dot_product_attention or regard.attention"
+        )
     return (
-        f"no attention call of this {type(model).__name__} was seen inside the `with` block: call the model there; "
-        "if it was called, it computes attention where PyTorch shows no calls (flash-attn called directly, a function "
-        "under torch.compile, TorchScript, another thread, a kernel of its own): let it call "
+        f"{unseen}; if it was called, it computes attention where PyTorch shows no calls (flash-attn called directly, "
+        "a function under torch.compile, TorchScript, a kernel of its own): let it call "
         "F.scaled_dot_product_attention or regard.attention instead"
     )
+
+
+def _parts(model: nn.Module) -> str:
+    """What a model is made of: its innermost modules by their kind, the most frequent first."""
+    kinds = Counter(type(one).__name__ for one in model.modules() if not any(one.children()))
+    shown = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(_SHOWN))
+    return shown + (f" and {len(kinds) - _SHOWN} other kinds" if len(kinds) > _SHOWN else "")

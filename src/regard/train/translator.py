@@ -55,8 +55,7 @@ class Translator:
             about = json.loads((path / _ABOUT).read_text("utf-8"))
             languages, script = tuple(about["languages"]), about["script"]
         except FileNotFoundError:
-            way = "its training has not ended" if (Path(folder) / "run.json").is_file() else "it has no " + _ABOUT
-            raise InputError(f"{folder} holds no model that translates: {way}") from None
+            raise InputError(f"{folder} holds no model that translates: {_why_none(Path(folder))}") from None
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise InputError(f"cannot read {path / _ABOUT}: {problem}") from problem
         try:
@@ -152,6 +151,15 @@ class Translator:
                 model(torch.tensor([source], device=device), torch.tensor([target], device=device))
         words = {"source": (_named(self.source, source),), "target": (_named(self.target, target),)}
         return replace(seen.record, tokens=words)
+
+
+def _why_none(folder: Path) -> str:
+    """What a folder without a translation holds instead."""
+    if (folder / "model").is_dir():
+        return "it was trained for another task"
+    if (folder / "run.json").is_file():
+        return "its training has not ended; the same `regard train` continues it"
+    return f"it has no {_ABOUT}"
 
 
 def _named(vocabulary: Vocabulary, ids: Sequence[int]) -> tuple[Token, ...]:
