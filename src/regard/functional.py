@@ -97,7 +97,8 @@ def attention(
             queries, keys), True = may see, which is read at this call. A query that sees nothing gets output 0, weights
             0 and finite gradients.
         bias: What is added to the scores, after scale and softcap: a bias of regard.positions (ALiBi, T5), or a tensor
-            that broadcasts like the boolean one. Tensors in it get gradients.
+            that broadcasts like the boolean one. Tensors in it get gradients. A float32 one is added in float32, also
+            to the scores of narrower queries and under autocast.
         rotary: A rotary embedding of regard.positions, applied to q and k at their positions.
         scale: The factor on the scores; 1/√d by default. It always wins over the score's own.
         normalizer: What makes weights of scores; normalizers.Softmax() by default.

@@ -347,7 +347,9 @@ def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias
                 "`bias` holds only zeros and ones and is added to the scores, which hides nothing: pass "
                 "mask=masks.from_zeros_and_ones(...) to hide, or bias.requires_grad_() if it is a bias to be learned"
             )
-        bias = whole if bias.dtype == problem.q.dtype else DenseBias(bias.to(problem.q.dtype))
+        # In the type of the sums, where it is not the queries': a narrower one would round it.
+        wide = torch.promote_types(problem.q.dtype, torch.float32)
+        bias = whole if bias.dtype in (problem.q.dtype, wide) else DenseBias(bias.to(wide))
     if isinstance(bias, type) or not isinstance(bias, Bias):
         raise InputError(
             f"`{name}` must be a tensor or a bias of regard.positions, such as ALiBi(heads=8), got {bias!r}"

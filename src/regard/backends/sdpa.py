@@ -1,6 +1,7 @@
 """PyTorch's fused kernel, wherever it computes exactly the problem at hand."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from regard.backends.base import Answer
 from regard.frozen import tensors
 from regard.masks import Causal
 from regard.normalizers import Softmax
+from regard.positions import DenseBias
 from regard.problem import Problem
 from regard.shapes import human_bytes
 
@@ -62,8 +64,7 @@ class Sdpa:
         if problem.mask is not None:
             sizes = problem.mask.mask.leading
             batch, heads = max(batch, sizes[0]), max(heads, sizes[1])
-        width = 1 if problem.bias is None else problem.q.element_size()
-        return batch * heads * problem.queries * problem.keys * width
+        return batch * heads * problem.queries * problem.keys * _bytes_each(problem)
 
     def work(self, problem: Problem) -> float:
         """All pairs, whatever the mask leaves, and the mask to be built; far more where PyTorch keeps the weights."""
@@ -99,26 +100,51 @@ class Sdpa:
             # that its gradient is an exact zero instead of zero times NaN.
             blind = ~visible.any(-1, keepdim=True)
             visible = visible | blind
-        attend = visible
+        attend, narrow = visible, q.dtype
         if (bias := problem.bias_tile()) is not None:
-            attend = bias.to(q.dtype)
-            attend = attend if visible is None else attend.masked_fill(~visible, -torch.inf)
-        output = functional.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=attend,
-            # `causal` itself is a symbol where a compiler traces the lengths, and the kernel takes none.
-            is_causal=problem.mask is not None and visible is None,
-            scale=problem.scale,
-            enable_gqa=problem.heads != problem.kv_heads,
-        )
-        output = output[..., :value_width]
+            narrow, bias, (q, k, v) = _in_types_for(bias, q, k, v)
+            attend = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+        with nullcontext() if bias is None else torch.autocast(q.device.type, enabled=False):
+            output = functional.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=attend,
+                # `causal` itself is a symbol where a compiler traces the lengths, and the kernel takes none.
+                is_causal=problem.mask is not None and visible is None,
+                scale=problem.scale,
+                enable_gqa=problem.heads != problem.kv_heads,
+            )
+        output = output[..., :value_width].to(output.dtype if bias is None else narrow)
         return Answer(output if blind is None else output.masked_fill(blind, 0.0))
 
 
 def _packed(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _bytes_each(problem: Problem) -> int:
+    """Bytes of a number of the mask, or of the bias: in the queries' type if it has that, else in that of the sums."""
+    if problem.bias is None:
+        return 1
+    if isinstance(problem.bias, DenseBias):
+        return problem.bias.values.element_size()
+    return max(4, problem.q.element_size())
+
+
+def _in_types_for(
+    bias: Tensor, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[torch.dtype, Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """The type of the output, and the tensors in types in which the bias is not rounded, by autocast neither.
+
+    The CPU's kernel adds a float32 bias to the scores of narrower queries; others take one type for all.
+    """
+    kind, narrow = q.device.type, q.dtype
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind) and narrow != torch.float64:
+        narrow = torch.get_autocast_dtype(kind)
+    bias = bias if bias.dtype == narrow else bias.to(torch.promote_types(narrow, torch.float32))
+    of_queries = narrow if kind == "cpu" else bias.dtype
+    return narrow, bias, (q.to(of_queries), k.to(of_queries), v.to(of_queries))
 
 
 def _learns_bias(problem: Problem) -> bool:
