@@ -287,7 +287,6 @@ SHAPES_AND_TYPES = {
     "a vector": ((X[0, 0, 0], X, X), r"`q` must be \(length, width\), .* got shape \(8,\)"),
     "no keys": ((X, X[:, :, :0], X[:, :, :0]), r"`k` must not be empty, got q .* k \(2, 4, 0, 8\)"),
     "no queries": ((X[:, :, :0], X, X), "`q` must not be empty"),
-    "no sequences": ((X[:0], X[:0], X[:0]), "`q` must not be empty"),
     "dimensions": ((X[0], X, X), r"equally many dimensions, got q \(4, 5, 8\), k \(2, 4, 5, 8\), .* x\[None\]"),
     "widths": ((X, X[..., :7], X), r"`k` must have the width of `q` \(8\), got 7 in q .* k \(2, 4, 5, 7\)"),
     "keys and values": ((X, X, X[:, :, :4]), "`v` must have a value for each of 5 keys, got 4 in q"),

@@ -78,6 +78,11 @@ class Problem:
         return self.k.shape[2]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is no sequence, or no head."""
+        return 0 in self.q.shape[:2]
+
+    @property
     def query_start(self) -> int:
         """Position of the first query; keys start at position 0."""
         return self.mask.query_start if self.mask else self.keys - self.queries
@@ -150,8 +155,12 @@ class Problem:
         weights: bool = False,
         return_lse: bool = False,
         budget: int = DENSE_BUDGET,
+        turn: bool = True,
     ) -> "Problem":
-        """Check one call and put it in order; every error names the rule, the value and the way out."""
+        """Check one call and put it in order; every error names the rule, the value and the way out.
+
+        With `turn=False` applying `rotary` is left to the caller.
+        """
         check_parameters(score=score, bias=bias, normalizer=normalizer, factor=factor, rotary=rotary)
         score, normalizer = score or _SCORE, normalizer or _NORMALIZER
         _check_kinds(q, k, v)
@@ -187,6 +196,7 @@ class Problem:
             problem = replace(problem, bias=added, factor=factor)
         if rotary is not None:
             rotary.check(q.shape[-1])
+        if rotary is not None and turn:
             rotary = rotary.resolve(problem.queries, problem.keys, problem.query_start)
             i, j = problem.i(), problem.j()
             problem = replace(problem, q=rotary.rotate(problem.q, i), k=rotary.rotate(problem.k, j))
@@ -215,7 +225,7 @@ def _check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         four_dimensional(name, tensor)
-        if 0 in tensor.shape:
+        if 0 in tensor.shape[-2:]:
             raise InputError(f"`{name}` must not be empty, got {_shapes(q, k, v)}: attention over nothing has no value")
     if not q.ndim == k.ndim == v.ndim:
         raise InputError(f"q, k and v must have equally many dimensions, got {_shapes(q, k, v)}: add some with x[None]")
@@ -232,7 +242,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise InputError(
                 f"`v` must have as many heads as `k` ({kv_heads}), got {v.shape[-3]} in {_shapes(q, k, v)}"
             )
-        if heads % kv_heads:
+        if heads % kv_heads if kv_heads else heads:
             raise InputError(
                 f"the heads of `q` must be a multiple of those of `k` (grouped queries), got {heads} and {kv_heads}"
             )
@@ -305,7 +315,8 @@ def _bind(mask: Mask | BoundMask | Tensor, problem: Problem, *, learned: bool) -
             f"the mask is for batch {sizes[0]} and heads {sizes[1]}, but q has batch {problem.batch} and heads "
             f"{problem.heads}: give it a size of 1 where all are alike"
         )
-    _probe(bound, problem.q.device)
+    if not problem.is_empty:
+        _probe(bound, problem.q.device)
     return bound
 
 

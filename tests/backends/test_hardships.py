@@ -218,6 +218,15 @@ def test_a_boolean_tensor_is_a_mask_in_compiled_code_too():
     torch.testing.assert_close(compiled(q, seen), call(q, seen))
 
 
+def test_lengths_may_be_symbols_where_weights_would_be_beyond_the_budget():
+    """The reason of a backend that refuses names bytes, of which nobody may ask the digits."""
+    torch._dynamo.reset()
+    call = lambda x: regard.attention(x, x, x, mask=WINDOW, budget=1000)  # noqa: E731
+    x = drawn(1, 2, 110, 8)
+    found = torch.compile(call, dynamic=True, backend="eager")(x)
+    torch.testing.assert_close(found, dense(x, x, x, WINDOW.bind(110, 110).dense()))
+
+
 @pytest.mark.parametrize("backend", ["blockwise", "numba"])
 def test_a_checkpointed_call_is_computed_again(backend):
     x = drawn(1, 2, 150, 8, dtype=torch.float32).requires_grad_()

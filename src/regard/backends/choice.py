@@ -20,7 +20,8 @@ from regard.shapes import human_bytes
 __all__ = ["BACKENDS", "BY_NAME", "Explanation", "check_name", "choose", "explain"]
 
 # `auto` takes the one with the least work of those that do not refuse; the first of equals.
-BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), Reference())
+_FORMULA = Reference()
+BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), _FORMULA)
 # These are for a few kinds of calls alone, and nothing is faster for them; what they refuse is not worth a word.
 SHORTCUTS: tuple[Backend, ...] = (Split(),)
 # These run where they are asked for, by name or by `prefer`: `auto` takes what needs PyTorch alone and was measured.
@@ -67,8 +68,11 @@ def named() -> dict[str, Backend]:
 
 def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Backend:
     """Take the named backend, or the preferred one, or the one with the least work; raise with every reason if none
-    is left.
+    is left. Where there is no sequence or no head, the formula gives the empty result, whatever the backend.
     """
+    check_name(backend)
+    if problem.is_empty:
+        return _FORMULA
     if backend == "auto":
         if prefers != "auto" and named()[prefers].refuses(problem) is None:
             return named()[prefers]
@@ -81,7 +85,6 @@ def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Ba
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals)
             raise InputError(f"no backend can run this call ({reasons}): raise `budget=` (bytes) or shorten it")
         return _fastest(ready, problem)
-    check_name(backend)
     reason = named()[backend].refuses(problem)
     if reason is not None:
         raise InputError(f'the backend {backend!r} cannot run this call: {reason}; backend="auto" takes one that can')
@@ -97,6 +100,8 @@ def check_name(backend: str) -> None:
 def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Explanation:
     """Explain the choice for a problem without computing it."""
     check_name(backend)
+    if problem.is_empty:
+        return Explanation(_FORMULA.name, (), (), flops=0, bytes=0, share=0.0, asked=backend)
     unwilling: list[tuple[str, str]] = []
     if backend == "auto" and prefers != "auto":
         reason = named()[prefers].refuses(problem)

@@ -41,9 +41,9 @@ class Reference:
     def __call__(self, problem: Problem) -> Answer:
         """Compute the formula."""
         wide = torch.promote_types(problem.q.dtype, torch.float32)
-        group = problem.heads // problem.kv_heads
+        group = problem.heads // max(1, problem.kv_heads)
         q, k, v = problem.q.to(wide), problem.k.to(wide), problem.v.to(wide)
-        if group > 1:
+        if group != 1:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         everything = slice(0, problem.batch), slice(0, problem.heads), problem.i(), problem.j()
 

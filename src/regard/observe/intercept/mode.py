@@ -90,6 +90,8 @@ class Interception(WatchingMode):
             seen = dataclasses.replace(seen, output=given)
         if call.batch and call.heads and call.queries and call.keys:
             self._recorder.see(seen)
+        else:
+            self._recorder.calls += 1
 
     def _notice(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operator called by its name: PyTorch's kernel is read, any other with an attention's name remembered."""

@@ -1,0 +1,113 @@
+"""Without a sequence or a head the result is empty on every backend, as that of SDPA, and so are gradients."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard import masks, normalizers, positions, scores
+from regard.backends.choice import named
+from regard.errors import InputError
+
+QUERIES, KEYS = 5, 7
+LEADING = {  # of q, and of k and v
+    "no sequence": ((0, 4), (0, 2)),
+    "no head": ((2, 0), (2, 0)),
+    "no head over key heads": ((2, 0), (2, 2)),
+    "none of many": ((3, 0, 4), (3, 0, 2)),
+    "three dimensions": ((0,), (0,)),
+}
+OPTIONS = {
+    "plain": {},
+    "causal": {"mask": masks.Causal()},
+    "tensor": {"mask": torch.ones(QUERIES, KEYS).tril().bool()},
+    "rule": {"mask": masks.Only(lambda b, h, i, j: (i >= j) & (b + h >= 0))},
+    "bias": {"bias": torch.linspace(-1, 1, QUERIES * KEYS).reshape(QUERIES, KEYS).requires_grad_()},
+    "rotary": {"rotary": positions.RoPE(8)},
+    "dropout": {"dropout": 0.5},
+    "sigmoid": {"normalizer": normalizers.Sigmoid()},
+    "cosine": {"score": scores.Cosine()},
+    "weights": {"weights": True},
+    "lse": {"return_lse": True},
+}
+
+
+def _tensors(leading):
+    of_q, of_k = LEADING[leading]
+    sizes = (*of_q, QUERIES, 8), (*of_k, KEYS, 8), (*of_k, KEYS, 6)
+    return [torch.randn(size).requires_grad_() for size in sizes]
+
+
+@pytest.mark.parametrize("leading", LEADING)
+def test_the_result_and_its_gradients_are_empty(leading):
+    q, k, v = _tensors(leading)
+    for backend, (name, options) in itertools.product(["auto", *named()], OPTIONS.items()):
+        found = regard.attention(q, k, v, backend=backend, **options)
+        output, *more = found if isinstance(found, tuple) else (found,)
+        assert output.shape == (*q.shape[:-1], 6), (backend, name)
+        if more:
+            assert more[0].shape == (*q.shape[:-1], *((KEYS,) if name == "weights" else ()))
+        for x, grad in zip((q, k, v), torch.autograd.grad(output.sum(), (q, k, v)), strict=True):
+            assert grad.shape == x.shape
+            assert not grad.any()  # of keys that no head of q looks at
+        assert "reference runs it" in str(regard.explain(q, k, v, backend=backend, **options))
+
+
+def test_it_is_what_sdpa_gives():
+    q = torch.randn(0, 4, 5, 8)
+    theirs, ours = nn.functional.scaled_dot_product_attention(q, q, q), regard.attention(q, q, q)
+    assert ours.shape == theirs.shape
+    assert ours.dtype == theirs.dtype
+
+
+def test_a_mask_and_a_bias_of_no_sequence_are_taken_and_learn_nothing():
+    q = torch.randn(0, 2, 5, 8)
+    real, bias = torch.ones(0, 5, dtype=torch.bool), torch.randn(1, 2, 5, 5, requires_grad=True)
+    output = regard.attention(q, q, q, mask=masks.Causal() & masks.Padding(real), bias=bias)
+    assert output.shape == q.shape
+    output.sum().backward()
+    assert torch.equal(bias.grad, torch.zeros_like(bias))
+
+
+def test_what_does_not_fit_is_refused_though_it_is_empty():
+    x = torch.randn(0, 4, 5, 8)
+    with pytest.raises(InputError, match="`backend` must be"):
+        regard.attention(x, x, x, backend="none")
+    with pytest.raises(InputError, match="multiple of those of `k`"):
+        regard.attention(torch.randn(2, 4, 5, 8), x.transpose(0, 1)[:, :0].reshape(2, 0, 5, 8), x.reshape(2, 0, 5, 8))
+    with pytest.raises(InputError, match="the mask is for batch 3"):
+        regard.attention(x, x, x, mask=masks.Padding(torch.ones(3, 5, dtype=torch.bool)))
+
+
+class Attend(nn.Module):
+    def forward(self, x):
+        return regard.attention(x, x, x, mask=masks.Causal())
+
+
+class Fused(nn.Module):
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (Attend(), (0, 2, 5, 8)),
+        (Fused(), (0, 2, 5, 8)),
+        (regard.nn.MultiHeadAttention(8, 2, rotary=positions.RoPE(4), mask=masks.Causal()), (0, 5, 8)),
+        (nn.MultiheadAttention(8, 2, batch_first=True), (0, 5, 8)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_watched_model_runs_on_no_sequence_too(module, shape):
+    x = torch.randn(shape)
+    call = (lambda x: module(x, x, x)[0]) if isinstance(module, nn.MultiheadAttention) else module
+    with regard.watch(module) as seen:
+        assert call(x).shape == shape
+    assert len(seen.forwards) == 0
+    with regard.watch(module) as seen:  # the others are seen beside it
+        call(x)
+        call(torch.randn(2, *shape[1:]))
+    assert len(seen.layers) == 1
