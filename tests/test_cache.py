@@ -38,6 +38,23 @@ PARTS = {
 }
 
 
+@pytest.mark.parametrize("window", [None, 3])
+def test_only_new_keys_are_turned(window, monkeypatch):
+    """The cache keeps keys as they were turned; a step turns its own query and key, whatever the length of the text."""
+    rows, turn = [], positions.RoPE.turn
+    monkeypatch.setattr(
+        positions.RoPE, "turn", lambda rope, x, *angles: rows.append(x.shape[-2]) or turn(rope, x, *angles)
+    )
+    layer, x = attention(window, rotary=positions.RoPE(4)), randn(1, 9, 16)
+    with torch.no_grad():
+        whole = layer(x)
+        rows.clear()
+        entry = KeyValues(window)
+        parts = [layer(x[:, a:b], cache=entry) for a, b in ((0, 5), (5, 6), (6, 7), (7, 9))]
+    torch.testing.assert_close(torch.cat(parts, 1), whole)
+    assert rows == [5, 1, 1, 2]
+
+
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("window", [None, 1, 8, 50])
 @pytest.mark.parametrize("steps", [[1] * 40, [7, 1, 1, 1, 30], [2, 38]])

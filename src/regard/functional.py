@@ -1,7 +1,7 @@
 """attention(): the one door to every mechanism."""
 
 from collections.abc import Callable
-from typing import Literal, cast, overload
+from typing import Any, Literal, cast, overload
 
 import torch
 from jaxtyping import Float
@@ -99,7 +99,8 @@ def attention(
         bias: What is added to the scores, after scale and softcap: a bias of regard.positions (ALiBi, T5), or a tensor
             that broadcasts like the boolean one. Tensors in it get gradients. A float32 one is added in float32, also
             to the scores of narrower queries and under autocast.
-        rotary: A rotary embedding of regard.positions, applied to q and k at their positions.
+        rotary: A rotary embedding of regard.positions, applied to q and k at their positions, to all keys of the call.
+            While decoding turn new keys alone: regard.nn with regard.cache does, or RoPE.rotate at their positions.
         scale: The factor on the scores; 1/√d by default. It always wins over the score's own.
         normalizer: What makes weights of scores; normalizers.Softmax() by default.
         factor: What the weights are multiplied by after normalizing, by the formulas of a bias (positions.Gaussian).
@@ -138,7 +139,7 @@ def attention(
         usual = signature(q, k, v, mask, scale, (backend, prefers))
         if usual is not None and (compute := known(usual)) is not None:
             return compute(q, k, v)
-    asked = {
+    asked: dict[str, Any] = {
         "score": score,
         "mask": mask,
         "bias": bias,
@@ -160,14 +161,20 @@ def attention(
         # PyTorch's own protocol: regard.watch and tensor subclasses see one call, not what a backend makes of it.
         handle = cast(Callable[..., Tensor], torch.overrides.handle_torch_function)
         return handle(attention, (q, k, v), q, k, v, backend=backend, **asked)
-    problem = Problem.of(q, k, v, **asked)  # type: ignore[arg-type]
+    problem = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
     chosen = backends.choose(problem, backend, prefers)
-    if usual is not None:
+    if usual is not None and problem.keys == k.shape[-2]:
         remember(usual, chosen, problem)
     answer = chosen(problem)
     extras = [answer.weights] * weights + [answer.lse] * return_lse
     results = [problem.restore(one) for one in (answer.output, *extras) if one is not None]
     return tuple(results) if extras else results[0]
+
+
+def _problem(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any], *, choosing: bool) -> Problem:
+    """The call as data: over the keys that few queries see, where the choice of a backend is open."""
+    problem = Problem.of(q, k, v, turn=not choosing, **asked)
+    return backends.narrowed(problem, asked["rotary"]) if choosing else problem
 
 
 def _is_usual(*parts: object) -> bool:
@@ -200,7 +207,9 @@ def explain(
     return_lse: bool = False,
     budget: int = DENSE_BUDGET,
 ) -> Explanation:
-    """Say which backend would run this call, why the others refused, and what it costs; compute nothing.
+    """Say which backend would run this call, why the others refused, and what it costs; compute nothing but masks.
+
+    Of few queries it is the call over the keys that one of them sees.
 
     >>> import torch
     >>> x = torch.zeros(1, 1, 256, 64)
@@ -210,7 +219,7 @@ def explain(
     blockwise refused: it never holds all weights
     0.0168 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 256.0 KiB besides the output
     """
-    asked = {
+    asked: dict[str, Any] = {
         "score": score,
         "mask": mask,
         "bias": bias,
@@ -227,5 +236,6 @@ def explain(
     if is_packed(q, k, v):
         packing = Packing.of(q, k, v).rotated(rotary)
         q, k, v, asked = packing.q, packing.k, packing.v, packing.asked(asked)
-    problem = Problem.of(q, k, v, **asked)  # type: ignore[arg-type]
-    return backends.explain(problem, backend, backends.preferred())
+    prefers = backends.preferred()
+    problem = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
+    return backends.explain(problem, backend, prefers)

@@ -220,6 +220,30 @@ def test_a_row_that_sees_nothing_is_exactly_zero(backend, dtype):
     assert (x.grad == 0).all()
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("backend", EVERY, ids=lambda b: b.name)
+def test_a_bias_may_hide_a_row_of_one_block_alone_or_with_the_mask(backend, masked):
+    """33 keys are three blocks of 16; what hides a whole row of one of them says nothing of the others."""
+    n, m = 4, 33
+    q, k, v = (torch.randn(1, 2, s, 4, generator=torch.Generator().manual_seed(s)) for s in (n, m, m))
+    bias = torch.linspace(-1, 1, n * m).reshape(n, m)
+    bias[0, 32] = bias[1, :16] = bias[2, :32] = -torch.inf
+    seen = np.arange(m) != 16 if masked else np.ones(m, bool)
+    bias[3, 17:32] = -torch.inf
+    for x in (q, k, v):
+        x.requires_grad_()
+    mask = masks.Dense(torch.tensor(seen[None]))
+    problem = Problem.of(q, k, v, bias=bias, mask=mask, return_lse=backend.name != "sdpa")
+    answer = backend(problem)
+    up = torch.ones(1, 2, n, 4)
+    expected = dense(q, k, v, visible=seen, bias=bias, cotangent=up)
+    _close(answer.output, expected.output, 3e-6, "output")
+    if answer.lse is not None:
+        _close(answer.lse, expected.lse, 3e-6, "lse")
+    for name, found in zip("qkv", torch.autograd.grad(answer.output, (q, k, v), up), strict=True):
+        _close(found, getattr(expected, name), 1e-5, f"gradient of {name}")
+
+
 @pytest.mark.parametrize("backend", EVERY, ids=lambda b: b.name)
 def test_no_gradient_passes_a_mask(backend):
     n = 9

@@ -110,3 +110,89 @@ def test_every_backend_sees_what_the_mask_leaves(family, backend):
         with torch.no_grad():
             found = backend(problem).output
         assert_is(found, dense(q, k, v, visible=seen).output, f"{family}, seed {seed}")
+
+
+MASKED = {
+    "window": (masks.Causal() & masks.Window(40), lambda i, j: (i - j >= 0) & (i - j < 40)),
+    "sinks and window": (
+        masks.Causal() & (masks.Window(40) | masks.Sinks(4)),
+        lambda i, j: (i >= j) & ((i - j < 40) | (j < 4)),
+    ),
+    "dilated": (masks.DilatedWindow(30, dilation=3), lambda i, j: (i >= j) & (i - j <= 87) & ((i - j) % 3 == 0)),
+    "causal": (masks.Causal(), lambda i, j: i >= j),
+    "block local": (masks.BlockLocal(64), lambda i, j: i // 64 == j // 64),
+}
+
+
+def turned(x, positions):
+    """RoPE by complex numbers: pairs (i, i + d/2), ω = 10000^(−2i/d)."""
+    x = x.double().numpy()
+    half = x.shape[-1] // 2
+    turn = np.exp(1j * positions[:, None] * 10000.0 ** (-np.arange(half) / half))
+    both = (x[..., :half] + 1j * x[..., half:]) * turn
+    return torch.tensor(np.concatenate([both.real, both.imag], -1))
+
+
+def options(name, place, rng):
+    """What is passed beside the mask, and what the formula is given for it."""
+    heads, distance = place.heads, place.i - place.j
+    if name == "alibi":
+        return {"bias": regard.positions.ALiBi(heads)}, {
+            "bias": -(2.0 ** (-8 * np.arange(1, heads + 1) / heads))[:, None, None] * distance
+        }
+    if name == "tensor":
+        values = torch.tensor(rng.standard_normal((1, heads, place.queries, place.keys)), dtype=torch.float32)
+        return {"bias": values.requires_grad_()}, {"bias": values}
+    if name == "sink and softcap":
+        sink = torch.tensor(rng.standard_normal(heads), dtype=torch.float32)
+        asked = {"normalizer": regard.normalizers.Softmax(sink), "score": regard.scores.ScaledDot(2.0)}
+        return asked, {"sink": sink, "softcap": 2.0}
+    return ({"rotary": regard.positions.RoPE(4)} if name == "rotary" else {}), {}
+
+
+@pytest.mark.parametrize("extra", ["nothing", "alibi", "tensor", "sink and softcap", "rotary"])
+@pytest.mark.parametrize("kind", MASKED)
+def test_keys_that_few_queries_do_not_see_are_not_read(kind, extra):
+    """Those before and after what is seen hold NaN; gradients and the log-sum-exp are those of the formula."""
+    for queries, seed in ((1, 0), (3, 1)):
+        place, (q, k, v) = draw(seed, 5_000, queries)
+        seen = np.broadcast_to(MASKED[kind][1](place.i, place.j), (queries, 5_000))
+        outside = ~torch.tensor(np.isin(np.arange(5_000), np.arange(*(np.flatnonzero(seen.any(0))[[0, -1]] + [0, 1]))))
+        asked, formula = options(extra, place, place.rng)
+        exact = [turned(q, place.i[:, 0]), turned(k, place.j)] if extra == "rotary" else [q, k]
+        up = torch.tensor(place.rng.standard_normal(q.shape), dtype=torch.float32)
+        expected = dense(*exact, v, visible=seen, cotangent=up, **formula)
+        k, v = (x.masked_fill(outside[:, None], torch.nan) for x in (k, v))
+        for x in (q, k, v):
+            x.requires_grad_()
+        bound = MASKED[kind][0].bind(queries, 5_000, query_start=place.start)
+        output, lse = regard.attention(q, k, v, mask=bound, return_lse=True, **asked)
+        fused = regard.attention(q, k, v, mask=bound, **asked)
+        for name, found in {"output": output, "lse": lse, "fused": fused}.items():
+            assert_is(found.detach(), getattr(expected, name if name != "fused" else "output"), f"{kind}: {name}")
+        fused.backward(up)
+        assert_is(v.grad, expected.v, f"{kind}: gradient of v")
+        if extra != "rotary":
+            assert_is(q.grad, expected.q, f"{kind}: gradient of q")
+            assert_is(k.grad, expected.k, f"{kind}: gradient of k")
+        if extra == "tensor":
+            assert_is(asked["bias"].grad, expected.bias, f"{kind}: gradient of the bias")
+
+
+def test_a_window_over_many_keys_reads_those_in_the_window():
+    _, (q, k, v) = draw(0, 8_192, 1, anywhere=False)
+    shown = [regard.explain(q, k, v, mask=MASKED[kind][0]) for kind in ("window", "sinks and window")]
+    assert [one.flops for one in shown] == [2 * 4 * 40 * 8, 2 * 4 * 44 * 8]
+    assert all(one.bytes == 0 for one in shown)  # no mask is made for the kernel
+
+
+def test_what_a_mask_keeps_is_found_anew_where_it_is_another():
+    """A mask is remembered by its value, and by its tensors and their versions."""
+    _, (q, k, v) = draw(0, 5_000, 1, anywhere=False)
+    real = torch.ones(1, 5_000, dtype=torch.bool)
+    mask = masks.Causal() & masks.Padding(real)
+    first = regard.attention(q, k, v, mask=mask)
+    assert_is(first, dense(q, k, v).output, "all")
+    real[:, 100:] = False
+    again = masks.Causal() & masks.Padding(real)
+    assert_is(regard.attention(q, k, v, mask=again), dense(q, k[:, :, :100], v[:, :, :100]).output, "the first hundred")

@@ -3,6 +3,7 @@
 from regard.backends.base import Answer, Backend
 from regard.backends.blockwise import Blockwise
 from regard.backends.choice import BACKENDS, Explanation, choose, explain
+from regard.backends.narrowed import narrowed
 from regard.backends.preferred import prefer, preferred
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
@@ -17,6 +18,7 @@ __all__ = [
     "Sdpa",
     "choose",
     "explain",
+    "narrowed",
     "prefer",
     "preferred",
 ]

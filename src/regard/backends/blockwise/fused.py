@@ -85,6 +85,8 @@ class Fused:
             blind = rows.all(-1)
             nothing = torch.zeros((), dtype=self.sheet.problem.q.dtype) if added is None else added
             added = nothing.masked_fill(rows, -torch.inf)
+        if self.bias is not None and added is not None:
+            blind = added.amax(-1) == -torch.inf  # a bias may hide a row of this piece, alone or with the mask
         return added, blind
 
     def _by_sides(self, tile: Tensor) -> Float[Tensor, "#sides #items rows columns"]:
