@@ -9,7 +9,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help look test test-fast check format lint types layers fix docs bench bench-check clean
+.PHONY: help look test test-all check format lint types layers fix docs bench bench-check clean
 
 # A text may hold quotes, apostrophes, $ and line breaks: it goes through the environment, expanded by neither make nor
 # the shell. The other names are common ones (TOKEN, OUT), so they count only where they are given to make itself.
@@ -24,6 +24,8 @@ STAMPS := .venv/stamps
 RUN := .venv/bin/python -m
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN) pip install --no-input -c constraints.txt
 SAY := @printf '\n%s\n' >&2
+# Processes side by side, of one thread each: small tensors gain nothing from more, and two busy pools lose much.
+TESTS := OMP_NUM_THREADS=1 $(RUN) pytest -n logical --maxprocesses 8 --dist worksteal
 RESULTS := benchmarks/results/speed-$(shell nproc)-cores.json
 # What speed is compared with lies apart, on the path of `regard bench` alone, and without its dependencies: a peer can
 # never change the versions of what is measured.
@@ -54,13 +56,13 @@ look: $(STAMPS)/models ## See what a real model attends to in TEXT="…"; sets e
 	.venv/bin/regard look "$$@" -- "$$TEXT" || exit $$?; \
 	command -v regard >/dev/null || echo '(regard is in .venv: ". .venv/bin/activate" makes this shell know it)' >&2
 
-test: $(STAMPS)/dev $(STAMPS)/models ## Run every test; what this machine lacks is skipped with a word
-	@$(RUN) pytest
+test: $(STAMPS)/dev $(STAMPS)/models ## Run the tests, without those that take long (five minutes on two cores)
+	@$(TESTS) -m "not slow"
 
-test-fast: $(STAMPS)/dev ## Run the tests that need neither long, nor a model, nor a browser (two minutes)
-	@$(RUN) pytest -m "not slow and not models and not browser"
+test-all: $(STAMPS)/dev $(STAMPS)/models ## Run every test: what CI runs
+	@$(TESTS)
 
-check: format lint types layers test ## Everything that must be green: format, lint, types, layers, tests
+check: format lint types layers test-all ## Everything that must be green: format, lint, types, layers, every test
 
 format: $(STAMPS)/dev ## Is the code formatted? (make fix formats it)
 	@$(RUN) ruff format --check $(SOURCES)

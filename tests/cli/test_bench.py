@@ -1,8 +1,10 @@
 """`regard bench`, as a person runs it."""
 
+import itertools
 import json
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import pytest
@@ -40,9 +42,19 @@ def test_a_case_is_measured_and_written_with_its_page(tmp_path):
     assert "small calls" in (tmp_path / "new.html").read_text()
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the tests turn, so that no ratio depends on what else this machine does: [seconds]."""
+    seconds = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
+    return seconds
+
+
 @dataclass
 class Made:
-    """A case with a call of 2 ms over one of 1 ms, and another; `slow` says when it takes 4 ms."""
+    """A case with a call of 2 ms over one of 1 ms by a clock, and another; `slow` says when it takes 4 ms."""
+
+    clock: list[float]
 
     slow: Literal["never", "at first", "always"] = "never"
     measured: list[str] = field(default_factory=list)
@@ -58,18 +70,18 @@ class Made:
 
     def ours(self):
         slow = self.slow == "always" or (self.slow == "at first" and not self.measured)
-        time.sleep(4e-3 if slow else 2e-3)
+        self.clock[0] += 4e-3 if slow else 2e-3
 
     def theirs(self):
-        time.sleep(1e-3)
+        self.clock[0] += 1e-3
 
 
 @pytest.fixture
-def held_against(monkeypatch, tmp_path):
+def held_against(monkeypatch, tmp_path, clock):
     """Run a case of the tests against what it gave before."""
 
     def held(case, *, before=None):
-        monkeypatch.setattr(regard.bench.cases, "CASES", (before or Made(),))
+        monkeypatch.setattr(regard.bench.cases, "CASES", (before or Made(clock),))
         earlier = tmp_path / "earlier.json"
         assert run("--quick", "--out", str(earlier)).exit_code == 0
         monkeypatch.setattr(regard.bench.cases, "CASES", (case,))
@@ -78,8 +90,8 @@ def held_against(monkeypatch, tmp_path):
     return held
 
 
-def test_what_has_become_slower_is_measured_twice_and_told_and_the_exit_says_so(held_against):
-    case = Made("always")
+def test_what_has_become_slower_is_measured_twice_and_told_and_the_exit_says_so(held_against, clock):
+    case = Made(clock, "always")
     done = held_against(case)
     assert done.exit_code == 1
     assert case.measured == ["here", "there", "here"]
@@ -87,25 +99,25 @@ def test_what_has_become_slower_is_measured_twice_and_told_and_the_exit_says_so(
     assert told.endswith("made | here | time / time")
 
 
-def test_a_slow_spell_that_has_passed_when_it_is_measured_again_is_no_regression(held_against):
-    case = Made("at first")
+def test_a_slow_spell_that_has_passed_when_it_is_measured_again_is_no_regression(held_against, clock):
+    case = Made(clock, "at first")
     done = held_against(case)
     assert case.measured == ["here", "there", "here"]  # it was suspected
     assert done.exit_code == 0, done.stderr
     assert "times worse" not in done.stderr
 
 
-def test_nothing_is_measured_again_where_nothing_is_worse(held_against):
-    case = Made()
+def test_nothing_is_measured_again_where_nothing_is_worse(held_against, clock):
+    case = Made(clock)
     assert held_against(case).exit_code == 0
     assert case.measured == ["here", "there"]
-    faster = Made()
-    assert held_against(faster, before=Made("always")).exit_code == 0
+    faster = Made(clock)
+    assert held_against(faster, before=Made(clock, "always")).exit_code == 0
     assert faster.measured == ["here", "there"]
 
 
 @pytest.mark.parametrize("missing", [BundledModelError("smollm2 is not there"), MissingExtraError("rotor", "models")])
-def test_a_case_without_its_model_or_package_says_so_and_the_others_go_on(monkeypatch, tmp_path, missing):
+def test_a_case_without_its_model_or_package_says_so_and_the_others_go_on(monkeypatch, tmp_path, missing, clock):
     class Broken(Made):
         NAME = "broken"
 
@@ -113,7 +125,7 @@ def test_a_case_without_its_model_or_package_says_so_and_the_others_go_on(monkey
             raise missing
             yield
 
-    monkeypatch.setattr(regard.bench.cases, "CASES", (Broken(), Made()))
+    monkeypatch.setattr(regard.bench.cases, "CASES", (Broken(clock), Made(clock)))
     assert run("--quick", "--out", str(tmp_path / "new.json")).exit_code == 0
     first, *others = json.loads((tmp_path / "new.json").read_text())["rows"]
     assert first["why"] == str(missing)
@@ -121,24 +133,27 @@ def test_a_case_without_its_model_or_package_says_so_and_the_others_go_on(monkey
 
 
 def test_a_slowed_attention_is_a_regression_of_decoding(tmp_path, monkeypatch):
+    ticks = itertools.count()  # each look at the clock takes a millisecond, and each call of ours one more
+    monkeypatch.setattr(time, "perf_counter", lambda: 1e-3 * next(ticks))
     earlier, attention = tmp_path / "earlier.json", regard.attention
+
+    def timed(*some, calls, **more):
+        for _ in range(calls):
+            next(ticks)
+        return attention(*some, **more)
+
+    monkeypatch.setattr(regard, "attention", partial(timed, calls=1))
     assert run("decoding", "--quick", "--out", str(earlier)).exit_code == 0
     rows = [(one["at"], one["what"]) for one in json.loads(earlier.read_text())["rows"]]
     assert rows == [("4,096 keys", "SDPA's time / time"), ("4,096 keys", "SDPA's time / numba's")]
-
-    def slowed(*some, **more):
-        for _ in range(7):
-            attention(*some, **more)
-        return attention(*some, **more)
-
-    monkeypatch.setattr(regard, "attention", slowed)
+    monkeypatch.setattr(regard, "attention", partial(timed, calls=8))
     done = run("decoding", "--quick", "--out", str(tmp_path / "new.json"), "--against", str(earlier))
     assert done.exit_code == 1
     assert "times worse than in" in done.stderr
 
 
-def test_that_the_earlier_run_was_on_other_threads_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(regard.bench.cases, "CASES", (Made(),))
+def test_that_the_earlier_run_was_on_other_threads_is_said(tmp_path, monkeypatch, clock):
+    monkeypatch.setattr(regard.bench.cases, "CASES", (Made(clock),))
     earlier = tmp_path / "earlier.json"
     assert run("--quick", "--out", str(earlier)).exit_code == 0
     again = "--quick", "--out", str(tmp_path / "new.json"), "--against", str(earlier)

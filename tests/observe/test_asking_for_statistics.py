@@ -223,7 +223,6 @@ def test_values_are_projected_in_the_types_of_a_model_under_autocast():
         ([Mass(keys=[1], name="received")], "cannot be 'received', which the record uses itself"),
         ([Mass(keys=[1], name="mean")], "cannot be 'mean', which the record uses itself"),
     ],
-    ids=str,
 )
 def test_what_is_no_statistic_is_refused_before_anything_runs(asked, words):
     with pytest.raises(regard.InputError, match=words), regard.watch(Model(), statistics=asked):
@@ -245,7 +244,6 @@ def test_one_without_a_name_is_refused():
         ({"brightest": np.zeros(())}, r"got shape \(\)"),
         ({"entropy": np.zeros((2, 2, 5))}, "must give its results under that name or 'brightest.…', got 'entropy'"),
     ],
-    ids=str,
 )
 def test_results_of_ones_own_that_do_not_fit_are_refused(given, words, monkeypatch):
     monkeypatch.setattr(Brightest, "finish", lambda self, extent: given)

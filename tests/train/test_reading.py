@@ -70,7 +70,6 @@ def test_a_value_and_its_mapping_say_the_same(file):
             CausalLanguage(data="it.txt"),
         ),
     ],
-    ids=str,
 )
 def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
     text = WHOLE.replace('schedule = "cosine"', '[optimizer.schedule]\nkind = "cosine"')

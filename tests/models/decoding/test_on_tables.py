@@ -84,7 +84,9 @@ def test_the_last_real_token_counts_where_the_prompt_is_padded():
     assert torch.equal(Markov(table()).read(prompt, real), table()[[2, 1]])
 
 
-@pytest.mark.parametrize("decoding", [Greedy(), Sampling(generator=torch.Generator().manual_seed(1))], ids=str)
+@pytest.mark.parametrize(
+    "decoding", [Greedy(), Sampling(generator=torch.Generator().manual_seed(1))], ids=["greedy", "sampling"]
+)
 def test_a_stream_gives_each_token_before_the_next_is_read(decoding):
     class Counting(Markov):
         reads = 0

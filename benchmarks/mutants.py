@@ -1,0 +1,268 @@
+"""Which of 120 small faults do the tests find? Mutants of src/regard, each run against the tests that reach its line.
+
+    python benchmarks/mutants.py [--again FILE:LINE …] [--results benchmarks/results/mutants.json]
+
+First every test runs once under coverage (`out/mutants/reach`, half an hour on two cores; kept until it is removed),
+which gives the lines that each test executes. Then 120 mutants are drawn with a fixed seed, from each folder as many as
+its share of lines, and each one is run in a copy of the checkout: first against the tests of `make test` that reach its
+line, then, where these find nothing, against the others that do, the most specific tests first, 60 seconds a mutant and
+tier. A line that coverage cannot see (compiled by numba or Triton, run in another process, executed by the import) is
+tested by the tests that reach its file. The results are written after each mutant; a run that was stopped resumes.
+Needs `coverage` and `pytest-xdist` (`pip install -e '.[dev]'`).
+"""
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SEED, MUTANTS, SECONDS = 15, 120, 60
+ROOT = Path(__file__).resolve().parent.parent
+REACH = ROOT / "out" / "mutants" / "reach"
+COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
+COMPARED |= {ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
+COMPUTED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult}
+COMPUTED |= {ast.Mod: ast.FloorDiv, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One expression of one file, and what replaces it: byte offsets into the file's text."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    before: str
+    after: str
+
+    @property
+    def name(self) -> str:
+        """The place and the change, as the results name them."""
+        return f"{self.file}:{self.line} {self.before} → {self.after}"
+
+
+def changed(node: ast.AST) -> ast.AST | None:
+    """The node that takes this one's place in a mutant; None where there is none."""
+    match node:
+        case ast.Compare(ops=[one]) if type(one) in COMPARED:
+            return ast.Compare(node.left, [COMPARED[type(one)]()], node.comparators)
+        case ast.BinOp() if type(node.op) in COMPUTED and not isinstance(node.left, ast.Constant | ast.JoinedStr):
+            return ast.BinOp(node.left, COMPUTED[type(node.op)](), node.right)
+        case ast.BoolOp():
+            return ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+        case ast.UnaryOp(op=ast.Not()):
+            return node.operand
+        case ast.IfExp():
+            return ast.IfExp(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)
+        case ast.Constant(value=bool()):
+            return ast.Constant(not node.value)
+        case ast.Constant(value=int()):
+            return ast.Constant(node.value + 1)
+        case ast.Constant(value=float()):
+            return ast.Constant(node.value * 2 + 1)
+    return without(node)
+
+
+def without(node: ast.AST) -> ast.AST | None:
+    """A statement that gives or does nothing, for one that returns a value or calls for an effect."""
+    match node:
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+            return ast.Return(ast.Constant(None))
+        case ast.Expr(value=ast.Call()):
+            return ast.Expr(ast.Constant(None))
+    return None
+
+
+def executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of code that runs: no annotations, no decorators, no overloads, no `__all__`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef) and any("overload" in ast.unparse(one) for one in node.decorator_list):
+            continue
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.arg):
+            continue
+        if isinstance(node, ast.AnnAssign):
+            yield from ([node.value, *executed(node.value)] if node.value is not None else [])
+            continue
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            inner = ast.Module([*getattr(getattr(node, "args", None), "defaults", []), *node.body], [])
+            yield from executed(inner)
+            continue
+        yield node
+        yield from executed(node)
+
+
+def mutants_of(path: Path) -> list[Mutant]:
+    """Every mutant of a file, in the order of its text."""
+    text = path.read_bytes()
+    starts = [0]
+    for row in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(row))
+    found = []
+    for node in executed(ast.parse(text)):
+        if (new := changed(node)) is None:
+            continue
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
+        after = ast.unparse(ast.fix_missing_locations(new))
+        if isinstance(new, ast.expr):
+            after = f"({after})"
+        found.append(Mutant(str(path.relative_to(ROOT)), node.lineno, start, end, text[start:end].decode(), after))
+    return sorted(found, key=lambda one: (one.start, one.end))
+
+
+def draw() -> list[Mutant]:
+    """120 mutants, from each folder of the package as many as its share of lines."""
+    folders: dict[str, list[Path]] = {}
+    for path in sorted((ROOT / "src" / "regard").rglob("*.py")):
+        parts = path.relative_to(ROOT / "src" / "regard").parts
+        folders.setdefault(parts[0] if len(parts) > 1 else "", []).append(path)
+    lines = {name: sum(path.read_text().count("\n") for path in paths) for name, paths in folders.items()}
+    shares = {name: MUTANTS * count / sum(lines.values()) for name, count in lines.items()}
+    numbers = {name: int(share) for name, share in shares.items()}
+    for name in sorted(shares, key=lambda one: numbers[one] - shares[one])[: MUTANTS - sum(numbers.values())]:
+        numbers[name] += 1
+    chance = random.Random(SEED)
+    drawn = []
+    for name, paths in folders.items():
+        possible = [mutant for path in paths for mutant in mutants_of(path)]
+        drawn += chance.sample(possible, min(numbers[name], len(possible)))
+    return drawn
+
+
+class Reach:
+    """Which lines each test executes: the plugin that records it, and the answer afterwards."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, dict[str, Any]] = {}
+        for one in REACH.glob("*.jsonl"):
+            for row in map(json.loads, one.read_text().splitlines()):
+                self.tests[row["test"]] = row
+        self.lines: dict[str, dict[int, list[str]]] = {}
+        self.size: Counter[str] = Counter()
+        for name, row in self.tests.items():
+            for file, numbers in row["lines"].items():
+                self.size[name] += len(numbers)
+                for number in numbers:
+                    self.lines.setdefault(file, {}).setdefault(number, []).append(name)
+
+    def of(self, mutant: Mutant, *, slow: bool) -> list[str]:
+        """The tests of a tier that reach a mutant's line, or else its file: the most specific first."""
+        file = self.lines.get(mutant.file, {})
+        reaching = set(file.get(mutant.line, ())) or {name for names in file.values() for name in names}
+        chosen = sorted((self.size[name], name) for name in reaching if self.tests[name]["slow"] == slow)
+        seconds, kept = 0.0, []
+        for _, name in chosen:
+            seconds += self.tests[name]["seconds"]
+            if kept and seconds > SECONDS / 2:
+                break
+            kept.append(name)
+        return kept
+
+
+def reach() -> Reach:
+    """What each test executes, measured once: the whole suite, a process a core."""
+    if not REACH.is_dir():
+        print(f"running every test under coverage, into {REACH} (half an hour on two cores)", flush=True)
+        temporary = REACH.with_suffix(".part")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        paths = f"{ROOT / 'src'}:{ROOT / 'benchmarks'}"
+        environment = os.environ | {"REACH": str(temporary), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants_reach", "-n", "auto", "--dist", "loadfile"]
+        subprocess.run(command, cwd=ROOT, env=environment, check=False)
+        temporary.rename(REACH)
+    return Reach()
+
+
+def run(mutant: Mutant, tests: list[str], copy: Path) -> tuple[str, str]:
+    """Run tests on a mutant: ("killed", by which), ("timeout", "") or ("survived", "")."""
+    source = (ROOT / mutant.file).read_bytes()
+    target = copy / mutant.file
+    target.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
+    listed = copy / "tests-of-this-mutant"
+    listed.write_text("\n".join(tests))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", f"@{listed}"]
+    try:
+        ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return "timeout", ""
+    finally:
+        target.write_bytes(source)
+    if ran.returncode == 0:
+        return "survived", ""
+    failed = [row for row in ran.stdout.splitlines() if row.startswith(("FAILED", "ERROR"))]
+    return "killed", failed[0] if failed else f"exit {ran.returncode}: {ran.stdout[-200:]}"
+
+
+def judge(mutant: Mutant, known: Reach, copy: Path) -> dict[str, Any]:
+    """Run one mutant against both tiers, the second only where the first finds nothing."""
+    row: dict[str, Any] = {"file": mutant.file, "line": mutant.line, "before": mutant.before, "after": mutant.after}
+    for tier, slow in (("make test", False), ("make test-all", True)):
+        tests = known.of(mutant, slow=slow)
+        started = time.perf_counter()
+        row["verdict"], row["by"] = run(mutant, tests, copy) if tests else ("survived", "")
+        row[f"tests of {tier}"], row["tier"] = len(tests), tier
+        row["seconds"] = round(time.perf_counter() - started, 1)
+        if row["verdict"] != "survived":
+            return row
+    return row | {"tier": ""}
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Count what each tier found, and name the survivors."""
+    found = Counter(row["tier"] for row in rows)
+    whole = found["make test"] + found["make test-all"]
+    survivors = [f"{row['file']}:{row['line']} {row['before']} → {row['after']}" for row in rows if not row["tier"]]
+    share = found["make test"] / whole if whole else None
+    return {"mutants": len(rows), "found by make test": found["make test"], "found by make test-all": whole} | {
+        "share": share,
+        "survivors": survivors,
+    }
+
+
+def main() -> None:
+    """Draw the mutants and run those that have no result yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--again", nargs="*", default=[], help="FILE:LINE of mutants that are run once more")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "mutants.json")
+    options = parser.parse_args()
+    known = reach()
+    drawn = draw()
+    rows = json.loads(options.results.read_text())["rows"] if options.results.exists() else []
+    rows = [row for row in rows if f"{row['file']}:{row['line']}" not in options.again]
+    done = {(row["file"], row["line"], row["before"], row["after"]) for row in rows}
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder) / "regard"
+        ignored = shutil.ignore_patterns(".git", ".venv", "out", "__pycache__", ".*_cache", ".hypothesis")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        for number, mutant in enumerate(drawn, 1):
+            if (mutant.file, mutant.line, mutant.before, mutant.after) in done:
+                continue
+            rows.append(judge(mutant, known, copy))
+            print(f"{number} of {len(drawn)}: {rows[-1]['verdict']:8} {mutant.name[:100]}", flush=True)
+            temporary = options.results.with_suffix(".part")
+            found = {"seed": SEED, **summary(rows), "rows": rows}
+            temporary.write_text(json.dumps(found, indent=1, ensure_ascii=False))
+            temporary.replace(options.results)
+    print(json.dumps(summary(rows), indent=1, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()
