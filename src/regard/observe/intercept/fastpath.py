@@ -24,6 +24,7 @@ from torch.overrides import (
     has_torch_function,
 )
 
+from regard.errors import ObservationError
 from regard.observe.intercept.patching import Namespace, patched, with_globals
 
 __all__ = ["CALL", "WatchingMode", "in_backward", "is_watching", "modes_here"]
@@ -65,7 +66,14 @@ class WatchingMode(TorchFunctionMode):
     def __exit__(self, *raised: Any) -> None:
         """Leave nothing, also after an error."""
         with self._patches:
-            super().__exit__(*raised)  # type: ignore[no-untyped-call]
+            stack = _get_current_function_mode_stack()
+            if self not in stack:
+                raise ObservationError(
+                    "a watch ends in the thread that opened it, whose calls it sees, and another one left its `with` "
+                    "block: enter and leave it in one thread"
+                )
+            # Not always the last one: generators that watch may end in any order.
+            _restack([one for one in stack if one is not self])
 
     def notice(self, module: nn.Module) -> None:
         """Count a call that another thread begins; the backward pass only repeats what was counted."""
