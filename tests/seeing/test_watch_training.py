@@ -12,6 +12,7 @@ import regard
 from regard import models
 from regard import nn as rnn
 from regard.models import RecurrentConfig, Transformer, TransformerConfig, heads
+from regard.models.decoding import Sampling
 from regard.nn import tutorials
 from regard.observe import statistics
 from regard.observe.asked import NAMED
@@ -204,3 +205,25 @@ def test_models_of_transformers_train_as_they_do_unwatched(
     target = {"decoder_input_ids": IDS[:, :4]} if kind == "T5" else {}
     seen = assert_same(model, lambda: model(input_ids=IDS, **target)[0])
     assert len(seen.record) == (6 if kind == "T5" else 2)
+
+
+@pytest.mark.parametrize("make", [lambda: transformer(decoder_layers=1, head=heads.LanguageModel()), None])
+def test_sampling_of_texts_that_end_apart_draws_the_same_numbers(make: Callable[[], nn.Module] | None) -> None:
+    torch.manual_seed(0)
+    model = (make() if make else recurrent("bahdanau")).eval()
+    ends: set[int] = set()
+
+    def written(generator: torch.Generator) -> list[list[int]]:
+        found = model.generate(
+            [[3, 4], [5, 6], [7, 8]], decoding=Sampling(generator=generator), most=12, stop=[0, 1, 2, 9, 10, 11]
+        )
+        ends.update(map(len, found))
+        return found
+
+    for seed in range(4):
+        plain, watched = (torch.Generator().manual_seed(seed) for _ in "ab")
+        expected = written(plain)
+        with regard.watch(model):
+            assert written(watched) == expected
+        assert torch.equal(plain.get_state(), watched.get_state())
+    assert len(ends) > 2

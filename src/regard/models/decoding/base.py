@@ -16,7 +16,8 @@ class Continuation(Protocol):
     """A batch of texts that a model goes on writing: it keeps what it has read.
 
     It may have an attribute `together`: True where rows that have ended stay, and read padding, until all have. That is
-    what a watched model needs, whose record has the same rows from first to last.
+    what a watched model needs, whose record has the same rows from first to last. They draw no random number; beside
+    them the other rows' logits may differ in the last bits.
     """
 
     def read(

@@ -42,12 +42,7 @@ def _steps(
     over = [False] * rows  # of the rows that are read, which have ended
     for written in range(limits.most):
         log_probs = rules.log_softmax(logits)
-        tokens, ended = _choose(choose, log_probs, rules, written)
-        chances = log_probs.gather(1, tokens[:, None])[:, 0]
-        if any(over):
-            gone = torch.tensor(over, device=tokens.device)
-            tokens, chances = tokens.masked_fill(gone, limits.pad), chances.masked_fill(gone, 0.0)
-        over = [before or now for before, now in zip(over, ended, strict=True)]
+        tokens, chances, over = _choose(choose, log_probs, rules, written, over)
         if len(live) == rows:
             yield tokens, chances
         else:
@@ -58,22 +53,36 @@ def _steps(
         if all(over) or written + 1 == limits.most:
             return
         if any(over) and not stay:
-            kept = torch.tensor([row for row, has_ended in enumerate(over) if not has_ended], device=tokens.device)
+            kept = _going(over, tokens.device)
             text.select(kept)
             tokens, live, over = tokens[kept], live[kept], [False] * len(kept)
         logits = text.read(tokens[:, None])
 
 
-def _choose(choose: Choose, log_probs: Tensor, rules: Rules, written: int) -> tuple[Tensor, list[bool]]:
-    """Choose one token a row and say which texts it ends, with one look at the device."""
+def _going(over: list[bool], device: torch.device) -> Int[Tensor, " going"]:
+    return torch.tensor([row for row, has_ended in enumerate(over) if not has_ended], device=device)
+
+
+def _choose(
+    choose: Choose, log_probs: Tensor, rules: Rules, written: int, over: list[bool]
+) -> tuple[Tensor, Tensor, list[bool]]:
+    """Choose one token a row; give their log-probabilities and which texts are over now, by one look at the device.
+
+    Rows that have ended and stay choose nothing, so that the others draw the numbers that they draw without them.
+    """
+    going = _going(over, log_probs.device) if any(over) else None
+    log_probs = log_probs if going is None else log_probs[going]
     allowed = rules(log_probs, written)
     usable = (allowed.amax(1) > -torch.inf) & ~log_probs[:, 0].isnan()
     tokens = choose(allowed.masked_fill(~usable[:, None], 0.0))
-    ended: list[bool]
     ended, can = torch.stack([rules.ends(tokens), usable]).tolist()
     if not all(can):
         raise nothing_to_choose()
-    return tokens, ended
+    chances, fresh = log_probs.gather(1, tokens[:, None])[:, 0], iter(ended)
+    if going is not None:
+        tokens = tokens.new_full((len(over),), rules.limits.pad).index_copy_(0, going, tokens)
+        chances = chances.new_zeros(len(over)).index_copy_(0, going, chances)
+    return tokens, chances, [before or next(fresh) for before in over]
 
 
 def write(
