@@ -171,11 +171,11 @@ def test_a_head_that_was_asked_for_is_shown_even_if_it_looks_at_a_special_token(
         ({"head": 1}, "`head` 1 needs a `layer` too"),
         ({"layer": 2}, r"`layer` must be from 0 to 1 \(seen layers: 2\), got 2"),
         ({"layer": -3}, "`layer` must be from 0 to 1"),
-        ({"layer": 0, "head": 2}, "`head` must be from 0 to 1 in layer 0, got 2"),
-        ({"layer": 0, "head": -1}, "`head` must be from 0 to 1 in layer 0, got -1"),
+        ({"layer": 0, "head": 2}, r"`head` must be from 0 to 1 \(heads: 2\), got 2"),
+        ({"layer": 0, "head": -3}, r"`head` must be from 0 to 1 \(heads: 2\), got -3"),
         ({"token": "giraffe"}, r"`token` must be a word of the text .* number from 1 to 12, got 'giraffe'"),
         ({"sequence": 1}, r"`sequence` must be from 0 to 0 \(batch: 1\), got 1"),
-        ({"sequence": -1}, r"`sequence` must be from 0 to 0 \(batch: 1\), got -1"),
+        ({"sequence": -2}, r"`sequence` must be from 0 to 0 \(batch: 1\), got -2"),
     ],
 )
 def test_what_is_not_there_is_refused(asked, words):
@@ -214,7 +214,7 @@ def test_cross_attention_comes_first_and_knows_no_neighbours():
     focus = choose_focus(both)
     assert seen(focus) == ("kleine", [(1, 0, "little"), (1, 1, "cat")])
     assert [word.text for word in focus.queries] == target
-    assert seen(choose_focus(both, layer=0)) == ("cat", [(0, 0, "black")])
+    assert seen(choose_focus(both, layer=0, stream="source")) == ("cat", [(0, 0, "black")])
 
 
 def test_a_text_of_many_words_is_chosen_from_its_strongest_keys():

@@ -48,7 +48,7 @@ def german() -> Record:
 
 
 def test_pieces_are_merged_by_mean_of_rows_and_sum_of_columns(german: Record) -> None:
-    found = align(german, [(1, 0)])
+    found = align(german, [(0, 0)])
     assert [word.text for word in found.source] == ["Zeichen", "sind", "</s>"]
     assert [word.text for word in found.target] == ["<s>", "tokens"]
     by_hand = [[0.3, 0.3, 0.4], [(1.0 + 0.25) / 2, 0.75 / 2, 0.0]]
@@ -59,12 +59,12 @@ def test_the_mean_is_of_all_cross_heads_and_of_no_others(german: Record) -> None
     found = align(german)
     assert found.heads == ((1, 0), (1, 1))
     np.testing.assert_allclose(found.weights, [[0.4, 0.275, 0.325], [0.5625, 0.1875, 0.25]], atol=1e-7)
-    np.testing.assert_allclose(align(german, [("decoder.cross", 1), (1, 0)]).weights, found.weights)
+    np.testing.assert_allclose(align(german, [("decoder.cross", 1), (0, 0)]).weights, found.weights)
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-6)  # rows still add up
 
 
 def test_written_rows_are_called_after_the_next_token(german: Record) -> None:
-    found = align(german, [(1, 0)], rows="written")
+    found = align(german, [(0, 0)], rows="written")
     assert [word.text for word in found.target] == ["tokens", "?"]
     np.testing.assert_allclose(found.weights[0], [(0.3 + 1.0) / 2, 0.15, 0.2], atol=1e-7)
 
@@ -82,7 +82,7 @@ def test_the_picture_holds_these_numbers_under_these_names(german: Record) -> No
     assert [label.get_text() for label in axes.get_xticklabels()] == ["Zeichen", "sind", "</s>"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["<s>", "tokens"]
     assert axes.xaxis.get_ticks_position() == "top"
-    assert texts(alignment_figure(german)) >= {"made by hand: mean of 2 heads of layer 1"}
+    assert texts(alignment_figure(german)) >= {"made by hand: mean of 2 heads of target → source layer 0"}
 
 
 def texts(figure) -> set[str]:
@@ -91,9 +91,9 @@ def texts(figure) -> set[str]:
 
 def test_each_head_has_its_own_map_on_one_scale(german: Record) -> None:
     maps = [axes for axes in alignment_figure(german, "each").axes if axes.images]
-    assert [axes.get_xlabel() for axes in maps] == ["layer 1 head 0", "layer 1 head 1"]
+    assert [axes.get_xlabel() for axes in maps] == ["target → source layer 0 head 0", "target → source layer 0 head 1"]
     for head, axes in enumerate(maps):
-        np.testing.assert_array_equal(axes.images[0].get_array(), align(german, [(1, head)]).weights)
+        np.testing.assert_array_equal(axes.images[0].get_array(), align(german, [(0, head)]).weights)
         assert axes.images[0].get_clim() == (0, 0.625)
 
 
@@ -146,10 +146,12 @@ def test_long_texts_are_refused_and_cut_only_where_asked() -> None:
 def test_what_is_no_alignment_is_refused_with_the_way_out(german: Record, english) -> None:
     with pytest.raises(ObservationError, match="needs cross-attention, and none was seen"):
         alignment_figure(english.record)
-    with pytest.raises(InputError, match=r"look at another text \(1\), got layer 0"):
-        alignment_figure(german, [(0, 0)])
-    with pytest.raises(InputError, match="`heads` must be from 0 to 1 in layer 1, got 2"):
-        alignment_figure(german, [(1, 2)])
+    with pytest.raises(InputError, match=r"look at another text \(decoder.cross\), got 'encoder.self'"):
+        alignment_figure(german, [("encoder.self", 0)])
+    with pytest.raises(InputError, match=r"`head` must be from 0 to 1 \(heads: 2\), got 2"):
+        alignment_figure(german, [(0, 2)])
+    with pytest.raises(InputError, match=r"`layer` must be 0 \(seen layers: 1\), got 1"):
+        alignment_figure(german, [(1, 0)])
     for heads, words in ((["12"], "pairs such as"), ([], "at least one pair"), ("all", '"mean", "each" or pairs')):
         with pytest.raises(InputError, match=words if heads != ["12"] else "layer"):
             alignment_figure(german, heads)

@@ -121,7 +121,7 @@ def test_pictures_of_all_of_them(seen: Sight, tmp_path: Path, what: str, suffix:
         ("it.csv", "weights", {"layer": 0}, r"'weights' cannot end in \.csv.*name a `layer` and a `head`"),
         ("it.csv", "weights", {}, r"`layer` must be given to export 'weights', from 0 to 1"),
         ("it.csv", "weights", {"layer": 0, "head": 2}, r"`head` must be from 0 to 1"),
-        ("it.csv", "top", {"head": -1}, r"`head` must be from 0 to 1"),
+        ("it.csv", "top", {"head": -3}, r"`head` must be from 0 to 1"),
         ("it.csv", "heads", {}, r"'heads' cannot end in \.csv: write \.png or \.svg"),
         ("it.png", "top", {}, r"'top' cannot end in \.png: write \.csv or \.npz"),
         ("it.csv", "entropy", {"layer": 2}, r"`layer` must be from 0 to 1"),
@@ -144,7 +144,7 @@ def test_an_alignment_has_both_texts(tmp_path: Path) -> None:
     watched.export(tmp_path / "it.csv", "alignment")
     cells = read(tmp_path / "it.csv")
     assert (cells[0], [line[0] for line in cells]) == (["target", *"01234"], ["target", *"012"])
-    cross = next(number for number, one in enumerate(watched.record) if one.kind == "cross")
-    mean = np.mean([watched.weights(layer=cross, head=head)[0] for head in (0, 1)], axis=0)
+    cross = next(one.name for one in watched.record if one.kind == "cross")
+    mean = watched.weights(layer=cross)[0].mean(0)
     np.testing.assert_allclose(np.array([line[1:] for line in cells[1:]], dtype=float), mean, rtol=1e-6)
     watched.export(tmp_path / "it.png", "alignment", layer=cross, head=1)

@@ -63,7 +63,7 @@ def test_the_overlay_is_the_weights_that_the_model_gives(name: str) -> None:
         np.testing.assert_allclose(laid.ravel(), given[2, at, prefix:], atol=1e-6)
     mean = seen.plot_patches(image, model.config, layer=1, patch=(0, 0)).axes[1].images[1].get_array()
     np.testing.assert_allclose(mean.ravel(), given[:, prefix, prefix:].mean(0), atol=1e-6)
-    assert grid_of(model, seen.record, 0) == PatchGrid(rows, columns, MODELS[name][2])
+    assert grid_of(model, seen.record, 0, "image") == PatchGrid(rows, columns, MODELS[name][2])
 
 
 def test_of_a_model_with_a_text_too_the_layers_of_the_image_are_named() -> None:
@@ -73,11 +73,11 @@ def test_of_a_model_with_a_text_too_the_layers_of_the_image_are_named() -> None:
     pixels = torch.zeros(1, 3, 32, 32)
     with torch.no_grad(), regard.watch(model) as seen:
         model(input_ids=torch.tensor([[1, 5, 2]]), pixel_values=pixels)
-    image = [number for number, one in enumerate(seen.record) if "vision" in one.name]
-    seen.plot_patches(drawing(), model, layer=image[0])
-    other = next(number for number in range(4) if number not in image)
-    with pytest.raises(InputError, match=f"3 positions of layer {other}.*choose layer {image[0]}, {image[1]}, or give"):
-        seen.plot_patches(drawing(), model, layer=other)
+    seen.plot_patches(drawing(), model, layer=0)
+    image = [one.name for one in seen.record if "vision" in one.name]
+    words = f"3 positions of layer 'text_model.*choose layer '{image[0]}' or '{image[1]}', or give"
+    with pytest.raises(InputError, match=words):
+        seen.plot_patches(drawing(), model, layer=0, stream="text")
 
 
 def test_an_image_comes_in_any_form() -> None:
@@ -115,7 +115,7 @@ def test_a_grid_can_be_given_and_is_never_guessed() -> None:
     model = made("ViT")
     with torch.no_grad(), regard.watch(model) as seen:
         model(pixel_values=torch.zeros(1, 3, 64, 32), interpolate_pos_encoding=True)  # 8 × 4 patches
-    with pytest.raises(InputError, match=r"33 positions of layer 0, got 4 × 4 .* \(cls\): give PatchGrid"):
+    with pytest.raises(InputError, match=r"33 positions of layer .*, got 4 × 4 .* \(cls\): give PatchGrid"):
         seen.plot_patches(drawing(64, 32), model, layer=0)
     figure = seen.plot_patches(drawing(64, 32), PatchGrid(8, 4), layer=0)
     assert figure.axes[1].images[1].get_array().shape == (8, 4)

@@ -78,7 +78,8 @@ def eager_weights(model: nn.Module, **given: Any) -> dict[str, tuple[torch.Tenso
         output = model(**given, output_attentions=True, return_dict=True)
     model.set_attn_implementation(before)
     if "encoder_attentions" not in output:
-        return {"text text": output.attentions}
+        stream = "image" if model.main_input_name == "pixel_values" else "text"
+        return {f"{stream} {stream}": output.attentions}
     names = ("encoder_attentions", "decoder_attentions", "cross_attentions")
     return dict(zip(("source source", "target target", "target source"), (output[one] for one in names), strict=True))
 

@@ -1,5 +1,6 @@
 """The choice among backends, and why it fell as it did."""
 
+import html
 from dataclasses import dataclass
 
 import torch
@@ -54,6 +55,11 @@ class Explanation:
                 f"visible pair, {human_bytes(self.bytes)} besides the output"
             )
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The same lines for a notebook."""
+        head, *rest = (html.escape(line) for line in str(self).splitlines())
+        return f"<p><strong>{head}</strong></p><ul>{''.join(f'<li>{line}</li>' for line in rest)}</ul>"
 
 
 def _percent(share: float) -> str:

@@ -123,7 +123,7 @@ def _write(looked: Any, out: Path, text: str) -> None:
         from regard.seeing.export import export
 
         first = looked.focus.looks[0]
-        export(looked.record, out, layer=first.layer, head=first.head)
+        export(looked.record, out, layer=looked.record.layers[first.layer], head=first.head)
     else:
         from regard.render.figure import save_figure
 

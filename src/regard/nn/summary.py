@@ -1,5 +1,6 @@
 """What a model is made of: its modules, the shapes of their parameters, and how many numbers those are."""
 
+import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,20 +32,40 @@ class Summary:
     parameters: int
     trainable: int
 
-    def __str__(self) -> str:
+    def _table(self) -> list[tuple[str, ...]]:
+        """The cells, those of the header first."""
         wants_output = any(row.output is not None for row in self.rows)
         table = [("module", "kind", "parameters of its own", *["output"] * wants_output, "parameters")]
         for row in self.rows:
             shapes = ", ".join(f"{name} {_shape(shape)}" for name, shape in row.shapes)
             output = [row.output or ""] * wants_output
             table.append(("  " * row.depth + row.name, row.kind, shapes, *output, f"{row.parameters:,}"))
+        return table
+
+    def _total(self) -> str:
+        return f"{self.parameters:,} parameters, {self.trainable:,} of them trainable"
+
+    def __str__(self) -> str:
+        table = self._table()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join([cell.ljust(width) for cell, width in zip(line, widths, strict=True)][:-1])
             + line[-1].rjust(widths[-1] + 2)
             for line in table
         ]
-        return "\n".join([*lines, f"{self.parameters:,} parameters, {self.trainable:,} of them trainable"])
+        return "\n".join([*lines, self._total()])
+
+    def _repr_html_(self) -> str:
+        """The same table for a notebook."""
+        head, *rows = self._table()
+        names = "".join(f'<th style="text-align:left">{html.escape(name)}</th>' for name in head)
+        lines = (
+            f'<tr><td style="text-align:left;padding-left:{0.5 + 1.5 * row.depth}em">{html.escape(row.name)}</td>'
+            + "".join(f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in cells[1:-1])
+            + f'<td style="text-align:right">{html.escape(cells[-1])}</td></tr>'
+            for row, cells in zip(self.rows, rows, strict=True)
+        )
+        return f"<table><tr>{names}</tr>{''.join(lines)}</table><p>{html.escape(self._total())}</p>"
 
 
 def summary(model: nn.Module, *inputs: Any, depth: int | None = None) -> Summary:

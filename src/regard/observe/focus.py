@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from regard.errors import InputError, ObservationError
 from regard.observe.content import is_content, is_word
+from regard.observe.lookup import Stream, at_index, in_stream, stream_of
 from regard.observe.records import Layer, Record
 from regard.observe.token_row import token_row
 from regard.observe.tokens import Word, words_of
@@ -48,16 +49,23 @@ class Focus:
 
 
 def choose_focus(
-    record: Record, *, token: str | None = None, layer: int | None = None, head: int | None = None, sequence: int = 0
+    record: Record,
+    *,
+    token: str | None = None,
+    layer: int | str | None = None,
+    head: int | None = None,
+    sequence: int = 0,
+    stream: Stream | None = None,
 ) -> Focus:
     """Choose the word and the two heads whose weights on two content words are the sharpest, within what is asked for.
 
     Args:
         record: What was seen, with its tokens.
         token: The word to look from; by default the one with the sharpest pair of looks.
-        layer: The layer of the first head; by default any.
+        layer: The layer of the first head, by its number or name; by default any.
         head: The first head, in that layer; by default any.
         sequence: Which sequence of the batch.
+        stream: Whose layers; by default those of cross-attention, where there are any, or of the first text.
 
     Raises:
         InputError: No such word, layer, head or sequence, or a head without its layer.
@@ -65,11 +73,10 @@ def choose_focus(
     """
     if head is not None and layer is None:
         raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
-    if layer is not None and head is not None and not 0 <= head < record.layer(layer).heads:
-        raise InputError(f"`head` must be from 0 to {record.layer(layer).heads - 1} in layer {layer}, got {head}")
-    stage = _Stage.of(record, layer, sequence)
+    stage, lead = _Stage.of(record, layer, sequence, stream)
+    head = None if head is None else at_index("head", head, lead.heads, "heads")
     rows = [stage.find(token)] if token is not None else stage.readable()
-    pinned = None if layer is None else (range(len(record.layers))[layer], head)
+    pinned = None if layer is None else (record.layers.index(lead), head)
     pairs = stage.pairs(rows, pinned) if rows else []
     sharpness = [sum(look.weight for look in looks) if looks else -1.0 for looks in pairs]
     best = max(range(len(rows)), key=sharpness.__getitem__, default=None)
@@ -102,18 +109,26 @@ class _Stage:
     sequence: int
 
     @classmethod
-    def of(cls, record: Record, layer: int | None, sequence: int) -> "_Stage":
-        """Where a model has cross-attention that is what to see first: the alignment of two texts."""
+    def of(
+        cls, record: Record, layer: int | str | None, sequence: int, stream: Stream | None
+    ) -> "tuple[_Stage, Layer]":
+        """The layers to choose from, and the one that was named, or the first of these.
+
+        Where a model has cross-attention that is what to see first: the alignment of two texts.
+        """
         if not record.layers:
             raise ObservationError("the record holds no attention layer, so there is nothing to choose from")
-        crossing = next((one for one in record.layers if one.kind == "cross"), None)
-        lead = record.layer(layer) if layer is not None else crossing or record.layers[0]
-        if not 0 <= sequence < lead.batch:
-            raise InputError(f"`sequence` must be from 0 to {lead.batch - 1} (batch: {lead.batch}), got {sequence}")
+        known = [one for one in record.layers if {one.query_tokens, one.key_tokens} <= set(record.tokens)]
+        candidates = in_stream(record.layers, stream) if stream is not None else known or record.layers
+        lead = next((one for one in candidates if one.kind == "cross"), None)
+        lead = lead or next((one for one in candidates if one.query_tokens == "text"), candidates[0])
+        if layer is not None:
+            lead = record.layer(layer, None if isinstance(layer, str) else stream_of(lead))
+        sequence = at_index("sequence", sequence, lead.batch, "batch")
         streams = lead.query_tokens, lead.key_tokens
         same = tuple(i for i, one in enumerate(record.layers) if (one.query_tokens, one.key_tokens) == streams)
         queries, keys = (words_of(record.stream(name, sequence)) for name in streams)
-        return cls(record, same, queries, keys, sequence)
+        return cls(record, same, queries, keys, sequence), lead
 
     @property
     def one_text(self) -> bool:

@@ -16,6 +16,7 @@ from regard.observe.records import Layer
 from regard.observe.rows import Rows
 from regard.observe.side_by_side import is_worth_it, side_by_side
 from regard.observe.statistics import Extent, Statistic
+from regard.observe.statistics.base import Need
 from regard.observe.statistics.heatmap import bin_width
 
 __all__ = ["Folding", "Kernel"]
@@ -33,6 +34,10 @@ class Folding:
         self._later = [one for one in statistics if "gradient" in needs_of(one)]
         self._waiting = False  # for a backward pass
         self._calls = 0
+
+    def leave_out(self, need: Need) -> None:
+        """Do without the statistics that need what cannot be known here."""
+        self._now = [one for one in self._now if need not in needs_of(one)]
 
     def fold(self, extent: Extent, start: int, output: Tensor | None) -> None:
         """Fold the rows of a call, which begin at row `start` of the record."""

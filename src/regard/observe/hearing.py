@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.observe.around import Ids
+from regard.observe.place import Place
 from regard.observe.second_pass import Call
 
 __all__ = ["Hearing", "Listener"]
@@ -19,7 +20,7 @@ class Listener(Protocol):
     whole: bool  # whether ids are those of the whole text, and not of the call that runs
 
     def streams(self) -> Mapping[str, Int[Tensor, "batch positions"]]:
-        """Ids of "text", or of "source" and "target" of an encoder–decoder."""
+        """Ids by stream: of "text", or of "source" and "target" of an encoder–decoder, or of a tower."""
         ...
 
     def separators(self, ids: Int[Tensor, "..."]) -> Bool[Tensor, "..."] | None:
@@ -30,11 +31,19 @@ class Listener(Protocol):
 class Hearing:
     """Joins the ids of one site's calls, as far as they are as many as its positions."""
 
-    def __init__(self, site: str, listener: Listener | None) -> None:
-        self._site, self._listener = site, listener
+    def __init__(self, place: Place, listener: Listener | None) -> None:
+        self._place, self._listener = place, listener
         self._queries: Tensor | None = None
         self._keys: Tensor | None = None
         self._calls = 0
+
+    def is_of_others(self, *, cross: bool) -> bool:
+        """Whether tokens are known, and of other streams only: a text's, at an image's tower."""
+        known = self._listener.streams().keys() if self._listener is not None else set[str]()
+        if cross:
+            return bool(known) and known <= {"target", "text"}
+        other = self._place.tower not in (None, "text") or self._place.role == "encoder"
+        return bool(known) and other and not known & set(self._place.own_streams)
 
     def hear(self, call: Call, queries: int, filled: int, *, cross: bool) -> Ids | None:
         """The ids of all rows and columns, with those of the call that begins; None if one of them is not known."""
@@ -42,16 +51,16 @@ class Hearing:
         if self._listener is None:
             return None
         streams = self._listener.streams()
-        inside = "encoder" in self._site.split(".")
-        one = "text" in streams and not cross
-        mine = streams.get("text" if one else "source" if inside and not cross else "target")
+        names = ("target", "text") if cross else self._place.own_streams
+        own = next((name for name in names if name in streams), None)
+        mine = None if own is None else streams[own]
         end = queries if cross else filled
         self._queries = self._joined(self._queries, mine, call, end)
         if not cross:
             self._keys = self._queries
         elif self._calls == 1:
-            theirs = streams.get("source")
-            self._keys = theirs if theirs is not None and theirs.shape[1] == call.keys else None
+            others = (streams[name] for name in sorted(streams, key=lambda name: name != "source") if name != own)
+            self._keys = next((ids for ids in others if ids.shape[1] == call.keys), None)
         if self._queries is None or self._keys is None:
             return None
         rows = self._queries[:, end - queries :]

@@ -1,6 +1,5 @@
 """Sorts the calls that were intercepted into forward passes and call sites."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,11 +10,13 @@ from regard.errors import ObservationError
 from regard.observe.asked import Asked
 from regard.observe.folding import Kernel
 from regard.observe.hearing import Listener
+from regard.observe.place import Place, Places
 from regard.observe.projection import output_projection
 from regard.observe.records import Layer, Record
 from regard.observe.running import running
 from regard.observe.site import Keep, Seen, Site
 from regard.observe.statistics import Statistic
+from regard.observe.streams import name_streams
 from regard.shapes import human_bytes
 
 __all__ = ["Finisher", "Recorder"]
@@ -37,6 +38,7 @@ class Finisher(Protocol):
 class _Finished:
     """A site of which nothing more is to come."""
 
+    place: Place
     name: str
     layer: Layer
     crosses: bool = False
@@ -91,6 +93,8 @@ class Recorder:
         self._begun: object | None = None  # the outermost call of the model, or of a part of it, that was seen last
         self._forwards: list[_Forward] = []
         self._turns: dict[str, int] = {}
+        self._places = Places(model)
+        self._marks: dict[int, dict[int, object]] = {}  # of the calls of each module in this pass, kept so as to differ
         self.calls = 0  # attention calls seen in all
 
     @property
@@ -119,7 +123,9 @@ class Recorder:
             self.module, outside = found, False
             begun = object() if begun is None else begun
         if begun is not None and begun is not self._begun:
-            self._begun, self._turns = begun, {}
+            self._begun, self._turns, self._marks = begun, {}, {}
+        for module, mark in now.calls:
+            self._marks.setdefault(id(module), {})[id(mark)] = mark
         return not outside
 
     def _with_weight(self, layer: nn.Module | None, weight: Tensor) -> nn.Module | None:
@@ -148,7 +154,7 @@ class Recorder:
         if self._finisher is not None:
             sites = self._forwards[-1].sites
             layer = self._finisher.put(len(sites) - 1, site.finish())
-            sites[name, turn] = _Finished(site.name, layer, why_plain=site.why_plain)
+            sites[name, turn] = _Finished(site.place, site.name, layer, why_plain=site.why_plain)
 
     def _take_known(self, finisher: Finisher, key: tuple[str, int], seen: Seen) -> bool:
         """Whether the layer is known already, so that its rows need not be gone through."""
@@ -164,8 +170,11 @@ class Recorder:
         if (layer.batch, layer.heads) != (seen.call.batch, seen.call.heads):
             return False
         self._asked.in_full(len(sites), name)
-        sites[key] = _Finished(name, layer)
+        sites[key] = _Finished(self._place(key[0]), name, layer)
         return True
+
+    def _place(self, path: str) -> Place:
+        return self._places.of(path, {module: len(marks) for module, marks in self._marks.items()})
 
     def _loops(self, name: str, turn: int, seen: Seen) -> bool:
         """Whether it is the next step of a recurrent decoder: one query over the keys of the call just before."""
@@ -184,9 +193,11 @@ class Recorder:
         forward, module = self._forwards[-1], self.module
         parent = self._parents.get(id(module)) if module is not None else None
         name = _named(key)
-        number = len(forward.sites)
+        place = self._place(key[0])
+        number = place.number if place.number is not None and not key[1] else len(forward.sites)
         site = Site(
             name,
+            place,
             self._asked.of_site(forward.across, number, name),
             in_full=self._asked.in_full(number, name),
             listener=self._listener,
@@ -227,7 +238,9 @@ def _record(sites: Sequence[Site | _Finished]) -> Record:
     read = {
         one.read for one, layer in pairs if isinstance(one, Site) and layer.kind == "self" and one.read < layer.queries
     }
-    return Record(_name_streams(layers), notes={"prompt": read.pop()} if len(read) == 1 else {})
+    return Record(
+        name_streams(layers, [site.place for site in sites]), notes={"prompt": read.pop()} if len(read) == 1 else {}
+    )
 
 
 def _named(key: tuple[str, int]) -> str:
@@ -252,17 +265,3 @@ def _refuse_blocks(module: nn.Module | None) -> None:
             f"{kind} computes its weights block by block over gathered keys, which cannot be shown as queries × keys: "
             f"{_BLOCKS[kind]}"
         )
-
-
-def _name_streams(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """With cross-attention there are two streams of tokens, and the module's path tells which one a layer reads."""
-    if not any(layer.kind == "cross" for layer in layers):
-        return layers
-
-    def streams(layer: Layer) -> tuple[str, str]:
-        if layer.kind == "cross":
-            return "target", "source"
-        return ("source", "source") if "encoder" in layer.name.split(".") else ("target", "target")
-
-    named = [(layer, *streams(layer)) for layer in layers]
-    return tuple(dataclasses.replace(layer, query_tokens=q, key_tokens=k) for layer, q, k in named)

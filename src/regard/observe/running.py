@@ -14,24 +14,25 @@ from torch import nn
 __all__ = ["Running", "running"]
 
 _CALL = nn.Module._call_impl.__code__
-_PASS = "the pass that this call of a module begins"
+_MARK = "the mark of this call of a module"
 
 
 @dataclass(frozen=True)
 class Running:
     """The innermost module that counts, if one runs; `begun` differs from one outermost call of such a module to the
-    next; `outside`: only modules that do not count are running.
+    next; `outside`: only modules that do not count are running; `calls`: every module that counts, with a mark of its
+    call.
     """
 
     module: nn.Module | None
     begun: object | None
     outside: bool
+    calls: tuple[tuple[nn.Module, object], ...] = ()
 
 
 def running(counts: Callable[[nn.Module], bool]) -> Running:
     """Go through the calls of modules that run now, from the innermost one on."""
-    module: nn.Module | None = None
-    outermost: FrameType | None = None
+    calls: list[tuple[nn.Module, object]] = []
     some = False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -39,8 +40,8 @@ def running(counts: Callable[[nn.Module], bool]) -> Running:
             some = True
             found = frame.f_locals["self"]
             if counts(found):
-                module, outermost = found if module is None else module, frame
+                # A mark that lives with the call itself, without keeping its frame and all that is in it.
+                calls.append((found, frame.f_locals.setdefault(_MARK, object())))
         frame = frame.f_back
-    # A mark that lives exactly as long as the call itself, without keeping its frame and all that is in it.
-    begun = None if outermost is None else outermost.f_locals.setdefault(_PASS, object())
-    return Running(module, begun, some and module is None)
+    innermost, outermost = (calls[0][0], calls[-1][1]) if calls else (None, None)
+    return Running(innermost, outermost, some and not calls, tuple(calls))

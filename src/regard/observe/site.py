@@ -19,6 +19,7 @@ from regard.observe.around import Around
 from regard.observe.asked import Asked, Keep
 from regard.observe.folding import Folding, Kernel
 from regard.observe.hearing import Hearing, Listener
+from regard.observe.place import Place
 from regard.observe.records import Layer
 from regard.observe.second_pass import Call
 from regard.observe.statistics import Extent, Statistic
@@ -68,6 +69,7 @@ class Site:
     def __init__(
         self,
         name: str,
+        place: Place,
         statistics: Sequence[Statistic] | None = None,
         *,
         in_full: bool = True,
@@ -75,10 +77,10 @@ class Site:
         find_projection: Callable[[int], Tensor] | None = None,
         kernel: Kernel | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.place = name, place
         self.in_full = in_full  # whether keep= means this site too
         self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics), kernel=kernel)
-        self._hearing = Hearing(name, listener)
+        self._hearing = Hearing(place, listener)
         self._find_projection = find_projection
         self.read = 0  # rows of the first call; later ones were written, a step at a time
         self._extent: Extent | None = None
@@ -134,6 +136,8 @@ class Site:
         if first:
             self.read = call.queries
             self._cross = self._judge_cross(seen)
+            if self._hearing.is_of_others(cross=self._cross):
+                self._folding.leave_out("tokens")
             alone = not self._cross and (seen.begins_a_cache or (call.queries == 1 and marked < call.keys))
             self._filled = marked
             queries, keys = call.queries, marked if alone else call.keys

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from regard.errors import InputError
-from regard.observe.records import Record
+from regard.observe.records import Layer, Record
 from regard.observe.tokens import Word
 from regard.render.alignment_axes import draw_alignment, name_room
-from regard.render.labels import head_name, visible
+from regard.render.labels import head_name, layer_name, visible
 from regard.render.sheet import colour_bar, note, place, sheet, title
 from regard.render.sketch import Brush
 from regard.render.word_weights import Alignment, Heads, Rows, align, chosen_heads
@@ -50,7 +50,7 @@ def alignment_figure(
     pairs = chosen_heads(record, heads)
     if heads == "each":
         return _grid(record, pairs, rows, source, target, sequence)
-    found = align(record, pairs, rows=rows, sequence=sequence)
+    found = align(record, _layers(record, pairs), rows=rows, sequence=sequence)
     down, across = _shown("target", target, found.target), _shown("source", source, found.source)
     part = _cut(found, down, across)
     with sheet([*_texts(part), record.model]) as brush:
@@ -81,12 +81,12 @@ def _grid(
         raise InputError(
             f'`heads="each"` draws up to {_MAPS} heads, there are {len(pairs)}: name some, [(layer, head)]'
         )
-    found = [align(record, [pair], rows=rows, sequence=sequence) for pair in pairs]
+    found = [align(record, [pair], rows=rows, sequence=sequence) for pair in _layers(record, pairs)]
     down, across = _shown("target", target, found[0].target), _shown("source", source, found[0].source)
     maps = [_cut(each, down, across) for each in found]
     highest = max(float(each.weights.max(initial=0.0)) for each in maps) or 1.0
     with sheet([*_texts(maps[0]), record.model]) as brush:
-        width, height = _draw_maps(brush, maps, highest)
+        width, height = _draw_maps(brush, record, maps, highest)
         brush.figure.text(
             0.15 / width, 1 - 0.15 / height, brush.fonts.spell(_heading(record, pairs, "each")), va="top",
             **brush.font(12.5, bold=True),
@@ -98,7 +98,7 @@ def _grid(
     return brush.figure
 
 
-def _draw_maps(brush: Brush, maps: Sequence[Alignment], highest: float) -> tuple[float, float]:
+def _draw_maps(brush: Brush, record: Record, maps: Sequence[Alignment], highest: float) -> tuple[float, float]:
     """The small maps in their places, named where there is room; gives the inches of the whole."""
     layers = sorted({layer for each in maps for layer, _ in each.heads})
     heads = 1 + max(head for each in maps for _, head in each.heads)
@@ -116,7 +116,7 @@ def _draw_maps(brush: Brush, maps: Sequence[Alignment], highest: float) -> tuple
         at = left + head * (across + _GAP), height - _TITLE - top - (row + 1) * down - row * _GAP
         axes = place(brush, (*at, across, down))
         draw_alignment(brush, axes, each, cell, highest, beside=named and head == 0, above=named and row == 0)
-        axes.set_xlabel(head_name(layer, head), labelpad=2, color="#555555", **brush.font(8))
+        axes.set_xlabel(head_name(record, layer, head), labelpad=2, color="#555555", **brush.font(8))
         axes.xaxis.set_label_position("bottom")
     return width, height
 
@@ -137,6 +137,10 @@ def _shown(name: str, asked: range | None, words: Sequence[Word]) -> range:
     return part
 
 
+def _layers(record: Record, pairs: Sequence[tuple[int, int]]) -> list[tuple[Layer, int]]:
+    return [(record.layers[index], head) for index, head in pairs]
+
+
 def _cut(found: Alignment, down: range, across: range) -> Alignment:
     rows, columns = slice(down.start, down.stop), slice(across.start, across.stop)
     return replace(found, target=found.target[rows], source=found.source[columns], weights=found.weights[rows, columns])
@@ -144,8 +148,8 @@ def _cut(found: Alignment, down: range, across: range) -> Alignment:
 
 def _heading(record: Record, pairs: Sequence[tuple[int, int]], how: str = "") -> str:
     layers = len({layer for layer, _ in pairs})
-    many = f"{len(pairs)} heads" + (f" in {layers} layers" if layers > 1 else f" of layer {pairs[0][0]}")
-    what = head_name(*pairs[0]) if len(pairs) == 1 else f"each of {many}" if how else f"mean of {many}"
+    many = f"{len(pairs)} heads" + (f" in {layers} layers" if layers > 1 else f" of {layer_name(record, pairs[0][0])}")
+    what = head_name(record, *pairs[0]) if len(pairs) == 1 else f"each of {many}" if how else f"mean of {many}"
     return f"{visible(record.model)}: {what}" if record.model else what[0].upper() + what[1:]
 
 

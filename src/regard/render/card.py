@@ -10,7 +10,7 @@ import numpy.typing as npt
 from regard.observe.focus import Focus
 from regard.observe.records import Record
 from regard.render.habits import describe
-from regard.render.labels import head_name, key_labels, query_labels, visible
+from regard.render.labels import apart, head_name, key_labels, layer_name, query_labels, visible
 from regard.render.maps import head_map
 from regard.render.png import shaded_png
 from regard.render.written import says_written
@@ -28,16 +28,16 @@ _BEST = 5
 def card(record: Record, focus: Focus) -> str:
     """The finding, the strongest keys of the word it is about, one head's map and all heads, as one element."""
     look = focus.looks[0]
-    seen = record.layer(look.layer)
+    seen = record.layers[look.layer]
     one = head_map(seen, look.head, focus.sequence, rows=_MAP, columns=_MAP)
-    name = head_name(look.layer, look.head)
+    name = head_name(record, look.layer, look.head)
     figures = [
         _figure(one.values / (float(one.values.max(initial=0.0)) or 1.0), f"{name}: {one.caption}", _SHOWN),
         _figure(np.sqrt(_mosaic(record, focus.sequence)), "all heads, layers down, heads across; root of weight", None),
     ]
     parts = [
         f"<p><strong>{html.escape(size(record))}</strong></p>",
-        f"<p>{html.escape(lede(focus))} {html.escape(describe(record, sequence=focus.sequence))}</p>",
+        f"<p>{lede(record, focus)} {html.escape(describe(record, sequence=focus.sequence))}</p>",
         _strongest(record, focus),
         f'<div style="display:flex;flex-wrap:wrap;gap:1rem;align-items:flex-start">{"".join(figures)}</div>',
     ]
@@ -60,12 +60,12 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
-def lede(focus: Focus) -> str:
-    """The finding in a sentence."""
-    source = visible(focus.queries[focus.word].text)
+def lede(record: Record, focus: Focus) -> str:
+    """The finding in a sentence, as HTML."""
+    source = apart(visible(focus.queries[focus.word].text))
     said = [
-        f"head {look.head} of layer {look.layer} looks from “{source}” to “{visible(focus.keys[look.target].text)}” "
-        f"with a weight of {look.weight:.2f}"
+        f"head {look.head} of {html.escape(layer_name(record, look.layer))} looks from “{source}” to "
+        f"“{apart(visible(focus.keys[look.target].text))}” with a weight of {look.weight:.2f}"
         for look in focus.looks
     ]
     joined = "; ".join(said)
@@ -76,16 +76,14 @@ def _strongest(record: Record, focus: Focus) -> str:
     """What the word's heads look at most, as a table."""
     rows = []
     for look in focus.looks:
-        seen = record.layer(look.layer)
+        seen = record.layers[look.layer]
         queries, keys = query_labels(record, seen, focus.sequence), key_labels(record, seen, focus.sequence)
         query = focus.queries[focus.word].pieces[0]
-        best = record.top(layer=look.layer, head=look.head, query=query, sequence=focus.sequence)[:_BEST]
-        to = ", ".join(f"{keys[key].text} {weight:.2f}" for key, weight in best)
-        rows.append((head_name(look.layer, look.head), queries[query].text, to))
-    cells = "".join(
-        f"<tr>{''.join(f'<td style={_CELL}>{html.escape(text)}</td>' for text in (head, source, '→ ' + to))}</tr>"
-        for head, source, to in rows
-    )
+        best = record.top(layer=seen, head=look.head, query=query, sequence=focus.sequence)[:_BEST]
+        to = ", ".join(f"{apart(keys[key].text)} {weight:.2f}" for key, weight in best)
+        name = html.escape(head_name(record, look.layer, look.head))
+        rows.append((name, apart(queries[query].text), f"→ {to}"))
+    cells = "".join(f"<tr>{''.join(f'<td style={_CELL}>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f'<table style="border-collapse:collapse;margin:0.4rem 0">{cells}</table>'
 
 

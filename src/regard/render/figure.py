@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from regard.errors import InputError
 from regard.observe.focus import Focus
-from regard.observe.records import Record
+from regard.observe.lookup import Stream, at_index
+from regard.observe.records import Layer, Record
 from regard.render.habits import describe
 from regard.render.labels import check_focus, head_name, key_labels, query_labels, visible
 from regard.render.panels import axis_names, draw_heads, draw_heatmap, label_size
@@ -26,9 +27,13 @@ __all__ = ["focus_figure", "heads_figure", "heatmap_figure", "save_figure"]
 _SIDE = 5.2
 
 
-def heatmap_figure(record: Record, *, layer: int | str, head: int, sequence: int = 0) -> "Figure":
+def heatmap_figure(
+    record: Record, *, layer: int | str | Layer, head: int, sequence: int = 0, stream: Stream | None = None
+) -> "Figure":
     """Draw the heat map of one head, its tokens along both axes."""
-    record.heatmap(layer=layer, head=head)  # refuses a head that is not there
+    layer = record.layer(layer, stream)
+    head = at_index("head", head, layer.heads, "heads")
+    sequence = at_index("sequence", sequence, layer.batch, "batch")
     with _figure(record, sequence) as brush:
         left, top = _label_room(brush, record, layer, sequence)
         width, height = left + _SIDE + 0.9, top + _SIDE + 0.9
@@ -36,7 +41,9 @@ def heatmap_figure(record: Record, *, layer: int | str, head: int, sequence: int
         axes = place(brush, (left, 0.5, _SIDE, _SIDE))
         draw_heatmap(brush, axes, record, layer, head, sequence)
         written = says_written(record)
-        title(brush, axes, head_name(_index(record, layer), head) + (f": {written}" if written else ""), top)
+        title(
+            brush, axes, head_name(record, record.layers.index(layer), head) + (f": {written}" if written else ""), top
+        )
     return brush.figure
 
 
@@ -56,7 +63,7 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
     check_focus(record, focus)
     look = focus.looks[0]
     with _figure(record, focus.sequence, describe(record, sequence=focus.sequence)) as brush:
-        left, top = _label_room(brush, record, look.layer, focus.sequence)
+        left, top = _label_room(brush, record, record.layers[look.layer], focus.sequence)
         wide, high = _grid_size(record, _SIDE)
         right, full = left + _SIDE + 1.75, left + _SIDE + 1.75 + max(wide, 3.5) + 0.8
         sketch = plan_sketch(brush, record, focus, full - 0.8)
@@ -66,8 +73,8 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
         draw_sketch(brush, place(brush, (0.4, below, full - 0.8, sketch.height)), sketch, focus)
         map_axes = place(brush, (left, foot, _SIDE, _SIDE))
         pieces = focus.queries[focus.word].pieces
-        draw_heatmap(brush, map_axes, record, look.layer, look.head, focus.sequence, pieces)
-        title(brush, map_axes, head_name(look.layer, look.head), top)
+        draw_heatmap(brush, map_axes, record, record.layers[look.layer], look.head, focus.sequence, pieces)
+        title(brush, map_axes, head_name(record, look.layer, look.head), top)
         grid_axes = place(brush, (right, foot + _SIDE - high, wide, high))
         draw_heads(brush, grid_axes, record, focus.sequence, [(each.layer, each.head) for each in focus.looks])
         title(brush, grid_axes, _all_heads(record), 0.5)
@@ -94,13 +101,8 @@ def _all_heads(record: Record) -> str:
     return f"all heads of {visible(record.model)}" if record.model else "all heads"
 
 
-def _index(record: Record, layer: int | str) -> int:
-    return record.layers.index(record.layer(layer))
-
-
-def _label_room(brush: Brush, record: Record, layer: int | str, sequence: int) -> tuple[float, float]:
+def _label_room(brush: Brush, record: Record, seen: Layer, sequence: int) -> tuple[float, float]:
     """Inches that the names of the rows and of the columns need."""
-    seen = record.layer(layer)
     rooms = []
     for tokens in (query_labels(record, seen, sequence), key_labels(record, seen, sequence)):
         widths = [brush.width(name, label_size(len(tokens)), bold=True) for name in axis_names(tokens)]

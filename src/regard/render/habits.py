@@ -22,7 +22,7 @@ _MOST = 0.5
 _EVEN = 0.9
 
 
-def head_habits(record: Record, layer: int | str, *, sequence: int = 0) -> tuple[str, ...]:
+def head_habits(record: Record, layer: int | str | Layer, *, sequence: int = 0) -> tuple[str, ...]:
     """Name the habit of each head of a layer, one of `HABITS`.
 
     Rows that stand for no text ([CLS], padding) do not count. From exact weights where they are at hand, else from the
@@ -85,7 +85,7 @@ def _evenness(seen: Layer, sequence: int) -> npt.NDArray[np.float64]:
 
 def describe(record: Record, *, sequence: int = 0) -> str:
     """One sentence on what all heads do: simple rules first, by number of heads."""
-    counts = Counter(habit for index in range(len(record)) for habit in head_habits(record, index, sequence=sequence))
+    counts = Counter(habit for seen in record for habit in head_habits(record, seen, sequence=sequence))
     places = {
         "special": f"at {_specials(record, sequence)}",
         "first": "at the first token",

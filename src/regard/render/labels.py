@@ -1,14 +1,16 @@
 """How a token or a head is written in a picture: hidden characters made visible, unknown tokens shown by position."""
 
+import html
 import unicodedata
 from collections.abc import Sequence
 
 from regard.errors import InputError
 from regard.observe.focus import Focus
+from regard.observe.lookup import several_streams, stream_of
 from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token, Word, words_of
 
-__all__ = ["check_focus", "head_name", "key_labels", "query_labels", "shown_words", "visible"]
+__all__ = ["apart", "check_focus", "head_name", "key_labels", "layer_name", "query_labels", "shown_words", "visible"]
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 _JOINERS = "\u200c\u200d"  # Persian and emoji are spelled with these
@@ -61,6 +63,11 @@ def key_labels(record: Record, layer: Layer, sequence: int) -> tuple[Token, ...]
     return _tokens(record, layer.key_tokens, layer.keys, sequence)
 
 
+def apart(text: str) -> str:
+    """A token's text for HTML: escaped, and isolated, so that right-to-left text does not reorder what is beside it."""
+    return f"<bdi>{html.escape(text)}</bdi>"
+
+
 def shown_words(tokens: Sequence[Token]) -> tuple[tuple[Word, bool], ...]:
     """The words of a text, each with whether white space comes before it; one without text counts as special."""
     return tuple((_without_blanks(word), tokens[word.pieces[0]].space) for word in words_of(tokens))
@@ -71,9 +78,19 @@ def _without_blanks(word: Word) -> Word:
     return Word(text or _BLANK, word.pieces, word.special or not text)
 
 
-def head_name(layer: int, head: int) -> str:
-    """What a head is called everywhere: the numbers that `record.weights(layer=, head=)` takes."""
-    return f"layer {layer} head {head}"
+def layer_name(record: Record, index: int) -> str:
+    """What a layer is called everywhere: its number, and where there are several streams, its own."""
+    layer = record.layers[index]
+    number = f"layer {record.number(layer)}"
+    if not several_streams(record.layers):
+        return number
+    stream = stream_of(layer)
+    return f"{stream if isinstance(stream, str) else ' → '.join(stream)} {number}"
+
+
+def head_name(record: Record, index: int, head: int) -> str:
+    """What a head is called everywhere: what `record.weights(stream=, layer=, head=)` takes."""
+    return f"{layer_name(record, index)} head {head}"
 
 
 def check_focus(record: Record, focus: Focus) -> None:
@@ -83,7 +100,7 @@ def check_focus(record: Record, focus: Focus) -> None:
     if not 0 <= focus.word < len(focus.queries):
         raise InputError(f"`focus.word` must be from 0 to {len(focus.queries) - 1}, got {focus.word}")
     for look in focus.looks:
-        layer = record.layer(look.layer)
+        layer = record.layers[look.layer]
         if not 0 <= look.head < layer.heads:
             raise InputError(f"`focus.looks` must name heads from 0 to {layer.heads - 1}, got {look.head}")
         if not 0 <= look.target < len(focus.keys):

@@ -11,7 +11,7 @@ from regard.errors import InputError, RegardError
 from regard.observe.focus import Focus, Look, choose_focus
 from regard.observe.records import Record
 from regard.render.card import card, lede, size
-from regard.render.labels import key_labels, query_labels, shown_words, visible
+from regard.render.labels import apart, key_labels, query_labels, shown_words, visible
 from regard.render.page import page
 
 __all__ = ["LARGEST", "forwards_html", "record_html"]
@@ -46,7 +46,8 @@ def record_html(record: Record, focus: Focus | None = None) -> str:
 
 def _focus(record: Record) -> Focus:
     """What `regard look` would choose; where no word looks at another one, the last row of the first head."""
-    lead = next((seen for seen in record if seen.kind == "cross"), record.layers[0])
+    known = [seen for seen in record if {seen.query_tokens, seen.key_tokens} <= set(record.tokens)] or record.layers
+    lead = next((seen for seen in known if seen.kind == "cross"), known[0])
     sides = (lead.query_tokens, lead.queries), (lead.key_tokens, lead.keys)
     if all(len(record.tokens.get(stream, ((),))[0]) == count for stream, count in sides):
         try:
@@ -56,7 +57,7 @@ def _focus(record: Record) -> Focus:
     queries = tuple(word for word, _ in shown_words(query_labels(record, lead, 0)))
     keys = tuple(word for word, _ in shown_words(key_labels(record, lead, 0)))
     layer, row = record.layers.index(lead), len(queries) - 1
-    best = record.top(layer=layer, head=0, query=queries[row].pieces[0])
+    best = record.top(layer=lead, head=0, query=queries[row].pieces[0])
     key, weight = best[0] if best else (0, 0.0)
     target = next(index for index, word in enumerate(keys) if key in word.pieces)
     return Focus(queries, keys, row, (Look(layer, 0, target, weight),))
@@ -70,7 +71,7 @@ def forwards_html(records: Sequence[Record]) -> str:
         return record_html(records[0])
     rows = "".join(
         f'<tr><td style="text-align:right"><code>seen[{number}]</code></td><td style="text-align:left">'
-        f'{html.escape(size(record))}</td><td style="text-align:left">{html.escape(_text(record))}</td></tr>'
+        f'{html.escape(size(record))}</td><td style="text-align:left">{apart(_text(record))}</td></tr>'
         for number, record in enumerate(records[:_PASSES])
     )
     more = f"<p>… and {len(records) - _PASSES} more.</p>" if len(records) > _PASSES else ""
@@ -95,7 +96,7 @@ def _page(record: Record, focus: Focus) -> str | None:
         f'<iframe sandbox="allow-scripts" loading="lazy" title="{html.escape(size(record))}" style="{_FRAME}" '
         f'srcdoc="{html.escape(inside)}"></iframe>'
     )
-    says = f"{html.escape(lede(focus))} {_WHOLE} of its own; the atlas: {_SAVE}."
+    says = f"{lede(record, focus)} {_WHOLE} of its own; the atlas: {_SAVE}."
     whole = _outer(f'<p style="font-size:0.9em;opacity:0.85">{says}</p>{frame}')
     return whole if len(whole.encode()) <= LARGEST else None
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from regard.observe.records import Record
+from regard.observe.lookup import several_streams
+from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token
-from regard.render.labels import key_labels, query_labels
+from regard.render.labels import key_labels, layer_name, query_labels
 from regard.render.maps import HeadMap, head_map
 from regard.render.sketch import COLOURS, Brush
 from regard.render.written import prompt_rows
@@ -33,9 +34,9 @@ def ink() -> "Colormap":
     return LinearSegmentedColormap.from_list("regard", ["#ffffff", "#9ecae9", COLOURS[0], "#00203f"])
 
 
-def panel_map(record: Record, layer: int | str, head: int, sequence: int) -> HeadMap:
+def panel_map(layer: Layer, head: int, sequence: int) -> HeadMap:
     """The map of one head at the resolution of a panel."""
-    return head_map(record.layer(layer), head, sequence, rows=_CELLS, columns=_CELLS)
+    return head_map(layer, head, sequence, rows=_CELLS, columns=_CELLS)
 
 
 def axis_names(tokens: Sequence[Token]) -> list[str]:
@@ -51,13 +52,12 @@ def label_size(count: int) -> float:
 
 
 def draw_heatmap(
-    brush: Brush, axes: "Axes", record: Record, layer: int | str, head: int, sequence: int, marked: Sequence[int] = ()
+    brush: Brush, axes: "Axes", record: Record, seen: Layer, head: int, sequence: int, marked: Sequence[int] = ()
 ) -> None:
     """Rows are queries, columns are keys, both named by their tokens; the rows in `marked` are drawn bold."""
     from matplotlib.ticker import MaxNLocator
 
-    seen = record.layer(layer)
-    picture = panel_map(record, layer, head, sequence)
+    picture = panel_map(seen, head, sequence)
     extent = (0, seen.keys, seen.queries, 0)
     image = axes.imshow(
         picture.values, cmap=ink(), vmin=0, vmax=float(picture.values.max(initial=0.0)) or 1.0, aspect="auto",
@@ -124,7 +124,7 @@ def draw_heads(
         extent=(0, heads, layers, 0),
     )  # fmt: skip
     axes.set_xticks(np.arange(heads) + 0.5, [str(head) for head in range(heads)])
-    axes.set_yticks(np.arange(layers) + 0.5, [str(layer) for layer in range(layers)])
+    axes.set_yticks(np.arange(layers) + 0.5, _layer_ticks(record))
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.tick_params(length=0, labelsize=label_size(max(heads, layers)) - 1)
@@ -140,6 +140,15 @@ def draw_heads(
             )
         )
     _heads_bar(axes, image)
+
+
+def _layer_ticks(record: Record) -> list[str]:
+    """The numbers of the layers; where there are several streams, the first of each with its name."""
+    if not several_streams(record.layers):
+        return [str(record.number(layer)) for layer in record]
+    names = [layer_name(record, index).rpartition(" layer ") for index in range(len(record))]
+    before = ["", *(stream for stream, _, _ in names)]
+    return [number if stream == last else f"{stream} {number}" for (stream, _, number), last in zip(names, before)]  # noqa: B905
 
 
 def _heads_bar(axes: "Axes", image: "AxesImage") -> None:

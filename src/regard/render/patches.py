@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
+from regard.observe.lookup import Stream, at_index
 from regard.observe.records import Layer, Record
-from regard.render.labels import head_name, visible
+from regard.render.labels import head_name, layer_name, visible
 from regard.render.sheet import colour_bar, note, place, sheet, title
 from regard.render.sketch import COLOURS, Brush
 
@@ -72,21 +73,23 @@ def patch_weights(
     record: Record,
     grid: PatchGrid,
     *,
-    layer: int | str,
+    layer: int | str | Layer,
     head: int | None = None,
     patch: Patch = "cls",
     sequence: int = 0,
+    stream: Stream | None = None,
 ) -> PatchWeights:
     """Take the weights of one row apart by patches; without `head`, the mean of all heads of the layer.
 
     Raises:
         InputError: No such layer, head, patch or sequence, or a layer that does not read this grid.
     """
-    seen = record.layer(layer)
-    _check(record, seen, grid, layer, head, sequence)
+    seen = record.layer(layer, stream)
+    _check(record, seen, grid)
+    sequence = at_index("sequence", sequence, seen.batch, "batch")
     row = grid.position(patch)
-    heads = range(seen.heads) if head is None else [head]
-    rows = [np.asarray(record.weights(layer=layer, head=one)[sequence, row], dtype=np.float64) for one in heads]
+    heads = range(seen.heads) if head is None else [at_index("head", head, seen.heads, "heads")]
+    rows = [np.asarray(record.weights(layer=seen, head=one)[sequence, row], dtype=np.float64) for one in heads]
     weights = rows[0] if head is not None else np.mean(rows, axis=0)
     start = len(grid.prefix)
     before = {name: float(weights[at]) for at, name in enumerate(grid.prefix)}
@@ -98,10 +101,11 @@ def patch_figure(
     grid: PatchGrid,
     image: Image,
     *,
-    layer: int | str,
+    layer: int | str | Layer,
     head: int | None = None,
     patch: Patch = "cls",
     sequence: int = 0,
+    stream: Stream | None = None,
 ) -> "Figure":
     """Draw the image with the chosen patch framed, and beside it, fainter, with its weights laid over.
 
@@ -109,14 +113,16 @@ def patch_figure(
         record: What was seen of a vision transformer.
         grid: How it cuts images.
         image: The image as the model saw it, in any size of the grid's proportions.
-        layer: Which layer, by number or name.
+        layer: Which layer, by number or name; of several streams with `stream`, such as "image".
         head: Which head; without it, the mean of all heads of the layer.
         patch: Which patch looks, (row, column) from the top left, or the name of a token before the patches: "cls".
         sequence: Which of the batch.
+        stream: Which stream the number of the layer is of.
 
     Raises:
         InputError: No such layer, head or patch; an image of other proportions; a layer that does not read this grid.
     """
+    layer = record.layer(layer, stream)
     found = patch_weights(record, grid, layer=layer, head=head, patch=patch, sequence=sequence)
     _check_image(image, grid)
     heading = _heading(record, layer, head)
@@ -137,27 +143,23 @@ def patch_figure(
     return brush.figure
 
 
-def _heading(record: Record, layer: int | str, head: int | None) -> str:
-    seen = record.layer(layer)
+def _heading(record: Record, seen: Layer, head: int | None) -> str:
     index = record.layers.index(seen)
-    what = head_name(index, head) if head is not None else f"mean of the {seen.heads} heads of layer {index}"
+    one = None if head is None else head_name(record, index, head % seen.heads)
+    what = one or f"mean of the {seen.heads} heads of {layer_name(record, index)}"
     return f"{visible(record.model)}: {what}" if record.model else what[0].upper() + what[1:]
 
 
-def _check(record: Record, seen: Layer, grid: PatchGrid, layer: int | str, head: int | None, sequence: int) -> None:
+def _check(record: Record, seen: Layer, grid: PatchGrid) -> None:
     if seen.queries == seen.keys == grid.positions:
-        if head is not None and not 0 <= head < seen.heads:
-            raise InputError(f"`head` must be from 0 to {seen.heads - 1} in layer {layer}, got {head}")
-        if not 0 <= sequence < seen.batch:
-            raise InputError(f"`sequence` must be from 0 to {seen.batch - 1} (batch: {seen.batch}), got {sequence}")
         return
-    fitting = [str(n) for n, one in enumerate(record.layers) if one.queries == one.keys == grid.positions]
-    way = (
-        f"choose layer {', '.join(fitting)}" if fitting else "give the grid yourself: PatchGrid(rows, columns, prefix)"
-    )
+    fits = [index for index, one in enumerate(record.layers) if one.queries == one.keys == grid.positions]
+    fitting = [layer_name(record, index) for index in fits]
+    way = f"choose {', '.join(fitting)}" if fitting else "give the grid yourself: PatchGrid(rows, columns, prefix)"
     raise InputError(
         f"`layer` must read {grid.rows} × {grid.columns} patches and {len(grid.prefix)} tokens before them, "
-        f"{grid.positions} in all, got layer {layer} of {seen.queries} × {seen.keys}: {way}"
+        f"{grid.positions} in all, got {layer_name(record, record.layers.index(seen))} of {seen.queries} × "
+        f"{seen.keys}: {way}"
     )
 
 

@@ -31,11 +31,12 @@ def sheet(texts: Iterable[str]) -> Iterator[Brush]:
     """An empty figure, with fonts that have the letters of everything that will be written on it."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+
+        from regard.render.shown_figure import ShownFigure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "figures") from error
     with _settings():
-        figure = Figure(dpi=DPI, facecolor="white")
+        figure = ShownFigure(dpi=DPI, facecolor="white")
         yield Brush(figure, FigureCanvasAgg(figure), fonts_for(texts))
 
 

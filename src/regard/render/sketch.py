@@ -67,7 +67,7 @@ class _Spot:
 
 
 def _lines(brush: Brush, record: Record, focus: Focus, room: float) -> list[list[_Spot]]:
-    layer = record.layer(focus.looks[0].layer)
+    layer = record.layers[focus.looks[0].layer]
     targets = {look.target for look in focus.looks}
     queries = shown_words(query_labels(record, layer, focus.sequence))
     if layer.query_tokens == layer.key_tokens:
@@ -128,6 +128,7 @@ class Sketch:
     height: float
     shift: float
     top: float
+    names: tuple[str, ...]  # of the heads
 
     def base(self, spot: _Spot) -> float:
         """Height of the base line of a word."""
@@ -154,10 +155,11 @@ def plan_sketch(brush: Brush, record: Record, focus: Focus, room: float) -> Sket
     name = "keys" if any(word and word[0] == "keys" for word in spots) else "queries"
     chosen, targets = spots["queries", focus.word], [spots[name, look.target] for look in focus.looks]
     shift = (room - max(line[-1].right for line in lines if line)) / 2
-    flat = Sketch(lines, chosen, targets, 0.0, shift, 0.0)
+    names = tuple(head_name(record, look.layer, look.head) for look in focus.looks)
+    flat = Sketch(lines, chosen, targets, 0.0, shift, 0.0, names)
     rises = [flat.rise(number) for number, target in enumerate(targets) if target.line == chosen.line == 0]
     top = max(rises, default=0.0) * 0.8 + 0.15
-    return Sketch(lines, chosen, targets, top + _LINE * len(lines) + _FOOT, shift, top)
+    return Sketch(lines, chosen, targets, top + _LINE * len(lines) + _FOOT, shift, top, names)
 
 
 def draw_sketch(brush: Brush, axes: "Axes", sketch: Sketch, focus: Focus) -> None:
@@ -170,7 +172,7 @@ def draw_sketch(brush: Brush, axes: "Axes", sketch: Sketch, focus: Focus) -> Non
             _write(brush, axes, spot, sketch)
     for number, look in enumerate(focus.looks):
         _arc(axes, number, look.weight, sketch)
-    _legend(brush, axes, focus, width)
+    _legend(brush, axes, sketch.names, focus, width)
 
 
 def _write(brush: Brush, axes: "Axes", spot: _Spot, sketch: Sketch) -> None:
@@ -209,12 +211,12 @@ def _arc(axes: "Axes", number: int, weight: float, sketch: Sketch) -> None:
     )  # fmt: skip
 
 
-def _legend(brush: Brush, axes: "Axes", focus: Focus, room: float) -> None:
+def _legend(brush: Brush, axes: "Axes", names: Sequence[str], focus: Focus, room: float) -> None:
     """Under the sentence, in the colours of the arcs: which head looks where, with what weight."""
     source = _cut(visible(focus.queries[focus.word].text))
     entries = [
-        f"{head_name(look.layer, look.head)}:  {source} → {target}  {look.weight:.2f}"
-        for look in focus.looks
+        f"{name}:  {source} → {target}  {look.weight:.2f}"
+        for name, look in zip(names, focus.looks, strict=True)
         for target in [_cut(visible(focus.keys[look.target].text))]
     ]
     widths = [brush.width(entry, 11.5) for entry in entries]

@@ -38,7 +38,7 @@ class Picture:
         width = max(_NARROWEST, min(self.width, options.max_width))
         parts = [
             _sentence(self.record, self.focus, width),
-            _looks(self.focus, width),
+            _looks(self.record, self.focus, width),
             _map(self.record, self.focus, width),
             _wrapped(describe(self.record, sequence=self.focus.sequence), width),
         ]
@@ -61,7 +61,7 @@ def picture(record: Record, focus: Focus, *, width: int = 80) -> Picture:
 
 
 def _words(record: Record, focus: Focus) -> tuple[tuple[Token, ...], tuple[Token, ...], bool]:
-    layer = record.layer(focus.looks[0].layer)
+    layer = record.layers[focus.looks[0].layer]
     queries, keys = query_labels(record, layer, focus.sequence), key_labels(record, layer, focus.sequence)
     return queries, keys, layer.query_tokens != layer.key_tokens
 
@@ -91,12 +91,12 @@ def _placed(record: Record, focus: Focus, margin: int, width: int) -> tuple[list
     return lines, where["queries", focus.word], [where[name, target] for target in targets]
 
 
-def _looks(focus: Focus, width: int) -> list["Text"]:
+def _looks(record: Record, focus: Focus, width: int) -> list["Text"]:
     """One line for each head: number, name, from which word to which, the weight and its bar."""
     from rich.cells import cell_len
     from rich.text import Text
 
-    names = [head_name(look.layer, look.head) for look in focus.looks]
+    names = [head_name(record, look.layer, look.head) for look in focus.looks]
     left = max(map(len, names))
     room = width - 2 - 2 - left - 2 - 2 - 5 - 1 - _BAR - 1
     pairs = [_pair(focus, look, room) for look in focus.looks]
@@ -124,12 +124,12 @@ def _map(record: Record, focus: Focus, width: int) -> list["Text"]:
     from rich.text import Text
 
     look = focus.looks[0]
-    layer = record.layer(look.layer)
+    layer = record.layers[look.layer]
     queries, keys, cross = _words(record, focus)
     columns = map_columns(layer.keys, layer.queries, width)
     seen = head_map(layer, look.head, focus.sequence, rows=MAX_ROWS, columns=columns)
     title = Text(no_wrap=True)
-    title.append(f"{MARKS[0]} {head_name(look.layer, look.head)}", LOOK_STYLES[0])
+    title.append(f"{MARKS[0]} {head_name(record, look.layer, look.head)}", LOOK_STYLES[0])
     title.append(": rows look at columns, each cell is one weight" if seen.exact else f": {seen.caption}")
     rows = draw_map(seen, queries, focus.queries[focus.word].pieces, width=width, style=LOOK_STYLES[0].split()[-1])
     named = _wrapped("  columns: " + " ".join(f"{i} {token.text}" for i, token in enumerate(keys, start=1)), width)

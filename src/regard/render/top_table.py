@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from regard.observe.lookup import several_streams
 from regard.observe.records import Record
 from regard.render.labels import key_labels, query_labels
 from regard.render.table import Table
@@ -23,11 +24,12 @@ def top_table(record: Record, layers: Sequence[int], head: int | None, sequence:
 def _rows(record: Record, index: int, head: int | None, sequence: int) -> Iterator[Sequence[Any]]:
     seen = record.layers[index]
     queries, keys = query_labels(record, seen, sequence), key_labels(record, seen, sequence)
+    name = _name(record, index)
     for one in range(seen.heads) if head is None else [head]:
         for query in range(seen.queries):
-            best = record.top(layer=index, head=one, query=query, sequence=sequence)
+            best = record.top(layer=seen, head=one, query=query, sequence=sequence)
             for rank, (key, weight) in enumerate(best, start=1):
-                yield index, one, query, queries[query].text, rank, key, keys[key].text, weight
+                yield name, one, query, queries[query].text, rank, key, keys[key].text, weight
 
 
 def top_arrays(
@@ -37,7 +39,13 @@ def top_arrays(
     which = slice(None) if head is None else head
     found: dict[str, npt.NDArray[Any]] = {}
     for index in layers:
-        seen, ending = record.layers[index], f".{index}" if len(layers) > 1 else ""
+        seen, ending = record.layers[index], f".{_name(record, index)}" if len(layers) > 1 else ""
         found[f"keys{ending}"] = seen.top_keys[sequence, which]
         found[f"weights{ending}"] = seen.top_weights[sequence, which]
     return found
+
+
+def _name(record: Record, index: int) -> int | str:
+    """The layer's number; where there are several streams, which number it too, the name of its module."""
+    layer = record.layers[index]
+    return layer.name if several_streams(record.layers) else record.number(layer)

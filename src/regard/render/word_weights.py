@@ -8,19 +8,22 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError, ObservationError
+from regard.observe.lookup import at_index, find_layer
 from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token, Word
-from regard.render.labels import key_labels, query_labels, shown_words
+from regard.render.labels import key_labels, layer_name, query_labels, shown_words
 
 __all__ = ["Alignment", "Heads", "Rows", "align", "chosen_heads", "word_weights"]
 
-Heads = Literal["mean", "each"] | Sequence[tuple[int | str, int]]
+Heads = Literal["mean", "each"] | Sequence[tuple[int | str | Layer, int]]
 Rows = Literal["read", "written"]
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """`weights` (target words, source words), the mean of `heads`, which are pairs of layer and head."""
+    """`weights` (target words, source words), the mean of `heads`: of each, the place of its layer among those of the
+    record, and its number there.
+    """
 
     target: tuple[Word, ...]
     source: tuple[Word, ...]
@@ -49,18 +52,18 @@ def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", sequenc
     """
     pairs = chosen_heads(record, heads)
     first = record.layers[pairs[0][0]]
-    if not 0 <= sequence < first.batch:
-        raise InputError(f"`sequence` must be from 0 to {first.batch - 1} (batch: {first.batch}), got {sequence}")
+    sequence = at_index("sequence", sequence, first.batch, "batch")
     target, source = _words(record, first, rows, sequence)
     total = np.zeros((len(target), len(source)))
     for layer, head in pairs:
         seen = record.layers[layer]
         if (seen.queries, seen.keys) != (first.queries, first.keys):
             raise InputError(
-                f"`heads` must look from one text at one other, got {seen.queries} × {seen.keys} positions in layer "
-                f"{layer} and {first.queries} × {first.keys} in layer {pairs[0][0]}: draw them one by one"
+                f"`heads` must look from one text at one other, got {seen.queries} × {seen.keys} positions in "
+                f"{layer_name(record, layer)} and {first.queries} × {first.keys} in "
+                f"{layer_name(record, pairs[0][0])}: draw them one by one"
             )
-        weights = record.weights(layer=layer, head=head)[sequence]
+        weights = record.weights(layer=seen, head=head)[sequence]
         total += word_weights(weights, target, source)
     if rows == "written" and len(target) > 1 and target[-2].special:
         target, total = target[:-1], total[:-1]  # behind the end of a text nothing is written
@@ -83,7 +86,7 @@ def word_weights(
 
 
 def chosen_heads(record: Record, heads: Heads) -> tuple[tuple[int, int], ...]:
-    """Pairs of layer and head, numbered as `record.weights(layer=, head=)` does."""
+    """The places of layers in the record, with a head of each; `heads` counts layers as the model does."""
     crossing = [(index, layer) for index, layer in enumerate(record.layers) if layer.kind == "cross"]
     if not crossing:
         raise ObservationError(
@@ -96,23 +99,19 @@ def chosen_heads(record: Record, heads: Heads) -> tuple[tuple[int, int], ...]:
         return tuple((index, head) for index, layer in crossing for head in range(layer.heads))
     if not heads:
         raise InputError("`heads` must hold at least one pair of layer and head, got none")
-    return tuple(_checked(record, pair, [index for index, _ in crossing]) for pair in heads)
+    return tuple(_checked(record, pair, [layer for _, layer in crossing]) for pair in heads)
 
 
-def _checked(record: Record, pair: tuple[int | str, int], crossing: Sequence[int]) -> tuple[int, int]:
+def _checked(record: Record, pair: tuple[int | str | Layer, int], crossing: Sequence[Layer]) -> tuple[int, int]:
     try:
         name, head = pair
     except (TypeError, ValueError):
         raise InputError(f"`heads` must be pairs such as [(5, 3)] (layer, head), got {pair!r} among them") from None
-    layer = record.layer(name)
-    index = record.layers.index(layer)
+    layer = record.layer(name) if isinstance(name, str | Layer) else find_layer(crossing, name)
     if layer.kind != "cross":
-        raise InputError(
-            f"`heads` must be of layers that look at another text ({', '.join(map(str, crossing))}), got layer {name!r}"
-        )
-    if not 0 <= head < layer.heads:
-        raise InputError(f"`heads` must be from 0 to {layer.heads - 1} in layer {name!r}, got {head}")
-    return index, head
+        names = ", ".join(one.name for one in crossing)
+        raise InputError(f"`heads` must be of layers that look at another text ({names}), got {layer.name!r}")
+    return record.layers.index(layer), at_index("head", head, layer.heads, "heads")
 
 
 def _words(record: Record, layer: Layer, rows: Rows, sequence: int) -> tuple[tuple[Word, ...], tuple[Word, ...]]:

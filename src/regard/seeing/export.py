@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.errors import InputError
+from regard.errors import InputError, ObservationError
 from regard.files import write_atomically
+from regard.observe.lookup import Stream, at_index
 from regard.observe.records import Layer, Record
 from regard.render.alignment import alignment_figure
 from regard.render.arrays import npy, npz
 from regard.render.figure import heads_figure, heatmap_figure
-from regard.render.labels import head_name, key_labels, query_labels, visible
+from regard.render.labels import head_name, key_labels, layer_name, query_labels, visible
 from regard.render.sheet import write_figure
 from regard.render.statistic_figure import statistic_figure
 from regard.render.table import Table, matrix_table, table_csv
@@ -45,9 +46,10 @@ def export(
     path: str | os.PathLike[str],
     what: str = "weights",
     *,
-    layer: int | str | None = None,
+    layer: int | str | Layer | None = None,
     head: int | None = None,
     sequence: int = 0,
+    stream: Stream | None = None,
 ) -> None:
     """Write one thing that a record holds; the end of the name says how: .csv, .npy, .npz, .png or .svg.
 
@@ -59,6 +61,7 @@ def export(
         layer: Which layer; "top", "alignment" and "heads" can do without one.
         head: Which head; without it all heads of the layer, where the file has room for them.
         sequence: Which of the batch.
+        stream: Which stream the number of the layer is of, where there are several.
 
     Raises:
         InputError: No such layer or head, another ending, a thing that has no such form, or too large for a CSV file.
@@ -68,10 +71,16 @@ def export(
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
         raise InputError(f"`path` must end in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}, got {path.name}")
-    batch = min((one.batch for one in record), default=0)
-    if not 0 <= sequence < batch:
-        raise InputError(f"`sequence` must be from 0 to {batch - 1} (batch: {batch}), got {sequence}")
-    made = _thing(record, what, layer, head, sequence)
+    if not record.layers:
+        raise ObservationError("the record holds no attention layer, so there is nothing to export")
+    seen = None if layer is None else record.layer(layer, stream)
+    chosen = record.layers if seen is None else (seen,)
+    sequence = at_index("sequence", sequence, min(one.batch for one in chosen), "batch")
+    if head is not None:
+        if seen is None and what != "top":
+            raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
+        head = at_index("head", head, min(one.heads for one in chosen), "heads")
+    made = _thing(record, what, seen, head, sequence)
     if suffix in (".png", ".svg"):
         write_figure(_form(made.figure, what, suffix)(), path)
     elif suffix == ".csv":
@@ -81,11 +90,6 @@ def export(
         write_atomically(path, npz(arrays) if suffix == ".npz" else npy(next(iter(arrays.values()))))
 
 
-def _check_head(seen: Layer, head: int) -> None:
-    if not 0 <= head < seen.heads:
-        raise InputError(f"`head` must be from 0 to {seen.heads - 1} in {seen.name}, got {head}")
-
-
 def _form(form: Any, what: str, suffix: str) -> Any:
     if form is None:
         others = {".png": ".csv or .npz", ".svg": ".csv or .npz"}.get(suffix, ".png or .svg")
@@ -93,31 +97,26 @@ def _form(form: Any, what: str, suffix: str) -> Any:
     return form
 
 
-def _thing(record: Record, what: str, layer: int | str | None, head: int | None, sequence: int) -> _Export:
+def _thing(record: Record, what: str, seen: Layer | None, head: int | None, sequence: int) -> _Export:
     if what == "heads":
         return _Export(None, None, lambda: heads_figure(record, sequence=sequence))
     if what == "alignment":
-        return _alignment(record, layer, head, sequence)
+        return _alignment(record, seen, head, sequence)
     if what == "top":
-        return _top(record, layer, head, sequence)
-    if layer is None:
+        return _top(record, seen, head, sequence)
+    if seen is None:
         raise InputError(f"`layer` must be given to export {what!r}, from 0 to {len(record) - 1}")
-    seen = record.layer(layer)
-    if head is not None:
-        _check_head(seen, head)
     if what in ("weights", "map", "map.max"):
         return _matrix(record, seen, what, head, sequence)
     return _statistic(record, seen, what, head, sequence)
 
 
 def _matrix(record: Record, seen: Layer, what: str, head: int | None, sequence: int) -> _Export:
-    index = record.layers.index(seen)
-
     def values(one: int) -> npt.NDArray[Any]:
         if what == "weights":
-            return np.asarray(record.weights(layer=index, head=one)[sequence])
+            return np.asarray(record.weights(layer=seen, head=one)[sequence])
         pool: Literal["mean", "max"] = "max" if what == "map.max" else "mean"
-        return np.asarray(record.heatmap(layer=index, head=one, pool=pool)[sequence])
+        return np.asarray(record.heatmap(layer=seen, head=one, pool=pool)[sequence])
 
     bins = (1, 1) if what == "weights" else (seen.query_bin, seen.key_bin)
     rows = _binned(_names(query_labels(record, seen, sequence)), bins[0])
@@ -132,17 +131,17 @@ def _matrix(record: Record, seen: Layer, what: str, head: int | None, sequence: 
     return _Export(
         arrays,
         lambda: matrix_table("query", rows, columns, values(head)),
-        lambda: heatmap_figure(record, layer=index, head=head, sequence=sequence),
+        lambda: heatmap_figure(record, layer=seen, head=head, sequence=sequence),
     )
 
 
 def _statistic(record: Record, seen: Layer, what: str, head: int | None, sequence: int) -> _Export:
     index = record.layers.index(seen)
-    found = record.statistic(what, layer=index)[sequence]  # (heads, ...)
+    found = record.statistic(what, layer=seen)[sequence]  # (heads, ...)
     shared = found.shape[0] == 1 and seen.heads > 1
     heads = [head] if head is not None else list(range(found.shape[0]))
     chosen = found[[0 if shared else one for one in heads]]
-    rows = [f"layer {index}, all heads" if shared else head_name(index, one) for one in heads]
+    rows = [f"{layer_name(record, index)}, all heads" if shared else head_name(record, index, one) for one in heads]
     if chosen.ndim == 1:
         chosen = chosen[:, None]
     names = _positions(record, seen, what, chosen.shape[-1], sequence)
@@ -164,22 +163,17 @@ def _statistic(record: Record, seen: Layer, what: str, head: int | None, sequenc
     )
 
 
-def _top(record: Record, layer: int | str | None, head: int | None, sequence: int) -> _Export:
-    layers = range(len(record)) if layer is None else [record.layers.index(record.layer(layer))]
-    for index in layers:
-        if head is not None:
-            _check_head(record.layers[index], head)
+def _top(record: Record, seen: Layer | None, head: int | None, sequence: int) -> _Export:
+    layers = range(len(record)) if seen is None else [record.layers.index(seen)]
     return _Export(
         lambda: top_arrays(record, layers, head, sequence), lambda: top_table(record, layers, head, sequence), None
     )
 
 
-def _alignment(record: Record, layer: int | str | None, head: int | None, sequence: int) -> _Export:
-    if layer is None and head is not None:
-        raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
+def _alignment(record: Record, seen: Layer | None, head: int | None, sequence: int) -> _Export:
     heads: Any = "mean"
-    if layer is not None:
-        heads = [(layer, one) for one in (range(record.layer(layer).heads) if head is None else [head])]
+    if seen is not None:
+        heads = [(seen, one) for one in (range(seen.heads) if head is None else [head])]
     found = align(record, heads, sequence=sequence)
     rows, columns = [word.text for word in found.target], [word.text for word in found.source]
     return _Export(

@@ -1,5 +1,6 @@
 """The token ids that a model was called with, told apart by forward pass, and the tokens they stand for."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,9 +12,10 @@ from regard.observe.records import Record
 from regard.observe.tokens import Token
 from regard.seeing.tokens import tokens_of
 
-__all__ = ["Given", "Heard", "Streams", "given_tokens"]
+__all__ = ["Given", "Heard", "Named", "Streams", "check_tokens", "given_tokens"]
 
 Streams = dict[str, tuple[tuple[Token, ...], ...]]
+Named = Sequence[str] | Mapping[str, Sequence[str]]  # as `tokens=` has them
 _Ids = dict[str, list[Tensor]]
 # Beside the end of a sequence, what ends a sentence or a part of it.
 _SEPARATORS = frozenset(".,;:!?…。，、；：！？")
@@ -78,15 +80,14 @@ class Heard:
         if tokenizer is None:
             return {}
         heard = self._ids.get(index, {})
-        source = "source" if "decoder_input_ids" in heard else "text"
-        named = {source: heard.get("input_ids", []), "target": heard.get("decoder_input_ids", [])}
-        lengths = _lengths(record)
+        lengths = record.streams
         found: Streams = {}
-        for stream, steps in named.items():
-            if not steps or stream not in lengths or any(len(step) != len(steps[0]) for step in steps):
+        for argument, steps in heard.items():
+            if any(len(step) != len(steps[0]) for step in steps):
                 continue
             ids = [[int(one) for step in steps for one in step[sequence]] for sequence in range(len(steps[0]))]
-            if len(ids[0]) >= lengths[stream]:
+            stream = _stream_of(argument, len(ids[0]), record)
+            if stream is not None:
                 found[stream] = tuple(tokens_of(tokenizer, one[: lengths[stream]]) for one in ids)
         return found
 
@@ -96,14 +97,15 @@ class Given:
 
     whole = True
 
-    def __init__(self, tokens: Sequence[str]) -> None:
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(tokens))}
-        self._ids = torch.tensor([[numbers[text] for text in tokens]])
+    def __init__(self, tokens: Named) -> None:
+        named = tokens if isinstance(tokens, Mapping) else {"text": tokens}
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(itertools.chain(*named.values())))}
+        self._ids = {name: torch.tensor([[numbers[text] for text in texts]]) for name, texts in named.items()}
         self._separating = torch.tensor([_separates(text) for text in numbers])
 
     def streams(self) -> Mapping[str, Tensor]:
-        """The ids of the whole text."""
-        return {"text": self._ids}
+        """The ids of the whole text of each stream."""
+        return self._ids
 
     def separators(self, ids: Tensor) -> Tensor | None:
         """Which of them are separators."""
@@ -121,23 +123,63 @@ def _by_stream(module: nn.Module, ids: Mapping[str, Tensor]) -> dict[str, Tensor
     return {names[name]: one for name, one in ids.items()}
 
 
-def given_tokens(tokens: Sequence[str], record: Record) -> Streams:
-    """Tokens that the caller named himself, one for each position of a batch of one."""
-    lengths = _lengths(record)
-    if set(lengths) != {"text"} or lengths["text"] != len(tokens) or record.layers[0].batch != 1:
-        needed = ", ".join(f"{length} ({stream})" for stream, length in lengths.items())
-        raise InputError(
-            f"`tokens` must name the positions of one sequence, {needed} of them in a batch of "
-            f"{record.layers[0].batch}, got {len(tokens)}: leave it out, or pass `tokenizer=` for batches and "
-            "for two texts"
-        )
-    return {"text": (tuple(Token(text) for text in tokens),)}
+def _stream_of(argument: str, count: int, record: Record) -> str | None:
+    """The stream whose tokens an argument of the model holds, if it has one for each position."""
+    lengths = record.streams
+    if argument == "decoder_input_ids":
+        names = ["target"]
+    else:  # a decoder that is watched by itself calls those of its target so, and no layer encodes the source
+        encodes = any(layer.kind == "self" and layer.query_tokens == "source" for layer in record.layers)
+        names = ["text", "source" if encodes else "target"]
+    return next((name for name in names if name in lengths and count >= lengths[name]), None)
 
 
-def _lengths(record: Record) -> dict[str, int]:
-    """How many positions each stream has."""
-    lengths: dict[str, int] = {}
-    for layer in record.layers:
-        for stream, length in ((layer.query_tokens, layer.queries), (layer.key_tokens, layer.keys)):
-            lengths[stream] = max(length, lengths.get(stream, 0))
-    return lengths
+def check_tokens(tokens: Any) -> None:
+    """Refuse what is no list of texts, or no lists by stream.
+
+    Raises:
+        InputError: It is not.
+    """
+    named = tokens if isinstance(tokens, Mapping) else {None: tokens}
+    for stream, texts in named.items():
+        where = "" if stream is None else f" for the stream {stream!r}"
+        if isinstance(texts, str):
+            raise InputError(
+                f"`tokens` must be a list of texts, one a position, got the text {texts!r}{where}: tokens.split()?"
+            )
+        if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+            raise InputError(
+                "`tokens` must be a list of texts, one a position, or such lists by stream, "
+                f'{{"source": [...], "target": [...]}}, got {texts!r}{where}'
+            )
+
+
+def given_tokens(tokens: Named, record: Record) -> Streams:
+    """Tokens that the caller named, one for each position of a stream of which there is one sequence.
+
+    Raises:
+        InputError: They are not as many, there is no such stream, or one list is meant for several streams.
+    """
+    lengths = record.streams
+    there = ", ".join(f"{length} ({stream})" for stream, length in lengths.items())
+    if not isinstance(tokens, Mapping):
+        name = "text" if "text" in lengths or len(lengths) != 1 else next(iter(lengths))
+        if name not in lengths:
+            lists = ", ".join(f'"{stream}": [...]' for stream in lengths)
+            raise InputError(
+                f"`tokens` must be a list for each stream where there are several, {there}, got one of {len(tokens)}: "
+                f"tokens={{{lists}}} with those you know, or pass `tokenizer=`"
+            )
+        tokens = {name: tokens}
+    found: Streams = {}
+    for stream, texts in tokens.items():
+        if stream not in lengths:
+            raise InputError(f"`tokens` must be of streams that there are, {there} positions, got {stream!r}")
+        sides = (layer for layer in record.layers if stream in (layer.query_tokens, layer.key_tokens))
+        if (batch := next(sides).batch) != 1 or len(texts) != lengths[stream]:
+            raise InputError(
+                f"`tokens` must name the positions of one sequence, {there} of them in a batch of {batch}, got "
+                f"{len(texts)} for {stream!r}: leave it out, or pass `tokenizer=` for batches"
+            )
+        found[stream] = (tuple(Token(text) for text in texts),)
+    return found

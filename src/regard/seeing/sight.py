@@ -1,14 +1,17 @@
 """What a watch gives: the records of the passes that were seen, to be asked, drawn and saved."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from regard.errors import InputError, ObservationError
+from regard.errors import ObservationError
+from regard.observe.answers import Answers
 from regard.observe.atlas import load_atlas, save_atlas
 from regard.observe.focus import choose_focus
-from regard.observe.records import Record
+from regard.observe.lookup import Stream, at_index
+from regard.observe.records import Layer, Record
+from regard.observe.tokens import Token
 from regard.render.alignment import alignment_figure
 from regard.render.figure import heatmap_figure
 from regard.render.page import write_page
@@ -18,15 +21,20 @@ from regard.seeing.export import export
 from regard.seeing.notebook import forwards_html
 from regard.seeing.vision import grid_of, image_of
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["Sight", "load"]
 
+_NOTHING = "nothing has been seen yet: ask after the `with` block of regard.watch has ended"
 
-class Sight:
+
+class Sight(Answers):
     """What was seen: one record a forward pass. Everything a record answers can be asked of it directly.
 
     `seen.weights(layer=, head=)`, `seen.heatmap(...)`, `seen.entropy(...)`, `seen.received(...)`, `seen.top(...)`,
-    `seen.statistic("distance", layer=, head=)` and `seen.heads("it", "animal")` are those of `Record`, of the only
-    pass; of several, choose `seen.forwards[i]`, or `seen[i]`, which can be drawn and saved like the whole.
+    `seen.statistic("distance", layer=, head=)` and `seen.heads("it", "animal")` are of the only pass, and so is all
+    that is drawn; of several, choose `seen[i]`. `len(seen)` is the number of passes, as `for one in seen` gives them.
     """
 
     def __init__(self, forwards: tuple[Record, ...] = ()) -> None:
@@ -38,24 +46,41 @@ class Sight:
     def record(self) -> Record:
         """The record of the only forward pass."""
         if not self.forwards:
-            raise ObservationError("nothing has been seen yet: ask after the `with` block of regard.watch has ended")
+            raise ObservationError(_NOTHING)
         if len(self.forwards) > 1:
             raise ObservationError(
                 f"{len(self.forwards)} forward passes were seen: choose one with seen.forwards[i], or watch one alone"
             )
         return self.forwards[0]
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or (not hasattr(Record, name) and name not in Record.__dataclass_fields__):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.record, name)
+    @property
+    def layers(self) -> tuple[Layer, ...]:  # type: ignore[override]
+        """The layers of the only pass, in the order of their calls."""
+        return self.record.layers
+
+    @property
+    def tokens(self) -> Mapping[str, tuple[tuple[Token, ...], ...]]:  # type: ignore[override]
+        """The tokens of the only pass, by stream and sequence."""
+        return self.record.tokens
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self.record.model
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What else is known of the only pass: `keep`, and of a generation the length of its prompt."""
+        return self.record.notes
+
+    def __len__(self) -> int:
+        return len(self.forwards)
 
     def __getitem__(self, index: int) -> "Sight":
-        """One forward pass of several, to be asked, drawn, shown and saved alone."""
-        count = len(self.forwards)
-        if not -count <= index < count:
-            raise InputError(f"`seen[i]` must be from 0 to {count - 1} (forward passes: {count}), got {index}")
-        return Sight((self.forwards[index],))
+        """One forward pass of several, to be asked, drawn, shown and saved by itself."""
+        if not self.forwards:
+            raise ObservationError(_NOTHING)
+        return Sight((self.forwards[at_index("seen[i]", index, len(self.forwards), "forward passes")],))
 
     def __iter__(self) -> "Iterator[Sight]":
         return (Sight((one,)) for one in self.forwards)
@@ -68,9 +93,9 @@ class Sight:
         unseen = f", {self.calls_elsewhere} calls from other threads not seen" if self.calls_elsewhere else ""
         return f"<{len(self.forwards)} forward passes seen, of {[len(one) for one in self.forwards]} layers{unseen}>"
 
-    def plot(self, *, layer: int | str, head: int, sequence: int = 0) -> Any:
-        """Draw the heat map of one head as a matplotlib Figure (`.savefig`, or shown by a notebook)."""
-        return heatmap_figure(self.record, layer=layer, head=head, sequence=sequence)
+    def plot(self, *, layer: int | str | Layer, head: int, sequence: int = 0, stream: Stream | None = None) -> "Figure":
+        """Draw the heat map of one head as a matplotlib Figure (`.savefig`); a notebook shows it as it is."""
+        return heatmap_figure(self.record, layer=layer, head=head, sequence=sequence, stream=stream)
 
     def plot_alignment(
         self,
@@ -80,7 +105,7 @@ class Sight:
         source: range | None = None,
         target: range | None = None,
         sequence: int = 0,
-    ) -> Any:
+    ) -> "Figure":
         """Draw which words of the target look at which of the source, as a matplotlib Figure.
 
         `heads` is "mean" of all cross-attention, "each" head as a small map, or pairs of layer and head to average.
@@ -94,34 +119,40 @@ class Sight:
         image: Any,
         grid: Any,
         *,
-        layer: int | str,
+        layer: int | str | Layer,
         head: int | None = None,
         patch: Patch = "cls",
         sequence: int = 0,
-    ) -> Any:
+        stream: Stream | None = None,
+    ) -> "Figure":
         """Draw where a patch (row, column) of an image, or "cls", looks, laid over the image: a matplotlib Figure.
 
         `image` is one of PIL, an array or a tensor, in the proportions that the model saw; `grid` the vision model,
-        its config, or a PatchGrid. Without `head` it is the mean of the heads of the layer.
+        its config, or a PatchGrid. Without `head` it is the mean of the heads of the layer, whose number is counted
+        within `stream`, "image" unless given.
         """
-        found = grid_of(grid, self.record, layer)
+        if stream is None and not isinstance(layer, str | Layer) and "image" in self.streams:
+            stream = "image"
+        seen = self.layer(layer, stream)
+        found = grid_of(grid, self.record, seen)
         pixels = image_of(image)
-        return patch_figure(self.record, found, pixels, layer=layer, head=head, patch=patch, sequence=sequence)
+        return patch_figure(self.record, found, pixels, layer=seen, head=head, patch=patch, sequence=sequence)
 
     def export(
         self,
         path: str | os.PathLike[str],
         what: str = "weights",
         *,
-        layer: int | str | None = None,
+        layer: int | str | Layer | None = None,
         head: int | None = None,
         sequence: int = 0,
+        stream: Stream | None = None,
     ) -> None:
         """Write one thing to a file .csv, .npy, .npz, .png or .svg.
 
         `what` is "weights", "map", "map.max", "top", "alignment", "heads", or a statistic that was kept: "entropy".
         """
-        export(self.record, path, what, layer=layer, head=head, sequence=sequence)
+        export(self.record, path, what, layer=layer, head=head, sequence=sequence, stream=stream)
 
     def to_html(self, path: str | os.PathLike[str], *, token: str | None = None, title: str = "") -> None:
         """Write one self-contained page that a browser opens without a server; needs the tokens to be known."""

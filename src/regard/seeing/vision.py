@@ -3,19 +3,22 @@
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from regard.errors import InputError
-from regard.observe.records import Record
+from regard.observe.lookup import Stream
+from regard.observe.records import Layer, Record
+from regard.observe.tokens import Token
 from regard.render.patches import Image, PatchGrid
 
-__all__ = ["grid_of", "image_of"]
+__all__ = ["grid_of", "image_of", "patch_tokens"]
 
 _DISTILLED = "deit"
 _BARE = ("siglip", "siglip_vision_model", "siglip2", "vivit", "ijepa")  # no token before the patches
 _PLANES = (1, 3, 4)
 
 
-def grid_of(model: Any, record: Record, layer: int | str) -> PatchGrid:
+def grid_of(model: Any, record: Record, layer: int | str | Layer, stream: Stream | None = None) -> PatchGrid:
     """Find out how a model cuts its images: from its `config`, or from a config itself.
 
     The tokens before the patches are counted from the layer's positions; there may be [CLS], DeiT's [DIST] and
@@ -28,24 +31,52 @@ def grid_of(model: Any, record: Record, layer: int | str) -> PatchGrid:
         return model
     config = getattr(model, "config", model)
     config = getattr(config, "vision_config", config)
-    size, patch = _pair(getattr(config, "image_size", None)), _pair(getattr(config, "patch_size", None))
-    if size is None or patch is None:
+    grid = _grid(config)
+    if grid is None:
         raise InputError(
             f"`grid` must be a vision model, its config, or a PatchGrid(rows, columns, prefix), got "
             f"{type(model).__name__} without `image_size` and `patch_size`"
         )
-    rows, columns = size[0] // patch[0], size[1] // patch[1]
-    seen = record.layer(layer)
-    names = _prefix(config)
+    rows, columns, names = grid.rows, grid.columns, grid.prefix
+    seen = record.layer(layer, stream)
     found = seen.keys - rows * columns
     if found != len(names):
-        fitting = [str(n) for n, one in enumerate(record.layers) if one.keys == rows * columns + len(names)]
-        way = f"choose layer {', '.join(fitting)}, or give" if fitting else "give"
+        fitting = [one.name for one in record.layers if one.keys == rows * columns + len(names)]
+        way = f"choose layer {' or '.join(map(repr, fitting))}, or give" if fitting else "give"
         raise InputError(
-            f"`grid` must fit the {seen.keys} positions of layer {layer}, got {rows} × {columns} patches and "
+            f"`grid` must fit the {seen.keys} positions of layer {seen.name!r}, got {rows} × {columns} patches and "
             f"{len(names)} tokens before them ({', '.join(names) or 'none'}): {way} PatchGrid(rows, columns, prefix)"
         )
-    return PatchGrid(rows, columns, names)
+    return grid
+
+
+def _grid(config: Any) -> PatchGrid | None:
+    """The grid of a vision model's configuration."""
+    size, patch = _pair(getattr(config, "image_size", None)), _pair(getattr(config, "patch_size", None))
+    if size is None or patch is None or not all(patch):
+        return None
+    return PatchGrid(size[0] // patch[0], size[1] // patch[1], _prefix(config))
+
+
+def patch_tokens(model: nn.Module, record: Record) -> dict[str, tuple[tuple[Token, ...], ...]]:
+    """Name the positions of image towers by their patches' rows and columns, "(0,3)", where the grid is known."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    whole = getattr(getattr(model, "config", None), "vision_config", None)
+    found = {}
+    for layer in record.layers:
+        stream, length = layer.key_tokens, layer.keys
+        if stream in found or stream.split()[0] not in ("image", "source"):
+            continue
+        path = layer.name.partition("#")[0].split(".")
+        around = [modules.get(".".join(path[:end])) for end in range(len(path), -1, -1)] if layer.kind == "self" else []
+        configs = [getattr(one, "config", None) for one in around]
+        grid = next((grid for config in (*configs, whole) if (grid := _grid(config)) is not None), None)
+        if grid is not None and grid.positions == length:
+            patches = [f"({row},{column})" for row in range(grid.rows) for column in range(grid.columns)]
+            names = (*(Token(one, special=True, space=True) for one in grid.prefix),
+                     *(Token(one, space=True) for one in patches))  # fmt: skip
+            found[stream] = (names,) * layer.batch
+    return found
 
 
 def image_of(image: Any) -> Image:

@@ -17,9 +17,10 @@ from regard.observe.second_pass import Computed
 from regard.observe.site import Keep, Seen
 from regard.observe.statistics import Statistic
 from regard.problem import DENSE_BUDGET, Problem
-from regard.seeing.heard import Given, Heard, given_tokens
+from regard.seeing.heard import Given, Heard, Named, check_tokens, given_tokens
 from regard.seeing.refusals import refuse_compiled, refuse_gaps, refusing_compiled_code, why_nothing
 from regard.seeing.sight import Sight
+from regard.seeing.vision import patch_tokens
 
 __all__ = ["watch"]
 
@@ -30,7 +31,7 @@ def watch(
     *,
     keep: Keep = "maps",
     tokenizer: Any = None,
-    tokens: Sequence[str] | None = None,
+    tokens: Named | None = None,
     statistics: Sequence[str | Statistic] = (),
     layers: Sequence[int | str] | None = None,
     budget: int = DENSE_BUDGET,
@@ -54,12 +55,13 @@ def watch(
             instead, (heads + kv heads) · width numbers a position, from which any rectangle of weights is computed
             when it is asked for: `seen.weights(...)`, or regard.observe.matrix.Matrix.
         tokenizer: A Hugging Face tokenizer; the `input_ids` that the model is called with are then known as words.
-        tokens: The tokens themselves, one for each position of a batch of one.
+        tokens: The tokens themselves, one for each position of a batch of one; of several streams a list for each that
+            is known, `{"source": [...], "target": [...]}`. `seen.streams` has their names and lengths.
         statistics: What else to fold in the same sweep, by name ("distance", "confidence", "sink", "self", "previous",
             "next", "first", "separators", "same", "induction", "value_norm", "gradient", "importance") or by value of
             regard.observe.statistics; asked with `seen.statistic(name, layer=, head=)`.
-        layers: Which layers keep="qk" or "weights" means, by number in the order of their calls or by name; all of
-            them unless given. Of the others maps are kept.
+        layers: Which layers keep="qk" or "weights" means, by the model's own number (in every stream) or by name; all
+            of them unless given. Of the others maps are kept.
         budget: Bytes that keep="weights" or "qk" may take.
         kernel: "numba" folds calls on CPU by compiled loops, in about three quarters of the time (it needs
             `regard[compiled]`); "triton" folds calls on CUDA by fused kernels where these can, and has not been run on
@@ -77,8 +79,8 @@ def watch(
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
     if keep not in ("maps", "qk", "weights"):
         raise InputError(f'`keep` must be "maps", "qk" or "weights", got {keep!r}')
-    if isinstance(tokens, str):
-        raise InputError(f"`tokens` must be a list of texts, one a position, got the text {tokens!r}: tokens.split()?")
+    if tokens is not None:
+        check_tokens(tokens)
     if kernel not in (None, "triton", "numba"):
         raise InputError(f'`kernel` must be "triton", "numba" or None, got {kernel!r}')
     refuse_compiled(model)
@@ -104,7 +106,8 @@ def watch(
     name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__)
     forwards = []
     for index, record in enumerate(recorder.finish()):
-        words = heard.tokens(tokenizer, index, record) if tokens is None else given_tokens(tokens, record)
+        words = patch_tokens(model, record) | heard.tokens(tokenizer, index, record)
+        words |= {} if tokens is None else given_tokens(tokens, record)
         forwards.append(Record(record.layers, words, name, {"keep": keep, **record.notes}))
     sight.forwards, sight.why_plain = tuple(forwards), recorder.why_plain
 

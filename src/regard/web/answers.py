@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
+from regard.observe.lookup import several_streams, stream_of
 from regard.observe.matrix import Matrix, Pool
-from regard.observe.records import Layer
+from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token
 from regard.render.labels import key_labels, query_labels, visible
 from regard.render.maps import pool_max
@@ -72,13 +73,17 @@ def _book(book: Book) -> dict[str, Any]:
         "title": visible(book.title) if book.title else "",
         "model": visible(book.record.model) if book.record.model else "",
         "typed": book.typed,
-        "layers": [_layer(layer) for layer in book.record.layers],
+        "layers": [_layer(book.record, index) for index in range(len(book.record))],
     }
 
 
-def _layer(layer: Layer) -> dict[str, Any]:
+def _layer(record: Record, index: int) -> dict[str, Any]:
+    layer = record.layers[index]
+    stream = stream_of(layer)
     return {
         "name": layer.name,
+        "number": record.number(layer),
+        "stream": (stream if isinstance(stream, str) else " → ".join(stream)) if several_streams(record.layers) else "",
         "kind": layer.kind,
         "streams": [layer.query_tokens, layer.key_tokens],
         "size": [layer.batch, layer.heads, layer.queries, layer.keys],

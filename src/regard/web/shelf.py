@@ -5,6 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from regard.errors import InputError
+from regard.observe.lookup import at_index
 from regard.observe.records import Layer, Record
 from regard.web.sheet import Sheet
 
@@ -73,7 +74,8 @@ class Shelf:
 
     def layer(self, number: int, layer: int) -> Layer:
         """One layer of a book."""
-        return self.book(number).record.layer(layer)
+        layers = self.book(number).record.layers
+        return layers[at_index("layer", layer, len(layers), "seen layers")]
 
     def sheet(self, number: int, layer: int, head: int, sequence: int) -> Sheet:
         """One head of one sequence; those used last stay open."""

@@ -15,7 +15,8 @@ from string import Template
 from regard.files import write_atomically
 from regard.observe.focus import Focus
 from regard.observe.records import Record
-from regard.render.labels import check_focus, visible
+from regard.render.card import lede
+from regard.render.labels import apart, check_focus, visible
 from regard.render.page.describe import description
 from regard.render.page.pack import Packed, pack
 
@@ -42,7 +43,7 @@ def page(record: Record, focus: Focus, *, title: str = "What attends to what", c
     return Template(_asset("template.html")).substitute(
         policy=_policy(script, style),
         title=html.escape(visible(title)),
-        lede=html.escape(_lede(record, focus)),
+        lede=_lede(record, focus),
         style=style,
         script=script,
         command=_command(command),
@@ -89,14 +90,9 @@ def _blobs(packed: Packed) -> str:
 
 def _lede(record: Record, focus: Focus) -> str:
     """The finding of the page in a sentence, for readers without JavaScript too."""
-    source = visible(focus.queries[focus.word].text)
-    said = [
-        f"head {look.head} of layer {look.layer} looks from “{source}” to “{visible(focus.keys[look.target].text)}” "
-        f"with a weight of {look.weight:.2f}"
-        for look in focus.looks
-    ]
-    model = f"In {visible(record.model)}, " if record.model else "Here, "
-    return f"{model}{'; '.join(said)}."
+    found = lede(record, focus)
+    model = f"In {apart(visible(record.model))}" if record.model else "Here"
+    return f"{model}, {found[:1].lower()}{found[1:]}"
 
 
 def _command(command: str) -> str:

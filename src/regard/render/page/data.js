@@ -2,6 +2,8 @@
 // The record: its description, and its layers, inflated when they are first asked for.
 
 const byId = (id) => document.getElementById(id);
+// Right-to-left names do not reorder what is beside them.
+const apart = (text) => Object.assign(document.createElement("bdi"), { textContent: text });
 const meta = JSON.parse(byId("meta").textContent);
 
 const inflate = async (id) => {

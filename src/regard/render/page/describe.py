@@ -7,7 +7,7 @@ from regard.observe.focus import Focus
 from regard.observe.records import Record
 from regard.observe.tokens import Token
 from regard.render.habits import describe, head_habits
-from regard.render.labels import key_labels, query_labels, shown_words
+from regard.render.labels import key_labels, layer_name, query_labels, shown_words
 from regard.render.page.pack import Packed
 from regard.render.written import prompt_rows, says_written
 
@@ -57,6 +57,8 @@ def _layer(record: Record, number: int, sequence: int, packed: Packed) -> dict[s
     seen, blob = record.layers[number], packed.layers[number]
     return {
         "name": seen.name,
+        "title": layer_name(record, number),
+        "number": record.number(seen),
         "queries": seen.query_tokens,
         "keys": seen.key_tokens,
         "size": [seen.heads, seen.queries, seen.keys],
@@ -66,5 +68,5 @@ def _layer(record: Record, number: int, sequence: int, packed: Packed) -> dict[s
         "map": [blob.rows, blob.columns],
         "bins": [blob.query_bin, blob.key_bin],
         "thumb": [blob.thumb_rows, blob.thumb_columns],
-        "habits": list(head_habits(record, number, sequence=sequence)),
+        "habits": list(head_habits(record, seen, sequence=sequence)),
     }

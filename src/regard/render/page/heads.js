@@ -7,6 +7,7 @@ const HABITS = {
 const heads = [];
 let thumbs = null;
 
+const headName = (at) => `${meta.layers[at.layer].title} head ${at.head}`;
 const habitOf = (at) => `looks ${HABITS[meta.layers[at.layer].habits[at.head]]}`;
 
 const makeHeads = async () => {
@@ -18,7 +19,9 @@ const makeHeads = async () => {
   grid.append(label(""), ...Array.from({ length: most }, (_, head) => label(head)));
   let offset = 0;
   meta.layers.forEach((spec, layer) => {
-    grid.append(label(layer));
+    const named = label(spec.number);
+    named.title = spec.title;
+    grid.append(named);
     const [rows, columns] = spec.thumb;
     for (let head = 0; head < most; head++) {
       if (head >= spec.size[0]) { grid.append(label("")); continue; }
@@ -32,7 +35,7 @@ const makeHead = (at, rows, columns, offset) => {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "head";
-  button.title = `layer ${at.layer} head ${at.head} ${habitOf(at)}`;
+  button.title = `${headName(at)} ${habitOf(at)}`;
   button.setAttribute("aria-label", button.title);
   Object.assign(button.dataset, at);
   heads.push({ at, button, rows, columns, offset });

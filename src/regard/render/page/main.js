@@ -31,10 +31,10 @@ const nameHeads = () => {
     byId(`layer-${slot}`).value = state[slot].layer;
     fillHeads(slot);
     byId(`head-${slot}`).value = state[slot].head;
-    byId(`name-${slot}`).textContent = `layer ${state[slot].layer} head ${state[slot].head}`;
+    byId(`name-${slot}`).textContent = headName(state[slot]);
     byId(`habit-${slot}`).textContent = habitOf(state[slot]);
   }
-  byId("map-title").textContent = `Heat map of layer ${state.a.layer} head ${state.a.head}`;
+  byId("map-title").textContent = `Heat map of ${headName(state.a)}`;
 };
 
 const options = (select, names) => {
@@ -95,7 +95,7 @@ const turnPart = (step) => { state.part += step; drawText(); drawActive(); };
 
 const listenToControls = () => {
   for (const slot of ["a", "b"]) {
-    options(byId(`layer-${slot}`), meta.layers.map((_, layer) => layer));
+    options(byId(`layer-${slot}`), meta.layers.map((layer) => layer.title.replace(/layer (?=\d+$)/, "")));
     byId(`layer-${slot}`).addEventListener("change", (event) => choose(slot, { layer: Number(event.target.value), head: state[slot].head }));
     byId(`head-${slot}`).addEventListener("change", (event) => choose(slot, { layer: state[slot].layer, head: Number(event.target.value) }));
   }

@@ -51,7 +51,7 @@ const paint = (pen, named, type) => {
   const bins = meta.layers[state.a.layer].bins;
   const stands = map.exact ? "Each cell is one weight" : `Each cell is ${bins[0]} × ${bins[1]} tokens, their largest weight`;
   byId("map-hint").textContent = `Rows look at columns. ${stands}; the strongest is ${highest.toFixed(2)}. Arrow keys move the cell.`;
-  byId("map").setAttribute("aria-label", `Heat map of layer ${state.a.layer} head ${state.a.head}, ${map.rows} rows by ${map.columns} columns`);
+  byId("map").setAttribute("aria-label", `Heat map of ${headName(state.a)}, ${map.rows} rows by ${map.columns} columns`);
 };
 
 const rowsOf = ({ rows, columns, values }) => Array.from({ length: rows }, (_, at) => values.subarray(at * columns, (at + 1) * columns));
@@ -83,9 +83,9 @@ const nameAxes = (pen, type) => {
 const readCell = () => {
   const { row: at, column } = cursor;
   const weight = map.values[at * map.columns + column];
-  const text = `${map.queries[at].text} → ${map.keys[column].text}: ${map.exact ? weight.toFixed(4) : `at most about ${weight.toFixed(2)}`}`;
+  const weighs = map.exact ? weight.toFixed(4) : `at most about ${weight.toFixed(2)}`;
   Object.assign(byId("cell").dataset, { query: at, key: column, weight: weight.toFixed(4) });
-  byId("cell").textContent = text;
+  byId("cell").replaceChildren(apart(map.queries[at].text), " → ", apart(map.keys[column].text), `: ${weighs}`);
 };
 
 const moveCursor = (at, column) => {

@@ -111,8 +111,8 @@ const listWeights = (slot) => {
     Object.assign(item.dataset, { query: state.active, key, weight: weight.toFixed(4) });
     const pair = document.createElement("span");
     pair.className = "pair";
-    pair.textContent = `${query.text} → ${keys[key].text}`;
-    pair.title = pair.textContent;
+    pair.append(apart(query.text), " → ", apart(keys[key].text));
+    pair.title = `\u2068${query.text}\u2069 → \u2068${keys[key].text}\u2069`;
     const number = document.createElement("span");
     number.className = "number";
     number.textContent = weight.toFixed(4);

@@ -32,6 +32,8 @@ const floats = async (path, asked, signal) => new Float32Array(await (await answ
 const place = () => ({ record: view.record, layer: view.layer, head: view.head, sequence: view.sequence });
 
 export const record = () => book.records.find((one) => one.number === view.record);
+// A layer's own number, with its stream where there are several.
+export const layerName = (one) => (one.stream ? `${one.number} (${one.stream})` : one.number);
 export const layer = () => record().layers[view.layer];
 export const tileSide = (step) => (step >= layer().stored ? TILE : Math.min(TILE, Math.max(1, Math.floor(COMPUTED / step))));
 export const size = () => ({ queries: layer().size[2], keys: layer().size[3] });

@@ -1,7 +1,7 @@
 // All heads as small maps, layers down and heads across, painted a layer at a time.
 
 import { view } from "./view.js";
-import { loadThumbs, record } from "./data.js";
+import { layerName, loadThumbs, record } from "./data.js";
 import { ramp } from "./colour.js";
 
 const box = document.getElementById("heads");
@@ -32,12 +32,12 @@ const lay = (layers) => {
   box.replaceChildren(...layers.flatMap((one, layer) => {
     const name = document.createElement("span");
     name.className = "name";
-    name.textContent = layer;
-    name.title = one.name;
+    name.textContent = one.number;
+    name.title = `${one.stream} ${one.name}`.trim();
     name.style.gridColumn = 1;
     const maps = Array.from({ length: one.size[1] }, (_, head) => {
       const canvas = document.createElement("canvas");
-      Object.assign(canvas, { width: 1, height: 1, title: `${layer} · ${head}` });
+      Object.assign(canvas, { width: 1, height: 1, title: `${layerName(one)} · ${head}` });
       Object.assign(canvas.dataset, { layer, head });
       return canvas;
     });

@@ -1,7 +1,7 @@
 // The page: what is chosen decides what is loaded, and what is loaded is drawn.
 
 import { address, readAddress, view, writeAddress } from "./view.js";
-import { book, head, layer, listenToTiles, loadHead, loadRecords, loadTokens, record, sendText, size } from "./data.js";
+import { book, head, layer, layerName, listenToTiles, loadHead, loadRecords, loadTokens, record, sendText, size } from "./data.js";
 import { dark } from "./colour.js";
 import { cell, draw, listenToMap, lookAt, showSingle, showWhole, zoomBy } from "./map.js";
 import { drawHeads, listenToHeads } from "./heads.js";
@@ -38,7 +38,7 @@ const clamp = () => {
 const fillControls = () => {
   const { layers } = record();
   options(byId("record"), book.records.map((one) => [one.number, titleOf(one)]), view.record);
-  options(byId("layer"), layers.map((one, at) => [at, one.kind === "cross" ? `${at} (${one.streams.join(" → ")})` : at]), view.layer);
+  options(byId("layer"), layers.map((one, at) => [at, layerName(one)]), view.layer);
   const [batch, heads] = layer().size;
   options(byId("sequence"), Array.from({ length: batch }, (_, at) => [at, at + 1]), view.sequence);
   options(byId("head"), Array.from({ length: heads }, (_, at) => [at, at]), view.head);

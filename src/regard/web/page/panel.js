@@ -1,10 +1,10 @@
 // What stands around the map in words: its title, the sinks, the colour scale, and the number under the cursor.
 
 import { view } from "./view.js";
-import { head, layer, loadWeight, nameOf, size } from "./data.js";
+import { head, layer, layerName, loadWeight, nameOf, size } from "./data.js";
 import { DECADES, paintRamp } from "./colour.js";
 import { cell, stepNow } from "./map.js";
-import { say } from "./words.js";
+import { apart, say, sayWith } from "./words.js";
 
 const byId = (name) => document.getElementById(name);
 
@@ -22,14 +22,15 @@ export const complain = (problem) => {
 };
 
 export const nameHead = () => {
-  const about = { layer: view.layer, head: view.head, ...size() };
+  const about = { layer: layerName(layer()), head: view.head, ...size() };
   byId("map-title").textContent = say("title", about);
   byId("map-title").title = layer().name;
   byId("map").setAttribute("aria-label", say("mapLabel", about));
-  const sinks = head.info.sinks.map(({ key, share }) => `${nameOf("key", key)} (${key}: ${share.toFixed(2)})`).join(", ");
-  byId("sinks").disabled = !sinks;
+  const sinks = head.info.sinks.flatMap(({ key, share }, at) => [at ? ", " : "", apart(nameOf("key", key)), ` (${key}: ${share.toFixed(2)})`]);
+  byId("sinks").disabled = !sinks.length;
   const together = !view.sinks && stepNow() > 1 ? ` ${say("together")}` : "";
-  byId("sink-note").textContent = sinks ? say(view.sinks ? "sinksShown" : "sinksHidden", { sinks }) + together : say("noSinks");
+  const hides = () => [...sayWith(view.sinks ? "sinksShown" : "sinksHidden", { sinks }), together];
+  byId("sink-note").replaceChildren(...(sinks.length ? hides() : [say("noSinks")]));
 };
 
 const explain = () => {
@@ -44,7 +45,11 @@ const strong = (text) => Object.assign(document.createElement("strong"), { textC
 const mark = (text) => Object.assign(document.createElement("mark"), { textContent: text });
 
 // A token with those around it.
-const within = ({ token, before, after }) => [before && `… ${before} `, mark(token), after && ` ${after} …`].filter(Boolean);
+const within = ({ token, before, after }) => {
+  const box = document.createElement("bdi");
+  box.append(...[before && `… ${before} `, mark(token), after && ` ${after} …`].filter(Boolean));
+  return box;
+};
 
 const line = (...parts) => {
   const paragraph = document.createElement("div");
@@ -54,13 +59,13 @@ const line = (...parts) => {
 
 const showWeight = (found, at) => {
   const box = byId("readout");
-  const names = say("weightIs", { query: found.query.token, key: found.key.token });
+  const names = sayWith("weightIs", { query: apart(found.query.token), key: apart(found.key.token) });
   const plain = found.weight === null ? say("below", { below: number(found.below) }) : number(found.weight);
   const other = found.without === null ? "" : view.sinks ? say("without", { without: number(found.without) }) : say("withThem", { weight: plain });
   const main = view.sinks || found.without === null ? plain : number(found.without);
   box.replaceChildren(
-    line(names, strong(main), other, say("at", { query: at.query, key: at.key })),
-    line(...within(found.query), "  →  ", ...within(found.key)),
+    line(...names, strong(main), other, say("at", { query: at.query, key: at.key })),
+    line(within(found.query), "  →  ", within(found.key)),
   );
   Object.assign(box.dataset, { query: at.query, key: at.key, weight: found.weight ?? "", without: found.without ?? "" });
 };
@@ -69,8 +74,8 @@ const showCell = (at) => {
   const box = byId("readout");
   const range = (from, to) => (to - from === 1 ? `${from}` : `${from}–${to - 1}`);
   const value = at.value === null ? "…" : say(view.pool === "mean" ? "meanOf" : "maxOf", { value: number(at.value) });
-  const ends = `${nameOf("query", at.query)} … → ${nameOf("key", at.key)} …`;
-  box.replaceChildren(line(say("cellIs", { rows: range(at.query, at.queryEnd), columns: range(at.key, at.keyEnd) }), strong(value)), line(ends));
+  const ends = [apart(nameOf("query", at.query)), " … → ", apart(nameOf("key", at.key)), " …"];
+  box.replaceChildren(line(say("cellIs", { rows: range(at.query, at.queryEnd), columns: range(at.key, at.keyEnd) }), strong(value)), line(...ends));
   Object.assign(box.dataset, { query: at.query, key: at.key, weight: "", without: "", cell: at.value ?? "" });
 };
 

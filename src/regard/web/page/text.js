@@ -4,7 +4,7 @@ import { view } from "./view.js";
 import { head, loadLine, nameOf, size } from "./data.js";
 import { css } from "./colour.js";
 import { lines } from "./axes.js";
-import { say } from "./words.js";
+import { apart, say, sayWith } from "./words.js";
 
 const AROUND = 150; // tokens shown before and after the chosen one of a long text
 const WHOLE = 400; // tokens of a text that is shown whole
@@ -72,13 +72,14 @@ const drawLinks = () => {
 };
 
 const list = () => {
-  byId("links-title").textContent = view.query === null ? say("none") : say("linksTitle", { token: nameOf("query", view.query), query: view.query });
+  const title = () => sayWith("linksTitle", { token: apart(nameOf("query", view.query)), query: view.query });
+  byId("links-title").replaceChildren(...(view.query === null ? [say("none")] : title()));
   const exact = lines.row && !lines.row.some(Number.isNaN);
   byId("links-hint").textContent = view.query === null ? "" : say(exact ? "linksHint" : "linksFew");
   byId("links-list").replaceChildren(...strongest.map(({ key, weight }) => {
     const [item, button, number] = [document.createElement("li"), document.createElement("button"), document.createElement("span")];
     button.type = "button";
-    button.textContent = nameOf("key", key);
+    button.append(apart(nameOf("key", key)));
     button.title = String(key);
     button.addEventListener("click", () => visit(view.query, key));
     number.className = "number";

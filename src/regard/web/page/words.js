@@ -55,6 +55,13 @@ const WORDS = {
 
 export const say = (name, filled = {}) => WORDS[view.language][name].replace(/\{(\w+)\}/g, (_, part) => String(filled[part]));
 
+// The same with elements in its gaps.
+export const sayWith = (name, filled) =>
+  WORDS[view.language][name].split(/(\{\w+\})/).flatMap((part) => (/^\{\w+\}$/.test(part) ? filled[part.slice(1, -1)] : part));
+
+// A token beside other text, which a right-to-left name must not reorder.
+export const apart = (text) => Object.assign(document.createElement("bdi"), { textContent: text });
+
 const KEYS = [
   ["kArrows", "← ↑ → ↓"], ["kZoom", "+ −"], ["kWhole", "0 1"], ["kHeads", "h l [ ]"], ["kLayers", "k j"],
   ["kSearch", "/"], ["kHits", "n N"], ["kEnter", "Enter"], ["kEscape", "Esc"], ["kMore", "m c s"],
