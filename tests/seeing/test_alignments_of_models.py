@@ -55,7 +55,10 @@ def test_of_regards_own_transformer_too() -> None:
     crossing = [number for number, one in enumerate(seen.record) if one.kind == "cross"]
     assert len(crossing) == 2
     laid = seen.plot_alignment().axes[0].images[0].get_array()
-    by_hand = np.mean([seen.weights(layer=layer, head=head, stream=("target", "source"))[0] for layer in (0, 1) for head in range(4)], axis=0)
+    by_hand = np.mean(
+        [seen.weights(layer=layer, head=head, stream=("target", "source"))[0] for layer in (0, 1) for head in range(4)],
+        axis=0,
+    )
     assert laid.shape == (4, 5)
     np.testing.assert_allclose(laid, by_hand, atol=1e-7)
 

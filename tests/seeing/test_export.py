@@ -119,7 +119,7 @@ def test_pictures_of_all_of_them(seen: Sight, tmp_path: Path, what: str, suffix:
     [
         ("it.txt", "weights", {"layer": 0, "head": 0}, r"must end in \.csv, \.npy, \.npz, \.png or \.svg, got it\.txt"),
         ("it.csv", "weights", {"layer": 0}, r"'weights' cannot end in \.csv.*name a `layer` and a `head`"),
-        ("it.csv", "weights", {}, r"`layer` must be given to export 'weights', from 0 to 1"),
+        ("it.csv", "weights", {}, r"`layer` must be given to export 'weights', its number or the name"),
         ("it.csv", "weights", {"layer": 0, "head": 2}, r"`head` must be from 0 to 1"),
         ("it.csv", "top", {"head": -3}, r"`head` must be from 0 to 1"),
         ("it.csv", "heads", {}, r"'heads' cannot end in \.csv: write \.png or \.svg"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.errors import InputError, ObservationError
-from regard.seeing import Sight
+from regard.seeing.sight import Sight
 
 IMAGE = 55
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *(f"w{number}" for number in range(4, IMAGE)), "<image>"]
@@ -83,7 +83,8 @@ def mllama() -> Made:
     config = transformers.MllamaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE)
     one = torch.ones(1, 1, dtype=torch.long)
     inputs = {"input_ids": ids(9, slice(1, 2)), "pixel_values": PIXELS[:, None, None], "aspect_ratio_ids": one,
-              "aspect_ratio_mask": one[..., None], "cross_attention_mask": one.expand(1, 9)[..., None, None]}  # fmt: skip
+              "aspect_ratio_mask": one[..., None],
+              "cross_attention_mask": one.expand(1, 9)[..., None, None]}  # fmt: skip
     return made("MllamaForConditionalGeneration", config, **inputs)
 
 
@@ -141,6 +142,8 @@ def tokenizer() -> Any:
 
 
 TOWERS = [("image", 0), ("image", 1)]
+LOOKING = [("text", 0), (("text", "image"), 0), ("text", 1), (("text", "image"), 1)]
+LLAMA = [("image", 2), ("text", 0), (("text", "image 2"), 1), ("text", 2)]
 TEXTS = [("text", 0), ("text", 1)]
 POOLED = (("image queries", "image"), 0)  # SigLIP's learned query, which looks at all patches
 CAPTIONS = [("source", 0), ("source", 1), ("target", 0), (("target", "source"), 0), ("target", 1),
@@ -156,8 +159,8 @@ CAPTIONS = [("source", 0), ("source", 1), ("target", 0), (("target", "source"), 
         (paligemma, [*TOWERS, POOLED, *TEXTS], {"image": 16, "text": 22}),
         (idefics3, [*TOWERS, *TEXTS], {"text": 12}),  # its patches are placed by what the picture covers
         # Its tower works on 24 padded positions, the last layer in a second stack; the text looks at the 17 real ones.
-        (mllama, [*TOWERS, ("image", 2), ("text", 0), (("text", "image 2"), 1), ("text", 2)], {"image 2": 17, "text": 9}),
-        (blip, [*TOWERS, ("text", 0), (("text", "image"), 0), ("text", 1), (("text", "image"), 1)], {"image": 17, "text": 6}),
+        (mllama, [*TOWERS, *LLAMA], {"image 2": 17, "text": 9}),
+        (blip, [*TOWERS, *LOOKING], {"image": 17, "text": 6}),
         (whisper, CAPTIONS, {"target": 7}),
         (captioner, CAPTIONS, {"source": 17, "target": 6}),
         (t5, CAPTIONS, {"source": 8, "target": 6}),
@@ -195,8 +198,10 @@ def test_words_rank_the_heads_of_the_text_and_of_no_tower(tokenizer: Any) -> Non
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
     patches = seen.heads("(3,1)", "cls")
     assert {one.stream for one in patches} == {"image"}
-    with pytest.raises(InputError, match="`heads` needs words of the text, got 'w9'"):
+    with pytest.raises(InputError, match=r"`heads` needs words of the text, got 'w9'$"):
         seen.heads("w9", "cls", stream="image")
+    with pytest.raises(InputError, match=r"`heads` needs words of the text, got 'nowhere'$"):
+        seen.heads("nowhere", "w6")
 
 
 def test_layers_of_a_language_model_are_those_of_eager_attention(tokenizer: Any) -> None:
@@ -252,10 +257,10 @@ def test_tokens_of_one_stream_join_those_that_the_tokenizer_knows(tokenizer: Any
 @pytest.mark.parametrize(
     ("tokens", "says"),
     [
-        (["a"] * 6, r'list for each stream where there are several, 8 \(source\), 6 \(target\), got one of 6: tokens={"source": \[...\], '),
+        (["a"] * 6, r'a list for each stream where there are several, 8 \(source\), 6 \(target\), got one of 6: '),
         ({"text": ["a"] * 6}, r"must be of streams that there are, 8 \(source\), 6 \(target\) positions, got 'text'"),
-        ({"target": ["a"] * 5}, r"must name the positions of one sequence, 8 \(source\), 6 \(target\) of them in a batch of 1, got 5 for 'target'"),
-        ({"target": "abcdef"}, r"must be a list of texts, one a position, got the text 'abcdef' for the stream 'target'"),
+        ({"target": ["a"] * 5}, r"8 \(source\), 6 \(target\) of them in a batch of 1, got 5 for 'target'"),
+        ({"target": "abcdef"}, "a list of texts, one a position, got the text 'abcdef' for the stream 'target'"),
         ({"target": 3}, "must be a list of texts, one a position, or such lists by stream"),
         ([1, 2], "must be a list of texts, one a position, or such lists by stream"),
     ],

@@ -57,7 +57,7 @@ def read(translator: Translator, text: str, rows: Rows = "written") -> Reading:
     record = translator.aligned(text, beams=1)
     heads = chosen_heads(record, "mean")
     weights = {
-        rank: align(record, [pair for pair in heads if pair[0] == layer], rows=rows)
+        rank: align(record, [(record.layers[at], head) for at, head in heads if at == layer], rows=rows)
         for rank, layer in enumerate(sorted({layer for layer, _ in heads}))
     }
     tokens = [token.text for token in record.stream("target") if not token.special]

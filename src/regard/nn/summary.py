@@ -61,7 +61,7 @@ class Summary:
         names = "".join(f'<th style="text-align:left">{html.escape(name)}</th>' for name in head)
         lines = (
             f'<tr><td style="text-align:left;padding-left:{0.5 + 1.5 * row.depth}em">{html.escape(row.name)}</td>'
-            + "".join(f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in cells[1:-1])
+            + "".join(f'<td style="text-align:left;padding-right:1em">{html.escape(cell)}</td>' for cell in cells[1:-1])
             + f'<td style="text-align:right">{html.escape(cells[-1])}</td></tr>'
             for row, cells in zip(self.rows, rows, strict=True)
         )

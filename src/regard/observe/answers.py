@@ -133,6 +133,8 @@ class Answers:
         """
         seen = self.layer(layer, stream)
         kept = {"entropy": seen.entropy, "received": seen.received, **seen.statistics}
+        if not isinstance(name, str):
+            raise InputError(f"`name` must be that of a statistic, one of {', '.join(kept)}, got {name!r}")
         if name not in kept:
             raise ObservationError(
                 f"{name!r} was not kept of layer {_called(layer, seen)}, which has {', '.join(kept)}: ask for it with "
@@ -153,10 +155,10 @@ class Answers:
             InputError: There is no such stream or sequence.
             ObservationError: Its tokens are not known.
         """
-        if name in self.tokens:
+        if isinstance(name, str) and name in self.tokens:
             return self.tokens[name][at_index("sequence", sequence, len(self.tokens[name]), "batch")]
         streams = self.streams
-        if name not in streams and streams:
+        if not isinstance(name, str) or (name not in streams and streams):
             raise InputError(f"`stream` must be one of {', '.join(map(repr, streams))}, got {name!r}")
         if not self.tokens:
             raise ObservationError(
@@ -195,20 +197,21 @@ class Answers:
             if not isinstance(word, str):
                 raise InputError(f"`{name}` must be a word of the text, got {word!r}")
         ranked = []
-        missing: set[str] = set()
+        missing: list[set[str]] = []
         layers = in_stream(self.layers, stream)
         known = [one for one in layers if {one.query_tokens, one.key_tokens} <= set(self.tokens)]
         for seen in known or layers:
             queries, keys = self.words(seen.query_tokens, sequence), self.words(seen.key_tokens, sequence)
             at, to = find_word(queries, source), find_word(keys, target)
             if at is None or to is None:
-                missing |= {word for word, found in ((source, at), (target, to)) if found is None}
+                missing.append({word for word, found in ((source, at), (target, to)) if found is None})
                 continue
             weights = self.word_weight(seen, queries[at], keys[to], sequence).tolist()
             place = self.number(seen), stream_of(seen)
             ranked += [HeadScore(place[0], head, weight, place[1]) for head, weight in enumerate(weights)]
         if not ranked:
-            raise InputError(f"`heads` needs words of the text, got {' and '.join(map(repr, sorted(missing)))}")
+            least = min(missing, key=len, default={source, target})
+            raise InputError(f"`heads` needs words of the text, got {' and '.join(map(repr, sorted(least)))}")
         return sorted(ranked, key=lambda score: -score.weight)
 
 

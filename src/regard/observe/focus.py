@@ -73,6 +73,8 @@ def choose_focus(
     """
     if head is not None and layer is None:
         raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
+    if token is not None and not isinstance(token, str):
+        raise InputError(f"`token` must be a word of the text, got {token!r}")
     stage, lead = _Stage.of(record, layer, sequence, stream)
     head = None if head is None else at_index("head", head, lead.heads, "heads")
     rows = [stage.find(token)] if token is not None else stage.readable()

@@ -97,6 +97,8 @@ def chosen_heads(record: Record, heads: Heads) -> tuple[tuple[int, int], ...]:
         if heads not in ("mean", "each"):
             raise InputError(f'`heads` must be "mean", "each" or pairs such as [(5, 3)] (layer, head), got {heads!r}')
         return tuple((index, head) for index, layer in crossing for head in range(layer.heads))
+    if not hasattr(heads, "__iter__"):
+        raise InputError(f'`heads` must be "mean", "each" or pairs such as [(5, 3)] (layer, head), got {heads!r}')
     if not heads:
         raise InputError("`heads` must hold at least one pair of layer and head, got none")
     return tuple(_checked(record, pair, [layer for _, layer in crossing]) for pair in heads)

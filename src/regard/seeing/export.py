@@ -67,6 +67,8 @@ def export(
         InputError: No such layer or head, another ending, a thing that has no such form, or too large for a CSV file.
         ObservationError: It was not kept.
     """
+    if not isinstance(what, str):
+        raise InputError(f'`what` must be "weights", "map", "top" or the name of a statistic, got {what!r}')
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
@@ -105,7 +107,7 @@ def _thing(record: Record, what: str, seen: Layer | None, head: int | None, sequ
     if what == "top":
         return _top(record, seen, head, sequence)
     if seen is None:
-        raise InputError(f"`layer` must be given to export {what!r}, from 0 to {len(record) - 1}")
+        raise InputError(f"`layer` must be given to export {what!r}, its number or the name of its module")
     if what in ("weights", "map", "map.max"):
         return _matrix(record, seen, what, head, sequence)
     return _statistic(record, seen, what, head, sequence)
