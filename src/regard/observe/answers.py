@@ -155,7 +155,7 @@ class Answers:
             InputError: There is no such stream or sequence.
             ObservationError: Its tokens are not known.
         """
-        if isinstance(name, str) and name in self.tokens:
+        if isinstance(name, str) and self.tokens.get(name):
             return self.tokens[name][at_index("sequence", sequence, len(self.tokens[name]), "batch")]
         streams = self.streams
         if not isinstance(name, str) or (name not in streams and streams):
