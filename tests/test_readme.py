@@ -93,6 +93,19 @@ def test_the_picture_in_text_is_what_the_first_command_prints(name, model):
     assert [line for line in shown if line not in printed] == []  # the heat map is shortened
 
 
+@pytest.mark.models
+@pytest.mark.parametrize("name", READMES)
+def test_the_long_text_to_look_at_is_there_and_no_longer_than_the_model_has_positions(name):
+    bundled = pytest.importorskip("regard.seeing.bundled")
+    if not bundled.is_installed("smollm2"):
+        pytest.skip("smollm2 is not installed: regard models get smollm2")
+    from tokenizers import Tokenizer
+
+    file = re.search(r"`regard look (\S+) --model smollm2", (ROOT / name).read_text(encoding="utf-8"))[1]
+    tokenizer = Tokenizer.from_file(str(bundled.folder("smollm2") / "tokenizer.json"))
+    assert 2000 < len(tokenizer.encode((ROOT / file).read_text(encoding="utf-8")).ids) <= 8192
+
+
 @pytest.mark.parametrize("name", READMES)
 def test_the_pictures_are_there(name):
     pictures = re.findall(r"!\[.+\]\((docs/images/.+\.png)\)", (ROOT / name).read_text(encoding="utf-8"))

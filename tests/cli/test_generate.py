@@ -332,6 +332,24 @@ def test_it_says_when_the_model_has_no_position_left(run, tmp_path: Path) -> Non
     assert "which leaves none to write: shorten it" in err
 
 
+def test_rotary_positions_end_where_training_ended_though_they_could_turn_on(run, tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
+        max_position_embeddings=40, eos_token_id=None, bos_token_id=0, pad_token_id=None,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    prompt = len(tokenizer("The animal slept")["input_ids"])
+    code, _, err = run("The animal slept", "--model", tmp_path)
+    assert code == 0, err
+    assert err.startswith(f"{40 - prompt} tokens in ")
+    assert "cut at the model's last position, 40" in err
+    code, out, err = run("龘" * 50, "--model", tmp_path)
+    assert (code, out) == (2, "")
+    assert "positions for 40, which leaves none to write: shorten it" in err
+
+
 def test_a_stop_token_that_was_forced_at_the_limit_is_not_said_to_be_the_models_own(run, tmp_path: Path) -> None:
     tokenizer = byte_level()
     sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 1), ("ffn_dim", 8))}

@@ -69,6 +69,23 @@ def test_what_looks_like_a_file_that_is_not_there_is_said_to_be_the_text(capsys)
 
 
 @pytest.mark.parametrize(
+    "command", [["look"], ["steps"], ["generate"], ["heads", "--text"], ["translate", "--model", "."]]
+)
+def test_a_folder_is_no_text(monkeypatch, capsys, tmp_path, command: list[str]) -> None:
+    assert ended(monkeypatch, *command, str(tmp_path)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"regard: {tmp_path} is a folder: name a text file in it")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("tokens", ["5", "1:", "a:b", "-1:3", "1:2:3"])
+def test_a_part_of_a_text_is_two_numbers(monkeypatch, capsys, tokens: str) -> None:
+    assert ended(monkeypatch, "look", "The cat sat.", "--tokens", tokens) == 2
+    assert "`--tokens` must be FIRST:LAST" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("word", "quoted"),
     [
         ("cat", "cat"),

@@ -9,6 +9,7 @@ import torch
 
 import regard
 from regard.seeing import models
+from regard.seeing.look import prepare
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 bundled = pytest.importorskip("regard.seeing.bundled")
@@ -18,10 +19,11 @@ SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50, "bos_token_i
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES)).save_pretrained(tmp_path)
     backend = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
     transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>").save_pretrained(tmp_path)
     return tmp_path
 
@@ -30,6 +32,19 @@ def test_a_whole_checkpoint_loads_in_eval_mode(checkpoint: Path) -> None:
     loaded = regard.load_model(str(checkpoint))
     assert loaded.kind == "decoder"
     assert not loaded.model.training
+
+
+def test_some_tokens_of_a_text_that_is_too_long_can_be_looked_at(checkpoint: Path) -> None:
+    text, loaded = "a " * 30 + "b a c " + "a " * 2000, regard.load_model(str(checkpoint))
+    with pytest.raises(regard.InputError, match=r"reads at most 1,024: shorten it \(regard look --tokens 1:1024 takes"):
+        prepare(text, model=loaded)
+    prepared = prepare(text, model=loaded, tokens=(31, 33))
+    assert [token.text for token in prepared.tokens["text"][0]] == ["b", "a", "c"]
+    assert prepared.inputs["input_ids"].tolist() == [[0, 1, 0]]
+    prepare(text, model=loaded, tokens=(1, 1024))
+    for wrong in ((0, 3), (4, 3), (2033, 2034)):
+        with pytest.raises(regard.InputError, match="within the 2,033 tokens of the text, counted from 1"):
+            prepare(text, model=loaded, tokens=wrong)
 
 
 def test_missing_weights_are_refused(checkpoint: Path) -> None:

@@ -62,21 +62,22 @@ class _Asked:
         names = ("temperature", "top_k", "top_p", "seed")
         return ["--" + name.replace("_", "-") for name in names if getattr(self, name) is not None]
 
-    def write(self, model: Any, prompt: list[int], seed: int) -> Iterable[int]:
+    def write(self, model: Any, prompt: list[int], seed: int, room: float) -> Iterable[int]:
         """Let the model write: all at once with beams, else token by token."""
         import torch
 
         from regard.models import decoding
 
+        most = int(min(self.tokens, room))
         if self.beams is not None:
             beam = decoding.Beam(self.beams, 1.0 if self.length_penalty is None else self.length_penalty)
-            found: list[int] = model.generate([prompt], decoding=beam, most=self.tokens)[0]
+            found: list[int] = model.generate([prompt], decoding=beam, most=most)[0]
             return found
         chosen: decoding.Greedy | decoding.Sampling = decoding.Greedy()
         if self.sampling:
             generator = torch.Generator().manual_seed(seed)
             chosen = decoding.Sampling(self.temperature or 1.0, self.top_k, self.top_p, generator)
-        stream: Iterable[int] = model.stream(prompt, decoding=chosen, most=self.tokens)
+        stream: Iterable[int] = model.stream(prompt, decoding=chosen, most=most)
         return stream
 
 
@@ -109,17 +110,25 @@ def generate(
     with progress.status("reading the libraries") as status:
         writer, tokenizer = _load(model, threads, status)
         prompt = _prompt(tokenizer, words, chat, model)
+        last = writer.config.length or _trained_positions(writer.config, model)
+        before = 1 if writer.config.kind == "encoder-decoder" else len(prompt)
+        if last is not None and before >= last:
+            raise InputError(
+                f"the text has {before:,} tokens, and {model} has positions for {last:,}, which leaves none to write: "
+                "shorten it"
+            )
+        room = math.inf if last is None else last - before
         status.update(escape(f"{model} reads the text" if beams is None else f"{model} looks for the likeliest text"))
         goes_on = not chat and writer.config.kind == "decoder"
         screen = Screen(status, words if goes_on else "", Detokenizer(tokenizer, prompt if goes_on else ()))
         seed = secrets.randbelow(2**32) if seed is None else seed
         begun = time.perf_counter()
-        written = screen.show(asked.write(writer, prompt, seed), writer.config.tokens.stop)
+        written = screen.show(asked.write(writer, prompt, seed, room), writer.config.tokens.stop)
         seconds = time.perf_counter() - begun
     again = f", --seed {seed} repeats it" if asked.sampling else ""
     count = f"{len(written)} token{'s' if len(written) > 1 else ''}"
     said = f"{count} in {seconds:.1f} s ({len(written) / seconds:.1f}/s)"
-    why = _why(writer.config, prompt, written, tokens)
+    why = _why(writer.config, last, room, written, tokens)
     progress.print(f"{said}, {why}{again}", style="dim", markup=False, soft_wrap=True)
 
 
@@ -202,11 +211,19 @@ def _prompt(tokenizer: Any, text: str, chat: bool, name: str) -> list[int]:
     return found
 
 
-def _why(config: Any, prompt: Sequence[int], written: Sequence[int], most: int) -> str:
+def _trained_positions(config: Any, name: str) -> int | None:
+    """How many positions a decoder with rotary ones has seen: it would run beyond them, for minutes, into nonsense."""
+    from regard.models.files import Checkpoint
+
+    if config.kind != "decoder":
+        return None
+    found = Checkpoint(name, local_files_only=True).config().get("max_position_embeddings")
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _why(config: Any, last: int | None, room: float, written: Sequence[int], most: int) -> str:
     """What ended the text."""
-    before = 1 if config.kind == "encoder-decoder" else len(prompt)
-    room = math.inf if config.length is None else config.length - before
     forced = config.tokens.last is not None and len(written) >= min(most, room)
     if written[-1] in config.tokens.stop and not forced:
         return "ended by the model"
-    return f"cut at --tokens {most}" if len(written) == most else f"cut at the model's last position, {config.length}"
+    return f"cut at --tokens {most}" if len(written) == most else f"cut at the model's last position, {last}"

@@ -1,5 +1,6 @@
 """`regard look`: see a real model attend to a text."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,10 @@ def look(
     model: Annotated[
         str | None,
         model_option("me5, minilm, smollm2, or a Hugging Face folder or id; by default the text chooses."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(metavar="FIRST:LAST", help="Only these tokens of a long text, such as 1:8192, counted from 1."),
     ] = None,
     token: Annotated[str | None, typer.Option(help="The word to look from, or its number, counted from 1.")] = None,
     layer: Annotated[int | None, typer.Option(help="The layer of the first head, counted from 0.")] = None,
@@ -50,6 +55,7 @@ def look(
 ) -> None:
     """See what a real model attends to: one word, two heads that look from it, a heat map, and the rest in a line."""
     words = read_text(text)
+    part = None if tokens is None else _part(tokens)
     if out is not None:
         check_output("--out", out, *_SUFFIXES)
     atlas = out if out is not None and out.suffix.lower() == ".atlas" else None
@@ -75,12 +81,13 @@ def look(
             statistics=[name.strip() for name in statistics.split(",")] if statistics else (),
             out=atlas,
             resume=resume,
+            tokens=part,
             kernel=kernel,  # type: ignore[arg-type]
             told=watched.layer,
         )
         if out is not None and atlas is None:
             watched.say(f"drawing {out}")
-            _write(looked, out, words)
+            _write(looked, out, words, whole=part is None)
     if looked.warning:
         progress.print(f"warning: {looked.warning}", markup=False, soft_wrap=True)
     if out is not None:
@@ -90,11 +97,18 @@ def look(
     from regard.render.terminal import picture
 
     screen.print(picture(looked.record, looked.focus, width=screen.width))
-    command = steps_command(looked.record, looked.focus, looked.model, text)
+    command = () if part else steps_command(looked.record, looked.focus, looked.model, text)
     if command:
         screen.print("\nThe same weight, step by step:")
         lines = " \\\n    ".join(command)  # not wrapped: a line that was cut would not be the command
         screen.print(f"  {lines}", markup=False, soft_wrap=True)
+
+
+def _part(tokens: str) -> tuple[int, int]:
+    """The first and the last token, as they were typed."""
+    if not (found := re.fullmatch(r"(\d{1,9}):(\d{1,9})", tokens.strip())):
+        raise InputError(f"`--tokens` must be FIRST:LAST, counted from 1, such as 1:8192, got {tokens!r}")
+    return int(found[1]), int(found[2])
 
 
 def _numbers(layers: str | None) -> list[int | str] | None:
@@ -105,7 +119,7 @@ def _numbers(layers: str | None) -> list[int | str] | None:
     return [int(one) if one.isdecimal() else one for one in named if one]
 
 
-def _write(looked: Any, out: Path, text: str) -> None:
+def _write(looked: Any, out: Path, text: str, *, whole: bool) -> None:
     suffix = out.suffix.lower()
     if suffix == ".html":
         from regard.cli.again import steps_command
@@ -117,7 +131,7 @@ def _write(looked: Any, out: Path, text: str) -> None:
             looked.focus,
             out,
             title=title if len(title) <= 80 else title[:79] + "…",
-            command=" ".join(steps_command(looked.record, looked.focus, looked.model, text)),
+            command=" ".join(steps_command(looked.record, looked.focus, looked.model, text)) if whole else "",
         )
     elif suffix in _TABLES:
         from regard.seeing.export import export

@@ -21,6 +21,8 @@ def read_text(text: str) -> str:
         is_file = path.is_file()
     except (OSError, ValueError):  # longer than a path may be, or with a NUL
         return text
+    if text and path.is_dir():
+        raise InputError(f"{text} is a folder: name a text file in it; echo {text} | regard … - takes the word itself")
     if not is_file:
         if _LIKE_A_FILE.fullmatch(text):
             print(f"warning: there is no file {text}, so these letters are read as the text", file=sys.stderr)

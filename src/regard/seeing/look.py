@@ -24,7 +24,7 @@ from regard.problem import DENSE_BUDGET
 from regard.render.notebook import record_html
 from regard.seeing.bundled import Loaded
 from regard.seeing.models import advice, load_model, model_for, positions
-from regard.seeing.tokens import tokens_of
+from regard.seeing.tokens import text_between, tokens_of
 from regard.seeing.watch import watch
 
 __all__ = ["Looked", "Prepared", "look", "prepare"]
@@ -98,6 +98,7 @@ def look(
     kernel: Kernel | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    tokens: tuple[int, int] | None = None,
     told: Told | None = None,
 ) -> Looked:
     """Let a real model read a text, and see what it attends to.
@@ -116,13 +117,14 @@ def look(
         kernel: What folds long texts in less time, as in `regard.watch`.
         out: An atlas to write. Finished layers go to a folder beside it, from which an interrupted run can go on.
         resume: Whether to go on with the layers that an interrupted run has left there.
+        tokens: The first and the last token of a long text to look at, counted from 1; all of them by default.
         told: Called with the number of finished layers, and of all of them where the model says it.
 
     Raises:
         InputError: The text is empty or too long for the model; no such model, word, layer, head or statistic; there
             are finished layers of an interrupted run and `resume` was not asked for, or they are of another run.
     """
-    prepared = prepare(text, model=model, target=target)
+    prepared = prepare(text, model=model, target=target, tokens=tokens)
     loaded = prepared.loaded
     count = _count(loaded)
     _check_wanted(prepared, token, layer, head, count)
@@ -220,8 +222,14 @@ def _is_wordless(target: tuple[tuple[Token, ...], ...] | None) -> bool:
     return target is not None and not any(is_word(token.text) and not token.special for token in target[0])
 
 
-def prepare(text: str, *, model: str | Loaded | None = None, target: str | None = None) -> Prepared:
-    """Load the model and turn the text into what it is called with."""
+def prepare(
+    text: str,
+    *,
+    model: str | Loaded | None = None,
+    target: str | None = None,
+    tokens: tuple[int, int] | None = None,
+) -> Prepared:
+    """Load the model and turn the text, or only some of its tokens, into what it is called with."""
     if not text.strip():
         raise InputError("the text is empty: write a sentence, or name a file that has one")
     if "\0" in text:
@@ -231,17 +239,18 @@ def prepare(text: str, *, model: str | Loaded | None = None, target: str | None 
     loaded = model if isinstance(model, Loaded) else model_for(text) if model is None else load_model(model)
     if target is not None and loaded.kind != "encoder-decoder":
         raise InputError(f"`target` is for an encoder–decoder, and {loaded.name} is none: leave `--target` out")
+    text = text if tokens is None else text_between(loaded.tokenizer, text, *tokens)
     ids = _ids(loaded, text)
     if loaded.kind != "encoder-decoder":
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return Prepared(loaded, inputs, {"text": (tokens_of(loaded.tokenizer, ids[0].tolist(), text),)})
     written = _write(loaded, ids) if target is None else _start(loaded, _ids(loaded, target))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": written}
-    tokens = {
+    words = {
         "source": (tokens_of(loaded.tokenizer, ids[0].tolist(), text),),
         "target": (tokens_of(loaded.tokenizer, written[0].tolist()),),
     }
-    return Prepared(loaded, inputs, tokens)
+    return Prepared(loaded, inputs, words)
 
 
 def _ids(loaded: Loaded, text: str) -> torch.Tensor:
@@ -250,9 +259,10 @@ def _ids(loaded: Loaded, text: str) -> torch.Tensor:
     limit = positions(loaded)
     if limit is not None and len(ids) > limit:
         other = " (smollm2 reads 8,192)" if loaded.name in ("me5", "minilm") and len(ids) <= 8192 else ""
+        most = limit - len(loaded.tokenizer("", verbose=False)["input_ids"])
         raise InputError(
-            f"the text has {len(ids):,} tokens and {loaded.name} reads at most {limit:,}: shorten it, or choose "
-            f"another --model{other}"
+            f"the text has {len(ids):,} tokens and {loaded.name} reads at most {limit:,}: shorten it (regard look "
+            f"--tokens 1:{most} takes a part of it), or choose another --model{other}"
         )
     if not ids:
         raise InputError(f"the text has no tokens for {loaded.name}: write a sentence")

@@ -14,7 +14,7 @@ from regard.observe.tokens import Token
 from regard.seeing.pieces import Piece, from_bytes, from_spans, from_wordpieces
 from regard.seeing.scripts import is_cjk
 
-__all__ = ["tokens_of", "unknown_share"]
+__all__ = ["text_between", "tokens_of", "unknown_share"]
 
 _APOSTROPHES = "'’ʼ＇"
 _JOINER = "\u200d"
@@ -66,6 +66,24 @@ def tokens_of(tokenizer: Any, ids: Sequence[int], text: str | None = None) -> tu
             word += not joins
             tokens.append(Token(piece.shown, word=word - 1, space=piece.space))
     return tuple(tokens)
+
+
+def text_between(tokenizer: Any, text: str, first: int, last: int) -> str:
+    """Cut out what the tokens `first` to `last` of a text are made from, both included and counted from 1.
+
+    Raises:
+        InputError: The text has no such tokens, or the tokenizer cannot tell where in the text its tokens are.
+    """
+    try:
+        spans = _encode(tokenizer, text, return_offsets_mapping=True)["offset_mapping"]
+    except NotImplementedError as problem:
+        raise InputError("the tokenizer of this model cannot tell where tokens begin: cut the text itself") from problem
+    if not 1 <= first <= last <= len(spans):
+        raise InputError(
+            f"`tokens` must be FIRST:LAST within the {len(spans):,} tokens of the text, counted from 1, got "
+            f"{first}:{last}"
+        )
+    return text[spans[first - 1][0] : spans[last - 1][1]]
 
 
 def unknown_share(tokenizer: Any, text: str) -> float:
