@@ -1,5 +1,7 @@
 """Random blocks: drawn once, from the seed alone, for each head and block row."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -62,9 +64,15 @@ def test_queries_outside_the_keys_see_nothing():
     assert late.blocks(torch.tensor([0, 2]), torch.tensor([0, 14])).item() == PARTIAL
 
 
-def test_rectangles_over_many_block_rows_are_partial_and_none_is_looked_through_too_long():
-    bound = masks.Random(1, block=2).bind(200, 200)
-    assert bound.blocks(torch.tensor([0, 100, 200]), torch.tensor([0, 2])).tolist() == [[[[PARTIAL], [PARTIAL]]]]
+def test_rectangles_over_many_block_rows_are_empty_only_where_nothing_is_drawn():
+    bound = masks.Random(1, block=2, heads=2).bind(200, 200)
+    for edges in (torch.arange(0, 201, 64), torch.tensor([0, 37, 111, 200])):
+        kinds, seen = bound.blocks(edges, torch.arange(0, 201, 4))[0], bound.dense(1, 2)[0]
+        for at, (top, bottom) in enumerate(pairwise(edges)):
+            some = seen[:, top:bottom].view(2, -1, 50, 4).any(-1).any(1)
+            assert (kinds[:, at][some] == PARTIAL).all()
+            if top % 64 == bottom % 64 == 0:  # groups of rows fit exactly
+                assert (kinds[:, at][~some] == EMPTY).all()
 
 
 def test_a_million_tokens_are_drawn_and_planned_in_little_memory():

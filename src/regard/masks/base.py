@@ -6,6 +6,7 @@ PARTIAL means "some pairs, perhaps": combining may call an empty or full rectang
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Self
 
 import torch
@@ -21,6 +22,7 @@ __all__ = ["EMPTY", "FULL", "PARTIAL", "And", "BoundMask", "Mask", "Not", "Or", 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
 _PAIRS = 2**22  # pairs that are asked for together
+_ALL = 2**30  # rectangles that are asked for one by one: minutes
 _AT_ONCE = 2**18  # rectangles that are counted together: a million tokens have 61 million of 128 × 128
 
 
@@ -257,7 +259,8 @@ class BoundMask:
         return self.mask.blocks(Rectangles(top, bottom, column_edges[None, :-1], column_edges[None, 1:]))
 
     def share_visible(self, block: int = 128) -> float:
-        """The share of blocks of `block` × `block` that hold a visible pair."""
+        """The share of blocks of `block` × `block` that hold a visible pair, of which all are asked for."""
+        check_blocks(self, block, _ALL)
         rows, columns = edges(self.queries, block), edges(self.keys, block)
         seen = total = 0
         step = max(1, _AT_ONCE // len(columns))
@@ -265,6 +268,16 @@ class BoundMask:
             kinds = self.blocks(rows[top : top + step + 1], columns)
             seen, total = seen + int((kinds != EMPTY).sum()), total + kinds.numel()
         return seen / total
+
+
+def check_blocks(bound: BoundMask, block: int, most: int) -> None:
+    """Raise where there are more blocks than may be gone through one by one."""
+    count = -(-bound.queries // block) * -(-bound.keys // block) * prod(bound.mask.leading)
+    if count > most:
+        raise InputError(
+            f"{bound.queries:,} queries and {bound.keys:,} keys are {count:,} blocks of {block} × {block}, more than "
+            f"{most:,}: take larger ones, `block={2 * block}` or more"
+        )
 
 
 def _a_mask(other: object) -> Mask:

@@ -9,10 +9,12 @@ from regard.errors import InputError
 __all__ = ["are_integers", "check_count", "covered", "entry", "prefix_counts"]
 
 
-def check_count(name: str, value: object, least: int, what: str) -> None:
+def check_count(name: str, value: object, least: int, what: str, most: int = 2**31) -> None:
     """Raise unless `value` is an integer of at least `least`; `what` tells what it counts."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"`{name}` {what} and must be an integer of at least {least}, got {value!r}")
+    if value > most:
+        raise InputError(f"`{name}` {what} and must be an integer of at most {most:,}, got {value:,}")
 
 
 def are_integers(values: Tensor) -> bool:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int8, Int32
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask, Rectangles, edges
+from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask, Rectangles, check_blocks, edges
 from regard.masks.block_tables import BlockTables, block_tables
 from regard.masks.cover import cover
 from regard.masks.dense import _count, _prefix
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["from_block_mask", "mask_mod_of", "to_block_mask"]
 
+_MOST = 2**28  # blocks of tables at full width: 16 bytes each
 _AT_ONCE = 2**20  # blocks that are listed together: finding their places takes 64-bit numbers
 
 
@@ -163,6 +164,7 @@ def _wide(mask: BoundMask, block: int) -> BlockTables:
 
 def _kinds(mask: BoundMask, block: int) -> Int8[Tensor, "batch heads rows columns"]:
     """What the mask knows of all blocks; those that reach beyond the ends are never FULL."""
+    check_blocks(mask, block, _MOST)
     rows, columns = edges(mask.queries, block), edges(mask.keys, block)
     step = max(1, _AT_ONCE // len(columns))
     kinds = torch.cat(

@@ -1,5 +1,6 @@
 """The blocks that a mask leaves, as runs along rows: found from coarse to fine, never by looking at all of them."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,12 +9,14 @@ import numpy.typing as npt
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from regard.errors import InputError
 from regard.masks.base import EMPTY, FULL, BoundMask, Rectangles
 
 __all__ = ["Cover", "Runs", "cover"]
 
 _COARSE = 64  # rows and columns of the first grid, at most
-_FINER = 4  # a rectangle is cut into 4 × 4
+_AT_ONCE = 2**20  # rectangles that a mask is asked for together
+_MOST = 2**24  # rectangles of one size, or runs: 1.5 GB while they are looked through
 
 Indices = npt.NDArray[np.int64]
 
@@ -94,25 +97,34 @@ def cover(bound: BoundMask | None, queries: int, keys: int, block: int) -> Cover
     """Find the blocks that a mask leaves; None leaves all.
 
     A rectangle that is empty or full is not looked into; the others are cut into 4 × 4, down to `block`. The number of
-    rectangles that are asked for grows with the border of what is seen, not with queries × keys.
+    rectangles that are asked for grows with the border of what is seen, not with queries × keys. A mask that depends on
+    i − j alone is asked for one block of each diagonal.
+
+    Raises:
+        InputError: A plan would look at more than 2²⁴ rectangles at once, or list as many runs.
     """
     if bound is None:
         rows = np.arange(-(-queries // block))
         width = np.full_like(rows, -(-keys // block))
         everything = Runs(rows, np.zeros_like(rows), width, np.ones(len(rows), np.bool_))
         return Cover(block, queries, keys, (1, 1), (everything,))
+    if bound.mask.relative and bound.mask.leading == (1, 1):
+        return Cover(block, queries, keys, (1, 1), (_diagonal_runs(bound, block),))
+    return Cover(block, queries, keys, bound.mask.leading, _refined(bound, block))
+
+
+def _refined(bound: BoundMask, block: int) -> tuple[Runs, ...]:
+    """The runs of each sequence and head, from coarse to fine."""
     size = block
-    while max(queries, keys) > size * _COARSE:
-        size *= _FINER
-    top, left = (
-        grid.flatten() for grid in np.meshgrid(*(np.arange(0, n, size) for n in (queries, keys)), indexing="ij")
-    )
-    batch, heads = bound.mask.leading
-    found: list[list[Runs]] = [[] for _ in range(batch * heads)]
-    while True:
-        if not len(top):
-            break
-        kinds = _kinds(bound, top, left, size)
+    while max(bound.queries, bound.keys) > size * _COARSE:
+        size *= 4
+    grid = (np.arange(0, n, size) for n in (bound.queries, bound.keys))
+    top, left = (places.flatten() for places in np.meshgrid(*grid, indexing="ij"))
+    slices = math.prod(bound.mask.leading)
+    found: list[list[Runs]] = [[] for _ in range(slices)]
+    while len(top):
+        bottom, right = (np.minimum(x + size, n) for x, n in ((top, bound.queries), (left, bound.keys)))
+        kinds = _kinds(bound, top, bottom, left, right)
         if size == block:
             for at, mine in enumerate(kinds):
                 found[at].append(_as_runs(top, left, size, mine != EMPTY, mine == FULL, block, bound))
@@ -121,28 +133,76 @@ def cover(bound: BoundMask | None, queries: int, keys: int, block: int) -> Cover
         for mine in found:
             mine.append(_as_runs(top, left, size, all_full, all_full, block, bound))
         open_ = ~all_full & (kinds != EMPTY).any(0)
-        top, left, size = _cut(top[open_], left[open_], size, bound)
-    return Cover(block, queries, keys, (batch, heads), tuple(Runs.together(mine).joined() for mine in found))
+        each = int(open_.sum()) * (1 + slices // 16)  # a rectangle takes 16 bytes, and one for each slice
+        parts = 4 if 16 * each <= _MOST else 2
+        _check_count(parts**2 * each, bound, block)
+        top, left = _cut(top[open_], left[open_], size, parts, bound)
+        size //= parts
+    return tuple(Runs.together(mine).joined() for mine in found)
 
 
-def _kinds(bound: BoundMask, top: Indices, left: Indices, size: int) -> npt.NDArray[np.int8]:
-    t, low = torch.from_numpy(top), torch.from_numpy(left)
-    bottom, right = (t + size).clamp(max=bound.queries), (low + size).clamp(max=bound.keys)
-    start = bound.query_start
-    kinds = bound.mask.blocks(Rectangles(t + start, bottom + start, low, right))
-    kinds = kinds.expand(*bound.mask.leading, len(top)).reshape(-1, len(top))
-    if is_functorch_wrapped_tensor(kinds):  # torch.func wraps what is made inside it, and numpy cannot look into that
-        return np.array(kinds.tolist(), np.int8)
-    return kinds.numpy()
+def _diagonal_runs(bound: BoundMask, block: int) -> Runs:
+    """The runs of a mask that depends on i − j alone: whole blocks by diagonals, those that the ends cut off apart."""
+    rows, columns = -(-bound.queries // block), -(-bound.keys // block)
+    whole_rows, whole_columns = bound.queries // block, bound.keys // block
+    diagonal = np.arange(1 - rows, columns)
+    top, left = np.maximum(-diagonal, 0) * block, np.maximum(diagonal, 0) * block
+    kinds = _kinds(bound, top, top + block, left, left + block)[0]
+    edges = np.flatnonzero(np.diff(kinds, prepend=kinds[0] + 1, append=kinds[-1] + 1))
+    begin, end = edges[:-1], edges[1:]
+    begin, end = (edge[kinds[edges[:-1]] != EMPTY] for edge in (begin, end))
+    # Block (r, c) is on diagonal c − r + rows − 1 of the list: the rows in which a run has a column.
+    first, last = np.maximum(rows - end, 0), np.minimum(whole_rows, whole_columns + rows - 1 - begin)
+    count = np.maximum(last - first, 0)
+    _check_count(int(count.sum()), bound, block)
+    row = np.arange(int(count.sum())) + np.repeat(first - (count.cumsum() - count), count)
+    shift = row - (rows - 1)
+    start = np.maximum(np.repeat(begin, count) + shift, 0)
+    length = np.minimum(np.repeat(end, count) + shift, whole_columns) - start
+    parts = [Runs(row, start, length, np.repeat(kinds[begin] == FULL, count)).where(length > 0)]
+    if whole_rows < rows:
+        left = np.arange(columns) * block
+        top = np.full_like(left, whole_rows * block)
+        mine = _kinds(bound, top, np.full_like(top, bound.queries), left, np.minimum(left + block, bound.keys))[0]
+        parts.append(_as_runs(top, left, block, mine != EMPTY, mine == FULL, block, bound))
+    if whole_rows and whole_columns < columns:
+        top = np.arange(whole_rows) * block
+        left = np.full_like(top, whole_columns * block)
+        mine = _kinds(bound, top, top + block, left, np.full_like(left, bound.keys))[0]
+        parts.append(_as_runs(top, left, block, mine != EMPTY, mine == FULL, block, bound))
+    return Runs.together(parts).joined()
 
 
-def _cut(top: Indices, left: Indices, size: int, bound: BoundMask) -> tuple[Indices, Indices, int]:
-    size //= _FINER
-    steps = np.arange(_FINER) * size
-    tops = np.broadcast_to(top[:, None, None] + steps[:, None], (len(top), _FINER, _FINER)).reshape(-1)
-    lefts = np.broadcast_to(left[:, None, None] + steps, (len(left), _FINER, _FINER)).reshape(-1)
+def _check_count(count: int, bound: BoundMask, block: int) -> None:
+    if count > _MOST:
+        rows, columns = -(-bound.queries // block), -(-bound.keys // block)
+        raise InputError(
+            f"the mask divides so many of the {rows:,} × {columns:,} blocks of {block} × {block} that its plan would "
+            f"list {count:,}, more than {_MOST:,}, for {bound.queries:,} queries and {bound.keys:,} keys: shorten the "
+            "sequence, or combine the mask with one that leaves whole blocks out, such as masks.Window"
+        )
+
+
+def _kinds(bound: BoundMask, top: Indices, bottom: Indices, left: Indices, right: Indices) -> npt.NDArray[np.int8]:
+    """What the mask tells of rectangles of indices, for each sequence and head that it tells apart; some at a time."""
+    slices = math.prod(bound.mask.leading)
+    step = max(1, _AT_ONCE // slices)
+    parts = []
+    for at in range(0, len(top), step):
+        t, b, low, high = (torch.from_numpy(x[at : at + step]) for x in (top, bottom, left, right))
+        asked = Rectangles(t + bound.query_start, b + bound.query_start, low, high)
+        kinds = bound.mask.blocks(asked).expand(*bound.mask.leading, len(t)).reshape(slices, len(t))
+        # torch.func wraps what is made inside it, and numpy cannot look into that.
+        parts.append(np.array(kinds.tolist(), np.int8) if is_functorch_wrapped_tensor(kinds) else kinds.numpy())
+    return np.concatenate(parts, 1)
+
+
+def _cut(top: Indices, left: Indices, size: int, parts: int, bound: BoundMask) -> tuple[Indices, Indices]:
+    steps = np.arange(parts) * (size // parts)
+    tops = np.broadcast_to(top[:, None, None] + steps[:, None], (len(top), parts, parts)).reshape(-1)
+    lefts = np.broadcast_to(left[:, None, None] + steps, (len(left), parts, parts)).reshape(-1)
     inside = (tops < bound.queries) & (lefts < bound.keys)
-    return tops[inside], lefts[inside], size
+    return tops[inside], lefts[inside]
 
 
 def _as_runs(

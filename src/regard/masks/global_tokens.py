@@ -57,9 +57,7 @@ class Global(Mask):
             )
         object.__setattr__(self, "tokens", tuple(self.tokens))
         for token in self.tokens:
-            check_count("tokens", token, 0, "gives positions, each of which counts from the first key")
-            if token >= _FAR:
-                raise InputError(f"`tokens` must be positions before {_FAR:,}, got {token:,}")
+            check_count("tokens", token, 0, "gives positions, each of which counts from the first key", most=_FAR)
 
     @cached_property
     def _flags(self) -> Tensor:

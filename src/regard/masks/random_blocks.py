@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.errors import InputError
@@ -12,7 +12,8 @@ from regard.masks.checks import check_count
 
 __all__ = ["Random"]
 
-_TALL = 16  # block rows that are looked through one by one; taller rectangles are PARTIAL
+_TALL = 16  # block rows that are looked through one by one; taller rectangles are EMPTY or PARTIAL
+_MOST = 2**26  # blocks that are drawn, for all heads together: 512 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Random(Mask):
     def __post_init__(self) -> None:
         check_count("count", self.count, 1, "counts the blocks of keys for each block of queries")
         check_count("block", self.block, 1, "counts the positions of a block")
-        check_count("heads", self.heads, 1, "counts the heads, or is 1 for one draw for all")
+        check_count("heads", self.heads, 1, "counts the heads, or is 1 for one draw for all", most=2**16)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise InputError(f"`seed` must be an integer, got {self.seed!r}")
         super().__post_init__()
@@ -63,25 +64,55 @@ class Random(Mask):
         return visible & (i >= 0) & (i < keys)
 
     def blocks(self, rectangles: Rectangles) -> Tensor:
-        """Count the drawn blocks in each rectangle, block row by block row; too tall a rectangle is PARTIAL."""
+        """Count the drawn blocks in each rectangle, block row by block row; in tall ones, look whether there is any."""
         keys, table = self._drawn
         first, last = rectangles.top // self.block, (rectangles.bottom - 1) // self.block
         left, right = rectangles.left // self.block, (rectangles.right - 1) // self.block
-        tall = min(_TALL, int((last - first).max()) + 1)
+        low = last - first < _TALL
         hits = torch.zeros((1, *rectangles.shape), dtype=torch.int64)
-        for at in range(tall):
+        for at in range(min(_TALL, int((last - first).max()) + 1) if bool(low.any()) else 0):
             row = first + at
             there = (row <= last) & (row >= 0) & (row < table.shape[1])
             row = row.clamp(0, table.shape[1] - 1)
             for n in range(table.shape[2]):
                 drawn = table[:, row, n]
                 hits = hits + (there & (left <= drawn) & (drawn <= right))
-        low = last - first < tall
         inside = (rectangles.top >= 0) & (rectangles.bottom <= keys)
+        some = (hits > 0) if bool(low.all()) else torch.where(low, hits > 0, self._any(first, last, left, right))
         return rectangles.answer(
-            empty=((hits == 0) & low)[None],
+            empty=~some[None],
             full=((hits == (last - first + 1) * (right - left + 1)) & low & inside)[None],
         )
+
+    def _any(self, first: Tensor, last: Tensor, left: Tensor, right: Tensor) -> Bool[Tensor, "heads *rectangles"]:
+        """Whether any block may be drawn in these block rows and columns: none is, in groups of rows around them."""
+        first, last, left, right = torch.broadcast_tensors(first, last, left, right)
+        heads, rows, columns = self.heads, self._drawn[1].shape[1], int(self._drawn[1].max()) + 1
+        first, last = first.clamp(min=0), last.clamp(max=rows - 1)
+        level = (last - first + 1).clamp(min=1).double().log2().floor().long()
+        some = torch.zeros((heads, *first.shape), dtype=torch.bool)
+        low, high = left.clamp(0, columns), (right + 1).clamp(0, columns)
+        for one in level.unique().tolist():
+            groups, cells = self._cells(one)
+            for at in range(3):  # as tall as two groups at most, so that they stand in three
+                group = (first >> one) + at
+                there = (level == one) & (group <= last >> one) & (first <= last)
+                row = (
+                    torch.arange(heads).view(-1, *(1,) * first.ndim) * groups + group.clamp(max=groups - 1)
+                ) * columns
+                some |= there & (torch.searchsorted(cells, row + low) < torch.searchsorted(cells, row + high))
+        return some
+
+    def _cells(self, level: int) -> tuple[int, Int[Tensor, " cells"]]:
+        """Groups of 2^level block rows, and every drawn (head, group, column) as one number, sorted."""
+        known: dict[int, tuple[int, Tensor]] = self.__dict__.setdefault("_sorted", {})
+        if level not in known:
+            table = self._drawn[1]
+            groups, columns = ((table.shape[1] - 1) >> level) + 1, int(table.max()) + 1
+            group = torch.arange(table.shape[1])[:, None] >> level
+            cells = (torch.arange(self.heads)[:, None, None] * groups + group) * columns + table
+            known[level] = groups, cells.flatten().unique()
+        return known[level]
 
     @property
     def leading(self) -> tuple[int, int]:
@@ -91,6 +122,12 @@ class Random(Mask):
     def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
         """Draw the blocks, now that the number of keys is known."""
         blocks = -(-keys // self.block)
+        drawn = self.heads * blocks * min(self.count, blocks)
+        if drawn > _MOST:
+            raise InputError(
+                f"`Random` would draw {drawn:,} blocks, {self.count:,} for each of {blocks:,} block rows and "
+                f"{self.heads:,} heads, more than {_MOST:,}: make `block` larger, or `count` smaller"
+            )
         return self.with_place(keys=keys, table=_draw(self.heads, blocks, min(self.count, blocks), self.seed))
 
     @property

@@ -40,6 +40,8 @@ class Window(Mask):
         for name, value in (("size", size), ("before", before), ("after", after)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise InputError(f"`{name}` counts keys and must be an integer, got {value!r}")
+            if value is not None and value > 2**31:
+                raise InputError(f"`{name}` counts keys and must be at most {2**31:,}, got {value:,}")
         if size is not None and size < 1:
             raise InputError(f"`size` counts the query itself and must be at least 1, got {size}")
         object.__setattr__(self, "before", size - 1 if size is not None else before or 0)

@@ -26,7 +26,7 @@ def alibi_slopes(heads: int, device: torch.device | str | None = None) -> Float[
     >>> alibi_slopes(6)[4:]
     tensor([0.5000, 0.1250])
     """
-    check_count("heads", heads, 1, "counts heads")
+    check_count("heads", heads, 1, "counts heads", most=2**16)
     power = 2 ** math.floor(math.log2(heads))
     first = torch.arange(1, power + 1, device=device) / power
     others = torch.arange(1, 2 * (heads - power) + 1, 2, device=device) / (2 * power)
@@ -67,7 +67,7 @@ class ALiBi(Relative):
     side: Literal["causal", "both"] = "causal"
 
     def __post_init__(self) -> None:
-        check_count("heads", self.heads, 1, "counts heads")
+        check_count("heads", self.heads, 1, "counts heads", most=2**16)
         if self.side not in ("causal", "both"):
             raise InputError(f'`side` must be "causal" or "both", got {self.side!r}')
         if self.slopes is None:

@@ -10,10 +10,12 @@ from regard.errors import InputError
 __all__ = ["check_count", "check_number", "check_table"]
 
 
-def check_count(name: str, value: object, least: int, what: str) -> None:
+def check_count(name: str, value: object, least: int, what: str, most: int = 2**31) -> None:
     """Raise unless `value` is an integer of at least `least`; `what` tells what it counts."""
     if isinstance(value, bool) or not isinstance(value, int | torch.SymInt) or value < least:  # SymInt: while exporting
         raise InputError(f"`{name}` {what} and must be an integer of at least {least}, got {value!r}")
+    if value > most:
+        raise InputError(f"`{name}` {what} and must be an integer of at most {most:,}, got {value:,}")
 
 
 def check_number(name: str, value: object, what: str, *, least: float = 0.0, included: bool = False) -> None:
