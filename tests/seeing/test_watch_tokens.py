@@ -1,5 +1,6 @@
 """Which words a record carries: those of its own pass, one for each position, or none."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,22 @@ def test_what_was_seen_is_drawn_and_written(model: Any, tokenizer: Any, tmp_path
     assert "animal" in (tmp_path / "page.html").read_text(encoding="utf-8")
     axes = seen.plot(layer=1, head=2).axes
     assert any("animal" in label.get_text() for axis in axes for label in axis.get_yticklabels())
+
+
+def test_a_call_from_another_thread_is_not_heard(model: Any, tokenizer: Any) -> None:
+    one, other = (tokenizer(text, return_tensors="pt")["input_ids"] for text in ("the animal was", "it house tired"))
+    with regard.watch(model, tokenizer=tokenizer) as seen, torch.no_grad(), ThreadPoolExecutor(1) as pool:
+        model(input_ids=one, use_cache=False)
+        pool.submit(model, input_ids=other.expand(2, -1), use_cache=False).result()
+    assert texts(seen.record) == ["the", "animal", "was"]
+    assert seen.calls_elsewhere == 1
+
+
+def test_listening_leaves_a_fast_path_on(tokenizer: Any) -> None:
+    """A hook on the layer would switch it off, and a mask of numbers hides on that path alone."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x, mask = torch.randn(2, 5, 8), torch.full((5, 5), -0.5).triu(1)
+    with torch.no_grad():
+        plain = layer(x, src_mask=mask)
+        with regard.watch(layer, tokenizer=tokenizer):
+            assert torch.equal(layer(x, src_mask=mask), plain)

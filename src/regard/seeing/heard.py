@@ -23,7 +23,7 @@ _SEPARATING = frozenset({"[SEP]", "</s>", "<sep>", "<|endoftext|>"})
 
 
 class Heard:
-    """A forward pre-hook that listens for token ids.
+    """Listens for token ids in the calls of a model.
 
     Which record a call belongs to is known only once it has run: `passes` tells how many there are by then. The steps
     of one generation belong to one record, and their ids are joined.

@@ -92,12 +92,10 @@ def watch(
         Sight(),
     )
     with contextlib.ExitStack() as stack:
-        if tokenizer is not None or (asked.needs("tokens") and tokens is None):
-            # Only where tokens are wanted: a hook on an nn.TransformerEncoder would switch its fast path off.
-            stack.callback(model.register_forward_pre_hook(heard, with_kwargs=True).remove)
-            stack.callback(model.register_forward_hook(heard.leave, always_call=True).remove)
         stack.enter_context(refusing_compiled_code())
         interception = stack.enter_context(Interception(model, recorder, {attention: _read_attention}))
+        if tokenizer is not None or (asked.needs("tokens") and tokens is None):
+            interception.hears = heard
         yield sight
     sight.calls_elsewhere = interception.calls_elsewhere
     refuse_gaps(model, interception)

@@ -12,7 +12,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,26 @@ _CLASSES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEnc
 CALL = "_compiled_call_impl"  # where `module.compile()` puts what shall run in place of the module's own call
 
 
+class Hears(Protocol):
+    """Is told of each call of the model that begins, and of its end."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The call begins."""
+        ...
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The call has ended, by returning or by raising."""
+        ...
+
+
 class WatchingMode(TorchFunctionMode):
     """A mode that looks on while one model runs in one thread, and changes nothing.
 
-    `calls_elsewhere` counts calls of the model from other threads, which nobody sees.
+    `hears` is told of the calls of the model in this thread; `calls_elsewhere` counts those of other threads, which
+    nobody sees.
     """
+
+    hears: Hears | None = None
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -56,7 +71,7 @@ class WatchingMode(TorchFunctionMode):
             # Classes and not their instances: parts of other models that run here must decide alike as well.
             for kind in _CLASSES:
                 stack.enter_context(patched(kind, "forward", functools.partial(_deciding_alike, kind)))
-            stack.enter_context(patched(self._model, CALL, functools.partial(_counting, self._model)))
+            stack.enter_context(patched(self._model, CALL, functools.partial(_announced, self._model)))
             _open.append(self)
             stack.callback(_open.remove, self)
             super().__enter__()  # type: ignore[no-untyped-call]
@@ -75,11 +90,17 @@ class WatchingMode(TorchFunctionMode):
             # Not always the last one: generators that watch may end in any order.
             _restack([one for one in stack if one is not self])
 
-    def notice(self, module: nn.Module) -> None:
-        """Count a call that another thread begins; the backward pass only repeats what was counted."""
-        if module is self._model and threading.get_ident() != self._thread:
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
+        """Take note of a call; give who wants to know of its end. The backward pass only repeats what was noted."""
+        if module is not self._model or in_backward():
+            return None
+        if threading.get_ident() != self._thread:
             with self._lock:
-                self.calls_elsewhere += not in_backward()
+                self.calls_elsewhere += 1
+            return None
+        if self.hears is not None:
+            self.hears(module, args, kwargs)
+        return self.hears
 
 
 _open: list[WatchingMode] = []  # of all threads
@@ -126,14 +147,18 @@ def _forward(*args: Any, **kwargs: Any) -> Any:
     return (alike if watched else original)(*args, **kwargs)
 
 
-def _counting(model: nn.Module, _: None) -> Callable[..., Any]:
+def _announced(model: nn.Module, _: None) -> Callable[..., Any]:
     """What `module(...)` calls first: copies of the module leave it behind, and compiled code does not look at it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_dynamo_compiling():
-            for one in tuple(_open):
-                one.notice(model)
-        return model._call_impl(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():
+            return model._call_impl(*args, **kwargs)
+        told = [hears for one in tuple(_open) if (hears := one.begins(model, args, kwargs)) is not None]
+        try:
+            return model._call_impl(*args, **kwargs)
+        finally:
+            for one in told:
+                one.leave(model, args, None)
 
     _skip(call)
     return call
