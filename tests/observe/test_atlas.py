@@ -18,6 +18,7 @@ import regard
 from oracles import entropy, pooled
 from regard.errors import AtlasError, InputError
 from regard.observe.atlas import VERSION, load_atlas, save_atlas
+from regard.observe.missing import Missing
 from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token
 
@@ -292,10 +293,10 @@ def test_other_safetensors_are_not_ours(path):
     refused(path, r"it\.atlas is a safetensors file, but not an atlas of regard")
 
 
-@pytest.mark.parametrize("version", [0, 4, "1", None])
+@pytest.mark.parametrize("version", [0, 5, "1", None])
 def test_another_version_is_named(path, version):
     write(path, {"__metadata__": {"regard": json.dumps({"version": version, "records": []})}})
-    refused(path, f"is an atlas of version {version}, and this regard reads versions 1, 2 and 3")
+    refused(path, f"is an atlas of version {version}, and this regard reads versions 1, 2, 3 and 4")
 
 
 def _header(path):
@@ -491,6 +492,55 @@ def _changed(path, change):
     text = json.dumps(about)
     header["__metadata__"] = {"regard": text, "crc": str(zlib.crc32(text.encode()))}
     write(path, header, data)
+
+
+def test_an_atlas_of_version_3_is_read_with_nothing_missing(path):
+    save_atlas(RECORDS, path)
+
+    def as_before(about):
+        about["version"] = 3
+        for one in about["records"]:
+            del one["missing"]
+
+    _changed(path, as_before)
+    same(load_atlas(path), RECORDS)
+    assert all(record.missing == () for record in load_atlas(path))
+
+
+def test_what_is_missing_is_kept(path):
+    missing = Missing("層.1 [bold]", 'Band cuts its weights; "so" it is', 3), Missing("", "Model <b>", 1)
+    save_atlas((Record((layer(),), missing=missing), Record((layer(),))), path)
+    assert [record.missing for record in load_atlas(path)] == [missing, ()]
+    assert regard.load(path).missing == missing
+    assert regard.load(path)[1].missing == ()
+
+
+HOSTILE = [
+    {"module": 5, "reason": "r", "calls": 1},
+    {"module": "m", "reason": None, "calls": 1},
+    {"module": "m", "reason": "r", "calls": "1"},
+    {"module": "m", "reason": "r", "calls": True},
+    {"module": "m", "reason": "r", "calls": 1.5},
+    {"module": "m", "reason": "r", "calls": 0},
+    {"module": "m", "reason": "r", "calls": 1, "more": 1},
+    {"module": "m", "reason": "r"},
+    "m",
+    None,
+]
+
+
+@pytest.mark.parametrize("one", HOSTILE, ids=str)
+def test_what_is_missing_in_the_wrong_shape_is_refused(path, one):
+    save_atlas(RECORDS[:1], path)
+    _changed(path, lambda about: about["records"][0].update(missing=[one]))
+    refused(path, "is damaged")
+
+
+@pytest.mark.parametrize("whole", [5, None, {}, ""], ids=repr)
+def test_a_list_of_what_is_missing_that_is_none_is_refused(path, whole):
+    save_atlas(RECORDS[:1], path)
+    _changed(path, lambda about: about["records"][0].update(missing=whole))
+    refused(path, "is damaged")
 
 
 @pytest.mark.parametrize("token", [{"text": 5}, {"text": None}, {"text": "a", "word": "first"}], ids=str)

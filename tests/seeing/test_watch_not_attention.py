@@ -92,6 +92,93 @@ class Logits(nn.Module):
         return (x @ x.mT).softmax(-1)
 
 
+class Router(nn.Module):
+    """A router of a residual stream that scores and a gram matrix have flowed into; its shares multiply experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.router, self.experts = nn.Linear(D, D), nn.Linear(D, N), nn.Linear(D, N * D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.inner(torch.relu(x @ x.mT) @ x)
+        shares = self.router(functional.layer_norm(x, (D,))).softmax(-1)
+        return (shares.unsqueeze(-2) @ self.experts(x).unflatten(-1, (N, D))).squeeze(-2)
+
+
+class Channels(nn.Module):
+    """Linear attention: softmaxes over features and over positions, none of them over scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(D, D) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            context = self.k(x).softmax(1).mT @ self.v(x)
+            x = x + self.out(self.q(x).softmax(-1) @ context)
+        return x
+
+
+class Gate(nn.Module):
+    """Squeeze and excite: a softmax over channels of what was pooled, as a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.inner(x.mean(1, keepdim=True)).softmax(-1)
+
+
+class Mixer(nn.Module):
+    """State-space layers in chunks: products of activations with a decay, and no softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.b, self.c, self.x = (nn.Linear(D, D) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        decay = torch.exp(-torch.arange(N).float()).expand(N, N).tril()
+        return x + (self.c(x) @ self.b(x).mT * decay) @ self.x(x)
+
+
+class Several(nn.Module):
+    """A pooling with several heads: a linear layer scores each position, and the softmax runs over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(D, EXPERTS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scores(x).softmax(1).mT @ x
+
+
+class Convolution(nn.Module):
+    """Dynamic convolution: a kernel for each position and head, normalized, over the values of its window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = nn.Linear(D, 2 * 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels = self.kernel(x).reshape(-1, 3, 1).softmax(1)
+        windows = functional.pad(x, (0, 0, 1, 1)).unfold(1, 3, 1).reshape(-1, D // 2, 3)
+        return (windows @ kernels).reshape(B, N, D)
+
+
+class Sampled(nn.Module):
+    """Probabilities of tokens, sampled and turned into the next input, as `generate` does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(7, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = x[:, -1] @ self.words.weight.mT / 0.7
+        logits = logits.masked_fill(logits < logits.topk(4).values[:, -1:], -torch.inf)
+        return self.words(logits.softmax(-1).argmax(-1))
+
+
 OTHERS = {
     **{f"language model, {one}": lambda one=one: LanguageModel(product=one)
        for one in ("linear", "matmul", "einsum", "cast", "scaled")},
@@ -100,6 +187,13 @@ OTHERS = {
     "pooling with several vectors": lambda: Pooling(count=3),
     "pooling by a column": Column,
     "contrastive logits": Logits,
+    "a router of what scores flowed into": Router,
+    "linear attention": Channels,
+    "a gate": Gate,
+    "a state-space layer": Mixer,
+    "a pooling with heads": Several,
+    "a dynamic convolution": Convolution,
+    "sampling": Sampled,
 }  # fmt: skip
 
 
@@ -184,7 +278,7 @@ class Two(Attention):
 def test_weights_below_0_are_refused_beside_attention_that_is_seen(mix) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Attention(), Two(mix))
-    with pytest.raises(ObservationError, match="Two of this Sequential"), regard.watch(model):
+    with pytest.raises(ObservationError, match=r"1 \(\d calls?\): Two "), regard.watch(model):
         model(torch.randn(B, N, D))
 
 

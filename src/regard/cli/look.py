@@ -49,6 +49,9 @@ def look(
         str | None, typer.Option(help="What else an atlas is to hold, such as distance,first,induction.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an atlas whose making was interrupted.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict/--no-strict", help="Whether a layer that cannot be seen is an error.")
+    ] = True,
     kernel: Annotated[
         str | None, typer.Option(help="numba: long texts in less time, where it is installed; triton: on CUDA.")
     ] = None,
@@ -82,6 +85,7 @@ def look(
             out=atlas,
             resume=resume,
             tokens=part,
+            strict=strict,
             kernel=kernel,  # type: ignore[arg-type]
             told=watched.layer,
         )
@@ -90,8 +94,12 @@ def look(
             _write(looked, out, words, whole=part is None)
     if looked.warning:
         progress.print(f"warning: {looked.warning}", markup=False, soft_wrap=True)
+    from regard.observe.missing import missing_lines
+
     if out is not None:
         progress.print(f"{looked.model}: {len(looked.record)} layers → {out}", markup=False, soft_wrap=True)
+        for line in missing_lines(looked.record.missing):
+            progress.print(f"not seen: {line}", markup=False, soft_wrap=True)
         return
     from regard.cli.again import steps_command
     from regard.render.terminal import picture

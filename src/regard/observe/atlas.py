@@ -21,14 +21,16 @@ from regard.checksums import checksum_of_text, numbers_of
 from regard.errors import AtlasError
 from regard.files import whole_file
 from regard.observe.arrays import DTYPES, Stored
+from regard.observe.missing import Missing
 from regard.observe.records import Record
 from regard.observe.stored import LIGHT, StoredLayer, stored_arrays, stored_kept
 from regard.observe.tokens import Token
 
 __all__ = ["VERSION", "load_atlas", "save_atlas"]
 
-VERSION = 3
-_READS = (1, 2, 3)  # 1 had no statistics beside those of the maps, 2 no checksums and nothing deflated
+VERSION = 4
+# 1 had no statistics beside those of the maps, 2 no checksums and nothing deflated, 3 not what is missing
+_READS = (1, 2, 3, 4)
 # Whatever reading a header of the wrong shape may raise.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _LARGEST_HEADER = 100_000_000  # as the safetensors library has it
@@ -79,7 +81,10 @@ def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, 
             one["kept"] = kept | {"arrays": places}
         layers.append(one)
     tokens = {stream: [[asdict(token) for token in one] for one in many] for stream, many in record.tokens.items()}
-    return {"model": record.model, "notes": dict(record.notes), "layers": layers, "tokens": tokens}
+    missing = [asdict(one) for one in record.missing]
+    return {
+        "model": record.model, "notes": dict(record.notes), "layers": layers, "tokens": tokens, "missing": missing
+    }  # fmt: skip
 
 
 def _write(target: Path, header: Header, arrays: list[npt.NDArray[Any]], folder: str | os.PathLike[str] | None) -> None:
@@ -117,7 +122,8 @@ def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
             raise ValueError("the checksum of its header does not hold")
         table = about["arrays"] if version > 2 else {name: {} for name in header}
         arrays = {name: _stored(target, name, data, entry, table[name]) for name, entry in header.items()}
-        return tuple(_record(number, one, arrays) for number, one in enumerate(about["records"]))
+        entries = [each if version > 3 else {"missing": [], **each} for each in about["records"]]
+        return tuple(_record(number, each, arrays) for number, each in enumerate(entries))
     except _BROKEN as broken:
         reason = " ".join(str(broken).split())
         damaged = f"{target} is damaged: "
@@ -187,7 +193,10 @@ def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored])
     }
     if not isinstance(about["model"], str) or not isinstance(about["notes"], dict):
         raise ValueError("a record's model must be a text and its notes an object")
-    return Record(tuple(layers), tokens, about["model"], about["notes"])
+    if not isinstance(about["missing"], list):
+        raise ValueError("what is missing of a record must be a list")
+    missing = tuple(map(Missing.of, about["missing"]))
+    return Record(tuple(layers), tokens, about["model"], about["notes"], missing)
 
 
 def _token(about: Mapping[str, Any]) -> Token:

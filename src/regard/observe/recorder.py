@@ -1,5 +1,6 @@
 """Sorts the calls that were intercepted into forward passes and call sites."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,6 +11,7 @@ from regard.errors import ObservationError
 from regard.observe.asked import Asked
 from regard.observe.folding import Kernel
 from regard.observe.hearing import Listener
+from regard.observe.missing import Caller, Missing, sum_missing
 from regard.observe.place import Place, Places
 from regard.observe.projection import output_projection
 from regard.observe.records import Layer, Record
@@ -62,6 +64,18 @@ class _Forward:
 
     across: dict[int, Statistic]  # statistics that go through all its layers
     sites: dict[tuple[str, int], Site | _Finished] = field(default_factory=dict)
+    runs: set[int] = field(default_factory=set)  # of the model
+    withdrawn: set[tuple[str, int]] = field(default_factory=set)  # sites that were no attention of tokens after all
+
+
+@dataclass(eq=False)
+class _Ticket:
+    """One call that was seen, for taking it back."""
+
+    caller: Caller
+    forward: _Forward
+    key: tuple[str, int]
+    withdrawn: bool = False
 
 
 class Recorder:
@@ -95,12 +109,20 @@ class Recorder:
         self._turns: dict[str, int] = {}
         self._places = Places(model)
         self._marks: dict[int, dict[int, object]] = {}  # of the calls of each module in this pass, kept so as to differ
+        self._run = 0  # how often the model has begun
+        self._missed: Counter[tuple[Caller, str]] = Counter()
         self.calls = 0  # attention calls seen in all
 
     @property
     def passes(self) -> int:
         """How many forward passes there are so far."""
         return len(self._forwards)
+
+    @property
+    def caller(self) -> Caller:
+        """The module that was located last, and in which run."""
+        name = "" if self.module is None else self._names[id(self.module)]
+        return Caller(name, type(self.module or self._model).__name__, self._run)
 
     @property
     def wants_output(self) -> bool:
@@ -124,6 +146,7 @@ class Recorder:
             begun = object() if begun is None else begun
         if begun is not None and begun is not self._begun:
             self._begun, self._turns, self._marks = begun, {}, {}
+            self._run += 1
         for module, mark in now.calls:
             self._marks.setdefault(id(module), {})[id(mark)] = mark
         return not outside
@@ -135,17 +158,31 @@ class Recorder:
         found = (one for one in self._model.modules() if isinstance(one, nn.MultiheadAttention))
         return next((one for one in found if one.in_proj_weight is weight), None)
 
-    def see(self, seen: Seen) -> None:
+    def miss(self, caller: Caller, reason: str) -> None:
+        """Count attention that cannot be seen."""
+        self._missed[caller, reason] += 1
+
+    def withdraw(self, ticket: _Ticket, reason: str) -> None:
+        """Take back a call that was seen: what came of it shows that it is missing."""
+        if not ticket.withdrawn:
+            ticket.withdrawn = True
+            ticket.forward.withdrawn.add(ticket.key)
+            self.miss(ticket.caller, reason)
+
+    def see(self, seen: Seen) -> _Ticket | None:
         """Fold a call into the site it belongs to."""
-        _refuse_blocks(self.module)
-        name = self._names[id(self.module)] if self.module is not None else ""
+        caller = self.caller
+        if caller.kind in _BLOCKS:
+            self.miss(caller, f"{_BLOCKED}: {_BLOCKS[caller.kind]}")
+            return None
+        name = caller.module
         turn = self._turns.get(name, 0)
         if turn and self._loops(name, turn - 1, seen):
             turn -= 1
         self._turns[name] = turn + 1
         self.calls += 1
         if self._finisher is not None and self._take_known(self._finisher, (name, turn), seen):
-            return
+            return self._ticket(caller, (name, turn))
         site = self._site((name, turn), seen)
         assert isinstance(site, Site)
         if self._keep == "weights" and site.in_full:
@@ -155,6 +192,12 @@ class Recorder:
             sites = self._forwards[-1].sites
             layer = self._finisher.put(len(sites) - 1, site.finish())
             sites[name, turn] = _Finished(site.place, site.name, layer, why_plain=site.why_plain)
+        return self._ticket(caller, (name, turn))
+
+    def _ticket(self, caller: Caller, key: tuple[str, int]) -> _Ticket:
+        forward = self._forwards[-1]
+        forward.runs.add(caller.run)
+        return _Ticket(caller, forward, key)
 
     def _take_known(self, finisher: Finisher, key: tuple[str, int], seen: Seen) -> bool:
         """Whether the layer is known already, so that its rows need not be gone through."""
@@ -224,23 +267,42 @@ class Recorder:
         return {one.name: one.why_plain for one in sites if one.why_plain is not None}
 
     def finish(self) -> tuple[Record, ...]:
-        """The records, in the order of the passes."""
+        """The records, in the order of the passes; those of which all was taken back have no layers."""
         if self._forwards:
             longest = max((forward.sites.values() for forward in self._forwards), key=len)
             self._asked.check_layers([site.name for site in longest])
-        return tuple(_record(tuple(forward.sites.values())) for forward in self._forwards)
+        return tuple(map(_record, self._forwards, self._shared_out()))
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """What could not be seen, over all passes."""
+        return _entries(self._missed)
+
+    def _shared_out(self) -> list[tuple[Missing, ...]]:
+        """What is missing of each pass: by the run of the model in which it was missed."""
+        counts: list[Counter[tuple[Caller, str]]] = [Counter() for _ in self._forwards]
+        kept = [at for at, one in enumerate(self._forwards) if one.sites.keys() - one.withdrawn]
+        for (caller, reason), calls in self._missed.items() if kept else ():
+            begun = [at for at in kept if min(self._forwards[at].runs) <= caller.run]
+            own = [at for at in begun if caller.run in self._forwards[at].runs]
+            counts[(own or begun or kept[:1])[-1]][caller, reason] += calls
+        return [_entries(one) for one in counts]
 
 
-def _record(sites: Sequence[Site | _Finished]) -> Record:
+def _entries(missed: Counter[tuple[Caller, str]]) -> tuple[Missing, ...]:
+    return sum_missing(Missing(one.module, f"{one.kind} {reason}", calls) for (one, reason), calls in missed.items())
+
+
+def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:
     """The record of one pass; of a generation, `notes["prompt"]` says how many rows were read before it wrote."""
+    sites = [site for key, site in forward.sites.items() if key not in forward.withdrawn]
     layers = tuple(site.finish() for site in sites)
     pairs = zip(sites, layers, strict=True)
     read = {
         one.read for one, layer in pairs if isinstance(one, Site) and layer.kind == "self" and one.read < layer.queries
     }
-    return Record(
-        name_streams(layers, [site.place for site in sites]), notes={"prompt": read.pop()} if len(read) == 1 else {}
-    )
+    notes = {"prompt": read.pop()} if len(read) == 1 else {}
+    return Record(name_streams(layers, [site.place for site in sites]), notes=notes, missing=missing)
 
 
 def _named(key: tuple[str, int]) -> str:
@@ -250,6 +312,7 @@ def _named(key: tuple[str, int]) -> str:
 
 # Modules of transformers that attend from blocks of queries to gathered blocks of keys: a row of such weights does not
 # say which keys they are for.
+_BLOCKED = "computes its weights block by block over gathered keys, which cannot be shown as queries × keys"
 _BLOCKS = {
     "BigBirdBlockSparseAttention": 'load it with attention_type="original_full"',
     "BigBirdPegasusBlockSparseAttention": 'load it with attention_type="original_full"',
@@ -258,10 +321,3 @@ _BLOCKS = {
 }
 
 
-def _refuse_blocks(module: nn.Module | None) -> None:
-    kind = type(module).__name__
-    if kind in _BLOCKS:
-        raise ObservationError(
-            f"{kind} computes its weights block by block over gathered keys, which cannot be shown as queries × keys: "
-            f"{_BLOCKS[kind]}"
-        )

@@ -11,6 +11,7 @@ from typing import Any
 
 from regard.observe.answers import Answers
 from regard.observe.layers import Computable, HeadScore, Layer
+from regard.observe.missing import Missing
 from regard.observe.tokens import Token
 
 __all__ = ["Computable", "HeadScore", "Layer", "Record"]
@@ -22,13 +23,15 @@ class Record(Answers):
 
     `layers` are in the order of their calls. `tokens` maps a stream to the tokens of each sequence of the batch: "text"
     for encoders and decoders, "source" and "target" for encoder–decoders, "image" (or "audio", "video") for the tower
-    that encodes one. `len(record)` is the number of its layers.
+    that encodes one. `missing` is the attention of this pass that could not be seen. `len(record)` is the number of its
+    layers.
     """
 
     layers: tuple[Layer, ...]
     tokens: Mapping[str, tuple[tuple[Token, ...], ...]] = field(default_factory=dict)
     model: str = ""
     notes: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[Missing, ...] = ()
 
     def __len__(self) -> int:
         return len(self.layers)

@@ -6,7 +6,6 @@ just before the new ones. That holds for dynamic, static and sliding caches alik
 """
 
 import contextlib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,8 +25,6 @@ from regard.observe.statistics import Extent, Statistic
 
 __all__ = ["Keep", "Seen", "Site"]
 
-_CROSS = re.compile(r"cross|encoder_attn|encdec|enc_attn|multihead_attn|src_attn", re.IGNORECASE)
-
 
 @dataclass(frozen=True, eq=False)
 class Seen:
@@ -39,7 +36,7 @@ class Seen:
 
     call: Call
     marks: Float[Tensor, "batch heads keys width"]
-    cross: bool | None = None  # None: not known, judged by name
+    cross: bool | None = None  # whether keys come from elsewhere than queries; None where that is not known
     values: Float[Tensor, "batch heads keys value_width"] | None = None
     project: Callable[[], Tensor] | None = None
     output: Tensor | None = None
@@ -135,7 +132,7 @@ class Site:
         marked = seen.newest + 1
         if first:
             self.read = call.queries
-            self._cross = self._judge_cross(seen)
+            self._cross = bool(seen.cross)
             if self._hearing.is_of_others(cross=self._cross):
                 self._folding.leave_out("tokens")
             alone = not self._cross and (seen.begins_a_cache or (call.queries == 1 and marked < call.keys))
@@ -177,11 +174,6 @@ class Site:
                 return project()
 
         return Around(self.name, seen.call, shift, ids, values, self._find_projection, seen.output)
-
-    def _judge_cross(self, seen: Seen) -> bool:
-        if seen.cross is not None:
-            return seen.cross
-        return bool(_CROSS.search(self.name))
 
     def finish(self) -> Layer:
         """The layer of the record."""

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.observe.focus import Focus
+from regard.observe.missing import missing_lines
 from regard.observe.records import Record
 from regard.render.habits import describe
 from regard.render.labels import apart, head_name, key_labels, layer_name, query_labels, visible
@@ -35,9 +36,11 @@ def card(record: Record, focus: Focus) -> str:
         _figure(one.values / (float(one.values.max(initial=0.0)) or 1.0), f"{name}: {one.caption}", _SHOWN),
         _figure(np.sqrt(_mosaic(record, focus.sequence)), "all heads, layers down, heads across; root of weight", None),
     ]
+    missing = "; ".join(missing_lines(record.missing))
     parts = [
         f"<p><strong>{html.escape(size(record))}</strong></p>",
         f"<p>{lede(record, focus)} {html.escape(describe(record, sequence=focus.sequence))}</p>",
+        f"<p>{html.escape(visible(f'Not seen: {missing}.'))}</p>" if missing else "",
         _strongest(record, focus),
         f'<div style="display:flex;flex-wrap:wrap;gap:1rem;align-items:flex-start">{"".join(figures)}</div>',
     ]

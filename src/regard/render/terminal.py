@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from regard.errors import InputError, MissingExtraError
 from regard.observe.focus import Focus, Look
+from regard.observe.missing import missing_lines
 from regard.observe.records import Record
 from regard.observe.tokens import Token
 from regard.render.arcs import LOOK_STYLES, MARKS, Arc, Piece, draw_sentences
@@ -42,6 +43,8 @@ class Picture:
             _map(self.record, self.focus, width),
             _wrapped(describe(self.record, sequence=self.focus.sequence), width),
         ]
+        if self.record.missing:
+            parts.append(_wrapped(visible(f"Not seen: {'; '.join(missing_lines(self.record.missing))}."), width))
         for number, lines in enumerate(parts):
             if number:
                 yield Text("")

@@ -99,6 +99,7 @@ def look(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     tokens: tuple[int, int] | None = None,
+    strict: bool = True,
     told: Told | None = None,
 ) -> Looked:
     """Let a real model read a text, and see what it attends to.
@@ -118,6 +119,8 @@ def look(
         out: An atlas to write. Finished layers go to a folder beside it, from which an interrupted run can go on.
         resume: Whether to go on with the layers that an interrupted run has left there.
         tokens: The first and the last token of a long text to look at, counted from 1; all of them by default.
+        strict: Whether attention that ran and could not be seen is an error. With False what was seen is shown, and
+            the record's `missing` lists the rest.
         told: Called with the number of finished layers, and of all of them where the model says it.
 
     Raises:
@@ -145,6 +148,7 @@ def look(
         budget=budget,
         kernel=kernel,
         finisher=finisher,
+        strict=strict,
         tokenizer=loaded.tokenizer if statistics else None,
     ) as seen:
         prepared.run()

@@ -8,17 +8,17 @@ import sys
 import traceback
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
 
 from regard.errors import ObservationError
-from regard.observe.intercept import Interception
 from regard.observe.intercept.fastpath import CALL, modes_here
 from regard.observe.intercept.patching import is_patched, patched, with_globals
+from regard.observe.missing import Missing, missing_lines
 
-__all__ = ["refuse_compiled", "refuse_gaps", "refusing_compiled_code", "why_nothing"]
+__all__ = ["refuse_compiled", "refuse_missing", "refusing_compiled_code", "why_nothing"]
 
 _ATTENTION = re.compile("att(entio)?n|transformer|bert|gpt", re.IGNORECASE)  # in the name of a module's class
 _SHOWN = 6  # kinds of modules in an error
@@ -100,24 +100,23 @@ def _compiled_function(error: BaseException) -> str:
     return f"a compiled function, called at {frames[-1].filename}:{frames[-1].lineno}" if frames else "something inside"
 
 
-def refuse_gaps(model: nn.Module, interception: Interception) -> None:
-    """What was noticed and could not be read: better no picture than one with layers missing."""
-    for kernel, place in interception.unread_kernels.items():
+def refuse_missing(model: nn.Module, missing: Sequence[Missing]) -> None:
+    """Better no picture than one with layers missing, unless the caller wants what was seen."""
+    if missing:
         raise ObservationError(
-            f"{place} calls the kernel {kernel} directly, which tells no one its weights: let it call "
-            "F.scaled_dot_product_attention or regard.attention instead (a transformers model: load it with "
-            'attn_implementation="sdpa")'
-        )
-    for place in interception.unread(rearranged=True):
-        raise ObservationError(
-            f"{place} of this {type(model).__name__} rearranges its weights (in bands or blocks), subtracts or "
-            "splits them before they meet the values, so they cannot be shown as queries × keys: regard does not "
-            "see this kind of attention"
+            f"not all attention of this {type(model).__name__} could be seen: {'; '.join(missing_lines(missing))}; "
+            "strict=False keeps what was seen, and lists the rest in `seen.missing`"
         )
 
 
-def why_nothing(model: nn.Module, calls_elsewhere: int = 0) -> str:
+def why_nothing(model: nn.Module, calls_elsewhere: int = 0, missing: Sequence[Missing] = ()) -> str:
     """Why no call was seen, as far as it can be told, and the way out."""
+    if missing:
+        return (
+            f"no attention call of this {type(model).__name__} was seen inside the `with` block, as none that ran can "
+            f"be: {'; '.join(missing_lines(missing))}. Where that is your code, let it call "
+            "F.scaled_dot_product_attention or regard.attention instead"
+        )
     if calls_elsewhere:
         return (
             f"no attention call was seen: this {type(model).__name__} was called in other threads only "

@@ -10,6 +10,7 @@ from regard.observe.answers import Answers
 from regard.observe.atlas import load_atlas, save_atlas
 from regard.observe.focus import choose_focus
 from regard.observe.lookup import Stream, at_index
+from regard.observe.missing import Missing, sum_missing
 from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token
 from regard.render.alignment import alignment_figure
@@ -41,6 +42,11 @@ class Sight(Answers):
         self.forwards = forwards
         self.why_plain: dict[str, str] = {}  # the sites that a kernel asked for has not served, and why
         self.calls_elsewhere = 0  # calls of the model from threads other than the one that watched, which were not seen
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """The attention that ran and could not be seen, over all passes: module, reason, number of calls."""
+        return sum_missing(one for record in self.forwards for one in record.missing)
 
     @property
     def record(self) -> Record:
@@ -90,8 +96,10 @@ class Sight(Answers):
         return forwards_html(self.forwards)
 
     def __repr__(self) -> str:
+        missing = f", {len(self.missing)} missing" if self.missing else ""
         unseen = f", {self.calls_elsewhere} calls from other threads not seen" if self.calls_elsewhere else ""
-        return f"<{len(self.forwards)} forward passes seen, of {[len(one) for one in self.forwards]} layers{unseen}>"
+        layers = [len(one) for one in self.forwards]
+        return f"<{len(self.forwards)} forward passes seen, of {layers} layers{missing}{unseen}>"
 
     def plot(self, *, layer: int | str | Layer, head: int, sequence: int = 0, stream: Stream | None = None) -> "Figure":
         """Draw the heat map of one head as a matplotlib Figure (`.savefig`); a notebook shows it as it is."""

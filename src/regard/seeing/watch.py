@@ -18,7 +18,7 @@ from regard.observe.site import Keep, Seen
 from regard.observe.statistics import Statistic
 from regard.problem import DENSE_BUDGET, Problem
 from regard.seeing.heard import Given, Heard, Named, check_tokens, given_tokens
-from regard.seeing.refusals import refuse_compiled, refuse_gaps, refusing_compiled_code, why_nothing
+from regard.seeing.refusals import refuse_compiled, refuse_missing, refusing_compiled_code, why_nothing
 from regard.seeing.sight import Sight
 from regard.seeing.vision import patch_tokens
 
@@ -37,6 +37,7 @@ def watch(
     budget: int = DENSE_BUDGET,
     finisher: Finisher | None = None,
     kernel: Kernel | None = None,
+    strict: bool = True,
 ) -> Iterator[Sight]:
     """See every attention call of `model` inside the `with` block; its output stays the same to the bit.
 
@@ -66,14 +67,17 @@ def watch(
         kernel: "numba" folds calls on CPU by compiled loops, in about three quarters of the time (it needs
             `regard[compiled]`); "triton" folds calls on CUDA by fused kernels where these can, and has not been run on
             a GPU yet. Where one cannot, PyTorch folds as ever, and `seen.why_plain` has the reason for each layer.
+        strict: Whether attention that ran and could not be seen is an error. With False what was seen is kept, and
+            `seen.missing` lists the rest: module, reason, number of calls.
         finisher: Takes each layer as soon as it is finished, as `observe.part.Part` does, for one pass over one text.
 
     Raises:
         InputError: `model` is not a module, `keep` is none of the three, `tokens` are not as many as positions, a
             name or a value of `statistics` is no statistic, or one of `layers` never came.
-        ObservationError: The model is compiled, no attention call was seen, the budget is too small, a cache was
-            reordered by beam search, a statistic needs something that is not known (tokens, values, gradients), or
-            keep="qk" meets weights whose q and k are not known, or a score or normalizer that is not regard's own.
+        ObservationError: The model is compiled, no attention call was seen or one could not be (`strict`), the budget
+            is too small, a cache was reordered by beam search, a statistic needs something that is not known (tokens,
+            values, gradients), or keep="qk" meets weights whose q and k are not known, or a score or normalizer that
+            is not regard's own.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
@@ -98,15 +102,19 @@ def watch(
             interception.hears = heard
         yield sight
     sight.calls_elsewhere = interception.calls_elsewhere
-    refuse_gaps(model, interception)
-    if not recorder.calls:
-        raise ObservationError(why_nothing(model, interception.calls_elsewhere))
+    records = recorder.finish()
+    if not any(record.layers for record in records) and (recorder.missing or not recorder.calls):
+        raise ObservationError(why_nothing(model, interception.calls_elsewhere, recorder.missing))
+    if strict:
+        refuse_missing(model, recorder.missing)
     name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__)
     forwards = []
-    for index, record in enumerate(recorder.finish()):
+    for index, record in enumerate(records):
+        if not record.layers:
+            continue  # all of it was taken back
         words = patch_tokens(model, record) | heard.tokens(tokenizer, index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
-        forwards.append(Record(record.layers, words, name, {"keep": keep, **record.notes}))
+        forwards.append(Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing))
     sight.forwards, sight.why_plain = tuple(forwards), recorder.why_plain
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from regard.errors import InputError
 from regard.observe.lookup import several_streams, stream_of
 from regard.observe.matrix import Matrix, Pool
+from regard.observe.missing import missing_lines
 from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token
 from regard.render.labels import key_labels, query_labels, visible
@@ -73,6 +74,7 @@ def _book(book: Book) -> dict[str, Any]:
         "title": visible(book.title) if book.title else "",
         "model": visible(book.record.model) if book.record.model else "",
         "typed": book.typed,
+        "missing": [visible(line) for line in missing_lines(book.record.missing)],
         "layers": [_layer(book.record, index) for index in range(len(book.record))],
     }
 

@@ -6,23 +6,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ObservationError
 from regard.masks import Causal, Dense
 from regard.observe.second_pass import Computed
 from regard.observe.site import Seen
 from regard.positions import DenseBias
 from regard.problem import Problem
 
-__all__ = ["padded", "problem_of_sdpa", "read_sdpa", "refuse_transforms"]
+__all__ = ["TRANSFORMED", "is_transformed", "padded", "problem_of_sdpa", "read_sdpa"]
+
+TRANSFORMED = (
+    "computes attention under torch.func (vmap, grad), where single calls have no values to be seen: watch it without "
+    "the transform"
+)
 
 
-def refuse_transforms(place: str) -> None:
-    """Raise under torch.func, whose tensors have no values of their own."""
-    if torch._C._functorch.maybe_current_level() is not None:
-        raise ObservationError(
-            f"{place} computes attention under torch.func (vmap, grad), where single calls have no values to be seen: "
-            "watch it without the transform"
-        )
+def is_transformed() -> bool:
+    """Whether this runs under torch.func, whose tensors have no values of their own."""
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> Seen:
@@ -33,7 +33,7 @@ def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> Seen:
         mask = ~hidden.reshape(len(hidden), *(1,) * (k.ndim - 2), -1)  # PyTorch takes no mask beside nested tensors
     q, mask = _unpack_groups(module, q, k, mask)
     problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
-    return Seen(Computed(problem), problem.k, cross=_cross(module), values=_values(problem, v.detach()))
+    return Seen(Computed(problem), problem.k, values=_values(problem, v.detach()))
 
 
 def padded(nested: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,12 +91,6 @@ def _mask_and_bias(q: Tensor, k: Tensor, attend: Tensor | None, is_causal: bool)
         dense = Dense(attend)
         return (dense if mask is None else dense & Causal(align="start")).bind(queries, keys), None
     return mask, attend
-
-
-def _cross(module: nn.Module | None) -> bool | None:
-    """What transformers' modules say of themselves."""
-    said = getattr(module, "is_cross_attention", None)
-    return bool(said) if said else None
 
 
 def _unpack_groups(module: nn.Module | None, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -1,312 +1,328 @@
 """Attention written out by hand: a softmax over products of queries and keys whose result multiplies values.
 
-What is followed, from call to call of torch functions:
+What is followed, through whatever torch functions a model calls between them:
 
-    scores   the product of two activations, and what elementwise steps and reshapes make of it
-    weights  a softmax over scores, and what a dropout, a cast or a reshape make of it
+    scores   the product of two activations, and what any call makes of it that keeps queries and keys
+    weights  a softmax over scores, and what any call makes of them
     seen     the product that sums weights over the softmax's own dimension
 
 A language model's output softmax and a router's come from a product with a parameter; a pooling's too; and the first
-is multiplied with nothing. So none of them is taken for attention.
+is multiplied with nothing. So none of them is taken for attention. A softmax over scores whose weights do multiply
+values, in a way that cannot be shown as queries × keys, is reported to `miss` with its reason: there is no third way.
+
+Weights are shown as the softmax gave them (before dropout, and before heads are mixed: mixtures fall below 0), and as
+they are used where they are masked, scaled or added to afterwards.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.observe.intercept.calls import refuse_transforms
-from regard.observe.intercept.layout import Layout, einsum_labels, permuted, product_layout, reshaped, summed
-from regard.observe.second_pass import HIDDEN, Given
+from regard.observe.intercept.calls import TRANSFORMED, is_transformed
+from regard.observe.intercept.features import Features
+from regard.observe.intercept.following import TorchCall, follows, moved, tensors_in
+from regard.observe.intercept.layout import Layout, einsum_labels, product_layout, summed
+from regard.observe.intercept.operations import (
+    CASTS,
+    DROPOUTS,
+    LINEAR,
+    MIXES,
+    PARTS,
+    PRODUCTS,
+    REWEIGHTS,
+    SHAPES,
+    SOFTMAXES,
+)
+from regard.observe.intercept.origins import Origins, crosses
+from regard.observe.intercept.outputs import LANDMARKS, Outputs
+from regard.observe.intercept.shown import Merged, show
+from regard.observe.intercept.weights import Scores, Softmax, Weights, changed, is_part, reweighted, source_of
+from regard.observe.missing import Caller
+from regard.observe.second_pass import HIDDEN
 from regard.observe.site import Seen
 
 __all__ = ["Eager"]
 
-_PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "baddbmm", "addmm", "addbmm", "einsum"}
-_OPERANDS = ("input", "self", "other", "mat1", "mat2", "batch1", "batch2", "tensor2", "operands")
-_PERMUTES = {"transpose", "permute", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "__get__"}
-_SHAPES = _PERMUTES | {
-    *("view", "reshape", "contiguous", "unsqueeze", "squeeze", "flatten", "unflatten", "expand", "expand_as"),
-    *("view_as", "reshape_as", "clone", "detach", "__getitem__", "narrow", "to", "type", "type_as", "float", "half"),
-    *("bfloat16", "double"),
-}
-_CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "clone", "detach"}
-_ELEMENTWISE = {
-    *("mul", "multiply", "div", "divide", "true_divide", "add", "sub", "subtract", "neg", "tanh", "clamp", "clip"),
-    *("clamp_min", "clamp_max", "nan_to_num", "masked_fill", "where", "cat", "concat", "maximum", "minimum", "max"),
-    *("min", "masked_scatter", "tril", "triu", "repeat", "normalize", "__setitem__", "pad", "as_strided", "roll"),
-    *("__mul__", "__rmul__", "__truediv__", "__add__", "__radd__", "__sub__", "__rsub__", "__neg__", "index_fill"),
-    *("__iadd__", "__imul__", "__isub__", "__itruediv__", "mul_", "div_", "add_", "sub_", "tanh_", "clamp_"),
-    *("rsub", "masked_fill_", "clamp_min_", "tril_", "index_fill_", "copy_", "repeat_interleave"),
-}
-_REARRANGES = {"repeat", "pad", "as_strided", "roll", "repeat_interleave"}
-_DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "feature_dropout"}
-# What changes weights after the softmax: they are seen as they are used, so the changed tensor takes their place.
-_REWEIGHTS = {"masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where", "mul", "__mul__", "__rmul__", "mul_"}
-_REWEIGHTS |= {"div", "__truediv__", "div_", "__imul__", "__itruediv__"}
-# Of these the result may be negative, which no weights are.
-_MIXES = {"add", "__add__", "__radd__", "add_", "__iadd__", "sub", "subtract", "__sub__", "__rsub__", "rsub", "sub_"}
-_MIXES |= {"__isub__", "neg", "__neg__"}
-_PARTS = {"chunk", "split", "unbind", "tensor_split", "stack", "cat", "concat"}
-_SOFTMAXES = {"softmax", "special_softmax", "_safe_softmax"}
+_OPERANDS = ("input", "self", "other", "mat1", "mat2", "batch1", "batch2", "tensor2", "operands", "x1", "x2")
+_MULTIPLIES = {"mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"}
+_EXPONENTIALS = {"exp", "exp_", "exp2"}
 
+FindCaller = Callable[[], Caller | None]  # None: another model is running
 
-@dataclass(eq=False)
-class _Softmax:
-    """One softmax over scores: where it ran, and whether its weights were seen on values."""
+_NEVER_LEARNED = DROPOUTS | LINEAR | PRODUCTS | {"__setitem__"}  # projections of parameters are activations
 
-    place: str
-    known: bool  # whether its scores were still queries × keys
-    used: bool = False
-
-
-@dataclass(eq=False)
-class _Weights:
-    """Weights on their way to the values.
-
-    `source` is what they were before dropout and casts, in the same layout; None for the tensor itself, which must not
-    keep itself alive.
-    """
-
-    source: Tensor | None
-    softmaxes: tuple[_Softmax, ...]  # of several, weights were added to or taken from one another
-    layout: Layout | None  # of which "k" is the dimension that the softmax ran over
-    mixed: bool = False  # something was added or taken away
+_REARRANGED = (
+    "rearranges its weights (in bands or blocks), takes them apart or puts them together before they meet the values, "
+    "so they cannot be shown as queries × keys"
+)
+_NEGATIVE = "has weights below 0 after the softmax (one is taken from another), which cannot be shown as weights"
+_ONE_BY_ONE = "multiplies its weights with the values one by one and sums, without a product of both"
+_OTHER_SUM = "sums its weights over another dimension than its softmax runs over, so they are no weights of each query"
+_BY_HAND = "makes its weights by exp and a sum instead of a softmax: let it call torch.softmax"
 
 
 class Eager:
     """Follows scores and weights through the calls of a forward pass."""
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._parameters = {_storage(one) for one in parameters}
-        self._learned = WeakIdKeyDictionary()  # reshaped and cast parameters
-        self._scores = WeakIdKeyDictionary()  # their layouts
-        self._weights = WeakIdKeyDictionary()
-        self._merged = WeakIdKeyDictionary()  # (batch, heads) of tensors of which the first dimension is both
-        self._softmaxes: list[_Softmax] = []
-
-    def after(
+    def __init__(
         self,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        place: Callable[[], str | None],
-    ) -> Seen | None:
+        is_parameter: Callable[[Tensor], bool],
+        origins: Origins,
+        outputs: Outputs,
+        miss: Callable[[Caller, str], None],
+    ) -> None:
+        self._is_parameter, self._origins, self._outputs, self._miss = is_parameter, origins, outputs, miss
+        self._learned = WeakIdKeyDictionary()  # reshaped and cast parameters
+        self._scores = WeakIdKeyDictionary()
+        self._weights = WeakIdKeyDictionary()
+        self._logs = WeakIdKeyDictionary()  # log_softmax of scores, with its dimension
+        self._parts_used = WeakIdKeyDictionary()  # weights of some keys that multiplied values
+        self._latest: tuple[Softmax, ...] = ()
+        self._features = Features()
+        self._merged = Merged()
+
+    def after(self, call: TorchCall, results: list[Tensor], find_caller: FindCaller) -> Seen | None:
         """Take note of one call that has returned; give what was seen if it was the last step of an attention."""
-        name = getattr(func, "__name__", "")
-        if name == "__setitem__":
-            result = args[0]
-        if name in _PARTS:
-            self._lose(args)
-        if not isinstance(result, Tensor) or result.is_nested:
+        if not results:
             return None
-        if name in _PRODUCTS:
-            return self._product(name, args, kwargs, result)
-        if name in _SOFTMAXES:
-            self._softmax(args, kwargs, result, place)
-        elif name in _SHAPES or name in _DROPOUTS or name in _ELEMENTWISE:
-            self._pass_on(func, args, kwargs, result)
+        result = results[0]
+        if call.name in PRODUCTS and (seen := self._product(call, result, find_caller)) is not None:
+            return seen
+        if call.name in SOFTMAXES:
+            scores = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("logits"))
+            self._softmax(scores, call.dim() if "gumbel" not in call.name else call.dim(4) or -1, result, find_caller)
+        elif call.name in _EXPONENTIALS and call.tensors[0] in self._logs:
+            scores, dim = self._logs[call.tensors[0]]
+            self._softmax(scores, dim, result, find_caller)
+        else:
+            self._pass_on(call, results)
+            if call.name == "log_softmax" and call.tensors[0] in self._scores:
+                self._logs[result] = call.tensors[0], call.dim()
         return None
 
-    def _lose(self, args: tuple[Any, ...]) -> None:
-        """Weights that are taken apart or put together are not followed further."""
-        for softmax in (one for x in _tensors(args) if x in self._weights for one in self._weights[x].softmaxes):
-            softmax.known = False
-
-    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, call: TorchCall) -> None:
         """Save weights that a dropout is about to overwrite."""
-        inplace = name == "dropout_" or kwargs.get("inplace") or (name == "dropout" and len(args) > 3 and args[3])
-        if name in _DROPOUTS and inplace and args and (weights := self._weights.get(args[0])) is not None:
+        name, args = call.name, call.args
+        inplace = name == "dropout_" or call.kwargs.get("inplace") or (name == "dropout" and len(args) > 3 and args[3])
+        if name in DROPOUTS and inplace and args and (weights := self._weights.get(args[0])) is not None:
             weights.source = args[0].detach().clone() if weights.source is None else weights.source
 
-    def unread(self, *, rearranged: bool) -> list[str]:
-        """Where a softmax over products ran whose weights never met values as queries × keys."""
-        found = {one.place for one in self._softmaxes if not one.used and (not one.known or not rearranged)}
-        return sorted(found)
+    def is_learned(self, one: Tensor) -> bool:
+        """Whether it is a parameter or buffer of the model, or made of nothing else."""
+        return one in self._learned or self._is_parameter(one)
 
-    def _softmax(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor, find_place: Callable[[], str | None]
-    ) -> None:
-        scores = args[0] if args else kwargs.get("input")
-        if not isinstance(scores, Tensor) or scores not in self._scores or result.ndim < 2:
-            return
-        if not result.numel():
+    def scripted(self, tensors: Iterable[Tensor], results: list[Tensor], find_caller: FindCaller) -> None:
+        """A TorchScript function with a softmax somewhere in it."""
+        for one in tensors:
+            if one in self._scores and (caller := find_caller()) is not None:
+                for result in results:
+                    self._weights[result] = Weights(None, (Softmax(caller),), None, self._scores[one].ends)
+
+    def _softmax(self, scores: object, dim: object, result: Tensor, find_caller: FindCaller) -> None:
+        if not isinstance(scores, Tensor) or result.ndim < 2 or not result.numel():
             return  # no queries or no keys: nothing to see
-        if (place := find_place()) is None:
+        known = self._scores.get(scores) or self._weights.get(scores)
+        if known is None and (layout := self._features.window(scores, dim)) is not None:
+            known = Scores(layout, (self._origins.of(scores),) * 2)
+        if known is None or (caller := find_caller()) is None:
             return  # of another model
-        refuse_transforms(place)
-        dim, layout = kwargs.get("dim", args[1] if len(args) > 1 else None), self._scores[scores]
-        softmax = _Softmax(place, isinstance(dim, int) and layout is not None and layout[dim] in "qk")
-        self._softmaxes.append(softmax)
-        if not softmax.known or dim is None:
-            self._weights[result] = _Weights(None, (softmax,), None)
+        if is_transformed():
+            self._miss(caller, TRANSFORMED)
+            return
+        layout, ends = known.layout, known.ends
+        softmax = Softmax(caller)
+        if layout is None or not isinstance(dim, int) or layout[dim] not in "qk":
+            self._weights[result] = Weights(None, (softmax,), None, ends)
             return
         if layout[dim] == "q":
-            layout = layout.translate(str.maketrans("qk", "kq"))
+            layout, ends = layout.translate(str.maketrans("qk", "kq")), ends[::-1]
         # Where all is hidden the model spreads its weight evenly, or has NaN; nothing is seen there.
         blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
         source = result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
-        self._weights[result] = _Weights(source, (softmax,), layout)
-        self._keep_merge([scores], result)
+        self._weights[result] = Weights(source, (softmax,), layout, ends)
+        self._merged.carry([scores], result)
+        self._origins.give(result, ends[0])
 
-    def _pass_on(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+    def _pass_on(self, call: TorchCall, results: list[Tensor]) -> None:
         """What is made of scores is scores; what is made of weights is weights."""
-        name = func.__name__
-        tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
-        if tensors and name not in _DROPOUTS and name != "__setitem__" and all(map(self._is_learned, tensors)):
-            self._learned[result] = True
+        name, tensors = call.name, call.tensors
+        self._merged.carry(tensors, results[0])
+        if name not in _NEVER_LEARNED and tensors and all(map(self.is_learned, tensors)):
+            for result in results:
+                self._learned[result] = True
             return
-        self._keep_merge(tensors, result)
-        for one in tensors:
-            weights = self._weights.get(one)
-            if weights is not None:
-                self._pass_weights(func, (args, kwargs), weights, one, result)
-                return
-        for one in tensors:
-            if one in self._scores and name not in _DROPOUTS:
-                layout = self._scores[one]
-                self._scores[result] = layout and self._moved(layout, func, (args, kwargs), one, result)
-                return
+        weighted = next((one for one in tensors if one in self._weights), None)
+        scored = None if weighted is not None else self._scored(tensors, results[0])
+        if weighted is None and scored is None:
+            learned = name in LINEAR and len(tensors) > 1 and self.is_learned(tensors[1])
+            self._features.carry(call, tensors, results[0], learned=learned)
+            return
+        for result in results:
+            if weighted is not None:
+                self._pass_weights(call, weighted, result)
+            elif scored is not None and name not in DROPOUTS:
+                self._pass_scores(call, scored, result)
 
-    def _pass_weights(
-        self, func: Callable[..., Any], given: Any, weights: _Weights, one: Tensor, result: Tensor
-    ) -> None:
-        name, (args, kwargs) = func.__name__, given
-        if name in _REWEIGHTS or name in _MIXES:
-            self._weights[result] = self._reweighted(name, args, weights, one, result)
+    def _scored(self, tensors: list[Tensor], result: Tensor) -> Tensor | None:
+        """The scores among some tensors; of several those whose layout is known and stays."""
+        found = [one for one in tensors if one in self._scores]
+        return max(found, key=lambda one: (bool(self._scores[one].layout), one.shape == result.shape), default=None)
+
+    def _pass_scores(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
+        scores = self._scores[one]
+        if follows(scores.layout, call, one, result):
+            layout = scores.layout and moved(scores.layout, call, one, result)
+            exponential = scores.exponential or call.name in _EXPONENTIALS
+            self._scores[result] = replace(scores, layout=layout, exponential=exponential)
+
+    def _pass_weights(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
+        name, weights = call.name, self._weights[one]
+        if name in _MULTIPLIES and self._multiplies_values(call, one, result):
+            self._fail(weights.softmaxes, _ONE_BY_ONE)
+        elif (name in REWEIGHTS or name in MIXES) and not weights.blended:
+            self._weights[result] = reweighted(call, weights, self._parts(call), one, result)
         elif result is one:
             return
-        elif name in _DROPOUTS or name in _CASTS:
-            kept = one.detach() if weights.source is None else weights.source
-            self._weights[result] = replace(weights, source=kept)
-        elif name in _SHAPES:
-            layout = weights.layout and self._moved(weights.layout, func, given, one, result)
+        elif name in DROPOUTS or name in CASTS:
+            self._weights[result] = replace(weights, source=source_of(weights, one))
+        elif name in PARTS or not follows(weights.layout, call, one, result):
+            if name in PARTS:
+                layout = weights.layout and moved(weights.layout, call, one, result)
+                part = is_part(weights, one, layout, result)
+                self._weights[result] = replace(weights, layout=layout, source=None, altered=True, part=part)
+        elif name in SHAPES:
+            layout = weights.layout and moved(weights.layout, call, one, result)
             source = weights.source
-            if source is not None and args and args[0] is one:
+            if source is not None and call.args and call.args[0] is one:
                 with torch._C.DisableTorchFunction():
                     # A view may need the strides that `contiguous` gave to the tensor in use.
-                    source = source.reshape(result.shape) if name == "view" else func(source, *args[1:], **kwargs)
-            self._weights[result] = replace(weights, source=source, layout=layout)
+                    again = name != "view"
+                    source = call.func(source, *call.args[1:], **call.kwargs) if again else source.reshape(result.shape)
+            part = is_part(weights, one, layout, result)
+            self._weights[result] = replace(weights, source=source, layout=layout, part=part)
+        else:
+            self._weights[result] = changed(call, weights, self._parts(call), one, result)
 
-    def _reweighted(self, name: str, args: tuple[Any, ...], weights: _Weights, one: Tensor, result: Tensor) -> _Weights:
-        """Weights after the softmax are seen as they are used; other weights may have a part in them."""
-        parts = [weights, *(found for x in _tensors(args) if (found := self._weights.get(x)) is not None)]
-        same = result.shape == one.shape and all(part.layout == weights.layout for part in parts)
-        layout = weights.layout if same else None
-        softmaxes = tuple(dict.fromkeys(softmax for part in parts for softmax in part.softmaxes))
-        mixed = name in _MIXES or any(part.mixed for part in parts)
-        return _Weights(_still_blind(weights, layout, result), softmaxes, layout, mixed)
+    def _parts(self, call: TorchCall) -> list[Weights]:
+        return [found for x in call.tensors if (found := self._weights.get(x)) is not None]
 
-    def _moved(
-        self, layout: Layout, func: Callable[..., Any], given: Any, one: Tensor, result: Tensor
-    ) -> Layout | None:
-        """The layout after one call."""
-        name, (args, kwargs) = func.__name__, given
-        if name in _PERMUTES and args and args[0] is one:
-            return permuted(layout, func, args, kwargs)
-        if name in _REARRANGES:
-            return None
-        if name in _SHAPES or name == "__setitem__":
-            same = result.ndim == one.ndim and name == "__getitem__"  # a slice: rows, or a sink's column cut off
-            return layout if same else reshaped(layout, one, result)
-        return "b" * (result.ndim - len(layout)) + layout if result.ndim >= len(layout) else None
+    def _multiplies_values(self, call: TorchCall, one: Tensor, result: Tensor) -> bool:
+        """Whether weights with room for a width are multiplied with something that has one."""
+        layout = self._weights[one].layout
+        roomy = one.shape[-1] == 1 < result.shape[-1] and (layout is None or layout[-1] == "b")
+        others = (x for x in call.tensors if x is not one and x not in self._weights and not self.is_learned(x))
+        return roomy and any(x.is_floating_point() for x in others)
 
-    def _product(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> Seen | None:
-        equation = (args[0] if args else kwargs.get("equation")) if name == "einsum" else None
-        named = tuple(kwargs[key] for key in _OPERANDS if key in kwargs)
-        operands = list(_tensors((*args, *named)))[1 if name in ("baddbmm", "addmm", "addbmm") else 0 :]
-        if len(operands) != 2 or (name == "einsum" and not isinstance(equation, str)):
+    def _fail(self, softmaxes: Iterable[Softmax], reason: str) -> None:
+        for softmax in softmaxes:
+            if not softmax.used and not softmax.missed:
+                softmax.missed = True
+                self._miss(softmax.caller, reason)
+
+    def _product(self, call: TorchCall, result: Tensor, find_caller: FindCaller) -> Seen | None:
+        """Scores of queries and keys, or weights on values."""
+        operands, labels = self._operands(call)
+        if len(operands) != 2 or (labels is None and call.name == "einsum"):
             return None
-        if name == "__rmatmul__":
-            operands.reverse()
-        labels = None if equation is None else einsum_labels(equation, operands[0], operands[1])
-        if equation is not None and labels is None:
-            return None
+        learned = [self.is_learned(one) for one in operands]
         for at, one in enumerate(operands):
             weights, other = self._weights.get(one), operands[1 - at]
-            if weights is None or weights.layout is None or all(softmax.used for softmax in weights.softmaxes):
+            if weights is None:
                 continue
-            axis = summed(weights.layout, at, other, labels)
-            if axis is not None:
-                negative = weights.mixed and bool(((one if weights.source is None else weights.source) < 0).any())
-                for softmax in weights.softmaxes:
-                    softmax.used, softmax.known = softmax.used or not negative, not negative
-                if negative:
-                    return None
-                plain = at == 0 and labels is None and result.ndim == 4 and weights.layout == "bbqk"
-                return replace(self._seen(weights, one, other, axis), output=result if plain else None)
-        if not any(one in self._weights or self._is_learned(one) for one in operands):
-            self._scores[result] = product_layout(result, labels)
-            self._keep_merge(operands, result)
+            if all(softmax.used for softmax in weights.softmaxes):
+                self._used_again(weights, one)
+                continue
+            if learned[1 - at]:
+                self._pass_on(call, [result])
+                return None
+            if other in self._weights or other in self._outputs:
+                self._chain(weights, other, result)
+                return None
+            axis = None if weights.layout is None else summed(weights.layout, at, other, labels)
+            if axis is None:
+                self._fail(weights.softmaxes, _REARRANGED if weights.layout is None else _OTHER_SUM)
+                return None
+            return self._used(weights, one, other, axis, result if at == 0 and labels is None else None, result)
+        if any(learned):
+            self._pass_on(call, [result])
+        elif not any(one in self._weights for one in operands):
+            self._score(operands, labels, call, result, find_caller)
         return None
 
-    def _seen(self, weights: _Weights, used: Tensor, values: Tensor, axis: int) -> Seen:
-        """The weights as queries × keys in four dimensions."""
-        layout = weights.layout or ""
-        matrix = used.detach() if weights.source is None else weights.source
-        order = [at for at, letter in enumerate(layout) if letter == "b"] + [layout.index("q"), layout.index("k")]
-        merged = self._merged.get(used) if matrix.ndim == 3 else None
-        values = values.detach().movedim(axis, -2)
-        shared = (values.ndim == matrix.ndim == 5 and values.shape[2] == 1) or values.ndim + 1 == matrix.ndim == 5
-        four = _four(matrix.permute(order), merged, shared_values=shared)
-        marks = values.reshape(*(merged or ()), -1, *values.shape[-2:]) if merged and values.ndim == 3 else values
-        marks = marks[(None,) * (4 - marks.ndim)] if marks.ndim < 3 else marks
-        marks = marks.reshape(marks.shape[0], -1, *marks.shape[-2:])
-        return Seen(Given(four), marks, values=marks)
+    def _operands(self, call: TorchCall) -> tuple[list[Tensor], tuple[str, str, str] | None]:
+        """The two factors of a product, and an einsum's labels."""
+        named = tuple(call.kwargs[key] for key in _OPERANDS if key in call.kwargs)
+        operands = list(tensors_in((*call.args, *named)))[1 if call.name in ("baddbmm", "addmm", "addbmm") else 0 :]
+        if call.name == "__rmatmul__":
+            operands.reverse()
+        equation = call.args[0] if call.args else call.kwargs.get("equation")
+        if call.name != "einsum" or len(operands) != 2 or not isinstance(equation, str):
+            return operands, None
+        return operands, einsum_labels(equation, operands[0], operands[1])
 
-    def _is_learned(self, one: Tensor) -> bool:
-        return one in self._learned or _storage(one) in self._parameters
+    def _chain(self, weights: Weights, other: Tensor, result: Tensor) -> None:
+        """Weights on other weights, or on what attention gave: softmaxes over landmarks."""
+        chained = self._weights.get(other)
+        softmaxes = weights.softmaxes + (() if chained is None else chained.softmaxes)
+        self._fail(softmaxes, LANDMARKS)
+        if chained is None:
+            self._outputs.chain(other)
+        else:
+            self._weights[result] = Weights(None, softmaxes, None, weights.ends)
 
-    def _keep_merge(self, tensors: list[Tensor], result: Tensor) -> None:
-        """Remember which (batch, heads) became one dimension, as bmm needs it."""
-        if result.ndim != 3:
-            return
-        for one in tensors:
-            whole = tuple(one.shape)
-            if one.ndim == 4 and tuple(result.shape) == (whole[0] * whole[1], *whole[2:]):
-                self._merged[result] = whole[:2]
-            elif one in self._merged and one.shape[0] == result.shape[0]:
-                self._merged[result] = self._merged[one]
+    def _used(
+        self, weights: Weights, one: Tensor, values: Tensor, axis: int, plain: Tensor | None, result: Tensor
+    ) -> Seen | None:
+        """Weights on values: what was looked for, unless they are below 0."""
+        if weights.altered and bool(((one if weights.source is None else weights.source) < 0).any()):
+            self._fail(weights.softmaxes, _NEGATIVE)
+            return None
+        for softmax in weights.softmaxes:
+            softmax.used = True
+        self._latest = weights.softmaxes
+        if weights.part:
+            self._parts_used[one] = True
+        self._origins.give(result, weights.ends[0])
+        matrix = one.detach() if weights.source is None else weights.source
+        seen = show(matrix, weights.layout or "", self._merged.get(one), values.detach(), axis)
+        output = plain if plain is not None and plain.ndim == 4 and weights.layout == "bbqk" else None
+        return replace(seen, cross=crosses(*weights.ends), output=output)
+
+    def _used_again(self, weights: Weights, one: Tensor) -> None:
+        """A second part of weights on values of its own: neither is the whole row."""
+        if weights.part and one not in self._parts_used:
+            for softmax in weights.softmaxes:
+                self._outputs.take_back(softmax.ticket, _REARRANGED)
+
+    def keep(self, ticket: object) -> None:
+        """Remember the ticket of what was seen last."""
+        for softmax in self._latest:
+            softmax.ticket = ticket
+
+    def _score(
+        self,
+        operands: list[Tensor],
+        labels: tuple[str, str, str] | None,
+        call: TorchCall,
+        result: Tensor,
+        find_caller: FindCaller,
+    ) -> None:
+        """A product of two activations; or, where one is made of exponentials of scores, a softmax written out."""
+        for at, one in enumerate(operands):
+            scores = self._scores.get(one)
+            layouts = _both(scores.layout) if scores is not None and scores.exponential and scores.layout else ()
+            if any(summed(layout, at, operands[1 - at], labels) is not None for layout in layouts):
+                if (caller := find_caller()) is not None:
+                    self._miss(caller, _BY_HAND)
+                return
+        ends = self._origins.of(operands[0]), self._origins.of(operands[1])
+        self._scores[result] = Scores(product_layout(result, labels), ends)
+        self._merged.carry(operands, result)
 
 
-def _still_blind(weights: _Weights, layout: Layout | None, result: Tensor) -> Tensor | None:
-    """What stands for reweighted weights: nothing but themselves, unless queries that see nothing were taken out."""
-    if weights.source is None or layout is None:
-        return None
-    blind = (weights.source == 0).all(layout.index("k"), keepdim=True)
-    return result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
-
-
-def _four(matrix: Tensor, merged: tuple[int, int] | None, *, shared_values: bool) -> Tensor:
-    """(n, m) is one sequence and head, (batch, n, m) one head a sequence; more leading dimensions are batch.
-
-    Five dimensions of which the third shares its values are (batch, kv_heads, group, n, m).
-    """
-    pairs = matrix.shape[-2:]
-    if matrix.ndim == 2:
-        return matrix[None, None]
-    if matrix.ndim == 3:
-        return matrix.reshape(*merged, *pairs) if merged else matrix[:, None]
-    if shared_values:
-        return matrix.reshape(matrix.shape[0], -1, *pairs)
-    return matrix.reshape(-1, *matrix.shape[-3:])
-
-
-def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(tuple(value))
-
-
-def _storage(tensor: Tensor) -> int:
-    """Views of a parameter (its transpose, a slice) share its storage."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):  # sparse and nested tensors have no storage of their own
-        return -1
+def _both(layout: Layout) -> tuple[Layout, Layout]:
+    """Keys may be either dimension."""
+    return layout, layout.translate(str.maketrans("qk", "kq"))

@@ -1,18 +1,24 @@
 """The interception: a torch-function mode that reads each attention call of one thread after it has returned."""
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.observe.intercept.calls import read_sdpa, refuse_transforms
+from regard.observe.intercept.calls import TRANSFORMED, is_transformed, read_sdpa
 from regard.observe.intercept.eager import Eager
-from regard.observe.intercept.fastpath import WatchingMode, in_backward
+from regard.observe.intercept.fastpath import WatchingMode, in_backward, modes_here
+from regard.observe.intercept.following import TorchCall, tensors_in
 from regard.observe.intercept.multihead import read_encoder_layer, read_functional, read_native
+from regard.observe.intercept.origins import Origins, crosses
+from regard.observe.intercept.outputs import Outputs
+from regard.observe.intercept.scripts import attends, graph_of, has_softmax, showing_scripts
+from regard.observe.missing import Caller
 from regard.observe.recorder import Recorder
 from regard.observe.site import Seen
 
@@ -29,6 +35,12 @@ _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
+_KERNEL_REASON = (
+    "calls the kernel {} directly, which gives no weights: let it call F.scaled_dot_product_attention or "
+    'regard.attention instead (a transformers model: load it with attn_implementation="sdpa")'
+)
+_SCRIPT_REASON = "computes attention in TorchScript, where PyTorch shows no calls: watch it as it was before torch.jit"
+
 Reader = Callable[..., Seen]
 
 
@@ -42,82 +54,141 @@ class Interception(WatchingMode):
     def __init__(self, model: nn.Module, recorder: Recorder, readers: Mapping[Callable[..., Any], Reader]) -> None:
         super().__init__(model)
         self._recorder = recorder
-        self.unread_kernels: dict[str, str] = {}  # and the class of the module that called them
-        self._eager = Eager([*model.parameters(), *model.buffers()])
+        self._learned = {_storage(one) for one in (*model.parameters(), *model.buffers())}
+        self._origins = Origins(lambda one: self._eager.is_learned(one))
+        self._outputs = Outputs(recorder.withdraw)
+        self._eager = Eager(self._is_parameter, self._origins, self._outputs, recorder.miss)
         self._readers = dict(readers)
+        self._scripts = contextlib.ExitStack()
 
     def watches(self, module: nn.Module) -> bool:
         """Whether the module is the watched model or a part of it."""
         return self._recorder.owns(module)
+
+    def __enter__(self) -> Self:
+        """Look on from now on, in this thread, at scripts too."""
+        self._scripts.enter_context(showing_scripts(self._scripted))
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        """Leave nothing, also after an error."""
+        with self._scripts:
+            super().__exit__(*raised)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the call, then look at it."""
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
         looking = not in_backward() and not _is_traced()
+        call = TorchCall(func, getattr(func, "__name__", ""), args, kwargs)
         if looking:
-            self._eager.before(name, args, kwargs)
+            self._eager.before(call)
         result = func(*args, **kwargs)
-        if not looking:
-            return result
-        with torch.no_grad():
-            if isinstance(func, _OPERATORS):
-                self._notice(func, args, kwargs)
-            elif func is _KERNEL:
-                self._see(lambda: read_sdpa(self._recorder.module, _named(args, kwargs)), output=result)
-            elif func is functional.multi_head_attention_forward:
-                self._see(lambda: read_functional(args, kwargs))
-            elif func is torch._native_multi_head_attention:
-                self._see(lambda: read_native(args, kwargs))
-            elif func is torch._transformer_encoder_layer_fwd:
-                self._see(lambda: read_encoder_layer(args, kwargs), weight=args[3])
-            elif func in self._readers:
-                self._see(lambda: self._readers[func](*args, **kwargs), output=result)
-            elif (seen := self._eager.after(func, args, kwargs, result, self._softmax_place)) is not None:
-                self._see(lambda: seen)
+        if looking:
+            with torch.no_grad():
+                self._look(call, args[0] if call.name == "__setitem__" else result)
         return result
 
-    def _see(self, read: Callable[[], Seen], *, output: Any = None, weight: Tensor | None = None) -> None:
-        """Read a call and hand it to the recorder, unless there is nothing to attend from or to."""
+    def _look(self, call: TorchCall, result: Any) -> None:
+        """Read a call that has returned, and follow what it gave."""
+        func, args, kwargs = call.func, call.args, call.kwargs
+        if isinstance(func, _OPERATORS):
+            self._notice(call, result)
+        elif func is _KERNEL:
+            self._see_pair(lambda: read_sdpa(self._recorder.module, _named(args, kwargs)), call, result)
+        elif func is functional.multi_head_attention_forward:
+            self._see_pair(lambda: read_functional(args, kwargs), call, result)
+        elif func is torch._native_multi_head_attention:
+            self._see(lambda: read_native(args, kwargs))
+        elif func is torch._transformer_encoder_layer_fwd:
+            self._see(lambda: read_encoder_layer(args, kwargs), weight=args[3])
+        elif func in self._readers:
+            self._see_pair(lambda: self._readers[func](*args, **kwargs), call, result)
+        else:
+            self._follow(call, result)
+
+    def _follow(self, call: TorchCall, result: Any) -> None:
+        """Follow what any other function made of scores, of weights, and of what attention gave."""
+        results = [one for one in tensors_in((result,)) if one.is_floating_point()]
+        self._origins.carry(call, results)
+        self._outputs.carry(call, results)
+        seen = self._eager.after(call, results, self._find_caller)
+        if seen is not None:
+            self._eager.keep(self._see(lambda: seen, output=result))
+
+    def _see_pair(self, read: Callable[[], Seen], call: TorchCall, result: Any) -> None:
+        """Read a call that was handed queries and keys: what it gives has the positions of its queries."""
+        q, k = (self._origins.of(one) for one in _queries_and_keys(call))
+
+        def known() -> Seen:
+            seen, cross = read(), crosses(q, k)
+            return seen if cross is None else dataclasses.replace(seen, cross=cross)
+
+        self._see(known, output=result)
+        output = result[0] if isinstance(result, tuple) else result
+        if isinstance(output, Tensor):
+            self._origins.give(output, q)
+
+    def _see(self, read: Callable[[], Seen], *, output: Any = None, weight: Tensor | None = None) -> Any:
+        """Read a call and hand it to the recorder, unless there is nothing to attend from or to; give its ticket."""
         if not self._recorder.locate(weight):
-            return
-        refuse_transforms(self._place)
+            return None
+        if is_transformed():
+            self._recorder.miss(self._recorder.caller, TRANSFORMED)
+            return None
         seen = read()
         call = seen.call
         if self._recorder.wants_output and (given := _heads(seen, output)) is not None:
             seen = dataclasses.replace(seen, output=given)
-        if call.batch and call.heads and call.queries and call.keys:
-            self._recorder.see(seen)
-        else:
+        if not (call.batch and call.heads and call.queries and call.keys):
             self._recorder.calls += 1
+            return None
+        ticket = self._recorder.see(seen)
+        self._outputs.give(output, ticket)
+        return ticket
 
-    def _notice(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An operator called by its name: PyTorch's kernel is read, any other with an attention's name remembered."""
-        name = str(operator)
+    def _notice(self, call: TorchCall, result: Any) -> None:
+        """An operator called by its name: PyTorch's kernel is read, any other with an attention's name is missing."""
+        name = str(call.func)
         if name.startswith("aten.scaled_dot_product_attention"):
-            self._see(lambda: read_sdpa(self._recorder.module, _named(args, kwargs)))
+            self._see_pair(lambda: read_sdpa(self._recorder.module, _named(call.args, call.kwargs)), call, result)
         elif _ATTENDS.search(name) and self._recorder.locate():
-            self.unread_kernels.setdefault(name, self._place)
+            self._recorder.miss(self._recorder.caller, _KERNEL_REASON.format(name))
 
-    def _softmax_place(self) -> str | None:
-        """Where a softmax runs, for messages; None in another model."""
-        return self._place if self._recorder.locate() else None
+    def _scripted(self, script: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """A call of TorchScript: followed by what it takes and gives, or missing where attention is inside."""
+        if self not in modes_here() or in_backward() or _is_traced():
+            return
+        call = TorchCall(script, "script", args, kwargs)
+        graph, results = graph_of(script), [one for one in tensors_in((result,)) if one.is_floating_point()]
+        with torch.no_grad():
+            if attends(graph):
+                if (caller := self._find_caller()) is not None:
+                    self._recorder.miss(caller, _SCRIPT_REASON)
+            elif has_softmax(graph):
+                self._eager.scripted(call.tensors, results, self._find_caller)
+            else:
+                self._eager.after(call, results, self._find_caller)
+            self._origins.carry(call, results)
 
-    @property
-    def _place(self) -> str:
-        """What ran when it was last asked for, for messages."""
-        return type(self._recorder.module or self._model).__name__
+    def _find_caller(self) -> Caller | None:
+        """The module that runs; None where it is of another model."""
+        return self._recorder.caller if self._recorder.locate() else None
 
-    def unread(self, *, rearranged: bool = False) -> list[str]:
-        """Classes of modules whose softmax over products was not seen, as their weights are no queries × keys."""
-        return self._eager.unread(rearranged=rearranged)
+    def _is_parameter(self, one: Tensor) -> bool:
+        return _storage(one) in self._learned
 
 
 def _is_traced() -> bool:
     """Whether this thread computes with tensors that have no values; a compiler may run in another one."""
     return torch.compiler.is_dynamo_compiling() or torch._C._get_dispatch_mode(_FAKE) is not None
+
+
+def _queries_and_keys(call: TorchCall) -> tuple[Tensor, Tensor]:
+    """What a call attends from and to, by name or by place."""
+    given = dict(zip(("query", "key"), call.args, strict=False)) | call.kwargs
+    return given["query" if "query" in given else "q"], given["key" if "key" in given else "k"]
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -129,3 +200,11 @@ def _heads(seen: Seen, output: Any) -> Tensor | None:
     """What a call gave, if it is (batch, heads, queries, width) itself: of a view, no gradient would be told."""
     output = output[0] if isinstance(output, tuple) else output
     return output if isinstance(output, Tensor) and output.ndim == 4 else seen.output
+
+
+def _storage(tensor: Tensor) -> int:
+    """Views of a parameter (its transpose, a slice) share its storage."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # sparse and nested tensors have no storage of their own
+        return -1

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.observe.focus import Focus
+from regard.observe.missing import missing_lines
 from regard.observe.records import Record
 from regard.observe.tokens import Token
 from regard.render.habits import describe, head_habits
-from regard.render.labels import key_labels, layer_name, query_labels, shown_words
+from regard.render.labels import key_labels, layer_name, query_labels, shown_words, visible
 from regard.render.page.pack import Packed
 from regard.render.written import prompt_rows, says_written
 
@@ -25,6 +26,7 @@ def description(record: Record, focus: Focus, packed: Packed) -> dict[str, Any]:
         },
         "habits": describe(record, sequence=focus.sequence),
         "written": says_written(record),
+        "missing": [visible(line) for line in missing_lines(record.missing)],
     }
 
 

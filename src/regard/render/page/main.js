@@ -130,6 +130,8 @@ const start = async () => {
   select(meta.focus.piece);
   byId("precision").textContent = precision();
   byId("habits").textContent = meta.habits;
+  byId("missing").hidden = !meta.missing.length;
+  byId("missing").textContent = `Not seen, although the model computes attention there: ${meta.missing.join("; ")}.`;
   byId("written").hidden = !meta.written;
   byId("written").textContent = `Underlined with dots: what the model has written itself (${meta.written}).`;
   byId("merge-label").hidden = Object.values(meta.streams).every(({ words, texts }) => words.length === texts.length);

@@ -47,6 +47,8 @@ const fillControls = () => {
   byId("sinks").checked = view.sinks;
   byId("title").textContent = [book.name, titleOf(record())].filter(Boolean).join(" — ");
   document.title = byId("title").textContent;
+  byId("missing").hidden = !record().missing.length;
+  byId("missing").textContent = say("missing", { lines: record().missing.join("; ") });
 };
 
 const ready = () => { document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready || 0) + 1); };

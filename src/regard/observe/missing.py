@@ -1,0 +1,73 @@
+"""Attention that ran and could not be seen: which module, why, and how often."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Caller", "Missing", "missing_lines", "sum_missing"]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """One module's attention that is not in the record.
+
+    `module` is its name in the model ("" is the model itself), `reason` begins with its class, `calls` counts what was
+    not seen of it.
+    """
+
+    module: str
+    reason: str
+    calls: int
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> "Missing":
+        """Make it of an atlas's JSON.
+
+        Raises:
+            TypeError, ValueError: It has other fields, or a field is of another type.
+        """
+        one = cls(**about)
+        texts = isinstance(one.module, str) and isinstance(one.reason, str)
+        if not texts or not isinstance(one.calls, int) or isinstance(one.calls, bool) or one.calls < 1:
+            raise ValueError(f"missing attention must be a module, a reason and a number of calls, got {one}")
+        return one
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Where a call ran: the module's name and class, and the number of the run of the model."""
+
+    module: str
+    kind: str
+    run: int
+
+
+def sum_missing(entries: Iterable[Missing]) -> tuple[Missing, ...]:
+    """Entries of the same module and reason as one.
+
+    >>> sum_missing([Missing("a", "no", 1), Missing("b", "no", 1), Missing("a", "no", 2)])
+    (Missing(module='a', reason='no', calls=3), Missing(module='b', reason='no', calls=1))
+    """
+    calls: Counter[tuple[str, str]] = Counter()
+    for one in entries:
+        calls[one.module, one.reason] += one.calls
+    return tuple(Missing(*key, count) for key, count in calls.items())
+
+
+def missing_lines(entries: Iterable[Missing]) -> list[str]:
+    """One line for each reason, with the modules that share it.
+
+    >>> missing_lines([Missing("layers.0", "Band cuts", 1), Missing("layers.1", "Band cuts", 2)])
+    ['layers.0, layers.1 (3 calls): Band cuts']
+    """
+    by_reason: dict[str, list[Missing]] = {}
+    for one in entries:
+        by_reason.setdefault(one.reason, []).append(one)
+    lines = []
+    for reason, same in by_reason.items():
+        calls = sum(one.calls for one in same)
+        names = [one.module or "the model itself" for one in same]
+        shown = ", ".join(names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"])
+        lines.append(f"{shown} ({calls} call{'s' if calls > 1 else ''}): {reason}")
+    return lines
