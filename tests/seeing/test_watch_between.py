@@ -269,6 +269,18 @@ def test_what_cannot_be_seen_is_an_error_or_listed_and_the_rest_is_kept(what: st
     assert regard.load(tmp_path / "it.atlas").missing == seen.missing
 
 
+@pytest.mark.parametrize("how", ["sdpa", "hand"])
+def test_layers_without_projections_are_no_chain_of_landmarks(watched, how: str) -> None:
+    class Bare(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if how == "hand":
+                return (x @ x.mT).softmax(-1) @ x
+            return functional.scaled_dot_product_attention(x, x, x)
+
+    model, x = nn.Sequential(Bare(), Bare(), Bare()), torch.randn(B, H, N, D)
+    assert [layer.name for layer in watched(model, lambda: model(x)).record] == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("what", MISSING)
 def test_alone_it_is_an_error_that_names_it(what: str, strict: bool) -> None:

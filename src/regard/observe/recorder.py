@@ -1,7 +1,6 @@
 """Sorts the calls that were intercepted into forward passes and call sites."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -319,5 +318,3 @@ _BLOCKS = {
     "LongT5LocalAttention": "watch a T5 instead",
     "LongT5TransientGlobalAttention": "watch a T5 instead",
 }
-
-

@@ -238,7 +238,7 @@ class Eager:
             if learned[1 - at]:
                 self._pass_on(call, [result])
                 return None
-            if other in self._weights or other in self._outputs:
+            if other in self._weights or self._outputs.chains(other, weights.softmaxes[0].caller):
                 self._chain(weights, other, result)
                 return None
             axis = None if weights.layout is None else summed(weights.layout, at, other, labels)

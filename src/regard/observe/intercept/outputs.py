@@ -12,6 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.observe.intercept.following import TorchCall
 from regard.observe.intercept.operations import CARRIES_OUTPUT, SUBTRACTS
+from regard.observe.missing import Caller
 
 __all__ = ["DIFFERENCE", "LANDMARKS", "Outputs"]
 
@@ -31,9 +32,6 @@ class Outputs:
     def __init__(self, withdraw: Callable[[Any, str], None]) -> None:
         self._withdraw = withdraw
         self._tickets = WeakIdKeyDictionary()
-
-    def __contains__(self, tensor: Tensor) -> bool:
-        return tensor in self._tickets
 
     def give(self, output: Any, ticket: object) -> None:
         """The output of a call that was seen."""
@@ -55,6 +53,13 @@ class Outputs:
         elif call.name in CARRIES_OUTPUT:
             for result in results:
                 self._tickets[result] = tickets
+
+    def chains(self, values: Tensor, caller: Caller) -> bool:
+        """Whether these values are the output of an attention of the same run of the same module, as landmarks are.
+
+        Of another module, they are what an attention without projections looks at.
+        """
+        return any(one.caller == caller for one in self._tickets.get(values, ()))
 
     def chain(self, values: Tensor) -> None:
         """These outputs are the values of another attention."""
