@@ -374,6 +374,20 @@ BROKEN = {
         lambda folder: _edit(folder, lambda one: one.update(head={"kind": "Tokens"})),
         "`head` must be a value",
     ),
+    "a width of text": (lambda folder: _edit(folder, lambda one: one.update(width="x")), "`width` must be"),
+    "a hidden size beyond all": (lambda folder: _edit(folder, lambda one: one.update(hidden=2**63)), "makes no model"),
+    "a length of text": (
+        lambda folder: _edit(folder, lambda one: one.update(positions={"kind": "Learned", "length": "x"})),
+        "`length` of Learned must be a whole number from 1 on, got 'x'",
+    ),
+    "a token beyond all": (
+        lambda folder: _edit(folder, lambda one: one.update(tokens={"kind": "Tokens", "start": 2**63})),
+        "`start` names tokens, each an integer from 0 to 2³¹ − 1",
+    ),
+    "a billion layers": (
+        lambda folder: _edit(folder, lambda one: one.update(encoder_layers=10**9)),
+        "too few for 1,000,000,000 layers",
+    ),
     "whole numbers": (lambda folder: _quantize(folder), r"as torch\.int8: load one that is not quantized"),
 }
 

@@ -123,3 +123,20 @@ def test_files_that_are_none_are_refused(file, text, name, words):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"cannot read the configuration .*nowhere.toml: No such file"):
         read_config(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("text", ['"\\u0000"', '"a\\u0000b"'])
+@pytest.mark.parametrize("key", ["out", "task.task", "model.kind"])
+def test_a_text_with_a_nul_is_one_sentence(tmp_path, key, text):
+    path = tmp_path / "it.toml"
+    path.write_text('out = "run"\n[task]\nkind = "synthetic"\ntask = "sort"\n[run]\nepochs = 2\n', "utf-8")
+    with pytest.raises(InputError, match=f"`{key}` must be .*got '.*x00"):
+        read_config(path, [f"--{key}={text}"])
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000, "nan", "inf", "9" * 400, "caf\udce9"])
+def test_a_value_of_an_option_that_is_no_number_is_one_sentence(tmp_path, value):
+    path = tmp_path / "it.toml"
+    path.write_text('out = "run"\n[task]\nkind = "synthetic"\ntask = "sort"\n[run]\nepochs = 2\n', "utf-8")
+    with pytest.raises(InputError, match=r"`optimizer\.rate` must be"):
+        read_config(path, ["--optimizer.rate", value])

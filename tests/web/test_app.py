@@ -104,6 +104,8 @@ def test_lines_of_a_map_say_what_they_do_not_know(client) -> None:
         "/tile?record=1&layer=0&head=0&sequence=0&step=1&row=0&column=0",
         "/weight?record=0&layer=0&head=0&sequence=0&query=300&key=0",
         "/line?record=0&layer=0&head=0&sequence=0&axis=row&at=300", "/tokens?record=0&layer=0&sequence=1",
+        "/tile?record=0&layer=0&head=0&sequence=0&step=0&row=0&column=0",
+        "/tile?record=1&layer=0&head=0&sequence=0&step=0&row=0&column=0",
         "/thumbs?record=0&layer=0&sequence=4", "/head?record=%D9%A0&layer=0&head=0&sequence=0",
     ],
 )  # fmt: skip

@@ -1,10 +1,11 @@
 """The command line: one file a command, all talk here, and nothing computed."""
 
 import io
+import os
 import sys
 from typing import NoReturn
 
-from regard.errors import MissingExtraError, RegardError
+from regard.errors import InputError, MissingExtraError, RegardError
 
 __all__ = ["main"]
 
@@ -23,6 +24,7 @@ def main() -> None:
             if missing.name and missing.name.partition(".")[0] in ("typer", "rich", "click"):
                 raise MissingExtraError(missing.name, "cli") from missing
             raise
+        _check_arguments()
         app()
     except RegardError as problem:
         print(f"regard: {problem}", file=sys.stderr)
@@ -33,6 +35,14 @@ def main() -> None:
         if ended.code == _INTERRUPTED:  # typer turns Ctrl-C into it and says nothing
             _interrupted()
         raise
+
+
+def _check_arguments() -> None:
+    """Refuse an argument that is no text, unless it is the name of something on the disk, which may be any bytes."""
+    for one in sys.argv[1:]:
+        if any("\ud800" <= letter <= "\udfff" for letter in one) and not os.path.exists(one):
+            shown = os.fsencode(one)[:60].decode(errors="backslashreplace")
+            raise InputError(f"the argument {shown} is no UTF-8 text: convert it, for example with iconv")
 
 
 def _interrupted() -> NoReturn:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     from regard.bench.rows import Row
+
+from regard.cli.console import TextConsole
 
 __all__ = ["bench"]
 
@@ -43,7 +44,7 @@ def bench(
     nothing is said. Keep the machine idle meanwhile. What is finished is
     written at once, so that nothing is lost when you stop it.
     """
-    notes = Console(stderr=True, highlight=False, emoji=False)
+    notes = TextConsole(stderr=True)
     with notes.status("reading the libraries"):
         import torch
 
@@ -55,16 +56,16 @@ def bench(
 
         picked = chosen(CASES, cases or ())
         before = None if against is None else read(against)
-    screen = Console(highlight=False, emoji=False)
+    screen = TextConsole()
     if list_:
         for one in picked:
-            screen.print(f"{one.NAME:<10} {one.TITLE}", markup=False)
+            screen.print(f"{one.NAME:<10} {one.TITLE}")
         return
     if threads is not None:
         torch.set_num_threads(threads)
     told = {**here(torch.get_num_threads()), "quick": quick}
     if before is not None and (then := _kind(before)) != (now := _kind(told)):
-        notes.print(f"{against} was measured on {then}, this is {now}: ratios may differ", markup=False, soft_wrap=True)
+        notes.print(f"{against} was measured on {then}, this is {now}: ratios may differ", soft_wrap=True)
     rows: list["Row"] = []
     with _saying(notes, rows) as say:
         effort = Effort(seconds=1.0, longest=4096, say=say) if quick else Effort(say=say)
@@ -72,15 +73,15 @@ def bench(
             rows.append(row)  # noqa: PERF402  # what `say` counts grows as it is measured
         worse = [] if before is None else confirmed(regressions(rows, before), picked, effort, before)
     screen.print(_table(rows))
-    notes.print(f"numbers → {out}, figures → {out.with_suffix('.html')}", markup=False, soft_wrap=True)
+    notes.print(f"numbers → {out}, figures → {out.with_suffix('.html')}", soft_wrap=True)
     for row, times in worse:
-        notes.print(f"{times:.2f} times worse than in {against}: {row.key}", markup=False, soft_wrap=True)
+        notes.print(f"{times:.2f} times worse than in {against}: {row.key}", soft_wrap=True)
     if worse:
         raise typer.Exit(1)
 
 
 @contextmanager
-def _saying(console: Console, rows: "Sequence[Row]") -> "Iterator[Callable[[str], None]]":
+def _saying(console: TextConsole, rows: "Sequence[Row]") -> "Iterator[Callable[[str], None]]":
     """Show what goes on, and how many rows there are so far, until it is done."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:

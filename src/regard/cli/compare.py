@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.status import Status
 
+from regard.cli.console import TextConsole
 from regard.cli.heads import Files
 from regard.cli.model_option import model_option
 from regard.cli.texts import read_text
@@ -38,7 +38,7 @@ def compare(
     _check(a, b, model, text, models)
     files = Files(out, json, csv)
     files.check()
-    progress = Console(stderr=True, highlight=False, emoji=False)
+    progress = TextConsole(stderr=True)
     with progress.status("reading the libraries") as status:
         change = _changed(a, b, model, text, models, status)
         if files.any:
@@ -46,7 +46,7 @@ def compare(
             return
     from regard.render.head_lists import change_lines
 
-    screen = Console(highlight=False, emoji=False)
+    screen = TextConsole()
     for line in change_lines(change, top=top, width=screen.width):
         screen.print(line)
 

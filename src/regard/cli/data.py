@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
+from regard.cli.console import TextConsole
 from regard.errors import RegardError
 
 __all__ = ["app"]
@@ -28,10 +28,10 @@ def hsk(
     """Fetch 4,272 everyday English–Chinese sentences (CC BY-SA 4.0), checked by their SHA-256, as hsk.tsv."""
     from regard.data.hsk import fetch_hsk
 
-    terminal = Console(stderr=True, highlight=False)
+    terminal = TextConsole(stderr=True)
     try:
         with terminal.status("looking"):
-            fetch_hsk(out, script=script, report=lambda line: terminal.print(line, markup=False, soft_wrap=True))
+            fetch_hsk(out, script=script, report=lambda line: terminal.print(line, soft_wrap=True))
     except RegardError as error:
-        terminal.print(str(error), markup=False, soft_wrap=True)
+        terminal.print(str(error), soft_wrap=True)
         raise typer.Exit(2) from error

@@ -3,9 +3,9 @@
 import platform
 from importlib import util
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from regard.cli.console import TextConsole
 
 __all__ = ["doctor"]
 
@@ -29,8 +29,8 @@ _SERVES = {  # what an extra is for, where its name does not say it
 
 def doctor() -> None:
     """Show which backends run which calls here and why not, the extras, models and fonts that are installed."""
-    screen = Console(highlight=False)
-    with Console(stderr=True).status("reading the libraries"):
+    screen = TextConsole()
+    with TextConsole(stderr=True).status("reading the libraries"):
         import torch
 
         import regard
@@ -119,5 +119,5 @@ def _fonts() -> Table:
         except ObservationError as lacking:
             table.add_row(script, f"missing: {str(lacking).partition(': ')[2]}")
         else:
-            table.add_row(script, *(escape(", ".join(each[1:])) for each in (found.families, found.files)))
+            table.add_row(script, *(", ".join(each[1:]) for each in (found.families, found.files)))
     return table

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.status import Status
 
+from regard.cli.console import TextConsole
 from regard.cli.detokenizer import Detokenizer
 from regard.cli.model_option import model_option
 from regard.cli.screen import Screen
@@ -106,7 +105,7 @@ def generate(
     asked = _Asked(tokens, temperature, top_k, top_p, seed, beams, length_penalty)
     _count("--threads", threads)
     words = read_prompt(text)
-    progress = Console(stderr=True, highlight=False, emoji=False)
+    progress = TextConsole(stderr=True)
     with progress.status("reading the libraries") as status:
         writer, tokenizer = _load(model, threads, status)
         prompt = _prompt(tokenizer, words, chat, model)
@@ -118,7 +117,7 @@ def generate(
                 "shorten it"
             )
         room = math.inf if last is None else last - before
-        status.update(escape(f"{model} reads the text" if beams is None else f"{model} looks for the likeliest text"))
+        status.update(f"{model} reads the text" if beams is None else f"{model} looks for the likeliest text")
         goes_on = not chat and writer.config.kind == "decoder"
         screen = Screen(status, words if goes_on else "", Detokenizer(tokenizer, prompt if goes_on else ()))
         seed = secrets.randbelow(2**32) if seed is None else seed
@@ -129,7 +128,7 @@ def generate(
     count = f"{len(written)} token{'s' if len(written) > 1 else ''}"
     said = f"{count} in {seconds:.1f} s ({len(written) / seconds:.1f}/s)"
     why = _why(writer.config, last, room, written, tokens)
-    progress.print(f"{said}, {why}{again}", style="dim", markup=False, soft_wrap=True)
+    progress.print(f"{said}, {why}{again}", style="dim", soft_wrap=True)
 
 
 def _count(name: str, value: int | None) -> None:
@@ -159,7 +158,7 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
         torch.set_num_threads(threads)
     # One sentence in the end, not a line for each attempt.
     logging.getLogger(huggingface_hub.__name__).setLevel(logging.ERROR)
-    status.update(escape(f"{name} is loaded"))
+    status.update(f"{name} is loaded")
     model = Transformer.from_pretrained(name)
     if model.config.kind == "encoder":
         raise _reads_only(name)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.status import Status
 
+from regard.cli.console import TextConsole
 from regard.cli.model_option import model_option
 from regard.cli.outputs import check_output
 from regard.cli.texts import read_text
@@ -65,7 +65,7 @@ class Files:
         if self.out is not None:
             save_head_figure(panels, self.out, title=title)
         written = ", ".join(str(path) for path in (self.out, self.json, self.csv) if path)
-        Console(stderr=True, highlight=False, emoji=False).print(f"{title} → {written}", markup=False, soft_wrap=True)
+        TextConsole(stderr=True).print(f"{title} → {written}", soft_wrap=True)
 
 
 def _sorts(incomplete: str) -> list[str]:
@@ -114,7 +114,7 @@ def heads(
     files = Files(out, json, csv)
     files.check()
     words = None if text is None else read_text(text)
-    progress = Console(stderr=True, highlight=False, emoji=False)
+    progress = TextConsole(stderr=True)
     with progress.status("reading the libraries") as status:
         if like:
             lines = _like(like, words, model, top or _TOP, files, status)
@@ -122,7 +122,7 @@ def heads(
             lines = _ablate(removed, words, model, str(replace), random, files, status)
         else:
             lines = _score(words, model, sort, top, files, status)
-    screen = Console(highlight=False, emoji=False)
+    screen = TextConsole()
     for line in lines:
         screen.print(line)
 
@@ -152,7 +152,7 @@ def _warn(loaded: Any, text: str | None) -> None:
     from regard.seeing.models import advice
 
     if text is not None and (warning := advice(loaded, text)):
-        Console(stderr=True, highlight=False, emoji=False).print(f"warning: {warning}", markup=False, soft_wrap=True)
+        TextConsole(stderr=True).print(f"warning: {warning}", soft_wrap=True)
 
 
 def _score(
@@ -175,7 +175,7 @@ def _score(
         about = {"model": scores.model, "tokens": scores.tokens, "probe": scores.probe, "tests": tests}
         files.write(rows, score_panels(scores), f"what the heads of {scores.model} look at", **about)
         return []
-    width = max(Console().width, 80)
+    width = max(TextConsole().width, 80)
     return [head_table(scores, sort=sort, top=top, width=width)]
 
 
@@ -205,7 +205,7 @@ def _like(
         about = {"model": found.model, "sentences": found.sentences, "unused": found.unused}
         files.write(head_rows(columns), panels, f"from word to word: the heads of {found.model}", **about)
         return []
-    return list(likeness_lines(found, top=top, width=Console().width))
+    return list(likeness_lines(found, top=top, width=TextConsole().width))
 
 
 def _columns(pair: Any) -> list[tuple[str, Any]]:
@@ -237,4 +237,4 @@ def _ablate(
         about = {"model": lost.model, "heads": [list(one) for one in lost.heads], "replace": lost.replace}
         files.write(loss_rows(lost), (), f"{lost.model} without {len(lost.heads)} heads", **about, probe=lost.probe)
         return []
-    return list(loss_lines(lost, width=Console().width))
+    return list(loss_lines(lost, width=TextConsole().width))

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from regard.cli.console import TextConsole
 
 __all__ = ["lab"]
 
@@ -35,7 +36,7 @@ def lab(
     to run each again; FOLDER/lab.json has the numbers. What is finished is
     written at once, so that nothing is lost when you stop it.
     """
-    notes = Console(stderr=True, highlight=False, emoji=False)
+    notes = TextConsole(stderr=True)
     with notes.status("reading the libraries"):
         from regard.lab.claims import EXPERIMENTS
         from regard.lab.experiment import Setting
@@ -43,10 +44,10 @@ def lab(
         from regard.lab.running import choose, run_one
 
         chosen = choose(EXPERIMENTS, claims or ())
-    screen = Console(highlight=False, emoji=False)
+    screen = TextConsole()
     if list_:
         for one in chosen:
-            screen.print(f"{one.CLAIM.number:>3}  {one.CLAIM.name:<22} {one.CLAIM.title}", markup=False)
+            screen.print(f"{one.CLAIM.number:>3}  {one.CLAIM.name:<22} {one.CLAIM.title}")
         return
     results: list[Any] = []
     with _progress(notes) as progress:
@@ -66,13 +67,13 @@ def lab(
     screen.print(_table(results))
     for one in results:
         if one.failed:
-            notes.print(f"{one.claim.number} {one.claim.name} was not run: {one.problem}", markup=False, soft_wrap=True)
-    notes.print(f"figures → {out / 'index.html'}, numbers → {out / 'lab.json'}", markup=False, soft_wrap=True)
+            notes.print(f"{one.claim.number} {one.claim.name} was not run: {one.problem}", soft_wrap=True)
+    notes.print(f"figures → {out / 'index.html'}, numbers → {out / 'lab.json'}", soft_wrap=True)
     if any(one.failed for one in results):
         raise typer.Exit(1)
 
 
-def _progress(console: Console) -> Progress:
+def _progress(console: TextConsole) -> Progress:
     return Progress(
         SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(12), MofNCompleteColumn(),
         TimeElapsedColumn(), console=console, transient=True,

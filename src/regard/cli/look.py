@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from regard.cli.console import TextConsole
 from regard.cli.model_option import model_option
 from regard.cli.outputs import check_output
 from regard.cli.texts import read_text
@@ -66,8 +66,8 @@ def look(
         raise InputError(
             "--keep, --layers, --statistics and --resume are for an atlas: add --out it.atlas, or leave them out"
         )
-    screen = Console(highlight=False, emoji=False)
-    progress = Console(stderr=True, highlight=False, emoji=False)
+    screen = TextConsole()
+    progress = TextConsole(stderr=True)
     with Watched(progress, atlas) as watched:
         from regard.seeing.look import look as look_at  # here, because torch and transformers take seconds to load
 
@@ -93,13 +93,13 @@ def look(
             watched.say(f"drawing {out}")
             _write(looked, out, words, whole=part is None)
     if looked.warning:
-        progress.print(f"warning: {looked.warning}", markup=False, soft_wrap=True)
+        progress.print(f"warning: {looked.warning}", soft_wrap=True)
     from regard.observe.missing import missing_lines
 
     if out is not None:
-        progress.print(f"{looked.model}: {len(looked.record)} layers → {out}", markup=False, soft_wrap=True)
+        progress.print(f"{looked.model}: {len(looked.record)} layers → {out}", soft_wrap=True)
         for line in missing_lines(looked.record.missing):
-            progress.print(f"not seen: {line}", markup=False, soft_wrap=True)
+            progress.print(f"not seen: {line}", soft_wrap=True)
         return
     from regard.cli.again import steps_command
     from regard.render.terminal import picture
@@ -109,7 +109,7 @@ def look(
     if command:
         screen.print("\nThe same weight, step by step:")
         lines = " \\\n    ".join(command)  # not wrapped: a line that was cut would not be the command
-        screen.print(f"  {lines}", markup=False, soft_wrap=True)
+        screen.print(f"  {lines}", soft_wrap=True)
 
 
 def _part(tokens: str) -> tuple[int, int]:

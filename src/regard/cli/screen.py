@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
 from rich.status import Status
 
+from regard.cli.console import TextConsole
 from regard.cli.detokenizer import Detokenizer
 from regard.errors import InputError
 
@@ -45,7 +45,7 @@ class Screen:
             if self._terminal and self._before:
                 cut = "…" if len(self._before) > _ECHO else ""
                 echo = _harmless(cut + self._before[-_ECHO:])
-                Console(emoji=False).print(echo, style="dim", end="", markup=False, highlight=False, soft_wrap=True)
+                TextConsole().print(echo, style="dim", end="", soft_wrap=True)
         sys.stdout.write(_harmless(text) if self._terminal else text)
         sys.stdout.flush()
 

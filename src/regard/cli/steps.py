@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 
+from regard.cli.console import TextConsole
 from regard.cli.model_option import model_option
 from regard.cli.texts import read_text
 from regard.errors import InputError
@@ -60,7 +60,7 @@ def steps(
         worked = _own(x, w, tokens) if own else example()
         row = 0 if token is None else token_row([Token(name) for name in worked.tokens], token).row
         page = Steps(worked, row, lang)
-    Console(highlight=False).print(page)
+    TextConsole().print(page)
 
 
 def example() -> "Worked":

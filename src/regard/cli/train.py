@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regard.cli.console import TextConsole
 from regard.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def train(
     said += [] if out is None else ["--out", json.dumps(out, ensure_ascii=False)]
     said += [] if threads is None else ["--run.threads", str(threads)]
     asked = read_config(config, said)
-    console = Console(stderr=True, highlight=False, emoji=False)
+    console = TextConsole(stderr=True)
     if check:
         _print_config(asked)
         return
@@ -61,16 +60,21 @@ def train(
         with _asked_to_stop() as stops, screen:
             ended = run(asked, listeners, stops=stops)
     if ended.why == "stopped":
-        console.print(f"stopped behind step {ended.step:,}; the same command goes on from there", markup=False)
+        console.print(f"stopped behind step {ended.step:,}; the same command goes on from there")
         raise typer.Exit(130)
 
 
 class _Screen:
     """A listener that shows the run as it goes."""
 
-    def __init__(self, console: Console, ready: object) -> None:
+    def __init__(self, console: TextConsole, ready: object) -> None:
         self.console, self._ready = console, ready
-        columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(None),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         self.bar = Progress(*columns, console=console, transient=True)
         self.task = self.bar.add_task("", visible=False)
         self._speed = 0.0
@@ -89,7 +93,7 @@ class _Screen:
             shown(event)
 
     def say(self, text: str, style: str = "") -> None:
-        self.console.print(escape(text), style=style, soft_wrap=True)
+        self.console.print(text, style=style, soft_wrap=True)
 
     def _started(self, event: "Started") -> None:
         if callable(self._ready):

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from regard.cli.console import TextConsole
 from regard.cli.outputs import check_output
 from regard.cli.texts import read_text
 from regard.errors import InputError
@@ -34,7 +34,7 @@ def translate(
     lines = _lines(read_text(text))
     if align is not None and len([line for line in lines if line.strip()]) != 1:
         raise InputError("`--align` shows one sentence: give a text of one line")
-    console = Console(stderr=True, highlight=False, emoji=False)
+    console = TextConsole(stderr=True)
     with console.status("reading the libraries and the model"):
         import torch
 
@@ -60,18 +60,18 @@ def translate(
         _show(translator.aligned(sentence, beams=beams, length_penalty=length_penalty), align, console)
 
 
-def _show(record: "Record", align: str, console: Console) -> None:
+def _show(record: "Record", align: str, console: TextConsole) -> None:
     """An alignment, in the terminal or as a figure."""
     if align == "-":
         from regard.render.alignment_table import alignment_table
 
-        Console(highlight=False, emoji=False).print(alignment_table(record))
+        TextConsole().print(alignment_table(record))
         return
     from regard.render.alignment import alignment_figure
     from regard.render.sheet import write_figure
 
     write_figure(alignment_figure(record, rows="written"), align)
-    console.print(f"wrote {align}", markup=False)
+    console.print(f"wrote {align}")
 
 
 def _check(beams: int, script: str | None, threads: int | None, align: str | None) -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
+
+from regard.cli.console import TextConsole
 
 __all__ = ["Watched"]
 
@@ -17,12 +18,12 @@ class Watched:
     Interrupted, it says how to go on with the atlas that was being made.
 
     >>> import io
-    >>> with Watched(Console(file=io.StringIO())) as watched:
+    >>> with Watched(TextConsole(file=io.StringIO())) as watched:
     ...     watched.say("reading")
     ...     watched.layer(1, 2)
     """
 
-    def __init__(self, console: Console, atlas: Path | None = None) -> None:
+    def __init__(self, console: TextConsole, atlas: Path | None = None) -> None:
         self._console, self._atlas = console, atlas
         self._done = 0
         self._status: Status | None = None

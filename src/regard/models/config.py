@@ -14,7 +14,18 @@ __all__ = ["KINDS", "Buckets", "Clipped", "Learned", "Positions", "Sinusoidal", 
 
 
 @dataclass(frozen=True)
-class Sinusoidal:
+class _Counted:
+    """Positions whose whole numbers count something."""
+
+    def __post_init__(self) -> None:
+        for name in ("length", "count", "max_distance", "clip"):
+            value = getattr(self, name, 1)
+            if type(value) is not int or value < 1:
+                raise InputError(f"`{name}` of {type(self).__name__} must be a whole number from 1 on, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Sinusoidal(_Counted):
     """Sines and cosines, added to the embeddings (Vaswani et al. 2017); `variant` as in positions.sinusoidal."""
 
     length: int = 5000
@@ -22,14 +33,14 @@ class Sinusoidal:
 
 
 @dataclass(frozen=True)
-class Learned:
+class Learned(_Counted):
     """A learned vector for each of `length` positions, added to the embeddings (BERT, GPT-2, BART)."""
 
     length: int = 512
 
 
 @dataclass(frozen=True)
-class Buckets:
+class Buckets(_Counted):
     """T5's bias: a learned number for each head and bucket of distances, in one table for all layers of a stack."""
 
     count: int = 32
@@ -42,7 +53,7 @@ class Slopes:
 
 
 @dataclass(frozen=True)
-class Clipped:
+class Clipped(_Counted):
     """Shaw et al. (2018, arXiv:1803.02155): a learned vector for each distance up to `clip`, on keys and on values."""
 
     clip: int = 16
@@ -52,7 +63,9 @@ Positions = Sinusoidal | Learned | Buckets | Slopes | Clipped | RoPE | None
 
 
 def _is_token(value: object, optional: bool) -> bool:
-    return (value is None and optional) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+    return (value is None and optional) or (
+        isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +92,9 @@ class Tokens:
         single = {name: (getattr(self, name),) for name in ("pad", "start", "first", "last")}
         for name, found in {**single, "stop": self.stop, "never": self.never}.items():
             if not isinstance(found, tuple) or any(not _is_token(one, name in single) for one in found):
-                raise InputError(f"`{name}` names tokens, each an integer of at least 0, got {getattr(self, name)!r}")
+                raise InputError(
+                    f"`{name}` names tokens, each an integer from 0 to 2³¹ − 1, got {getattr(self, name)!r}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,8 +38,17 @@ def fill(cls: type[Any], config: Any, stored: Any, state: dict[str, Tensor], nam
     Raises:
         InputError: Tensors are missing, left over, or of another shape.
     """
-    with torch.device("meta"):
-        model = cls(config)
+    layers = [getattr(config, which, 0) for which in ("layers", "encoder_layers", "decoder_layers")]
+    if sum(layers) > len(state):  # before so many are made
+        raise InputError(f"the checkpoint {name!r} has {len(state)} weights, too few for {sum(layers):,} layers")
+    try:
+        with torch.device("meta"):
+            model = cls(config)
+    except InputError:
+        raise
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as problem:
+        reason = " ".join(str(problem).split())[:200]
+        raise InputError(f"the configuration of {name!r} makes no model: {reason}") from problem
     wanted: dict[str, Tensor] = dict(model.state_dict())
     head, before = getattr(config, "head", None), getattr(stored, "head", None)
     if head is None or head != before:

@@ -153,7 +153,7 @@ def _plain(text: str) -> Any:
     """A value as TOML writes it; a plain word is itself."""
     try:
         return tomllib.loads(f"it = {text}")["it"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # tomllib's error is a ValueError
         return {"True": True, "False": False}.get(text, text)
 
 
@@ -173,6 +173,8 @@ def _put(table: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
 
 
 def _value(hint: Any, found: Any, where: str, usual: Any) -> Any:
+    if isinstance(found, str) and ("\0" in found or any("\ud800" <= one <= "\udfff" for one in found)):
+        raise InputError(f"`{where}` must be a text without NUL bytes and halves of characters, got {found!r}")
     options = _options(hint)
     tables = [one for one in options if is_dataclass(one)]
     if tables and isinstance(found, Mapping | str):
@@ -222,7 +224,7 @@ def _fit(kind: Any, found: Any) -> tuple[bool, Any]:
         each = [_fit(one, value) for one, value in zip(parts, found, strict=True)]
         return all(fits for fits, _ in each), tuple(value for _, value in each)
     if kind is float:
-        fits = isinstance(found, int | float) and not isinstance(found, bool)
+        fits = isinstance(found, int | float) and not isinstance(found, bool) and abs(found) < 2**1023
         return fits, float(found) if fits else None
     if kind is int:
         return isinstance(found, int) and not isinstance(found, bool), found

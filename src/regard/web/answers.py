@@ -38,6 +38,12 @@ class _Asked:
             raise InputError(f"`{name}` must be a whole number from 0 to 999999999, got {text[:20]!r}")
         return int(text)
 
+    def step(self) -> int:
+        step = self.number("step")
+        if step < 1 or step & (step - 1):
+            raise InputError(f"`step` must be a power of two, got {step}")
+        return step
+
     def one_of(self, name: str, *choices: str) -> str:
         text = self._given.get(name, choices[0])
         if text not in choices:
@@ -134,7 +140,7 @@ def _head(shelf: Shelf, asked: _Asked) -> Answer:
 
 def _tile(shelf: Shelf, asked: _Asked) -> Answer:
     """As many cells a side as `Sheet.side` says, fewer at the edges, row by row."""
-    sheet, step = asked.sheet(shelf), asked.number("step")
+    sheet, step = asked.sheet(shelf), asked.step()
     pool: Pool = "max" if asked.one_of("pool", "mean", "max") == "max" else "mean"
     side = sheet.side(step) * step
     rows, columns = (

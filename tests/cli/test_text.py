@@ -1,0 +1,68 @@
+"""Whatever stands in an argument or a name is shown as text, and what is no text is one sentence."""
+
+import io
+from importlib import util
+
+import pytest
+from rich.table import Table
+
+from regard.cli import doctor
+from regard.cli.console import TextConsole
+
+HOSTILE = "[/]x[bold] [link=a] :smile: [/bold]"
+
+
+def test_markup_is_text_in_lines_tables_and_status():
+    file = io.StringIO()
+    console = TextConsole(file=file)
+    console.print(HOSTILE)
+    table = Table(HOSTILE)
+    table.add_row(HOSTILE)
+    console.print(table)
+    assert file.getvalue().count(HOSTILE) == 3
+    with console.status(HOSTILE) as status:
+        status.update(HOSTILE)
+        assert status.renderable.text.plain == HOSTILE
+
+
+def test_the_doctor_names_the_extra_in_brackets(run, monkeypatch):
+    usual = util.find_spec
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None if name == "numba" else usual(name))
+    monkeypatch.setenv("COLUMNS", "300")
+    file = io.StringIO()
+    TextConsole(file=file).print(doctor._extras(), width=300)
+    assert "missing numba: pip install 'regard[compiled]'" in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["look", "the cat", "--model", "./[/]x"],
+        ["generate", "the cat", "--model", "./[/]x"],
+        ["heads", "--model", "./[/]x"],
+        ["translate", "a", "--model", "./[/]x"],
+        ["open", "./[/]x.atlas"],
+        ["train", "./[/]x.toml"],
+    ],
+    ids=lambda one: one[0],
+)
+def test_a_name_with_markup_is_one_sentence(run, arguments):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert err.startswith("regard: ")
+    assert err.count("\n") == 1
+    assert "[/]x" in err
+
+
+@pytest.mark.parametrize("arguments", [["look", "caf\udce9"], ["look", "a cat", "--token", "caf\udce9"]])
+def test_an_argument_that_is_no_utf8_is_one_sentence(run, arguments):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert err == "regard: the argument caf\\xe9 is no UTF-8 text: convert it, for example with iconv\n"
+
+
+def test_a_file_may_have_a_name_that_is_no_text(run, tmp_path):
+    (tmp_path / "caf\udce9.toml").write_text("x = 1")
+    code, _, err = run("train", str(tmp_path / "caf\udce9.toml"))
+    assert code == 2
+    assert "the key `x` is unknown" in err
