@@ -17,6 +17,7 @@ from regard.problem import Problem
 __all__ = ["narrowed"]
 
 _FEW = 16  # queries: for more, blocks are planned
+_LONG = 256  # keys, and
 _LEAST = 2**16  # numbers of keys and values, below which reading them costs less than finding those that are seen
 _PAIRS = 2**22  # pairs that the mask is asked for, at most
 
@@ -54,6 +55,7 @@ def _may_be_narrowed(problem: Problem) -> bool:
         not torch.compiler.is_compiling()
         and problem.mask is not None
         and problem.queries <= _FEW
+        and problem.keys >= _LONG
         and problem.k.numel() + problem.v.numel() >= _LEAST
         and problem.score.product
         and type(problem.normalizer) in (Softmax, Sigmoid)
