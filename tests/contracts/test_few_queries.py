@@ -54,7 +54,7 @@ def test_every_exported_mask_is_drawn():
 @pytest.mark.parametrize("queries", [1, 2, 3])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_default_sees_what_the_mask_leaves_of_many_keys(family, queries):
-    for seed in range(3):
+    for seed in range(2):
         place, (q, k, v) = draw(seed, KEYS, queries)
         mask, seen = FAMILIES[family](place)
         k, v = spoiled(place, k, v, seen)
@@ -101,9 +101,9 @@ NAMED = [one for name, one in named().items() if name not in ("flex", "triton", 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 def test_every_backend_sees_what_the_mask_leaves(family, backend):
-    for seed in range(1 if backend.name == "flex" else 6):
+    for seed in range(1 if backend.name == "flex" else 4):
         place, (q, k, v) = draw(seed, FEW, seed % 3 + 1, batch=2)
-        mask, seen = combined(place, [family]) if seed < 3 else combined(place, [family, "Causal", "Window"])
+        mask, seen = combined(place, [family]) if seed < 2 else combined(place, [family, "Causal", "Window"])
         k, v = spoiled(place, k, v, seen)
         problem = Problem.of(q, k, v, mask=mask.bind(place.queries, FEW, query_start=place.start))
         assert backend.refuses(problem) is None
