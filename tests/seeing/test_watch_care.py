@@ -1,11 +1,13 @@
 """Watching leaves nothing behind, and what it cannot see it names."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as module_hooks
-from torch.overrides import _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -126,6 +128,27 @@ def test_two_models_watched_at_once_are_seen_apart() -> None:
         other(one(x))
     assert [layer.name for layer in first.record] == ["0"]
     assert [layer.name for layer in second.record] == ["0", "1"]
+
+
+@pytest.mark.parametrize("outside", [True, False])
+@pytest.mark.parametrize("attend", [functional.scaled_dot_product_attention, by_hand])
+def test_a_mode_of_the_caller_sees_what_it_sees_unwatched(attend, outside: bool) -> None:
+    class Names(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    model, x, names = Attention(attend), torch.randn(1, 3, D), []
+    for watching in (False, True):
+        mode = Names()
+        mode.seen = []
+        with contextlib.ExitStack() as stack:
+            modes = [mode, regard.watch(model)] if watching else [mode]
+            for one in modes if outside else reversed(modes):
+                stack.enter_context(one)
+            model(x)
+            names.append(list(mode.seen))
+    assert names[0] == names[1]
 
 
 def test_a_part_called_by_itself_is_seen_under_its_name() -> None:

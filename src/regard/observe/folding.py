@@ -167,9 +167,10 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, kernel: K
 @contextlib.contextmanager
 def _by_itself(device: torch.device) -> Iterator[None]:
     """Whatever mode the model runs in: autocast gives products of float32 the digits of bfloat16, and what is made in
-    inference mode cannot be added to by a later call outside of it.
+    inference mode cannot be added to by a later call outside of it. Modes of the caller's own see nothing of it.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._C.DisableTorchFunction())
         if torch.amp.is_autocast_available(device.type):
             stack.enter_context(torch.autocast(device.type, enabled=False))
         stack.enter_context(torch.inference_mode(mode=False))

@@ -54,7 +54,8 @@ class Interception(WatchingMode):
     def __init__(self, model: nn.Module, recorder: Recorder, readers: Mapping[Callable[..., Any], Reader]) -> None:
         super().__init__(model)
         self._recorder = recorder
-        self._learned = {_storage(one) for one in (*model.parameters(), *model.buffers())}
+        with torch._C.DisableTorchFunction():
+            self._learned = {_storage(one) for one in (*model.parameters(), *model.buffers())}
         self._origins = Origins(lambda one: self._eager.is_learned(one))
         self._outputs = Outputs(recorder.withdraw)
         self._eager = Eager(self._is_parameter, self._origins, self._outputs, recorder.miss)
@@ -83,10 +84,12 @@ class Interception(WatchingMode):
         looking = not in_backward() and not _is_traced()
         call = TorchCall(func, getattr(func, "__name__", ""), args, kwargs)
         if looking:
-            self._eager.before(call)
+            with torch._C.DisableTorchFunction():
+                self._eager.before(call)
         result = func(*args, **kwargs)
         if looking:
-            with torch.no_grad():
+            # What is computed from here on is no other mode's business, be it a second watch or one of the caller's.
+            with torch._C.DisableTorchFunction(), torch.no_grad():
                 self._look(call, args[0] if call.name == "__setitem__" else result)
         return result
 
@@ -162,7 +165,7 @@ class Interception(WatchingMode):
             return
         call = TorchCall(script, "script", args, kwargs)
         graph, results = graph_of(script), [one for one in tensors_in((result,)) if one.is_floating_point()]
-        with torch.no_grad():
+        with torch._C.DisableTorchFunction(), torch.no_grad():
             if attends(graph):
                 if (caller := self._find_caller()) is not None:
                     self._recorder.miss(caller, _SCRIPT_REASON)
