@@ -181,6 +181,15 @@ def test_each_tower_and_text_is_a_stream_with_its_own_layers(
     assert "<iframe" in seen._repr_html_()
 
 
+def test_a_text_that_is_generated_beside_an_image_is_one_record(tokenizer: Any) -> None:
+    model, inputs = mllama()  # one key head for two query heads, which a step of one query does not repeat
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
+        model.generate(**inputs, max_new_tokens=3, do_sample=False, pad_token_id=0)
+    assert len(seen) == 1
+    assert [layer.queries for layer in seen.layers] == [24, 24, 24, 11, 11, 11]
+    assert len(seen.stream("text")) == 11
+
+
 def test_words_rank_the_heads_of_the_text_and_of_no_tower(tokenizer: Any) -> None:
     model, inputs = clip()
     seen = seen_of(model, inputs, tokenizer=tokenizer)

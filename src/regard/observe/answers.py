@@ -203,6 +203,8 @@ class Answers:
         for seen in known or layers:
             queries, keys = self.words(seen.query_tokens, sequence), self.words(seen.key_tokens, sequence)
             at, to = find_word(queries, source), find_word(keys, target)
+            at = at if at is not None and queries[at].pieces[-1] < seen.queries else None  # a layer may see a part
+            to = to if to is not None and keys[to].pieces[-1] < seen.keys else None
             if at is None or to is None:
                 missing.append({word for word, found in ((source, at), (target, to)) if found is None})
                 continue

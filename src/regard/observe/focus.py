@@ -128,7 +128,11 @@ class _Stage:
             lead = record.layer(layer, None if isinstance(layer, str) else stream_of(lead))
         sequence = at_index("sequence", sequence, lead.batch, "batch")
         streams = lead.query_tokens, lead.key_tokens
-        same = tuple(i for i, one in enumerate(record.layers) if (one.query_tokens, one.key_tokens) == streams)
+        sides = *streams, lead.queries, lead.keys
+        same = tuple(
+            i for i, one in enumerate(record.layers)
+            if (one.query_tokens, one.key_tokens, one.queries, one.keys) == sides
+        )  # fmt: skip
         queries, keys = (words_of(record.stream(name, sequence)) for name in streams)
         return cls(record, same, queries, keys, sequence), lead
 

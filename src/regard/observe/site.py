@@ -106,10 +106,11 @@ class Site:
     def _same_keys(self, seen: Seen) -> bool:
         """The keys of a cross-attention stay: the cached tensor itself, or an equal one at a step of one query."""
         assert self._marks is not None
-        if seen.marks.shape != self._marks.shape:
+        now, before = _as_many_heads(seen.marks, self._marks)
+        if now.shape != before.shape:
             return False
-        same = seen.marks.untyped_storage().data_ptr() == self._marks.untyped_storage().data_ptr()
-        return same or (seen.call.queries == 1 and torch.equal(seen.marks, self._marks))
+        same = now.untyped_storage().data_ptr() == before.untyped_storage().data_ptr()
+        return same or (seen.call.queries == 1 and torch.equal(now, before))
 
     @property
     def why_plain(self) -> str | None:
