@@ -76,7 +76,9 @@ def heads(
     *,
     model: Annotated[
         str | None,
-        model_option("me5, minilm, smollm2, or a Hugging Face folder or id; by default the text chooses."),
+        model_option(
+            "me5, minilm, smollm2, a folder (Hugging Face, regard train), or an id; by default the text chooses."
+        ),
     ] = None,
     text: Annotated[
         str | None,

@@ -24,7 +24,9 @@ def look(
     *,
     model: Annotated[
         str | None,
-        model_option("me5, minilm, smollm2, or a Hugging Face folder or id; by default the text chooses."),
+        model_option(
+            "me5, minilm, smollm2, a folder (Hugging Face, regard train), or an id; by default the text chooses."
+        ),
     ] = None,
     tokens: Annotated[
         str | None,

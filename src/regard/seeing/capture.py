@@ -6,12 +6,14 @@ import numpy as np
 from torch import nn
 
 from regard.errors import InputError, ObservationError
+from regard.functional import attention
 from regard.observe.intercept import Interception
 from regard.observe.recorder import Recorder
 from regard.observe.second_pass import Computed
 from regard.observe.site import Seen
 from regard.observe.steps import CapturedHead
 from regard.seeing.look import look, prepare
+from regard.seeing.watch import read_attention
 
 __all__ = ["capture_head", "choose"]
 
@@ -52,7 +54,7 @@ def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
     """
     prepared = prepare(text, model=model)
     catcher = _Catcher(prepared.loaded.model)
-    with Interception(prepared.loaded.model, catcher, {}):
+    with Interception(prepared.loaded.model, catcher, {attention: read_attention}):
         prepared.run()
     if not -len(catcher.caught) <= layer < len(catcher.caught):
         raise InputError(f"`layer` must be from 0 to {len(catcher.caught) - 1} for {model}, got {layer}")

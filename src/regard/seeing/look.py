@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -244,26 +245,27 @@ def prepare(
     if target is not None and loaded.kind != "encoder-decoder":
         raise InputError(f"`target` is for an encoder–decoder, and {loaded.name} is none: leave `--target` out")
     text = text if tokens is None else text_between(loaded.tokenizer, text, *tokens)
-    ids = _ids(loaded, text)
+    ids = _ids(loaded, loaded.tokenizer, text)
     if loaded.kind != "encoder-decoder":
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return Prepared(loaded, inputs, {"text": (tokens_of(loaded.tokenizer, ids[0].tolist(), text),)})
-    written = _write(loaded, ids) if target is None else _start(loaded, _ids(loaded, target))
+    writes = loaded.tokenizer if loaded.target_tokenizer is None else loaded.target_tokenizer
+    written = _write(loaded, ids) if target is None else _start(loaded, _ids(loaded, writes, target))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": written}
     words = {
         "source": (tokens_of(loaded.tokenizer, ids[0].tolist(), text),),
-        "target": (tokens_of(loaded.tokenizer, written[0].tolist()),),
+        "target": (tokens_of(writes, written[0].tolist()),),
     }
     return Prepared(loaded, inputs, words)
 
 
-def _ids(loaded: Loaded, text: str) -> torch.Tensor:
+def _ids(loaded: Loaded, tokenizer: Any, text: str) -> torch.Tensor:
     """Token ids (1, n), refused where they are more than the model has positions."""
-    ids: list[int] = loaded.tokenizer(text, verbose=False)["input_ids"]
+    ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
     limit = positions(loaded)
     if limit is not None and len(ids) > limit:
         other = " (smollm2 reads 8,192)" if loaded.name in ("me5", "minilm") and len(ids) <= 8192 else ""
-        most = limit - len(loaded.tokenizer("", verbose=False)["input_ids"])
+        most = limit - len(tokenizer("", verbose=False)["input_ids"])
         raise InputError(
             f"the text has {len(ids):,} tokens and {loaded.name} reads at most {limit:,}: shorten it (regard look "
             f"--tokens 1:{most} takes a part of it), or choose another --model{other}"

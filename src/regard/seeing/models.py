@@ -1,10 +1,12 @@
 """A model and its tokenizer by name: one of the bundled ones, a folder, or an id of the Hugging Face hub."""
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from regard.errors import InputError, MissingExtraError
 from regard.seeing import bundled
@@ -25,7 +27,8 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
     """Load a model in eval mode and its tokenizer; nothing that comes with a model is ever executed or unpickled.
 
     Args:
-        name: `me5`, `minilm`, `smollm2`, a folder with a Hugging Face checkpoint, or an id of the hub.
+        name: `me5`, `minilm`, `smollm2`, a folder with a Hugging Face checkpoint, what `regard train` made (a run, or
+            a checkpoint in it), or an id of the hub.
         attn_implementation: As in transformers; by default PyTorch's fused kernel where the model has it.
 
     Raises:
@@ -35,6 +38,10 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
     if name in BUNDLED:
         return bundled.load(name, attn_implementation=attn_implementation or "sdpa")
     refuse_mistyped(name)
+    if _is_trained(Path(name).expanduser()):
+        if attn_implementation is not None:
+            raise InputError(f"`attn_implementation` is for models of transformers, and {name} was made by regard")
+        return cast("Loaded", import_module("regard.train.trained").load_trained(name))  # which is above this folder
     try:
         import transformers
         from safetensors import SafetensorError
@@ -52,6 +59,16 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
             reason = " ".join(str(problem).split()) or type(problem).__name__
             reason = reason if len(reason) <= 300 else reason[:299] + "…"
             raise InputError(f"cannot load the model {name!r}: {reason}") from problem
+
+
+def _is_trained(folder: Path) -> bool:
+    """Whether regard made it: a run, a checkpoint in it, or a saved model."""
+    if any((folder / name).is_file() for name in ("run.json", "place.json")):
+        return True
+    try:
+        return "regard" in json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
 
 
 def _from_transformers(transformers: Any, name: str, where: str, attn_implementation: str | None) -> Loaded:

@@ -22,7 +22,7 @@ from regard.seeing.refusals import refuse_compiled, refuse_missing, refusing_com
 from regard.seeing.sight import Sight
 from regard.seeing.vision import patch_tokens
 
-__all__ = ["watch"]
+__all__ = ["read_attention", "watch"]
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def watch(
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(refusing_compiled_code())
-        interception = stack.enter_context(Interception(model, recorder, {attention: _read_attention}))
+        interception = stack.enter_context(Interception(model, recorder, {attention: read_attention}))
         if tokenizer is not None or (asked.needs("tokens") and tokens is None):
             interception.hears = heard
         yield sight
@@ -118,7 +118,7 @@ def watch(
     sight.forwards, sight.why_plain = tuple(forwards), recorder.why_plain
 
 
-def _read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> Seen:  # noqa: ARG001
+def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> Seen:  # noqa: ARG001
     """Read a call of regard.attention itself."""
     # No dropout: weights are those before it, and a second seed would be taken from the generator of the model's call.
     asked = asked | {"weights": False, "return_lse": False, "dropout": 0.0, "generator": None}

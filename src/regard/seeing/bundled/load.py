@@ -24,12 +24,16 @@ _CONVERTED = ("me5", "smollm2")  # by the module of that name, which needs NumPy
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A model in eval mode with its tokenizer, whose offsets are known (`return_offsets_mapping=True` works)."""
+    """A model in eval mode with its tokenizer, whose offsets are known (`return_offsets_mapping=True` works).
+
+    `target_tokenizer` is that of what an encoder–decoder writes, where it is another.
+    """
 
     name: str
     model: "torch.nn.Module"
     tokenizer: Any
     kind: ModelKind
+    target_tokenizer: Any = None
 
 
 def load(name: str, *, attn_implementation: str = "sdpa", dtype: "torch.dtype | None" = None) -> Loaded:

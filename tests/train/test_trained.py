@@ -1,0 +1,109 @@
+"""What `regard train` made can be looked at by its folder: with its own tokenizer, and with the weights that it has."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.cli import main
+from regard.data import Vocabulary
+from regard.models import Transformer
+from regard.train import train
+from regard.train.config import Config
+from regard.train.reading import from_mapping
+
+pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
+
+TEXT = "red cat"
+WORDS = ("red blue big old new".split(), "cat car book tree".split())
+WORDS_KIND = {"kind": "characters", "size": 60}
+TASKS = {
+    "masked": {"kind": "masked language", "data": "texts.txt", "length": 80, "words": WORDS_KIND},
+    "causal": {"kind": "causal language", "data": "texts.txt", "length": 80, "words": WORDS_KIND},
+    "translation": {"kind": "translation", "data": "pairs.tsv", "shown": 0, "scored": 1, "source_words": WORDS_KIND},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    lines = [f"{one} {other}" for one in WORDS[0] for other in WORDS[1]]
+    lines += ["abcdefghijkl", "mnopqrstuvw", "xyz1234567890"] * 2  # for `regard heads`, which draws 32 different tokens
+    (folder / "texts.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    (folder / "pairs.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines), "utf-8")
+    for name, task in TASKS.items():
+        found = {
+            "out": str(folder / name),
+            "task": task | {"data": str(folder / str(task["data"])), "held_out": 3},
+            "model": {"kind": "transformer", "width": 16, "heads": 2, "hidden": 16, "layers": 2},
+            "run": {"steps": 2, "tokens": 100, "evaluate": 2, "save": 1, "threads": 1},
+        }
+        train(from_mapping(Config, found))
+    return folder
+
+
+@pytest.mark.parametrize(("name", "before", "behind"), [("masked", "<s>", "</s>"), ("causal", "<s>", "")])
+def test_a_model_of_one_text_is_seen_with_the_tokens_that_it_was_trained_on(runs, name, before, behind):
+    model = Transformer.from_pretrained(runs / name / "model")
+    vocabulary = Vocabulary.load(runs / name / "model" / "tokenizer.json")
+    ids = vocabulary.encode([TEXT], start=True, end=bool(behind))
+    with regard.watch(model, keep="weights") as seen, torch.no_grad():
+        model(torch.tensor(ids))
+    looked = regard.look(TEXT, model=str(runs / name), keep="weights", token="3", layer=0, head=1)
+    tokens = [token.text for token in looked.record.tokens["text"][0]]
+    assert tokens == [one for one in (before, *TEXT.replace(" ", "␣"), behind) if one]
+    for layer in range(2):
+        expected = seen.weights(layer=layer, head=1)
+        np.testing.assert_array_equal(looked.record.weights(layer=layer, head=1), expected)
+
+
+def test_a_translator_has_a_vocabulary_for_each_side(runs):
+    looked = regard.look(TEXT, model=str(runs / "translation"), target="tac der")
+    source, target = ([one.text for one in looked.record.tokens[side][0]] for side in ("source", "target"))
+    assert source[-1] == "</s>"
+    assert target[0] == "<s>"
+    assert "".join(source[:-1]).replace("␣", " ") == TEXT
+    assert "".join(target[1:]).replace("␣", " ") == "tac der"
+    assert len(looked.record) == 6  # 2 of the encoder, 2 × 2 of the decoder
+    assert len(regard.look(TEXT, model=str(runs / "translation")).record) == 6  # what it writes itself
+
+
+def test_a_checkpoint_is_opened_with_its_own_weights(runs):
+    first, last = (
+        regard.load_model(str(runs / "masked" / "checkpoints" / f"step-{step:08d}")).model.state_dict()
+        for step in (1, 2)
+    )
+    done = regard.load_model(str(runs / "masked" / "model")).model.state_dict()
+    assert all(torch.equal(last[name], done[name]) for name in done)
+    assert any(not torch.equal(first[name], done[name]) for name in done)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("heads", "--text", TEXT, "--model"),
+        ("steps", TEXT, "--layer", "0", "--head", "1", "--model"),
+        ("compare", TEXT, "red car", "--model"),
+        ("look", TEXT, "--token", "2", "--model"),
+    ],
+)
+def test_commands_open_a_run(runs, command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["regard", *command, str(runs / "masked")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert ended.value.code == 0, err
+    assert out
+
+
+def test_what_has_no_text_is_refused(runs, tmp_path):
+    Transformer.from_pretrained(runs / "masked" / "model").save_pretrained(tmp_path)
+    with pytest.raises(regard.InputError, match=r"has no tokenizer\.json"):
+        regard.load_model(str(tmp_path))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    with pytest.raises(regard.InputError, match="no model and no checkpoint yet"):
+        regard.load_model(str(tmp_path / "run"))
