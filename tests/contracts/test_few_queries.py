@@ -54,7 +54,7 @@ def test_every_exported_mask_is_drawn():
 @pytest.mark.parametrize("queries", [1, 2, 3])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_default_sees_what_the_mask_leaves_of_many_keys(family, queries):
-    for seed in range(2):
+    for seed in range(2 if queries == 1 else 1):
         place, (q, k, v) = draw(seed, KEYS, queries)
         mask, seen = FAMILIES[family](place)
         k, v = spoiled(place, k, v, seen)
