@@ -18,6 +18,9 @@ import contextlib, io, os, sys
 import regard
 from regard.cli import main
 
+os.environ["COLUMNS"] = "80"
+TYPERS = {{"--help", "--install-completion", "--show-completion"}}  # which typer shows so
+
 def ended(*arguments):
     sys.argv = ["regard", *arguments]
     out, err = io.StringIO(), io.StringIO()
@@ -25,6 +28,11 @@ def ended(*arguments):
         main()
     found = {HEAVY} & set(sys.modules)
     assert not found, (arguments, found)
+    lines = [line.strip("│╭╮╰╯─ ") for line in out.getvalue().splitlines()]
+    assert max(map(len, out.getvalue().splitlines()), default=0) <= 80, out.getvalue()
+    assert "[[" not in out.getvalue(), "a name in brackets twice"
+    flags = {{line.split()[0] for line in lines if "<bool>" in line}}
+    assert flags <= TYPERS, "a flag takes no value"
     return out.getvalue(), err.getvalue()
 
 assert "--model" in ended("look", "--help")[0]

@@ -37,7 +37,8 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _regard(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+        bool,
+        typer.Option("--version", metavar="", help="Show the version and exit.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     """Take what comes before a command."""

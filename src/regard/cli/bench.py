@@ -23,9 +23,11 @@ _COLOURS = {"reached": "green", "missed": "red", "not told apart": "yellow"}
 def bench(
     *,
     cases: Annotated[
-        list[str] | None, typer.Argument(metavar="[CASE]...", help="Names of cases; all of them without one.")
+        list[str] | None, typer.Argument(metavar="CASE", help="Names of cases; all of them without one.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Up to 4,096 tokens and a second a figure: minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", metavar="", help="Up to 4,096 tokens and a second a figure: minutes.")
+    ] = False,
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Where the numbers go; a page with figures lies beside it as .html.")
     ] = Path("bench.json"),
@@ -34,7 +36,9 @@ def bench(
         typer.Option(metavar="FILE", help="An earlier run: exit with 1 where a ratio is worse by a quarter."),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch; its own choice by default.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Say which cases there are, and measure none.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", metavar="", help="Say which cases there are, and measure none.")
+    ] = False,
 ) -> None:
     """Measure how fast regard is on this machine.
 

@@ -95,7 +95,9 @@ def generate(
     length_penalty: Annotated[
         float | None, typer.Option(help="With --beams: above 0 longer texts gain; by default 1.")
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Let the model answer the text as a message.")] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", metavar="", help="Let the model answer the text as a message.")
+    ] = False,
     threads: Annotated[int | None, typer.Option(help="How many threads of the processor to use.")] = None,
 ) -> None:
     """Go on with a text, shown as it is written; an encoder–decoder translates or answers it.

@@ -19,15 +19,19 @@ def lab(
     *,
     claims: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CLAIM]...", help="Numbers or names of claims; all of them without one."),
+        typer.Argument(metavar="CLAIM", help="Numbers or names of claims; all of them without one."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of an hour: fewer sizes and steps.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", metavar="", help="Minutes instead of an hour: fewer sizes and steps.")
+    ] = False,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where index.html and lab.json go; earlier ones are replaced.")
     ] = Path("lab"),
     seed: Annotated[int, typer.Option(min=0, help="Of every random number.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
-    list_: Annotated[bool, typer.Option("--list", help="Say which claims there are, and run none.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", metavar="", help="Say which claims there are, and run none.")
+    ] = False,
 ) -> None:
     """Put to the test what tutorials and papers say about attention.
 

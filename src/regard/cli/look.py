@@ -50,9 +50,11 @@ def look(
     statistics: Annotated[
         str | None, typer.Option(help="What else an atlas is to hold, such as distance,first,induction.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an atlas whose making was interrupted.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar="", help="Go on with an atlas whose making was interrupted.")
+    ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict/--no-strict", help="Whether a layer that cannot be seen is an error.")
+        bool, typer.Option("--strict/--no-strict", metavar="", help="Whether a layer that cannot be seen is an error.")
     ] = True,
     kernel: Annotated[
         str | None, typer.Option(help="numba: long texts in less time, where it is installed; triton: on CUDA.")

@@ -26,7 +26,7 @@ def open_atlas(
     ] = None,
     port: Annotated[int, typer.Option(help="The port; by default a free one.", show_default=False)] = 0,
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the browser or not.", show_default=False)
+        bool, typer.Option("--browser/--no-browser", metavar="", help="Open the browser or not.", show_default=False)
     ] = True,
 ) -> None:
     """Open an atlas in the browser: zoom from the whole matrix to single weights.

@@ -28,12 +28,17 @@ def train(
     *,
     out: Annotated[str | None, typer.Option(help="The folder of the run, instead of the file's.")] = None,
     threads: Annotated[int | None, typer.Option(help="How many threads of the processor to use.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Read the configuration, print it whole, and stop.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", metavar="", help="Read the configuration, print it whole, and stop.")
+    ] = False,
 ) -> None:
     """Train a model, or go on with a run that was stopped or killed: the same command continues it.
 
-    Every key of the file can be said here instead: --run.epochs 3 --model.width 128 --optimizer.schedule cosine.
-    Ctrl-C stops behind the next step, with a checkpoint. On several processes: accelerate launch -m regard train FILE.
+    Every key of the file can be an option here: --run.epochs 3 --model.width 128.
+
+    Ctrl-C stops after the next step, with a checkpoint.
+
+    On several processes: accelerate launch -m regard train FILE.
     """
     from regard.train.reading import read_config
 
