@@ -280,3 +280,40 @@ def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) 
     assert code == 0, err
     assert [path.name for path in tmp_path.iterdir()] == ["it.atlas"]
     assert len(regard.load(out).layers) == 6
+
+
+def test_layers_that_cannot_be_seen_are_an_error_and_listed_without_strict(run, tmp_path: Path) -> None:
+    """LED's decoder is seen, and its encoder, which attends in bands, is not."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {word: at for at, word in enumerate(["<pad>", "</s>", "the", "cat", "sleeps"])}
+    spelled = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    spelled.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=spelled, pad_token="<pad>", eos_token="</s>", unk_token="<pad>"
+    )
+    sizes = {
+        f"{side}_{what}": size for side in ("encoder", "decoder") for what, size in (("layers", 1), ("ffn_dim", 16))
+    }
+    sizes |= {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+    sizes |= {f"max_{side}_position_embeddings": 16 for side in ("encoder", "decoder")}
+    config = transformers.LEDConfig(
+        vocab_size=5, d_model=16, attention_window=4, pad_token_id=0, eos_token_id=1, decoder_start_token_id=1, **sizes
+    )
+    transformers.LEDForConditionalGeneration(config).save_pretrained(tmp_path / "led")
+    tokenizer.save_pretrained(tmp_path / "led")
+    command = ["look", "the cat sleeps", "--target", "the cat", "--model", str(tmp_path / "led")]
+    code, _, err = run(*command)
+    assert code == 2
+    assert re.search(
+        r"could be seen: \S*longformer_self_attn \(1 call\): LEDEncoderSelfAttention", " ".join(err.split())
+    )
+    code, out, err = run(*command, "--no-strict")
+    assert code == 0, err
+    assert "Not seen: " in out
+    assert "LEDEncoderSelfAttention rearranges its weights" in " ".join(out.split())
+    code, out, err = run(*command, "--no-strict", "--out", str(tmp_path / "led.atlas"))
+    assert code == 0, err
+    assert "not seen: " in err
+    assert [one.calls for one in regard.load(tmp_path / "led.atlas").missing] == [1]

@@ -105,7 +105,7 @@ def refuse_missing(model: nn.Module, missing: Sequence[Missing]) -> None:
     if missing:
         raise ObservationError(
             f"not all attention of this {type(model).__name__} could be seen: {'; '.join(missing_lines(missing))}; "
-            "strict=False keeps what was seen, and lists the rest in `seen.missing`"
+            "strict=False (--no-strict) keeps what was seen, and lists the rest in `seen.missing`"
         )
 
 
