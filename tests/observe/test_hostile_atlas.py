@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import random
+import re
 import resource
 import struct
 import zlib
@@ -15,7 +16,7 @@ import torch
 import regard
 from observe.test_atlas import RECORDS, long_layer, tokens
 from regard import masks, positions, scores
-from regard.errors import AtlasError, ObservationError
+from regard.errors import AtlasError, InputError, ObservationError
 from regard.observe.atlas import load_atlas, save_atlas
 from regard.observe.focus import choose_focus
 from regard.observe.matrix import Matrix
@@ -119,7 +120,7 @@ def used(path):
                     answer(name, shelf, {key: str(value) for key, value in (at | asked | {"at": 0}).items()})
             for name in one.statistics:
                 record.statistic(name, layer=index)
-        with contextlib.suppress(regard.errors.InputError):  # no word to look from, or no layer
+        with contextlib.suppress(InputError):  # no word to look from, or no layer
             focus = choose_focus(record)
             page(record, focus)
             picture(record, focus, width=80)
@@ -128,7 +129,7 @@ def used(path):
 
 @pytest.mark.parametrize("which", ["short", "long", *range(len(CALLS))])
 def test_an_edited_header_is_refused_when_it_is_loaded_or_works(tmp_path, which):
-    """25 edits of each; what the arrays' own checksums notice is noticed when they are first looked at."""
+    """25 edits of each; of an array whose own checksum or size does not hold one is told when it is first looked at."""
     path, rng = tmp_path / "it.atlas", random.Random(str(which))
     header, about, data = saved(path, which)
     used(path)
@@ -148,10 +149,12 @@ def test_an_edited_header_is_refused_when_it_is_loaded_or_works(tmp_path, which)
                 continue
             try:
                 used(path)
+            except InputError as problem:  # a layer of another number
+                assert "`layer` must be" in str(problem)  # noqa: PT017
             except ObservationError as problem:  # a stream without tokens
                 assert "tokens of this record" in str(problem)  # noqa: PT017
             except AtlasError as problem:
-                assert "checksum" in str(problem)  # noqa: PT017
+                assert re.search(r"the checksum of|cannot be read \(it has", str(problem))  # noqa: PT017
     assert refused > 10
 
 

@@ -85,6 +85,8 @@ class Stored:
         """
         if self.packed is not None and (self.raw.dtype != np.uint8 or self.raw.ndim != 1):
             raise ValueError(f"{self.name} is not deflated")
+        if self.packed is not None and not isinstance(self.packed.get("halved", False), bool):
+            raise ValueError(f"{self.name} is halved or it is not, got {self.packed['halved']!r}")
         if any(side < 0 for side in self.shape) or self._nbytes > _RATIO * max(self.raw.nbytes, 1):
             raise ValueError(f"{self.name} cannot be of shape {self.shape}")
 

@@ -149,10 +149,7 @@ def _check(about: Mapping[str, Any], found: Mapping[str, Stored]) -> None:
     """The arrays of one layer agree with each other."""
     for one in found.values():
         one.check()
-    if not all(isinstance(about[name], str) for name in ("name", "query_tokens", "key_tokens")):
-        raise ValueError(f"a layer's name and streams must be texts, got {about['name']!r}")
-    if about["kind"] not in ("self", "cross"):
-        raise ValueError(f"{about['name']} must be of kind self or cross, got {about['kind']!r}")
+    _check_light(about)
     batch, heads, queries = found["entropy"].shape
     keys = found["received"].shape[2]
     tall, broad = (_bin(about[name]) for name in ("query_bin", "key_bin"))
@@ -175,6 +172,15 @@ def _check(about: Mapping[str, Any], found: Mapping[str, Stored]) -> None:
         elif array.dtype.kind != ("i" if name == "top_keys" else "f"):
             raise ValueError(f"{name} of {about['name']} cannot be of type {array.dtype}")
     found["mean"], found["top_weights"]  # are there
+
+
+def _check_light(about: Mapping[str, Any]) -> None:
+    if not all(isinstance(about[name], str) for name in ("name", "query_tokens", "key_tokens")):
+        raise ValueError(f"a layer's name and streams must be texts, got {about['name']!r}")
+    if about["kind"] not in ("self", "cross"):
+        raise ValueError(f"{about['name']} must be of kind self or cross, got {about['kind']!r}")
+    if (number := about["number"]) is not None and (type(number) is not int or not 0 <= number < 2**31):
+        raise ValueError(f"{about['name']} must have a number from 0 on, got {number!r}")
 
 
 def _bin(size: Any) -> int:
