@@ -19,7 +19,8 @@ import regard
 from regard.errors import InputError, ObservationError
 
 D = 8
-CLASSES = (nn.Module, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder, nn.Sequential)
+SCRIPTS = torch.jit.ScriptFunction, torch._C.ScriptMethod
+CLASSES = (nn.Module, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder, nn.Sequential, *SCRIPTS)
 
 
 class Raising(nn.Module):
