@@ -54,7 +54,7 @@ def versions(value: object) -> tuple[tuple[int, int], ...]:
 def _copied(tensor: Tensor) -> Tensor:
     """A copy no larger than the memory that was given where one number stands for many."""
     alone = tensor.detach()
-    if torch.compiler.is_compiling():  # lengths may be symbols there
+    if torch.compiler.is_compiling() or tensor.layout != torch.strided:  # lengths may be symbols there
         return alone.clone()
     for dim, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         alone = alone.narrow(dim, 0, 1) if step == 0 and size > 1 else alone

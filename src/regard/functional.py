@@ -10,6 +10,7 @@ from torch import Tensor
 from regard import backends
 from regard.backends import Explanation
 from regard.backends.known import Signature, known, remember, signature
+from regard.errors import InputError
 from regard.masks import BoundMask, Mask
 from regard.normalizers import Normalizer
 from regard.packed import Packing, is_packed
@@ -130,6 +131,7 @@ def attention(
     tensor([[0.2689],
             [0.7311]])
     """
+    _check_options(weights, return_lse, backend)
     nested, overridden = is_packed(q, k, v), torch.overrides.has_torch_function((q, k, v))
     usual: Signature | None = None
     prefers = backends.preferred() if backend == "auto" else "auto"
@@ -177,6 +179,14 @@ def _problem(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any], *, choosing
     return backends.narrowed(problem, asked["rotary"]) if choosing else problem
 
 
+def _check_options(weights: object, return_lse: object, backend: object) -> None:
+    for name, flag in (("weights", weights), ("return_lse", return_lse)):
+        if not isinstance(flag, bool):
+            raise InputError(f"`{name}` must be True or False, got {type(flag).__name__}")
+    if not isinstance(backend, str):
+        backends.check_name(backend)
+
+
 def _is_usual(*parts: object) -> bool:
     """Whether nothing but a mask and a scale was asked for: all parts are their defaults, by identity."""
     *absent, dropout, budget = parts
@@ -219,6 +229,7 @@ def explain(
     blockwise refused: it never holds all weights
     0.0168 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 256.0 KiB besides the output
     """
+    _check_options(weights, return_lse, backend)
     asked: dict[str, Any] = {
         "score": score,
         "mask": mask,

@@ -18,7 +18,7 @@ from regard.masks.shared import SharedMask
 from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias, DenseBias, Rotary
 from regard.scores import ScaledDot, Score
-from regard.shapes import four_dimensional, human_bytes
+from regard.shapes import four_dimensional, has_numbers, human_bytes
 
 __all__ = ["DENSE_BUDGET", "Problem"]
 
@@ -162,7 +162,7 @@ class Problem:
         With `turn=False` applying `rotary` is left to the caller.
         """
         check_parameters(score=score, bias=bias, normalizer=normalizer, factor=factor, rotary=rotary)
-        score, normalizer = score or _SCORE, normalizer or _NORMALIZER
+        score, normalizer = _SCORE if score is None else score, _NORMALIZER if normalizer is None else normalizer
         _check_kinds(q, k, v)
         single = q.ndim == 1 and k.ndim == v.ndim == 2
         if single:
@@ -208,6 +208,10 @@ def _check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise InputError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
+        if tensor.layout not in (torch.strided, torch.jagged):
+            raise InputError(
+                f"`{name}` must be dense, got the layout {tensor.layout}: convert it with {name}.to_dense()"
+            )
     if any(one.is_nested for one in (q, k, v)):
         raise InputError("q, k and v must not be nested here: pass what q.values() gives, and masks.Document")
     if q.is_floating_point() and q.element_size() < 2:
@@ -256,11 +260,20 @@ def _check_parts(score: Score, normalizer: Normalizer, rotary: Rotary | None) ->
     for name, part in (("score", score), ("normalizer", normalizer)):
         _check_is_value(name, part)
     if not isinstance(score, Score):
-        raise InputError(f"`score` must be a score of regard.scores, such as scores.ScaledDot(), got {score!r}")
+        raise InputError(f"`score` must be a score of regard.scores, such as scores.ScaledDot(), got {_named(score)}")
     if not isinstance(normalizer, Normalizer):
-        raise InputError(f"`normalizer` must be one of regard.normalizers, such as Softmax(), got {normalizer!r}")
+        raise InputError(f"`normalizer` must be one of regard.normalizers, such as Softmax(), got {_named(normalizer)}")
     if rotary is not None and not isinstance(rotary, Rotary):
-        raise InputError(f"`rotary` must be a rotary embedding of regard.positions, such as RoPE(64), got {rotary!r}")
+        raise InputError(
+            f"`rotary` must be a rotary embedding of regard.positions, such as RoPE(64), got {_named(rotary)}"
+        )
+
+
+def _named(value: object) -> str:
+    """What was given, in a word; a class that wants to be called is the most usual mistake."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}: write {value.__name__}(...)"
+    return f"{value!r}" if isinstance(value, str | int | float) else type(value).__name__
 
 
 def _check_is_value(name: str, part: object) -> None:
@@ -283,7 +296,7 @@ def _check_scale(scale: float) -> float:
 
 
 def _check_wishes(problem: Problem) -> None:
-    if isinstance(problem.budget, bool) or not isinstance(problem.budget, int | float):
+    if isinstance(problem.budget, bool) or not isinstance(problem.budget, int | float) or not problem.budget >= 0:
         raise InputError(f"`budget` is a number of bytes, got {problem.budget!r}: 2 GiB is 2 * 2**30")
     if problem.wants_weights and problem.weights_bytes > problem.budget:
         raise InputError(
@@ -299,7 +312,7 @@ def _bind(mask: Mask | BoundMask | Tensor, problem: Problem, *, learned: bool) -
     if isinstance(mask, Tensor):
         mask = Dense(mask) if learned else Dense.over(mask)  # says the way out for integers and floats
     if not isinstance(mask, Mask | BoundMask):
-        raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {type(mask).__name__}")
+        raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {_named(mask)}")
     bound = mask if isinstance(mask, BoundMask) else mask.bind(problem.queries, problem.keys)
     if not torch.compiler.is_compiling() and holders(bound.given) is None:
         bound = bound if isinstance(bound, SharedMask) else replace(bound)
@@ -331,15 +344,17 @@ def _probe(bound: BoundMask, device: torch.device) -> None:
         return
     try:
         pair = bound.tile(slice(0, 1), slice(0, 1), device=device)
-    except (TypeError, AttributeError) as trouble:
+    except InputError:
+        raise
+    except Exception as trouble:  # whatever a rule of one's own may raise
+        if isinstance(trouble, RuntimeError) and "device" in str(trouble):
+            raise InputError(f"`mask` must be on the device of q ({device}): move its tensors with .to()") from trouble
+        if torch.compiler.is_compiling():
+            raise
         raise InputError(
             "`mask` must answer mask(batch, head, i, j) with a boolean tensor, broadcast from these four integer "
             f"tensors, and fails: {trouble}"
         ) from trouble
-    except RuntimeError as trouble:
-        if "device" not in str(trouble):
-            raise
-        raise InputError(f"`mask` must be on the device of q ({device}): move its tensors with .to()") from trouble
     if pair.device != device:
         raise InputError(
             f"`mask` must be on the device of q ({device}), got {pair.device}: move its tensors with .to()"
@@ -363,7 +378,7 @@ def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias
         bias = whole if bias.dtype in (problem.q.dtype, wide) else DenseBias(bias.to(wide))
     if isinstance(bias, type) or not isinstance(bias, Bias):
         raise InputError(
-            f"`{name}` must be a tensor or a bias of regard.positions, such as ALiBi(heads=8), got {bias!r}"
+            f"`{name}` must be a tensor or a bias of regard.positions, such as ALiBi(heads=8), got {_named(bias)}"
         )
     _check_is_value(name, bias)
     bias = bias.resolve(problem.queries, problem.keys, problem.query_start)
@@ -380,7 +395,13 @@ def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias
 
 def _looks_like_a_mask(bias: Tensor) -> bool:
     """A float mask of zeros and ones passed as bias; only looked for on CPU, where looking does not stall a device."""
-    if bias.requires_grad or bias.device.type != "cpu" or torch.compiler.is_compiling() or is_batchedtensor(bias):
+    if (
+        not has_numbers(bias)
+        or bias.requires_grad
+        or bias.device.type != "cpu"
+        or torch.compiler.is_compiling()
+        or is_batchedtensor(bias)
+    ):
         return False  # under vmap no value can be looked at
     sample = bias.flatten()[:64] if bias.is_contiguous() else bias[..., :64]
     if not bool(((sample == 0) | (sample == 1)).all()):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["four_dimensional", "human_bytes"]
+__all__ = ["four_dimensional", "has_numbers", "human_bytes"]
 
 
 def four_dimensional(name: str, tensor: Tensor) -> Tensor:
@@ -29,6 +29,13 @@ def four_dimensional(name: str, tensor: Tensor) -> Tensor:
     if tensor.ndim == 3:
         return tensor[:, None]
     return tensor if tensor.ndim == 4 else tensor.flatten(0, -4)
+
+
+def has_numbers(*tensors: Tensor) -> bool:
+    """Whether these tensors hold numbers; those on the device "meta" and those of `FakeTensorMode` have only shapes."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None and not any(
+        one.device.type == "meta" or type(one).__name__ == "FakeTensor" for one in tensors
+    )
 
 
 def human_bytes(count: float) -> str:

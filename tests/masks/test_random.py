@@ -89,7 +89,7 @@ def test_a_million_tokens_are_drawn_and_planned_in_little_memory():
         (lambda: masks.Random(0), "`count` counts the blocks .* integer of at least 1, got 0"),
         (lambda: masks.Random(1, block=0), "`block` counts .* at least 1, got 0"),
         (lambda: masks.Random(1, heads=0), "`heads` counts .* at least 1, got 0"),
-        (lambda: masks.Random(1, seed=0.5), "`seed` must be an integer, got 0.5"),
+        (lambda: masks.Random(1, seed=0.5), "`seed` must be an integer of 64 bits, got 0.5"),
         (lambda: masks.Random(1)(*torch.zeros(4, 1).long()), r"call mask.bind\(queries, keys\) first"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from regard.backends.base import Answer, Backend
 from regard.backends.blockwise import Blockwise
-from regard.backends.choice import BACKENDS, Explanation, choose, explain
+from regard.backends.choice import BACKENDS, Explanation, check_name, choose, explain
 from regard.backends.narrowed import narrowed
 from regard.backends.preferred import prefer, preferred
 from regard.backends.reference import Reference
@@ -16,6 +16,7 @@ __all__ = [
     "Explanation",
     "Reference",
     "Sdpa",
+    "check_name",
     "choose",
     "explain",
     "narrowed",

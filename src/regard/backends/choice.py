@@ -97,9 +97,9 @@ def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Ba
     return named()[backend]
 
 
-def check_name(backend: str) -> None:
+def check_name(backend: object) -> None:
     """Raise an InputError that lists the names if it is none of them."""
-    if backend != "auto" and backend not in named():
+    if not isinstance(backend, str) or (backend != "auto" and backend not in named()):
         raise InputError(f'`backend` must be "auto" or one of {", ".join(named())}, got {backend!r}')
 
 

@@ -38,7 +38,11 @@ def signature(
         return None
     if q.device.type not in ("cpu", "cuda"):  # of others autocast may not be asked
         return None
-    if q.ndim != 4 or not (scale is None or type(scale) is float) or peek_interpreter_stack() is not None:
+    if (
+        not q.ndim == k.ndim == v.ndim == 4
+        or not (scale is None or type(scale) is float)
+        or peek_interpreter_stack() is not None
+    ):
         return None
     if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
         return None

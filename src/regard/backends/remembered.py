@@ -8,10 +8,12 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
+from regard.frozen import tensors
 from regard.masks import BoundMask, Mask
 from regard.masks.cover import Cover, cover
 from regard.masks.holders import holders
 from regard.problem import Problem
+from regard.shapes import has_numbers
 
 __all__ = ["BLOCK", "Remembered", "covered"]
 
@@ -86,6 +88,8 @@ def covered(problem: Problem, block: int = BLOCK) -> Cover:
     def found() -> Cover:
         return cover(problem.mask, problem.queries, problem.keys, block)
 
+    if problem.mask is not None and not has_numbers(*tensors(problem.mask.mask)):
+        return cover(None, problem.queries, problem.keys, block)  # nothing is known of the mask: as if all were seen
     return found() if problem.mask is None else _covers.of(problem.mask, block, found)
 
 

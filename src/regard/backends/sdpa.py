@@ -104,7 +104,7 @@ class Sdpa:
         if (bias := problem.bias_tile()) is not None:
             narrow, bias, (q, k, v) = _in_types_for(bias, q, k, v)
             attend = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
-        with nullcontext() if bias is None else torch.autocast(q.device.type, enabled=False):
+        with nullcontext() if bias is None or q.is_meta else torch.autocast(q.device.type, enabled=False):
             output = functional.scaled_dot_product_attention(
                 q,
                 k,

@@ -122,6 +122,9 @@ class Mask:
 
     def bind(self, queries: int, keys: int, query_start: int | None = None) -> "BoundMask":
         """Place `queries` rows and `keys` columns; by default the queries are the last positions."""
+        for name, number in (("queries", queries), ("keys", keys), ("query_start", query_start or 0)):
+            if isinstance(number, bool) or not isinstance(number, int | torch.SymInt):
+                raise InputError(f"`{name}` counts positions and must be an integer, got {number!r}")
         start = keys - queries if query_start is None else query_start
         return BoundMask(self.resolve(queries, keys, start), queries, keys, start, given=self)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from regard.errors import InputError
@@ -34,8 +35,10 @@ class Causal(Mask):
     shift: int = 0  # of the diagonal, set when a mask aligned at the start is bound
 
     def __post_init__(self) -> None:
-        if self.align not in ("end", "start"):
+        if not isinstance(self.align, str) or self.align not in ("end", "start"):
             raise InputError(f'`align` must be "end" or "start", got {self.align!r}')
+        if isinstance(self.shift, bool) or not isinstance(self.shift, int | torch.SymInt):
+            raise InputError(f"`shift` counts positions and must be an integer, got {self.shift!r}")
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The key is not later than the query."""

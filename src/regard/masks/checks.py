@@ -6,7 +6,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["are_integers", "check_count", "covered", "entry", "prefix_counts"]
+__all__ = ["are_integers", "check_count", "check_kind", "check_tensor", "covered", "entry", "prefix_counts"]
 
 
 def check_count(name: str, value: object, least: int, what: str, most: int = 2**31) -> None:
@@ -15,6 +15,22 @@ def check_count(name: str, value: object, least: int, what: str, most: int = 2**
         raise InputError(f"`{name}` {what} and must be an integer of at least {least}, got {value!r}")
     if value > most:
         raise InputError(f"`{name}` {what} and must be an integer of at most {most:,}, got {value:,}")
+
+
+def check_tensor(name: str, value: object, what: str) -> None:
+    """Raise unless `value` is a dense tensor; `what` tells which one."""
+    if not isinstance(value, Tensor):
+        kind = value.__name__ if isinstance(value, type) else type(value).__name__
+        raise InputError(f"`{name}` must be {what}, got {kind}: convert an array or a list with torch.as_tensor")
+    if value.layout != torch.strided:
+        raise InputError(f"`{name}` must be {what}, got the layout {value.layout}: convert it with .to_dense()")
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Raise unless `value` is of a kind."""
+    if not isinstance(value, kind):
+        way_out = ": call mask.bind(queries, keys) first" if kind.__name__ == "BoundMask" else ""
+        raise InputError(f"`{name}` must be a {kind.__name__}, got {type(value).__name__}{way_out}")
 
 
 def are_integers(values: Tensor) -> bool:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks.base import BoundMask, Mask
+from regard.masks.checks import check_kind, check_tensor
 from regard.masks.dense import Dense
 from regard.masks.padding import Padding
 
@@ -33,6 +34,7 @@ def from_zeros_and_ones(mask: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> Mask:
     >>> from_zeros_and_ones(torch.tensor([[1, 1, 0]])).bind(1, 3).dense()[0, 0].int()
     tensor([[1, 1, 0]], dtype=torch.int32)
     """
+    check_tensor("mask", mask, "a tensor of zeros and ones")
     if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
         odd = mask[(mask != 0) & (mask != 1)].flatten()[0].item()
         way_out = (
@@ -66,6 +68,7 @@ def to_zeros_and_ones(
             [1, 1, 0],
             [1, 1, 1]])
     """
+    check_kind("mask", mask, BoundMask)
     return _expanded(mask, batch, heads).to(dtype)
 
 
@@ -76,6 +79,7 @@ def from_key_padding_mask(mask: Bool[Tensor, "batch keys"]) -> Padding:
     >>> from_key_padding_mask(torch.tensor([[False, False, True]])).real
     tensor([[ True,  True, False]])
     """
+    check_tensor("mask", mask, "a boolean tensor (batch, keys), True = padding")
     if mask.dtype != torch.bool or mask.ndim != 2:
         raise InputError(
             f"`mask` must be a boolean tensor (batch, keys), True = padding, got {mask.dtype} of shape "
@@ -116,6 +120,7 @@ def from_attn_mask(mask: Bool[Tensor, "..."] | Float[Tensor, "..."], *, heads: i
     tensor([[1, 0],
             [1, 1]], dtype=torch.int32)
     """
+    check_tensor("mask", mask, "a tensor, True = hidden, or of 0 and −inf")
     visible = ~mask if mask.dtype == torch.bool else _without_numbers(mask)
     if visible.ndim == 3:
         if heads is None or heads < 1 or len(visible) % heads:
@@ -148,6 +153,7 @@ def to_attn_mask(
     tensor([[0., -inf],
             [0., 0.]])
     """
+    check_kind("mask", mask, BoundMask)
     if batch is None and heads is None and mask.mask.leading == (1, 1):
         hidden = ~mask.dense()[0, 0]
     elif batch is None or heads is None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask, Rectangles, check_blocks, edges
 from regard.masks.block_tables import BlockTables, block_tables
+from regard.masks.checks import check_kind
 from regard.masks.cover import cover
 from regard.masks.dense import _count, _prefix
 
@@ -49,6 +50,7 @@ def to_block_mask(
             [1, 1, 1, 0],
             [0, 1, 1, 1]], dtype=torch.int32)
     """
+    check_kind("mask", mask, BoundMask)
     if block < 1:
         raise InputError(f"`block` must be at least 1, got {block}")
     tables = block_tables(cover(mask, mask.queries, mask.keys, block), narrow=True) if narrow else _wide(mask, block)
@@ -68,6 +70,8 @@ def from_block_mask(block_mask: "BlockMask") -> Mask:
             [1, 1, 0],
             [1, 1, 1]], dtype=torch.int32)
     """
+    if not hasattr(block_mask, "seq_lengths"):
+        raise InputError(f"`block_mask` must be a BlockMask of FlexAttention, got {type(block_mask).__name__}")
     queries, keys = block_mask.seq_lengths
     columns = -(-keys // block_mask.BLOCK_SIZE[1])
     kinds = _marked(block_mask.kv_num_blocks, block_mask.kv_indices, columns).to(torch.int8) * PARTIAL

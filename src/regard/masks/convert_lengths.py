@@ -10,6 +10,7 @@ from jaxtyping import Int, Int32, Shaped
 from torch import Tensor
 
 from regard.errors import InputError
+from regard.masks.checks import check_kind, check_tensor
 from regard.masks.padding import Padding
 
 __all__ = ["Unpadded", "cu_seqlens_from_lengths", "pack", "unpack", "unpad"]
@@ -30,6 +31,7 @@ def cu_seqlens_from_lengths(lengths: Int[Tensor, " batch"]) -> Int32[Tensor, " e
     >>> cu_seqlens_from_lengths(torch.tensor([3, 1, 2]))
     tensor([0, 3, 4, 6], dtype=torch.int32)
     """
+    check_tensor("lengths", lengths, "a tensor of integers, one for each sequence")
     if lengths.ndim != 1 or lengths.dtype.is_floating_point or bool((lengths < 0).any()):
         raise InputError(f"`lengths` must be integers of 0 or more, one for each sequence, got {lengths}")
     if int(lengths.sum()) >= 2**31:
@@ -44,6 +46,7 @@ def unpad(padding: Padding) -> Unpadded:
     >>> unpad(Padding(torch.tensor([[True, True, False], [True, False, False]])))
     Unpadded(indices=tensor([0, 1, 3]), cu_seqlens=tensor([0, 2, 3], dtype=torch.int32), max_length=2)
     """
+    check_kind("padding", padding, Padding)
     lengths = padding.real.sum(1)
     return Unpadded(padding.real.flatten().nonzero()[:, 0], cu_seqlens_from_lengths(lengths), int(lengths.max()))
 
@@ -58,6 +61,8 @@ def pack(x: Shaped[Tensor, "batch keys *rest"], padding: Padding) -> Shaped[Tens
             [3, 4],
             [5, 6]])
     """
+    check_kind("padding", padding, Padding)
+    check_tensor("x", x, "a tensor (batch, keys, ...)")
     if x.shape[:2] != padding.real.shape:
         raise InputError(
             f"`x` must start with the batch and keys of the padding, {tuple(padding.real.shape)}, got {tuple(x.shape)}"
@@ -73,6 +78,8 @@ def unpack(packed: Shaped[Tensor, "tokens *rest"], padding: Padding) -> Shaped[T
     tensor([[7, 8],
             [9, 0]])
     """
+    check_kind("padding", padding, Padding)
+    check_tensor("packed", packed, "a tensor (tokens, ...)")
     tokens = int(padding.real.sum())
     if len(packed) != tokens:
         raise InputError(f"`packed` must hold the {tokens} tokens that the padding leaves, got {len(packed)}")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks.base import EMPTY, FULL, PARTIAL, Mask, Rectangles
+from regard.masks.checks import check_tensor
 
 __all__ = ["Dense"]
 
@@ -45,6 +46,7 @@ class Dense(Mask):
         return mask
 
     def _check(self) -> None:
+        check_tensor("visible", self.visible, "a boolean tensor (queries, keys) or (batch, heads, queries, keys)")
         if self.visible.dtype != torch.bool:
             raise InputError(
                 f"a mask must be boolean, True = may see, got {self.visible.dtype}: masks.from_zeros_and_ones converts "

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks.base import Mask, Rectangles
-from regard.masks.checks import are_integers, entry
+from regard.masks.checks import are_integers, check_tensor, entry
 from regard.masks.document_ranges import Ranges, ranges
 from regard.masks.inside import Inside
 
@@ -41,6 +41,8 @@ class Document(Mask):
 
     def __post_init__(self) -> None:
         for name, ids in (("ids", self.ids), ("query_ids", self.query_ids)):
+            if ids is not None or name == "ids":
+                check_tensor(name, ids, "an integer tensor, (n,) or (batch, n)")
             if ids is not None and (ids.ndim not in (1, 2) or not are_integers(ids)):
                 got = f"{ids.dtype} of shape {tuple(ids.shape)}"
                 raise InputError(f"`{name}` must be an integer tensor, (n,) or (batch, n), got {got}")
@@ -70,6 +72,8 @@ class Document(Mask):
                 [0, 0, 0, 1, 1]], dtype=torch.int32)
         """
         for name, given in (("lengths", lengths), ("query_lengths", query_lengths)):
+            if given is not None or name == "lengths":
+                check_tensor(name, given, "an integer tensor (documents,)")
             if given is not None and (given.ndim != 1 or not are_integers(given) or bool((given < 0).any())):
                 raise InputError(
                     f"`{name}` must be an integer tensor (documents,) of 0 or more, got {given.dtype} of shape "
@@ -92,6 +96,8 @@ class Document(Mask):
         tensor([0, 0, 1])
         """
         for name, given in (("cu", cu), ("query_cu", query_cu)):
+            if given is not None or name == "cu":
+                check_tensor(name, given, "an integer tensor (documents + 1,)")
             if given is not None and not _are_edges(given):
                 raise InputError(f"`{name}` must rise from 0 to the number of positions, got {given.tolist()}")
         return cls.from_lengths(cu.diff(), None if query_cu is None else query_cu.diff(), within)

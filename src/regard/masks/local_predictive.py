@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks.base import Mask, Rectangles
-from regard.masks.checks import check_count, entry
+from regard.masks.checks import check_count, check_tensor, entry
 
 __all__ = ["LocalPredictive"]
 
@@ -39,6 +39,7 @@ class LocalPredictive(Mask):
     start: int = 0  # position of the first query, set when the mask is bound
 
     def __post_init__(self) -> None:
+        check_tensor("center", self.center, "a float tensor (batch, queries)")
         if not self.center.is_floating_point() or self.center.ndim != 2:
             raise InputError(
                 f"`center` must be a float tensor (batch, queries), got {self.center.dtype} of shape "

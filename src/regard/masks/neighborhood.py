@@ -51,7 +51,7 @@ class Neighborhood(Grid):
             raise InputError(
                 f"`size` counts the query's own cell and as many on either side, so it must be odd, got {size}"
             )
-        if self.border not in ("shift", "crop"):
+        if not isinstance(self.border, str) or self.border not in ("shift", "crop"):
             raise InputError(f'`border` must be "shift" or "crop", got {self.border!r}')
         if self.border == "shift" and any(one > cells for one, cells in zip(size, self.shape, strict=True)):
             raise InputError(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks.base import Mask, Rectangles
+from regard.masks.checks import check_tensor
 
 __all__ = ["Padding"]
 
@@ -32,6 +33,7 @@ class Padding(Mask):
     real: Bool[Tensor, "batch keys"]
 
     def __post_init__(self) -> None:
+        check_tensor("real", self.real, "a boolean tensor (batch, keys), True for tokens")
         if self.real.dtype != torch.bool or self.real.ndim != 2:
             raise InputError(
                 f"`real` must be a boolean tensor (batch, keys), True for tokens, got {self.real.dtype} of shape "

@@ -47,8 +47,8 @@ class Random(Mask):
         check_count("count", self.count, 1, "counts the blocks of keys for each block of queries")
         check_count("block", self.block, 1, "counts the positions of a block")
         check_count("heads", self.heads, 1, "counts the heads, or is 1 for one draw for all", most=2**16)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise InputError(f"`seed` must be an integer, got {self.seed!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
+            raise InputError(f"`seed` must be an integer of 64 bits, got {self.seed!r}")
         super().__post_init__()
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class ALiBi(Relative):
 
     def __post_init__(self) -> None:
         check_count("heads", self.heads, 1, "counts heads", most=2**16)
-        if self.side not in ("causal", "both"):
+        if not isinstance(self.side, str) or self.side not in ("causal", "both"):
             raise InputError(f'`side` must be "causal" or "both", got {self.side!r}')
         if self.slopes is None:
             return

@@ -1,7 +1,5 @@
 """What several positions ask of their numbers and tables."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -20,7 +18,7 @@ def check_count(name: str, value: object, least: int, what: str, most: int = 2**
 
 def check_number(name: str, value: object, what: str, *, least: float = 0.0, included: bool = False) -> None:
     """Raise unless `value` is a finite number above `least`, or `least` itself where it is included."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and -(2**62) < value < 2**62
     if not fits or value < least or (value == least and not included):  # type: ignore[operator]
         bound = f"at least {least:g}" if included else f"above {least:g}"
         raise InputError(f"`{name}` {what} and must be a finite number {bound}, got {value!r}")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.positions.base import Bias
+from regard.shapes import has_numbers
 
 __all__ = ["DenseBias"]
 
@@ -30,6 +31,11 @@ class DenseBias(Bias):
     query_start: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.values, Tensor) or self.values.layout != torch.strided:
+            kind = self.values.layout if isinstance(self.values, Tensor) else type(self.values).__name__
+            raise InputError(
+                f"`bias` must be a dense tensor, got {kind}: convert it with torch.as_tensor or .to_dense()"
+            )
         if not self.values.is_floating_point():
             raise InputError(
                 f"`bias` is added to the scores and must be of a floating-point type, got {self.values.dtype}: a "
@@ -71,9 +77,9 @@ class DenseBias(Bias):
 
     def tile(self, batch: slice, heads: slice, i: Tensor, j: Tensor) -> Tensor:
         """A part of the tensor, without copying."""
-        rows = slice(int(i[0]) - self.query_start, int(i[0]) - self.query_start + i.shape[0])
+        top, left = (int(i[0]) - self.query_start, int(j[0])) if has_numbers(i, j) else (0, 0)
         part = self.four
-        for dim, where in enumerate((batch, heads, rows, slice(int(j[0]), int(j[0]) + j.shape[0]))):
+        for dim, where in enumerate((batch, heads, slice(top, top + i.shape[0]), slice(left, left + j.shape[0]))):
             if part.shape[dim] > 1:
                 part = part.narrow(dim, where.start, where.stop - where.start)
         return part.expand(part.shape[0], part.shape[1], i.shape[0], j.shape[0])

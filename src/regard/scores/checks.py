@@ -1,6 +1,5 @@
 """What scores ask of the numbers and tensors that they hold."""
 
-import math
 from dataclasses import fields
 from typing import Any
 
@@ -54,7 +53,7 @@ def check_softcap(softcap: float | None) -> None:
     """Raise an InputError where this is neither None nor a positive number."""
     if softcap is None:
         return
-    if isinstance(softcap, bool) or not isinstance(softcap, int | float) or not 0 < softcap < math.inf:
+    if isinstance(softcap, bool) or not isinstance(softcap, int | float) or not 0 < softcap < 2**62:
         raise InputError(f"`softcap` must be a positive number or None, got {softcap}")
 
 

@@ -20,6 +20,7 @@ from regard.masks.cover import Cover
 from regard.normalizers import Sigmoid, Softmax
 from regard.positions import Bias, Relative
 from regard.problem import Problem
+from regard.shapes import has_numbers
 
 __all__ = ["Blockwise", "attend_in_blocks"]
 
@@ -71,7 +72,12 @@ class Blockwise:
 
     @run_eagerly
     def __call__(self, problem: Problem) -> Answer:
-        """Compute, in float32 at least, whatever autocast would have."""
+        """Compute, in float32 at least, whatever autocast would have; of tensors without numbers, their shapes."""
+        if not has_numbers(problem.q):
+            shape = problem.q.shape[:3]
+            nothing = 0 * (problem.q.sum() + problem.k.sum() + problem.v.sum())  # what autograd may follow
+            lse = problem.q.new_empty(shape, dtype=torch.promote_types(problem.q.dtype, torch.float32))
+            return Answer(problem.q.new_empty(*shape, problem.v.shape[-1]) + nothing, None, lse)
         return attend_in_blocks(problem)
 
 

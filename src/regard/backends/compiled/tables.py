@@ -14,9 +14,11 @@ from torch import Tensor
 
 from regard.backends.compiled.sizes import BLOCK
 from regard.backends.remembered import Remembered, covered
+from regard.frozen import tensors
 from regard.masks import BoundMask
 from regard.masks.cover import Cover, Runs
 from regard.problem import Problem
+from regard.shapes import has_numbers
 
 __all__ = ["Tables", "bytes_of_tables", "tables_for"]
 
@@ -67,7 +69,7 @@ def bytes_of_tables(problem: Problem) -> int:
 def _leading(problem: Problem, found: Cover) -> tuple[int, int]:
     """Sequences and heads that a mask tells apart; a rule says so by what it answers."""
     bound, one = problem.mask, slice(0, 1)
-    if bound is None or bound.mask.relative:
+    if bound is None or bound.mask.relative or not has_numbers(*tensors(bound.mask)):
         return found.leading
     answer = bound.tile(one, one, batch=problem.batch, heads=problem.heads, device=torch.device("cpu"))
     return max(found.leading[0], answer.shape[0]), max(found.leading[1], answer.shape[1])
