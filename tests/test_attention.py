@@ -306,8 +306,8 @@ OPTIONS = {
     "sink device": ({"normalizer": Softmax(torch.zeros(4, device="meta"))}, r"`sink` .* q \(cpu\), got meta"),
     "mask of numbers": ({"mask": FLAGS.int()}, "boolean, True = may see, got torch.int32: masks.from_zeros"),
     "mask of floats": ({"mask": FLAGS}, "got torch.float32: .* added to the scores is `bias=`"),
-    "mask by name": ({"mask": "causal"}, "a mask of regard.masks or a boolean tensor, got str"),
-    "mask class": ({"mask": Causal}, "a mask of regard.masks or a boolean tensor, got type"),
+    "mask by name": ({"mask": "causal"}, "a mask of regard.masks or a boolean tensor, got 'causal'"),
+    "mask class": ({"mask": Causal}, "a mask of regard.masks or a boolean tensor, got the class Causal: write Causal"),
     "mask size": ({"mask": SEEN[:, :4]}, r"5 queries × 5 keys .* got shape \(5, 4\)"),
     "mask of three": ({"mask": SEEN.expand(2, 5, 5)}, r"\(2, 5, 5\): write mask\[:, None\]"),
     "mask batch": (

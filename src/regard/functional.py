@@ -131,7 +131,8 @@ def attention(
     tensor([[0.2689],
             [0.7311]])
     """
-    _check_options(weights, return_lse, backend)
+    if not type(weights) is type(return_lse) is bool or type(backend) is not str:
+        _check_options(weights, return_lse, backend)
     nested, overridden = is_packed(q, k, v), torch.overrides.has_torch_function((q, k, v))
     usual: Signature | None = None
     prefers = backends.preferred() if backend == "auto" else "auto"
