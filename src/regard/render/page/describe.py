@@ -60,7 +60,6 @@ def _layer(record: Record, number: int, sequence: int, packed: Packed) -> dict[s
     return {
         "name": seen.name,
         "title": layer_name(record, number),
-        "number": record.number(seen),
         "queries": seen.query_tokens,
         "keys": seen.key_tokens,
         "size": [seen.heads, seen.queries, seen.keys],

@@ -8,20 +8,19 @@ const heads = [];
 let thumbs = null;
 
 const headName = (at) => `${meta.layers[at.layer].title} head ${at.head}`;
+const numberOf = (layer) => layer.title.replace(/layer (?=\d+$)/, ""); // with its stream, where there are several
 const habitOf = (at) => `looks ${HABITS[meta.layers[at.layer].habits[at.head]]}`;
 
 const makeHeads = async () => {
   thumbs = await inflate("thumbs");
   const most = Math.max(...meta.layers.map((layer) => layer.size[0]));
   const grid = byId("heads");
-  grid.style.gridTemplateColumns = `1.6em repeat(${most}, minmax(1.35rem, ${meta.layers.length > 12 ? 2 : 3.6}rem))`;
+  grid.style.gridTemplateColumns = `max-content repeat(${most}, minmax(1.35rem, ${meta.layers.length > 12 ? 2 : 3.6}rem))`;
   const label = (text) => { const span = document.createElement("span"); span.textContent = text; return span; };
   grid.append(label(""), ...Array.from({ length: most }, (_, head) => label(head)));
   let offset = 0;
   meta.layers.forEach((spec, layer) => {
-    const named = label(spec.number);
-    named.title = spec.title;
-    grid.append(named);
+    grid.append(label(numberOf(spec)));
     const [rows, columns] = spec.thumb;
     for (let head = 0; head < most; head++) {
       if (head >= spec.size[0]) { grid.append(label("")); continue; }

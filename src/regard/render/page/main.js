@@ -95,7 +95,7 @@ const turnPart = (step) => { state.part += step; drawText(); drawActive(); };
 
 const listenToControls = () => {
   for (const slot of ["a", "b"]) {
-    options(byId(`layer-${slot}`), meta.layers.map((layer) => layer.title.replace(/layer (?=\d+$)/, "")));
+    options(byId(`layer-${slot}`), meta.layers.map(numberOf));
     byId(`layer-${slot}`).addEventListener("change", (event) => choose(slot, { layer: Number(event.target.value), head: state[slot].head }));
     byId(`head-${slot}`).addEventListener("change", (event) => choose(slot, { layer: state[slot].layer, head: Number(event.target.value) }));
   }

@@ -32,8 +32,8 @@ const lay = (layers) => {
   box.replaceChildren(...layers.flatMap((one, layer) => {
     const name = document.createElement("span");
     name.className = "name";
-    name.textContent = one.number;
-    name.title = `${one.stream} ${one.name}`.trim();
+    name.textContent = layerName(one);
+    name.title = one.name;
     name.style.gridColumn = 1;
     const maps = Array.from({ length: one.size[1] }, (_, head) => {
       const canvas = document.createElement("canvas");
