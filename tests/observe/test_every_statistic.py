@@ -142,15 +142,17 @@ class Model(nn.Module):
 
     def __init__(self, case):
         super().__init__()
-        name = "cross_attn" if case.cross else "attn"
-        layers = [nn.ModuleDict({name: Attention(one, case.options)}) for one in case.projection]
+        layers = [nn.ModuleDict({"attn": Attention(one, case.options)}) for one in case.projection]
         self.decoder = nn.ModuleList(layers)
-        self.case, self.name = case, name
+        self.case = case
+        self.register_buffer("one", torch.ones(()))
 
     def forward(self, input_ids=None, decoder_input_ids=None, rows=slice(None), keys=slice(None)):
         case = self.case
+        # Queries that the model makes itself, of which the keys are not made, look at another text.
+        q = case.q * self.one if case.cross else case.q
         return [
-            layer[self.name](case.q[n, :, :, rows], case.k[n, :, :, keys], case.v[n, :, :, keys])
+            layer["attn"](q[n, :, :, rows], case.k[n, :, :, keys], case.v[n, :, :, keys])
             for n, layer in enumerate(self.decoder)
         ]
 

@@ -99,10 +99,12 @@ class Attention(nn.Module):
         return regard.attention(q, k, v, **self.options)
 
 
-def seen_of(options, dtype=torch.float64, *, kv_heads=2, queries=N, keys=N, name="attn", **asked):
-    model = nn.ModuleDict({name: Attention(options)})
+def seen_of(options, dtype=torch.float64, *, kv_heads=2, queries=N, keys=N, cross=False, **asked):
+    model = nn.ModuleDict({"attn": Attention(options)})
+    model.register_buffer("one", torch.ones(()))
     q, k = randn(2, 4, queries, DIM, seed=1, dtype=dtype) * 2, randn(2, kv_heads, keys, DIM, seed=2, dtype=dtype)
-    model.forward = lambda: model[name](q, k, k)
+    # Queries that the model makes itself, of which the keys are not made, look at another text.
+    model.forward = lambda: model["attn"](q * model.one if cross else q, k, k)
     with torch.no_grad(), regard.watch(model, **{"keep": "qk", **asked}) as seen:
         model()
     return seen, q, k
@@ -166,7 +168,7 @@ def test_grouped_heads_are_kept_once_also_where_they_were_repeated(tmp_path, kv_
 
 
 def test_cross_attention_counts_both_texts_from_their_own_beginning(tmp_path):
-    seen, q, k = seen_of({}, queries=23, keys=61, name="cross_attn")
+    seen, q, k = seen_of({}, queries=23, keys=61, cross=True)
     assert seen.layers[0].kind == "cross"
     for kept in both(seen, tmp_path):
         expected = dense(q, k, k).weights
