@@ -11,12 +11,19 @@ import pytest
 _SOURCE = Path(__file__).resolve().parent.parent / "src" / "regard"
 _cover = coverage.Coverage(data_file=None, include=[f"{_SOURCE}/*"], config_file=False)
 _cover.set_option("run:disable_warnings", ["no-data-collected"])  # of a test that executes none of it
-_rows = Path(os.environ["REACH"]) / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.jsonl"
+_folder = Path(os.environ["REACH"])
+_rows = _folder / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.jsonl"
 
 
 def _cpu_seconds() -> float:
     """Of this process and of those that it waited for: what else the machine does is not counted."""
     return sum(os.times()[:4])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what an earlier run that was stopped has covered."""
+    done = {json.loads(row)["test"] for one in sorted(_folder.glob("*.jsonl")) for row in one.read_text().splitlines()}
+    items[:] = [item for item in items if item.nodeid not in done]
 
 
 @pytest.hookimpl(wrapper=True)
