@@ -76,12 +76,21 @@ def test_a_port_that_is_taken_or_none_is_one_sentence(run, atlas: Path) -> None:
     assert "65535" in sentence(run("open", str(atlas), "--no-browser", "--port", "70000")[2])
 
 
+class WithoutStarlette:
+    """A machine without the package: what Python's own finders would have raised."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "starlette":
+            raise ModuleNotFoundError("No module named 'starlette'", name=name)
+
+
 def test_a_missing_package_names_the_extra(run, atlas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [
         name for name in sys.modules if name.partition(".")[0] == "starlette" or name.startswith("regard.web")
     ]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.setattr(sys, "meta_path", [WithoutStarlette, *sys.meta_path])
     code, _, err = run("open", str(atlas), "--no-browser")
     assert code == 2
     assert sentence(err).endswith("pip install 'regard[web]'")

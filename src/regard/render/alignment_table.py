@@ -35,7 +35,8 @@ class AlignmentTable:
         from rich.cells import cell_len, set_cell_size
         from rich.text import Text
 
-        found = align(self.record, chosen_heads(self.record, self.heads), rows=self.rows)
+        chosen = chosen_heads(self.record, self.heads)
+        found = align(self.record, [(self.record.layers[at], head) for at, head in chosen], rows=self.rows)
         wide = min(16, max(cell_len(visible(word.text)) for word in found.target))
         for word, weights in zip(found.target, found.weights, strict=True):
             if word.special and word.text == "?" and self.rows == "written" and word is found.target[-1]:
