@@ -231,9 +231,8 @@ def test_watching_sees_the_blocks_own_weights_cross_attention_included():
         with regard.watch(model, keep="weights") as seen:
             output = model(x, y)
     close(output, plain)
-    for layer, weights in enumerate((encoder, own, cross)):
-        for head in range(4):
-            np.testing.assert_allclose(seen.weights(layer=layer, head=head), weights[:, head], atol=1e-5)
+    for layer, weights in zip(seen.layers, (encoder, own, cross), strict=True):
+        np.testing.assert_allclose(seen.weights(layer=layer), weights, atol=1e-5)
 
 
 def test_a_module_in_the_attentions_place_is_asked_in_its_own_way():

@@ -72,7 +72,7 @@ def test_every_weight_of_a_real_model_agrees(load, kernel_calls, far, record_pro
     record_property("to eager, to dense", (to_eager, to_dense))
     print(f"{name}, {text}: {to_eager:.1e} to eager, {to_dense:.1e} to a dense softmax")  # noqa: T201
     assert to_eager < 2e-5
-    assert to_dense < 2e-6
+    assert to_dense < 5e-6  # two orders of the same sums: 1.9e-6 in products of two threads, 2.4e-6 of one
     hidden = ids["attention_mask"] == 0
     if hidden.any():
         for layer in seen.record:

@@ -181,7 +181,7 @@ def test_accelerate_that_is_not_there_is_named(tmp_path, monkeypatch):
 
     def without(name, *given):
         if name.startswith("accelerate"):
-            raise ImportError("No module named 'accelerate'", name="accelerate")
+            raise ModuleNotFoundError("No module named 'accelerate'", name="accelerate")
         return usual(name, *given)
 
     monkeypatch.setattr(builtins, "__import__", without)
