@@ -111,7 +111,6 @@ def test_an_optimizer_may_have_the_parameter():
     del optimizer
 
 
-@pytest.mark.slow
 def test_compiled_it_computes():
     torch._dynamo.reset()
     module = Kept()

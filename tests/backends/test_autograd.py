@@ -193,6 +193,7 @@ def _block(q, k, v, backend):
     return regard.attention(torch.tanh(q), k, v, mask=masks.Causal(), backend=backend).sigmoid() * 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch.compile's own
 @pytest.mark.parametrize(("backend", "whole"), [("sdpa", True), ("blockwise", False), ("auto", False)])
 def test_compiled_it_computes_the_same(backend, whole):

@@ -485,6 +485,7 @@ def last_of(shown: str) -> str:
     return re.sub(r"\x1b\[\?25[hl]", "", shown).rpartition("\x1b[2K")[2]
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_text_dim_and_behind_it_what_is_new_and_obeys_neither(run, tmp_path: Path) -> None:
     given = (f"{CHINESE}\x1b[31m", "--model", always("\x1b", tmp_path), "--tokens", 3)
     code, shown = in_terminal(*given)
@@ -535,6 +536,7 @@ def test_ctrl_c_leaves_what_was_written_and_a_clean_terminal(endless: Path) -> N
     assert said.startswith("regard: interrupted")
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_it_in_silence(endless: Path) -> None:
     arguments = ["The animal", "--model", str(endless), "--tokens", "1000000"]
     started = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

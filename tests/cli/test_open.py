@@ -103,7 +103,6 @@ def test_a_model_that_does_not_exist_is_one_sentence(run, atlas: Path) -> None:
     assert "./nowhere" in sentence(err)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_this_machine_until_it_is_interrupted(atlas: Path, ending: signal.Signals) -> None:
     command = [sys.executable, "-c", "from regard.cli import main; main()", "open", str(atlas), "--no-browser"]

@@ -392,6 +392,7 @@ CASES = st.builds(
 ).filter(Case.possible)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=150, deadline=None, database=None)
 @given(CASES)
 @example(

@@ -145,6 +145,7 @@ def test_a_corpus_goes_to_another_process_and_is_the_same_there():
     assert pickle.loads(pickle.dumps(corpus)) == corpus
 
 
+@pytest.mark.slow
 def test_the_sample_of_tatoeba_is_read_whole():
     if not TATOEBA.exists():
         pytest.skip("the Tatoeba sample (../shared/data) is not here")

@@ -122,7 +122,6 @@ def real(tmp_path_factory):
         raise
 
 
-@pytest.mark.slow
 def test_the_real_package_has_4272_sentences(real):
     corpus = read_corpus(real)
     assert str(corpus) == "hsk.tsv: 4,272 lines"
@@ -130,14 +129,12 @@ def test_the_real_package_has_4272_sentences(real):
     assert ("Hello, teacher!", "老师，您好！") in set(zip(corpus["source"], corpus["target"], strict=True))
 
 
-@pytest.mark.slow
 def test_no_recombination_is_among_the_real_sentences(real):
     everyday, asked = read_corpus(real), read_corpus(ROOT / "examples/data/recombinations.tsv")
     assert not set(map(str.casefold, everyday["source"])) & set(map(str.casefold, asked["source"]))
     assert not set(everyday["target"]) & set(asked["target"])
 
 
-@pytest.mark.slow
 def test_a_wheel_with_another_hash_is_not_taken(tmp_path, real):
     other = replace(hsk.HSK, sha256=hashlib.sha256(b"").hexdigest())
     with pytest.raises(FetchError, match="another SHA-256 than regard knows"):

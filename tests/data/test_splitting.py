@@ -92,6 +92,7 @@ def test_translations_that_are_the_same_are_one_reference():
     assert references(corpus, held) == [["你好", "嗨"]]
 
 
+@pytest.mark.slow
 def test_a_thousand_sources_of_tatoeba_are_in_no_training_line():
     if not TATOEBA.exists():
         pytest.skip("the Tatoeba sample (../shared/data) is not here")

@@ -148,6 +148,7 @@ def test_a_tiny_leak_would_be_seen():
 # --- 6, costs
 
 
+@pytest.mark.slow
 def test_bytes_are_those_that_are_alive_at_once():
     x = torch.zeros(1000)
     assert measuring.peak_bytes(lambda: x + 1) == 4000
@@ -256,7 +257,6 @@ def test_the_head_that_looks_at_the_first_noun_and_those_that_turn():
     assert seen.turning() == {"right": 1, "wrong": 1, "asked": 3}
 
 
-@pytest.mark.slow
 @pytest.mark.models
 def test_pronouns_look_as_transformers_own_weights_say():
     model = regard.load_model("minilm")

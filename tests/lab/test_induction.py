@@ -87,7 +87,6 @@ def test_two_layers_learn_a_smaller_task_by_a_head_that_looks_behind_the_key(mon
     assert one.parameters == two.parameters
 
 
-@pytest.mark.slow
 def test_all_of_it_runs_and_says_when_the_head_appears(monkeypatch):
     monkeypatch.setattr(induction, "STEPS", {True: 4})
     monkeypatch.setattr(induction, "MEASURED", {True: 2})

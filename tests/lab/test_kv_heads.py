@@ -43,7 +43,6 @@ def test_long_texts_go_on_where_they_were_and_one_writes_as_much_as_is_asked():
     assert len(kv_heads._writes(model)()[0]) == 64
 
 
-@pytest.mark.slow
 def test_all_of_it_runs(monkeypatch):
     monkeypatch.setattr(kv_heads, "STEPS", {True: 2})
     monkeypatch.setattr(kv_heads, "REPEATS", {True: 1})

@@ -118,7 +118,6 @@ def _untrained(rows):
     return characters.losses(characters.language_model(Slopes()).eval(), rows).mean()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("quick", [True, False])
 def test_all_of_it_runs_and_gives_numbers_of_every_kind(monkeypatch, quick):
     monkeypatch.setattr(length, "STEPS", {quick: 2})

@@ -80,6 +80,7 @@ def opened(browser, path: Path, scheme: str, width: int, look):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_claim_and_figure_is_shown(browser, tmp_path, scheme):
@@ -108,6 +109,7 @@ def test_every_claim_and_figure_is_shown(browser, tmp_path, scheme):
     opened(browser, tmp_path / "index.html", scheme, 1000, look)
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_lines_and_words_of_figures_stand_out_from_the_page(browser, tmp_path, scheme):

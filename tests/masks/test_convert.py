@@ -105,7 +105,6 @@ def test_a_mask_that_adds_the_lowest_number_hides_as_in_a_softmax(dtype):
         torch.testing.assert_close(regard.attention(Q, K, V, mask=masks.from_attn_mask(cast)), theirs)
 
 
-@pytest.mark.slow
 def test_a_mask_of_four_dimensions_from_transformers_hides_what_it_does_there():
     from transformers import BertConfig
     from transformers.masking_utils import create_causal_mask

@@ -220,7 +220,6 @@ def test_an_encoder_exports_for_every_batch_and_length(name):
         torch.testing.assert_close(output(exported, (given,)), output(module, (given,)), atol=1e-6, rtol=0)
 
 
-@pytest.mark.slow
 def test_the_whole_encoder_exports_with_a_mask_as_its_input():
     module, _ = made("tutorials.TransformerEncoder")
     mask = torch.ones(2, 1, 1, 5).bool()

@@ -364,6 +364,7 @@ def test_the_autocast_of_a_model_takes_no_digits(kind):
     check(record, case, examples, DTYPES[torch.float32])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["causal, padded on the left", "windowed", "cross"])
 def test_blocks_of_any_height_give_the_same(kind, monkeypatch):
     runs = []

@@ -264,6 +264,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_leaves_no_broken_file(tmp_path):
     """Killed over and over until it comes to its end: each run goes on with what the last has left."""
     out = tmp_path / "it.atlas"

@@ -76,6 +76,7 @@ def expect(weights: dict[tuple[int, int], float], matrix: np.ndarray, query: int
         assert weight == pytest.approx(matrix[query, key], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_it_opens_with_the_two_heads_of_the_focus(opened, english) -> None:
     with opened(english) as tab:
         expect(shown(tab, "a"), english.record.weights(layer=5, head=11)[0], 8)
@@ -87,6 +88,7 @@ def test_it_opens_with_the_two_heads_of_the_focus(opened, english) -> None:
         assert tab.locator("h1").inner_text() == "<b>it</b>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", range(1, 10))
 def test_hovering_shows_the_weights_of_that_token_whatever_it_is(opened, hostile, query: int) -> None:
     with opened(hostile) as tab:
@@ -226,6 +228,7 @@ def test_cross_attention_shows_both_sentences(opened, cross) -> None:
         assert tab.locator("#weights-a li").first.inner_text().startswith("tired → ")
 
 
+@pytest.mark.slow
 def test_a_long_text_shows_its_strongest_keys_and_turns_its_parts(opened, long_text) -> None:
     with opened(long_text) as tab:
         weights = shown(tab)
@@ -243,6 +246,7 @@ def test_a_long_text_shows_its_strongest_keys_and_turns_its_parts(opened, long_t
         assert tab.locator("#cell").inner_text().endswith("at most about 0.60")
 
 
+@pytest.mark.slow
 def test_a_very_long_record_opens_and_switches_layers(opened, very_long) -> None:
     with opened(very_long) as tab:
         assert tab.locator(".head").count() == 270
@@ -266,6 +270,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("selector", ["h1", ".lede", ".hint", "#name-a", "#name-b", "#weights-a li"])
 def test_text_stands_out_from_the_page(opened, english, scheme: str, selector: str) -> None:

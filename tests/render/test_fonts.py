@@ -12,8 +12,8 @@ from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from fontTools.ttLib import TTFont
 from matplotlib import font_manager
-from rich.console import Console
 
+from regard.cli.console import TextConsole
 from regard.cli.doctor import _fonts
 from regard.errors import ObservationError
 from regard.render import fonts
@@ -150,7 +150,8 @@ def test_the_font_of_boxes_is_never_taken() -> None:
 
 def test_doctor_shows_the_font_of_each_script_and_the_way_to_those_that_lack(system: Path, bundled: Path) -> None:
     make_font(system / "[b]own.ttf", "Own JP", "あア")
-    screen = Console(file=io.StringIO(), width=500)
+    screen = TextConsole(file=io.StringIO())
+    screen.width = 500
     screen.print(_fonts())
     rows = [line.split(maxsplit=1)[1].rstrip() for line in screen.file.getvalue().splitlines()[1:]]
     assert [" ".join(row.split()) for row in rows[:3]] == [

@@ -164,6 +164,7 @@ def luminance(colour: str) -> float:
 class TestInABrowser:
     pytestmark = in_browser
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["light", "dark"])
     def test_several_in_one_notebook_each_show_their_own(
         self, browser, tmp_path: Path, english, chinese, hostile, scheme: str
@@ -191,6 +192,7 @@ class TestInABrowser:
                 first.locator("#name-a", has_text="layer 2").wait_for()
                 assert frames.nth(1).content_frame.locator("#layer-a").input_value() != "2"  # the other one stays
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["light", "dark"])
     def test_the_card_is_readable_on_any_paper_and_fits(self, browser, tmp_path: Path, very_long, scheme: str) -> None:
         with notebook(browser, tmp_path, [record_html(very_long.record, very_long.focus)], scheme) as tab:

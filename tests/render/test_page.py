@@ -66,6 +66,7 @@ def test_top_keys_of_long_texts_travel_to_four_decimals(long_text) -> None:
     np.testing.assert_allclose(weights, layer.top_weights[0].ravel(), atol=0.51e-4)
 
 
+@pytest.mark.slow
 def test_sizes_stay_within_what_opens_at_once(english, long_text, very_long) -> None:
     sizes = [len(page(*case).encode()) / MEGABYTE for case in (english, long_text, very_long)]
     assert sizes[0] < 0.2
@@ -73,6 +74,7 @@ def test_sizes_stay_within_what_opens_at_once(english, long_text, very_long) -> 
     assert sizes[2] < 12
 
 
+@pytest.mark.slow
 def test_maps_of_270_heads_are_as_wide_as_fits(very_long) -> None:
     """Random weights deflate badly, so that it may be half of 256; of 52 levels, a weight of 0.25 is off by 0.01."""
     layer, text = very_long.record.layers[7], page(*very_long)

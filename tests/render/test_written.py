@@ -54,6 +54,7 @@ def test_the_source_of_a_translation_is_never_written(cross) -> None:
     page(record, cross.focus)
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed at /usr/bin/chromium")
 def test_the_page_underlines_what_was_written(generated: Record, english, tmp_path: Path) -> None:

@@ -68,7 +68,6 @@ def dense_scores(weights: np.ndarray, ids: list[int], again: slice) -> dict[str,
 
 
 @pytest.mark.models
-@pytest.mark.slow
 def test_scores_of_heads_are_those_of_the_dense_weights(model: Any) -> None:
     name, loaded = model
     ids, again = text(loaded)

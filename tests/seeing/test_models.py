@@ -112,6 +112,7 @@ def test_a_package_whose_import_is_broken_is_not_called_missing(
         regard.load_model("someone/something")
 
 
+@pytest.mark.slow
 @pytest.mark.models
 @pytest.mark.skipif(not all(map(bundled.is_installed, ("minilm", "me5"))), reason="minilm and me5 are not installed")
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_what_a_start_that_failed_has_left_binds_nobody(tmp_path, pairs):
     assert json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["config"]["run"]["tokens"] == 60
 
 
+@pytest.mark.slow
 def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
     told, script = (
         [],
@@ -224,6 +225,7 @@ def test_a_folder_is_replaced_without_waiting_for_the_old_ones_end(tmp_path, mon
     assert (target / "a").read_text("utf-8") == "new"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

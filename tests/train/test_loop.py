@@ -107,6 +107,7 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path, monkeypatch):
     assert steps(tmp_path / "run") == [2, 6, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "values", "ends"),
     [("loss", [5, 4, 4.5, 4.1, 3], 4), ("exact", [0.1, 0.3, 0.2, 0.3, 0.9], 4), ("exact", [0.1, 0.2, 0.3, 0.4], 12)],

@@ -43,6 +43,7 @@ def translation(pairs, **more):
 RUN = {"run__save": None, "run__evaluate": None, "run__steps": 4, "run__tokens": 300}
 
 
+@pytest.mark.slow
 def test_a_translator_learns_words_and_translates_text(tmp_path, pairs):
     task = translation(pairs, source_words={"kind": "bpe", "size": 60})
     options = RUN | {"run__steps": 260, "run__tokens": 500, "model__width": 32, "model__dropout": 0.0}

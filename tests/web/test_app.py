@@ -274,6 +274,7 @@ def test_tiles_are_answered_while_a_text_is_read(small) -> None:
         assert reading.result(30)[0] == 200
 
 
+@pytest.mark.slow
 def test_two_hundred_questions_at_once_are_all_answered_rightly(client, small) -> None:
     def ask(at: int) -> bool:
         layer, head, step = at % 2, at % 3, 2 ** (at % 4)

@@ -133,6 +133,7 @@ def test_the_first_picture_stands_within_two_seconds(opened, small) -> None:
         assert min(spent) < 2000
 
 
+@pytest.mark.slow
 def test_colours_follow_the_weights(opened, small) -> None:
     dense = small.weights[1][2]
     middle = int(dense[200].argmax())
@@ -153,6 +154,7 @@ def test_colours_follow_the_weights(opened, small) -> None:
         assert max(lights) - min(lights) > 50
 
 
+@pytest.mark.slow
 def test_logarithmic_colours_are_the_decades_below_the_largest_weight(opened, small) -> None:
     """In black and white the lightness is 1 + log₁₀(p / largest) / 3 of the way, 0 below a thousandth."""
     dense = small.weights[1][2]
@@ -172,6 +174,7 @@ def test_logarithmic_colours_are_the_decades_below_the_largest_weight(opened, sm
     assert np.abs(seen - expected).max() <= 3  # a 255th of the way, and rounding
 
 
+@pytest.mark.slow
 def test_a_tile_that_failed_is_asked_for_again_after_a_rest(opened, small, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     tile = web.Sheet.tile
@@ -193,6 +196,7 @@ def test_a_tile_that_failed_is_asked_for_again_after_a_rest(opened, small, monke
         assert read(tab, 200, 90)[2] == pytest.approx(small.weights[0][0, 200, 90], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_head_is_switched_by_its_small_map_by_lists_and_by_keys(opened, small) -> None:
     with serving(small.record) as client, opened(client, "#query=200&key=3") as tab:
         tab.locator("#heads canvas[data-layer='1'][data-head='2']").click()
@@ -228,6 +232,7 @@ def test_searching_jumps_through_the_places(opened, small) -> None:
         assert tab.locator("#hits").inner_text() == "not found"
 
 
+@pytest.mark.slow
 def test_the_address_shows_another_page_the_same(opened, small) -> None:
     with serving(small.record) as client, opened(client, "#layer=1&head=1&pool=mean&scale=log") as tab:
         tab.mouse.move(*place(tab, 120, 80))
@@ -247,6 +252,7 @@ def test_the_address_shows_another_page_the_same(opened, small) -> None:
             assert other.evaluate(picture) == before
 
 
+@pytest.mark.slow
 def test_sinks_are_named_and_hidden_with_the_rows_renormalized(opened, small) -> None:
     with serving(small.record) as client, opened(client, "#x=40.5&y=200.5&zoom=30&query=200&key=40") as tab:
         assert f"w{SINK} ({SINK}: 0." in tab.locator("#sink-note").inner_text()
@@ -270,6 +276,7 @@ def test_sinks_are_named_and_hidden_with_the_rows_renormalized(opened, small) ->
         assert tab.locator("#sinks").is_disabled()
 
 
+@pytest.mark.slow
 def test_everything_works_by_keyboard_alone(opened, small) -> None:
     with serving(small.record) as client, opened(client) as tab:
         for _ in range(30):
@@ -325,6 +332,7 @@ def test_hostile_tokens_are_text_to_the_reader(opened, hostile) -> None:
         assert "<i>model</i>" in tab.title()
 
 
+@pytest.mark.slow
 def test_two_pages_at_once_do_not_disturb_each_other(opened, small) -> None:
     with (
         serving(small.record) as client,
@@ -414,6 +422,7 @@ def test_an_error_of_the_server_is_told_in_the_page(opened, small) -> None:
         assert tab.locator("#send").is_enabled()
 
 
+@pytest.mark.slow
 @pytest.mark.models
 def test_a_sentence_is_typed_and_seen(opened, small) -> None:
     bundled = pytest.importorskip("regard.seeing.bundled")
@@ -452,6 +461,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_the_page(opened, small, scheme: str) -> None:
     with serving(small.record) as client, opened(client, "#query=9", color_scheme=scheme) as tab:
@@ -493,6 +503,7 @@ def test_both_languages_say_the_same_things() -> None:
     assert fills[0] == fills[1]
 
 
+@pytest.mark.slow
 def test_a_long_text_zooms_from_its_map_to_weights_that_are_computed(opened) -> None:
     """2,000 tokens, kept as a map of 8 × 8 and as q and k: at every depth what is read is what the model computes."""
     import torch

@@ -18,10 +18,12 @@ class _Counted:
     """Positions whose whole numbers count something."""
 
     def __post_init__(self) -> None:
-        for name in ("length", "count", "max_distance", "clip"):
-            value = getattr(self, name, 1)
-            if type(value) is not int or value < 1:
-                raise InputError(f"`{name}` of {type(self).__name__} must be a whole number from 1 on, got {value!r}")
+        for name, least in (("length", 1), ("count", 1), ("max_distance", 1), ("clip", 0)):
+            value = getattr(self, name, least)
+            if type(value) is not int or value < least:
+                raise InputError(
+                    f"`{name}` of {type(self).__name__} must be a whole number from {least} on, got {value!r}"
+                )
 
 
 @dataclass(frozen=True)
