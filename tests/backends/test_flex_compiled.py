@@ -54,6 +54,7 @@ def test_growing_keys_are_compiled_twice(graphs):
     assert len(graphs) == 2
 
 
+@pytest.mark.slow
 def test_each_length_has_a_kernel_of_its_own_until_there_are_many(graphs):
     lengths = range(130, 230, 10)
     for n in lengths:

@@ -227,6 +227,7 @@ def test_lengths_may_be_symbols_where_weights_would_be_beyond_the_budget():
     torch.testing.assert_close(found, dense(x, x, x, WINDOW.bind(110, 110).dense()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["blockwise", "numba"])
 def test_a_checkpointed_call_is_computed_again(backend):
     x = drawn(1, 2, 150, 8, dtype=torch.float32).requires_grad_()

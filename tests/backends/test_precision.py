@@ -13,6 +13,7 @@ SPEC.loader.exec_module(precision)
 MOST = 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", precision.MASKS)
 @pytest.mark.parametrize("shape", precision.SHAPES)
 @pytest.mark.parametrize("dtype", precision.TYPES)

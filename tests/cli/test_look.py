@@ -48,7 +48,7 @@ def test_an_unsuitable_model_gets_a_warning_that_names_a_better_one(run) -> None
     assert "--model me5" in err
 
 
-@pytest.mark.parametrize("suffix", ["html", "png", "svg", "atlas"])
+@pytest.mark.parametrize("suffix", ["html", pytest.param("png", marks=pytest.mark.slow), "svg", "atlas"])
 def test_it_writes_what_the_suffix_says(run, request, tmp_path: Path, suffix: str) -> None:
     if suffix in ("png", "svg"):
         request.getfixturevalue("chinese_font")

@@ -355,11 +355,13 @@ GRID = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("score", "mask", "layout"), GRID)
 def test_every_score_meets_every_mask(score, mask, layout):
     _check(Case(score=score, mask=mask, layout=layout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("bias", BIASES)
 def test_every_bias_meets_every_mask(bias, mask):
