@@ -88,3 +88,21 @@ def test_what_is_no_slip_is_left_to_the_hub_and_to_folders(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for name in ("me5", "gpt2", "t5-small", "bert-base-uncased", "someone/minlm", "./minlm", "minlm", "runs", ""):
         refuse_mistyped(name)
+
+
+LOOK = """
+import sys
+from regard.cli import main
+
+sys.argv = ["regard", "look", "The cat sat on the mat because it was tired"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+print(sorted({"transformers", "torch._dynamo", "sympy", "matplotlib", "accelerate"} & set(sys.modules)))
+"""
+
+
+def test_a_look_imports_neither_transformers_nor_the_compiler():
+    """Each of them would double its time."""
+    assert python(LOOK).splitlines()[-1] == "[]"

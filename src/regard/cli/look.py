@@ -74,11 +74,13 @@ def look(
     progress = TextConsole(stderr=True)
     with Watched(progress, atlas) as watched:
         from regard.seeing.look import look as look_at  # here, because torch and transformers take seconds to load
+        from regard.seeing.models import load_to_look_once
 
         watched.say(f"{model or 'the model'} reads the text")
         looked = look_at(
             words,
-            model=model,
+            # An atlas is opened beside others, so that its layers are named as in transformers.
+            model=model if atlas else load_to_look_once(model, words),
             token=token,
             layer=layer,
             head=head,

@@ -5,11 +5,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from regard.errors import InputError
 from regard.models.heads import Head
 
 __all__ = ["change", "fill"]
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves out what torch.nn.init would draw: on the meta device that imports PyTorch's compiler, for a second."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def change(config: Any, changes: dict[str, Any]) -> Any:
@@ -42,7 +54,7 @@ def fill(cls: type[Any], config: Any, stored: Any, state: dict[str, Tensor], nam
     if sum(layers) > len(state):  # before so many are made
         raise InputError(f"the checkpoint {name!r} has {len(state)} weights, too few for {sum(layers):,} layers")
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _NothingDrawn():
             model = cls(config)
     except InputError:
         raise

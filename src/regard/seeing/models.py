@@ -15,11 +15,12 @@ from regard.seeing.bundled.catalogue import refuse_mistyped
 from regard.seeing.bundled.load import quiet
 from regard.seeing.tokens import unknown_share
 
-__all__ = ["load_model", "model_for", "positions"]
+__all__ = ["advice", "load_model", "load_to_look_once", "model_for", "name_for", "positions"]
 
 # Parts that turn hidden states into answers, of which attention takes no notice; a base checkpoint lacks them.
 _HEADS = re.compile(r"lm_head|pooler|classifier|score|qa_outputs|final_logits_bias|^cls\.|embed_out|predictions")
 _PIECES = 2.5  # a word, at most, of a text that a vocabulary was made for
+_OPENED_FAST = ("me5", "minilm")  # without importing transformers, which takes as long as all the rest
 _UNKNOWN = 0.1  # share of unknown pieces from which on a text is said to be beyond a model
 
 
@@ -103,16 +104,39 @@ def _refuse_random_weights(name: str, missing: Iterable[str]) -> None:
 
 
 def model_for(text: str) -> Loaded:
+    """Load the bundled model that `name_for` chooses for a text."""
+    return load_model(name_for(text))
+
+
+def load_to_look_once(name: str | None, text: str) -> Loaded | str | None:
+    """Load `me5` or `minilm` for one picture of a text, as a Transformer of ours, which opens sooner; or give the name.
+
+    Its weights are those of transformers' model to a few units of float32; its layers have other names. Without a name
+    the text chooses; a name of another model is returned as it is.
+
+    Raises:
+        BundledModelError: The model is not installed, or its files were changed.
+        MissingExtraError: The extra `models` is not installed.
+    """
+    chosen = name_for(text) if name is None and text.strip() else name
+    return cast("Loaded", _as_transformers().load_bundled(chosen)) if chosen in _OPENED_FAST else chosen
+
+
+def name_for(text: str) -> str:
     """Choose a bundled model for a text: `minilm` where it knows its pieces as words, else `me5`.
 
     English vocabularies hold single letters of many scripts, so that to know every piece is not to read a text: its
     letters must be Latin, and its words of few pieces.
     """
-    loaded = load_model("minilm")
+    tokenizer = _as_transformers().load_bundled_tokenizer("minilm")
     latin = all(unicodedata.name(letter, "").startswith("LATIN") for letter in text if letter.isalpha())
-    pieces = len(loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-    reads = latin and pieces <= _PIECES * len(text.split()) and unknown_share(loaded.tokenizer, text) == 0
-    return loaded if reads else load_model("me5")
+    pieces = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    reads = latin and pieces <= _PIECES * len(text.split()) and unknown_share(tokenizer, text) == 0
+    return "minilm" if reads else "me5"
+
+
+def _as_transformers() -> Any:
+    return import_module("regard.models.as_transformers")  # which is above this folder
 
 
 def advice(loaded: Loaded, text: str) -> str | None:

@@ -1,17 +1,13 @@
 """What `regard train` made, opened for looking: a run, its model or a checkpoint, called as those of transformers."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor, nn
+from typing import Any
 
 from regard.data import Vocabulary
 from regard.errors import InputError, MissingExtraError
-from regard.models import RecurrentConfig, RecurrentSeq2Seq, Transformer
-from regard.models.written import to_json
+from regard.models import RecurrentSeq2Seq, Transformer
+from regard.models.as_transformers import AsTransformers
 from regard.seeing.bundled import Loaded
 from regard.train.checkpoints import Checkpoints
 from regard.train.config import Config
@@ -39,7 +35,7 @@ def load_trained(name: str) -> Loaded:
             raise InputError(f"the run in {name} has no model and no checkpoint yet: train on")
         folder = folder / "model" if (folder / "model").is_dir() else Checkpoints(folder / "checkpoints").at(steps[-1])
     model, words = _at_step(folder) if (folder / "place.json").is_file() else (_model(folder), folder)
-    opened = _Opened(model.eval())
+    opened = AsTransformers(model.eval())
     kind = opened.config.kind
     if kind == "encoder-decoder":
         if not (words / "source.json").is_file():
@@ -102,64 +98,3 @@ def _tokenizer(vocabulary: Vocabulary, *, start: bool = False, end: bool = False
 _IN_TRANSFORMERS = {
     "pad": "pad_token", "start": "bos_token", "end": "eos_token", "unknown": "unk_token", "mask": "mask_token"
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _OpenedConfig:
-    """What is asked of a configuration of transformers."""
-
-    kind: Any
-    max_position_embeddings: int | None
-    num_hidden_layers: int | None  # None where calls of attention are not counted so
-    num_layers: int | None
-    num_decoder_layers: int | None
-    decoder_start_token_id: int | None
-    text: str
-
-    def to_json_string(self) -> str:
-        """All of it, for telling runs apart."""
-        return self.text
-
-
-class _Result(NamedTuple):
-    logits: Tensor | None
-    last_hidden_state: Tensor | None
-
-
-class _Opened(nn.Module):
-    """A model of ours, called as one of transformers."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-        config = model.config
-        recurrent = isinstance(config, RecurrentConfig)
-        paired = recurrent or config.kind == "encoder-decoder"
-        layers = (None, None) if recurrent else (config.encoder_layers, config.decoder_layers)
-        self.config = _OpenedConfig(
-            kind="encoder-decoder" if recurrent else config.kind,
-            max_position_embeddings=getattr(config, "length", None),
-            num_hidden_layers=None if paired else sum(one or 0 for one in layers),
-            num_layers=layers[0],
-            num_decoder_layers=layers[1],
-            decoder_start_token_id=config.start_token if recurrent else config.tokens.start,
-            text=json.dumps(to_json(config)),
-        )
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, decoder_input_ids: Tensor | None = None, **_: Any
-    ) -> _Result:
-        """Run on a text, or on a source and a target."""
-        given = [input_ids] if decoder_input_ids is None else [input_ids, decoder_input_ids]
-        real = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.bool()
-        found = self.model(*given, real=real)
-        return _Result(found.logits, getattr(found, "states", None))
-
-    def generate(self, input_ids: Tensor, max_new_tokens: int, **_: Any) -> Tensor:
-        """What an encoder–decoder writes, its start token first."""
-        written = self.model.generate(input_ids.tolist(), most=max_new_tokens)[0]
-        return torch.tensor([[self.config.decoder_start_token_id or 0, *written]])
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The table of the tokens that are read."""
-        return next(one for one in self.model.modules() if isinstance(one, nn.Embedding))
