@@ -5,10 +5,11 @@
 First every test runs once under coverage (`out/mutants/reach`, half an hour on two cores; kept until it is removed),
 which gives the lines that each test executes. Then 120 mutants are drawn with a fixed seed, from each folder as many as
 its share of lines, and each one is run in a copy of the checkout: first against the tests of `make test` that reach its
-line, then, where these find nothing, against the others that do, the most specific tests first, 60 seconds a mutant and
-tier. A line that coverage cannot see (compiled by numba or Triton, run in another process, executed by the import) is
-tested by the tests that reach its file. The results are written after each mutant; a run that was stopped resumes.
-Needs `coverage` and `pytest-xdist` (`pip install -e '.[dev]'`).
+line, then, where these find nothing, against the others that do, the most specific tests first, 60 seconds of processor
+time a mutant and tier, so that a busy machine finds what an idle one does. A line that coverage cannot see (compiled by
+numba or Triton, run in another process, executed by the import) is tested by the tests that reach its file. The results
+are written after each mutant; a run that was stopped resumes. The draw is that of the checkout as it is: a changed file
+changes it. Needs `coverage` and `pytest-xdist` (`pip install -e '.[dev]'`).
 """
 
 import argparse
@@ -16,18 +17,24 @@ import ast
 import json
 import os
 import random
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 SEED, MUTANTS, SECONDS = 15, 120, 60
+WAITS = 5  # times as much on the clock: what hangs without working ends too
 ROOT = Path(__file__).resolve().parent.parent
 REACH = ROOT / "out" / "mutants" / "reach"
 COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
@@ -191,23 +198,49 @@ def reach() -> Reach:
     return Reach()
 
 
-def run(mutant: Mutant, tests: list[str], copy: Path) -> tuple[str, str]:
-    """Run tests on a mutant: ("killed", by which), ("timeout", "") or ("survived", "")."""
+def verdict(mutant: Mutant, tests: list[str], copy: Path) -> tuple[str, str]:
+    """Run tests on a mutant: ("killed", by which), ("timeout", "") or ("survived", "").
+
+    A test that fails without the mutant as well has found nothing, and the others are run without it.
+    """
     source = (ROOT / mutant.file).read_bytes()
     target = copy / mutant.file
-    target.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
+    tests = list(tests)
+    while tests:
+        target.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
+        try:
+            found, by = run(tests, copy)
+        finally:
+            target.write_bytes(source)
+        name = by.partition(" ")[2].partition(" - ")[0]
+        if found != "killed" or name not in tests or run([name], copy)[0] == "survived":
+            return found, by
+        tests.remove(name)
+    return "survived", ""
+
+
+def run(tests: list[str], copy: Path) -> tuple[str, str]:
+    """Run tests in a copy: ("killed", by which), ("timeout", "") or ("survived", "")."""
     listed = copy / "tests-of-this-mutant"
     listed.write_text("\n".join(tests))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", f"@{listed}"]
     try:
-        ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS)
+        ran = subprocess.run(
+            command,
+            cwd=copy,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=WAITS * SECONDS,
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_CPU, (SECONDS, SECONDS)),
+        )
     except subprocess.TimeoutExpired:
         return "timeout", ""
-    finally:
-        target.write_bytes(source)
     if ran.returncode == 0:
         return "survived", ""
+    if ran.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return "timeout", ""
     failed = [row for row in ran.stdout.splitlines() if row.startswith(("FAILED", "ERROR"))]
     return "killed", failed[0] if failed else f"exit {ran.returncode}: {ran.stdout[-200:]}"
 
@@ -218,7 +251,7 @@ def judge(mutant: Mutant, known: Reach, copy: Path) -> dict[str, Any]:
     for tier, slow in (("make test", False), ("make test-all", True)):
         tests = known.of(mutant, slow=slow)
         started = time.perf_counter()
-        row["verdict"], row["by"] = run(mutant, tests, copy) if tests else ("survived", "")
+        row["verdict"], row["by"] = verdict(mutant, tests, copy)
         row[f"tests of {tier}"], row["tier"] = len(tests), tier
         row["seconds"] = round(time.perf_counter() - started, 1)
         if row["verdict"] != "survived":
@@ -242,6 +275,7 @@ def main() -> None:
     """Draw the mutants and run those that have no result yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--again", nargs="*", default=[], help="FILE:LINE of mutants that are run once more")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants side by side")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "mutants.json")
     options = parser.parse_args()
     known = reach()
@@ -249,15 +283,24 @@ def main() -> None:
     rows = json.loads(options.results.read_text())["rows"] if options.results.exists() else []
     rows = [row for row in rows if f"{row['file']}:{row['line']}" not in options.again]
     done = {(row["file"], row["line"], row["before"], row["after"]) for row in rows}
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copy = Path(folder) / "regard"
+    left = [one for one in drawn if (one.file, one.line, one.before, one.after) not in done]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(options.jobs) as pool:
+        copies: Queue[Path] = Queue()
         ignored = shutil.ignore_patterns(".git", ".venv", "out", "__pycache__", ".*_cache", ".hypothesis")
-        shutil.copytree(ROOT, copy, ignore=ignored)
-        for number, mutant in enumerate(drawn, 1):
-            if (mutant.file, mutant.line, mutant.before, mutant.after) in done:
-                continue
-            rows.append(judge(mutant, known, copy))
-            print(f"{number} of {len(drawn)}: {rows[-1]['verdict']:8} {mutant.name[:100]}", flush=True)
+        for number in range(options.jobs):
+            copies.put(Path(shutil.copytree(ROOT, Path(folder) / str(number), ignore=ignored)))
+
+        def judged(mutant: Mutant) -> dict[str, Any]:
+            copy = copies.get()
+            try:
+                return judge(mutant, known, copy)
+            finally:
+                copies.put(copy)
+
+        for number, row in enumerate(pool.map(judged, left), len(drawn) - len(left) + 1):
+            rows.append(row)
+            place = f"{row['file']}:{row['line']} {row['before']} → {row['after']}"
+            print(f"{number} of {len(drawn)}: {row['verdict']:8} {place[:100]}", flush=True)
             temporary = options.results.with_suffix(".part")
             found = {"seed": SEED, **summary(rows), "rows": rows}
             temporary.write_text(json.dumps(found, indent=1, ensure_ascii=False))
