@@ -66,6 +66,31 @@ def test_three_matrices_from_one_file(tmp_path):
     assert "z₁ = [3 8]" in text
 
 
+def test_a_query_that_is_no_key_with_three_matrices(tmp_path):
+    x = written(tmp_path / "x.json", {"query": [[1, 2]], "key": [[3], [5]], "value": [[1], [7]]})
+    w = written(tmp_path / "w.json", {"query": [[1], [1]], "key": [[2]], "value": [[1, 10]]})
+    text = run("--x", x, "--w", w)
+    assert "“query 1” (number 1)" in text
+    assert "q₁ = x₁ W_Q = [3]" in text
+    assert "x2  q₁·k₂ = 3·10 = 30" in text  # k = 2 · 5
+    assert "z₁ = [7.00 70.0]" in text  # of the first value e^−12 is left
+    assert "K = X_K W_K (2 × 1)" in text
+
+
+def test_query_key_and_value_in_one_file_need_no_matrices(tmp_path):
+    x = written(
+        tmp_path / "x.json",
+        {"query": [[0]], "query_tokens": ["why?"], "key": [[1], [9]], "tokens": ["a", "b c"], "value": [[2], [4]]},
+    )
+    text = run("--x", x)
+    assert "“why?” (number 1)" in text
+    assert "b c  q₁·k₂ = 0·9 = 0" in text
+    assert "z₁ = [3]" in text
+    assert "W_Q" not in text
+    with pytest.raises(InputError, match="one width for q·k"):
+        run("--x", written(tmp_path / "wide.json", {"query": [[0, 1]], "key": [[1]], "value": [[2]]}))
+
+
 X, W = [[1, 0], [0, 1]], [[1, 0], [0, 1]]
 
 
@@ -78,10 +103,14 @@ X, W = [[1, 0], [0, 1]], [[1, 0], [0, 1]]
         ([[1, float("nan")]], W, "`--x` must hold finite numbers, got nan in row 1, column 2"),
         ([1, 2], W, r"`--x` must be a matrix of numbers .* got shape \(2,\)"),
         ([[True, False]], W, "`--x` must be a matrix of numbers"),
-        ({"a": 1}, W, "`--x` must be a matrix of numbers"),
+        ({"a": 1}, W, '`--x` must be one matrix or an object with "query", "key" and "value"'),
+        ({"query": X, "key": X, "value": [[1]]}, W, '"key" and "value" .* as many rows as each other, got 2 and 1'),
+        ({"query": X, "key": X, "value": X, "tokens": ["a"]}, W, '"tokens" of `--x` must be a list of 2 names'),
+        ({"query": [[1, 2]], "key": [[1, 2]] * 2049, "value": [[1]] * 2049}, W, "at most 2048 rows, got 2049"),
+        ({"query": X, "key": [[1]], "value": X[:1]}, W, r"`--x` of shape \(1, 1\) and `--w` of shape \(2, 2\)"),
         ([[1, 2]] * 2049, W, "`--x` must have at most 2048 rows, got 2049"),
         (X, {"query": W, "key": W}, '`--w` must be one matrix or an object with "query", "key" and "value"'),
-        (X, {"query": W, "key": [[1], [2]], "value": W}, r"one shape for q·k, got \(2, 2\) and \(2, 1\)"),
+        (X, {"query": W, "key": [[1], [2]], "value": W}, r"columns as each other for q·k, got \(2, 2\) and \(2, 1\)"),
         (X, {"query": W, "key": W, "value": [[1]]}, r"`--w` must have as many rows .* `--w` of shape \(1, 1\)"),
     ],
 )

@@ -1,7 +1,8 @@
-"""Read matrices that people wrote down: JSON, CSV or .npy."""
+"""Read matrices that people wrote down: JSON, CSV or .npy; in JSON, queries apart from keys, and names of the rows."""
 
 import csv
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +11,51 @@ import numpy.typing as npt
 
 from regard.errors import InputError
 
-__all__ = ["read_matrix", "read_projections"]
+__all__ = ["Inputs", "Matrix", "Projections", "read_inputs", "read_projections"]
 
 LARGEST = 64 * 2**20  # bytes; a file of another kind given by mistake is not read into memory
 PARTS = ("query", "key", "value")
+NAMES = ("tokens", "query_tokens")
 
 Matrix = npt.NDArray[np.float64]
+Projections = tuple[Matrix, Matrix, Matrix]
 
 
-def read_matrix(path: Path, option: str) -> Matrix:
-    """Read one matrix.
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What queries, keys and values are made of: one matrix, or three, and the names of their rows if given."""
+
+    query: Matrix
+    key: Matrix | None = None
+    value: Matrix | None = None
+    tokens: list[str] | None = None
+    query_tokens: list[str] | None = None
+
+
+def read_inputs(path: Path) -> Inputs:
+    """Read X, a row a token; or a JSON object with "query", "key" and "value", "tokens" naming the keys if it likes.
 
     Raises:
         InputError: no such file, another format, entries that are not finite numbers, rows of several lengths.
     """
-    return _matrix(_load(path, option), path, option)
+    loaded = _load(path, "--x")
+    if not isinstance(loaded, dict):
+        return Inputs(_matrix(loaded, path, "--x"))
+    if not set(PARTS) <= set(loaded) <= {*PARTS, *NAMES}:
+        raise InputError(
+            '`--x` must be one matrix or an object with "query", "key" and "value", and if you like "tokens" and '
+            f'"query_tokens", got {path} with {", ".join(map(repr, loaded)) or "nothing in it"}'
+        )
+    query, key, value = (_matrix(loaded[part], path, f"--x {part}") for part in PARTS)
+    if len(key) != len(value):
+        raise InputError(
+            f'"key" and "value" of `--x` must have as many rows as each other, got {len(key)} and {len(value)} in '
+            f"{path}"
+        )
+    return Inputs(query, key, value, _names(loaded, "tokens", key, path), _names(loaded, "query_tokens", query, path))
 
 
-def read_projections(path: Path) -> tuple[Matrix, Matrix, Matrix]:
+def read_projections(path: Path) -> Projections:
     """Read W_Q, W_K and W_V: one matrix for all three, or a JSON object with "query", "key" and "value"."""
     loaded = _load(path, "--w")
     if not isinstance(loaded, dict):
@@ -40,6 +68,15 @@ def read_projections(path: Path) -> tuple[Matrix, Matrix, Matrix]:
         )
     query, key, value = (_matrix(loaded[part], path, f"--w {part}") for part in PARTS)
     return query, key, value
+
+
+def _names(loaded: dict[str, Any], what: str, rows: Matrix, path: Path) -> list[str] | None:
+    names = loaded.get(what)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(names) != len(rows):
+        raise InputError(f'"{what}" of `--x` must be a list of {len(rows)} names, one a row, got {names} in {path}')
+    return names
 
 
 def _load(path: Path, option: str) -> Any:

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -12,6 +12,7 @@ from regard.cli.texts import read_text
 from regard.errors import InputError
 
 if TYPE_CHECKING:  # what needs NumPy is imported where it is used
+    from regard.cli.matrix_files import Inputs, Matrix, Projections
     from regard.observe.steps import Worked
     from regard.render.steps import Steps
 
@@ -26,12 +27,25 @@ def steps(
         str | None, typer.Argument(help="A text, a text file, or - for standard input, for a head of a real model.")
     ] = None,
     *,
-    x: Annotated[Path | None, typer.Option("--x", help="Your own X, a row a token: .json, .csv or .npy.")] = None,
+    x: Annotated[
+        Path | None,
+        typer.Option(
+            "--x",
+            help='Your own X, a row a token: .json, .csv or .npy; or JSON with "query", "key", "value" where queries '
+            'are not the keys, and "tokens", "query_tokens" as names.',
+        ),
+    ] = None,
     w: Annotated[
         Path | None,
-        typer.Option("--w", help='One matrix for W_Q, W_K and W_V, or JSON with "query", "key", "value".'),
+        typer.Option(
+            "--w",
+            help='One matrix for W_Q, W_K and W_V, or JSON with "query", "key", "value"; without it, those three of '
+            "`--x` are Q, K and V.",
+        ),
     ] = None,
-    tokens: Annotated[str | None, typer.Option(help="Names of the rows of X, with spaces between them.")] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Names of the rows of X (of the keys), with spaces between them.")
+    ] = None,
     model: Annotated[str | None, model_option(f"A model to take a head from (for a TEXT: {MODEL}).")] = None,
     layer: Annotated[int | None, typer.Option(help="Its layer, counted from 0.")] = None,
     head: Annotated[int | None, typer.Option(help="The layer's head, counted from 0.")] = None,
@@ -58,7 +72,7 @@ def steps(
         page = _head(text, MODEL if model is None else model, (layer, head, token), lang)
     else:
         worked = _own(x, w, tokens) if own else example()
-        row = 0 if token is None else token_row([Token(name) for name in worked.tokens], token).row
+        row = 0 if token is None else token_row([Token(name) for name in worked.query_tokens], token).row
         page = Steps(worked, row, lang)
     TextConsole().print(page)
 
@@ -81,30 +95,52 @@ def example() -> "Worked":
 
 def _own(x: Path | None, w: Path | None, tokens: str | None) -> "Worked":
     """The reader's own numbers."""
-    from regard.cli.matrix_files import read_matrix, read_projections
-    from regard.observe.steps import work
+    from regard.cli.matrix_files import read_inputs, read_projections
+    from regard.observe.steps import work, work_from
 
-    if x is None or w is None:
-        given = "--x" if x is not None else "--w" if w is not None else "--tokens"
-        raise InputError(f"your own numbers need both `--x FILE` and `--w FILE`, got `{given}` alone")
-    matrix, projections = read_matrix(x, "--x"), read_projections(w)
-    if len(matrix) > LARGEST:
-        raise InputError(f"`--x` must have at most {LARGEST} rows, got {len(matrix)} in {x}: take fewer tokens")
-    for projection in projections:
-        if len(projection) != matrix.shape[1]:
-            raise InputError(
-                f"`--w` must have as many rows as `--x` has columns ({matrix.shape[1]}), got `--x` of shape "
-                f"{matrix.shape} and `--w` of shape {projection.shape}"
-            )
-    if projections[0].shape != projections[1].shape:
+    given = None if x is None else read_inputs(x)
+    if given is None or (w is None and given.key is None):
+        alone = "--x" if x is not None else "--w" if w is not None else "--tokens"
         raise InputError(
-            f'"query" and "key" of `--w` must have one shape for q·k, got {projections[0].shape} and '
-            f"{projections[1].shape}"
+            f"your own numbers need both `--x FILE` and `--w FILE`, got `{alone}` alone; a JSON file of "
+            '"query", "key" and "value" needs `--x` alone'
         )
-    names = tokens.split() if tokens is not None else None
-    if names is not None and len(names) != len(matrix):
-        raise InputError(f"`--tokens` must name the {len(matrix)} rows of `--x`, got {len(names)} names: {tokens}")
-    return work(matrix, *projections, names)
+    names = _check_rows(given, x, tokens)
+    if given.key is None or given.value is None:
+        return work(given.query, *_check_heights(read_projections(cast(Path, w)), [given.query] * 3), names)
+    queries = given.query_tokens or [f"query {row + 1}" for row in range(len(given.query))]
+    if w is None:
+        return work_from(given.query, given.key, given.value, names, query_tokens=queries)
+    projections = _check_heights(read_projections(w), [given.query, given.key, given.value])
+    return work(given.query, *projections, names, key_x=given.key, value_x=given.value, query_tokens=queries)
+
+
+def _check_rows(given: "Inputs", x: Path | None, tokens: str | None) -> list[str] | None:
+    """The names of the keys, after a look at how many rows there are."""
+    keys = given.query if given.key is None else given.key
+    largest = max(len(keys), len(given.query))
+    if largest > LARGEST:
+        raise InputError(f"`--x` must have at most {LARGEST} rows, got {largest} in {x}: take fewer tokens")
+    names = given.tokens if tokens is None else tokens.split()
+    if names is not None and len(names) != len(keys):
+        raise InputError(f"`--tokens` must name the {len(keys)} rows of `--x`, got {len(names)} names: {tokens}")
+    return names
+
+
+def _check_heights(projections: "Projections", inputs: list["Matrix"]) -> "Projections":
+    """The three matrices, when they fit what they multiply."""
+    for rows, projection in zip(inputs, projections, strict=True):
+        if len(projection) != rows.shape[1]:
+            raise InputError(
+                f"`--w` must have as many rows as `--x` has columns ({rows.shape[1]}), got `--x` of shape "
+                f"{rows.shape} and `--w` of shape {projection.shape}"
+            )
+    if projections[0].shape[1] != projections[1].shape[1]:
+        raise InputError(
+            f'"query" and "key" of `--w` must have as many columns as each other for q·k, got {projections[0].shape} '
+            f"and {projections[1].shape}"
+        )
+    return projections
 
 
 def _head(

@@ -69,10 +69,11 @@ class CapturedHead:
 class Worked:
     """Every step of one head. Shapes for n queries, m keys, width d, value width dv, model width D:
 
-    `x` (n, D) and `w_query`, `w_key` (D, d), `w_value` (D, dv), None where only what follows is known; `queries`
-    (n, d), `keys` (m, d), `values` (m, dv); `scores`, `scaled`, `logits`, `visible`, `weights` (n, m); `output`
-    (n, dv). `scores` are the raw products q·k, `scaled` these times `scale`, `logits` what enters the softmax: scaled,
-    capped and biased. Hidden keys and rows that see nothing have weight 0.
+    `x` (n, D) and `w_query`, `w_key` (D, d), `w_value` (D, dv), None where only what follows is known; `key_x` and
+    `value_x`, of which keys and values are made where that is not `x`; `queries` (n, d), `keys` (m, d), `values`
+    (m, dv); `scores`, `scaled`, `logits`, `visible`, `weights` (n, m); `output` (n, dv). `scores` are the raw products
+    q·k, `scaled` these times `scale`, `logits` what enters the softmax: scaled, capped and biased. Hidden keys and rows
+    that see nothing have weight 0.
     """
 
     tokens: tuple[str, ...]
@@ -91,6 +92,8 @@ class Worked:
     w_query: Floats | None = None
     w_key: Floats | None = None
     w_value: Floats | None = None
+    key_x: Floats | None = None
+    value_x: Floats | None = None
     bias: Floats | None = None
     softcap: float | None = None
     sink: float | None = None
@@ -104,10 +107,16 @@ def work(
     w_value: Numbers,
     tokens: Sequence[str] | None = None,
     *,
+    key_x: Numbers | None = None,
+    value_x: Numbers | None = None,
+    query_tokens: Sequence[str] | None = None,
     scale: float | None = None,
     visible: npt.NDArray[np.bool_] | None = None,
 ) -> Worked:
-    """Work out self-attention from the word vectors `x` (n, D) and the matrices (D, d), (D, d) and (D, dv).
+    """Work out attention from the word vectors `x` (n, D) and the matrices (D, d), (D, d) and (D, dv).
+
+    Keys and values are made of `x` too, or of other vectors: keys of `key_x` (m, D), values of `value_x` (m, any
+    width), which is `key_x` where it is not given.
 
     The second word looks at the first with e^0 and at itself with e^(ln 3): weights 1/4 and 3/4.
 
@@ -120,27 +129,18 @@ def work(
     [0.25, 0.75]
 
     Raises:
-        InputError: a matrix is not one of finite numbers, or its height is not the width of `x`.
+        InputError: a matrix is not one of finite numbers, or its height is not the width of what it multiplies.
     """
     words = _matrix("x", x)
-    named = {"w_query": w_query, "w_key": w_key, "w_value": w_value}
-    matrices = {name: _matrix(name, matrix) for name, matrix in named.items()}
-    for name, matrix in matrices.items():
-        if len(matrix) != words.shape[1]:
-            raise InputError(
-                f"`{name}` must have as many rows as `x` has columns ({words.shape[1]}), got `{name}` of shape "
-                f"{matrix.shape} for x of shape {words.shape}; each row of `x` is one word"
-            )
-    worked = work_from(
-        words @ matrices["w_query"],
-        words @ matrices["w_key"],
-        words @ matrices["w_value"],
-        tokens,
-        scale=scale,
-        visible=visible,
-    )
-    given = [matrices[name] for name in named]
-    return replace(worked, x=words, w_query=given[0], w_key=given[1], w_value=given[2])
+    of_keys = words if key_x is None else _matrix("key_x", key_x)
+    of_values = of_keys if value_x is None else _matrix("value_x", value_x)
+    of_keys_name = "x" if key_x is None else "key_x"
+    queries, w_q = _projected("x", words, "w_query", w_query)
+    keys, w_k = _projected(of_keys_name, of_keys, "w_key", w_key)
+    values, w_v = _projected(of_keys_name if value_x is None else "value_x", of_values, "w_value", w_value)
+    worked = work_from(queries, keys, values, tokens, query_tokens=query_tokens, scale=scale, visible=visible)
+    worked = replace(worked, x=words, w_query=w_q, w_key=w_k, w_value=w_v)
+    return worked if key_x is None and value_x is None else replace(worked, key_x=of_keys, value_x=of_values)
 
 
 def work_from(
@@ -215,6 +215,17 @@ def work_captured(captured: CapturedHead) -> Worked:
     )
 
 
+def _projected(name: str, rows: Floats, w_name: str, w: Numbers) -> tuple[Floats, Floats]:
+    """Rows times a matrix, and the matrix."""
+    matrix = _matrix(w_name, w)
+    if len(matrix) != rows.shape[1]:
+        raise InputError(
+            f"`{w_name}` must have as many rows as `{name}` has columns ({rows.shape[1]}), got `{w_name}` of shape "
+            f"{matrix.shape} for {name} of shape {rows.shape}; each row of `{name}` is one word"
+        )
+    return rows @ matrix, matrix
+
+
 def _products(q: Floats, k: Floats) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):
         scores = q @ k.T
@@ -253,7 +264,7 @@ def _check_shapes(q: Floats, k: Floats, v: Floats) -> None:
     if q.shape[1] != k.shape[1]:
         raise InputError(
             f"queries and keys must have one width for q·k, got queries of shape {q.shape} and keys of shape "
-            f"{k.shape}: give `w_query` and `w_key` as many columns as each other"
+            f"{k.shape}: give them, or `w_query` and `w_key`, as many columns as each other"
         )
     if len(k) != len(v):
         raise InputError(f"every key needs its value, got keys of shape {k.shape} and values of shape {v.shape}")

@@ -61,6 +61,8 @@ class Steps:
         everything = len(worked.keys) <= FEW and len(worked.queries) <= FEW
         rows = list(range(len(worked.queries))) if everything else [self.row]
         heading = say.matrices.format(count=len(rows)) if everything else say.matrices_row.format(token=token)
+        if everything and len(rows) == 1:
+            heading = say.matrices_one
         yield from _headline(heading)
         for heading, lines in matrix_sections(worked, rows, scalars.shown, say, room):
             yield from _section(heading, lines)

@@ -1,6 +1,6 @@
 """Attention worked out in matrices: X and the projections, Q, K, V, the scores, the weights, the output."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -26,8 +26,12 @@ def matrix_sections(
     if worked.x is not None:
         projections = {"W_Q": worked.w_query, "W_K": worked.w_key, "W_V": worked.w_value}
         known = [block(name, found) for name, found in projections.items() if found is not None]
-        yield say.given_matrices, list(flow([block("X", worked.x, worked.tokens), *known], room))
-    names = ("Q = X W_Q", "K = X W_K", "V = X W_V") if projected else ("Q", "K", "V")
+        yield say.given_matrices, list(flow([*_inputs(worked, block), *known], room))
+    names = ("Q", "K", "V")
+    if projected:
+        names = ("Q = X W_Q", "K = X W_K", "V = X W_V")
+    if worked.key_x is not None:
+        names = ("Q = X_Q W_Q", "K = X_K W_K", "V = X_V W_V")
     vectors = [
         block(names[0], worked.queries, asked, rows),
         block(names[1], worked.keys, seen, keys),
@@ -39,6 +43,17 @@ def matrix_sections(
         list(flow([_pairs(worked, stage, rows, keys, say, room) for stage in _stages(worked, say)], room)),
     )
     yield say.result, list(flow([block("Z = W V", worked.output, asked, rows)], room))
+
+
+def _inputs(worked: Worked, block: Callable[..., Block]) -> list[Block]:
+    """What queries, keys and values are made of: one X, or three."""
+    if worked.key_x is None:
+        return [block("X", worked.x, worked.tokens)]
+    return [
+        block("X_Q", worked.x, worked.query_tokens),
+        block("X_K", worked.key_x, worked.tokens),
+        block("X_V", worked.value_x, worked.tokens),
+    ]
 
 
 def _stages(worked: Worked, say: Wording) -> Iterator[tuple[str, Floats]]:

@@ -102,6 +102,10 @@ class Scalars:
                 [_products(x, worked.w_query[:, index]) for index in components],
                 [number(query[index]) for index in components],
             ),
+        ]
+        if worked.key_x is not None:
+            return self.say.project_query.format(token=self._token), [*lines, self.say.keys_of_others]
+        lines += [
             self._vector(f"k{at} = x{at} W_K", worked.keys[self.row]),
             self._vector(f"v{at} = x{at} W_V", worked.values[self.row]),
             self.say.others_alike,

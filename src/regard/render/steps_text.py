@@ -18,8 +18,10 @@ class Wording:
     scalars: str
     pieces: str
     project: str
+    project_query: str
     given: str
     others_alike: str
+    keys_of_others: str
     scores: str
     some_keys: str
     hidden: str
@@ -37,6 +39,7 @@ class Wording:
     others: str
     output: str
     matrices: str
+    matrices_one: str
     matrices_row: str
     given_matrices: str
     vectors: str
@@ -56,8 +59,10 @@ ENGLISH = Wording(
     scalars="One token in scalars: “{token}” (number {number})",
     pieces="“{word}” is {count} pieces to the model; this is the first.",
     project="Query, key and value: the vector of “{token}” times W_Q, W_K and W_V",
+    project_query="Query: the vector of “{token}” times W_Q",
     given="Query, key and value of “{token}”, as they enter the formula",
     others_alike="The other tokens' queries, keys and values come about in the same way.",
+    keys_of_others="Keys and values are made of other vectors: K = X_K W_K, V = X_V W_V (below, in matrices).",
     scores="Scores: the query of “{token}” times every key, q·k",
     some_keys="The strongest {shown} of {count} keys, by weight:",
     hidden="hidden by the mask",
@@ -75,6 +80,7 @@ ENGLISH = Wording(
     others="the other {count} keys share {weight}",
     output="Weighted sum: every value times its weight, added up",
     matrices="In matrices: all {count} tokens at once",
+    matrices_one="In matrices",
     matrices_row="In matrices: “{token}” and the keys it weighs most",
     given_matrices="The token vectors X and the three matrices",
     vectors="Queries, keys and values",
@@ -94,8 +100,10 @@ CHINESE = Wording(
     scalars="先看一个词元，逐个数计算：“{token}”（第 {number} 个）",
     pieces="模型把“{word}”切成 {count} 个词元，这里取第一个。",
     project="查询 Query、键 Key、值 Value：“{token}”的向量分别乘以 W_Q、W_K、W_V",
+    project_query="查询 Query：“{token}”的向量乘以 W_Q",
     given="“{token}”的查询 Query、键 Key、值 Value（代入公式的向量）",
     others_alike="其他词元的查询、键、值用同样的方法得到。",
+    keys_of_others="键和值来自另外的向量：K = X_K W_K，V = X_V W_V（见下面的矩阵）。",
     scores="打分：“{token}”的查询与每个键做点积 q·k",
     some_keys="权重最大的 {shown} 个键（共 {count} 个），按权重排列：",
     hidden="被掩码遮住",
@@ -113,6 +121,7 @@ CHINESE = Wording(
     others="其余 {count} 个键共占 {weight}",
     output="加权求和：每个值乘以自己的权重，再相加",
     matrices="矩阵形式：{count} 个词元一起算",
+    matrices_one="矩阵形式",
     matrices_row="矩阵形式：“{token}”与它最关注的键",
     given_matrices="词元向量 X 与三个矩阵",
     vectors="查询 Query、键 Key、值 Value",

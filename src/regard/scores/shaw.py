@@ -18,9 +18,13 @@ __all__ = ["Shaw"]
 class Shaw(Score):
     """q · (k + a^K_ij) / √d, and output_i = Σ_j weights_ij (v_j + a^V_ij) (Shaw et al. 2018, arXiv:1803.02155).
 
-    a^K_ij is row clip(j − i, −c, c) + c of `key_table` (2c + 1, dim), a^V_ij that of `value_table` (2c + 1, value_dim);
-    row 0 is for keys far before the query, row c for the query itself. Tables are shared by the heads, as in the paper,
-    or (heads, 2c + 1, ...). Without a value table values are what they were. BERT's "relative_key" is another thing.
+    The index of a table is key − query, as in the paper: with i the query and j the key, a^K_ij is row
+    clip(j − i, −c, c) + c of `key_table` (2c + 1, dim), a^V_ij that of `value_table` (2c + 1, value_dim). Row 0 is for
+    keys c or more before the query, row c for the query itself, row 2c for keys c or more after it. Other texts and
+    code index by i − j, query − key: give such a table turned over, `table.flip(-2)`.
+
+    Tables are shared by the heads, as in the paper, or (heads, 2c + 1, ...). Without a value table values are what they
+    were. BERT's "relative_key" is another thing.
 
     Cost: O(queries · keys · dim) time, about three times that of the product where tiles are square, as each row is
     scored against the rows + columns − 1 diagonals of its tile, which are twice the floats of the tile. Nothing of
