@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ["MPLBACKEND"] = "Agg"  # where there is a screen, pyplot would wait for its window to be closed
+
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 _LACKING = {
     "Chromium (apt-get install chromium)": lambda: not Path("/usr/bin/chromium").exists(),

@@ -7,6 +7,9 @@ import pytest
 from regard import approximations, nn
 from regard.nn import tutorials
 
+LESSONS = (tutorials.single_head, tutorials.multi_head, tutorials.encoder, tutorials.cross_attention)
+MODULES = (nn, approximations, tutorials, *LESSONS)
+
 
 def test_the_public_names_are_these():
     assert nn.__all__ == [
@@ -47,24 +50,42 @@ def test_the_public_names_are_these():
         "DotProductAttention",
         "EncoderLayer",
         "FeedForward",
-        "MultiHeadAttention",
         "PositionalEncoding",
         "TransformerEncoder",
+        "cross_attention",
+        "encoder",
+        "multi_head",
+        "scaled_dot_product_attention",
+        "single_head",
+        "visualize_attention",
     ]
+    assert {lesson.__name__.rpartition(".")[2]: lesson.__all__ for lesson in LESSONS} == {
+        "single_head": ["DotProductAttention"],
+        "multi_head": ["MultiHeadAttention"],
+        "encoder": [
+            "EncoderLayer",
+            "FeedForward",
+            "MultiHeadAttention",
+            "PositionalEncoding",
+            "TransformerEncoder",
+            "scaled_dot_product_attention",
+            "visualize_attention",
+        ],
+        "cross_attention": ["MultiHeadAttention"],
+    }
 
 
-@pytest.mark.parametrize("module", [nn, approximations, tutorials], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("module", MODULES, ids=lambda one: one.__name__)
 def test_every_public_name_exists_and_says_what_it_is(module):
     for name in module.__all__:
         assert inspect.getdoc(getattr(module, name)), name
 
 
-# What is returned, and a module, say what they are without one; these two name the module that has it.
-WITHOUT = {"DecoderState", "Summary", "tutorials", "PositionalEncoding", "FeedForward"}
+# What is returned, and modules, say what they are without one.
+WITHOUT = {"DecoderState", "Summary", "tutorials", "cross_attention", "encoder", "multi_head", "single_head"}
 
 
-@pytest.mark.parametrize("module", [nn, approximations, tutorials], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("module", MODULES, ids=lambda one: one.__name__)
 def test_every_public_name_shows_itself_by_an_example(module):
-    thin = WITHOUT if module is tutorials else WITHOUT - {"PositionalEncoding", "FeedForward"}
-    for name in sorted(set(module.__all__) - thin):
+    for name in sorted(set(module.__all__) - WITHOUT):
         assert ">>>" in inspect.getdoc(getattr(module, name)), name

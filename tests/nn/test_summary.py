@@ -53,7 +53,7 @@ def test_depth_hides_what_lies_deeper():
     assert [(row.name, row.parameters) for row in rows] == [
         ("TransformerEncoder", 523_776),
         ("embedding", 128_000),
-        ("positions", 0),
+        ("pos_encoding", 0),
         ("layers", 395_520),
         ("norm", 256),
     ]

@@ -103,9 +103,16 @@ DROPPING: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Any]]] = {
     ),
     "RecurrentSeq2Seq, bahdanau": (lambda: recurrent("bahdanau"), lambda model: model(SOURCE, IDS)),
     "RecurrentSeq2Seq, general": (lambda: recurrent("general"), lambda model: model(SOURCE, IDS)),
-    "tutorials.MultiHeadAttention": (lambda: tutorials.MultiHeadAttention(E, H, P), lambda model: model(X, X, X)),
-    "tutorials.EncoderLayer": (lambda: tutorials.EncoderLayer(E, H, 24, P), lambda model: model(X)),
-    "tutorials.TransformerEncoder": (
+    "multi_head.MultiHeadAttention": (
+        lambda: tutorials.multi_head.MultiHeadAttention(E, H, P),
+        lambda model: model(X, MEMORY, MEMORY),
+    ),
+    "cross_attention.MultiHeadAttention": (
+        lambda: tutorials.cross_attention.MultiHeadAttention(E, H, P),
+        lambda model: model(X, MEMORY, MEMORY),
+    ),
+    "encoder.EncoderLayer": (lambda: tutorials.EncoderLayer(E, H, 24, P), lambda model: model(X)),
+    "encoder.TransformerEncoder": (
         lambda: tutorials.TransformerEncoder(20, E, H, 2, 24, 12, P),
         lambda model: model(IDS),
     ),
@@ -121,8 +128,10 @@ def test_the_table_has_every_class_that_drops() -> None:
 
     found = {name for name in rnn.__all__ if drops(getattr(rnn, name))}
     found |= {name for name in models.__all__ if drops(getattr(models, name))}
-    found |= {f"tutorials.{name}" for name in tutorials.__all__ if drops(getattr(tutorials, name))}
-    plain = PLAIN | {f"tutorials.{name}" for name in PLAIN}
+    for lesson in (tutorials.single_head, tutorials.multi_head, tutorials.encoder, tutorials.cross_attention):
+        prefix = lesson.__name__.rpartition(".")[2]
+        found |= {f"{prefix}.{name}" for name in lesson.__all__ if drops(getattr(lesson, name))}
+    plain = PLAIN | {f"encoder.{name}" for name in PLAIN}
     assert {name.partition(",")[0] for name in DROPPING} == found - plain
 
 
