@@ -136,7 +136,7 @@ def plan(repeats: int, quick: bool) -> dict[str, float]:
 
 def longformer(repeats: int, quick: bool) -> dict[str, float]:
     """A window of 512 on both sides together and one global token."""
-    return growth(lambda _: masks.longformer(512), repeats, quick)
+    return growth(lambda _: masks.longformer(512, global_positions=[0]), repeats, quick)
 
 
 def bigbird(repeats: int, quick: bool) -> dict[str, float]:

@@ -149,7 +149,7 @@ _MASKS = [
         "masks.Causal() & (masks.Window(1020) | masks.Sinks(4))",
         "masks.Sinks(1)",
     ),
-    _mask("Random", "随机块", "masks.Random(3)", "masks.Random(1, block=2, seed=1)"),
+    _mask("RandomBlocks", "随机块", "masks.RandomBlocks(3)", "masks.RandomBlocks(1, block=2, seed=1)"),
     _mask("Prefix", "前缀掩码", "masks.Prefix(512)", "masks.Prefix(2)"),
     _mask(
         "Padding",
@@ -205,21 +205,27 @@ _MASKS = [
         shown=3,
     ),
     _mask(
-        "Only",
+        "MaskMod",
         "任意规则",
-        "masks.Only(lambda batch, head, i, j: (i + j) % 2 == 0)",
-        "masks.Only(lambda batch, head, i, j: (i + j) % 3 == 0)",
+        "masks.MaskMod(lambda batch, head, i, j: (i + j) % 2 == 0)",
+        "masks.MaskMod(lambda batch, head, i, j: (i + j) % 3 == 0)",
     ),
     _mask("prefix_lm", "前缀语言模型", "masks.prefix_lm(512)", "masks.prefix_lm(3)"),
     _mask(
         "sparse_transformer", "稀疏 Transformer", "masks.sparse_transformer(64)", "masks.sparse_transformer(3)", size=12
     ),
-    _mask("longformer", "Longformer", "masks.longformer(512)", "masks.longformer(2)", size=10),
+    _mask(
+        "longformer",
+        "Longformer",
+        "masks.longformer(512, global_positions=[0])",
+        "masks.longformer(2, global_positions=[0])",
+        size=10,
+    ),
     _mask(
         "bigbird",
         "BigBird",
         "masks.bigbird()",
-        "masks.bigbird(random=1, block=1, seed=1)",
+        "masks.bigbird(num_random_blocks=1, block=1, seed=1)",
         size=12,
         shown=7,
     ),

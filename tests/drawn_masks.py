@@ -109,7 +109,7 @@ def _neighborhood(at):
 
 def _only(at):
     step = at.below(7, 2)
-    rule = masks.Only(lambda b, h, i, j: (i + j + h) % step == b % step)
+    rule = masks.MaskMod(lambda b, h, i, j: (i + j + h) % step == b % step)
     b, h = np.arange(at.batch)[:, None, None, None], np.arange(at.heads)[:, None, None]
     return rule, (at.i + at.j + h) % step == b % step
 
@@ -127,8 +127,8 @@ def _prefix(at):
 
 def _random(at):
     block = at.below(64, 16)
-    mask = masks.Random(3, block=block, seed=at.below(9), heads=at.heads)
-    drawn = mask.bind(at.queries, at.keys).mask.table.numpy()  # (heads, rows, 3): the draw itself has no formula
+    mask = masks.RandomBlocks(3, block=block, seed=at.below(9), heads=at.heads)
+    drawn = mask.bind(at.queries, at.keys).mask.plan.numpy()  # (heads, rows, 3): the draw itself has no formula
     row = np.clip(at.i[:, 0] // block, 0, drawn.shape[1] - 1)
     seen = (drawn[:, row][..., None] == at.j // block).any(2)
     return mask, seen & (at.i >= 0) & (at.i < at.keys)
@@ -160,10 +160,10 @@ FAMILIES = {
     "LocalMonotonic": _monotonic,
     "LocalPredictive": _predictive,
     "Neighborhood": _neighborhood,
-    "Only": _only,
+    "MaskMod": _only,
     "Padding": _padding,
     "Prefix": _prefix,
-    "Random": _random,
+    "RandomBlocks": _random,
     "Sinks": _sinks,
     "Strided": _strided,
     "Window": _window,

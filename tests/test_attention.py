@@ -304,7 +304,7 @@ OPTIONS = {
     "normalizer": ({"normalizer": "softmax"}, "`normalizer` must be one of regard.normalizers, .* 'softmax'"),
     "sink": ({"normalizer": Softmax(torch.zeros(3))}, r"one logit a head \(4,\), got \(3,\)"),
     "sink device": ({"normalizer": Softmax(torch.zeros(4, device="meta"))}, r"`sink` .* q \(cpu\), got meta"),
-    "mask of numbers": ({"mask": FLAGS.int()}, "boolean, True = may see, got torch.int32: masks.from_zeros"),
+    "mask of numbers": ({"mask": FLAGS.int()}, "boolean, True = may see, got torch.int32: masks.from_attention_mask"),
     "mask of floats": ({"mask": FLAGS}, "got torch.float32: .* added to the scores is `bias=`"),
     "mask by name": ({"mask": "causal"}, "a mask of regard.masks or a boolean tensor, got 'causal'"),
     "mask class": ({"mask": Causal}, "a mask of regard.masks or a boolean tensor, got the class Causal: write Causal"),
@@ -319,7 +319,9 @@ OPTIONS = {
         {"mask": SEEN.to("meta")},
         r"`mask` must be on the device of q \(cpu\), got meta: move its tensors with \.to\(\)",
     ),
-    "mask rule": ({"mask": masks.Only(lambda b, h, i, j: i - j)}, "`mask` must give booleans, got torch.int64"),
+    "mask rule": ({"mask": masks.MaskMod(lambda b, h, i, j: i - j)}, "`mask` must give booleans, got torch.int64"),
+    "mask of flags": ({"mask": SEEN[:2]}, r"\(2, 5\) may be .* \(batch, keys\): .* masks.Padding\(mask\) for flags"),
+    "mask of integers": ({"mask": torch.ones(2, 5).long()}, "got torch.int64: masks.from_attention_mask converts"),
     "padding": ({"mask": Padding(SEEN[:2, :4])}, "each of 5 keys, got 4"),
     "two batches": (
         {"mask": Padding(SEEN[:2]) & Padding(SEEN[:3])},
@@ -330,11 +332,14 @@ OPTIONS = {
         r"`bias` must be a tensor or a bias of regard.positions, such as ALiBi\(heads=8\), got 1.0",
     ),
     "bias boolean": ({"bias": SEEN}, "floating-point type, got torch.bool: a boolean tensor is `mask=`"),
-    "bias integers": ({"bias": FLAGS.long()}, "got torch.int64: .* masks.from_zeros_and_ones"),
+    "bias integers": ({"bias": FLAGS.long()}, "got torch.int64: .* masks.from_attention_mask"),
     "bias of three": ({"bias": torch.zeros(4, 5, 5)}, r"got \(4, 5, 5\): write bias\[None\] for one bias a head"),
     "bias size": ({"bias": torch.zeros(5, 6)}, r"broadcast to the scores of 5 queries × 5 keys, got \(5, 6\)"),
     "bias device": ({"bias": FLAGS.to("meta")}, r"`bias` must be on the device of q \(cpu\), got meta"),
-    "zeros and ones": ({"bias": FLAGS.tril()}, "only zeros and ones .* hides nothing: pass mask=masks.from_zeros"),
+    "zeros and ones": (
+        {"bias": FLAGS.tril()},
+        "only zeros and ones .* hides nothing: pass mask=masks.from_attention_mask",
+    ),
     "zeros and ones a token": ({"bias": torch.tensor([1.0, 1, 1, 1, 0])[None]}, "only zeros and ones"),
 }
 
@@ -391,3 +396,29 @@ def test_types_that_no_backend_computes_with_are_named():
 def test_a_window_counts_whole_keys(size):
     with pytest.raises(regard.InputError, match="must be an integer"):
         regard.masks.Window(size)
+
+
+def test_a_square_matrix_is_ambiguous_where_the_batch_is_as_large():
+    q, matrix = randn(5, 1, 5, 4), torch.ones(5, 5, dtype=torch.bool).tril()
+    with pytest.raises(InputError, match=r"\(5, 5\) may be \(queries, keys\) or, as q has a batch of 5"):
+        regard.attention(q, q, q, mask=matrix)
+    near(regard.attention(q, q, q, mask=matrix[None, None]), dense(q, q, q, visible=f64(matrix).astype(bool)).output)
+    alone = q[:1]
+    near(regard.attention(alone, alone, alone, mask=matrix), dense(alone, alone, alone, visible=causal(5, 5)).output)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32, torch.uint8, torch.float32])
+def test_padding_takes_the_attention_mask_of_a_tokenizer_as_it_is(dtype):
+    q, flags = randn(2, 1, 3, 4), torch.tensor([[1, 1, 0], [1, 0, 0]])
+    ours = regard.attention(q, q, q, mask=Padding(flags.to(dtype)))
+    near(ours, dense(q, q, q, visible=flags.bool().numpy()[:, None, None]).output)
+
+
+def test_padding_refuses_what_is_no_flag():
+    for wrong, words in (
+        (torch.tensor([[1, 2]]), "got 2: pass zeros and ones"),
+        (torch.tensor([[0.0, -1e9]]), "pass it as `bias=`"),
+        (torch.ones(1, 1, 1, 3), r"must be \(batch, keys\), got \(1, 1, 1, 3\): .* is masks.Dense"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Padding(wrong)

@@ -23,7 +23,7 @@ OPTIONS = {
     "plain": {},
     "causal": {"mask": masks.Causal()},
     "tensor": {"mask": torch.ones(QUERIES, KEYS).tril().bool()},
-    "rule": {"mask": masks.Only(lambda b, h, i, j: (i >= j) & (b + h >= 0))},
+    "rule": {"mask": masks.MaskMod(lambda b, h, i, j: (i >= j) & (b + h >= 0))},
     "bias": {"bias": torch.linspace(-1, 1, QUERIES * KEYS).reshape(QUERIES, KEYS).requires_grad_()},
     "rotary": {"rotary": positions.RoPE(8)},
     "dropout": {"dropout": 0.5},

@@ -22,7 +22,7 @@ FLAGS = torch.ones(1, 6, dtype=torch.bool)
     ("normalizer", np.ones(3), "`normalizer` must be .* got ndarray"),
     ("normalizer", normalizers.Softmax, r"got the class Softmax: write Softmax\(...\)"),
     ("mask", masks.Causal, r"got the class Causal: write Causal\(...\)"),
-    ("mask", torch.ones(6, 6, dtype=torch.int64), "`?mask`? must be boolean.*from_zeros_and_ones"),
+    ("mask", torch.ones(6, 6, dtype=torch.int64), "`?mask`? must be boolean.*from_attention_mask"),
     ("mask", FLAGS.expand(6, 6).to_sparse(), r"layout torch.sparse_coo: convert it with .to_dense\(\)"),
     ("mask", np.ones((6, 6), bool), "got ndarray"),
     ("bias", positions.ALiBi, r"got the class ALiBi: write ALiBi\(...\)"),
@@ -53,9 +53,11 @@ def test_a_wrong_tensor_is_refused_in_a_sentence(at, wrong):
 
 
 HOLDING = {
-    masks.Dense: "visible", masks.Padding: "real", masks.Document: "ids", masks.Document.from_lengths: "lengths",
-    masks.Document.from_cu_seqlens: "cu", masks.from_zeros_and_ones: "mask", masks.from_key_padding_mask: "mask",
-    masks.from_attn_mask: "mask", lambda wrong: masks.LocalPredictive(wrong, radius=1): "center",
+    masks.Dense: "visible", masks.Padding: "attention_mask", masks.Document: "ids",
+    masks.Document.from_lengths: "lengths",
+    masks.Document.from_cu_seqlens: "cu_seqlens_k", masks.from_attention_mask: "mask",
+    masks.from_key_padding_mask: "mask",
+    masks.from_mha_attn_mask: "mask", lambda wrong: masks.LocalPredictive(wrong, radius=1): "center",
 }  # fmt: skip
 
 
@@ -67,7 +69,7 @@ def test_a_mask_of_no_dense_tensor_is_refused_in_a_sentence(make, wrong):
 
 
 def test_places_are_integers():
-    with pytest.raises(InputError, match="`keys` counts positions and must be an integer, got '3'"):
+    with pytest.raises(InputError, match="`kv_len` counts positions and must be an integer, got '3'"):
         masks.Causal().bind(1, "3")
 
 

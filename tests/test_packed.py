@@ -111,7 +111,7 @@ def test_rotary_positions_begin_anew_in_each_sequence():
 
 def test_a_rule_of_ones_own_is_told_which_sequence_it_is_asked_for():
     x, seen = jagged((4, 6, 3), 8), torch.tensor([1, 3, 2])
-    ours = regard.attention(x, x, x, mask=masks.Only(lambda batch, head, i, j: j < seen[batch]))
+    ours = regard.attention(x, x, x, mask=masks.MaskMod(lambda batch, head, i, j: j < seen[batch]))
     for mine, one, count in zip(ours.unbind(), x.unbind(), seen.tolist(), strict=True):
         torch.testing.assert_close(mine, scaled_dot_product_attention(one, one[:count], one[:count]))
 

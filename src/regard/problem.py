@@ -83,9 +83,9 @@ class Problem:
         return 0 in self.q.shape[:2]
 
     @property
-    def query_start(self) -> int:
+    def q_offset(self) -> int:
         """Position of the first query; keys start at position 0."""
-        return self.mask.query_start if self.mask else self.keys - self.queries
+        return self.mask.q_offset if self.mask else self.keys - self.queries
 
     @property
     def sink(self) -> Float[Tensor, " heads"] | None:
@@ -104,7 +104,7 @@ class Problem:
     def i(self, rows: slice | None = None) -> Int[Tensor, " rows"]:
         """Positions of some queries, or of all."""
         rows = rows or slice(0, self.queries)
-        return torch.arange(rows.start, rows.stop, device=self.q.device) + self.query_start
+        return torch.arange(rows.start, rows.stop, device=self.q.device) + self.q_offset
 
     def j(self, columns: slice | None = None) -> Int[Tensor, " columns"]:
         """Positions of some keys, or of all."""
@@ -127,7 +127,7 @@ class Problem:
 
     def prepared(self) -> "Problem":
         """The same problem with a score of which all is done that is the same in all tiles."""
-        q, k, score = self.score.prepare(self.q, self.k, self.query_start)
+        q, k, score = self.score.prepare(self.q, self.k, self.q_offset)
         same = q is self.q and k is self.k and score is self.score
         return self if same else replace(self, q=q, k=k, score=score)
 
@@ -197,7 +197,7 @@ class Problem:
         if rotary is not None:
             rotary.check(q.shape[-1])
         if rotary is not None and turn:
-            rotary = rotary.resolve(problem.queries, problem.keys, problem.query_start)
+            rotary = rotary.resolve(problem.queries, problem.keys, problem.q_offset)
             i, j = problem.i(), problem.j()
             problem = replace(problem, q=rotary.rotate(problem.q, i), k=rotary.rotate(problem.k, j))
         _check_wishes(problem)
@@ -310,6 +310,7 @@ def _check_wishes(problem: Problem) -> None:
 
 def _bind(mask: Mask | BoundMask | Tensor, problem: Problem, *, learned: bool) -> BoundMask:
     if isinstance(mask, Tensor):
+        _check_meaning(mask, problem)
         mask = Dense(mask) if learned else Dense.over(mask)  # says the way out for integers and floats
     if not isinstance(mask, Mask | BoundMask):
         raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {_named(mask)}")
@@ -317,9 +318,9 @@ def _bind(mask: Mask | BoundMask | Tensor, problem: Problem, *, learned: bool) -
     if not torch.compiler.is_compiling() and holders(bound.given) is None:
         bound = bound if isinstance(bound, SharedMask) else replace(bound)
         vars(bound).setdefault("of_this_call", {})  # what may change is planned for anew in the next one
-    if (bound.queries, bound.keys) != (problem.queries, problem.keys):
+    if (bound.q_len, bound.kv_len) != (problem.queries, problem.keys):
         raise InputError(
-            f"the mask is bound to {bound.queries} queries and {bound.keys} keys, but q has {problem.queries} and k "
+            f"the mask is bound to {bound.q_len} queries and {bound.kv_len} keys, but q has {problem.queries} and k "
             f"has {problem.keys}: bind it to these"
         )
     sizes = bound.mask.leading
@@ -331,6 +332,16 @@ def _bind(mask: Mask | BoundMask | Tensor, problem: Problem, *, learned: bool) -
     if not problem.is_empty:
         _probe(bound, problem.q.device)
     return bound
+
+
+def _check_meaning(mask: Tensor, problem: Problem) -> None:
+    """Refuse a boolean tensor of two dimensions that may as well be flags of tokens: it would hide other pairs."""
+    if mask.dtype != torch.bool or mask.ndim != 2 or not 1 < mask.shape[0] == problem.batch:
+        return
+    raise InputError(
+        f"a boolean mask of shape {tuple(mask.shape)} may be (queries, keys) or, as q has a batch of {problem.batch}, "
+        "(batch, keys): write mask[None, None] for a matrix, masks.Padding(mask) for flags of tokens"
+    )
 
 
 def _learns(*parts: object) -> bool:
@@ -371,7 +382,7 @@ def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias
         if name == "bias" and _looks_like_a_mask(bias):
             raise InputError(
                 "`bias` holds only zeros and ones and is added to the scores, which hides nothing: pass "
-                "mask=masks.from_zeros_and_ones(...) to hide, or bias.requires_grad_() if it is a bias to be learned"
+                "mask=masks.from_attention_mask(...) to hide, or bias.requires_grad_() if it is a bias to be learned"
             )
         # In the type of the sums, where it is not the queries': a narrower one would round it.
         wide = torch.promote_types(problem.q.dtype, torch.float32)
@@ -381,7 +392,7 @@ def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias
             f"`{name}` must be a tensor or a bias of regard.positions, such as ALiBi(heads=8), got {_named(bias)}"
         )
     _check_is_value(name, bias)
-    bias = bias.resolve(problem.queries, problem.keys, problem.query_start)
+    bias = bias.resolve(problem.queries, problem.keys, problem.q_offset)
     if any(size not in (1, want) for size, want in zip(bias.leading, (problem.batch, problem.heads), strict=True)):
         raise InputError(
             f"`{name}` must broadcast to batch {problem.batch} and heads {problem.heads}, got batch {bias.leading[0]} "

@@ -65,7 +65,7 @@ SEEN = np.random.default_rng(0).random((2, 4, 37, 75)) < 0.4
 SEEN[:, :, 7] = False
 B, H, ROW, J = GRID
 AT = ROW + 38
-BIGBIRD = masks.bigbird(block=8, heads=4, random=2)
+BIGBIRD = masks.bigbird(block=8, heads=4, num_random_blocks=2)
 MASKS = {
     "causal": (masks.Causal(), causal(37, 75)),
     "causal from the start": (masks.Causal(align="start"), np.tri(37, 75, dtype=bool)),
@@ -79,9 +79,9 @@ MASKS = {
     ),
     "padding": (masks.Causal() & masks.Padding(torch.tensor(REAL)), causal(37, 75) & REAL[B, J]),
     "tensor": (torch.tensor(SEEN), SEEN),
-    "rule": (masks.Only(lambda b, h, i, j: (i + j + h) % (2 + b) == 0), (AT + J + H) % (2 + B) == 0),
-    "bound elsewhere": (masks.Causal().bind(37, 75, query_start=5), np.arange(75) <= np.arange(5, 42)[:, None]),
-    "nothing": (masks.Only(lambda b, h, i, j: (i < 0) & (j < 0)), np.zeros((37, 75), bool)),
+    "rule": (masks.MaskMod(lambda b, h, i, j: (i + j + h) % (2 + b) == 0), (AT + J + H) % (2 + B) == 0),
+    "bound elsewhere": (masks.Causal().bind(37, 75, q_offset=5), np.arange(75) <= np.arange(5, 42)[:, None]),
+    "nothing": (masks.MaskMod(lambda b, h, i, j: (i < 0) & (j < 0)), np.zeros((37, 75), bool)),
 }
 
 
@@ -236,7 +236,7 @@ def test_a_row_that_sees_nothing_is_exactly_zero_and_gets_no_gradient():
     x = _randn(1, 2, 4, 3).requires_grad_()
     sink = torch.zeros(2, dtype=torch.float64)
     for normalizer in (Softmax(), Softmax(sink)):
-        hiding = masks.Only(lambda b, h, i, j: (i != 2) & (j >= 0))
+        hiding = masks.MaskMod(lambda b, h, i, j: (i != 2) & (j >= 0))
         output = Flex(compiles=False)(Problem.of(x, x, x, mask=hiding, normalizer=normalizer)).output
         assert (output[:, :, 2] == 0).all()
         assert (output[:, :, 1] != 0).all()

@@ -131,7 +131,7 @@ def test_a_plan_does_not_keep_its_mask_alive():
 
 
 def test_a_drawn_mask_is_planned_once():
-    q, mask = drawn(1, 1, 500, 8), masks.Random(1, block=64)
+    q, mask = drawn(1, 1, 500, 8), masks.RandomBlocks(1, block=64)
     first, second = (covered(Problem.of(q, q, q, mask=mask)) for _ in range(2))
     assert first is second
 
@@ -157,7 +157,7 @@ def test_plans_are_made_from_many_threads():
 
 def test_many_short_sequences_are_not_visited_one_by_one():
     q = torch.zeros(2000, 1, 40, 8)
-    real = masks.Padding.from_lengths(torch.full((2000,), 30), keys=40)
+    real = masks.Padding.from_lengths(torch.full((2000,), 30), kv_len=40)
     assert regard.explain(q, q, q, mask=real, score=scores.ScaledDot(softcap=5.0)).backend == "reference"
     assert regard.explain(q, q, q, mask=real).backend == "sdpa"
 
@@ -183,8 +183,8 @@ def test_dropout_differs_between_members_where_vmap_is_told_so():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mask": masks.Only(lambda i, j: i >= j)}, r"must answer mask\(batch, head, i, j\)"),
-        ({"mask": masks.Only(lambda b, h, i, j: True)}, r"must answer mask\(batch, head, i, j\)"),
+        ({"mask": masks.MaskMod(lambda i, j: i >= j)}, r"must answer mask\(batch, head, i, j\)"),
+        ({"mask": masks.MaskMod(lambda b, h, i, j: True)}, r"must answer mask\(batch, head, i, j\)"),
         ({"budget": "2GB"}, "`budget` is a number of bytes, got '2GB'"),
     ],
 )

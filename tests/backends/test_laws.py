@@ -214,7 +214,7 @@ def test_a_row_that_sees_nothing_gives_nothing_and_learns_nothing(backend, how, 
 @every_backend
 def test_a_call_in_which_nobody_sees_anything_is_all_zeros(backend):
     q, k, v = (x.requires_grad_() for x in _inputs())
-    ours = _run(backend, q, k, v, mask=masks.Only(lambda b, h, i, j: (i < 0) & (j >= 0)))
+    ours = _run(backend, q, k, v, mask=masks.MaskMod(lambda b, h, i, j: (i < 0) & (j >= 0)))
     assert (ours == 0).all()
     assert all(bool((one == 0).all()) for one in torch.autograd.grad(ours.sum(), (q, k, v)))
 

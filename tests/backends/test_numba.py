@@ -337,7 +337,7 @@ def test_tables_are_those_of_as_many_heads():
 
 def test_a_rule_is_asked_as_it_is_now():
     answers = {"more": 0}
-    rule = masks.Only(lambda batch, head, i, j: (i + j + head + answers["more"]) % 2 == 0)
+    rule = masks.MaskMod(lambda batch, head, i, j: (i + j + head + answers["more"]) % 2 == 0)
     q, k, v = drawn((1, 2, 2, 80, 80, 16, 16))
     for more in (0, 1):
         answers["more"] = more
@@ -350,7 +350,7 @@ def test_a_rule_is_asked_as_it_is_now():
 def test_a_known_call_is_that_of_one_place():
     q, k, v = drawn((1, 1, 1, 100, 127, 16, 16))
     for start in (3, 20, 3):
-        seen = masks.Causal().bind(100, 127, query_start=start)
+        seen = masks.Causal().bind(100, 127, q_offset=start)
         ours = regard.attention(q, k, v, mask=seen, backend="numba")
         torch.testing.assert_close(ours.double(), exact(q, k, v, seen=seen.dense()), rtol=0, atol=3e-6)
 

@@ -74,7 +74,7 @@ def _not_itself(b, h, n, m):
 
 
 def _rule(b, h, n, m):
-    rule = masks.Only(lambda batch, head, i, j: (i + j + head) % 2 == 0)
+    rule = masks.MaskMod(lambda batch, head, i, j: (i + j + head) % 2 == 0)
     i, j = np.arange(n)[:, None] + m - n, np.arange(m)
     return rule, (i + j + np.arange(h)[:, None, None]) % 2 == 0
 
@@ -212,7 +212,7 @@ def test_weights_and_lse_are_those_of_the_formula(backend, options):
 @pytest.mark.parametrize(("backend", "dtype"), EVERY_TYPE)
 def test_a_row_that_sees_nothing_is_exactly_zero(backend, dtype):
     x = torch.randn(1, 2, 4, 3, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
-    problem = Problem.of(x, x, x, mask=masks.Only(lambda b, h, i, j: (i != 2) & (j >= 0)))
+    problem = Problem.of(x, x, x, mask=masks.MaskMod(lambda b, h, i, j: (i != 2) & (j >= 0)))
     output = backend(problem).output
     assert (output[:, :, 2] == 0).all()
     assert (output[:, :, 1] != 0).all()
@@ -274,7 +274,7 @@ def test_a_bound_mask_stays_where_it_was_put(backend, start, align):
     x = torch.randn(1, 1, 4, 3, generator=torch.Generator().manual_seed(0))
     first = 0 if align == "start" else start
     visible = np.arange(4) <= np.arange(first, first + 4)[:, None]
-    problem = Problem.of(x, x, x, mask=masks.Causal(align=align).bind(4, 4, query_start=start))
+    problem = Problem.of(x, x, x, mask=masks.Causal(align=align).bind(4, 4, q_offset=start))
     np.testing.assert_allclose(backend(problem).output.numpy(), dense(x, x, x, visible=visible).output, atol=1e-6)
 
 

@@ -121,13 +121,13 @@ MASKS = {
     "padded": lambda s: masks.Padding(_real(s)),
     "padded causal": lambda s: masks.Causal() & masks.Padding(_real(s)),
     "documents": lambda s: masks.Causal() & _document(s),
-    "global": lambda s: masks.longformer(24, globals=(0, 30, s.keys - 1)),
-    "bigbird": lambda s: masks.bigbird(random=1, block=16, heads=s.heads),
-    "random": lambda s: masks.Random(2, block=16, seed=2, heads=s.heads),
+    "global": lambda s: masks.longformer(24, global_positions=(0, 30, s.keys - 1)),
+    "bigbird": lambda s: masks.bigbird(num_random_blocks=1, block=16, heads=s.heads),
+    "random": lambda s: masks.RandomBlocks(2, block=16, seed=2, heads=s.heads),
     "block local": lambda s: masks.BlockLocal(24, before=1),
     "tensor of pairs": _pairs,
     "tensor of blocks": _blocks,
-    "rule of heads": lambda s: masks.Only(lambda b, h, i, j: (i + 2 * j + h) % 3 > b),
+    "rule of heads": lambda s: masks.MaskMod(lambda b, h, i, j: (i + 2 * j + h) % 3 > b),
 }
 
 

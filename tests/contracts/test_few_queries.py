@@ -58,7 +58,7 @@ def test_the_default_sees_what_the_mask_leaves_of_many_keys(family, queries):
         place, (q, k, v) = draw(seed, KEYS, queries)
         mask, seen = FAMILIES[family](place)
         k, v = spoiled(place, k, v, seen)
-        bound = mask.bind(queries, KEYS, query_start=place.start)
+        bound = mask.bind(queries, KEYS, q_offset=place.start)
         assert_is(regard.attention(q, k, v, mask=bound), dense(q, k, v, visible=seen).output, f"{family}, {place}")
 
 
@@ -71,7 +71,7 @@ def test_pieces_hide_what_the_causal_mask_hides(how, ahead, queries):
     mask = masks.Causal() if how == "bound" else masks.Causal(align="start")
     k, v = spoiled(place, k, v, seen, torch.nan)
     with mock.patch.object(split, "_in_pieces", wraps=split._in_pieces) as pieces:
-        bound = mask.bind(queries, KEYS, query_start=ahead)
+        bound = mask.bind(queries, KEYS, q_offset=ahead)
         found = regard.attention(q, k, v, mask=bound, backend="split")
         again = regard.attention(q, k, v, mask=bound, backend="split")
     assert pieces.call_count == 2
@@ -87,7 +87,7 @@ def test_the_default_takes_pieces_and_hides_in_them(queries):
         for start in (KEYS - queries, KEYS - queries - 1, KEYS - 100):
             seen = np.arange(KEYS) <= np.arange(queries)[:, None] + start
             spoiled_k, spoiled_v = spoiled(place, k, v, seen)
-            bound = masks.Causal().bind(queries, KEYS, query_start=start)
+            bound = masks.Causal().bind(queries, KEYS, q_offset=start)
             found = regard.attention(q, spoiled_k, spoiled_v, mask=bound)
             assert_is(found, dense(q, spoiled_k, spoiled_v, visible=seen).output, f"start {start}")
         assert_is(regard.attention(q, k, v), dense(q, k, v).output, "no mask")
@@ -105,7 +105,7 @@ def test_every_backend_sees_what_the_mask_leaves(family, backend):
         place, (q, k, v) = draw(seed, FEW, seed % 3 + 1, batch=2)
         mask, seen = combined(place, [family]) if seed < 2 else combined(place, [family, "Causal", "Window"])
         k, v = spoiled(place, k, v, seen)
-        problem = Problem.of(q, k, v, mask=mask.bind(place.queries, FEW, query_start=place.start))
+        problem = Problem.of(q, k, v, mask=mask.bind(place.queries, FEW, q_offset=place.start))
         assert backend.refuses(problem) is None
         with torch.no_grad():
             found = backend(problem).output
@@ -165,7 +165,7 @@ def test_keys_that_few_queries_do_not_see_are_not_read(kind, extra):
         k, v = (x.masked_fill(outside[:, None], torch.nan) for x in (k, v))
         for x in (q, k, v):
             x.requires_grad_()
-        bound = MASKED[kind][0].bind(queries, 5_000, query_start=place.start)
+        bound = MASKED[kind][0].bind(queries, 5_000, q_offset=place.start)
         output, lse = regard.attention(q, k, v, mask=bound, return_lse=True, **asked)
         fused = regard.attention(q, k, v, mask=bound, **asked)
         for name, found in {"output": output, "lse": lse, "fused": fused}.items():

@@ -35,8 +35,8 @@ def _near(shape, sizes, i, j):
 CENTER = np.random.default_rng(1).random((BATCH, 90)) * 170 - 10
 TOKENS = np.random.default_rng(2).random((BATCH, KEYS)) < 0.1
 TOKENS[0, 64:80] = True
-RANDOM = masks.Random(2, block=16, seed=3, heads=HEADS)
-DRAWN = RANDOM.bind(1, KEYS).mask.table.numpy()
+RANDOM = masks.RandomBlocks(2, block=16, seed=3, heads=HEADS)
+DRAWN = RANDOM.bind(1, KEYS).mask.plan.numpy()
 PACKED = np.repeat([[7, 3, 5, -1], [-1, 0, 1, 2]], [40, 1, 99, 10], axis=1)
 PACKED_QUERIES = np.repeat([3, 7, -2, 9, 5], [5, 30, 10, 5, 40])
 
@@ -118,15 +118,17 @@ EXAMPLES = {
         (masks.Neighborhood((150,), 31), lambda b, h, i, j: _near((150,), (31,), i, j)),
         (masks.Neighborhood((150,), 301, border="crop"), lambda b, h, i, j: i + j >= 0),
     ],
-    "Only": [(masks.Only(lambda b, h, i, j: (i * 7 + j) % 5 < b + h), lambda b, h, i, j: (i * 7 + j) % 5 < b + h)],
+    "MaskMod": [
+        (masks.MaskMod(lambda b, h, i, j: (i * 7 + j) % 5 < b + h), lambda b, h, i, j: (i * 7 + j) % 5 < b + h)
+    ],
     "Padding": [(masks.Padding(torch.tensor(REAL)), lambda b, h, i, j: REAL[b, j] & (i >= 0))],
     "Prefix": [
         (masks.Prefix(100), lambda b, h, i, j: (j < 100) & (i >= 0)),
         (masks.Prefix(torch.tensor([0, 90])), lambda b, h, i, j: (j < 90 * b) & (i >= 0)),
     ],
-    "Random": [
+    "RandomBlocks": [
         (RANDOM, lambda b, h, i, j: (DRAWN[h, i // 16] == (j // 16)[..., None]).any(-1)),
-        (masks.Random(10, block=16), lambda b, h, i, j: i + j >= 0),
+        (masks.RandomBlocks(10, block=16), lambda b, h, i, j: i + j >= 0),
     ],
     "Sinks": [(masks.Sinks(4), lambda b, h, i, j: (j < 4) & (i >= 0))],
     "Strided": [
@@ -147,7 +149,7 @@ EXACT = (
     "LocalMonotonic",
     "Padding",
     "Prefix",
-    "Random",
+    "RandomBlocks",
     "Sinks",
     "Strided",
     "Window",
@@ -299,7 +301,7 @@ def test_queries_are_the_last_positions(queries):
 
 
 def test_query_start_puts_the_queries_elsewhere():
-    assert masks.Causal().bind(2, 6, query_start=1).dense()[0, 0].int().tolist() == [
+    assert masks.Causal().bind(2, 6, q_offset=1).dense()[0, 0].int().tolist() == [
         [1, 1, 0, 0, 0, 0],
         [1, 1, 1, 0, 0, 0],
     ]
@@ -330,10 +332,10 @@ def test_masks_of_different_batches_do_not_combine(how):
         (lambda: masks.Window(before=-1), "must be 0 or more, got -1 and 0"),
         (lambda: masks.Causal(align="left"), '`align` must be "end" or "start", got \'left\''),
         (
-            lambda: masks.Padding(torch.ones(2, 3)),
-            r"\(batch, keys\), True for tokens, got torch.float32",
+            lambda: masks.Padding(torch.full((2, 3), 0.5)),
+            "`attention_mask` must hold zeros .* and ones .* alone, got 0.5",
         ),
-        (lambda: masks.Padding(torch.ones(3, dtype=torch.bool)), r"of shape \(3,\)"),
+        (lambda: masks.Padding(torch.ones(3, dtype=torch.bool)), r"must be \(batch, keys\), got \(3,\)"),
         (lambda: masks.Padding(torch.ones(1, 3, dtype=torch.bool)).bind(1, 4), "one flag for each of 4 keys, got 3"),
         (lambda: masks.Dense(torch.ones(3, 3)), "must be boolean, True = may see, got torch.float32"),
         (lambda: masks.Dense(torch.ones(2, 3, 3, dtype=torch.bool)), r"got \(2, 3, 3\): write mask\[:, None\]"),
@@ -422,29 +424,30 @@ def test_the_public_names_are_these():
         "LocalMonotonic",
         "LocalPredictive",
         "Mask",
+        "MaskMod",
         "Neighborhood",
-        "Only",
         "Padding",
         "Prefix",
-        "Random",
+        "RandomBlocks",
         "Sinks",
         "Strided",
         "Unpadded",
         "Window",
         "bigbird",
         "cu_seqlens_from_lengths",
-        "from_attn_mask",
+        "from_attention_mask",
         "from_block_mask",
         "from_key_padding_mask",
-        "from_zeros_and_ones",
+        "from_mha_attn_mask",
         "longformer",
         "pack",
         "prefix_lm",
         "sparse_transformer",
-        "to_attn_mask",
+        "to_attention_mask",
         "to_block_mask",
+        "to_dense_mask",
         "to_key_padding_mask",
-        "to_zeros_and_ones",
+        "to_mha_attn_mask",
         "unpack",
         "unpad",
     ]

@@ -185,7 +185,7 @@ def test_gradients_of_all_tensors_are_those_of_finite_differences(score, key_wid
 def test_a_query_that_sees_nothing_gets_zero(score, key_width, backend):
     q, k, v = (x.requires_grad_() for x in _inputs(key_width))
     score = replace_tensors(score, iter([one.clone().requires_grad_() for one in tensors(score)]))
-    rule = masks.Only(lambda b, h, i, j: (i != KEYS - 1) & (j >= 0))
+    rule = masks.MaskMod(lambda b, h, i, j: (i != KEYS - 1) & (j >= 0))
     out = regard.attention(q, k, v, score=score, mask=rule, backend=backend)
     assert (out[:, :, -1] == 0).all()
     assert (out[:, :, :-1] != 0).all()

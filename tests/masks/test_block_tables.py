@@ -44,7 +44,7 @@ def _read(counts, indices, strides):
 
 def _counted(bound, block):
     dense = bound.dense(2, 3).expand(2, 3, -1, -1)
-    return create_block_mask(lambda b, h, i, j: dense[b, h, i, j], 2, 3, bound.queries, bound.keys, "cpu", block)
+    return create_block_mask(lambda b, h, i, j: dense[b, h, i, j], 2, 3, bound.q_len, bound.kv_len, "cpu", block)
 
 
 def _expanded(visited, leading):
@@ -95,7 +95,7 @@ def test_a_narrow_table_is_as_wide_as_its_longest_list_or_a_little_wider():
     assert {one.shape[-1] for one in (made.kv_indices, made.full_kv_indices, made.q_indices, made.full_q_indices)} == {
         4
     }
-    column = masks.to_block_mask(masks.Only(lambda b, h, i, j: j < 16).bind(160, 32), block=16, narrow=True)
+    column = masks.to_block_mask(masks.MaskMod(lambda b, h, i, j: j < 16).bind(160, 32), block=16, narrow=True)
     assert column.q_indices.shape[-1] == 10  # never wider than there are blocks
 
 
@@ -111,7 +111,7 @@ def test_a_million_tokens_are_planned_in_memory_that_grows_with_the_window():
         raise AssertionError("a pair was evaluated")
 
     n, window = 1_000_000, 4096
-    bound = (masks.Causal() & masks.Window(window) & masks.Only(never)).bind(n, n)
+    bound = (masks.Causal() & masks.Window(window) & masks.MaskMod(never)).bind(n, n)
     tracemalloc.start()
     with Largest() as largest:
         made = masks.to_block_mask(bound, narrow=True)

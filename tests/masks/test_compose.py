@@ -21,7 +21,7 @@ def _blocks(seen, block):
 @pytest.mark.parametrize("random", [0, 3])
 def test_bigbird_has_the_rows_of_the_paper(random, heads):
     blocks, block = 12, 4
-    bound = masks.bigbird(random=random, block=block, heads=heads).bind(blocks * block, blocks * block)
+    bound = masks.bigbird(num_random_blocks=random, block=block, heads=heads).bind(blocks * block, blocks * block)
     plans = [_blocks(one.numpy(), block) for one in bound.dense(heads=heads)[0]]
     last = blocks - 1
     expected = [set(range(blocks)), {0, 1, 2, last}]
@@ -37,19 +37,19 @@ def test_bigbird_has_the_rows_of_the_paper(random, heads):
 
 
 def test_the_last_block_of_bigbird_may_be_short():
-    seen = masks.bigbird(random=0, block=4).bind(30, 30).dense()[0, 0]
+    seen = masks.bigbird(num_random_blocks=0, block=4).bind(30, 30).dense()[0, 0]
     assert seen[:, 28:].all()
     assert seen[28:].all()
     assert not seen[4:20, 27].any()
 
 
 def test_bigbird_means_the_same_for_the_last_queries_alone():
-    mask = masks.bigbird(random=2, block=4, heads=2)
+    mask = masks.bigbird(num_random_blocks=2, block=4, heads=2)
     assert torch.equal(mask.bind(7, 50).dense(heads=2), mask.bind(50, 50).dense(heads=2)[:, :, -7:])
 
 
 def test_longformer_sees_half_the_window_on_either_side_and_its_global_tokens():
-    seen = masks.longformer(6, globals=(0, 20)).bind(30, 30).dense()[0, 0]
+    seen = masks.longformer(6, global_positions=(0, 20)).bind(30, 30).dense()[0, 0]
     assert seen[[0, 20]].all()
     assert seen[:, [0, 20]].all()
     assert seen[10].nonzero().flatten().tolist() == [0, 7, 8, 9, 10, 11, 12, 13, 20]

@@ -31,7 +31,7 @@ def _multihead(x, **given):
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float32, torch.float16, torch.bool])
 @pytest.mark.parametrize("shape", [(2, 5), (2, 1, 1, 5)])
 def test_flags_of_tokens_hide_the_padding(dtype, shape):
-    ours = regard.attention(Q, K, V, mask=masks.from_zeros_and_ones(FLAGS.to(dtype).reshape(shape)))
+    ours = regard.attention(Q, K, V, mask=masks.from_attention_mask(FLAGS.to(dtype).reshape(shape)))
     theirs = functional.scaled_dot_product_attention(Q, K, V, attn_mask=FLAGS.bool()[:, None, None])
     torch.testing.assert_close(ours, theirs)
 
@@ -42,12 +42,12 @@ def test_flags_of_tokens_hide_the_padding(dtype, shape):
 )
 def test_a_matrix_of_ones_hides_its_zeros(dtype, part):
     matrix = MATRIX[part]
-    ours = regard.attention(Q, K, V, mask=masks.from_zeros_and_ones(matrix.to(dtype)))
+    ours = regard.attention(Q, K, V, mask=masks.from_attention_mask(matrix.to(dtype)))
     torch.testing.assert_close(ours, functional.scaled_dot_product_attention(Q, K, V, attn_mask=matrix))
 
 
 def test_one_matrix_for_all_is_written_with_two_more_dimensions():
-    ours = regard.attention(Q, K, V, mask=masks.from_zeros_and_ones(MATRIX[0, 0].int()[None, None]))
+    ours = regard.attention(Q, K, V, mask=masks.from_attention_mask(MATRIX[0, 0].int()[None, None]))
     torch.testing.assert_close(ours, functional.scaled_dot_product_attention(Q, K, V, attn_mask=MATRIX[0, 0]))
 
 
@@ -67,7 +67,7 @@ def test_one_matrix_for_all_is_written_with_two_more_dimensions():
 )
 def test_what_is_no_mask_of_zeros_and_ones_is_refused_with_the_way_out(mask, words):
     with pytest.raises(InputError, match=words):
-        masks.from_zeros_and_ones(mask)
+        masks.from_attention_mask(mask)
 
 
 def test_key_padding_mask_hides_what_multihead_attention_hides():
@@ -82,67 +82,43 @@ def test_a_key_padding_mask_is_boolean_and_has_a_row_a_sequence(mask):
         masks.from_key_padding_mask(mask)
 
 
+MANY = ~MATRIX.flatten(0, 1)
 ATTN_MASKS = {
     "one": ~MATRIX[0, 0],
-    "one a head": ~MATRIX.flatten(0, 1),
-    "one, added": torch.zeros(5, 5).masked_fill(~MATRIX[0, 0], -torch.inf),
-    "one a head, added": torch.zeros(6, 5, 5).masked_fill(~MATRIX.flatten(0, 1), -torch.inf),
+    "one a head": MANY,
 }
 
 
 @pytest.mark.parametrize("hidden", ATTN_MASKS.values(), ids=ATTN_MASKS.keys())
 def test_attn_mask_hides_what_multihead_attention_hides(hidden):
     theirs, ours = _multihead(X, attn_mask=hidden)
-    torch.testing.assert_close(ours(masks.from_attn_mask(hidden, heads=3)), theirs)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_a_mask_that_adds_the_lowest_number_hides_as_in_a_softmax(dtype):
-    added = torch.zeros(2, 3, 5, 5, dtype=dtype).masked_fill(~MATRIX, torch.finfo(dtype).min)
-    scores = Q.double() @ K.double().transpose(-2, -1) / 2 + added.double()
-    theirs = (torch.softmax(scores, -1) @ V.double()).float()
-    for cast in (added, added.half(), added.bfloat16(), added.float(), added.double()):
-        torch.testing.assert_close(regard.attention(Q, K, V, mask=masks.from_attn_mask(cast)), theirs)
-
-
-def test_a_mask_of_four_dimensions_from_transformers_hides_what_it_does_there():
-    from transformers import BertConfig
-    from transformers.masking_utils import create_causal_mask
-
-    config = BertConfig(hidden_size=12, num_attention_heads=3, attn_implementation="eager")
-    made = create_causal_mask(
-        config=config, inputs_embeds=torch.zeros(2, 5, 12), attention_mask=FLAGS, past_key_values=None
-    )
-    assert made.dtype == torch.float32
-    expected = (masks.Causal() & masks.from_zeros_and_ones(FLAGS)).bind(5, 5).dense(2)
-    assert torch.equal(masks.from_attn_mask(made).bind(5, 5).dense(2), expected)
+    torch.testing.assert_close(ours(masks.from_mha_attn_mask(hidden, num_heads=3)), theirs)
 
 
 @pytest.mark.parametrize(
     ("mask", "heads", "words"),
     [
-        (torch.tensor([[0.0, -1.0]]), None, "got -1.0: numbers that are added to the scores are a bias, .* `bias=`"),
-        (torch.tensor([[0.0, torch.nan]]), None, "got nan"),
-        (torch.tensor([[0.0, torch.inf]]), None, "got inf"),
-        (torch.tensor([[0, 1]]), None, "got torch.int64: masks.from_zeros_and_ones converts zeros and ones"),
-        (torch.zeros(6, 5, 5), None, r"shape \(6, 5, 5\) is \(batch · heads, .*: give `heads=`, a divisor of 6, got N"),
-        (torch.zeros(6, 5, 5), 4, "a divisor of 6, got 4"),
-        (torch.zeros(5), None, r"or \(batch, heads, queries, keys\), got \(5,\)"),
+        (torch.zeros(5, 5), None, "must be boolean, True = hidden, got torch.float32: .* pass them as `bias=`"),
+        (torch.tensor([[0, 1]]), None, "got torch.int64: .* masks.from_attention_mask converts zeros"),
+        (MANY, None, r"shape \(6, 5, 5\) is \(batch · num_heads, .*: give `num_heads=`, a divisor of 6, got None"),
+        (MANY, 4, "a divisor of 6, got 4"),
+        (MANY[0, 0], None, r"or \(batch · num_heads, queries, keys\), got \(5,\)"),
+        (MATRIX, 3, r"or \(batch · num_heads, queries, keys\), got \(2, 3, 5, 5\)"),
     ],
 )
 def test_what_is_no_attn_mask_is_refused_with_the_way_out(mask, heads, words):
     with pytest.raises(InputError, match=words):
-        masks.from_attn_mask(mask, heads=heads)
+        masks.from_mha_attn_mask(mask, num_heads=heads)
 
 
 # And back.
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
-@pytest.mark.parametrize("asked", [{}, {"batch": 2, "heads": 3}])
+@pytest.mark.parametrize("asked", [{}, {"batch": 2, "num_heads": 3}])
 @pytest.mark.parametrize("mask", [masks.Causal(), masks.Window(before=2, after=1)])
 def test_a_written_attn_mask_hides_the_same_in_multihead_attention(mask, asked, dtype):
-    written = masks.to_attn_mask(mask.bind(5, 5), **asked, dtype=dtype)
+    written = masks.to_mha_attn_mask(mask.bind(5, 5), **asked, dtype=dtype)
     assert written.dtype == dtype
     assert written.shape == ((6, 5, 5) if asked else (5, 5))
     theirs, ours = _multihead(X, attn_mask=written)
@@ -150,11 +126,11 @@ def test_a_written_attn_mask_hides_the_same_in_multihead_attention(mask, asked, 
 
 
 def test_a_written_attn_mask_differs_by_batch_and_head_as_the_mask_does():
-    mask = masks.Dense(MATRIX) & masks.from_zeros_and_ones(torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1]]))
-    written = masks.to_attn_mask(mask.bind(5, 5), batch=2, heads=3)
+    mask = masks.Dense(MATRIX) & masks.from_attention_mask(torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1]]))
+    written = masks.to_mha_attn_mask(mask.bind(5, 5), batch=2, num_heads=3)
     theirs, ours = _multihead(X, attn_mask=written)
     torch.testing.assert_close(ours(mask), theirs)
-    assert torch.equal(masks.from_attn_mask(written, heads=3).visible, MATRIX)
+    assert torch.equal(masks.from_mha_attn_mask(written, num_heads=3).visible, MATRIX)
 
 
 def test_a_written_key_padding_mask_hides_the_same_in_multihead_attention():
@@ -166,29 +142,45 @@ def test_a_written_key_padding_mask_hides_the_same_in_multihead_attention():
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
 def test_written_zeros_and_ones_hide_the_same_by_hand(dtype):
     mask = masks.Causal() & masks.Padding(FLAGS.bool())
-    written = masks.to_zeros_and_ones(mask.bind(5, 5), heads=3, dtype=dtype)
+    written = masks.to_dense_mask(mask.bind(5, 5), num_heads=3, dtype=dtype)
     assert written.dtype == dtype
     assert written.shape == (2, 3, 5, 5)
     scores = (Q @ K.transpose(-2, -1) / 2).masked_fill(written == 0, -torch.inf)
     torch.testing.assert_close(regard.attention(Q, K, V, mask=mask), torch.softmax(scores, -1) @ V)
 
 
+def test_a_written_attention_mask_is_what_a_tokenizer_gave():
+    for made in (FLAGS, FLAGS.bool(), FLAGS.float()):
+        assert torch.equal(masks.to_attention_mask(masks.Padding(made)), FLAGS.long())
+    assert masks.to_attention_mask(masks.Padding(FLAGS), dtype=torch.bool).dtype == torch.bool
+
+
 def test_a_written_mask_has_the_batch_of_the_mask():
     padding = masks.Padding(FLAGS.bool())
-    assert masks.to_zeros_and_ones(padding.bind(1, 5))[:, 0, 0].tolist() == FLAGS.tolist()
-    rule = masks.Only(lambda b, h, i, j: b >= j + i * 0)
-    assert masks.to_zeros_and_ones(rule.bind(1, 2), batch=2)[:, 0, 0].tolist() == [[1, 0], [1, 1]]
+    assert masks.to_dense_mask(padding.bind(1, 5))[:, 0, 0].tolist() == FLAGS.tolist()
+    rule = masks.MaskMod(lambda b, h, i, j: b >= j + i * 0)
+    assert masks.to_dense_mask(rule.bind(1, 2), batch=2)[:, 0, 0].tolist() == [[1, 0], [1, 1]]
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: masks.to_key_padding_mask(masks.Causal()), "can say Padding alone, got Causal: masks.to_attn_mask"),
-        (lambda: masks.to_attn_mask(masks.Dense(MATRIX).bind(5, 5)), "give `batch=` and `heads=`, got None and None"),
-        (lambda: masks.to_attn_mask(masks.Causal().bind(5, 5), batch=2), "got 2 and None"),
-        (lambda: masks.to_attn_mask(masks.Dense(MATRIX).bind(5, 5), batch=2, heads=4), "of the mask, 3, got 4"),
-        (lambda: masks.to_zeros_and_ones(masks.Padding(FLAGS > 0).bind(5, 5), batch=1), "of the mask, 2, got 1"),
-        (lambda: masks.to_attn_mask(masks.Causal().bind(5, 5), dtype=torch.int64), "boolean or float, got torch.int64"),
+        (lambda: masks.to_attention_mask(masks.Causal()), "can say Padding alone, got Causal: masks.to_dense_mask"),
+        (
+            lambda: masks.to_key_padding_mask(masks.Causal()),
+            "can say Padding alone, got Causal: masks.to_mha_attn_mask",
+        ),
+        (
+            lambda: masks.to_mha_attn_mask(masks.Dense(MATRIX).bind(5, 5)),
+            "give `batch=` and `num_heads=`, got None and None",
+        ),
+        (lambda: masks.to_mha_attn_mask(masks.Causal().bind(5, 5), batch=2), "got 2 and None"),
+        (lambda: masks.to_mha_attn_mask(masks.Dense(MATRIX).bind(5, 5), batch=2, num_heads=4), "of the mask, 3, got 4"),
+        (lambda: masks.to_dense_mask(masks.Padding(FLAGS > 0).bind(5, 5), batch=1), "of the mask, 2, got 1"),
+        (
+            lambda: masks.to_mha_attn_mask(masks.Causal().bind(5, 5), dtype=torch.int64),
+            "boolean or float, got torch.int64",
+        ),
     ],
 )
 def test_a_mask_that_cannot_be_written_so_says_why(make, words):

@@ -33,7 +33,7 @@ SAFE = {
     "nothing, perhaps": (masks.Causal() & ~masks.Causal(), 64, 64),
     "dense": (masks.Dense(SEEN), 70, 100),
     "grid": (GRID, 100, 100),
-    "rule": (masks.Only(lambda b, h, i, j: (i + 2 * j) % 5 < b + h), 70, 100),
+    "rule": (masks.MaskMod(lambda b, h, i, j: (i + 2 * j) % 5 < b + h), 70, 100),
 }
 
 
@@ -44,7 +44,7 @@ def _parameters(cases):
 def _counted(bound, block):
     """The same mask as FlexAttention makes it: from all pairs."""
     dense = bound.dense(2, 3).expand(2, 3, -1, -1)
-    return create_block_mask(lambda b, h, i, j: dense[b, h, i, j], 2, 3, bound.queries, bound.keys, "cpu", block)
+    return create_block_mask(lambda b, h, i, j: dense[b, h, i, j], 2, 3, bound.q_len, bound.kv_len, "cpu", block)
 
 
 def _pairs(counts, indices):
@@ -115,7 +115,7 @@ def test_a_block_mask_of_many_tokens_evaluates_no_pairs():
     def never(*at):
         raise AssertionError("a pair was evaluated")
 
-    bound = (masks.Causal() & masks.Window(1000) & masks.Only(never)).bind(100_000, 100_000)
+    bound = (masks.Causal() & masks.Window(1000) & masks.MaskMod(never)).bind(100_000, 100_000)
     blocks = -(-100_000 // 64)
     with Largest() as largest:
         block_mask = masks.to_block_mask(bound, block=64)

@@ -31,7 +31,7 @@ def _truth(matrix, rows, columns):
 
 
 def _kinds(bound, size):
-    rows, columns = edges(bound.queries, size), edges(bound.keys, size)
+    rows, columns = edges(bound.q_len, size), edges(bound.kv_len, size)
     matrix = bound.dense()[0, 0].numpy()
     return bound.blocks(rows, columns)[0, 0].numpy(), _truth(matrix, rows.tolist(), columns.tolist())
 
@@ -103,7 +103,7 @@ def test_equal_lengths_are_causal_and_document():
 def test_without_lengths_of_their_own_the_queries_are_the_last_positions(within):
     mask = masks.Document.from_lengths(torch.tensor(LENGTHS), within=within)
     assert torch.equal(mask.bind(7, 50).dense()[0, 0], mask.bind(50, 50).dense()[0, 0, -7:])
-    assert torch.equal(mask.bind(7, 50, query_start=2).dense()[0, 0], mask.bind(50, 50).dense()[0, 0, 2:9])
+    assert torch.equal(mask.bind(7, 50, q_offset=2).dense()[0, 0], mask.bind(50, 50).dense()[0, 0, 2:9])
     beyond = mask.bind(52, 50).dense()[0, 0]
     assert not beyond[:2].any()
     assert torch.equal(beyond[2:], mask.bind(50, 50).dense()[0, 0])
@@ -114,8 +114,8 @@ def test_without_lengths_of_their_own_the_queries_are_the_last_positions(within)
 
 
 def test_edges_are_lengths_added_up():
-    cu, query_cu = (torch.tensor([0, *np.cumsum(some)], dtype=torch.int32) for some in (LENGTHS, QUERY_LENGTHS))
-    one = masks.Document.from_cu_seqlens(cu, query_cu, within=masks.Causal()).bind(43, 50)
+    cu, cu_seqlens_q = (torch.tensor([0, *np.cumsum(some)], dtype=torch.int32) for some in (LENGTHS, QUERY_LENGTHS))
+    one = masks.Document.from_cu_seqlens(cu, cu_seqlens_q, within=masks.Causal()).bind(43, 50)
     other = masks.Document.from_lengths(torch.tensor(LENGTHS), torch.tensor(QUERY_LENGTHS), within=masks.Causal())
     assert torch.equal(one.dense(), other.bind(43, 50).dense())
 
@@ -186,11 +186,14 @@ def test_where_there_are_no_keys_there_is_nothing_to_see(lengths, within):
         ),
         (lambda: masks.Document.from_lengths(torch.tensor([2, -1])), r"0 or more, got torch.int64 .* \[2, -1\]"),
         (lambda: masks.Document.from_lengths(torch.tensor([2]), torch.tensor([2, 1])), "each of 1 documents, got 2"),
-        (lambda: masks.Document.from_cu_seqlens(torch.tensor([1, 2])), r"`cu` must rise from 0 .* got \[1, 2\]"),
+        (
+            lambda: masks.Document.from_cu_seqlens(torch.tensor([1, 2])),
+            r"`cu_seqlens_k` must rise from 0 .* got \[1, 2\]",
+        ),
         (lambda: masks.Document.from_cu_seqlens(torch.tensor([0, 3, 2])), r"got \[0, 3, 2\]"),
         (
             lambda: masks.Document.from_cu_seqlens(torch.tensor([0, 3]), torch.tensor([2, 3])),
-            "`query_cu` must rise from 0",
+            "`cu_seqlens_q` must rise from 0",
         ),
     ],
 )

@@ -142,7 +142,7 @@ def test_rows_are_full_blocks_of_the_own_row_alone():
         (lambda: masks.Axial((4, 4), axis=2), r"one of the 2 axes of the grid \(4, 4\), got 2"),
         (lambda: masks.Neighborhood((4, 4), 3).bind(17, 17), "a grid of 4 × 4 has 16 cells, got 17 keys: .* class"),
         (lambda: masks.Neighborhood((4, 4), 3).bind(17, 16), "on one of the 16 cells .* 17 queries from position -1"),
-        (lambda: masks.Axial((4, 4), 0).bind(4, 16, query_start=13), "4 queries from position 13 on"),
+        (lambda: masks.Axial((4, 4), 0).bind(4, 16, q_offset=13), "4 queries from position 13 on"),
     ],
 )
 def test_a_wrong_grid_says_what_is_right(make, words):

@@ -30,7 +30,7 @@ def test_ten_million_tokens_are_planned_where_distances_decide(mask, share):
 
 
 @pytest.mark.parametrize("mask", [
-    masks.Only(ask), masks.Strided(3162), masks.Global(range(0, 10**6, 100)),
+    masks.MaskMod(ask), masks.Strided(3162), masks.Global(range(0, 10**6, 100)),
 ])  # fmt: skip
 def test_a_plan_that_would_be_too_large_is_refused_with_its_numbers(mask):
     q = torch.zeros(1, 1, LONG, 1, device="meta")
@@ -39,11 +39,11 @@ def test_a_plan_that_would_be_too_large_is_refused_with_its_numbers(mask):
 
 
 def test_random_blocks_of_long_texts_are_found_without_looking_at_all_places():
-    n, mask = 1_000_000, masks.Random(2, block=128)
+    n, mask = 1_000_000, masks.RandomBlocks(2, block=128)
     bound = mask.bind(n, n)
     with Largest() as largest:
         found = cover(bound, n, n, 128)
-    drawn = bound.mask.table[0].sort().values
+    drawn = bound.mask.plan[0].sort().values
     listed = sorted(zip(found.runs[0].row.tolist(), found.runs[0].start.tolist(), strict=True))
     assert int(found.runs[0].length.sum()) == drawn.numel()
     assert all(start in drawn[row] for row, start in listed[:500])
@@ -65,8 +65,8 @@ def test_a_relative_mask_is_planned_as_one_that_is_looked_through():
     (lambda: masks.Global(range(10**10)), r"at most 1,048,576 positions, got 10,000,000,000: flag"),
     (lambda: positions.ALiBi(10**9), r"at most 65,536, got 1,000,000,000"),
     (lambda: positions.alibi_slopes(10**9), r"at most 65,536, got 1,000,000,000"),
-    (lambda: masks.Random(1, heads=10**9), r"at most 65,536, got 1,000,000,000"),
-    (lambda: masks.Random(10**6, block=1).bind(10**6, 10**6), r"draw 1,000,000,000,000 blocks.*make `block` larger"),
+    (lambda: masks.RandomBlocks(1, heads=10**9), r"at most 65,536, got 1,000,000,000"),
+    (lambda: masks.RandomBlocks(10**6, block=1).bind(10**6, 10**6), r"draw 1,000,000,000,000 blocks.*`block` larger"),
     (lambda: masks.Window(2**70), r"at most 2,147,483,648"),
     (lambda: masks.Sinks(2**70), r"at most 2,147,483,648"),
     (lambda: masks.Causal().bind(LONG, LONG).share_visible(), r"6,103,515,625 blocks of 128 × 128.*`block=256`"),

@@ -15,7 +15,7 @@ def test_monotonic_queries_beyond_the_keys_look_at_the_end():
 
 @pytest.mark.parametrize("start", [None, 0, 40])
 def test_monotonic_queries_count_from_zero_wherever_they_stand(start):
-    whole = masks.LocalMonotonic(2).bind(9, 7, query_start=start).dense()
+    whole = masks.LocalMonotonic(2).bind(9, 7, q_offset=start).dense()
     assert torch.equal(whole, masks.LocalMonotonic(2).bind(9, 7).dense())
     steps = [masks.LocalMonotonic(2, first=t).bind(1, 7).dense() for t in range(9)]
     assert torch.equal(torch.cat(steps, 2), whole)
@@ -85,9 +85,9 @@ def test_one_centre_that_jumps_is_never_overlooked():
         (lambda: masks.LocalPredictive(torch.zeros(1, 2), -1), "`radius` .* at least 0, got -1"),
         (lambda: masks.LocalPredictive(torch.zeros(1, 2), 1).bind(3, 3), "each of 3 queries, got 2"),
         (lambda: masks.longformer(3), "`window` .* must be even, got 3"),
-        (lambda: masks.bigbird(window=2), "`window` .* must be odd, got 2"),
-        (lambda: masks.bigbird(globals=-1), "`globals` .* at least 0, got -1"),
-        (lambda: masks.bigbird(random=-1), "`random` .* at least 0, got -1"),
+        (lambda: masks.bigbird(num_window_blocks=2), "`num_window_blocks` .* must be odd, got 2"),
+        (lambda: masks.bigbird(num_global_blocks=-1), "`num_global_blocks` .* at least 0, got -1"),
+        (lambda: masks.bigbird(num_random_blocks=-1), "`num_random_blocks` .* at least 0, got -1"),
     ],
 )
 def test_a_wrong_mask_says_what_is_right(make, words):

@@ -53,7 +53,7 @@ HOLDING = {
     "LocalPredictive": (
         AT[None] + 0.5, lambda center: masks.LocalPredictive(center, radius=9), abs(AT[:, None] - AT) <= 9
     ),
-    "from_attn_mask": (~np.tri(N, dtype=bool), masks.from_attn_mask, np.tri(N, dtype=bool)),
+    "from_mha_attn_mask": (~np.tri(N, dtype=bool), masks.from_mha_attn_mask, np.tri(N, dtype=bool)),
     "both together": (FLAGS.copy(), lambda real: masks.Causal() & ~~masks.Padding(real),
                       FLAGS[:, None, None] & np.tri(N, dtype=bool)),
 }  # fmt: skip
@@ -153,7 +153,7 @@ def test_a_mask_that_is_changed_itself_is_refused():
     mask = masks.Padding(torch.tensor(FLAGS))
     bound = masks.Causal().bind(N, N), (masks.Causal() & mask).bind(N, N)
     regard.attention(Q, K, V, mask=mask)
-    mask.real[:, 0] = False
+    mask.attention_mask[:, 0] = False
     for changed in (mask, ~mask, bound[1]):
         with pytest.raises(InputError, match=r"Padding.*changed in place.*make a new mask"):
             regard.attention(Q, K, V, mask=changed)

@@ -12,7 +12,7 @@ from regard.masks.base import EMPTY, FULL, PARTIAL
 
 
 def _table(*args, keys=1024, **options):
-    return masks.Random(*args, **options).bind(1, keys).mask.table
+    return masks.RandomBlocks(*args, **options).bind(1, keys).mask.plan
 
 
 def test_every_row_draws_distinct_blocks_and_every_head_its_own():
@@ -48,24 +48,24 @@ def test_the_seed_alone_decides():
 
 
 def test_a_position_has_the_same_blocks_wherever_the_queries_start():
-    mask = masks.Random(2, block=8, heads=3)
+    mask = masks.RandomBlocks(2, block=8, heads=3)
     whole = mask.bind(100, 100).dense(heads=3)
     assert torch.equal(mask.bind(10, 100).dense(heads=3), whole[:, :, 90:])
-    assert torch.equal(mask.bind(10, 100, query_start=33).dense(heads=3), whole[:, :, 33:43])
+    assert torch.equal(mask.bind(10, 100, q_offset=33).dense(heads=3), whole[:, :, 33:43])
 
 
 def test_queries_outside_the_keys_see_nothing():
-    bound = masks.Random(50, block=8).bind(20, 16)
+    bound = masks.RandomBlocks(50, block=8).bind(20, 16)
     assert bound.dense()[0, 0].sum(1).tolist() == [0] * 4 + [16] * 16
     kinds = bound.blocks(torch.tensor([0, 4, 20]), torch.tensor([0, 16]))
     assert kinds[0, 0].tolist() == [[EMPTY], [FULL]]
-    late = masks.Random(50, block=8).bind(2, 14, query_start=13)
+    late = masks.RandomBlocks(50, block=8).bind(2, 14, q_offset=13)
     assert late.dense()[0, 0].sum(1).tolist() == [14, 0]
     assert late.blocks(torch.tensor([0, 2]), torch.tensor([0, 14])).item() == PARTIAL
 
 
 def test_rectangles_over_many_block_rows_are_empty_only_where_nothing_is_drawn():
-    bound = masks.Random(1, block=2, heads=2).bind(200, 200)
+    bound = masks.RandomBlocks(1, block=2, heads=2).bind(200, 200)
     for edges in (torch.arange(0, 201, 64), torch.tensor([0, 37, 111, 200])):
         kinds, seen = bound.blocks(edges, torch.arange(0, 201, 4))[0], bound.dense(1, 2)[0]
         for at, (top, bottom) in enumerate(pairwise(edges)):
@@ -77,20 +77,45 @@ def test_rectangles_over_many_block_rows_are_empty_only_where_nothing_is_drawn()
 
 def test_a_million_tokens_are_drawn_and_planned_in_little_memory():
     with Largest() as largest:
-        bound = masks.Random(3, heads=2).bind(1_000_000, 1_000_000)
+        bound = masks.RandomBlocks(3, heads=2).bind(1_000_000, 1_000_000)
         kinds = bound.blocks(torch.tensor([640, 768]), torch.arange(0, 1_000_001, 128)[:7813])
         assert 2 <= int((kinds != EMPTY).sum()) <= 2 * 6
     assert largest.bytes <= 8 * 1_000_000
 
 
+TABLE = torch.tensor([[[0], [2], [1]], [[2], [0], [0]]])  # two heads, three block rows, one block each
+
+
+def test_a_given_plan_is_used_as_it_is():
+    mask = masks.RandomBlocks(block=2, table=TABLE)
+    seen = mask.bind(6, 6).dense(heads=2)[0]
+    for head in range(2):
+        for i in range(6):
+            block = int(TABLE[head, i // 2, 0])
+            assert seen[head, i].tolist() == [j // 2 == block for j in range(6)]
+    assert torch.equal(mask.bind(1, 6).dense(heads=2)[0, :, 0], seen[:, 5])
+    kinds = mask.bind(6, 6).blocks(torch.arange(0, 7, 2), torch.arange(0, 7, 2))
+    assert torch.equal(kinds > 0, seen[:, ::2, ::2][None])
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: masks.Random(0), "`count` counts the blocks .* integer of at least 1, got 0"),
-        (lambda: masks.Random(1, block=0), "`block` counts .* at least 1, got 0"),
-        (lambda: masks.Random(1, heads=0), "`heads` counts .* at least 1, got 0"),
-        (lambda: masks.Random(1, seed=0.5), "`seed` must be an integer of 64 bits, got 0.5"),
-        (lambda: masks.Random(1)(*torch.zeros(4, 1).long()), r"call mask.bind\(queries, keys\) first"),
+        (lambda: masks.RandomBlocks(0), "`num_random_blocks` counts the blocks .* integer of at least 1, got 0"),
+        (lambda: masks.RandomBlocks(), "`num_random_blocks` counts .* got None"),
+        (lambda: masks.RandomBlocks(table=torch.zeros(2, 3)), r"`table` must be an integer .* got torch.float32"),
+        (lambda: masks.RandomBlocks(table=[[[1]]]), r"`table` must be an integer tensor"),
+        (lambda: masks.RandomBlocks(2, table=TABLE), "`num_random_blocks` is the table's, 1, got 2"),
+        (lambda: masks.RandomBlocks(heads=3, table=TABLE), "`heads` is the table's, 2, got 3"),
+        (
+            lambda: masks.RandomBlocks(block=2, table=TABLE).bind(8, 8),
+            "each of the 4 block rows of 8 keys .* got 3 rows",
+        ),
+        (lambda: masks.RandomBlocks(block=2, table=TABLE + 1).bind(6, 6), "from 0 to 2 .* blocks from 1 to 3"),
+        (lambda: masks.RandomBlocks(1, block=0), "`block` counts .* at least 1, got 0"),
+        (lambda: masks.RandomBlocks(1, heads=0), "`heads` counts .* at least 1, got 0"),
+        (lambda: masks.RandomBlocks(1, seed=0.5), "`seed` must be an integer of 64 bits, got 0.5"),
+        (lambda: masks.RandomBlocks(1)(*torch.zeros(4, 1).long()), r"call mask.bind\(q_len, kv_len\)"),
     ],
 )
 def test_a_wrong_draw_says_what_is_right(make, words):

@@ -88,7 +88,7 @@ def test_bert(backend, implementation, padded):
     module, real = model.encoder.layer[0].attention.self, _padded()
     x, theirs = _heard(model, module, **({"attention_mask": real} if padded else {}))
     q, k, v = (_split(one(x), HEADS) for one in (module.query, module.key, module.value))
-    mask = masks.from_zeros_and_ones(real) if padded else None
+    mask = masks.from_attention_mask(real) if padded else None
     _agree(_joined(regard.attention(q, k, v, mask=mask, backend=backend)), theirs, 1e-10)
 
 
@@ -221,7 +221,9 @@ def test_longformer(backend, global_tokens, padded):
     x, theirs = x[:, :N], theirs[:, :N]  # the model fills up to a multiple of the window
     seen = masks.Padding(real.bool())
     q, k, v = (_split(one(x), HEADS) for one in (module.query, module.key, module.value))
-    local = masks.longformer(window, globals=global_tokens) if global_tokens else masks.Window(before=8, after=8)
+    local = (
+        masks.longformer(window, global_positions=global_tokens) if global_tokens else masks.Window(before=8, after=8)
+    )
     ours = _joined(regard.attention(q, k, v, mask=local & seen, backend=backend)).clone()
     if global_tokens:
         # The rows of global tokens have projections of their own.
@@ -293,7 +295,7 @@ def test_bigbird_with_the_blocks_that_it_draws(backend):
 def test_bigbird_in_eval_counts_the_first_block_once_more_for_each_that_it_does_not_draw(backend):
     q, k, v, theirs, plans, block = _bigbird(training=False)
     assert (plans[0] == 0).all()
-    seen = masks.bigbird(window=3, globals=1, random=1, block=block, seed=0)
+    seen = masks.bigbird(num_window_blocks=3, num_global_blocks=1, num_random_blocks=1, block=block, seed=0)
     blocks = q.shape[2] // block
     pairs = _near_and_global(blocks).repeat_interleave(block, 0).repeat_interleave(block, 1)
     assert (seen.bind(len(pairs), len(pairs)).dense()[0, 0] | ~pairs).all()  # ours sees these and the random ones

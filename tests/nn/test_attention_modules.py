@@ -31,7 +31,7 @@ CASES = {
         lambda: (torch.randn(2, 12, 8),),
         {"global_tokens": FLAGS.expand(2, 12)},
     ),
-    "bigbird": (lambda: nn.BigBirdAttention(8, 2, block=2, random=1), lambda: (torch.randn(2, 12, 8),), {}),
+    "bigbird": (lambda: nn.BigBirdAttention(8, 2, block=2, num_random_blocks=1), lambda: (torch.randn(2, 12, 8),), {}),
     "axial": (lambda: nn.AxialAttention(8, 2), lambda: (torch.randn(2, 3, 4, 8),), {}),
     "neighborhood": (lambda: nn.NeighborhoodAttention(8, 2, 3), lambda: (torch.randn(2, 3, 4, 8),), {}),
 }

@@ -35,7 +35,7 @@ def test_its_block_sparse_attention_with_its_random_plan(monkeypatch):
     monkeypatch.setattr(
         theirs, "_bigbird_block_rand_mask_with_head", lambda **kw: plans.append(original(**kw)) or plans[-1]
     )
-    ours = copied(theirs, BigBirdAttention(24, 3, block=4, random=0))
+    ours = copied(theirs, BigBirdAttention(24, 3, block=4, num_random_blocks=0))
     x = torch.randn(2, 48, 24, requires_grad=True)
     real = torch.arange(48)[None] < torch.tensor([[48], [37]])
     inner = real.float().view(2, 12, 4)
@@ -66,14 +66,14 @@ def test_its_full_attention_where_the_window_covers_all():
 
     torch.manual_seed(0)
     theirs = BigBirdSelfAttention(config(attention_type="original_full")).eval()
-    ours = copied(theirs, BigBirdAttention(24, 3, block=4, window=15, random=0))
+    ours = copied(theirs, BigBirdAttention(24, 3, block=4, num_window_blocks=15, num_random_blocks=0))
     x = torch.randn(2, 32, 24)
     torch.testing.assert_close(ours(x), theirs(x)[0], atol=1e-5, rtol=0)
 
 
 def test_the_plan_is_one_a_head_and_the_same_for_the_same_seed_and_length():
     def seen(seed):
-        attend = BigBirdAttention(8, 2, block=1, random=2, seed=seed)
+        attend = BigBirdAttention(8, 2, block=1, num_random_blocks=2, seed=seed)
         return attend(torch.zeros(1, 32, 8), weights=True)[1][0] > 0
 
     assert torch.equal(seen(1), seen(1))
@@ -82,7 +82,7 @@ def test_the_plan_is_one_a_head_and_the_same_for_the_same_seed_and_length():
 
 
 def test_padding_is_seen_by_no_one_and_gives_zero():
-    attend, x = BigBirdAttention(8, 2, block=1, random=0), torch.randn(1, 9, 8)
+    attend, x = BigBirdAttention(8, 2, block=1, num_random_blocks=0), torch.randn(1, 9, 8)
     real = torch.arange(9)[None] < 6
     output, weights = attend(x, real=real, weights=True)
     assert (output[0, 6:] == 0).all()
@@ -93,6 +93,6 @@ def test_padding_is_seen_by_no_one_and_gives_zero():
 
 def test_refusals_name_the_way_out():
     with pytest.raises(InputError, match="must be odd, got 2"):
-        BigBirdAttention(8, 2, window=2)
+        BigBirdAttention(8, 2, num_window_blocks=2)
     with pytest.raises(InputError, match="`real` must be boolean"):
         BigBirdAttention(8, 2)(torch.zeros(1, 4, 8), real=torch.ones(1, 4))

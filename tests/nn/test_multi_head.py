@@ -42,8 +42,8 @@ NUMBERS = randn(Q, K, seed=6)
 SAID = {
     "nothing": ({}, {}),
     "pairs": ({"attn_mask": PAIRS}, {"mask": ~PAIRS}),
-    "pairs of each head": ({"attn_mask": EACH}, {"mask": masks.from_attn_mask(EACH, heads=H)}),
-    "floats that hide": ({"attn_mask": added(PAIRS)}, {"mask": masks.from_attn_mask(added(PAIRS))}),
+    "pairs of each head": ({"attn_mask": EACH}, {"mask": masks.from_mha_attn_mask(EACH, num_heads=H)}),
+    "floats that hide": ({"attn_mask": added(PAIRS)}, {"mask": added(PAIRS)[None, None] == 0}),
     "floats that are added": ({"attn_mask": NUMBERS}, {"attention_bias": NUMBERS}),
     "floats of each head": (
         {"attn_mask": randn(B * H, Q, K, seed=7)},
@@ -52,7 +52,7 @@ SAID = {
     "padding": ({"key_padding_mask": PADDING}, {"mask": masks.from_key_padding_mask(PADDING)}),
     "padding as floats": (
         {"key_padding_mask": added(PADDING)},
-        {"mask": masks.from_attn_mask(added(PADDING)[:, None, None])},
+        {"mask": masks.Padding(added(PADDING) == 0)},
     ),
     "padding as numbers": (
         {"key_padding_mask": randn(B, K, seed=8)},
@@ -224,7 +224,7 @@ def test_zeros_and_ones_in_four_dimensions_are_a_mask(kind):
 @pytest.mark.parametrize(
     ("mask", "way"),
     [
-        (torch.ones(B, Q, dtype=torch.int64), r"masks.from_zeros_and_ones\(mask\) if it is \(batch, keys\)"),
+        (torch.ones(B, Q, dtype=torch.int64), r"masks.from_attention_mask\(mask\) if it is \(batch, keys\)"),
         (torch.zeros(Q, Q), "`attention_bias=`"),
         (torch.ones(B, Q, Q).bool(), r"mask\[:, None\] if it is \(batch, queries, keys\)"),
     ],
@@ -344,7 +344,7 @@ def test_a_tensor_that_wants_gradients_must_be_a_parameter():
 def test_tensors_that_are_no_parameters_are_buffers():
     padding = masks.Padding(torch.tensor([[True, False, True]]))
     layer = MultiHeadAttention(8, 2, mask=padding & masks.Window(2), attention_bias=torch.eye(3))
-    assert [name for name, _ in layer.named_buffers()] == ["mask.left_real", "attention_bias.values"]
+    assert [name for name, _ in layer.named_buffers()] == ["mask.left_attention_mask", "attention_bias.values"]
     with pytest.raises(InputError, match="`bias` holds only zeros and ones"):
         layer(randn(1, 3, 8))
 

@@ -66,7 +66,7 @@ COMPILED = MODULES | {
     "LocalAttention, local-p": (lambda: regard.nn.LocalAttention(8, 2), (X, MEMORY)),
     "SlidingWindowAttention": (lambda: regard.nn.SlidingWindowAttention(8, 2, 3), (MEMORY,)),
     "LongformerAttention": (lambda: AllAtThird(regard.nn.LongformerAttention(8, 2, window=4)), (LONG,)),
-    "BigBirdAttention": (lambda: regard.nn.BigBirdAttention(8, 2, block=2, random=1), (LONG[:, :20],)),
+    "BigBirdAttention": (lambda: regard.nn.BigBirdAttention(8, 2, block=2, num_random_blocks=1), (LONG[:, :20],)),
     "AxialAttention": (lambda: regard.nn.AxialAttention(8, 2), (GRID,)),
     "NeighborhoodAttention": (lambda: regard.nn.NeighborhoodAttention(8, 2, 3), (GRID,)),
     "Elman": (lambda: regard.nn.Elman(8, 6), (X,)),

@@ -78,7 +78,7 @@ class Case:
             k,
             scale=self.dim**-0.5,
             band=fused.Band(self.before, self.after),
-            query_start=self.start,
+            q_offset=self.start,
             lse=lse,
             count=0 if self.given else self.count,
             bins=self.bins,

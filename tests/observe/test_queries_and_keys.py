@@ -12,7 +12,7 @@ import regard
 from oracles import causal, dense, f64, pooled, window
 from regard import masks, positions, scores
 from regard.errors import InputError, ObservationError
-from regard.masks import Causal, Only, Padding, Window
+from regard.masks import Causal, MaskMod, Padding, Window
 from regard.normalizers import Sigmoid, Softmax
 from regard.observe.kept import Kept
 from regard.observe.matrix import Matrix
@@ -67,7 +67,7 @@ CASES = {
     ),
     "a mask a head": ({"mask": HEADS}, {"visible": HEADS.numpy()}),
     "a rule of one's own": (
-        {"mask": Only(lambda b, h, i, j: (j <= i) & ((i % 3 != j % 3) | (i == j)))}, {"visible": HAND},
+        {"mask": MaskMod(lambda b, h, i, j: (j <= i) & ((i % 3 != j % 3) | (i == j)))}, {"visible": HAND},
     ),
     "sink": ({"mask": Causal(), "normalizer": Softmax(SINK)}, {"visible": causal(N, N), "sink": SINK}),
     "softcap": (
@@ -486,5 +486,5 @@ def test_every_part_of_the_equation_has_a_serial_form():
         bases = (masks.Mask, positions.Bias, scores.Score, normalizers.Normalizer)
         kinds = [getattr(role, name) for name in role.__all__]
         for kind in kinds:
-            if isinstance(kind, type) and issubclass(kind, bases) and kind not in (*bases, Only, positions.Relative):
+            if isinstance(kind, type) and issubclass(kind, bases) and kind not in (*bases, MaskMod, positions.Relative):
                 assert KINDS[kind.__name__] is kind

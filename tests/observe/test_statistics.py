@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from oracles import causal, dense, entropy, f64, pooled, window
-from regard.masks import Causal, Only, Padding, Window
+from regard.masks import Causal, MaskMod, Padding, Window
 from regard.observe import compiled
 from regard.observe.around import Around, Ids
 from regard.observe.rows import Rows
@@ -121,7 +121,7 @@ def test_a_rule_hides_other_pairs_from_each_sequence_or_head(by):
     }[by]
     batch, head = np.arange(2)[:, None, None, None], np.arange(2)[None, :, None, None]
     visible = rule(batch, head, np.arange(n)[:, None], np.arange(n))
-    check(fold([Computed(Problem.of(q, k, k, mask=Only(rule)))]), dense(q, k, k, visible=visible).weights)
+    check(fold([Computed(Problem.of(q, k, k, mask=MaskMod(rule)))]), dense(q, k, k, visible=visible).weights)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(3, 700), (700, 3), (513, 129), (600, 1030)])

@@ -81,7 +81,10 @@ DROPPING: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Any]]] = {
         lambda: rnn.AxialAttention(E, H, axes=2, dropout=P),
         lambda model: model(MEMORY.view(2, 3, 3, E)),
     ),
-    "BigBirdAttention": (lambda: rnn.BigBirdAttention(E, H, block=2, random=1, dropout=P), lambda model: model(X)),
+    "BigBirdAttention": (
+        lambda: rnn.BigBirdAttention(E, H, block=2, num_random_blocks=1, dropout=P),
+        lambda model: model(X),
+    ),
     "BilinearAttention": (lambda: rnn.BilinearAttention(E, dropout=P), decode),
     "DecoderBlock": (lambda: rnn.DecoderBlock(E, H, 24, dropout=P), decode),
     "EncoderBlock": (lambda: rnn.EncoderBlock(E, H, 24, dropout=P), lambda model: model(X)),

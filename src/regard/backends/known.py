@@ -51,7 +51,7 @@ def signature(
         if type(mask) is Causal:
             seen = mask.align, mask.shift
         elif isinstance(mask, BoundMask) and type(mask.mask) is Causal:
-            seen = mask.mask.align, mask.mask.shift, mask.queries, mask.keys, mask.query_start
+            seen = mask.mask.align, mask.mask.shift, mask.q_len, mask.kv_len, mask.q_offset
         else:
             return None
     learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)

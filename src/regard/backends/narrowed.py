@@ -42,7 +42,7 @@ def narrowed(problem: Problem, rotary: Rotary | None = None) -> Problem:
     kept = _kept_by(problem) if _may_be_narrowed(problem) else None
     if rotary is None:
         return problem if kept is None else _cut(problem, kept)
-    rotary = rotary.resolve(problem.queries, problem.keys, problem.query_start)
+    rotary = rotary.resolve(problem.queries, problem.keys, problem.q_offset)
     i, j = problem.i(), problem.j()
     if kept is not None:
         problem, j = _cut(problem, kept), j[kept.keys]
@@ -81,13 +81,13 @@ def _kept_by(problem: Problem) -> _Kept | None:
 def _kept_by_causal(bound: BoundMask) -> _Kept | None:
     """The keys up to the last query's diagonal."""
     assert isinstance(bound.mask, Causal)
-    ahead = bound.query_start - bound.mask.shift  # keys before the first query's diagonal
-    end = min(bound.keys, ahead + bound.queries)
+    ahead = bound.q_offset - bound.mask.shift  # keys before the first query's diagonal
+    end = min(bound.kv_len, ahead + bound.q_len)
     if end <= 0:
         return None
     if ahead + 1 >= end:
         return _Kept(slice(0, end), None)
-    return None if end == bound.keys else _Kept(slice(0, end), replace(bound, keys=end))
+    return None if end == bound.kv_len else _Kept(slice(0, end), replace(bound, kv_len=end))
 
 
 def _seen(bound: BoundMask, batch: int, heads: int) -> _Kept | None:
@@ -101,11 +101,11 @@ def _seen(bound: BoundMask, batch: int, heads: int) -> _Kept | None:
     if 2 * len(at) <= end - first:
         keys = at
     part = visible[..., keys]
-    if part.shape[-1] == bound.keys and not bool(part.all()):
+    if part.shape[-1] == bound.kv_len and not bool(part.all()):
         return None
     if bool(part.all()):
         return _Kept(keys, None)
-    return _Kept(keys, Dense(part).bind(bound.queries, part.shape[-1]))
+    return _Kept(keys, Dense(part).bind(bound.q_len, part.shape[-1]))
 
 
 def _cut(problem: Problem, kept: _Kept) -> Problem:
@@ -124,6 +124,6 @@ def _cut(problem: Problem, kept: _Kept) -> Problem:
             numbers = term.tile(*rows, problem.j(kept.keys))
         else:
             numbers = term.tile(*rows, problem.j())[..., kept.keys]
-        return DenseBias(numbers).resolve(fewer.queries, fewer.keys, fewer.query_start)
+        return DenseBias(numbers).resolve(fewer.queries, fewer.keys, fewer.q_offset)
 
     return replace(fewer, bias=of_keys(problem.bias), factor=of_keys(problem.factor))

@@ -46,7 +46,7 @@ class Remembered(Generic[Plan]):
         holding = holders(bound.given)
         if holding is None:
             return self._of_this_call(vars(bound).get("of_this_call", {}), detail, make)
-        key = _print_of(bound.given), bound.queries, bound.keys, bound.query_start, detail
+        key = _print_of(bound.given), bound.q_len, bound.kv_len, bound.q_offset, detail
         with self._lock:
             held, found = self._plans.get(key, ((), None))
         if found is not None and all(one() is not None for one in held):

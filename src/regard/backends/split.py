@@ -89,7 +89,7 @@ def _ahead(problem: Problem) -> int:
     mask = problem.mask
     assert mask is not None
     assert isinstance(mask.mask, Causal)
-    return mask.query_start - mask.mask.shift
+    return mask.q_offset - mask.mask.shift
 
 
 def _reads_many(problem: Problem) -> bool:

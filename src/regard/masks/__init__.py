@@ -6,12 +6,13 @@ from regard.masks.block_local import BlockLocal
 from regard.masks.causal import Causal
 from regard.masks.compose import bigbird, longformer, prefix_lm, sparse_transformer
 from regard.masks.convert import (
-    from_attn_mask,
+    from_attention_mask,
     from_key_padding_mask,
-    from_zeros_and_ones,
-    to_attn_mask,
+    from_mha_attn_mask,
+    to_attention_mask,
+    to_dense_mask,
     to_key_padding_mask,
-    to_zeros_and_ones,
+    to_mha_attn_mask,
 )
 from regard.masks.convert_blocks import from_block_mask, to_block_mask
 from regard.masks.convert_lengths import Unpadded, cu_seqlens_from_lengths, pack, unpack, unpad
@@ -21,11 +22,11 @@ from regard.masks.document import Document
 from regard.masks.global_tokens import Global
 from regard.masks.local_monotonic import LocalMonotonic
 from regard.masks.local_predictive import LocalPredictive
+from regard.masks.mask_mod import MaskMod
 from regard.masks.neighborhood import Neighborhood
-from regard.masks.only import Only
 from regard.masks.padding import Padding
 from regard.masks.prefix import Prefix
-from regard.masks.random_blocks import Random
+from regard.masks.random_blocks import RandomBlocks
 from regard.masks.sinks import Sinks
 from regard.masks.strided import Strided
 from regard.masks.window import Window
@@ -45,29 +46,30 @@ __all__ = [
     "LocalMonotonic",
     "LocalPredictive",
     "Mask",
+    "MaskMod",
     "Neighborhood",
-    "Only",
     "Padding",
     "Prefix",
-    "Random",
+    "RandomBlocks",
     "Sinks",
     "Strided",
     "Unpadded",
     "Window",
     "bigbird",
     "cu_seqlens_from_lengths",
-    "from_attn_mask",
+    "from_attention_mask",
     "from_block_mask",
     "from_key_padding_mask",
-    "from_zeros_and_ones",
+    "from_mha_attn_mask",
     "longformer",
     "pack",
     "prefix_lm",
     "sparse_transformer",
-    "to_attn_mask",
+    "to_attention_mask",
     "to_block_mask",
+    "to_dense_mask",
     "to_key_padding_mask",
-    "to_zeros_and_ones",
+    "to_mha_attn_mask",
     "unpack",
     "unpad",
 ]

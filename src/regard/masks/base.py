@@ -53,7 +53,7 @@ class Rectangles:
 class Mask:
     """A mask over positions; True means that the query may see the key.
 
-    Queries are the last positions: query i of `queries` stands at position i + (keys − queries), unless bound
+    Queries are the last positions: query i of `q_len` is at position i + (kv_len − q_len), unless bound
     otherwise.
 
     A mask is a value: tensors in its fields are copied when it is made (one byte for each boolean, eight for each
@@ -116,17 +116,17 @@ class Mask:
         """Whether the mask depends on the distance i − j alone, so that one row tells of all."""
         return False
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> "Mask":
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> "Mask":
         """Replace what depends on where the queries start by a mask over positions alone; check sizes."""
         return self
 
-    def bind(self, queries: int, keys: int, query_start: int | None = None) -> "BoundMask":
-        """Place `queries` rows and `keys` columns; by default the queries are the last positions."""
-        for name, number in (("queries", queries), ("keys", keys), ("query_start", query_start or 0)):
+    def bind(self, q_len: int, kv_len: int, q_offset: int | None = None) -> "BoundMask":
+        """Place `q_len` rows from position `q_offset` on, by default the last ones, and `kv_len` columns."""
+        for name, number in (("q_len", q_len), ("kv_len", kv_len), ("q_offset", q_offset or 0)):
             if isinstance(number, bool) or not isinstance(number, int | torch.SymInt):
                 raise InputError(f"`{name}` counts positions and must be an integer, got {number!r}")
-        start = keys - queries if query_start is None else query_start
-        return BoundMask(self.resolve(queries, keys, start), queries, keys, start, given=self)
+        start = kv_len - q_len if q_offset is None else q_offset
+        return BoundMask(self.resolve(q_len, kv_len, start), q_len, kv_len, start, given=self)
 
     def __and__(self, other: "Mask") -> "Mask":
         """See what both let see."""
@@ -160,9 +160,9 @@ class _Pair(Mask):
         """Both sides depend on the distance alone."""
         return self.left.relative and self.right.relative
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Resolve both sides."""
-        place = queries, keys, query_start
+        place = q_len, kv_len, q_offset
         return type(self)(self.left.resolve(*place), self.right.resolve(*place))
 
 
@@ -214,26 +214,26 @@ class Not(Mask):
         """What is hidden depends on the distance alone."""
         return self.hidden.relative
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Resolve what is hidden."""
-        return Not(self.hidden.resolve(queries, keys, query_start))
+        return Not(self.hidden.resolve(q_len, kv_len, q_offset))
 
 
 @dataclass(frozen=True, eq=False)
 class BoundMask:
-    """A mask with its place: `queries` rows from position `query_start` on, `keys` columns from position 0 on."""
+    """A mask with its place: `q_len` rows from position `q_offset` on, `kv_len` columns from position 0 on."""
 
     mask: Mask
-    queries: int
-    keys: int
-    query_start: int
+    q_len: int
+    kv_len: int
+    q_offset: int
     given: Mask  # as it was before it was bound
 
     def tile(
         self, rows: slice, columns: slice, *, batch: slice | int = 1, heads: slice | int = 1, device: torch.device
     ) -> Bool[Tensor, "#batch #heads rows columns"]:
         """Evaluate the mask for some rows and columns (indices, not positions), broadcast over batch and heads."""
-        i = torch.arange(rows.start, rows.stop, device=device)[None, None, :, None] + self.query_start
+        i = torch.arange(rows.start, rows.stop, device=device)[None, None, :, None] + self.q_offset
         j = torch.arange(columns.start, columns.stop, device=device)[None, None, None, :]
         b = _range(batch, device)[:, None, None, None]
         h = _range(heads, device)[None, :, None, None]
@@ -244,27 +244,27 @@ class BoundMask:
         self, batch: int = 1, heads: int = 1, device: torch.device | None = None
     ) -> Bool[Tensor, "#batch #heads queries keys"]:
         """Evaluate the mask for all rows and columns."""
-        device, columns = device or torch.device("cpu"), slice(0, self.keys)
+        device, columns = device or torch.device("cpu"), slice(0, self.kv_len)
         if torch.compiler.is_compiling():  # a loop over lengths would fix them, where they may be symbols
-            return self.tile(slice(0, self.queries), columns, batch=batch, heads=heads, device=device)
+            return self.tile(slice(0, self.q_len), columns, batch=batch, heads=heads, device=device)
         # Positions are 64 bits a pair while a mask is asked: some rows at a time.
-        rows = max(1, _PAIRS // max(1, self.keys))
+        rows = max(1, _PAIRS // max(1, self.kv_len))
         parts = [
-            self.tile(slice(top, min(top + rows, self.queries)), columns, batch=batch, heads=heads, device=device)
-            for top in range(0, max(1, self.queries), rows)
+            self.tile(slice(top, min(top + rows, self.q_len)), columns, batch=batch, heads=heads, device=device)
+            for top in range(0, max(1, self.q_len), rows)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
     def blocks(self, row_edges: Tensor, column_edges: Tensor) -> Int8[Tensor, "batch heads rows columns"]:
         """Tell of every rectangle between consecutive edges (indices) whether it is EMPTY, PARTIAL or FULL."""
-        top = row_edges[:-1, None] + self.query_start
-        bottom = row_edges[1:, None] + self.query_start
+        top = row_edges[:-1, None] + self.q_offset
+        bottom = row_edges[1:, None] + self.q_offset
         return self.mask.blocks(Rectangles(top, bottom, column_edges[None, :-1], column_edges[None, 1:]))
 
     def share_visible(self, block: int = 128) -> float:
         """The share of blocks of `block` × `block` that hold a visible pair, of which all are asked for."""
         check_blocks(self, block, _ALL)
-        rows, columns = edges(self.queries, block), edges(self.keys, block)
+        rows, columns = edges(self.q_len, block), edges(self.kv_len, block)
         seen = total = 0
         step = max(1, _AT_ONCE // len(columns))
         for top in range(0, len(rows) - 1, step):
@@ -275,10 +275,10 @@ class BoundMask:
 
 def check_blocks(bound: BoundMask, block: int, most: int) -> None:
     """Raise where there are more blocks than may be gone through one by one."""
-    count = -(-bound.queries // block) * -(-bound.keys // block) * prod(bound.mask.leading)
+    count = -(-bound.q_len // block) * -(-bound.kv_len // block) * prod(bound.mask.leading)
     if count > most:
         raise InputError(
-            f"{bound.queries:,} queries and {bound.keys:,} keys are {count:,} blocks of {block} × {block}, more than "
+            f"{bound.q_len:,} queries and {bound.kv_len:,} keys are {count:,} blocks of {block} × {block}, more than "
             f"{most:,}: take larger ones, `block={2 * block}` or more"
         )
 

@@ -1,6 +1,6 @@
 """Causal: a query sees itself and what came before it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -32,7 +32,7 @@ class Causal(Mask):
     """
 
     align: Literal["end", "start"] = "end"
-    shift: int = 0  # of the diagonal, set when a mask aligned at the start is bound
+    shift: int = field(default=0, init=False)  # of the diagonal, set when a mask aligned at the start is bound
 
     def __post_init__(self) -> None:
         if not isinstance(self.align, str) or self.align not in ("end", "start"):
@@ -56,6 +56,6 @@ class Causal(Mask):
         """The diagonal is all that counts, shifted or not."""
         return True
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Aligned at the start, the first query stands at key 0 wherever the queries start."""
-        return replace(self, shift=query_start) if self.align == "start" else self
+        return self.with_place(shift=q_offset) if self.align == "start" else self

@@ -6,7 +6,16 @@ from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["are_integers", "check_count", "check_kind", "check_tensor", "covered", "entry", "prefix_counts"]
+__all__ = [
+    "are_integers",
+    "as_booleans",
+    "check_count",
+    "check_kind",
+    "check_tensor",
+    "covered",
+    "entry",
+    "prefix_counts",
+]
 
 
 def check_count(name: str, value: object, least: int, what: str, most: int = 2**31) -> None:
@@ -29,8 +38,20 @@ def check_tensor(name: str, value: object, what: str) -> None:
 def check_kind(name: str, value: object, kind: type) -> None:
     """Raise unless `value` is of a kind."""
     if not isinstance(value, kind):
-        way_out = ": call mask.bind(queries, keys) first" if kind.__name__ == "BoundMask" else ""
+        way_out = ": call mask.bind(q_len, kv_len) first" if kind.__name__ == "BoundMask" else ""
         raise InputError(f"`{name}` must be a {kind.__name__}, got {type(value).__name__}{way_out}")
+
+
+def as_booleans(name: str, flags: Tensor) -> Tensor:
+    """Give ones (or True) and zeros (or False) as booleans; raise where there is any other number."""
+    if flags.dtype == torch.bool:
+        return flags
+    if not torch.compiler.is_compiling() and not bool(((flags == 0) | (flags == 1)).all()):
+        odd = flags[(flags != 0) & (flags != 1)].flatten()[0].item()
+        low = isinstance(odd, float | int) and odd < 0
+        way_out = "a tensor of 0 and −inf is added to the scores: pass it as `bias=`" if low else "pass zeros and ones"
+        raise InputError(f"`{name}` must hold zeros (hidden) and ones (seen) alone, got {odd}: {way_out}")
+    return flags.bool()
 
 
 def are_integers(values: Tensor) -> bool:

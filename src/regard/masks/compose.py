@@ -14,7 +14,7 @@ from regard.masks.causal import Causal
 from regard.masks.checks import check_count
 from regard.masks.global_tokens import Global
 from regard.masks.prefix import Prefix
-from regard.masks.random_blocks import Random
+from regard.masks.random_blocks import RandomBlocks
 from regard.masks.strided import Strided
 from regard.masks.window import Window
 
@@ -60,17 +60,18 @@ def sparse_transformer(stride: int) -> Mask:
     return Causal() & (Window(stride) | Strided(stride))
 
 
-def longformer(window: int, globals: Sequence[int] = (0,)) -> Mask:  # noqa: A002
+def longformer(window: int, global_positions: Sequence[int] = ()) -> Mask:
     """See window/2 keys on either side and the global tokens, which see all (Beltagy et al. 2020, arXiv:2004.05150).
 
-    Formula: Window(before=window/2, after=window/2) | Global(globals)
+    Formula: Window(before=window/2, after=window/2) | Global(global_positions)
 
-    `window` is even, as in the authors' code: the query sees window + 1 keys with itself. `globals` gives positions;
-    for other tokens in each sequence write `masks.Window(before=w, after=w) | masks.Global(flags)`.
+    `window` is even, as in the authors' code (`attention_window`): the query sees window + 1 keys with itself. No
+    token is global unless it is named; for other tokens in each sequence write
+    `masks.Window(before=w, after=w) | masks.Global(flags)`.
 
     Cost: O(n · (window + 2 g) · dim) time for g global tokens that stand together; at most one flag a position.
 
-    >>> longformer(2).bind(5, 5).dense()[0, 0].int()
+    >>> longformer(2, global_positions=[0]).bind(5, 5).dense()[0, 0].int()
     tensor([[1, 1, 1, 1, 1],
             [1, 1, 1, 0, 0],
             [1, 1, 1, 1, 0],
@@ -80,13 +81,14 @@ def longformer(window: int, globals: Sequence[int] = (0,)) -> Mask:  # noqa: A00
     check_count("window", window, 0, "counts the keys on both sides")
     if window % 2:
         raise InputError(f"`window` counts the keys on both sides and must be even, got {window}")
-    return Window(before=window // 2, after=window // 2) | Global(globals)
+    near = Window(before=window // 2, after=window // 2)
+    return near | Global(global_positions) if len(global_positions) else near
 
 
 def bigbird(
-    window: int = 3,
-    globals: int = 1,  # noqa: A002
-    random: int = 3,
+    num_window_blocks: int = 3,
+    num_global_blocks: int = 1,
+    num_random_blocks: int = 3,
     *,
     seed: int = 0,
     block: int = 64,
@@ -94,21 +96,21 @@ def bigbird(
 ) -> Mask:
     """See near, global and random blocks: BigBird-ITC (Zaheer et al. 2020, arXiv:2007.14062).
 
-    Formula: BlockLocal(block, before=window//2, after=window//2) | global blocks | Random(random, block=block)
+    Formula: BlockLocal(block, before=w//2, after=w//2) | global blocks | RandomBlocks(r, block=block)
 
-    All counts are in blocks of `block` positions. A block row i sees the `window` (odd) blocks around it, the first
-    and the last `globals` blocks, and `random` blocks drawn for it; the first and the last `globals` block rows see
-    all. With the defaults, but for the random blocks: row 0 and the last all, row 1 {0, 1, 2, last}, row i
-    {0, i − 1, i, i + 1, last}, and the last but one {0, and the last three}.
+    All counts are in blocks of `block` positions. A block row i sees the w = `num_window_blocks` (odd) blocks around
+    it, the first and the last g = `num_global_blocks` blocks, and r = `num_random_blocks` blocks drawn for it; the
+    first and the last g block rows see all. With the defaults, but for the random blocks: row 0 and the last all,
+    row 1 {0, 1, 2, last}, row i {0, i − 1, i, i + 1, last}, and the last but one {0, and the last three}.
 
     `heads` draws a plan for each head, `heads=1` one for all. Where this differs from the authors' code: that draws
     only among blocks which a row does not see anyway; here a draw may hit one of them (each pair counts once), so
-    that a row sees up to `random` more blocks. That wants a length that fills whole blocks; here the last may be short.
+    that a row sees up to r more blocks. That wants a length that fills whole blocks; here the last may be short.
 
-    Cost: O(n · (window + 4 · globals + random) · block · dim) time; a number for each block that is drawn, and one flag
+    Cost: O(n · (w + 4 · g + r) · block · dim) time; a number for each block that is drawn, and one flag
     a position.
 
-    >>> bigbird(random=1, block=1, seed=1).bind(7, 7).dense()[0, 0].int()
+    >>> bigbird(num_random_blocks=1, block=1, seed=1).bind(7, 7).dense()[0, 0].int()
     tensor([[1, 1, 1, 1, 1, 1, 1],
             [1, 1, 1, 1, 0, 0, 1],
             [1, 1, 1, 1, 1, 0, 1],
@@ -117,14 +119,17 @@ def bigbird(
             [1, 0, 0, 0, 1, 1, 1],
             [1, 1, 1, 1, 1, 1, 1]], dtype=torch.int32)
     """
-    check_count("window", window, 1, "counts the blocks around a query, its own included,")
-    if window % 2 == 0:
-        raise InputError(f"`window` counts a block and as many on either side and must be odd, got {window}")
-    check_count("globals", globals, 0, "counts the global blocks at each end")
-    check_count("random", random, 0, "counts the random blocks of each row")
-    near = BlockLocal(block, before=window // 2, after=window // 2)
-    seen = near | _Ends(block, globals)
-    return seen | Random(random, block=block, seed=seed, heads=heads) if random else seen
+    check_count("num_window_blocks", num_window_blocks, 1, "counts the blocks around a query, its own included,")
+    if num_window_blocks % 2 == 0:
+        raise InputError(
+            f"`num_window_blocks` counts a block and as many on either side and must be odd, got {num_window_blocks}"
+        )
+    check_count("num_global_blocks", num_global_blocks, 0, "counts the global blocks at each end")
+    check_count("num_random_blocks", num_random_blocks, 0, "counts the random blocks of each row")
+    near = BlockLocal(block, before=num_window_blocks // 2, after=num_window_blocks // 2)
+    seen = near | _Ends(block, num_global_blocks)
+    drawn = RandomBlocks(num_random_blocks, block=block, seed=seed, heads=heads) if num_random_blocks else None
+    return seen | drawn if drawn else seen
 
 
 @dataclass(frozen=True)
@@ -134,8 +139,8 @@ class _Ends(Mask):
     block: int
     count: int
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Flag the positions in those blocks."""
-        blocks = -(-keys // self.block)
-        place = torch.arange(keys) // self.block
+        blocks = -(-kv_len // self.block)
+        place = torch.arange(kv_len) // self.block
         return Global(((place < self.count) | (place >= blocks - self.count))[None])

@@ -53,8 +53,8 @@ def to_block_mask(
     check_kind("mask", mask, BoundMask)
     if block < 1:
         raise InputError(f"`block` must be at least 1, got {block}")
-    tables = block_tables(cover(mask, mask.queries, mask.keys, block), narrow=True) if narrow else _wide(mask, block)
-    return tables.to(device).block_mask((mask.queries, mask.keys), block, mask_mod_of(mask, device))
+    tables = block_tables(cover(mask, mask.q_len, mask.kv_len, block), narrow=True) if narrow else _wide(mask, block)
+    return tables.to(device).block_mask((mask.q_len, mask.kv_len), block, mask_mod_of(mask, device))
 
 
 def from_block_mask(block_mask: "BlockMask") -> Mask:
@@ -90,11 +90,11 @@ class _Listed(Mask):
     block: tuple[int, int]
     lengths: tuple[int, int]
     mask_mod: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-    query_start: int = 0
+    q_offset: int = 0
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The block is full, or partial and the rule holds."""
-        row = i - self.query_start
+        row = i - self.q_offset
         batches, heads = self.leading
         kinds = self.kinds[
             batch if batches > 1 else torch.zeros_like(batch),
@@ -112,7 +112,7 @@ class _Listed(Mask):
     def blocks(self, rectangles: Rectangles) -> Tensor:
         """Cover each rectangle with the listed blocks: EMPTY or FULL if all of them are."""
         height, width = self.block
-        top, bottom = rectangles.top - self.query_start, rectangles.bottom - self.query_start
+        top, bottom = rectangles.top - self.q_offset, rectangles.bottom - self.q_offset
         cover = top // height, -(-bottom // height), rectangles.left // width, -(-rectangles.right // width)
         some, lacking = (_count(sums, *cover) for sums in self._sums)
         kinds = torch.full_like(some, PARTIAL, dtype=torch.int8)
@@ -123,18 +123,18 @@ class _Listed(Mask):
         """Those of the tables."""
         return self.kinds.shape[0], self.kinds.shape[1]
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Remember where the rows start; check that the block mask was made for these lengths."""
-        if (queries, keys) != self.lengths:
+        if (q_len, kv_len) != self.lengths:
             made = " queries × ".join(map(str, self.lengths))
-            raise InputError(f"the block mask was made for {made} keys, got {queries} queries × {keys} keys")
-        return self.with_place(query_start=query_start)
+            raise InputError(f"the block mask was made for {made} keys, got {q_len} queries × {kv_len} keys")
+        return self.with_place(q_offset=q_offset)
 
 
 def mask_mod_of(mask: BoundMask, device: torch.device | str) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """Give the mask as FlexAttention asks for it: counted from the first query, with what it holds on `device`."""
     rule = _placed(mask.mask, torch.device(device))
-    start, last_query, last_key = mask.query_start, mask.queries - 1, mask.keys - 1
+    start, last_query, last_key = mask.q_offset, mask.q_len - 1, mask.kv_len - 1
 
     def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """The mask; the last blocks may reach beyond the ends, where masks that hold tensors have nothing."""
@@ -169,14 +169,14 @@ def _wide(mask: BoundMask, block: int) -> BlockTables:
 def _kinds(mask: BoundMask, block: int) -> Int8[Tensor, "batch heads rows columns"]:
     """What the mask knows of all blocks; those that reach beyond the ends are never FULL."""
     check_blocks(mask, block, _MOST)
-    rows, columns = edges(mask.queries, block), edges(mask.keys, block)
+    rows, columns = edges(mask.q_len, block), edges(mask.kv_len, block)
     step = max(1, _AT_ONCE // len(columns))
     kinds = torch.cat(
         [mask.blocks(rows[top : top + step + 1], columns) for top in range(0, len(rows) - 1, step)], dim=2
     )
-    if mask.queries % block:
+    if mask.q_len % block:
         kinds[:, :, -1] = kinds[:, :, -1].clamp(max=PARTIAL)
-    if mask.keys % block:
+    if mask.kv_len % block:
         kinds[..., -1] = kinds[..., -1].clamp(max=PARTIAL)
     return kinds
 

@@ -47,8 +47,9 @@ def unpad(padding: Padding) -> Unpadded:
     Unpadded(indices=tensor([0, 1, 3]), cu_seqlens=tensor([0, 2, 3], dtype=torch.int32), max_length=2)
     """
     check_kind("padding", padding, Padding)
-    lengths = padding.real.sum(1)
-    return Unpadded(padding.real.flatten().nonzero()[:, 0], cu_seqlens_from_lengths(lengths), int(lengths.max()))
+    tokens = padding.attention_mask
+    lengths = tokens.sum(1)
+    return Unpadded(tokens.flatten().nonzero()[:, 0], cu_seqlens_from_lengths(lengths), int(lengths.max()))
 
 
 def pack(x: Shaped[Tensor, "batch keys *rest"], padding: Padding) -> Shaped[Tensor, "tokens *rest"]:
@@ -63,11 +64,12 @@ def pack(x: Shaped[Tensor, "batch keys *rest"], padding: Padding) -> Shaped[Tens
     """
     check_kind("padding", padding, Padding)
     check_tensor("x", x, "a tensor (batch, keys, ...)")
-    if x.shape[:2] != padding.real.shape:
+    if x.shape[:2] != padding.attention_mask.shape:
         raise InputError(
-            f"`x` must start with the batch and keys of the padding, {tuple(padding.real.shape)}, got {tuple(x.shape)}"
+            f"`x` must start with the batch and keys of the padding, {tuple(padding.attention_mask.shape)}, got "
+            f"{tuple(x.shape)}"
         )
-    return x[padding.real]
+    return x[padding.attention_mask]
 
 
 def unpack(packed: Shaped[Tensor, "tokens *rest"], padding: Padding) -> Shaped[Tensor, "batch keys *rest"]:
@@ -80,7 +82,7 @@ def unpack(packed: Shaped[Tensor, "tokens *rest"], padding: Padding) -> Shaped[T
     """
     check_kind("padding", padding, Padding)
     check_tensor("packed", packed, "a tensor (tokens, ...)")
-    tokens = int(padding.real.sum())
-    if len(packed) != tokens:
-        raise InputError(f"`packed` must hold the {tokens} tokens that the padding leaves, got {len(packed)}")
-    return packed.new_zeros(*padding.real.shape, *packed.shape[1:]).index_put((padding.real,), packed)
+    tokens = padding.attention_mask
+    if len(packed) != (count := int(tokens.sum())):
+        raise InputError(f"`packed` must hold the {count} tokens that the padding leaves, got {len(packed)}")
+    return packed.new_zeros(*tokens.shape, *packed.shape[1:]).index_put((tokens,), packed)

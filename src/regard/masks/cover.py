@@ -116,14 +116,14 @@ def cover(bound: BoundMask | None, queries: int, keys: int, block: int) -> Cover
 def _refined(bound: BoundMask, block: int) -> tuple[Runs, ...]:
     """The runs of each sequence and head, from coarse to fine."""
     size = block
-    while max(bound.queries, bound.keys) > size * _COARSE:
+    while max(bound.q_len, bound.kv_len) > size * _COARSE:
         size *= 4
-    grid = (np.arange(0, n, size) for n in (bound.queries, bound.keys))
+    grid = (np.arange(0, n, size) for n in (bound.q_len, bound.kv_len))
     top, left = (places.flatten() for places in np.meshgrid(*grid, indexing="ij"))
     slices = math.prod(bound.mask.leading)
     found: list[list[Runs]] = [[] for _ in range(slices)]
     while len(top):
-        bottom, right = (np.minimum(x + size, n) for x, n in ((top, bound.queries), (left, bound.keys)))
+        bottom, right = (np.minimum(x + size, n) for x, n in ((top, bound.q_len), (left, bound.kv_len)))
         kinds = _kinds(bound, top, bottom, left, right)
         if size == block:
             for at, mine in enumerate(kinds):
@@ -143,8 +143,8 @@ def _refined(bound: BoundMask, block: int) -> tuple[Runs, ...]:
 
 def _diagonal_runs(bound: BoundMask, block: int) -> Runs:
     """The runs of a mask that depends on i − j alone: whole blocks by diagonals, those that the ends cut off apart."""
-    rows, columns = -(-bound.queries // block), -(-bound.keys // block)
-    whole_rows, whole_columns = bound.queries // block, bound.keys // block
+    rows, columns = -(-bound.q_len // block), -(-bound.kv_len // block)
+    whole_rows, whole_columns = bound.q_len // block, bound.kv_len // block
     diagonal = np.arange(1 - rows, columns)
     top, left = np.maximum(-diagonal, 0) * block, np.maximum(diagonal, 0) * block
     kinds = _kinds(bound, top, top + block, left, left + block)[0]
@@ -163,22 +163,22 @@ def _diagonal_runs(bound: BoundMask, block: int) -> Runs:
     if whole_rows < rows:
         left = np.arange(columns) * block
         top = np.full_like(left, whole_rows * block)
-        mine = _kinds(bound, top, np.full_like(top, bound.queries), left, np.minimum(left + block, bound.keys))[0]
+        mine = _kinds(bound, top, np.full_like(top, bound.q_len), left, np.minimum(left + block, bound.kv_len))[0]
         parts.append(_as_runs(top, left, block, mine != EMPTY, mine == FULL, block, bound))
     if whole_rows and whole_columns < columns:
         top = np.arange(whole_rows) * block
         left = np.full_like(top, whole_columns * block)
-        mine = _kinds(bound, top, top + block, left, np.full_like(left, bound.keys))[0]
+        mine = _kinds(bound, top, top + block, left, np.full_like(left, bound.kv_len))[0]
         parts.append(_as_runs(top, left, block, mine != EMPTY, mine == FULL, block, bound))
     return Runs.together(parts).joined()
 
 
 def _check_count(count: int, bound: BoundMask, block: int) -> None:
     if count > _MOST:
-        rows, columns = -(-bound.queries // block), -(-bound.keys // block)
+        rows, columns = -(-bound.q_len // block), -(-bound.kv_len // block)
         raise InputError(
             f"the mask divides so many of the {rows:,} × {columns:,} blocks of {block} × {block} that its plan would "
-            f"list {count:,}, more than {_MOST:,}, for {bound.queries:,} queries and {bound.keys:,} keys: shorten the "
+            f"list {count:,}, more than {_MOST:,}, for {bound.q_len:,} queries and {bound.kv_len:,} keys: shorten the "
             "sequence, or combine the mask with one that leaves whole blocks out, such as masks.Window"
         )
 
@@ -190,7 +190,7 @@ def _kinds(bound: BoundMask, top: Indices, bottom: Indices, left: Indices, right
     parts = []
     for at in range(0, len(top), step):
         t, b, low, high = (torch.from_numpy(x[at : at + step]) for x in (top, bottom, left, right))
-        asked = Rectangles(t + bound.query_start, b + bound.query_start, low, high)
+        asked = Rectangles(t + bound.q_offset, b + bound.q_offset, low, high)
         kinds = bound.mask.blocks(asked).expand(*bound.mask.leading, len(t)).reshape(slices, len(t))
         # torch.func wraps what is made inside it, and numpy cannot look into that.
         parts.append(np.array(kinds.tolist(), np.int8) if is_functorch_wrapped_tensor(kinds) else kinds.numpy())
@@ -201,7 +201,7 @@ def _cut(top: Indices, left: Indices, size: int, parts: int, bound: BoundMask) -
     steps = np.arange(parts) * (size // parts)
     tops = np.broadcast_to(top[:, None, None] + steps[:, None], (len(top), parts, parts)).reshape(-1)
     lefts = np.broadcast_to(left[:, None, None] + steps, (len(left), parts, parts)).reshape(-1)
-    inside = (tops < bound.queries) & (lefts < bound.keys)
+    inside = (tops < bound.q_len) & (lefts < bound.kv_len)
     return tops[inside], lefts[inside]
 
 
@@ -218,6 +218,6 @@ def _as_runs(
     each = size // block
     rows = (top[which, None] // block + np.arange(each)).reshape(-1)
     start = np.repeat(left[which] // block, each)
-    length = np.minimum(start + each, -(-bound.keys // block)) - start
-    inside = rows * block < bound.queries
+    length = np.minimum(start + each, -(-bound.kv_len // block)) - start
+    inside = rows * block < bound.q_len
     return Runs(rows[inside], start[inside], length[inside], np.repeat(full[which], each)[inside])

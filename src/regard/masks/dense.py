@@ -1,6 +1,6 @@
 """Dense: any boolean matrix as a mask."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -31,7 +31,7 @@ class Dense(Mask):
     """
 
     visible: Bool[Tensor, "..."]
-    query_start: int = 0
+    q_offset: int = field(default=0, init=False)  # position of the first row, set when the mask is bound
 
     def __post_init__(self) -> None:
         self._check()
@@ -49,7 +49,7 @@ class Dense(Mask):
         check_tensor("visible", self.visible, "a boolean tensor (queries, keys) or (batch, heads, queries, keys)")
         if self.visible.dtype != torch.bool:
             raise InputError(
-                f"a mask must be boolean, True = may see, got {self.visible.dtype}: masks.from_zeros_and_ones converts "
+                f"a mask must be boolean, True = may see, got {self.visible.dtype}: masks.from_attention_mask converts "
                 "zeros and ones; a tensor that is added to the scores is `bias=`"
             )
         if self.visible.ndim not in (2, 4):
@@ -70,7 +70,7 @@ class Dense(Mask):
         return self._four[
             batch if sizes[0] > 1 else torch.zeros_like(batch),
             head if sizes[1] > 1 else torch.zeros_like(head),
-            i - self.query_start if sizes[2] > 1 else zero,
+            i - self.q_offset if sizes[2] > 1 else zero,
             j if sizes[3] > 1 else torch.zeros_like(j),
         ]
 
@@ -88,7 +88,7 @@ class Dense(Mask):
     def blocks(self, rectangles: Rectangles) -> Tensor:
         """Cover each rectangle with cells: EMPTY or FULL if all of them are."""
         rows, columns = self._four.shape[-2:]
-        top, bottom = (rectangles.top - self.query_start, rectangles.bottom - self.query_start)
+        top, bottom = (rectangles.top - self.q_offset, rectangles.bottom - self.q_offset)
         if rows == 1:
             top, bottom = torch.zeros_like(top), torch.ones_like(bottom)
         left, right = rectangles.left, rectangles.right
@@ -104,15 +104,15 @@ class Dense(Mask):
         """Those of the tensor."""
         return self._four.shape[0], self._four.shape[1]
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Remember where the rows start; check that the matrix fits."""
         rows, columns = self._four.shape[-2:]
-        if rows not in (1, queries) or columns not in (1, keys):
+        if rows not in (1, q_len) or columns not in (1, kv_len):
             raise InputError(
-                f"the mask must be {queries} queries × {keys} keys (either may be 1), got shape "
+                f"the mask must be {q_len} queries × {kv_len} keys (either may be 1), got shape "
                 f"{tuple(self.visible.shape)}"
             )
-        return self.with_place(query_start=query_start)
+        return self.with_place(q_offset=q_offset)
 
 
 def _prefix(cells: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Document: texts packed into one sequence do not see each other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -37,7 +37,7 @@ class Document(Mask):
 
     ids: Int[Tensor, "*batch keys"]
     query_ids: Int[Tensor, "*batch queries"] | None = None
-    query_start: int = 0  # position of the first query, set when a mask with `query_ids` is bound
+    q_offset: int = field(default=0, init=False)  # position of the first query, set when a mask is bound
 
     def __post_init__(self) -> None:
         for name, ids in (("ids", self.ids), ("query_ids", self.query_ids)):
@@ -88,19 +88,22 @@ class Document(Mask):
 
     @classmethod
     def from_cu_seqlens(
-        cls, cu: Int[Tensor, " edges"], query_cu: Int[Tensor, " edges"] | None = None, within: Mask | None = None
+        cls,
+        cu_seqlens_k: Int[Tensor, " edges"],
+        cu_seqlens_q: Int[Tensor, " edges"] | None = None,
+        within: Mask | None = None,
     ) -> Mask:
-        """Pack documents that begin and end at these edges, [0, …, keys], as flash-attention calls `cu_seqlens`.
+        """Pack documents that begin and end at these edges, [0, …, keys], as flash-attention's varlen calls take them.
 
         >>> Document.from_cu_seqlens(torch.tensor([0, 2, 3])).ids
         tensor([0, 0, 1])
         """
-        for name, given in (("cu", cu), ("query_cu", query_cu)):
-            if given is not None or name == "cu":
+        for name, given in (("cu_seqlens_k", cu_seqlens_k), ("cu_seqlens_q", cu_seqlens_q)):
+            if given is not None or name == "cu_seqlens_k":
                 check_tensor(name, given, "an integer tensor (documents + 1,)")
             if given is not None and not _are_edges(given):
                 raise InputError(f"`{name}` must rise from 0 to the number of positions, got {given.tolist()}")
-        return cls.from_lengths(cu.diff(), None if query_cu is None else query_cu.diff(), within)
+        return cls.from_lengths(cu_seqlens_k.diff(), None if cu_seqlens_q is None else cu_seqlens_q.diff(), within)
 
     @property
     def _of_keys(self) -> Tensor:
@@ -112,7 +115,7 @@ class Document(Mask):
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Both ids are the same and no padding."""
-        row, last = i - self.query_start, self._of_queries.shape[1] - 1
+        row, last = i - self.q_offset, self._of_queries.shape[1] - 1
         query = entry(self._of_queries, batch, row.clamp(0, last))
         return (query == entry(self._of_keys, batch, j)) & (query >= 0) & (row >= 0) & (row <= last)
 
@@ -123,7 +126,7 @@ class Document(Mask):
     def blocks(self, rectangles: Rectangles) -> Tensor:
         """Bound the documents of both ranges: exact where documents are contiguous."""
         queries, keys = self._ranges
-        top, bottom = rectangles.top - self.query_start, rectangles.bottom - self.query_start
+        top, bottom = rectangles.top - self.q_offset, rectangles.bottom - self.q_offset
         first, last, rows = queries.between(top, bottom)
         least, greatest, columns = keys.between(rectangles.left, rectangles.right)
         alone = (first == last) & (least == greatest) & (first == least)
@@ -137,16 +140,16 @@ class Document(Mask):
         """One packing a sequence, or one for all."""
         return max(len(self._of_keys), len(self._of_queries)), 1
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Remember where the queries start; check that every key, and every query, has an id."""
-        if self._of_keys.shape[1] != keys:
-            raise InputError(f"`ids` must have one id for each of {keys} keys, got {self._of_keys.shape[1]}")
+        if self._of_keys.shape[1] != kv_len:
+            raise InputError(f"`ids` must have one id for each of {kv_len} keys, got {self._of_keys.shape[1]}")
         if self.query_ids is None:
             return self
-        if self._of_queries.shape[1] != queries:
+        if self._of_queries.shape[1] != q_len:
             given = self._of_queries.shape[1]
-            raise InputError(f"`query_ids` must have one id for each of {queries} queries, got {given}")
-        return self.with_place(query_start=query_start)
+            raise InputError(f"`query_ids` must have one id for each of {q_len} queries, got {given}")
+        return self.with_place(q_offset=q_offset)
 
 
 def _ids(lengths: Int[Tensor, " documents"]) -> Int[Tensor, " positions"]:

@@ -93,12 +93,12 @@ class Global(Mask):
         """One set of tokens a sequence, or one for all."""
         return (self.tokens.shape[0] if isinstance(self.tokens, Tensor) else 1), 1
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Check that there is a flag for every key; leave out positions where nothing is."""
         if not isinstance(self.tokens, Tensor):
-            end = max(keys, query_start + queries)
+            end = max(kv_len, q_offset + q_len)
             near = tuple(token for token in self.tokens if token < end)
             return self if len(near) == len(self.tokens) else Global(near)
-        if self.tokens.shape[1] != keys:
-            raise InputError(f"`tokens` must have one flag for each of {keys} keys, got {self.tokens.shape[1]}")
+        if self.tokens.shape[1] != kv_len:
+            raise InputError(f"`tokens` must have one flag for each of {kv_len} keys, got {self.tokens.shape[1]}")
         return self

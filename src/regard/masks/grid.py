@@ -69,18 +69,18 @@ class Grid(Mask):
             full = full & (first >= latest) & (last <= least)
         return empty, full
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Check that keys and queries are cells of the grid."""
         cells = prod(self.shape)
-        if keys != cells:
+        if kv_len != cells:
             raise InputError(
-                f"a grid of {' × '.join(map(str, self.shape))} has {cells} cells, got {keys} keys: tokens beside the "
+                f"a grid of {' × '.join(map(str, self.shape))} has {cells} cells, got {kv_len} keys: tokens beside the "
                 "grid, as a class token, need a mask of their own"
             )
-        if query_start < 0 or query_start + queries > cells:
+        if q_offset < 0 or q_offset + q_len > cells:
             raise InputError(
-                f"every query must stand on one of the {cells} cells of the grid, got {queries} queries from position "
-                f"{query_start} on"
+                f"every query must stand on one of the {cells} cells of the grid, got {q_len} queries from position "
+                f"{q_offset} on"
             )
         return self
 

@@ -13,8 +13,8 @@ def holders(value: object) -> list[Mask] | None:
     Raises:
         InputError: A mask's own tensor was changed in place.
 
-    >>> from regard.masks import Causal, Only
-    >>> holders(Causal()), holders(~Only(lambda batch, head, i, j: i == j)) is None
+    >>> from regard.masks import Causal, MaskMod
+    >>> holders(Causal()), holders(~MaskMod(lambda batch, head, i, j: i == j)) is None
     ([], True)
     """
     if isinstance(value, Mask):

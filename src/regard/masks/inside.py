@@ -91,9 +91,9 @@ class Inside(Mask):
         """Those of the inner mask."""
         return self.within.leading
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Resolve both; the inner mask must be the same one in every document."""
-        documents = self.documents.resolve(queries, keys, query_start)
+        documents = self.documents.resolve(q_len, kv_len, q_offset)
         within = self.within
         for n, (m, size) in enumerate({*zip(*(edges.diff().tolist() for edges in self._edges), strict=True)}):
             placed = self.within.resolve(m, size, size - m)
@@ -103,7 +103,7 @@ class Inside(Mask):
                     f"{self.within!r}"
                 )
             within = placed
-        start = 0 if self.query_lengths is None else query_start
+        start = 0 if self.query_lengths is None else q_offset
         return self.with_place(documents=documents, within=within, start=start)
 
 

@@ -50,9 +50,9 @@ class LocalMonotonic(Mask):
             full=(greatest <= self.radius) & (least >= -self.radius),
         )
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Remember where the queries start and the keys end."""
-        return replace(self, start=query_start, last=keys - 1)
+        return replace(self, start=q_offset, last=kv_len - 1)
 
     def _center(self, i: Tensor) -> Tensor:
         return torch.clamp(i - self.start + self.first, max=self.last) if self.last is not None else i + self.first

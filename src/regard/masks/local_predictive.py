@@ -86,13 +86,11 @@ class LocalPredictive(Mask):
         """One centre for each query of a sequence."""
         return self.center.shape[0], 1
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Remember where the queries start; check that each has a centre."""
-        if self.center.shape[1] != queries:
-            raise InputError(
-                f"`center` must have one position for each of {queries} queries, got {self.center.shape[1]}"
-            )
-        return self.with_place(start=query_start)
+        if self.center.shape[1] != q_len:
+            raise InputError(f"`center` must have one position for each of {q_len} queries, got {self.center.shape[1]}")
+        return self.with_place(start=q_offset)
 
 
 def _levels(

@@ -1,6 +1,6 @@
-"""Random: each block of queries sees a few blocks of keys, drawn once and for all."""
+"""RandomBlocks: each block of queries sees a few blocks of keys, drawn once and for all."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Int
@@ -8,26 +8,31 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks.base import Mask, Rectangles
-from regard.masks.checks import check_count
+from regard.masks.checks import are_integers, check_count, check_tensor
 
-__all__ = ["Random"]
+__all__ = ["RandomBlocks"]
 
 _TALL = 16  # block rows that are looked through one by one; taller rectangles are EMPTY or PARTIAL
 _MOST = 2**26  # blocks that are drawn, for all heads together: 512 MB
 
 
 @dataclass(frozen=True, eq=False)
-class Random(Mask):
-    """⌊j/block⌋ is one of `count` blocks drawn for block row ⌊i/block⌋ (BigBird: Zaheer et al. 2020, arXiv:2007.14062).
+class RandomBlocks(Mask):
+    """⌊j/block⌋ is one of r blocks drawn for block row ⌊i/block⌋, r = `num_random_blocks`.
 
-    Each block row draws from all blocks of keys, without putting back, each head on its own (`heads=1`: one draw for
-    all); with `count` blocks or fewer it sees them all. `seed` and the number of keys decide the draw: the same
-    position has the same blocks wherever the queries start, other blocks for another number of keys. Queries outside
-    the keys' positions see nothing. Memory grows with the number of blocks.
+    The random part of BigBird (Zaheer et al. 2020, arXiv:2007.14062). Each block row draws from all blocks of keys,
+    without putting back, each head on its own (`heads=1`: one draw for all); where there are no more than r blocks it
+    sees them all. `seed` and the number of keys decide the draw: the same position has the same blocks wherever the
+    queries start, other blocks for another number of keys. Queries outside the keys' positions see nothing. Memory
+    grows with the number of blocks.
 
-    Cost: O(n · count · block · dim) time; a number for each block that is drawn.
+    `table` gives the plan instead of a draw, as a checkpoint of BigBird's has it: for each head (or 1 for all) and
+    block row the blocks of keys that it sees, int (heads, rows, blocks). `heads` and `num_random_blocks` are its own
+    then.
 
-    >>> Random(1, block=2, seed=1).bind(6, 6).dense()[0, 0].int()
+    Cost: O(n · r · block · dim) time; a number for each block that is drawn.
+
+    >>> RandomBlocks(1, block=2, seed=1).bind(6, 6).dense()[0, 0].int()
     tensor([[0, 0, 1, 1, 0, 0],
             [0, 0, 1, 1, 0, 0],
             [0, 0, 0, 0, 1, 1],
@@ -36,20 +41,38 @@ class Random(Mask):
             [1, 1, 0, 0, 0, 0]], dtype=torch.int32)
     """
 
-    count: int
+    num_random_blocks: int | None = None
     block: int = 64
     seed: int = 0
     heads: int = 1
-    keys: int | None = None  # set, as is the table, when the mask is bound
-    table: Int[Tensor, "heads rows count"] | None = None
+    table: Int[Tensor, "heads rows num_random_blocks"] | None = None
+    keys: int | None = field(default=None, init=False)  # set, as is the plan, when the mask is bound
+    plan: Int[Tensor, "heads rows num_random_blocks"] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        check_count("count", self.count, 1, "counts the blocks of keys for each block of queries")
+        if self.table is not None:
+            self._check_table(self.table)
+        check_count("num_random_blocks", self.num_random_blocks, 1, "counts the blocks of each block row")
         check_count("block", self.block, 1, "counts the positions of a block")
         check_count("heads", self.heads, 1, "counts the heads, or is 1 for one draw for all", most=2**16)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
             raise InputError(f"`seed` must be an integer of 64 bits, got {self.seed!r}")
         super().__post_init__()
+
+    def _check_table(self, table: object) -> None:
+        """Check a plan of the caller's own, and take heads and blocks from it."""
+        check_tensor("table", table, "an integer tensor (heads, rows, blocks), the blocks of keys that each row sees")
+        if not isinstance(table, Tensor) or table.ndim != 3 or not are_integers(table) or 0 in table.shape:
+            got = f"{table.dtype} of shape {tuple(table.shape)}" if isinstance(table, Tensor) else table
+            raise InputError(f"`table` must be an integer tensor (heads, rows, blocks), none of them 0, got {got}")
+        if self.num_random_blocks not in (None, table.shape[2]):
+            raise InputError(
+                f"`num_random_blocks` is the table's, {table.shape[2]}, got {self.num_random_blocks}: leave it out"
+            )
+        if self.heads not in (1, table.shape[0]):
+            raise InputError(f"`heads` is the table's, {table.shape[0]}, got {self.heads}: leave it out")
+        object.__setattr__(self, "num_random_blocks", table.shape[2])
+        object.__setattr__(self, "heads", table.shape[0])
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The key's block was drawn for the query's block row."""
@@ -119,22 +142,32 @@ class Random(Mask):
         """One draw a head."""
         return 1, self.heads
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Mask:
-        """Draw the blocks, now that the number of keys is known."""
-        blocks = -(-keys // self.block)
-        drawn = self.heads * blocks * min(self.count, blocks)
-        if drawn > _MOST:
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
+        """Draw the blocks, now that the number of keys is known; or check that the given plan fits it."""
+        blocks = -(-kv_len // self.block)
+        if self.table is not None:
+            rows, last = self.table.shape[1], int(self.table.max())
+            if rows != blocks or last >= blocks or int(self.table.min()) < 0:
+                raise InputError(
+                    f"`table` must name blocks from 0 to {blocks - 1} for each of the {blocks} block rows of "
+                    f"{kv_len:,} keys in blocks of {self.block}, got {rows} rows and blocks from "
+                    f"{int(self.table.min())} to {last}"
+                )
+            return self.with_place(keys=kv_len, plan=self.table)
+        count = min(self.num_random_blocks or 0, blocks)
+        if self.heads * blocks * count > _MOST:
             raise InputError(
-                f"`Random` would draw {drawn:,} blocks, {self.count:,} for each of {blocks:,} block rows and "
-                f"{self.heads:,} heads, more than {_MOST:,}: make `block` larger, or `count` smaller"
+                f"`RandomBlocks` would draw {self.heads * blocks * count:,} blocks, {count:,} for each of {blocks:,} "
+                f"block rows and {self.heads:,} heads, more than {_MOST:,}: make `block` larger, or "
+                "`num_random_blocks` smaller"
             )
-        return self.with_place(keys=keys, table=_draw(self.heads, blocks, min(self.count, blocks), self.seed))
+        return self.with_place(keys=kv_len, plan=_draw(self.heads, blocks, count, self.seed))
 
     @property
     def _drawn(self) -> tuple[int, Tensor]:
-        if self.keys is None or self.table is None:
-            raise InputError("`Random` draws when the number of keys is known: call mask.bind(queries, keys) first")
-        return self.keys, self.table
+        if self.keys is None or self.plan is None:
+            raise InputError("`RandomBlocks` draws when the number of keys is known: call mask.bind(q_len, kv_len)")
+        return self.keys, self.plan
 
 
 def _draw(heads: int, blocks: int, count: int, seed: int) -> Int[Tensor, "heads rows count"]:

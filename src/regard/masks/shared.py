@@ -38,4 +38,4 @@ def share(mask: Mask, queries: int, keys: int) -> SharedMask:
     True
     """
     bound = mask.bind(queries, keys)
-    return SharedMask(bound.mask, bound.queries, bound.keys, bound.query_start, bound.given)
+    return SharedMask(bound.mask, bound.q_len, bound.kv_len, bound.q_offset, bound.given)

@@ -24,17 +24,18 @@ class BigBirdAttention(nn.Module):
         width: Width of the tokens.
         heads: Number of heads.
         block: Tokens in a block.
-        window, globals, random: Blocks around a token (odd), global blocks at each end, random blocks of each row.
+        num_window_blocks, num_global_blocks, num_random_blocks: Blocks around a token (odd), global blocks at each end,
+            random blocks of each row.
         seed: Where the plan is drawn from.
         options: As in MultiHeadAttention (kv_heads, bias, dropout, …).
 
-    Cost: O(n · (window + 4 · globals + random) · block) time.
+    Cost: O(n · (w + 4 · g + r) · block) time.
 
     Raises:
         InputError: Widths and heads do not divide, or the window is even.
 
     >>> import torch
-    >>> attend = BigBirdAttention(8, heads=2, block=1, random=0)
+    >>> attend = BigBirdAttention(8, heads=2, block=1, num_random_blocks=0)
     >>> _, weights = attend(torch.zeros(1, 6, 8), weights=True)
     >>> (weights[0, 0] > 0).int()
     tensor([[1, 1, 1, 1, 1, 1],
@@ -51,14 +52,15 @@ class BigBirdAttention(nn.Module):
         heads: int,
         *,
         block: int = 64,
-        window: int = 3,
-        globals: int = 1,  # noqa: A002
-        random: int = 3,
+        num_window_blocks: int = 3,
+        num_global_blocks: int = 1,
+        num_random_blocks: int = 3,
         seed: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
-        seen = bigbird(window, globals, random, seed=seed, block=block, heads=heads)
+        counts = num_window_blocks, num_global_blocks, num_random_blocks
+        seen = bigbird(*counts, seed=seed, block=block, heads=heads)
         self.attention = MultiHeadAttention(width, heads, mask=seen, **options)
 
     def forward(

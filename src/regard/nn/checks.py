@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks import BoundMask, Dense, Mask, from_zeros_and_ones
+from regard.masks import BoundMask, Dense, Mask, from_attention_mask
 
 __all__ = ["both", "check_probability", "check_size", "check_width", "mask_of"]
 
@@ -36,12 +36,12 @@ def mask_of(mask: Mask | BoundMask | Tensor | None) -> Mask | BoundMask | None:
     if not isinstance(mask, Tensor):
         return mask
     if mask.ndim == 4:
-        return from_zeros_and_ones(mask)
+        return from_attention_mask(mask)
     if mask.is_floating_point() or mask.dtype.is_complex or mask.dtype.itemsize > 1 or mask.ndim != 2:
         raise InputError(
             f"`mask` must be a mask of regard.masks, a boolean tensor (queries, keys), or one of booleans or zeros "
             f"and ones (batch, heads, queries, keys), got {mask.dtype} of shape {tuple(mask.shape)}: write "
-            "masks.from_zeros_and_ones(mask) if it is (batch, keys), mask.bool() if it is (queries, keys), mask[:, "
+            "masks.from_attention_mask(mask) if it is (batch, keys), mask.bool() if it is (queries, keys), mask[:, "
             "None] if it is (batch, queries, keys); floats that are added to the scores are `attention_bias=`"
         )
     return Dense(mask)
@@ -51,10 +51,10 @@ def both(own: Mask | BoundMask | None, given: Mask | BoundMask | None) -> Mask |
     """See what the module's own mask and the given one both let see."""
     if own is None or given is None:
         return given if own is None else own
-    places = {(one.queries, one.keys, one.query_start) for one in (own, given) if isinstance(one, BoundMask)}
+    places = {(one.q_len, one.kv_len, one.q_offset) for one in (own, given) if isinstance(one, BoundMask)}
     if len(places) > 1:
         raise InputError(
-            f"the module's mask and `mask` must be bound to one place, got (queries, keys, query_start) "
+            f"the module's mask and `mask` must be bound to one place, got (queries, keys, q_offset) "
             f"{' and '.join(map(str, sorted(places)))}: leave the module's unbound"
         )
     free = [one.mask if isinstance(one, BoundMask) else one for one in (own, given)]

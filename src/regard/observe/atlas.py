@@ -28,9 +28,7 @@ from regard.observe.tokens import Token
 
 __all__ = ["VERSION", "load_atlas", "save_atlas"]
 
-VERSION = 4
-# 1 had no statistics beside those of the maps, 2 no checksums and nothing deflated, 3 not what is missing
-_READS = (1, 2, 3, 4)
+VERSION = 5
 # Whatever reading a header of the wrong shape may raise.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _LARGEST_HEADER = 100_000_000  # as the safetensors library has it
@@ -114,16 +112,17 @@ def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
         version = about["version"]
     except _BROKEN as foreign:
         raise AtlasError(f"{target} is a safetensors file, but not an atlas of regard") from foreign
-    if version not in _READS or isinstance(version, bool):
-        known = f"{', '.join(map(str, _READS[:-1]))} and {_READS[-1]}"
-        raise AtlasError(f"{target} is an atlas of version {version}, and this regard reads versions {known}")
+    if version != VERSION or isinstance(version, bool):
+        raise AtlasError(
+            f"{target} is an atlas of version {version}, and this regard reads version {VERSION}: make it anew with "
+            "`regard look --out`"
+        )
     try:
-        if version > 2 and said["crc"] != str(checksum_of_text(said["regard"])):
+        if said["crc"] != str(checksum_of_text(said["regard"])):
             raise ValueError("the checksum of its header does not hold")
-        table = about["arrays"] if version > 2 else {name: {} for name in header}
+        table = about["arrays"]
         arrays = {name: _stored(target, name, data, entry, table[name]) for name, entry in header.items()}
-        entries = [each if version > 3 else {"missing": [], **each} for each in about["records"]]
-        return tuple(_record(number, each, arrays) for number, each in enumerate(entries))
+        return tuple(_record(number, each, arrays) for number, each in enumerate(about["records"]))
     except _BROKEN as broken:
         reason = " ".join(str(broken).split())
         damaged = f"{target} is damaged: "
@@ -167,8 +166,7 @@ def _stored(
     ):
         raise ValueError(f"an array of shape {shape} does not fit its place in the file")
     raw = data[first:last].view(dtype).reshape(shape)
-    crc = about.get("crc")
-    return Stored(name, raw, None if crc is None else operator.index(crc), about.get("packed"), str(path))
+    return Stored(name, raw, operator.index(about["crc"]), about.get("packed"), str(path))
 
 
 def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored]) -> Record:

@@ -138,7 +138,7 @@ class QueriesKeys:
 
         return {
             "scale": problem.scale,
-            "start": problem.query_start,
+            "start": problem.q_offset,
             "score": value("score", problem.score),
             "normalizer": value("normalizer", problem.normalizer),
             "mask": self._mask(problem, extent),
@@ -161,7 +161,7 @@ class QueriesKeys:
     def _mask(self, problem: Problem, extent: Extent) -> Any:
         """The mask itself; one of the user's own as a tensor of bits, within the budget."""
         if problem.mask is None:
-            alone = problem.queries == 1 and not extent.cross and problem.query_start == problem.keys - 1
+            alone = problem.queries == 1 and not extent.cross and problem.q_offset == problem.keys - 1
             return write(Causal(), self._put(extent.site)) if alone else None  # a step, which sees all before it
         try:
             return write(_simple(problem.mask), self._put(extent.site))
@@ -169,7 +169,7 @@ class QueriesKeys:
             sizes = [min(size, own) for size, own in zip(problem.mask.mask.leading, problem.q.shape[:2], strict=True)]
             self._check_dense(sizes[0] * sizes[1] * problem.queries * problem.keys, "the mask", extent)
             dense = Dense.over(problem.mask.dense(sizes[0], sizes[1], problem.q.device))
-            dense = dense.with_place(query_start=problem.query_start)
+            dense = dense.with_place(q_offset=problem.q_offset)
             return write(dense, self._put(extent.site))
 
     def _bias(self, problem: Problem, bias: Bias | None, extent: Extent) -> Any:
@@ -182,7 +182,7 @@ class QueriesKeys:
             wide = max(4, problem.q.element_size())
             self._check_dense(sizes[0] * sizes[1] * problem.queries * problem.keys * wide, "the bias", extent)
             values = bias.tile(slice(0, sizes[0]), slice(0, sizes[1]), problem.i(), problem.j()).detach()
-            return write(DenseBias(values, problem.query_start), self._put(extent.site))
+            return write(DenseBias(values, problem.q_offset), self._put(extent.site))
 
     def _check_dense(self, count: int, what: str, extent: Extent) -> None:
         """A byte a pair of a mask, while it is written out, and an eighth of it when it is kept."""
@@ -215,15 +215,15 @@ def _simple(bound: BoundMask) -> Any:
     from regard.masks import Padding
 
     seen = mask.visible[:, 0]
-    if seen.shape[1:] != (bound.queries, bound.keys):
+    if seen.shape[1:] != (bound.q_len, bound.kv_len):
         return mask
-    causal = torch.ones(bound.queries, bound.keys, dtype=torch.bool, device=seen.device).tril(
-        bound.keys - bound.queries
+    causal = torch.ones(bound.q_len, bound.kv_len, dtype=torch.bool, device=seen.device).tril(
+        bound.kv_len - bound.q_len
     )
     real = seen.any(1)
     if torch.equal(seen, causal & real[:, None]):
-        shift = bound.query_start - (bound.keys - bound.queries)
-        return Causal("start", shift) & Padding(real)
+        shift = bound.q_offset - (bound.kv_len - bound.q_len)
+        return Causal("start").with_place(shift=shift) & Padding(real)
     return Padding(real) if torch.equal(seen, real[:, None].expand_as(seen)) else mask
 
 

@@ -23,7 +23,7 @@ __all__ = ["KINDS", "UnwritableError", "array_of", "read", "tensor_of", "write"]
 
 _MASKS = (
     *(masks.Axial, masks.BlockLocal, masks.Causal, masks.Dense, masks.DilatedWindow, masks.Document, masks.Global),
-    *(masks.LocalMonotonic, masks.LocalPredictive, masks.Neighborhood, masks.Padding, masks.Prefix, masks.Random),
+    *(masks.LocalMonotonic, masks.LocalPredictive, masks.Neighborhood, masks.Padding, masks.Prefix, masks.RandomBlocks),
     *(masks.Sinks, masks.Strided, masks.Window, And, Or, Not, Inside),
 )
 _BIASES = (

@@ -35,7 +35,7 @@ class Bias:
         """Batch and heads that the bias is for; 1 where it holds for all."""
         return 1, 1
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> "Bias":
+    def resolve(self, queries: int, keys: int, q_offset: int) -> "Bias":
         """Replace what depends on where the queries start by a bias over positions alone; check sizes."""
         return self
 
@@ -80,7 +80,7 @@ class Rotary:
     def check(self, dim: int) -> None:
         """Raise an InputError where vectors of this width cannot be turned."""
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> "Rotary":
+    def resolve(self, queries: int, keys: int, q_offset: int) -> "Rotary":
         """Replace what depends on the length by a rotation of positions alone, the same for queries and keys."""
         return self
 

@@ -28,7 +28,7 @@ class DenseBias(Bias):
     """
 
     values: Float[Tensor, "..."]
-    query_start: int = 0
+    q_offset: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, Tensor) or self.values.layout != torch.strided:
@@ -39,7 +39,7 @@ class DenseBias(Bias):
         if not self.values.is_floating_point():
             raise InputError(
                 f"`bias` is added to the scores and must be of a floating-point type, got {self.values.dtype}: a "
-                "boolean tensor is `mask=`, zeros and ones become one with masks.from_zeros_and_ones"
+                "boolean tensor is `mask=`, zeros and ones become one with masks.from_attention_mask"
             )
         if self.values.ndim > 4 or self.values.ndim == 3:
             raise InputError(
@@ -60,12 +60,12 @@ class DenseBias(Bias):
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The entry of the tensor."""
         four = self.four
-        places = [batch, head, i - self.query_start, j]
+        places = [batch, head, i - self.q_offset, j]
         return four[
             tuple(at if size > 1 else torch.zeros_like(at) for at, size in zip(places, four.shape, strict=True))
         ]
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Bias:
+    def resolve(self, queries: int, keys: int, q_offset: int) -> Bias:
         """Remember where the rows start; check that the tensor fits."""
         rows, columns = self.four.shape[-2:]
         if rows not in (1, queries) or columns not in (1, keys):
@@ -73,11 +73,11 @@ class DenseBias(Bias):
                 f"`bias` must broadcast to the scores of {queries} queries × {keys} keys, got "
                 f"{tuple(self.values.shape)}"
             )
-        return replace(self, query_start=query_start)
+        return replace(self, q_offset=q_offset)
 
     def tile(self, batch: slice, heads: slice, i: Tensor, j: Tensor) -> Tensor:
         """A part of the tensor, without copying."""
-        top, left = (int(i[0]) - self.query_start, int(j[0])) if has_numbers(i, j) else (0, 0)
+        top, left = (int(i[0]) - self.q_offset, int(j[0])) if has_numbers(i, j) else (0, 0)
         part = self.four
         for dim, where in enumerate((batch, heads, slice(top, top + i.shape[0]), slice(left, left + j.shape[0]))):
             if part.shape[dim] > 1:

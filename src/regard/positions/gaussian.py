@@ -24,7 +24,7 @@ class Gaussian(Bias):
         center: The key position p where each query looks (batch, queries), batch 1 if all sequences look alike; real
             numbers, positions counted from 0. In the paper p = S · σ(v_pᵀ tanh(W_p h)) for a source of length S.
         radius: D, half the width of the window, in tokens; σ is D/2.
-        query_start: Position of the first query; attention() fills it in.
+        q_offset: Position of the first query; attention() fills it in.
 
     Shapes: the factor is (batch, 1, queries, keys), in float32 or the center's wider type.
 
@@ -33,14 +33,14 @@ class Gaussian(Bias):
     Raises:
         InputError: The center is not (batch, queries) of a floating-point type, or the radius is not positive.
 
-    >>> bell = Gaussian(torch.tensor([[1.0]]), radius=2).resolve(1, 4, query_start=3)
+    >>> bell = Gaussian(torch.tensor([[1.0]]), radius=2).resolve(1, 4, q_offset=3)
     >>> bell.tile(slice(0, 1), slice(0, 1), torch.tensor([3]), torch.arange(4))[0, 0]
     tensor([[0.6065, 1.0000, 0.6065, 0.1353]])
     """
 
     center: Float[Tensor, "batch queries"]
     radius: float
-    query_start: int = 0
+    q_offset: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.center, Tensor) or not self.center.is_floating_point():
@@ -61,14 +61,14 @@ class Gaussian(Bias):
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The bell around the query's center, at the key."""
         center = self.center.to(torch.promote_types(self.center.dtype, torch.float32))
-        at = center[batch if self.center.shape[0] > 1 else torch.zeros_like(batch), i - self.query_start]
+        at = center[batch if self.center.shape[0] > 1 else torch.zeros_like(batch), i - self.q_offset]
         return torch.exp(-2 * ((j - at) / self.radius) ** 2)
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> Bias:
+    def resolve(self, queries: int, keys: int, q_offset: int) -> Bias:
         """Remember where the rows start; check that there is one for each query."""
         if self.center.shape[1] != queries:
             raise InputError(
                 f"`center` must have a place for each of {queries} queries, got {self.center.shape[1]} in shape "
                 f"{tuple(self.center.shape)}"
             )
-        return replace(self, query_start=query_start)
+        return replace(self, q_offset=q_offset)

@@ -73,11 +73,11 @@ class GridBias(Bias):
             i, j, step = i // size, j // size, step * (2 * size - 1)
         return self.table[row, head]
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> "GridBias":
+    def resolve(self, queries: int, keys: int, q_offset: int) -> "GridBias":
         """Check that every token has a cell."""
-        cells, tokens = math.prod(self.shape), max(keys, query_start + queries)
-        if tokens > cells or query_start < 0:
-            first = f", the first query at {query_start}" if query_start else ""
+        cells, tokens = math.prod(self.shape), max(keys, q_offset + queries)
+        if tokens > cells or q_offset < 0:
+            first = f", the first query at {q_offset}" if q_offset else ""
             raise InputError(
                 f"`shape` must have a cell for each token, got {cells} cells in {self.shape} for {queries} queries and "
                 f"{keys} keys{first}: cut them into windows of {cells} tokens, as the batch"

@@ -107,10 +107,10 @@ class RoPE(Rotary):
                 "rotated=... to turn a part of them"
             )
 
-    def resolve(self, queries: int, keys: int, query_start: int) -> "RoPE":
+    def resolve(self, queries: int, keys: int, q_offset: int) -> "RoPE":
         """Fix the length of a DynamicNTK, so that queries and keys are turned alike wherever the queries stand."""
         if isinstance(self.scaling, DynamicNTK) and self.scaling.length is None:
-            return replace(self, scaling=replace(self.scaling, length=max(keys, query_start + queries)))
+            return replace(self, scaling=replace(self.scaling, length=max(keys, q_offset + queries)))
         return self
 
     def rotate(

@@ -90,7 +90,7 @@ class Additive(Score):
         pairs = hidden.flatten(-3, -2) @ vector.unsqueeze(-1)
         return pairs.reshape(hidden.shape[:-1])
 
-    def prepare(self, q: Tensor, k: Tensor, query_start: int) -> tuple[Tensor, Tensor, Score]:
+    def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, Score]:
         """Both projections; the sum over the hidden layer remains."""
         return *self._project(q, k), replace(self, w_query=None, w_key=None, bias=None)
 

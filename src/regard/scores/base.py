@@ -48,7 +48,7 @@ class Score:
         """Score each query of the tile against each key; i and j are their positions, two consecutive runs."""
         raise NotImplementedError  # each score defines it
 
-    def prepare(self, q: Tensor, k: Tensor, query_start: int) -> tuple[Tensor, Tensor, "Score"]:
+    def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, "Score"]:
         """Do once what is the same in all tiles: q, k (which may have fewer heads) and the score that remains.
 
         `prepared.tile(*prepared q and k)` is `self.tile(q, k)`: a score with `product` leaves a plain product.

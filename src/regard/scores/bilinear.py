@@ -59,7 +59,7 @@ class Bilinear(Score):
         """The products q·W·k."""
         return q @ self.weight.to(q.dtype) @ k.transpose(-2, -1)
 
-    def prepare(self, q: Tensor, k: Tensor, query_start: int) -> tuple[Tensor, Tensor, Score]:
+    def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, Score]:
         """Queries q·W; a plain product remains."""
         return q @ self.weight.to(q.dtype), k, Dot(self.softcap)
 

@@ -83,10 +83,10 @@ class Concat(Score):
         scores: Tensor = torch.linalg.vecdot(hidden, vector if vector.ndim == 1 else vector[:, None, None])
         return scores
 
-    def prepare(self, q: Tensor, k: Tensor, query_start: int) -> tuple[Tensor, Tensor, Score]:
+    def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, Score]:
         """Both halves of the projection; the sum over the hidden layer remains."""
         w_query, w_key = self.weight.split([q.shape[-1], k.shape[-1]], 1)
-        return Additive(w_query, w_key, self.vector, self.bias, self.softcap).prepare(q, k, query_start)
+        return Additive(w_query, w_key, self.vector, self.bias, self.softcap).prepare(q, k, q_offset)
 
     def of_heads(self, heads: slice) -> "Concat":
         """With the vectors of some heads."""

@@ -73,7 +73,7 @@ class Cosine(Score):
         """The cosines, divided by a temperature that is a tensor."""
         return self._over_temperature(_unit(q) @ _unit(k).transpose(-2, -1))
 
-    def prepare(self, q: Tensor, k: Tensor, query_start: int) -> tuple[Tensor, Tensor, Score]:
+    def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, Score]:
         """Vectors of length 1, those of q divided by the temperature; a plain product remains."""
         return self._over_temperature(_unit(q)), _unit(k), Dot(self.softcap)
 

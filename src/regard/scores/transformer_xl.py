@@ -92,9 +92,9 @@ class TransformerXL(_Relative):
             check_heads(name, held, q)
             check_width(name, held, 1, q.shape[-1], "q")
 
-    def prepare(self, q: Tensor, k: Tensor, query_start: int) -> tuple[Tensor, Tensor, Score]:
+    def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, Score]:
         """W_R R of all distances of the call; the products remain."""
-        first = query_start + q.shape[-2] - 1
+        first = q_offset + q.shape[-2] - 1
         distance = first - torch.arange(q.shape[-2] + k.shape[-2] - 1, device=q.device)
         return q, k, _Looked(self.content_bias, self.position_bias, self._far(distance), first, self.softcap)
 

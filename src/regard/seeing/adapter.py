@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.errors import MissingExtraError, ObservationError
 from regard.functional import attention
-from regard.masks import BoundMask, Causal, Dense, Mask, Only, Padding, Window
+from regard.masks import BoundMask, Causal, Dense, Mask, MaskMod, Padding, Window
 from regard.normalizers import Softmax
 from regard.scores import ScaledDot
 
@@ -50,7 +50,7 @@ class LazyMask:
     batch: int
     queries: int
     keys: int
-    query_start: int
+    q_offset: int
     key_start: int  # position of the first key: a sliding cache has dropped those before it
     rule: Callable[..., Tensor]
     real: Tensor | None
@@ -64,7 +64,7 @@ class LazyMask:
             if not bool(real.all()):
                 real = nn.functional.pad(real, (0, self.keys - real.shape[1]))
                 mask = Padding(real) if mask is None else mask & Padding(real)
-        return None if mask is None else mask.bind(self.queries, self.keys, self.query_start - self.key_start)
+        return None if mask is None else mask.bind(self.queries, self.keys, self.q_offset - self.key_start)
 
     # `generate` with a static cache asks for the mask before the model does, and passes it on as a tensor's like.
     ndim = 4
@@ -129,7 +129,7 @@ def _translate(rule: Callable[..., Tensor], key_start: int) -> Mask | None:
         return _all_of(some)
     if maker == "sliding_window_overlay" and isinstance(held.get("sliding_window"), int):
         return Window(before=held["sliding_window"] - 1, after=_FAR)
-    return Only(lambda batch, head, i, j: rule(batch, head, i + key_start, j + key_start))
+    return MaskMod(lambda batch, head, i, j: rule(batch, head, i + key_start, j + key_start))
 
 
 def _all_of(masks: list[Mask]) -> Mask | None:

@@ -52,7 +52,7 @@ class AdditiveTriton:
         """Project by matrix products in float32, which autograd knows, and leave the rest to the kernels."""
         band = Band() if problem.mask is None else band_of(problem.mask.mask)
         assert band is not None  # `refuses` sees to it
-        call = Call(problem.scale, band, problem.query_start)
+        call = Call(problem.scale, band, problem.q_offset)
         with torch.autocast(problem.q.device.type, enabled=False):
             ready = replace(problem, q=problem.q.float(), k=problem.k.float()).prepared()
             assert isinstance(ready.score, Additive)

@@ -119,7 +119,7 @@ class Sheet:
         if problem.mask is None:
             return beyond.expand(-1, self.block, -1)[None, None, :, None]
         # Rows and columns that fill up the last block stand where a mask that holds tensors can be asked.
-        i = rows.clamp(max=problem.queries - 1) + problem.query_start
+        i = rows.clamp(max=problem.queries - 1) + problem.q_offset
         j = columns.clamp(max=problem.keys - 1)
         b, h = (torch.arange(part.start, part.stop, device=device) for part in (self.batch, self.heads))
         seen = problem.mask.mask(

@@ -37,7 +37,7 @@ class Diagonals(Relative):
 
 def diagonals_of(bias: Relative, problem: Problem) -> Diagonals:
     """Ask a relative bias once for every distance of a call; autograd carries the gradient back to its tensors."""
-    first = problem.query_start + problem.queries - 1
+    first = problem.q_offset + problem.queries - 1
     count = problem.queries + problem.keys - 1
     return Diagonals(bias.diagonals(first - torch.arange(count, device=problem.q.device)), first)
 
@@ -68,7 +68,7 @@ class Term:
         whole = _sum(whole, 0) if batch == 1 else whole
         whole = _sum(whole, 1) if heads == 1 else whole
         if isinstance(self.bias, Diagonals):
-            offset = self.bias.first - (self.sheet.problem.query_start + rows.stop - 1 - columns.start)
+            offset = self.bias.first - (self.sheet.problem.q_offset + rows.stop - 1 - columns.start)
             into = gradients.of(self.bias.values)[self._heads()]
             into.narrow(1, offset, whole.shape[2] + whole.shape[3] - 1).add_(sum_diagonals(whole[0]))
         elif isinstance(self.bias, DenseBias):

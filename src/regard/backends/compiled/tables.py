@@ -116,7 +116,7 @@ def _divided(bound: BoundMask, sequence: int, head: int, blocks: Runs) -> tuple[
     """Which tile each block has, and the tiles; blocks that are alike share one."""
     row, column = blocks.row, blocks.start
     if bound.mask.relative:
-        short = ((row + 1) * BLOCK > bound.queries) * 2 + ((column + 1) * BLOCK > bound.keys)
+        short = ((row + 1) * BLOCK > bound.q_len) * 2 + ((column + 1) * BLOCK > bound.kv_len)
         keys = np.stack([row - column, short], 1)
         _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         row, column, which = row[first], column[first], which.reshape(-1)
@@ -135,8 +135,8 @@ def _asked(bound: BoundMask, sequence: int, head: int, row: Numbers, column: Num
     within = torch.arange(BLOCK)
     i = torch.from_numpy(row)[:, None, None] * BLOCK + within[:, None]
     j = torch.from_numpy(column)[:, None, None] * BLOCK + within
-    real = (i < bound.queries) & (j < bound.keys)
+    real = (i < bound.q_len) & (j < bound.kv_len)
     at = torch.tensor(sequence), torch.tensor(head)
-    visible: Tensor = bound.mask(*at, i.clamp(max=bound.queries - 1) + bound.query_start, j.clamp(max=bound.keys - 1))
+    visible: Tensor = bound.mask(*at, i.clamp(max=bound.q_len - 1) + bound.q_offset, j.clamp(max=bound.kv_len - 1))
     bits: npt.NDArray[np.uint8] = (visible & real).to(torch.uint8).expand(real.shape).contiguous().numpy()
     return bits

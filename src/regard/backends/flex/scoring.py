@@ -41,13 +41,13 @@ def _added(bias: Bias, problem: Problem) -> Added:
     wide = torch.promote_types(problem.q.dtype, torch.float32)
     if isinstance(bias, ALiBi) and not learned:
         slopes = alibi_slopes(bias.heads, problem.q.device) if bias.slopes is None else bias.slopes.detach()
-        return _asked(replace(bias, slopes=slopes.to(wide)), problem.query_start)
+        return _asked(replace(bias, slopes=slopes.to(wide)), problem.q_offset)
     if isinstance(bias, Relative):
         # A number for each distance: little is computed for each pair, and gradients of fewer pairs meet in one place.
         return _along_diagonals(bias.diagonals(distances(problem.i(), problem.j())).to(wide), problem.queries)
     # Gradients of pairs are added up in the type of the tensor.
     held = (one.to(wide) if learned and one.is_floating_point() else one for one in tensors(bias))
-    return _asked(replace_tensors(bias, held), problem.query_start)
+    return _asked(replace_tensors(bias, held), problem.q_offset)
 
 
 def _asked(bias: Bias, start: int) -> Added:

@@ -69,4 +69,4 @@ def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
 
 
 def _whole(bound: BoundMask, tables: BlockTables, block: int, device: torch.device) -> "BlockMask":
-    return tables.block_mask((bound.queries, bound.keys), block, mask_mod_of(bound, device))
+    return tables.block_mask((bound.q_len, bound.kv_len), block, mask_mod_of(bound, device))

@@ -46,7 +46,7 @@ def _masks(n: int) -> Mapping[str, Mask]:
     lengths = torch.full((n // _DOCUMENT,), _DOCUMENT)
     return {
         "window 512": Causal() & Window(512),
-        "Longformer": longformer(512),
+        "Longformer": longformer(512, global_positions=[0]),
         "BigBird": bigbird(heads=HEADS),
         "documents of 512": Document.from_lengths(lengths),
     }

@@ -123,7 +123,7 @@ def _call(name: str, n: int, seed: int) -> Call:
         return lambda: regard.attention(q, k, v, backend="reference" if name == FULL else "blockwise", budget=2**34)
     made: dict[str, Callable[[], masks.Mask]] = {
         "window": lambda: masks.Causal() & masks.Window(WINDOW),
-        "Longformer": lambda: masks.longformer(WINDOW),
+        "Longformer": lambda: masks.longformer(WINDOW, global_positions=[0]),
         "BigBird": masks.bigbird,
     }
     mask = made[name]().bind(n, n)

@@ -71,7 +71,7 @@ def portions(
             problem.k,
             scale=problem.scale,
             band=None if problem.mask is None else band_of(problem.mask.mask),
-            query_start=problem.query_start,
+            q_offset=problem.q_offset,
             count=max((one.count for one in statistics if isinstance(one, Top)), default=0),
             bins=Bins(tall, broad, start % tall, shift % broad),
             by_keys=any(isinstance(one, HeatMap | Received) for one in statistics),

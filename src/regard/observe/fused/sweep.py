@@ -55,7 +55,7 @@ def observe(
     *,
     scale: float,
     band: Band | None = None,
-    query_start: int | None = None,
+    q_offset: int | None = None,
     lse: Float[Tensor, "batch heads queries"] | None = None,
     count: int = 8,
     bins: Bins | None = None,
@@ -69,7 +69,7 @@ def observe(
         k: Keys; query head h reads head h // (heads / kv_heads) of them.
         scale: On the products.
         band: Which keys a query sees; all unless given.
-        query_start: Position of the first query; the queries are the last positions unless given.
+        q_offset: Position of the first query; the queries are the last positions unless given.
         lse: The log-sum-exps, natural logarithms, where the fused attention kernel has given them; with it, and
             `count` 0, the first sweep is left out, and with it entropies and strongest keys.
         count: How many strongest keys of each row, at most 16.
@@ -85,7 +85,7 @@ def observe(
     _check(q, k, count)
     band, bins = band or Band(), bins or Bins(_power(q.shape[2]), _power(k.shape[2]))
     for_keys, for_queries = blocks or _blocks(q.dtype, q.shape[3])
-    call = _Call(q.detach(), k.detach(), scale, band, k.shape[2] - q.shape[2] if query_start is None else query_start)
+    call = _Call(q.detach(), k.detach(), scale, band, k.shape[2] - q.shape[2] if q_offset is None else q_offset)
     entropy = top_weights = top_keys = received = sums = maxima = None
     with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext(), torch.no_grad():
         if lse is None or count:
