@@ -87,7 +87,7 @@ def test_the_printed_command_shows_the_same_weight(run, text: str, options: tupl
     code, steps, err = run(*arguments)
     assert code == 0, err
     target, weight = re.search(r"① layer .*→ (\S+) +(0\.\d\d)", out).groups()
-    exact = re.findall(rf"^ *{target} +w\S+ = .* = (0\.\d+)", steps, re.MULTILINE)
+    exact = re.findall(rf"^ *{target} +w\S+ += .* = (0\.\d+)", steps, re.MULTILINE)
     assert weight in [f"{float(one):.2f}" for one in exact], (target, weight, steps)
 
 

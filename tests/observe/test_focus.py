@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError, ObservationError
-from regard.observe.content import is_content, is_word
+from regard.observe.content import content_words, is_content, is_word
 from regard.observe.focus import choose_focus
+from regard.observe.pronouns import pronoun_in
 from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token
 
@@ -106,8 +107,8 @@ def test_two_words_of_the_same_text_are_one_target():
 
 def test_the_sharpest_pair_decides_the_word_across_layers():
     one, other = heads(1), heads(1)
-    one[0, 8, 2], one[0, 10, 2] = 0.9, 0.6
-    other[0, 8, 6], other[0, 10, 6] = 0.1, 0.6
+    one[0, 7, 2], one[0, 10, 2] = 0.9, 0.6
+    other[0, 7, 6], other[0, 10, 6] = 0.1, 0.6
     assert seen(choose_focus(record(layer(one), layer(other)))) == ("tired", [(0, 0, "animal"), (1, 0, "street")])
 
 
@@ -183,11 +184,165 @@ def test_what_is_not_there_is_refused(asked, words):
         choose_focus(pinnable(), **asked)
 
 
-@pytest.mark.parametrize("words", [["[CLS]", "[SEP]"], ["it", "is"], ["cat"], ["。", "，", "!"], ["cat", "dog"]])
-def test_a_text_without_two_words_apart_is_refused(words):
+@pytest.mark.parametrize("token", [None, "cat"])
+@pytest.mark.parametrize("words", [["cat"], ["[CLS]", "cat", "!", "[SEP]"]])
+def test_a_text_of_one_word_is_refused_with_the_way_out(words, token):
     weights = np.full((2, len(words), len(words)), 1 / len(words))
-    with pytest.raises(InputError, match="no word that looks at another one: give it a few more words"):
+    said = "the text is one word, cat, and a picture is of a word that looks at another: write two or more"
+    with pytest.raises(InputError, match=said):
+        choose_focus(record(layer(weights), words=words), token=token)
+
+
+@pytest.mark.parametrize("words", [["[CLS]", "[SEP]"], ["。", "，", "!"], ["[CLS]", "␣", "。"]])
+def test_a_text_without_words_is_refused(words):
+    weights = np.full((2, len(words), len(words)), 1 / len(words))
+    with pytest.raises(InputError, match="no word that could look at another one: write two words or more"):
         choose_focus(record(layer(weights), words=words))
+
+
+def test_a_word_that_sees_itself_alone_is_refused_by_name():
+    with pytest.raises(InputError, match=r"'cat' looks at no other word \(in a causal model .*\): name another word"):
+        choose_focus(record(layer(np.eye(3)[None]), words=["cat", "and", "dog"]), token="cat")
+
+
+# --- texts of a few words: neighbours count where there is nothing else, then function words, then signs
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["Thinking", "Machines"], ("Machines", "Thinking")),
+        (["it", "is"], ("is", "it")),  # two function words
+        (["ha", "ha"], ("ha", "ha")),
+        (["the", "dog", "Dog"], ("Dog", "the")),  # the same word elsewhere counts once there is nothing else
+        (["🐱", "，", "🐭"], ("🐭", "🐱")),
+        (["␣", "x", "="], ("=", "x")),
+    ],
+)
+def test_short_texts_are_looked_at_from_their_last_word(words, found):
+    words = ["[CLS]", *words, "[SEP]"]
+    weights = np.zeros((1, len(words), len(words)))
+    weights[0, len(words) - 2] = 0.9
+    focus = choose_focus(record(layer(weights), words=words))
+    assert (focus.queries[focus.word].text, focus.keys[focus.looks[0].target].text) == found
+    assert focus.looks[0].target != focus.word
+    assert focus.note == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        (["[CLS]", "cat", "saw", "dog", "[SEP]"], "a content word that is not beside it"),
+        (["cat", "dog"], "another content word"),
+        (["it", "is"], "another word"),
+        (["🐱", "🐭"], "another"),
+    ],
+)
+def test_where_no_look_is_sharp_the_sharpest_is_shown_and_says_so(words, others):
+    n = len(words)
+    weights = np.full((2, n, n), 1 / n)
+    first, last = words.index(words[-1] if words[-1] != "[SEP]" else "dog"), 1 if n == 5 else 0
+    weights[1, first, last] = 1.9 / n  # less than twice what even attention would give
+    focus = choose_focus(record(layer(weights), words=words))
+    assert (focus.word, focus.looks[0].head, focus.looks[0].target) == (first, 1, last)
+    assert focus.note == f"No word looks sharply at {others}: this is the sharpest such look there is."
+    named = choose_focus(record(layer(weights), words=words), token=words[first], layer=0)
+    assert named.note == (
+        f"{words[first]} does not look sharply at {others} in this layer: this is its sharpest such look."
+    )
+    weights[1, first, last] = 2.1 / n
+    assert choose_focus(record(layer(weights), words=words)).note == ""
+    assert choose_focus(record(layer(weights / 3), words=words), layer=0, head=1).note == ""  # it was asked for
+
+
+def test_of_many_words_a_tenth_is_sharp_and_less_is_not():
+    n = 40
+    weights = np.zeros((1, n, n))
+    weights[0, 30, 3] = 0.0999
+    words = [f"word{i}" for i in range(n)]
+    assert choose_focus(record(layer(weights), words=words)).note.startswith("No word looks sharply")
+    weights[0, 30, 3] = 0.1001
+    assert choose_focus(record(layer(weights), words=words)).note == ""
+
+
+# --- pronouns
+
+
+def test_a_pronoun_that_looks_sharply_comes_before_sharper_words():
+    weights = heads(2)
+    weights[0, 10, 2], weights[0, 8, 6] = 0.9, 0.3  # tired → animal; it → street
+    assert seen(choose_focus(record(layer(weights)))) == ("it", [(0, 0, "street")])
+    weights[0, 8, 6] = 0.15  # less than twice what even attention would give
+    assert seen(choose_focus(record(layer(weights)))) == ("tired", [(0, 0, "animal")])
+
+
+def test_of_two_pronouns_the_sharper_one_is_chosen():
+    words = ["he", "saw", "cat", "near", "it", "then", "dog"]
+    weights = heads(1, 7)
+    weights[0, 0, 2], weights[0, 4, 2] = 0.5, 0.6
+    assert seen(choose_focus(record(layer(weights), words=words))) == ("it", [(0, 0, "cat")])
+
+
+@pytest.mark.parametrize(
+    ("animal", "street", "tired", "looks"),
+    [
+        (0.5, 0.6, 0.65, ["animal", "tired"]),  # nearly as sharp, and earlier
+        (0.4, 0.5, 0.6, ["street", "tired"]),  # 0.4 is less than three quarters of the sharpest
+        (0.3, 0.2, 0.6, ["tired", "animal"]),  # nothing before it is nearly as sharp
+    ],
+)
+def test_a_pronoun_looks_first_at_the_earliest_word_before_it_that_is_nearly_as_sharp(animal, street, tired, looks):
+    weights = heads(3)
+    weights[0, 8, 10], weights[1, 8, 6], weights[2, 8, 2] = tired, street, animal
+    assert [name for _, _, name in seen(choose_focus(record(layer(weights))))[1]] == looks
+    weights[:, [7, 8]] = weights[:, [8, 7]]  # "because" is no pronoun: the sharpest comes first
+    assert seen(choose_focus(record(layer(weights)), token="because"))[1][0][2] == "tired"
+
+
+@pytest.mark.parametrize("token", [None, "它"])
+def test_a_pronoun_within_a_token_is_found_and_called_by_its_part(token):
+    weights = heads(1, 6)
+    weights[0, 4, 0] = 0.9
+    focus = choose_focus(record(layer(weights), words=["猫", "追", "老鼠", "，", "因为它", "饿"]), token=token)
+    assert seen(focus) == ("因为它", [(0, 0, "猫")])
+    assert focus.part == "它"
+    assert focus.note == "它 is a part of the token 因为它: the weights are those of the whole token."
+
+
+def test_a_whole_pronoun_is_no_part():
+    weights = heads(1)
+    weights[0, 8, 2] = 0.9
+    assert (choose_focus(record(layer(weights)), token="IT").part, choose_focus(record(layer(weights))).part) == (
+        "",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "pronoun"),
+    [
+        ("It", "It"), ("they", "they"), ("Sie", "Sie"), ("ihm", "ihm"), ("它", "它"), ("因為它", "它"),
+        ("但他们", "他们"), ("它的", "它"), ("他們", "他們"), ("その", "その"), ("彼女は", "彼女"), ("それが", "それ"),
+        ("animal", None), ("itself", "itself"), ("with", None), ("其他", None), ("その他", None), ("吉他", None),
+        ("そのため", None), ("I", None), ("我", None), ("", None), (",", None),
+    ],
+)  # fmt: skip
+def test_pronouns_are_known_in_four_languages(text, pronoun):
+    assert pronoun_in(text) == pronoun
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("Der Hund jagte die Katze , weil er hungrig war", "Hund jagte Katze hungrig"),
+        ("They die in a war", "die war"),
+        ("猫 は 魚 が 好き です", "猫 魚 好き"),
+        ("彼女は 学生 でした", "学生"),
+    ],
+)
+def test_content_is_known_in_german_and_japanese(text, content):
+    words = text.split()
+    assert [word for word, flag in zip(words, content_words(words), strict=True) if flag] == content.split()
 
 
 def test_without_tokens_or_layers_there_is_nothing_to_choose():
@@ -254,9 +409,20 @@ def test_the_second_sequence_has_its_own_words():
     assert choose_focus(both, sequence=1).sequence == 1
 
 
+def naive_pair(words, row, looks):
+    """The sharpest look and the sharpest of another head at another word; "it" prefers what comes early."""
+    looks.sort(key=lambda look: -look[0])
+    early = [one for one in looks if one[3] < row and one[0] >= 0.75 * looks[0][0]]
+    if words[row].text == "it" and early:
+        first = min(early, key=lambda one: (one[3], -one[0]))
+        looks = [first, *(one for one in looks if one != first)]
+    others = [one for one in looks[1:] if words[one[3]].text != words[looks[0][3]].text and one[1:3] != looks[0][1:3]]
+    return looks[:1] + others[:1]
+
+
 def naive(record):
     """The same choice, one pair of words after another: the word, and layer, head and target of its looks."""
-    words, best = record.words(), None
+    words, pairs = record.words(), []
     for row, word in enumerate(words):
         if word.special or not is_word(word.text):
             continue
@@ -278,17 +444,14 @@ def naive(record):
                 if to and max(to.values()) > 0:
                     target = max(to, key=to.get)
                     looks.append((to[target], number, head, target))
-        looks.sort(key=lambda look: -look[0])
-        pair = (
-            looks[:1]
-            + [one for one in looks[1:] if words[one[3]].text != words[looks[0][3]].text and one[1:3] != looks[0][1:3]][
-                :1
-            ]
-        )
-        total = sum(one[0] for one in pair)
-        if pair and (best is None or total > best[0]):
-            best = total, row, [one[1:] for one in pair]
-    return best[1:]
+        pair = naive_pair(words, row, looks)
+        n = record.layers[0].keys
+        sharp = any(one[0] >= max(0.1, 2 * len(words[one[3]].pieces) / n) for one in pair)
+        if pair:
+            pairs.append((sharp, sharp and word.text == "it", sum(one[0] for one in pair), -row, pair))
+    assert any(one[0] for one in pairs)
+    _, _, _, row, pair = max(pairs)
+    return -row, [one[1:] for one in pair]
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -1,8 +1,9 @@
-"""Which words carry content: a short list of those that do not, in English and Chinese."""
+"""Which words carry content: short lists of those that do not, in English, Chinese, Japanese and German."""
 
 import unicodedata
+from collections.abc import Sequence
 
-__all__ = ["is_content", "is_word"]
+__all__ = ["content_words", "is_content", "is_function_word", "is_sign", "is_word"]
 
 _ENGLISH = """
     a an the this that these those and or but nor so yet if then than as of in on at by for from to with without into
@@ -16,9 +17,24 @@ _CHINESE = """
     的 了 着 著 过 過 是 不 没 沒 没有 沒有 在 和 与 與 或 而 也 都 就 又 还 還 很 太 更 最 把 被 给 給 从 從
     到 对 對 为 為 因为 因為 所以 但是 但 如果 虽然 雖然 它 他 她 它们 它們 他们 他們 她们 她們 我 你 您 我们
     我們 你们 你們 这 這 那 这个 這個 那个 那個 一 一个 一個 个 個 之 其 吗 嗎 呢 吧 啊 得 地 会 會 能 要 有 上
-    下 里 裡 中
+    下 里 裡 中 牠 牠們 祂
 """
-_FUNCTION_WORDS = frozenset(_ENGLISH.split()) | frozenset(_CHINESE.split())
+_JAPANESE = """
+    は が を に へ と も の で や か ね よ から まで より だ です でした ます ました ません である いる ある する した
+    して った ている っている ない なかった ので のに けど しかし でも そして だから こと もの この その あの これ
+    それ それら あれ 私 彼 彼女 彼ら
+"""
+# Words that English has too are function words only where the text has one that English does not have.
+_GERMAN = """
+    der das dem des und oder aber weil denn wenn nicht ist sind wird werden wurde wurden hatte haben habe sein seine
+    seiner seinem seinen ihr ihre ihrem ihren ihrer ihn ihm ihnen er sie es wir ich du uns mich dich sich ein eine
+    einen einem einer eines im vom zum zur auf mit nach bei aus von für über unter zu als wie auch nur noch schon sehr
+    dass daß kein keine dieser diese dieses durch ohne gegen
+"""
+_GERMAN_OR_ENGLISH = frozenset("die den war hat man was bin so also an".split())
+_ONLY_GERMAN = frozenset(_GERMAN.split())
+_BLANK = "␣"  # how white space that is a piece of its own is shown
+_FUNCTION_WORDS = frozenset(f"{_ENGLISH} {_CHINESE} {_JAPANESE}".split()) | _ONLY_GERMAN
 
 
 def is_word(text: str) -> bool:
@@ -30,6 +46,24 @@ def is_word(text: str) -> bool:
     return any(unicodedata.category(character)[0] in "LN" for character in text)
 
 
+def is_sign(text: str) -> bool:
+    """Whether it is a word, or a symbol such as an emoji or "=": punctuation is neither.
+
+    >>> is_sign("🐱"), is_sign("cat"), is_sign("，"), is_sign("␣")
+    (True, True, False, False)
+    """
+    return is_word(text) or any(unicodedata.category(mark)[0] == "S" for mark in text if mark != _BLANK)
+
+
+def is_function_word(text: str) -> bool:
+    """Whether a word is in the lists.
+
+    >>> is_function_word("The"), is_function_word("因為"), is_function_word("は"), is_function_word("cat")
+    (True, True, True, False)
+    """
+    return text.strip().casefold() in _FUNCTION_WORDS
+
+
 def is_content(text: str) -> bool:
     """Whether a word carries content: no punctuation and no function word.
 
@@ -39,5 +73,16 @@ def is_content(text: str) -> bool:
     folded = text.strip().casefold()
     if not is_word(folded) or folded in _FUNCTION_WORDS:
         return False
-    # A Unigram piece may hold several Chinese function words.
+    # A Unigram piece may hold several Chinese or Japanese function words.
     return not any(folded[:cut] in _FUNCTION_WORDS and folded[cut:] in _FUNCTION_WORDS for cut in range(1, len(folded)))
+
+
+def content_words(texts: Sequence[str]) -> list[bool]:
+    """Which words of a text carry content; "die" and "war" do in English, not in German.
+
+    >>> content_words("Der Hund jagte die Katze".split()), content_words("They die in a war".split())
+    ([False, True, True, False, True], [False, True, False, False, True])
+    """
+    folded = [text.strip().casefold() for text in texts]
+    german = any(text in _ONLY_GERMAN for text in folded)
+    return [is_content(text) and not (german and text in _GERMAN_OR_ENGLISH) for text in folded]

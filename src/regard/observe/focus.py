@@ -1,37 +1,19 @@
 """What a picture shows: one word, two heads that look from it to different words, and one head's heat map.
 
-A plain mean over heads shows little but [CLS], and the sharpest head of all is mostly one that looks at the previous
-token. So the choice is among looks at content words, with special tokens, the word itself and its neighbours left out.
+A reader asks first what a pronoun looks at, so one that looks sharply at a word is chosen before all other words; then
+the word with the sharpest pair of looks. Which looks are worth showing is in `word_looks`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
-
-from regard.errors import InputError, ObservationError
-from regard.observe.content import is_content, is_word
-from regard.observe.lookup import Stream, at_index, in_stream, stream_of
-from regard.observe.records import Layer, Record
-from regard.observe.token_row import token_row
-from regard.observe.tokens import Word, words_of
+from regard.errors import InputError
+from regard.observe.content import is_word
+from regard.observe.lookup import Stream, at_index
+from regard.observe.records import Record
+from regard.observe.tokens import Word
+from regard.observe.word_looks import REACHES, Look, Reach, WordLooks
 
 __all__ = ["Focus", "Look", "choose_focus"]
-
-_LONG = 512  # words: of longer texts the strongest keys of each query stand in for all of them
-_CELLS = 2**22  # weights from words to words that are compared at once
-
-
-@dataclass(frozen=True)
-class Look:
-    """One head looking from the chosen word to the word it weighs most."""
-
-    layer: int
-    head: int
-    target: int  # index into the words of the layer's key stream
-    weight: float
 
 
 @dataclass(frozen=True)
@@ -39,6 +21,8 @@ class Focus:
     """The chosen word (index into `queries`) and the heads that look from it, the one whose map is drawn first.
 
     `queries` and `keys` are the words of the query and the key stream: the same ones except in cross-attention.
+    `part` is the part of the chosen word that is meant, 它 of 因为它, and empty for the whole of it. `note` is what there
+    is to say on the choice to whoever sees the picture, mostly nothing.
     """
 
     queries: tuple[Word, ...]
@@ -46,6 +30,8 @@ class Focus:
     word: int
     looks: tuple[Look, ...]
     sequence: int = 0
+    part: str = ""
+    note: str = ""
 
 
 def choose_focus(
@@ -56,222 +42,86 @@ def choose_focus(
     head: int | None = None,
     sequence: int = 0,
     stream: Stream | None = None,
+    among: frozenset[str] | None = None,
 ) -> Focus:
     """Choose the word and the two heads whose weights on two content words are the sharpest, within what is asked for.
 
     Args:
         record: What was seen, with its tokens.
-        token: The word to look from; by default the one with the sharpest pair of looks.
+        token: The word to look from; by default a pronoun that looks sharply at a word, else the word with the sharpest
+            pair of looks.
         layer: The layer of the first head, by its number or name; by default any.
         head: The first head, in that layer; by default any.
         sequence: Which sequence of the batch.
         stream: Whose layers; by default those of cross-attention, where there are any, or of the first text.
+        among: Words in lower case: no others look or are looked at.
 
     Raises:
-        InputError: No such word, layer, head or sequence, or a head without its layer.
+        InputError: No such word, layer, head or sequence, a head without its layer, or a text of one word.
         ObservationError: The record holds no layer, or its tokens are not known.
     """
     if head is not None and layer is None:
         raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
     if token is not None and not isinstance(token, str):
         raise InputError(f"`token` must be a word of the text, got {token!r}")
-    stage, lead = _Stage.of(record, layer, sequence, stream)
+    looks, lead = WordLooks.of(record, layer, sequence, stream, among)
     head = None if head is None else at_index("head", head, lead.heads, "heads")
-    rows = [stage.find(token)] if token is not None else stage.readable()
     pinned = None if layer is None else (record.layers.index(lead), head)
-    pairs = stage.pairs(rows, pinned) if rows else []
-    sharpness = [sum(look.weight for look in looks) if looks else -1.0 for looks in pairs]
-    best = max(range(len(rows)), key=sharpness.__getitem__, default=None)
-    if best is None or not pairs[best]:
-        raise InputError("the text has no word that looks at another one: give it a few more words")
-    return Focus(stage.queries, stage.keys, rows[best], pairs[best], sequence)
+    found = None if token is None else looks.find(token)
+    for reach in REACHES:
+        rows = looks.readable(reach) if found is None else [found[0]]
+        pairs = dict(zip(rows, looks.pairs(rows, pinned, reach) if rows else [], strict=True))
+        pairs = {row: pair for row, pair in pairs.items() if pair}
+        if pairs:
+            break
+    else:
+        raise InputError(_nothing(looks, token))
+    sharp = {row: pair for row, pair in pairs.items() if any(map(looks.is_sharp, pair))}
+    row = _chosen(looks, pairs, sharp)
+    part = found[1] if found else (looks.pronoun(row) or "")
+    part = "" if part == looks.queries[row].text else part
+    feeble = not sharp and (pinned is None or pinned[1] is None)
+    notes = [_feeble(token, reach, in_layer=layer is not None)] if feeble else []
+    notes += [_within(part, looks.queries[row])] if part else []
+    return Focus(looks.queries, looks.keys, row, pairs[row], sequence, part, " ".join(notes))
 
 
-@dataclass(frozen=True, eq=False)
-class _Looks:
-    """The strongest look of each head (heads of all layers) from each row; `weights` are −1 where there is none."""
-
-    places: tuple[tuple[int, int], ...]  # layer and head
-    targets: npt.NDArray[np.intp]
-    weights: npt.NDArray[np.float64]
-
-    def look(self, place: int, row: int) -> Look:
-        """One of them."""
-        return Look(*self.places[place], int(self.targets[place, row]), float(self.weights[place, row]))
+def _chosen(looks: WordLooks, pairs: dict[int, tuple[Look, ...]], sharp: dict[int, tuple[Look, ...]]) -> int:
+    """A pronoun before other words, and the sharpest pair of looks; where none is sharp, the sharpest look."""
+    if not sharp:
+        return max(pairs, key=lambda row: max(look.weight for look in pairs[row]))
+    pronouns = [row for row in sharp if looks.pronoun(row) is not None]
+    return max(pronouns or sharp, key=lambda row: sum(look.weight for look in sharp[row]))
 
 
-@dataclass(frozen=True, eq=False)
-class _Stage:
-    """The layers whose queries and keys are the same two streams of words, and these words."""
-
-    record: Record
-    layers: tuple[int, ...]
-    queries: tuple[Word, ...]
-    keys: tuple[Word, ...]
-    sequence: int
-
-    @classmethod
-    def of(
-        cls, record: Record, layer: int | str | None, sequence: int, stream: Stream | None
-    ) -> "tuple[_Stage, Layer]":
-        """The layers to choose from, and the one that was named, or the first of these.
-
-        Where a model has cross-attention that is what to see first: the alignment of two texts.
-        """
-        if not record.layers:
-            raise ObservationError("the record holds no attention layer, so there is nothing to choose from")
-        known = [one for one in record.layers if {one.query_tokens, one.key_tokens} <= set(record.tokens)]
-        candidates = in_stream(record.layers, stream) if stream is not None else known or record.layers
-        lead = next((one for one in candidates if one.kind == "cross"), None)
-        lead = lead or next((one for one in candidates if one.query_tokens == "text"), candidates[0])
-        if layer is not None:
-            lead = record.layer(layer, None if isinstance(layer, str) else stream_of(lead))
-        sequence = at_index("sequence", sequence, lead.batch, "batch")
-        streams = lead.query_tokens, lead.key_tokens
-        sides = *streams, lead.queries, lead.keys
-        same = tuple(
-            i for i, one in enumerate(record.layers)
-            if (one.query_tokens, one.key_tokens, one.queries, one.keys) == sides
-        )  # fmt: skip
-        queries, keys = (words_of(record.stream(name, sequence)) for name in streams)
-        return cls(record, same, queries, keys, sequence), lead
-
-    @property
-    def one_text(self) -> bool:
-        """Queries and keys are the same words."""
-        return self.queries == self.keys
-
-    def find(self, token: str) -> int:
-        """The word that was asked for."""
-        name = self.record.layers[self.layers[0]].query_tokens
-        row = token_row(self.record.stream(name, self.sequence), token).row
-        return next(index for index, word in enumerate(self.queries) if row in word.pieces)
-
-    def readable(self) -> list[int]:
-        """Words to look from: no special tokens, no punctuation; of a long text those with the sharpest looks."""
-        rows = [i for i, word in enumerate(self.queries) if not word.special and is_word(word.text)]
-        if len(rows) <= _LONG:
-            return rows
-        allowed = self._allowed_pieces()
-        at = _Gathered.of([self.queries[row].pieces for row in rows])
-        firsts = np.repeat(at.pieces[at.starts], at.counts)[:, None]
-        sharp = np.zeros(len(self.queries))
-        for seen, head in ((self.record.layers[index], head) for index in self.layers for head in self._heads(index)):
-            keys, weights = (
-                seen.top_keys[self.sequence, head][at.pieces],
-                seen.top_weights[self.sequence, head][at.pieces],
-            )
-            far = (np.abs(keys - firsts) > 2) & allowed[keys]
-            each = np.maximum.reduceat((weights * far).max(-1), at.starts)
-            sharp[rows] = np.maximum(sharp[rows], each)
-        return [int(row) for row in np.argsort(-sharp)[:8] if sharp[row] > 0] or rows[:8]
-
-    def _heads(self, index: int) -> range:
-        return range(self.record.layers[index].heads)
-
-    def _allowed_pieces(self) -> npt.NDArray[np.bool_]:
-        """Pieces of content words; one more entry that is False, for key −1."""
-        allowed = np.repeat(self._content, [len(word.pieces) for word in self.keys])
-        return np.append(allowed, False)
-
-    @cached_property
-    def _content(self) -> npt.NDArray[np.bool_]:
-        """Which words of the keys carry content."""
-        return np.array([is_content(word.text) and not word.special for word in self.keys], dtype=np.bool_)
-
-    def pairs(self, rows: Sequence[int], pinned: tuple[int, int | None] | None) -> list[tuple[Look, ...]]:
-        """The sharpest look of each word, and the sharpest of another head at another word."""
-        looks = self._looks(rows)
-        firsts = [pinned is None or (layer == pinned[0] and pinned[1] in (None, head)) for layer, head in looks.places]
-        candidates = np.where(np.array(firsts)[:, None], looks.weights, -1)
-        spelled = _numbered([word.text for word in self.keys])
-        found: list[tuple[Look, ...]] = []
-        for number, place in enumerate(candidates.argmax(0).tolist()):
-            if candidates[place, number] > 0:
-                first = looks.look(place, number)
-            elif pinned is not None and pinned[1] is not None:
-                # A head that was asked for is shown whatever it looks at, content word or not.
-                place, first = firsts.index(True), self._anywhere(rows[number], pinned[0], pinned[1])
-            else:
-                found.append(())
-                continue
-            others = np.where(spelled[looks.targets[:, number]] != spelled[first.target], looks.weights[:, number], -1)
-            others[place] = -1
-            second = int(others.argmax())
-            found.append((first, looks.look(second, number)) if others[second] > 0 else (first,))
-        return found
-
-    def _looks(self, rows: Sequence[int]) -> _Looks:
-        """The looks of words at content words, of every head at each."""
-        layers = [self.record.layers[index] for index in self.layers]
-        places = tuple((index, head) for index in self.layers for head in self._heads(index))
-        targets, weights = np.zeros((len(places), len(rows)), np.intp), np.full((len(places), len(rows)), -1.0)
-        step = max(1, _CELLS // (max(seen.heads for seen in layers) * len(self.keys)))
-        for start in range(0, len(rows), step):
-            some, top = rows[start : start + step], 0
-            worth = self._worth_showing(some)
-            for seen in layers:
-                here = slice(top, top + seen.heads), slice(start, start + step)
-                found = np.where(worth, self._weights(seen, some), -1)
-                targets[here] = at = found.argmax(-1)
-                best = np.take_along_axis(found, at[..., None], -1)[..., 0]
-                weights[here] = np.where(best > 0, best, -1)
-                top += seen.heads
-        return _Looks(places, targets, weights)
-
-    def _worth_showing(self, rows: Sequence[int]) -> npt.NDArray[np.bool_]:
-        """Which words may be shown as the target of which (rows, words)."""
-        worth = np.broadcast_to(self._content, (len(rows), len(self.keys)))
-        if not self.one_text:
-            return worth
-        folded = _numbered([word.text.casefold() for word in self.keys])
-        chosen = np.array(rows)[:, None]
-        near = (np.abs(chosen - np.arange(len(self.keys))) <= 1) | (folded[chosen] == folded)
-        return np.asarray(worth & ~near)
-
-    def _anywhere(self, row: int, layer: int, head: int) -> Look:
-        """The strongest look of one head, wherever it goes."""
-        weights = self._weights(self.record.layers[layer], [row])[head, 0]
-        return Look(layer, head, int(weights.argmax()), float(weights.max()))
-
-    def _weights(self, seen: Layer, rows: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Weights from some words to every word (heads, rows, words): mean over their pieces, sum over the others'."""
-        at = _Gathered.of([self.queries[row].pieces for row in rows])
-        total = np.zeros((seen.heads, len(rows), len(self.keys)))
-        if seen.exact is not None:
-            each = np.add.reduceat(seen.exact[self.sequence][:, at.pieces], at.starts, axis=1)
-            each = each / at.counts[:, None].astype(each.dtype)
-            starts = [word.pieces[0] for word in self.keys if word.pieces[0] < seen.keys]
-            known = min(seen.keys, self.keys[-1].pieces[-1] + 1)
-            total[..., : len(starts)] = np.add.reduceat(each[..., :known], starts, axis=-1, dtype=np.float64)
-            return total
-        owner = np.zeros(seen.keys + 1, dtype=np.intp)
-        for index, word in enumerate(self.keys):
-            owner[[piece for piece in word.pieces if piece < seen.keys]] = index
-        keys, weights = seen.top_keys[self.sequence][:, at.pieces], seen.top_weights[self.sequence][:, at.pieces]
-        given = np.where(keys >= 0, weights, 0) / np.repeat(at.counts, at.counts)[:, None].astype(weights.dtype)
-        lines = np.arange(seen.heads)[:, None] * len(rows) + np.repeat(np.arange(len(rows)), at.counts)
-        cells = lines[..., None] * len(self.keys) + owner[keys]
-        return np.asarray(np.bincount(cells.ravel(), given.ravel(), total.size), np.float64).reshape(total.shape)
+_OTHERS: dict[Reach, str] = {
+    "apart": "a content word that is not beside it",
+    "beside": "another content word",
+    "words": "another word",
+    "signs": "another",
+}
 
 
-@dataclass(frozen=True, eq=False)
-class _Gathered:
-    """The pieces of some words, one word behind the other: where each begins, and how many it has."""
-
-    pieces: npt.NDArray[np.intp]
-    starts: npt.NDArray[np.intp]
-    counts: npt.NDArray[np.intp]
-
-    @classmethod
-    def of(cls, words: Sequence[Sequence[int]]) -> "_Gathered":
-        counts = np.array([len(pieces) for pieces in words], dtype=np.intp)
-        return cls(
-            np.array([piece for pieces in words for piece in pieces], dtype=np.intp), counts.cumsum() - counts, counts
-        )
+def _feeble(token: str | None, reach: Reach, *, in_layer: bool) -> str:
+    """What to say where nothing is sharp."""
+    where = " in this layer" if in_layer else ""
+    if token is None:
+        return f"No word looks sharply at {_OTHERS[reach]}{where}: this is the sharpest such look there is."
+    return f"{token} does not look sharply at {_OTHERS[reach]}{where}: this is its sharpest such look."
 
 
-def _numbered(texts: Sequence[str]) -> npt.NDArray[np.intp]:
-    """A number for each text, the same for equal ones."""
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    return np.array([numbers[text] for text in texts], dtype=np.intp)
+def _within(part: str, word: Word) -> str:
+    unit = "token" if len(word.pieces) == 1 else "word"
+    return f"{part} is a part of the {unit} {word.text}: the weights are those of the whole {unit}."
+
+
+def _nothing(looks: WordLooks, token: str | None) -> str:
+    """Why there is no look at all, and the way out."""
+    words = [word.text for word in looks.queries if not word.special and is_word(word.text)]
+    if looks.one_text and len(words) == 1:
+        return f"the text is one word, {words[0]}, and a picture is of a word that looks at another: write two or more"
+    if not words:
+        return "the text has no word that could look at another one: write two words or more"
+    if token is not None:
+        return f"{token!r} looks at no other word (in a causal model the first sees itself alone): name another word"
+    return "the text has no word that looks at another one: give it a few more words"

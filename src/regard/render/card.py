@@ -11,7 +11,7 @@ from regard.observe.focus import Focus
 from regard.observe.missing import missing_lines
 from regard.observe.records import Record
 from regard.render.habits import describe
-from regard.render.labels import apart, head_name, key_labels, layer_name, query_labels, visible
+from regard.render.labels import apart, head_name, key_labels, layer_name, query_labels, source_name, visible
 from regard.render.maps import head_map
 from regard.render.png import shaded_png
 from regard.render.written import says_written
@@ -64,15 +64,16 @@ def _many(count: int, noun: str) -> str:
 
 
 def lede(record: Record, focus: Focus) -> str:
-    """The finding in a sentence, as HTML."""
-    source = apart(visible(focus.queries[focus.word].text))
+    """The finding in a sentence, as HTML, and what there is to say of it."""
+    source = apart(source_name(focus))
     said = [
         f"head {look.head} of {html.escape(layer_name(record, look.layer))} looks from “{source}” to "
         f"“{apart(visible(focus.keys[look.target].text))}” with a weight of {look.weight:.2f}"
         for look in focus.looks
     ]
     joined = "; ".join(said)
-    return f"{joined[:1].upper()}{joined[1:]}."
+    note = f" {apart(visible(focus.note))}" if focus.note else ""
+    return f"{joined[:1].upper()}{joined[1:]}.{note}"
 
 
 def _strongest(record: Record, focus: Focus) -> str:

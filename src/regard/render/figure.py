@@ -62,7 +62,8 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
     """Draw the sentence with its arcs, under it the first head in full and the grid of all heads."""
     check_focus(record, focus)
     look = focus.looks[0]
-    with _figure(record, focus.sequence, describe(record, sequence=focus.sequence)) as brush:
+    says = " ".join(filter(None, (visible(focus.note), describe(record, sequence=focus.sequence))))
+    with _figure(record, focus.sequence, says) as brush:
         left, top = _label_room(brush, record, record.layers[look.layer], focus.sequence)
         wide, high = _grid_size(record, _SIDE)
         right, full = left + _SIDE + 1.75, left + _SIDE + 1.75 + max(wide, 3.5) + 0.8
@@ -78,7 +79,7 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
         grid_axes = place(brush, (right, foot + _SIDE - high, wide, high))
         draw_heads(brush, grid_axes, record, focus.sequence, [(each.layer, each.head) for each in focus.looks])
         title(brush, grid_axes, _all_heads(record), 0.5)
-        note(brush, grid_axes, describe(record, sequence=focus.sequence), room=max(wide, 3.5), below=10 / 72, size=10)
+        note(brush, grid_axes, says, room=max(wide, 3.5), below=10 / 72, size=10)
     return brush.figure
 
 

@@ -10,7 +10,17 @@ from regard.observe.lookup import several_streams, stream_of
 from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token, Word, words_of
 
-__all__ = ["apart", "check_focus", "head_name", "key_labels", "layer_name", "query_labels", "shown_words", "visible"]
+__all__ = [
+    "apart",
+    "check_focus",
+    "head_name",
+    "key_labels",
+    "layer_name",
+    "query_labels",
+    "shown_words",
+    "source_name",
+    "visible",
+]
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 _JOINERS = "\u200c\u200d"  # Persian and emoji are spelled with these
@@ -91,6 +101,12 @@ def layer_name(record: Record, index: int) -> str:
 def head_name(record: Record, index: int, head: int) -> str:
     """What a head is called everywhere: what `record.weights(stream=, layer=, head=)` takes."""
     return f"{layer_name(record, index)} head {head}"
+
+
+def source_name(focus: Focus) -> str:
+    """What the chosen word is called, in visible text: where a part of it is meant, that part and the word."""
+    word = visible(focus.queries[focus.word].text)
+    return f"{visible(focus.part)} (in {word})" if focus.part else word
 
 
 def check_focus(record: Record, focus: Focus) -> None:

@@ -6,7 +6,7 @@ from regard.observe.tokens import Word
 from regard.render.arcs import Piece
 from regard.render.excerpt import excerpt
 
-__all__ = ["fit", "lay_out"]
+__all__ = ["fit", "lay_out", "split_part"]
 
 
 def fit(text: str, width: int) -> str:
@@ -40,6 +40,24 @@ def lay_out(
             put(" ", None)
         put(text, name)
     return lines
+
+
+def split_part(line: Sequence[Piece], word: tuple[str, int], part: str) -> list[Piece]:
+    """The line with one of its words cut in up to three pieces, so that only a part of it has the word's name."""
+    from rich.cells import cell_len
+
+    pieces: list[Piece] = []
+    for piece in line:
+        before, found, after = piece.text.partition(part)
+        if piece.word != word or not found:
+            pieces.append(piece)
+            continue
+        start = piece.start
+        for text, name in ((before, ("rest", word[1])), (found, word), (after, ("rest", word[1]))):
+            if text:
+                pieces.append(Piece(text, name, piece.line, start, cell_len(text)))
+                start += cell_len(text)
+    return pieces
 
 
 def _parts(

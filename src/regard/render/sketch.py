@@ -9,7 +9,7 @@ from regard.observe.records import Record
 from regard.observe.tokens import Word
 from regard.render.excerpt import excerpt
 from regard.render.fonts import Fonts
-from regard.render.labels import head_name, key_labels, query_labels, shown_words, visible
+from regard.render.labels import head_name, key_labels, query_labels, shown_words, source_name, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -213,7 +213,7 @@ def _arc(axes: "Axes", number: int, weight: float, sketch: Sketch) -> None:
 
 def _legend(brush: Brush, axes: "Axes", names: Sequence[str], focus: Focus, room: float) -> None:
     """Under the sentence, in the colours of the arcs: which head looks where, with what weight."""
-    source = _cut(visible(focus.queries[focus.word].text))
+    source = _cut(source_name(focus))
     entries = [
         f"{name}:  {source} → {target}  {look.weight:.2f}"
         for name, look in zip(names, focus.looks, strict=True)

@@ -10,8 +10,8 @@ from regard.observe.records import Record
 from regard.observe.tokens import Token
 from regard.render.arcs import LOOK_STYLES, MARKS, Arc, Piece, draw_sentences
 from regard.render.habits import describe
-from regard.render.labels import check_focus, head_name, key_labels, query_labels, shown_words, visible
-from regard.render.lines import fit, lay_out
+from regard.render.labels import check_focus, head_name, key_labels, query_labels, shown_words, source_name, visible
+from regard.render.lines import fit, lay_out, split_part
 from regard.render.maps import head_map
 from regard.render.shades import MAX_ROWS, draw_map, map_columns, share_bar
 
@@ -39,7 +39,7 @@ class Picture:
         width = max(_NARROWEST, min(self.width, options.max_width))
         parts = [
             _sentence(self.record, self.focus, width),
-            _looks(self.record, self.focus, width),
+            [*_looks(self.record, self.focus, width), *_note(self.focus, width)],
             _map(self.record, self.focus, width),
             _wrapped(describe(self.record, sequence=self.focus.sequence), width),
         ]
@@ -90,6 +90,8 @@ def _placed(record: Record, focus: Focus, margin: int, width: int) -> tuple[list
         lines.append([])
         below = len(lines)
         lines += lay_out(shown_words(keys), name, set(targets), margin=margin, width=width, line=below)
+    if focus.part:
+        lines = [split_part(line, ("queries", focus.word), visible(focus.part)) for line in lines]
     where = {piece.word: piece for line in lines for piece in line if piece.word}
     return lines, where["queries", focus.word], [where[name, target] for target in targets]
 
@@ -117,9 +119,17 @@ def _looks(record: Record, focus: Focus, width: int) -> list["Text"]:
 
 
 def _pair(focus: Focus, look: Look, room: int) -> str:
-    each = max(3, (room - 3) // 2)
-    source, target = focus.queries[focus.word].text, focus.keys[look.target].text
-    return f"{fit(visible(source), each)} → {fit(visible(target), each)}"
+    from rich.cells import cell_len
+
+    target = fit(visible(focus.keys[look.target].text), max(3, (room - 3) // 2))
+    return f"{fit(source_name(focus), room - 3 - cell_len(target))} → {target}"
+
+
+def _note(focus: Focus, width: int) -> list["Text"]:
+    """What there is to say of the choice, indented as the looks are."""
+    from rich.text import Text
+
+    return [Text("  ") + line for line in _wrapped(visible(focus.note), width - 2)] if focus.note else []
 
 
 def _map(record: Record, focus: Focus, width: int) -> list["Text"]:
