@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from regard.observe.records import Layer, Record
     from regard.seeing.ablate import ablated
     from regard.seeing.adapter import register_with_transformers
-    from regard.seeing.compare import compare_models, compare_records, compare_texts
+    from regard.seeing.compare import LookPair, compare_looks, compare_models, compare_records, compare_texts
     from regard.seeing.heads import head_scores
     from regard.seeing.likeness import head_likeness
     from regard.seeing.look import Looked, look
@@ -28,6 +28,7 @@ __all__ = [
     "AtlasError",
     "InputError",
     "Layer",
+    "LookPair",
     "Looked",
     "MissingExtraError",
     "ObservationError",
@@ -36,6 +37,7 @@ __all__ = [
     "Sight",
     "ablated",
     "attention",
+    "compare_looks",
     "compare_models",
     "compare_records",
     "compare_texts",
@@ -72,6 +74,8 @@ _HOMES = {
     "Looked": "seeing.look",
     "Sight": "seeing.sight",
     "ablated": "seeing.ablate",
+    "LookPair": "seeing.compare",
+    "compare_looks": "seeing.compare",
     "compare_models": "seeing.compare",
     "compare_records": "seeing.compare",
     "compare_texts": "seeing.compare",

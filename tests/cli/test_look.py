@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 import regard
 
@@ -317,3 +318,95 @@ def test_layers_that_cannot_be_seen_are_an_error_and_listed_without_strict(run, 
     assert code == 0, err
     assert "not seen: " in err
     assert [one.calls for one in regard.load(tmp_path / "led.atlas").missing] == [1]
+
+
+# --- two texts that differ in a word or two
+
+TIRED, WIDE = SENTENCE, SENTENCE.replace("tired", "wide")
+
+
+def test_two_texts_show_one_head_side_by_side_what_moved_and_which_heads_flip(run) -> None:
+    code, out, err = run("look", TIRED, "--against", WIDE)
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert "layer 5 head 11 from it, in the first text and in the second" in text
+    assert re.search(r"① animal +0\.65 \S+ +▏ 0\.50 .*-0\.14", out)
+    assert "animal 0.65 and 0.50, street 0.02 and 0.04: it weighs animal more in both" in text
+    assert "Of the 72 heads, 28 give animal and street together at least 0.10" in text
+    assert "and 4 flip: 4.0: animal 0.12, street 0.09 → animal 0.06, street 0.19" in text
+    assert "It does not show that the model has understood the sentence." in text
+    assert max(map(cell_len, out.splitlines())) <= 80
+
+
+@pytest.mark.slow
+def test_two_chinese_texts_fit_80_columns(run) -> None:
+    code, out, err = run("look", CHINESE, "--against", "老鼠追貓，因為它餓了")
+    assert code == 0, err
+    assert re.search(r"① 貓 +0\.48 .*▏ 0\.33 .*-0\.15", out)
+    assert max(map(cell_len, out.splitlines())) <= 80
+
+
+def test_the_word_the_head_and_the_compared_words_can_be_given(run) -> None:
+    asked = ["--token", "it", "--layer", "2", "--head", "1", "--words", "street, animal"]
+    code, out, err = run("look", TIRED, "--against", WIDE, *asked)
+    assert code == 0, err
+    assert "layer 2 head 1 from it" in out
+    assert re.search("① street .*\n", out)
+
+
+@pytest.mark.slow
+def test_a_model_that_reads_from_left_to_right_says_that_nothing_differs(run) -> None:
+    code, out, err = run("look", TIRED, "--against", WIDE, "--model", "smollm2")
+    assert code == 0, err
+    assert "Nothing differs at it: the model reads from left to right" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("suffix", ["html", pytest.param("png", marks=pytest.mark.slow)])
+def test_two_texts_are_written_side_by_side(run, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"pair.{suffix}"
+    code, _, err = run("look", TIRED, "--against", WIDE, "--out", str(out))
+    assert code == 0, err
+    assert out.read_bytes()[:15].lower().startswith({"html": b"<!doctype html>", "png": b"\x89png"}[suffix])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--against", WIDE, "--keep", "qk"], "`--against` is for two short texts: only --model, --token"),
+        (["--against", WIDE, "--out", "it.atlas"], "`--out` must end in .html, .png or .svg"),
+        (["--against", WIDE, "--words", "animal"], "`--words` must be two different words with a comma between"),
+        (["--against", WIDE, "--words", "animal,dog"], "`words` must be two words of both texts, and 'dog' is not in"),
+        (["--words", "animal,street"], "`--words` are the two words that --against compares"),
+        (["--against", "Ein Satz."], "the two texts share no word: a minimal pair is one text twice"),
+        (["--against", " "], "the text is empty"),
+        (["--against", "word " * 600, "--model", "minilm"], "minilm reads at most 512"),
+        pytest.param(
+            ["--against", "word " * 600, "--model", "smollm2"],
+            "two texts are compared up to 512 tokens each, got 601",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_two_texts_that_cannot_be_compared_are_one_sentence_and_exit_code_2(run, options, said) -> None:
+    code, out, err = run("look", SENTENCE, *options)
+    assert code == 2
+    assert said in err, err
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("text", ["Thinking Machines", pytest.param("我爱你", marks=pytest.mark.slow)])
+def test_a_text_of_a_few_words_gives_a_picture(run, text: str) -> None:
+    code, out, err = run("look", text)
+    assert code == 0, err
+    assert "①" in out
+    assert max(map(cell_len, out.splitlines())) <= 80
+
+
+def test_a_pronoun_within_a_token_is_marked_as_the_part_that_it_is(run) -> None:
+    code, out, err = run("look", "猫追老鼠，因为它饿了", "--token", "它")
+    assert code == 0, err
+    assert "它 (in 因为它) → 猫" in out
+    assert "  它 is a part of the token 因为它: the weights are those of the whole token." in out.splitlines()
+    assert out.splitlines()[1].index("┯") == 16  # under 它, which is the third character of its token
+    assert max(map(cell_len, out.splitlines())) <= 80

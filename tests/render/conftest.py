@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from regard.observe.focus import Focus, Look
+from regard.observe.minimal_pair import MinimalPair, choose_pair
 from regard.observe.records import Layer, Record
 from regard.observe.tokens import Token, find_word, words_of
 
@@ -220,3 +221,32 @@ def nameless() -> Case:
     bare = Record(record.layers)
     words = words_of(tuple(Token(str(number)) for number in range(13)))
     return Case(bare, Focus(words, words, 8, (Look(1, 0, 2, 0.6),)))
+
+
+# --- one head over two texts
+
+PAIR_ENGLISH = "The animal didn't cross the street because it was too tired".split()
+PAIR_CHINESE = "貓 追 老鼠 ， 因為它 餓 了".split()
+
+
+def pair_record(words, looks, *, space=True):
+    """One layer of two heads that give 0.01 everywhere, and what is asked for: (head, row, key)."""
+    weights = np.full((2, len(words) + 2, len(words) + 2), 0.01)
+    for at, weight in looks.items():
+        weights[at] = weight
+    return Record((make_layer(weights, "layer.0"),), {"text": (tokens(words, space=space),)}, model="made by hand")
+
+
+@pytest.fixture
+def english_pair() -> MinimalPair:
+    before = {(0, 8, 2): 0.6, (0, 8, 6): 0.1, (1, 8, 2): 0.3, (1, 8, 6): 0.2}
+    after = {(0, 8, 2): 0.5, (0, 8, 6): 0.2, (1, 8, 2): 0.2, (1, 8, 6): 0.3}
+    return choose_pair(pair_record(PAIR_ENGLISH, before), pair_record([*PAIR_ENGLISH[:-1], "wide"], after))
+
+
+@pytest.fixture
+def chinese_pair() -> MinimalPair:
+    looks = {(0, 5, 1): 0.6, (0, 5, 3): 0.3}
+    return choose_pair(
+        pair_record(PAIR_CHINESE, looks, space=False), pair_record([*PAIR_CHINESE[:5], "跑", "了"], looks, space=False)
+    )

@@ -1,5 +1,6 @@
 """What is printed, to the character, at 80 columns without colour; and what a hostile text cannot do to it."""
 
+import dataclasses
 import io
 import re
 
@@ -9,6 +10,9 @@ from rich.console import Console
 
 from regard.errors import InputError
 from regard.observe.focus import Focus, Look
+from regard.render.card import card
+from regard.render.figure import focus_figure
+from regard.render.page import page
 from regard.render.shades import share_bar
 from regard.render.terminal import picture
 
@@ -189,3 +193,31 @@ def test_arcs_to_one_side_lie_inside_one_another(english, targets: tuple[int, in
     looks = tuple(Look(5, head, target, 0.5) for head, target in enumerate(targets))
     focus = Focus(english.focus.queries, english.focus.keys, 6, looks)
     assert "┼" not in printed(english._replace(focus=focus)).split("\n\n")[0]
+
+
+NOTE = "No word looks sharply at another word: this is the sharpest such look there is."
+
+
+def test_where_no_look_is_sharp_all_pictures_say_so(english) -> None:
+    focus = dataclasses.replace(english.focus, note=NOTE)
+    assert f"\n  {NOTE}\n\n①" in printed(english._replace(focus=focus), width=100)
+    assert NOTE in card(english.record, focus)
+    assert NOTE in page(english.record, focus)
+    figure = focus_figure(english.record, focus)
+    written = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert any(" ".join(text.split()).startswith(f"{NOTE} Of the 72 heads") for text in written)
+
+
+def test_the_part_of_a_word_that_is_meant_is_marked_and_named(chinese) -> None:
+    words = list(chinese.focus.queries)
+    text = [
+        dataclasses.replace(one, text="因為它") if one.text == "它" else one for one in chinese.record.stream("text")
+    ]
+    record = dataclasses.replace(chinese.record, tokens={"text": (tuple(text),)})
+    words[6] = dataclasses.replace(words[6], text="因為它")
+    focus = dataclasses.replace(chinese.focus, queries=tuple(words), keys=tuple(words), part="它")
+    drawn = printed(chinese._replace(record=record, focus=focus))
+    assert drawn.splitlines()[1].rstrip().endswith("┯┯")
+    assert cell_len(drawn.splitlines()[1].rstrip()) == 2 + cell_len("貓追老鼠，因為因為它")
+    assert "它 (in 因為它) → 貓" in drawn
+    assert "“<bdi>它 (in 因為它)</bdi>”" in card(record, focus)

@@ -38,6 +38,13 @@ def look(
     target: Annotated[
         str | None, typer.Option(help="For an encoder–decoder: what it writes; by default what it would write.")
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="A second text: one head in both, what moved, and how many heads change sides."),
+    ] = None,
+    words: Annotated[
+        str | None, typer.Option(metavar="ONE,OTHER", help="For --against: the two words to compare, animal,street.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write page.html, figure.png or .svg, it.atlas, or weights.csv, .npy, .npz.")
     ] = None,
@@ -61,10 +68,20 @@ def look(
     ] = None,
 ) -> None:
     """See what a real model attends to: one word, two heads that look from it, a heat map, and the rest in a line."""
-    words = read_text(text)
+    read = read_text(text)
     part = None if tokens is None else _part(tokens)
     if out is not None:
         check_output("--out", out, *_SUFFIXES)
+    if against is not None:
+        from regard.cli.look_against import look_against
+
+        _check_pair(tokens, target, layers, statistics, kernel, keep != "maps" or resume or not strict)
+        look_against(read, read_text(against), model=model, token=token, layer=layer, head=head, words=words, out=out)
+        return
+    if words is not None:
+        raise InputError(
+            "`--words` are the two words that --against compares: give it a second text, or leave them out"
+        )
     atlas = out if out is not None and out.suffix.lower() == ".atlas" else None
     if atlas is None and (resume or keep != "maps" or layers or statistics):
         raise InputError(
@@ -78,9 +95,9 @@ def look(
 
         watched.say(f"{model or 'the model'} reads the text")
         looked = look_at(
-            words,
+            read,
             # An atlas is opened beside others, so that its layers are named as in transformers.
-            model=model if atlas else load_to_look_once(model, words),
+            model=model if atlas else load_to_look_once(model, read),
             token=token,
             layer=layer,
             head=head,
@@ -97,7 +114,7 @@ def look(
         )
         if out is not None and atlas is None:
             watched.say(f"drawing {out}")
-            _write(looked, out, words, whole=part is None)
+            _write(looked, out, read, whole=part is None)
     if looked.warning:
         progress.print(f"warning: {looked.warning}", soft_wrap=True)
     from regard.observe.missing import missing_lines
@@ -116,6 +133,14 @@ def look(
         screen.print("\nThe same weight, step by step:")
         lines = " \\\n    ".join(command)  # not wrapped: a line that was cut would not be the command
         screen.print(f"  {lines}", soft_wrap=True)
+
+
+def _check_pair(*others: str | bool | None) -> None:
+    """Refuse what is for one text."""
+    if any(others):
+        raise InputError(
+            "`--against` is for two short texts: only --model, --token, --layer, --head, --words and --out go with it"
+        )
 
 
 def _part(tokens: str) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.errors import InputError
+from regard.observe.head_flips import HeadFlips
 from regard.observe.tokens import words_of
 from regard.render.head_scores import head_number
 from regard.seeing.ablate import ablated, head_outputs
@@ -20,8 +21,6 @@ from regard.seeing.likeness import head_likeness, occurrences
 from regard.seeing.look import prepare
 
 __all__ = ["Looks", "effect_on_completion", "effect_on_word", "looks"]
-
-_CLEAR = 0.1  # the weight on both nouns together, from which on a head is asked which it prefers
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +52,9 @@ class Looks:
         Only heads that give both nouns a tenth of their weight in each sentence; were meaning of no account, as many
         would turn one way as the other.
         """
-        clear = (self.weights.sum(1) >= _CLEAR).all(0)
-        first = self.weights[:, 0] > self.weights[:, 1]
-        right, wrong = clear & first[0] & ~first[1], clear & ~first[0] & first[1]
-        return {"right": int(right.sum()), "wrong": int(wrong.sum()), "asked": int(clear.sum())}
+        found = HeadFlips(self.weights)
+        right = sum(flip.to_second for flip in found.flips)
+        return {"right": right, "wrong": len(found.flips) - right, "asked": found.counted}
 
 
 def looks(model: Loaded, sentences: Sequence[str], words: tuple[str, str, str]) -> Looks:

@@ -21,8 +21,8 @@ class Focus:
     """The chosen word (index into `queries`) and the heads that look from it, the one whose map is drawn first.
 
     `queries` and `keys` are the words of the query and the key stream: the same ones except in cross-attention.
-    `part` is the part of the chosen word that is meant, 它 of 因为它, and empty for the whole of it. `note` is what there
-    is to say on the choice to whoever sees the picture, mostly nothing.
+    `part` is the part of the chosen word that is meant, 它 of 因为它, and empty for the whole of it. `note` is what
+    there is to say on the choice to whoever sees the picture, mostly nothing.
     """
 
     queries: tuple[Word, ...]
@@ -43,6 +43,7 @@ def choose_focus(
     sequence: int = 0,
     stream: Stream | None = None,
     among: frozenset[str] | None = None,
+    sources: frozenset[int] | None = None,
 ) -> Focus:
     """Choose the word and the two heads whose weights on two content words are the sharpest, within what is asked for.
 
@@ -54,7 +55,8 @@ def choose_focus(
         head: The first head, in that layer; by default any.
         sequence: Which sequence of the batch.
         stream: Whose layers; by default those of cross-attention, where there are any, or of the first text.
-        among: Words in lower case: no others look or are looked at.
+        among: Words in lower case: no others are looked at.
+        sources: Indices of words: no others are chosen to look from.
 
     Raises:
         InputError: No such word, layer, head or sequence, a head without its layer, or a text of one word.
@@ -69,7 +71,8 @@ def choose_focus(
     pinned = None if layer is None else (record.layers.index(lead), head)
     found = None if token is None else looks.find(token)
     for reach in REACHES:
-        rows = looks.readable(reach) if found is None else [found[0]]
+        readable = looks.readable(reach) if found is None else [found[0]]
+        rows = [row for row in readable if found or sources is None or row in sources]
         pairs = dict(zip(rows, looks.pairs(rows, pinned, reach) if rows else [], strict=True))
         pairs = {row: pair for row, pair in pairs.items() if pair}
         if pairs:

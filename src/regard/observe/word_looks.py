@@ -64,7 +64,7 @@ class WordLooks:
     queries: tuple[Word, ...]
     keys: tuple[Word, ...]
     sequence: int
-    among: frozenset[str] | None = None  # words in lower case: no others look or are looked at
+    among: frozenset[str] | None = None  # words in lower case: no others are looked at
 
     @classmethod
     def of(
@@ -123,7 +123,7 @@ class WordLooks:
     def readable(self, reach: Reach = "apart") -> list[int]:
         """Words to look from: no special tokens, no punctuation; of a long text those with the sharpest looks."""
         shown = is_sign if reach == "signs" else is_word
-        rows = [i for i, word in enumerate(self.queries) if not word.special and shown(word.text) and self._is_in(word)]
+        rows = [i for i, word in enumerate(self.queries) if not word.special and shown(word.text)]
         if len(rows) <= _LONG:
             return rows
         allowed = self._allowed_pieces()
@@ -155,11 +155,8 @@ class WordLooks:
 
     def _of_keys(self, worth: Sequence[bool]) -> npt.NDArray[np.bool_]:
         """Those of the words that are worth showing that are text, and among the words that were asked for."""
-        kept = [not word.special and self._is_in(word) for word in self.keys]
+        kept = [not word.special and (self.among is None or word.text.casefold() in self.among) for word in self.keys]
         return np.array(worth, dtype=np.bool_) & np.array(kept, dtype=np.bool_)
-
-    def _is_in(self, word: Word) -> bool:
-        return self.among is None or word.text.casefold() in self.among
 
     def pairs(
         self, rows: Sequence[int], pinned: tuple[int, int | None] | None, reach: Reach = "apart"

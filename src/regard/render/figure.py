@@ -14,7 +14,7 @@ from regard.observe.lookup import Stream, at_index
 from regard.observe.records import Layer, Record
 from regard.render.habits import describe
 from regard.render.labels import check_focus, head_name, key_labels, query_labels, visible
-from regard.render.panels import axis_names, draw_heads, draw_heatmap, label_size
+from regard.render.panels import draw_heads, draw_heatmap, label_room
 from regard.render.sheet import note, place, sheet, title, write_figure
 from regard.render.sketch import Brush, draw_sketch, plan_sketch
 from regard.render.written import says_written
@@ -35,7 +35,7 @@ def heatmap_figure(
     head = at_index("head", head, layer.heads, "heads")
     sequence = at_index("sequence", sequence, layer.batch, "batch")
     with _figure(record, sequence) as brush:
-        left, top = _label_room(brush, record, layer, sequence)
+        left, top = label_room(brush, record, layer, sequence)
         width, height = left + _SIDE + 0.9, top + _SIDE + 0.9
         brush.figure.set_size_inches(width, height)
         axes = place(brush, (left, 0.5, _SIDE, _SIDE))
@@ -64,7 +64,7 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
     look = focus.looks[0]
     says = " ".join(filter(None, (visible(focus.note), describe(record, sequence=focus.sequence))))
     with _figure(record, focus.sequence, says) as brush:
-        left, top = _label_room(brush, record, record.layers[look.layer], focus.sequence)
+        left, top = label_room(brush, record, record.layers[look.layer], focus.sequence)
         wide, high = _grid_size(record, _SIDE)
         right, full = left + _SIDE + 1.75, left + _SIDE + 1.75 + max(wide, 3.5) + 0.8
         sketch = plan_sketch(brush, record, focus, full - 0.8)
@@ -100,15 +100,6 @@ def _figure(record: Record, sequence: int, *texts: str) -> Iterator[Brush]:
 
 def _all_heads(record: Record) -> str:
     return f"all heads of {visible(record.model)}" if record.model else "all heads"
-
-
-def _label_room(brush: Brush, record: Record, seen: Layer, sequence: int) -> tuple[float, float]:
-    """Inches that the names of the rows and of the columns need."""
-    rooms = []
-    for tokens in (query_labels(record, seen, sequence), key_labels(record, seen, sequence)):
-        widths = [brush.width(name, label_size(len(tokens)), bold=True) for name in axis_names(tokens)]
-        rooms.append(max(widths, default=0.3) + 0.25)
-    return rooms[0] + 0.1, rooms[1] + 0.15
 
 
 def _grid_size(record: Record, room: float) -> tuple[float, float]:

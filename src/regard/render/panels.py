@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.image import AxesImage
 
-__all__ = ["NAMED", "axis_names", "draw_heads", "draw_heatmap", "label_size", "panel_map"]
+__all__ = ["NAMED", "axis_names", "draw_heads", "draw_heatmap", "label_room", "label_size", "panel_map"]
 
 NAMED = 48  # tokens that can be named along an axis
 _CELLS = 256
@@ -51,16 +51,35 @@ def label_size(count: int) -> float:
     return float(min(11.0, max(5.0, 270.0 / max(count, 1))))
 
 
+def label_room(brush: Brush, record: Record, seen: Layer, sequence: int) -> tuple[float, float]:
+    """Inches that the names of the rows and of the columns need."""
+    rooms = []
+    for tokens in (query_labels(record, seen, sequence), key_labels(record, seen, sequence)):
+        widths = [brush.width(name, label_size(len(tokens)), bold=True) for name in axis_names(tokens)]
+        rooms.append(max(widths, default=0.3) + 0.25)
+    return rooms[0] + 0.1, rooms[1] + 0.15
+
+
 def draw_heatmap(
-    brush: Brush, axes: "Axes", record: Record, seen: Layer, head: int, sequence: int, marked: Sequence[int] = ()
+    brush: Brush,
+    axes: "Axes",
+    record: Record,
+    seen: Layer,
+    head: int,
+    sequence: int,
+    marked: Sequence[int] = (),
+    top: float = 0.0,
 ) -> None:
-    """Rows are queries, columns are keys, both named by their tokens; the rows in `marked` are drawn bold."""
+    """Rows are queries, columns are keys, both named by their tokens; the rows in `marked` are drawn bold.
+
+    `top` is the least weight that is drawn darkest: two maps side by side share it.
+    """
     from matplotlib.ticker import MaxNLocator
 
     picture = panel_map(seen, head, sequence)
     extent = (0, seen.keys, seen.queries, 0)
     image = axes.imshow(
-        picture.values, cmap=ink(), vmin=0, vmax=float(picture.values.max(initial=0.0)) or 1.0, aspect="auto",
+        picture.values, cmap=ink(), vmin=0, vmax=float(picture.values.max(initial=top)) or 1.0, aspect="auto",
         interpolation="nearest", extent=extent,
     )  # fmt: skip
     axes.xaxis.tick_top()

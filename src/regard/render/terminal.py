@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
 
-__all__ = ["Picture", "picture"]
+__all__ = ["Picture", "picture", "sentence_lines"]
 
 _NARROWEST = 40
 _BAR = 20
@@ -38,7 +38,7 @@ class Picture:
 
         width = max(_NARROWEST, min(self.width, options.max_width))
         parts = [
-            _sentence(self.record, self.focus, width),
+            sentence_lines(self.record, self.focus, width),
             [*_looks(self.record, self.focus, width), *_note(self.focus, width)],
             _map(self.record, self.focus, width),
             _wrapped(describe(self.record, sequence=self.focus.sequence), width),
@@ -69,7 +69,7 @@ def _words(record: Record, focus: Focus) -> tuple[tuple[Token, ...], tuple[Token
     return queries, keys, layer.query_tokens != layer.key_tokens
 
 
-def _sentence(record: Record, focus: Focus, width: int) -> list["Text"]:
+def sentence_lines(record: Record, focus: Focus, width: int) -> list["Text"]:
     """The words, and the arcs under them. A second try leaves room for a gutter where the text takes several lines."""
     for margin in (2, 2 * len(focus.looks) + 1):
         lines, chosen, targets = _placed(record, focus, margin, width)

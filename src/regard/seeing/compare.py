@@ -2,26 +2,95 @@
 
 Rows are compared where row i of one can be set beside row i of the other: equally many tokens, at least half of them
 the same at their places. Then a head's distance is Σ_i JensenShannon(p_i, p'_i) (Clark et al. 2019, arXiv:1906.04341,
-section 6). Other texts, such as two languages, are compared by the scores of their heads.
+section 6). Other texts, such as two languages, are compared by the scores of their heads. Of two texts that differ in a
+word or two, one head is set beside itself, and it is counted which heads change sides.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
+from regard.observe.minimal_pair import MinimalPair, choose_pair
 from regard.observe.records import Record
 from regard.render.head_change import HeadChange
 from regard.render.head_scores import RULES, HeadScores, PerHead
+from regard.render.pair_page import pair_card
 from regard.seeing.bundled import Loaded
 from regard.seeing.heads import default_texts, probe_scores, read, text_scores, watched
 from regard.seeing.look import prepare
+from regard.seeing.models import advice
 from regard.seeing.probe import Probe
 
-__all__ = ["compare_models", "compare_records", "compare_texts", "jensen_shannon"]
+__all__ = ["LookPair", "compare_looks", "compare_models", "compare_records", "compare_texts", "jensen_shannon"]
 
 Progress = Callable[[str], None]
+_LONGEST = 512  # tokens of a text, of which every weight is kept
+
+
+@dataclass(frozen=True, eq=False)
+class LookPair(MinimalPair):
+    """One head over two texts, how far every head has moved over all rows, and what there is to say besides."""
+
+    change: HeadChange
+    warning: str | None = None
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self.records[0].model
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return pair_card(self, self.change)
+
+
+def compare_looks(
+    before: str,
+    after: str,
+    *,
+    model: str | Loaded | None = None,
+    token: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    words: tuple[str, str] | None = None,
+    progress: Progress | None = None,
+) -> LookPair:
+    """Look at two texts that differ in a word or two with one head of a model, and count the heads that flip.
+
+    A head *flips* where it weighs one of two words more in the first text and the other one in the second; counted are
+    heads that give both words together at least 0.1 in each text. See `regard.observe.head_flips`.
+
+    Args:
+        before: The first text.
+        after: The second text.
+        model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the texts choose.
+        token: The word that looks; by default a pronoun of both texts, or the word with the sharpest looks.
+        layer: The layer of the head, counted from 0.
+        head: The head, counted from 0 within its layer; by default the one that looks most sharply in the first text.
+        words: The two words that are compared; by default the word that the head looks at in the first text and, of
+            the other content words of both texts, the one that all heads together weigh most.
+        progress: Called with what goes on.
+
+    Raises:
+        InputError: No such model, word, layer or head, an encoder–decoder, a text of more than 512 tokens, or texts
+            that share no two words to compare.
+    """
+    say = progress or (lambda _: None)
+    loaded = read(model, f"{before}\n{after}")
+    prepared = [prepare(text, model=loaded) for text in (before, after)]
+    longest = max(one.inputs["input_ids"].shape[-1] for one in prepared)
+    if longest > _LONGEST:
+        raise InputError(f"two texts are compared up to {_LONGEST} tokens each, got {longest:,}: shorten them")
+    records = []
+    for number, one in enumerate(prepared, 1):
+        say(f"{loaded.name} reads text {number} of 2")
+        records.append(watched(one, "weights"))
+    pair = choose_pair(records[0], records[1], token=token, layer=layer, head=head, words=words)
+    change = compare_records(records[0], records[1], names=("text 1", "text 2"))
+    return LookPair(pair.records, pair.focuses, pair.flips, change, advice(loaded, f"{before}\n{after}"))
 
 
 def compare_texts(
