@@ -13,7 +13,7 @@
 
 # A text may hold quotes, apostrophes, $ and line breaks: it goes through the environment, expanded by neither make nor
 # the shell. The other names are common ones (TOKEN, OUT), so they count only where they are given to make itself.
-OPTIONS := TOKEN LAYER HEAD MODEL OUT TARGET
+OPTIONS := TOKEN LAYER HEAD MODEL OUT TARGET AGAINST WORDS
 override TEXT := $(value TEXT)
 export TEXT
 $(foreach name,$(OPTIONS),$(eval override $(name) := $$(if $$(findstring command,$$(origin $(name))),$$(value $(name)))))
@@ -41,7 +41,8 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "%-18s %s\n", $$1, $$2}'
 	@printf '%s\n' '' 'make look takes TEXT="…", a text or the name of a text file, and, if you like,' \
 	  '  TOKEN=word LAYER=2 HEAD=1 MODEL=me5|minilm|smollm2|folder|id TARGET="…"' \
-	  '  OUT=page.html|figure.png|figure.svg|it.atlas'
+	  '  OUT=page.html|figure.png|figure.svg|it.atlas' \
+	  '  AGAINST="a second text" WORDS=one,other'
 
 look: $(STAMPS)/models ## See what a real model attends to in TEXT="…"; sets everything up the first time
 	@if [ -z "$$TEXT" ]; then \
@@ -53,6 +54,8 @@ look: $(STAMPS)/models ## See what a real model attends to in TEXT="…"; sets e
 	[ -z "$$MODEL" ] || set -- "$$@" --model "$$MODEL"; \
 	[ -z "$$TARGET" ] || set -- "$$@" --target "$$TARGET"; \
 	[ -z "$$OUT" ] || set -- "$$@" --out "$$OUT"; \
+	[ -z "$$AGAINST" ] || set -- "$$@" --against "$$AGAINST"; \
+	[ -z "$$WORDS" ] || set -- "$$@" --words "$$WORDS"; \
 	.venv/bin/regard look "$$@" -- "$$TEXT" || exit $$?; \
 	command -v regard >/dev/null || echo '(regard is in .venv: ". .venv/bin/activate" makes this shell know it)' >&2
 

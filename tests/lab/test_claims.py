@@ -271,6 +271,34 @@ def test_pronouns_look_as_transformers_own_weights_say():
     layer, head = seen.head
     expected = [float(dense[layer][0, head, words.index("it"), words.index(noun)]) for noun in ("animal", "street")]
     assert list(seen.of_head(0)["weights"].values()) == pytest.approx(expected, abs=1e-5)
+    # Which heads turn, counted again by hand.
+    both = []
+    for sentence in (heads.TIRED, heads.WIDE):
+        inputs = model.tokenizer(sentence, return_tensors="pt")
+        with torch.no_grad():
+            dense = torch.stack(eager(**inputs, output_attentions=True).attentions)[:, 0]
+        words = model.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
+        both.append(torch.stack([dense[:, :, words.index("it"), words.index(noun)] for noun in ("animal", "street")]))
+    clear = (both[0].sum(0) >= 0.1) & (both[1].sum(0) >= 0.1)
+    animal = [one[0] > one[1] for one in both]
+    right, wrong = (clear & animal[0] & ~animal[1]).sum(), (clear & ~animal[0] & animal[1]).sum()
+    assert seen.turning() == {"right": right, "wrong": wrong, "asked": clear.sum()}
+    assert (right, wrong) == (1, 2)  # what docs/lab.md says
+
+
+def test_the_finding_says_first_what_the_known_sentence_shows():
+    weights = {"animal": 0.67, "street": 0.02}, {"animal": 0.56, "street": 0.03}
+    look = {
+        f"“too {end}”, minilm": {"head": "5.11", "weights": one}
+        for end, one in zip(("tired", "wide"), weights, strict=True)
+    }
+    turning = {"minilm, it": {"right": 1, "wrong": 2, "asked": 28}}
+    numbers = {"where the pronoun looks": look, "heads whose choice turns with the sentence": turning}
+    said = heads._tired_and_wide(numbers)
+    assert "head 5.11 of minilm looks at the animal in both (animal 0.67 and 0.56, street 0.02 and 0.03)" in said
+    assert "Of the 28 heads that look at the two, 1 change sides as the meaning does and 2 against it" in said
+    look["“too wide”, minilm"]["weights"] = {"animal": 0.1, "street": 0.5}
+    assert "turns from the animal to the street" in heads._tired_and_wide(numbers)
 
 
 def judged_heads(**changed):
