@@ -299,6 +299,13 @@ def test_a_pronoun_looks_first_at_the_earliest_word_before_it_that_is_nearly_as_
     assert seen(choose_focus(record(layer(weights)), token="because"))[1][0][2] == "tired"
 
 
+def test_a_pronoun_with_nothing_before_it_looks_at_the_sharpest_word_behind_it():
+    words = ["it", "saw", "cat", "near", "dog"]
+    weights = heads(2, 5)
+    weights[0, 0, 2], weights[1, 0, 4] = 0.5, 0.6
+    assert seen(choose_focus(record(layer(weights), words=words))) == ("it", [(0, 1, "dog"), (0, 0, "cat")])
+
+
 @pytest.mark.parametrize("token", [None, "它"])
 def test_a_pronoun_within_a_token_is_found_and_called_by_its_part(token):
     weights = heads(1, 6)
