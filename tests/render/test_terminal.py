@@ -206,6 +206,8 @@ def test_where_no_look_is_sharp_all_pictures_say_so(english) -> None:
     figure = focus_figure(english.record, focus)
     written = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert any(" ".join(text.split()).startswith(f"{NOTE} Of the 72 heads") for text in written)
+    whole = focus_figure(english.record, english.focus)
+    assert any(text.get_text().startswith("Of the 72 heads") for axes in whole.axes for text in axes.texts)
 
 
 def test_the_part_of_a_word_that_is_meant_is_marked_and_named(chinese) -> None:

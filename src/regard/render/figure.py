@@ -62,7 +62,8 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
     """Draw the sentence with its arcs, under it the first head in full and the grid of all heads."""
     check_focus(record, focus)
     look = focus.looks[0]
-    says = " ".join(filter(None, (visible(focus.note), describe(record, sequence=focus.sequence))))
+    habits = describe(record, sequence=focus.sequence)
+    says = f"{visible(focus.note)} {habits}" if focus.note else habits
     with _figure(record, focus.sequence, says) as brush:
         left, top = label_room(brush, record, record.layers[look.layer], focus.sequence)
         wide, high = _grid_size(record, _SIDE)

@@ -108,7 +108,8 @@ def look(
     Args:
         text: The text; the source of an encoder–decoder.
         model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the text chooses.
-        token: The word to look from; by default the one with the sharpest look at a content word.
+        token: The word to look from; by default a pronoun that looks sharply at a word, else the word with the sharpest
+            looks at content words. `compare_looks` sets a second text beside this one.
         layer: The layer of the first head shown, counted from 0.
         head: The first head shown, counted from 0 within its layer.
         target: What an encoder–decoder writes; by default what it would write itself.
@@ -125,8 +126,9 @@ def look(
         told: Called with the number of finished layers, and of all of them where the model says it.
 
     Raises:
-        InputError: The text is empty or too long for the model; no such model, word, layer, head or statistic; there
-            are finished layers of an interrupted run and `resume` was not asked for, or they are of another run.
+        InputError: The text is empty, of one word or too long for the model; no such model, word, layer, head or
+            statistic; there are finished layers of an interrupted run and `resume` was not asked for, or they are of
+            another run.
     """
     prepared = prepare(text, model=model, target=target, tokens=tokens)
     loaded = prepared.loaded
