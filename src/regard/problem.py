@@ -392,6 +392,12 @@ def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias
             f"`{name}` must be a tensor or a bias of regard.positions, such as ALiBi(heads=8), got {_named(bias)}"
         )
     _check_is_value(name, bias)
+    if bias.role not in (None, name):
+        kind, does = (
+            type(bias).__name__,
+            {"bias": "is added to the scores", "factor": "multiplies the weights"}[bias.role],
+        )
+        raise InputError(f"`{name}` cannot be {kind}, which {does}: pass it as `{bias.role}=`")
     bias = bias.resolve(problem.queries, problem.keys, problem.q_offset)
     if any(size not in (1, want) for size, want in zip(bias.leading, (problem.batch, problem.heads), strict=True)):
         raise InputError(

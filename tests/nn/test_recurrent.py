@@ -72,7 +72,7 @@ def test_three_steps_are_the_formula(order, name, kind):
     hidden = kept = fed = torch.zeros(4, 5, dtype=torch.float64)
     state = None
     for given in x:
-        output, state, weights = cell(given, memory, state, masks.Padding(seen), weights=True)
+        output, state, weights = cell(given, memory, state, mask=masks.Padding(seen), weights=True)
 
         def renew(more, given=given, hidden=hidden, kept=kept):
             whole = torch.cat([given, more], 1)
@@ -128,10 +128,10 @@ def test_a_prepared_memory_gives_the_same_and_is_projected_once(kind):
     memory, x, hidden = randn(2, 4, 6, seed=4).requires_grad_(), randn(2, 3, seed=5), randn(2, 5, seed=6)
     mask = masks.Padding(torch.tensor([[True] * 4, [True, True, False, False]]))
     once = cell.prepare(memory)
-    found = cell(x, once, cell.start(hidden), mask, weights=True)
+    found = cell(x, once, cell.start(hidden), mask=mask, weights=True)
     _, wanted = regard.attention(hidden[:, None], memory, memory, score=score, mask=mask, weights=True)
     torch.testing.assert_close(found[2], wanted[:, 0])
-    plain = cell(x, memory, cell.start(hidden), mask)[0]
+    plain = cell(x, memory, cell.start(hidden), mask=mask)[0]
     assert torch.equal(found[0], plain)
     wanted_grad, grad = (
         torch.autograd.grad(one.sin().sum(), memory, retain_graph=True)[0] for one in (plain, found[0])

@@ -142,7 +142,7 @@ def test_encoder_layer(training, norm_first, activation, bias, batch_first):
     for what, ((mask, padding), (mine, added_to)) in SELF.items():
         said = {"src_mask": mask, "src_key_padding_mask": padding, "is_causal": what == "causal"}
         expected = turned(theirs(turned(x, batch_first), **said), batch_first)
-        close(ours(x, mine, attention_bias=added_to), expected, what)
+        close(ours(x, mask=mine, attention_bias=added_to), expected, what)
 
 
 @every_layer
@@ -162,7 +162,7 @@ def test_decoder_layer(training, norm_first, activation, bias, batch_first):
             "memory_is_causal": on == "causal",
         }
         expected = turned(theirs(turned(x, batch_first), turned(memory, batch_first), **said), batch_first)
-        output = ours(x, memory, mine, cross_mine, attention_bias=added_to, memory_bias=cross_added)
+        output = ours(x, memory, mask=mine, memory_mask=cross_mine, attention_bias=added_to, memory_bias=cross_added)
         close(output, expected, f"{what}; memory {on}")
 
 

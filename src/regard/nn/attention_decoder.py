@@ -118,8 +118,8 @@ class AttentionDecoderCell(nn.Module):
         x: Float[Tensor, "batch input"],
         memory: Float[Tensor, "batch keys memory"] | PreparedMemory,
         state: DecoderState | None = None,
-        mask: Mask | BoundMask | Tensor | None = None,
         *,
+        mask: Mask | BoundMask | Tensor | None = None,
         weights: bool = False,
         **asked: Any,
     ) -> tuple[Tensor, DecoderState] | tuple[Tensor, DecoderState, Tensor]:

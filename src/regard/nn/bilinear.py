@@ -48,8 +48,8 @@ class BilinearAttention(nn.Module):
         query: Float[Tensor, "*batch queries query_width"],
         keys: Float[Tensor, "*batch keys key_width"],
         values: Float[Tensor, "*batch keys value_width"] | None = None,
-        mask: Mask | BoundMask | Tensor | None = None,
         *,
+        mask: Mask | BoundMask | Tensor | None = None,
         weights: bool = False,
         budget: int = DENSE_BUDGET,
     ) -> Tensor | tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from regard.errors import InputError
-from regard.nn.checks import check_probability
+from regard.nn.checks import check_flag, check_probability
 from regard.nn.dropping import dropped
 from regard.nn.feed_forward import Activation, FeedForward
 from regard.nn.multi_head import MultiHeadAttention
@@ -23,10 +23,10 @@ class Block(nn.Module):
         if norm not in ("layer", "rms"):
             raise InputError(f'`norm` must be "layer" or "rms", got {norm!r}')
         kinds: dict[str, Any] = {
-            "layer": lambda: nn.LayerNorm(width, eps, bias=bias),
+            "layer": lambda: nn.LayerNorm(width, eps, bias=check_flag("bias", bias)),
             "rms": lambda: nn.RMSNorm(width, eps),
         }
-        self.norm_first, self.dropout = norm_first, check_probability("dropout", dropout)
+        self.norm_first, self.dropout = check_flag("norm_first", norm_first), check_probability("dropout", dropout)
         self.norms = nn.ModuleList(kinds[norm]() for _ in range(count))
 
     def before(self, x: Tensor, index: int) -> Tensor:

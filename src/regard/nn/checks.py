@@ -5,13 +5,20 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.masks import BoundMask, Dense, Mask, from_attention_mask
 
-__all__ = ["both", "check_probability", "check_size", "check_width", "mask_of"]
+__all__ = ["both", "check_flag", "check_probability", "check_size", "check_width", "mask_of"]
 
 
 def check_size(name: str, value: object, what: str) -> int:
     """Give `value` back if it is a positive integer; `what` tells what it counts."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"`{name}` {what} and must be an integer of at least 1, got {value!r}")
+    return value
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Give `value` back if it is True or False: a number in its place is another argument's."""
+    if not isinstance(value, bool):
+        raise InputError(f"`{name}` must be True or False, got {value!r}")
     return value
 
 

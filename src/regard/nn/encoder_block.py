@@ -64,8 +64,8 @@ class EncoderBlock(Block):
     def forward(
         self,
         x: Float[Tensor, "*batch n width"],
-        mask: Mask | BoundMask | Tensor | None = None,
         *,
+        mask: Mask | BoundMask | Tensor | None = None,
         weights: bool = False,
         **asked: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InputError
-from regard.nn.checks import check_probability, check_size, check_width
+from regard.nn.checks import check_flag, check_probability, check_size, check_width
 from regard.nn.dropping import dropped
 
 __all__ = ["FUNCTIONS", "Activation", "FeedForward"]
@@ -76,6 +76,7 @@ class FeedForward(nn.Module):
             raise InputError(f"`activation` must be one of {choices}, got {activation!r}")
         self.width, hidden = check_size("width", width, "is that of x"), check_size("hidden", hidden, "is a width")
         self.activation, self.dropout = activation, check_probability("dropout", dropout)
+        bias = check_flag("bias", bias)
         self.up_proj = nn.Linear(width, hidden, bias=bias, device=device, dtype=dtype)
         self.down_proj = nn.Linear(hidden, width, bias=bias, device=device, dtype=dtype)
         gated = activation.endswith("glu") or "glu_" in activation

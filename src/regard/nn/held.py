@@ -57,8 +57,20 @@ class Held(nn.Module):
 
 
 def hold(value: object | None) -> nn.Module | None:
-    """Make a module of a frozen value; a module that gives one when called, and None, stay as they are."""
-    return value if value is None or isinstance(value, nn.Module) else Held(value)
+    """Make a module of a frozen value; a module that gives one when called, and None, stay as they are.
+
+    Raises:
+        InputError: It is neither: a class that wants to be called, a flag, a number or a name.
+    """
+    if value is None or isinstance(value, nn.Module):
+        return value
+    if isinstance(value, type) or not (isinstance(value, Tensor) or is_dataclass(value)):
+        got = f"the class {value.__name__}: write {value.__name__}(...)" if isinstance(value, type) else repr(value)
+        raise InputError(
+            "a module holds a value of regard.scores, masks, positions or normalizers, or a module that gives one, "
+            f"got {got}"
+        )
+    return Held(value)
 
 
 def value_of(module: nn.Module | None) -> Any:

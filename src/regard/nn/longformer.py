@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Mask, Padding, Window
-from regard.nn.checks import check_probability, check_size, check_width
+from regard.nn.checks import check_flag, check_probability, check_size, check_width
 from regard.nn.real_rows import check_real
 from regard.problem import DENSE_BUDGET
 
@@ -54,6 +54,7 @@ class LongformerAttention(nn.Module):
                 f"`window` counts the tokens on both sides and must be even, got {window}: take {window + 1}"
             )
         self.window, self.dropout = window, check_probability("dropout", dropout)
+        bias = check_flag("bias", bias)
         self.q_proj = nn.Linear(width, width, bias=bias)
         self.k_proj = nn.Linear(width, width, bias=bias)
         self.v_proj = nn.Linear(width, width, bias=bias)

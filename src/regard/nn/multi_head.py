@@ -11,7 +11,7 @@ from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import BoundMask, Mask
 from regard.nn.cached import needed, turning
-from regard.nn.checks import both, check_probability, check_size, check_width, mask_of
+from regard.nn.checks import both, check_flag, check_probability, check_size, check_width, mask_of
 from regard.nn.held import hold, value_of
 from regard.nn.torch_multi_head import read_multihead, refuse_more, write_multihead
 from regard.normalizers import Normalizer
@@ -104,6 +104,12 @@ class MultiHeadAttention(nn.Module):
             "value_width", self.key_width if value_width is None else value_width, "is that of the values"
         )
         self.dropout, self.scale = check_probability("dropout", dropout), scale
+        bias = check_flag("bias", bias)
+        if isinstance(attention_bias, bool):
+            raise InputError(
+                f"`attention_bias` is what is added to the scores, got {attention_bias}: `bias={attention_bias}` says "
+                "whether the projections have biases"
+            )
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(width, heads * self.head_dim, bias=bias, **made)
         self.k_proj = nn.Linear(self.key_width, self.kv_heads * self.head_dim, bias=bias, **made)
@@ -111,7 +117,7 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(
             heads * self.value_dim,
             width if out_width is None else check_size("out_width", out_width, "is that of the output"),
-            bias=bias if out_bias is None else out_bias,
+            bias=bias if out_bias is None else check_flag("out_bias", out_bias),
             **made,
         )
         self.q_norm, self.k_norm = q_norm, k_norm
@@ -125,8 +131,8 @@ class MultiHeadAttention(nn.Module):
         query: Float[Tensor, "*batch queries width"],
         key: Float[Tensor, "*batch keys key_width"] | None = None,
         value: Float[Tensor, "*batch keys value_width"] | None = None,
-        mask: Mask | BoundMask | Tensor | None = None,
         *,
+        mask: Mask | BoundMask | Tensor | None = None,
         attention_bias: Bias | Tensor | None = None,
         weights: bool = False,
         cache: Entry | None = None,

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -62,6 +62,7 @@ class ALiBi(Relative):
     tensor([[-1.0000, -0.5000,  0.0000, -0.5000]])
     """
 
+    role: ClassVar[Literal["bias", "factor"] | None] = "bias"
     heads: int
     slopes: Float[Tensor, " heads"] | None = None
     side: Literal["causal", "both"] = "causal"

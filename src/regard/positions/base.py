@@ -4,7 +4,7 @@ A bias is added to the scores (ALiBi, T5), or multiplies the weights where it is
 Tensors in its fields get gradients.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,7 @@ class Bias:
     """A number for each pair of positions: a frozen dataclass that defines `__call__`."""
 
     relative: ClassVar[bool] = False
+    role: ClassVar[Literal["bias", "factor"] | None] = None  # the argument that alone makes sense of it, if one does
 
     def __call__(
         self,

@@ -1,6 +1,7 @@
 """Gaussian: a bell around the place where a query looks, by which its weights are multiplied."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -38,6 +39,7 @@ class Gaussian(Bias):
     tensor([[0.6065, 1.0000, 0.6065, 0.1353]])
     """
 
+    role: ClassVar[Literal["bias", "factor"] | None] = "factor"
     center: Float[Tensor, "batch queries"]
     radius: float
     q_offset: int = 0

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -77,6 +78,7 @@ class T5Bias(Relative):
             [0.2000, 0.1000, 0.0000]])
     """
 
+    role: ClassVar[Literal["bias", "factor"] | None] = "bias"
     table: Float[Tensor, "buckets heads"]
     bidirectional: bool = field(kw_only=True)
     max_distance: int = field(default=128, kw_only=True)

@@ -1,0 +1,64 @@
+"""Arguments with names that mean something else in other libraries, and masks that might be read as their reverse."""
+
+import inspect
+
+import pytest
+import torch
+
+from regard import masks, nn, positions, scores
+from regard.errors import InputError
+
+X = torch.zeros(2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda wrong: nn.MultiHeadAttention(8, 2, bias=wrong),
+        lambda wrong: nn.MultiHeadAttention(8, 2, out_bias=wrong),
+        lambda wrong: nn.FeedForward(8, 16, bias=wrong),
+        lambda wrong: nn.LongformerAttention(8, 2, 2, bias=wrong),
+        lambda wrong: nn.EncoderBlock(8, 2, 16, norm_first=wrong),
+        lambda wrong: nn.EncoderBlock(8, 2, 16, bias=wrong),
+        lambda wrong: nn.DecoderBlock(8, 2, 16, norm_first=wrong),
+    ],
+)
+@pytest.mark.parametrize("wrong", [0.1, 512, "no"])
+def test_a_flag_is_no_number(make, wrong):
+    with pytest.raises(InputError, match=r"`(bias|out_bias|norm_first)` must be True or False, got"):
+        make(wrong)
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_bias_of_the_scores_is_no_flag_for_those_of_the_projections(wrong):
+    with pytest.raises(InputError, match=f"added to the scores, got {wrong}: `bias={wrong}` says whether"):
+        nn.MultiHeadAttention(8, 2, attention_bias=wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mask": masks.Causal}, r"got the class Causal: write Causal\(...\)"),
+        ({"score": scores.ScaledDot}, r"got the class ScaledDot: write ScaledDot\(...\)"),
+        ({"attention_bias": positions.ALiBi}, r"got the class ALiBi: write ALiBi\(...\)"),
+        ({"mask": True}, "or a module that gives one, got True"),
+        ({"rotary": 64}, "or a module that gives one, got 64"),
+        ({"normalizer": "softmax"}, "or a module that gives one, got 'softmax'"),
+    ],
+)
+def test_a_module_holds_values(options, words):
+    with pytest.raises(InputError, match=words):
+        nn.MultiHeadAttention(8, 2, **options)
+
+
+def test_masks_are_given_by_name_alone():
+    """A fourth argument would be read as PyTorch's key_padding_mask is, with the opposite meaning."""
+    for name in nn.__all__:
+        kind = getattr(nn, name)
+        if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
+            continue
+        for parameter in inspect.signature(kind.forward).parameters.values():
+            if "mask" in parameter.name or parameter.name == "real":
+                assert parameter.kind is parameter.KEYWORD_ONLY, (name, parameter.name)
+    with pytest.raises(TypeError, match="positional"):
+        nn.MultiHeadAttention(8, 2)(X, X, X, torch.ones(2, 4, dtype=torch.bool))
