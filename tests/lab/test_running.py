@@ -171,6 +171,7 @@ def test_the_table_fits_eighty_columns_and_has_claim_verdict_number_and_seconds(
     assert lines[0].split() == ["claim", "verdict", "measured", "s"]
     assert "Claim <1>" in lines[1]
     assert "holds" in lines[1]
+    assert "[" not in lines[1], "the verdict's colour is no text"
     assert "a key" in lines[1]
     assert (tmp_path / "out" / "index.html").exists()
 

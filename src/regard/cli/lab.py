@@ -99,14 +99,14 @@ def _table(results: Sequence[Any]) -> Table:
         table.add_row(
             str(one.claim.number),
             _plain(one.claim.title),
-            f"[{colour}]{verdict}[/]",
+            _plain(verdict, colour),
             _plain(measured),
             f"{one.seconds:.0f}",
         )
     return table
 
 
-def _plain(text: str) -> Any:
+def _plain(text: str, style: str = "") -> Any:
     from rich.text import Text
 
-    return Text(text)
+    return Text(text, style)
