@@ -9,9 +9,9 @@ from regard.cli import main
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: str) -> tuple[int, str, str]:
+    def call(*arguments: str, columns: int = 80) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["regard", *arguments])
-        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setenv("NO_COLOR", "1")
         with pytest.raises(SystemExit) as ended:
             main()

@@ -34,6 +34,21 @@ def test_the_sentence_of_the_introductions_shows_it_looking_at_animal_and_tired(
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(("columns", "width"), [(20, 40), (40, 40), (55, 55)])
+def test_a_picture_is_as_wide_as_columns_says_and_40_at_least(run, columns: int, width: int) -> None:
+    code, out, err = run("look", SENTENCE, "--model", "minilm", columns=columns)
+    assert code == 0, err
+    picture, command = out.split("The same weight, step by step:")
+    assert width - 12 < max(map(cell_len, picture.splitlines())) <= width
+    assert f'"{SENTENCE}"' in command  # which is not wrapped, so that it can be copied
+
+
+def test_two_texts_in_a_narrow_terminal_are_drawn_60_wide(run) -> None:
+    code, out, err = run("look", SENTENCE, "--against", SENTENCE.replace("tired", "wide"), columns=30)
+    assert code == 0, err
+    assert max(map(cell_len, out.splitlines())) <= 60
+
+
 def test_a_chinese_sentence_chooses_a_model_that_reads_it(run) -> None:
     code, out, err = run("look", CHINESE, "--token", "它")
     assert code == 0

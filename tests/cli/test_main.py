@@ -1,6 +1,7 @@
 """What the command says when it cannot go on: one sentence, an exit code, and never a traceback."""
 
 import io
+import os
 import sys
 from importlib import import_module
 from types import SimpleNamespace
@@ -45,6 +46,38 @@ def test_an_ascii_terminal_gets_question_marks(monkeypatch) -> None:
     assert ended(monkeypatch, "steps") == 0
     out.flush()
     assert b"q?" in out.buffer.getvalue()
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("command", [["steps"], ["models", "list"], ["--help"], ["look", "--help"], ["--version"]])
+def test_an_output_on_a_full_disk_is_one_sentence(monkeypatch, capsys, command: list[str], buffered: bool) -> None:
+    with open("/dev/full", "w") as full:
+        full.reconfigure(write_through=not buffered)
+        monkeypatch.setattr(sys, "stdout", full)
+        assert ended(monkeypatch, *command) == 2
+        assert os.path.samefile(f"/proc/self/fd/{full.fileno()}", os.devnull)  # nothing fails again at the end
+    assert capsys.readouterr().err == "regard: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", [["steps"], ["--help"]])
+def test_a_reader_that_has_seen_enough_is_told_nothing(monkeypatch, capsys, command: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert ended(monkeypatch, *command) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_another_error_of_the_system_is_not_taken_for_one_of_the_output(monkeypatch, capsys) -> None:
+    def broken() -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(import_module("regard.cli.app"), "app", broken)
+    monkeypatch.setattr(sys, "argv", ["regard"])
+    with pytest.raises(OSError, match="Input/output error"):
+        main()
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", ["x.html", "x.png", "x.atlas"])

@@ -1,8 +1,10 @@
 """The command line: one file a command, all talk here, and nothing computed."""
 
+import errno
 import io
 import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from regard.errors import InputError, MissingExtraError, RegardError
@@ -17,6 +19,17 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows ASCII only shows ? and stops nothing
+    written = ""
+    try:
+        _run()
+    except OSError:
+        written = "\n"  # whether standard output is what failed, the next letter tells
+        raise
+    finally:
+        _flush(written)
+
+
+def _run() -> None:
     try:
         try:
             from regard.cli.app import app
@@ -35,6 +48,23 @@ def main() -> None:
         if ended.code == _INTERRUPTED:  # typer turns Ctrl-C into it and says nothing
             _interrupted()
         raise
+
+
+def _flush(written: str) -> None:
+    """Write this and what standard output still holds, and end with a sentence where it cannot be written."""
+    try:
+        if sys.stdout is not None:  # None: it was closed before
+            sys.stdout.write(written)
+            sys.stdout.flush()
+        return
+    except OSError as problem:
+        reason = problem
+    with suppress(OSError, ValueError):  # the interpreter flushes it again, and would complain in its own words
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if reason.errno == errno.EPIPE:  # whoever reads has seen enough
+        sys.exit(1)
+    print(f"regard: standard output cannot be written: {reason.strerror or reason}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _check_arguments() -> None:

@@ -125,8 +125,9 @@ def look(
             progress.print(f"not seen: {line}", soft_wrap=True)
         return
     from regard.cli.again import steps_command
-    from regard.render.terminal import picture
+    from regard.render.terminal import NARROWEST, picture
 
+    screen.width = max(screen.width, NARROWEST)  # in a narrower terminal lines are folded
     screen.print(picture(looked.record, looked.focus, width=screen.width))
     command = () if part else steps_command(looked.record, looked.focus, looked.model, text)
     if command:

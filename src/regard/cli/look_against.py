@@ -51,9 +51,10 @@ def look_against(
     if out is not None:
         progress.print(f"{pair.model}: two texts → {out}", soft_wrap=True)
         return
-    from regard.render.pair_terminal import pair_picture
+    from regard.render.pair_terminal import NARROWEST, pair_picture
 
     screen = TextConsole()
+    screen.width = max(screen.width, NARROWEST)  # in a narrower terminal lines are folded
     screen.print(pair_picture(pair, pair.change, width=screen.width))
 
 

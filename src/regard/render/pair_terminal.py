@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
 
-__all__ = ["PairPicture", "pair_picture"]
+__all__ = ["NARROWEST", "PairPicture", "pair_picture"]
 
-_NARROWEST = 60
+NARROWEST = 60
 _BAR = 12
 _WORD = 20
 _FLIPS = 8  # that are listed
@@ -44,7 +44,7 @@ class PairPicture:
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.text import Text
 
-        width = max(_NARROWEST, min(self.width, options.max_width))
+        width = max(NARROWEST, min(self.width, options.max_width))
         pair = self.pair
         changed = change_sentence(self.change)
         parts = [
@@ -67,8 +67,8 @@ def pair_picture(pair: MinimalPair, change: HeadChange, *, width: int = 80) -> P
         import rich  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("rich", "cli") from error
-    if width < _NARROWEST:
-        raise InputError(f"`width` must be at least {_NARROWEST} cells for two texts, got {width}")
+    if width < NARROWEST:
+        raise InputError(f"`width` must be at least {NARROWEST} cells for two texts, got {width}")
     for record, focus in zip(pair.records, pair.focuses, strict=True):
         check_focus(record, focus)
     return PairPicture(pair, change, width)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
 
-__all__ = ["Picture", "picture", "sentence_lines"]
+__all__ = ["NARROWEST", "Picture", "picture", "sentence_lines"]
 
-_NARROWEST = 40
+NARROWEST = 40
 _BAR = 20
 
 
@@ -36,7 +36,7 @@ class Picture:
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.text import Text
 
-        width = max(_NARROWEST, min(self.width, options.max_width))
+        width = max(NARROWEST, min(self.width, options.max_width))
         parts = [
             sentence_lines(self.record, self.focus, width),
             [*_looks(self.record, self.focus, width), *_note(self.focus, width)],
@@ -57,8 +57,8 @@ def picture(record: Record, focus: Focus, *, width: int = 80) -> Picture:
         import rich  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("rich", "cli") from error
-    if width < _NARROWEST:
-        raise InputError(f"`width` must be at least {_NARROWEST} cells, got {width}")
+    if width < NARROWEST:
+        raise InputError(f"`width` must be at least {NARROWEST} cells, got {width}")
     check_focus(record, focus)
     return Picture(record, focus, width)
 
