@@ -59,6 +59,10 @@ def test_a_run_tells_what_it_does_and_goes_on(here, run):
     events = [json.loads(line) for line in (here / "run" / "log.jsonl").read_text("utf-8").splitlines()]
     assert [one["step"] for one in events if one["event"] == "stepped"] == list(range(1, 9))
     assert (here / "run" / "curves.svg").stat().st_size > 5000
+    (here / "run" / "log.jsonl").write_text("")
+    status, _, err = run("train", "it.toml", "--run.steps", "9")
+    assert status == 0, err
+    assert "run/log.jsonl is gone or empty: the curves lack steps 1 to 8\n" in err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from regard.train import Journal, Translator, read_journal, train
 from regard.train.checkpoints import Checkpoints, Place
 from regard.train.config import Optimizer
 from regard.train.events import Evaluated, Sample, Started
+from regard.train.folder import Folder
 from regard.train.reading import read_config
 from regard.train.schedules import Cosine
 from regard.train.tasks import task_of
@@ -53,6 +55,101 @@ def test_what_a_start_that_failed_has_left_binds_nobody(tmp_path, pairs):
     train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
     assert len(Vocabulary.load(tmp_path / "run" / "model" / "source.json")) > 12
     assert json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["config"]["run"]["tokens"] == 60
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "model", "vocabulary", "log.jsonl", "run.json", "curves.svg"])
+def test_what_lies_in_the_way_is_refused_before_a_step(tmp_path, name):
+    path, folder = tmp_path / "run" / name, "." not in name
+    (path.parent if folder else path).mkdir(parents=True)
+    if folder:
+        path.write_text("")
+    kind = "a folder and is a file" if folder else "a file and is none"
+    with pytest.raises(InputError, match=rf"run/{name} must be {kind}: move it, or name another folder as `out`"):
+        Folder(tmp_path / "run", tiny(tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A run of two steps, of three that are asked for."""
+    out = tmp_path_factory.mktemp("begun") / "run"
+    stops = iter([False, True]).__next__
+    train(tiny(out, run__steps=3), [Journal(out / "log.jsonl")], stops=stops)
+    return out
+
+
+def going_on(begun, tmp_path):
+    shutil.copytree(begun, out := tmp_path / "run")
+    return out, tiny(out, run__steps=3), Journal(out / "log.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("sessions", 3, '"sessions" must be a list, got 3'),
+        ("processes", "one", "\"processes\" must be a whole number, got 'one'"),
+        ("data", {"text": 5}, "\"data\" must be the hashes of files, got {'text': 5}"),
+        ("data", None, '"data" must be the hashes of files, got None'),
+        ("config", [], "it has no configuration"),
+        ("config", None, "it has no configuration"),
+    ],
+)
+def test_a_record_of_a_run_with_other_contents_is_refused_by_name(begun, tmp_path, name, value, words):
+    out, config, _ = going_on(begun, tmp_path)
+    about = json.loads((out / "run.json").read_text("utf-8"))
+    (out / "run.json").write_text(json.dumps(about | {name: value}), "utf-8")
+    with pytest.raises(InputError, match=rf"cannot read .*run\.json: {words}; name another folder as `out`"):
+        Folder(out, config)
+
+
+def test_a_record_of_a_run_that_is_no_object_is_refused(begun, tmp_path):
+    out, config, _ = going_on(begun, tmp_path)
+    for text in ("3", "[]", "null", "[" * 100_000):
+        (out / "run.json").write_text(text, "utf-8")
+        with pytest.raises(InputError, match=r"cannot read .*run\.json: "):
+            Folder(out, config)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[1]", "it is no event"),
+        ("7", "it is no event"),
+        ('{"event": "stepped", "step": "x"}', "\"step\" a whole number, got 'stepped' and 'x'"),
+        ('{"event": "stepped"}', "got 'stepped' and None"),
+        ('{"step": 1}', "got None and 1"),
+        ('{"event": "stepped", "step": 1, "loss": "x", "rate": 1}', "\"loss\" must hold numbers, got 'x'"),
+        ('{"event": "stepped", "step": 1, "loss": null, "rate": []}', r'"rate" must hold numbers, got \[\]'),
+        ('{"event": "evaluated", "step": 1, "scores": 1}', '"scores" must be an object, got 1'),
+        ('{"event": "evaluated", "step": 1, "scores": {"loss": "x"}}', "\"scores\" must hold numbers, got 'x'"),
+        ("[" * 100_000, ""),
+    ],
+    ids=range(10),
+)
+def test_a_line_of_the_log_that_is_no_event_is_refused_by_its_number(tmp_path, line, words):
+    good = '{"event": "stepped", "step": 1, "loss": null, "rate": 1}\n'
+    (path := tmp_path / "log.jsonl").write_text(f"{good}{line}\n{good}", "utf-8")
+    with pytest.raises(InputError, match=rf"cannot read line 2 of .*log\.jsonl: .*{words}.*; remove the line, or the"):
+        read_journal(path)
+
+
+def test_what_is_missing_of_a_log_is_said_when_a_run_goes_on(begun, tmp_path):
+    out, _config, log = going_on(begun, tmp_path)
+    shutil.copy(log.path, tmp_path / "whole")
+    started = Started(out, 2, 3, 9)
+    log(started)
+    assert log.note == ""
+    lines = (tmp_path / "whole").read_text("utf-8").splitlines(keepends=True)
+    gone, cut = "is gone or empty: the curves lack steps 1 to 2", "ends with step 1: the curves lack steps 2 to 2"
+    for content, words in (("", gone), (None, gone), (lines[:2], cut)):
+        log.path.unlink()
+        if content is not None:
+            log.path.write_text("".join(content), "utf-8")
+        again = Journal(log.path)
+        again(started)
+        assert again.note == f"{log.path} {words}"
+    new = Journal(tmp_path / "new.jsonl")
+    new(Started(out, 0, 3, 9))
+    assert new.note == ""
 
 
 @pytest.mark.slow

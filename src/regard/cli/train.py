@@ -16,6 +16,7 @@ from regard.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from regard.train.events import Ended, Evaluated, Event, Started, Stepped
+    from regard.train.journal import Journal
 
 __all__ = ["train"]
 
@@ -59,8 +60,8 @@ def train(
         from regard.train import train as run
 
         folder = Path(asked.out)
-        screen = _Screen(console, status.stop)
         log = Journal(folder / "log.jsonl")
+        screen = _Screen(console, status.stop, log)
         listeners = (log, Curves(log.path, folder / "curves.svg"), screen)
         with _asked_to_stop() as stops, screen:
             ended = run(asked, listeners, stops=stops)
@@ -72,8 +73,8 @@ def train(
 class _Screen:
     """A listener that shows the run as it goes."""
 
-    def __init__(self, console: TextConsole, ready: object) -> None:
-        self.console, self._ready = console, ready
+    def __init__(self, console: TextConsole, ready: object, log: "Journal") -> None:
+        self.console, self._ready, self._log = console, ready, log
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(None),
@@ -103,7 +104,7 @@ class _Screen:
     def _started(self, event: "Started") -> None:
         if callable(self._ready):
             self._ready()
-        for note in event.notes:
+        for note in (*event.notes, *filter(None, [self._log.note])):
             self.say(note)
         goes_on = f"goes on behind step {event.step:,} of {event.total:,}" if event.step else f"{event.total:,} steps"
         self.say(f"{event.parameters:,} parameters, {goes_on}, in {event.out}")

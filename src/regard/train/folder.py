@@ -10,6 +10,7 @@ model/           the model in the end, with its tokenizers
 import contextlib
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 import time
@@ -57,6 +58,7 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise InputError(f"cannot make the folder of the run, {path}: {problem.strerror}") from problem
+        self._check_places()
         begun = bool(Checkpoints(self.checkpoints).steps())
         # Without a checkpoint there is nothing to go on from: what a start that failed has left binds nobody, and its
         # vocabularies may be of other data and other sizes.
@@ -74,6 +76,18 @@ class Folder:
                     f"the run in {self.path} was started on {were} processes and has {processes} now, which would read "
                     f"other batches: start as many, or name another folder as `out`; the checkpoints are as they were"
                 )
+
+    def _check_places(self) -> None:
+        """Refuse what lies where something is going to be written, before any step is taken."""
+        for one in (self.checkpoints, self.model, self.vocabulary):
+            if one.exists() and not one.is_dir():
+                raise InputError(f"{one} must be a folder and is a file: move it, or name another folder as `out`")
+        for one in (self._record, self.log, self.path / "curves.svg"):
+            if one.exists() and not one.is_file():
+                raise InputError(f"{one} must be a file and is none: move it, or name another folder as `out`")
+        for one in (self.path, self.checkpoints):
+            if self._writes and one.exists() and not os.access(one, os.W_OK | os.X_OK):
+                raise InputError(f"{one} cannot be written in: change its mode, or name another folder as `out`")
 
     def begin(self, task: Task) -> None:
         """Write down what the run is started with, or compare the data with what it was started with."""
@@ -129,11 +143,10 @@ class Folder:
     def _read(self) -> dict[str, Any] | None:
         try:
             found = json.loads(self._record.read_text("utf-8"))
-            if not isinstance(found["config"], dict) or not isinstance(found["data"], dict):
-                raise ValueError("it has no configuration")
+            _check_record(found)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+        except (OSError, ValueError, RecursionError) as problem:
             raise InputError(f"cannot read {self._record}: {problem}; name another folder as `out`") from problem
         return dict(found)
 
@@ -148,6 +161,23 @@ class Folder:
                 f"`{key}` was {_said(was)} when the run in {self.path} was started and is {_said(is_now)} now{why}: "
                 "say it as it was to go on, or name another folder as `out`; the checkpoints are as they were"
             )
+
+
+def _check_record(found: Any) -> None:
+    """Refuse what is not as `Folder.begin` writes it.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+        raise ValueError("it has no configuration")
+    data, sessions, processes = found.get("data"), found.get("sessions", []), found.get("processes", 1)
+    if not isinstance(data, dict) or not all(isinstance(one, str) for one in data.values()):
+        raise ValueError(f'"data" must be the hashes of files, got {data!r}')
+    if not isinstance(sessions, list):
+        raise ValueError(f'"sessions" must be a list, got {sessions!r}')
+    if type(processes) is not int:
+        raise ValueError(f'"processes" must be a whole number, got {processes!r}')
 
 
 def _said(value: Any) -> str:

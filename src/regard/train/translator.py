@@ -53,7 +53,9 @@ class Translator:
             raise InputError(f"there is no folder {str(folder)!r}: name what `regard train` wrote")
         try:
             about = json.loads((path / _ABOUT).read_text("utf-8"))
-            languages, script = tuple(about["languages"]), about["script"]
+            (source, target), script = about["languages"], about["script"]
+            if not isinstance(source, str) or not isinstance(target, str) or script not in ("hans", "hant", None):
+                raise ValueError(f"it must have two languages and a script, got {about}")
         except FileNotFoundError:
             raise InputError(f"{folder} holds no model that translates: {_why_none(Path(folder))}") from None
         except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -63,8 +65,8 @@ class Translator:
         except (OSError, UnicodeDecodeError) as problem:
             raise InputError(f"cannot read {path / 'config.json'}: {problem}") from problem
         kind = RecurrentSeq2Seq if recurrent else Transformer
-        source, target = (Vocabulary.load(path / f"{side}.json") for side in ("source", "target"))
-        return cls(kind.from_pretrained(path), source, target, languages, script)
+        reads, writes = (Vocabulary.load(path / f"{side}.json") for side in ("source", "target"))
+        return cls(kind.from_pretrained(path), reads, writes, (source, target), script)
 
     def save(self, folder: Path) -> None:
         """Write all but the model beside it."""
