@@ -61,12 +61,15 @@ def tokens(*texts):
 
 RECORDS = (
     Record(
-        (layer(kept=True), layer("1.attention", queries=7, keys=7, size=4, seed=1, dtype=np.float64)),
+        (layer(kept=True), layer("1.attention", size=4, seed=1, dtype=np.float64)),
         {"text": (tokens("[CLS]", *HOSTILE[:4]), tokens("a", *HOSTILE[4:], "b"))},
         "a model/with a name",
         {"backend": "sdpa", "nested": {"n": 1, "list": [1.5, None, "貓"]}},
     ),
-    Record((layer("decoder.cross", queries=3, keys=6, kind="cross"),), {"source": ((),), "target": (tokens("x"),)}),
+    Record(
+        (layer("decoder.cross", queries=3, keys=6, kind="cross"),),
+        {"source": (tokens(*"abcdef"), tokens(*"ghijkl")), "target": (tokens("x", "y", "z"),) * 2},
+    ),
     Record((), model="nothing seen"),
 )
 
@@ -98,7 +101,7 @@ def test_what_is_loaded_is_what_was_saved(path):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_tokens_come_back_whatever_their_text(path, text):
-    record = Record((layer(),), {"text": (tokens(text, f"{text}{text}"),)}, text, {text: text})
+    record = Record((layer(),), {"text": (tokens(text, f"{text}{text}", "c", "d", "e"),) * 2}, text, {text: text})
     save_atlas((record,), path)
     same(load_atlas(path), (record,))
 
@@ -352,7 +355,7 @@ def test_layers_that_do_not_fit_are_refused(path, change):
 
 def test_no_flipped_bit_of_the_header_raises_anything_else(path):
     """A flip may go unseen (a letter of a token), but whatever is seen is said in words."""
-    save_atlas((Record((layer(),), {"text": (tokens("a"), tokens("b"))}),), path)
+    save_atlas((Record((layer(),), {"text": (tokens(*"abcde"), tokens(*"fghij"))}),), path)
     whole = bytearray(path.read_bytes())
     length = 8 + struct.unpack("<Q", whole[:8])[0]
     caught = 0
@@ -501,11 +504,35 @@ def test_a_list_of_what_is_missing_that_is_none_is_refused(path, whole):
     refused(path, "is damaged")
 
 
-@pytest.mark.parametrize("token", [{"text": 5}, {"text": None}, {"text": "a", "word": "first"}], ids=str)
-def test_tokens_that_are_no_texts_are_refused(path, token):
+@pytest.mark.parametrize(
+    "token", [{"text": 5}, {"text": None}, {"word": "first"}, {"word": -1}, {"word": 10**30}], ids=str
+)
+def test_tokens_that_are_no_texts_or_of_no_word_are_refused(path, token):
     save_atlas(RECORDS[:1], path)
-    _changed(path, lambda about: about["records"][0]["tokens"].update({"text": [[token]]}))
-    refused(path, "is damaged")
+    _changed(path, lambda about: about["records"][0]["tokens"]["text"][0][1].update(token))
+    refused(path, "is damaged: a token is not as it should be")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda tokens: tokens[0].pop(0), "2 sequences of 5 positions, and tokens for 2 of 4, 5"),
+        (lambda tokens: tokens[1].append(tokens[1][0]), "and tokens for 2 of 5, 6"),
+        (lambda tokens: tokens.pop(), "and tokens for 1 of 5"),
+    ],
+)
+def test_names_that_are_not_one_for_each_position_are_refused(path, change, words):
+    """Each would be the name of a neighbour."""
+    save_atlas(RECORDS[:1], path)
+    _changed(path, lambda about: change(about["records"][0]["tokens"]["text"]))
+    refused(path, f"is damaged: the stream 'text' has .*{words}")
+
+
+def test_names_that_are_not_one_for_each_position_are_not_written(path):
+    record = Record((layer(),), {"text": (tokens(*"abcd"),) * 2})
+    with pytest.raises(InputError, match=r"it\.atlas was not written: the stream 'text' has 2 .* tokens for 2 of 4"):
+        save_atlas((record,), path)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("part", ["bias", "mask", "score", "normalizer", "factor"])

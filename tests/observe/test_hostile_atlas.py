@@ -54,7 +54,7 @@ def watched(options):
 
 def saved(path, which):
     kept = isinstance(which, int)
-    long = Record((long_layer(),), {"text": (tokens("a", "b"),) * 2})
+    long = Record((long_layer(),), {"text": (tokens(*map(str, range(700))),) * 2})
     record = watched(CALLS[which]) if kept else {"short": RECORDS[0], "long": long}[which]
     save_atlas((record,), path)
     whole = path.read_bytes()

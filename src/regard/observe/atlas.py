@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.checksums import checksum_of_text, numbers_of
-from regard.errors import AtlasError
+from regard.errors import AtlasError, InputError
 from regard.files import whole_file
 from regard.observe.arrays import DTYPES, Stored
 from regard.observe.missing import Missing
@@ -44,6 +44,11 @@ def save_atlas(
 
     `by_way_of` is a folder on the same disk where it grows, beside the file unless given.
     """
+    for record in records:
+        try:
+            _check_tokens(record)
+        except ValueError as wrong:
+            raise InputError(f"{path} was not written: {wrong}") from wrong
     arrays: dict[str, Stored] = {}
     about = [_about(number, record, arrays) for number, record in enumerate(records)]
     known = {name: one.about for name, one in arrays.items()}
@@ -194,12 +199,27 @@ def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored])
     if not isinstance(about["missing"], list):
         raise ValueError("what is missing of a record must be a list")
     missing = tuple(map(Missing.of, about["missing"]))
-    return Record(tuple(layers), tokens, about["model"], about["notes"], missing)
+    record = Record(tuple(layers), tokens, about["model"], about["notes"], missing)
+    _check_tokens(record)
+    return record
+
+
+def _check_tokens(record: Record) -> None:
+    """Each position of a stream whose tokens are known has one: with one too few, every name would be a neighbour's."""
+    lengths = record.streams
+    for layer in record.layers:
+        for stream in {layer.query_tokens, layer.key_tokens} & set(record.tokens):
+            counts = [len(sequence) for sequence in record.tokens[stream]]
+            if counts != [lengths[stream]] * layer.batch:
+                raise ValueError(
+                    f"the stream {stream!r} has {layer.batch} sequences of {lengths[stream]} positions, and tokens for "
+                    f"{len(counts)} of {', '.join(map(str, sorted(set(counts))))}"
+                )
 
 
 def _token(about: Mapping[str, Any]) -> Token:
     token = Token(**about)
     kinds = type(token.text), type(token.special), type(token.word), type(token.space)
-    if kinds not in ((str, bool, int, bool), (str, bool, type(None), bool)):
+    if kinds not in ((str, bool, int, bool), (str, bool, type(None), bool)) or not 0 <= (token.word or 0) < 2**31:
         raise ValueError(f"a token is not as it should be: {token}")
     return token

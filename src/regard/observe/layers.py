@@ -63,22 +63,22 @@ class Layer:
     @property
     def batch(self) -> int:
         """Number of sequences."""
-        return int(self.entropy.shape[0])
+        return int(self._shape("entropy")[0])
 
     @property
     def heads(self) -> int:
         """Number of query heads."""
-        return int(self.entropy.shape[1])
+        return int(self._shape("entropy")[1])
 
     @property
     def queries(self) -> int:
         """Number of queries (rows)."""
-        return int(self.entropy.shape[2])
+        return int(self._shape("entropy")[2])
 
     @property
     def keys(self) -> int:
         """Number of keys (columns)."""
-        return int(self.received.shape[2])
+        return int(self._shape("received")[2])
 
     @property
     def exact(self) -> npt.NDArray[np.float32] | None:
@@ -86,6 +86,10 @@ class Layer:
         if self.weights is not None:
             return self.weights
         return self.mean if self.query_bin == self.key_bin == 1 else None
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        array: npt.NDArray[Any] = getattr(self, name)
+        return array.shape
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,10 @@ class StoredLayer(Layer):
         for one in (*self._arrays.values(), *self._held.values()):
             one.verify()
 
+    def _shape(self, name: str) -> tuple[int, ...]:
+        stored: Mapping[str, Stored] = vars(self).get("_arrays", {})
+        return stored[name].shape if name in stored else super()._shape(name)  # without reading it
+
     def _read(self, name: str) -> Any:
         if name == "kept":
             return None if self._kept is None else _kept(self._kept, Held(self._held))
