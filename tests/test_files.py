@@ -5,14 +5,17 @@ import resource
 import signal
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 
 from regard.data import Vocabulary
 from regard.errors import InputError
 from regard.files import check_writable, lock, replace_files, whole_file, write_atomically, write_folder
 from regard.models import Transformer, TransformerConfig
+from regard.seeing.bundled.cache import converted
 from regard.train import Journal
 from regard.train.checkpoints import Checkpoints, Place
 from regard.train.events import Started
@@ -139,6 +142,30 @@ def test_a_full_disk_is_one_sentence_and_leaves_what_was_there(tmp_path, kind, m
     with full_disk(most), pytest.raises(InputError, match="cannot write"):
         FULL[kind](target)
     assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()} == before
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+@pytest.mark.parametrize("kind", FULL)
+def test_all_files_are_as_readable_as_the_umask_says(tmp_path, kind, mask):
+    old = os.umask(mask)
+    try:
+        FULL[kind](tmp_path / "it")
+    finally:
+        os.umask(old)
+    files = [one for one in tmp_path.rglob("*") if one.is_file()]
+    assert files
+    assert {oct(one.stat().st_mode & 0o777) for one in files} == {oct(0o666 & ~mask)}
+
+
+def test_a_converted_model_is_as_readable_as_the_umask_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    old = os.umask(0o022)
+    try:
+        folder = converted("it", "0" * 64, 1, lambda draft: save_file({"a": np.zeros(2)}, draft / "a.safetensors"))
+    finally:
+        os.umask(old)
+    assert oct(folder.stat().st_mode & 0o777) == oct(0o755)
+    assert {oct(one.stat().st_mode & 0o777) for one in folder.iterdir()} == {oct(0o644)}
 
 
 def test_a_log_on_a_full_disk_is_one_sentence(tmp_path):

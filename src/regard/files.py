@@ -16,7 +16,15 @@ from typing import IO, Any
 
 from regard.errors import InputError
 
-__all__ = ["check_writable", "lock", "replace_files", "whole_file", "write_atomically", "write_folder"]
+__all__ = [
+    "check_writable",
+    "give_usual_modes",
+    "lock",
+    "replace_files",
+    "whole_file",
+    "write_atomically",
+    "write_folder",
+]
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -60,8 +68,8 @@ def write_folder(target: Path, write: Callable[[Path], None], way: str = "") -> 
     with _one_sentence(target, way):
         target.parent.mkdir(parents=True, exist_ok=True)
         with _draft(target, target.parent, tempfile.mkdtemp) as draft:
-            draft.chmod(_usual_mode(0o777))
             write(draft)
+            give_usual_modes(draft)
             _flush(draft)
             if not target.exists():
                 os.replace(draft, target)
@@ -89,6 +97,7 @@ def replace_files(target: Path, write: Callable[[Path], None], *, stale: tuple[s
         target.mkdir(parents=True, exist_ok=True)
         with _draft(target, target, tempfile.mkdtemp) as draft:
             write(draft)
+            give_usual_modes(draft)
             _flush(draft)
             for one in sorted(draft.iterdir()):
                 os.replace(one, target / one.name)
@@ -189,6 +198,13 @@ def _new_file(**where: Any) -> str:
     handle, path = tempfile.mkstemp(**where)
     os.close(handle)
     return str(path)
+
+
+def give_usual_modes(folder: Path) -> None:
+    """Make a folder and its files as readable as the umask says: safetensors and mkdtemp make private ones."""
+    folder.chmod(_usual_mode(0o777))
+    for one in folder.iterdir():
+        one.chmod(_usual_mode(0o666))
 
 
 def _flush(folder: Path) -> None:

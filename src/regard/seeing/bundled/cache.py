@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from regard.files import give_usual_modes
 from regard.seeing.bundled.catalogue import BundledModelError
 
 __all__ = ["cache_folder", "converted"]
@@ -44,6 +45,7 @@ def converted(name: str, source_sha256: str, version: int, build: Callable[[Path
         raise _unwritable(target.parent, error) from error
     try:
         build(draft)
+        give_usual_modes(draft)
         _write_manifest(draft)
         _move_into_place(draft, target)
     except OSError as error:
