@@ -102,6 +102,14 @@ def test_translate_keeps_the_order_of_lines(here, run):
     assert one == lines[2] + "\n"
 
 
+def test_translate_ends_lines_as_on_linux_windows_and_the_old_macintosh():
+    from regard.cli.translate import _lines
+
+    for end in ("\n", "\r\n", "\r"):
+        assert _lines(f"red cat{end}{end}big\u2028car{end}") == ["red cat", "", "big\u2028car"]
+    assert _lines("a\rb\nc") == ["a\rb", "c"]
+
+
 def test_translate_shows_what_each_word_looks_at(here, run):
     run("train", "it.toml")
     status, out, err = run("translate", "red cat", "--model", "run", "--align", "-")

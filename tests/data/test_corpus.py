@@ -43,6 +43,23 @@ def test_bad_lines_of_pairs_are_counted_by_reason_with_the_first_lines_number(tm
     }
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", ["", "end"])
+def test_lines_end_as_on_linux_windows_and_the_old_macintosh(tmp_path, end, last):
+    content = end.join(["one\t1", "two\t2", "", "three\t3"]) + (end if last else "")
+    corpus = read_corpus(written(tmp_path, "pairs.tsv", content))
+    assert (corpus["source"], corpus["target"]) == (("one", "two", "three"), ("1", "2", "3"))
+    assert dict(corpus.skipped) == {"empty, first line 3": 1}
+
+
+def test_a_line_with_a_carriage_return_inside_is_counted(tmp_path):
+    content = "a\t1\r\r\none\t1\rtwo\t2\nb\t2\n"
+    corpus = read_corpus(written(tmp_path, "mixed.tsv", content))
+    assert corpus["source"] == ("a", "b")
+    assert dict(corpus.skipped) == {"with a carriage return inside, first line 2": 1}
+    assert read_corpus(written(tmp_path, "mixed.txt", content), columns="text")["text"] == ("a\t1", "b\t2")
+
+
 def test_plain_text_keeps_tabs_and_unusual_line_separators_within_lines(tmp_path):
     corpus = read_corpus(written(tmp_path, "text.txt", "a\tb\n\n c\u2028d \n"), columns=("text",))
     assert corpus["text"] == ("a\tb", "c\u2028d")
@@ -60,6 +77,7 @@ def test_json_lines_take_text_and_whole_numbers_and_count_the_rest(tmp_path):
         json.dumps({"text": " ", "label": "1"}),
         '{"text": "\\ud800", "label": "1"}',
         "[" * 100_000,
+        '{"text": "one", "label": 1, "text": "two"}',
         json.dumps({"text": "文", "label": "neg"}, ensure_ascii=False),
     ]
     corpus = read_corpus(written(tmp_path, "labels.jsonl", "\n".join(lines)), columns=("text", "label"))
@@ -72,6 +90,7 @@ def test_json_lines_take_text_and_whole_numbers_and_count_the_rest(tmp_path):
         "whose `label` is neither text nor a whole number, first line 5": 2,
         "with an empty column, first line 7": 1,
         "whose `text` is not Unicode, first line 8": 1,
+        "with the key `text` twice, first line 10": 1,
     }
 
 

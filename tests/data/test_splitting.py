@@ -68,14 +68,11 @@ def test_what_is_held_out_is_the_same_in_each_process_and_on_each_machine():
     assert split(corpus, 3, seed=5)[1]["source"] == ("sentence 24", "sentence 33", "sentence 34")
 
 
-@pytest.mark.parametrize("held_out", [0, 2, 3, True])
-def test_held_out_leaves_something_to_train_on(held_out):
+@pytest.mark.parametrize("held_out", [0, 2, 3, True, 1.5, 1.0, "1", None])
+def test_held_out_is_a_whole_number_that_leaves_something_to_train_on(held_out):
     corpus = Corpus({"source": ("Hi.", "hi", "Run.")})
-    if held_out is True:
-        with pytest.raises(InputError, match="`held_out` must be at least 1"):
-            split(corpus, held_out)
-        return
-    with pytest.raises(InputError, match=f"`held_out` must be .* has 2 different texts in `source`, got {held_out}"):
+    said = f"`held_out` must be a whole number of .* has 2 different texts in `source`, got {held_out!r}"
+    with pytest.raises(InputError, match=said):
         split(corpus, held_out)
 
 

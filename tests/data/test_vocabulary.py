@@ -208,7 +208,9 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
     ("texts", "kind", "size", "words"),
     [
         (TEXTS, "words", 100, "`kind` must be one of bpe, unigram, characters, got 'words'"),
-        (TEXTS, "characters", 5, "`size` must be above 5, the special tokens, got 5"),
+        (TEXTS, "characters", 5, "`size` must be a whole number above 5, the special tokens, .* got 5"),
+        (TEXTS, "bpe", 2**20 + 1, r"and at most 1,048,576, got 1048577"),
+        (TEXTS, "unigram", 400.0, r"`size` must be a whole number .* got 400\.0"),
         (["", ""], "bpe", 100, "`texts` must have at least one that is not empty"),
         (["ab", "我b"], "bpe", 8, r"room for the 4 different .* and 5 special tokens \(9\), got 8: .*kind=.characters"),
         (["ab", "我b"], "unigram", 8, r"room for the 4 different .* and 5 special tokens \(9\), got 8"),

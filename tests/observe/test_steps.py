@@ -143,6 +143,7 @@ def test_fewer_queries_than_keys_are_the_last_ones():
         ([[1, 2]], [[1], [2], [3]], r"`w_query` must have as many rows as `x` has columns \(2\), got .* \(3, 1\)"),
         ([[1, 2], [3]], [[1]], "`x` must be a matrix of numbers with rows of one length"),
         ([[1, float("nan")]], [[1], [2]], "`x` must hold finite numbers, got nan in row 1, column 2"),
+        ([[1e308, 1e308]], [[1], [2]], "`x` times `w_query` must be finite, got products too large"),
         ([], [[1]], r"`x` must be a matrix \(rows and columns\), got shape \(0,\)"),
         ([[1e200]], [[1]], "products too large"),
     ],

@@ -110,6 +110,7 @@ def test_what_is_wrong_is_said_with_the_way_out(file, said, words):
     [
         ("out = ", "it.toml", "cannot read the configuration"),
         ("out: [", "it.yaml", "cannot read the configuration"),
+        ("seed: 1\nout: a\nseed: 2\n", "it.yaml", "it names the key 'seed' twice, again in line 3"),
         ("- a\n- b\n", "it.yaml", "must be a table of keys and values, got list"),
         ("!!python/object/apply:os.system ['true']", "it.yaml", "cannot read the configuration"),
         ("[task]\nkind = 'synthetic'\n", "it.toml", "the key `out` is missing: a text"),

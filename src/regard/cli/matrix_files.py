@@ -1,7 +1,6 @@
 """Read matrices that people wrote down: JSON, CSV or .npy; in JSON, queries apart from keys, and names of the rows."""
 
 import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
+from regard.strict_json import DuplicateKeyError, parse_json
 
 __all__ = ["Inputs", "Matrix", "Projections", "read_inputs", "read_projections"]
 
 LARGEST = 64 * 2**20  # bytes; a file of another kind given by mistake is not read into memory
+LARGEST_ENTRY = 1e70  # so that (x·W_Q)·(x·W_K) stays a number of float64
 PARTS = ("query", "key", "value")
 NAMES = ("tokens", "query_tokens")
 
@@ -36,7 +37,8 @@ def read_inputs(path: Path) -> Inputs:
     """Read X, a row a token; or a JSON object with "query", "key" and "value", "tokens" naming the keys if it likes.
 
     Raises:
-        InputError: no such file, another format, entries that are not finite numbers, rows of several lengths.
+        InputError: no such file, another format, entries that are no finite numbers or too large, rows of several
+            lengths.
     """
     loaded = _load(path, "--x")
     if not isinstance(loaded, dict):
@@ -92,7 +94,9 @@ def _load(path: Path, option: str) -> Any:
 
 def _json(path: Path, option: str) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return parse_json(path.read_text(encoding="utf-8-sig"))
+    except DuplicateKeyError as error:
+        raise InputError(f"`{option}` must name {error.key!r} once, {path} does twice: keep one of them") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"`{option}` must be JSON such as [[1, 0], [0, 1]], {path} is not: {error}") from None
 
@@ -131,11 +135,12 @@ def _matrix(loaded: Any, path: Path, option: str) -> Matrix:
     if raw.dtype.kind not in "iuf" or raw.ndim != 2 or 0 in raw.shape:
         found = f"shape {raw.shape}" if raw.dtype.kind in "iuf" else "other entries"
         raise InputError(f"`{option}` must be a matrix of numbers such as [[1, 0], [0, 1]], got {found} in {path}")
-    matrix = raw.astype(np.float64)
-    if not np.isfinite(matrix).all():
-        row, column = np.argwhere(~np.isfinite(matrix))[0].tolist()
+    with np.errstate(over="ignore"):  # of a wider type
+        matrix = raw.astype(np.float64)
+    if not (fits := np.abs(matrix) <= LARGEST_ENTRY).all():  # nor is a NaN
+        row, column = np.argwhere(~fits)[0].tolist()
         raise InputError(
-            f"`{option}` must hold finite numbers, got {matrix[row, column]} in row {row + 1}, column {column + 1} "
-            f"of {path}"
+            f"`{option}` must hold finite numbers up to {LARGEST_ENTRY:.0e}, got {matrix[row, column]} in row "
+            f"{row + 1}, column {column + 1} of {path}: scale it down"
         )
     return matrix

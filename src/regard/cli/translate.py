@@ -88,4 +88,5 @@ def _check(beams: int, script: str | None, threads: int | None, align: str | Non
 
 def _lines(text: str) -> list[str]:
     """Not splitlines(), which also ends a line where a text has a form feed or a line separator of Unicode's."""
-    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
+    text = text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
+    return text.removesuffix("\n").split("\n") if text else []

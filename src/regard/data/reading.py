@@ -5,13 +5,13 @@ A line that cannot be used is counted with its reason, never silently dropped.
 
 import gzip
 import hashlib
-import json
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from regard.data.corpus import Corpus
 from regard.errors import InputError
+from regard.strict_json import DuplicateKeyError, parse_json
 
 __all__ = ["read_corpus"]
 
@@ -32,7 +32,7 @@ def read_corpus(path: str | Path, *, columns: Sequence[str] = ("source", "target
     - Any other file when there is one column: plain text; empty lines are counted as skipped.
 
     A file that gzip has packed is unpacked, whatever its name. Text is UTF-8, with or without a byte order mark;
-    spaces around a field are not kept. Lines end with \n or \r\n.
+    spaces around a field are not kept. Lines end with \n or \r\n, or with \r in a file that has no \n.
 
     Args:
         path: The file.
@@ -93,7 +93,8 @@ def _lines(content: bytes, path: Path) -> list[bytes]:
             raise InputError(f"cannot unpack {path}: {error}; is it whole? Copy or fetch it again") from error
     if content.startswith(_UTF16):
         raise InputError(f"{path} must be UTF-8, got UTF-16: `iconv -f UTF-16 -t UTF-8` converts it")
-    lines = content.removeprefix(_UTF8).split(b"\n")
+    content = content.removeprefix(_UTF8)
+    lines = content.split(b"\n" if b"\n" in content else b"\r")  # \r: as Mac OS up to 9 and some spreadsheets write
     return lines[:-1] if not lines[-1] else lines
 
 
@@ -123,10 +124,17 @@ def _decoded(line: bytes) -> str:
 
 
 def _from_text(line: str) -> tuple[str]:
+    _check_one_line(line)
     return (line.strip(),)
 
 
+def _check_one_line(line: str) -> None:
+    if "\r" in line.strip():  # it may be several lines, whose fields would be mixed
+        raise _UnusableError("with a carriage return inside")
+
+
 def _from_fields(line: str, count: int) -> tuple[str, ...]:
+    _check_one_line(line)
     fields = tuple(field.strip() for field in line.split("\t")[:count])
     if len(fields) < count:
         raise _UnusableError(f"with fewer than {count} columns")
@@ -135,7 +143,9 @@ def _from_fields(line: str, count: int) -> tuple[str, ...]:
 
 def _from_json(line: str, columns: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
+    except DuplicateKeyError as error:
+        raise _UnusableError(f"with the key `{error.key}` twice") from error
     except (ValueError, RecursionError) as error:
         raise _UnusableError("not JSON") from error
     if not isinstance(found, dict):

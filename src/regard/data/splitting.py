@@ -30,7 +30,7 @@ def split(corpus: Corpus, held_out: int, *, by: str = "source", seed: int = 0) -
         The training and the held-out part, each in the order of the corpus.
 
     Raises:
-        InputError: `held_out` is out of range.
+        InputError: `held_out` is no whole number, or out of range.
 
     >>> corpus = Corpus({"source": ("Hi.", "Run.", "run!", "Wait"), "target": ("嗨。", "跑！", "你用跑的。", "等等")})
     >>> training, held = split(corpus, 1, seed=3)
@@ -39,10 +39,10 @@ def split(corpus: Corpus, held_out: int, *, by: str = "source", seed: int = 0) -
     """
     keys = [_key(text) for text in corpus[by]]
     first = {key: index for index, key in reversed(list(enumerate(keys)))}
-    if isinstance(held_out, bool) or not 1 <= held_out < len(first):
+    if not isinstance(held_out, int) or isinstance(held_out, bool) or not 1 <= held_out < len(first):
         raise InputError(
-            f"`held_out` must be at least 1 and leave something to train on: {corpus.name} has {len(first):,} "
-            f"different texts in `{by}`, got {held_out}"
+            f"`held_out` must be a whole number of at least 1 that leaves something to train on: {corpus.name} has "
+            f"{len(first):,} different texts in `{by}`, got {held_out!r}"
         )
     ordered = sorted(first, key=lambda key: hashlib.sha256(f"{seed}\0{key}".encode()).digest())
     held = set(ordered[:held_out])

@@ -16,7 +16,9 @@ from regard.files import write_atomically
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["Vocabulary", "VocabularyKind"]
+__all__ = ["LARGEST_VOCABULARY", "Vocabulary", "VocabularyKind"]
+
+LARGEST_VOCABULARY = 2**20  # tokens; the trainers reserve memory for as many, and abort the process where there is none
 
 VocabularyKind = Literal["bpe", "unigram", "characters"]
 
@@ -79,17 +81,20 @@ class Vocabulary:
             texts: What to learn from: the training part alone.
             kind: "characters" makes each a token (for Chinese, Japanese and Korean); "bpe" merges frequent neighbours
                 and "unigram" chooses likely pieces, within words and within one script.
-            size: How many tokens at most, the five special ones counted.
+            size: How many tokens at most, the five special ones counted; not above 2²⁰.
             lowercase: Texts are put into small letters, and decoded so.
 
         Raises:
-            InputError: `kind` is none of the three, there are no texts, or `size` is too small.
+            InputError: `kind` is none of the three, there are no texts, or `size` is too small or too large.
             MissingExtraError: The package tokenizers is not installed.
         """
         if kind not in get_args(VocabularyKind):
             raise InputError(f"`kind` must be one of {', '.join(get_args(VocabularyKind))}, got {kind!r}")
-        if size <= len(SPECIAL):
-            raise InputError(f"`size` must be above {len(SPECIAL)}, the special tokens, got {size}")
+        if not isinstance(size, int) or not len(SPECIAL) < size <= LARGEST_VOCABULARY:
+            raise InputError(
+                f"`size` must be a whole number above {len(SPECIAL)}, the special tokens, and at most "
+                f"{LARGEST_VOCABULARY:,}, got {size!r}"
+            )
         lines = [texts] if isinstance(texts, str) else list(texts)
         if not any(lines):
             raise InputError("`texts` must have at least one that is not empty, got none")

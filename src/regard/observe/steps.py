@@ -223,7 +223,13 @@ def _projected(name: str, rows: Floats, w_name: str, w: Numbers) -> tuple[Floats
             f"`{w_name}` must have as many rows as `{name}` has columns ({rows.shape[1]}), got `{w_name}` of shape "
             f"{matrix.shape} for {name} of shape {rows.shape}; each row of `{name}` is one word"
         )
-    return rows @ matrix, matrix
+    with np.errstate(over="ignore", invalid="ignore"):
+        projected = rows @ matrix
+    if not np.isfinite(projected).all():
+        raise InputError(
+            f"`{name}` times `{w_name}` must be finite, got products too large for float64: scale `{name}` down"
+        )
+    return projected, matrix
 
 
 def _products(q: Floats, k: Floats) -> Floats:

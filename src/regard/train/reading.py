@@ -126,7 +126,16 @@ def _yaml(text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """With the floats of YAML 1.2."""
+        """With the floats of YAML 1.2, and no key twice."""
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            keys: set[str] = set()
+            for key, _ in node.value:
+                if key.value in keys if isinstance(key, yaml.ScalarNode) else False:
+                    raise ValueError(f"it names the key {key.value!r} twice, again in line {key.start_mark.line + 1}")
+                keys |= {key.value} if isinstance(key, yaml.ScalarNode) else set()
+            return node
 
     number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))

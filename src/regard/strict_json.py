@@ -1,0 +1,36 @@
+"""JSON in which a key stands once: `json` takes the last of two, and what the first one said is lost without a word."""
+
+import json
+from typing import Any
+
+__all__ = ["DuplicateKeyError", "parse_json"]
+
+
+class DuplicateKeyError(ValueError):
+    """An object names a key twice."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"an object names {key!r} twice")
+        self.key = key
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON.
+
+    Raises:
+        DuplicateKeyError: An object names a key twice.
+        ValueError, RecursionError: It is no JSON.
+
+    >>> parse_json('{"query": 1, "query": 2}')
+    Traceback (most recent call last):
+    regard.strict_json.DuplicateKeyError: an object names 'query' twice
+    """
+    return json.loads(text, object_pairs_hook=_distinct)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise DuplicateKeyError(next(name for name in names if names.count(name) > 1))
+    return found
