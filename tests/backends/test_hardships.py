@@ -1,6 +1,7 @@
 """What a reviewer broke once: layouts, autocast, changed masks, lost gradients, plans under threads."""
 
 import gc
+import operator
 import threading
 import weakref
 from dataclasses import dataclass
@@ -200,6 +201,17 @@ def test_masks_combine_with_masks_alone():
             InputError, match=r"masks combine with masks that are not bound yet, got (Tensor|BoundMask)"
         ):
             masks.Window(2) & other
+
+
+@pytest.mark.parametrize("combine", [operator.and_, operator.or_])
+def test_what_is_no_mask_is_refused_on_the_left_too(combine):
+    tensor, bound, mask = torch.ones(4, 4, dtype=torch.bool), masks.Causal().bind(4, 4), masks.Window(2)
+    pairs = [(tensor, mask), (True, mask), (bound, mask), (bound, bound), (tensor, bound), (bound, tensor)]
+    for (left, right), named in zip(pairs, ["Tensor", "bool", *["BoundMask"] * 4], strict=True):
+        with pytest.raises(InputError, match=f"masks combine with masks that are not bound yet, got {named}: write"):
+            combine(left, right)
+    with pytest.raises(InputError, match=r"not bound yet, got BoundMask: .* bind the whole at the end"):
+        operator.invert(bound)
 
 
 def test_the_last_block_of_a_band_hides_what_is_beyond_the_keys():

@@ -7,7 +7,7 @@ PARTIAL means "some pairs, perhaps": combining may call an empty or full rectang
 
 from dataclasses import dataclass
 from math import prod
-from typing import Self
+from typing import NoReturn, Self
 
 import torch
 from jaxtyping import Bool, Int, Int8
@@ -136,6 +136,12 @@ class Mask:
         """See what either lets see."""
         return Or(self, _a_mask(other))
 
+    def __rand__(self, other: object) -> NoReturn:
+        """Refuse what is no mask on the left, such as a tensor."""
+        _refuse(other)
+
+    __ror__ = __rand__
+
     def __invert__(self) -> "Mask":
         """See what this one hides."""
         return Not(self)
@@ -229,6 +235,16 @@ class BoundMask:
     q_offset: int
     given: Mask  # as it was before it was bound
 
+    def __and__(self, _: object) -> NoReturn:
+        """Refuse to be combined: masks are, before they are bound."""
+        _refuse(self)
+
+    __or__ = __rand__ = __ror__ = __and__
+
+    def __invert__(self) -> NoReturn:
+        """Refuse to be inverted."""
+        _refuse(self)
+
     def tile(
         self, rows: slice, columns: slice, *, batch: slice | int = 1, heads: slice | int = 1, device: torch.device
     ) -> Bool[Tensor, "#batch #heads rows columns"]:
@@ -284,12 +300,14 @@ def check_blocks(bound: BoundMask, block: int, most: int) -> None:
 
 
 def _a_mask(other: object) -> Mask:
-    if not isinstance(other, Mask):
-        raise InputError(
-            f"masks combine with masks that are not bound yet, got {type(other).__name__}: write masks.Dense(tensor) "
-            "for a boolean tensor, and bind the whole at the end"
-        )
-    return other
+    return other if isinstance(other, Mask) else _refuse(other)
+
+
+def _refuse(other: object) -> NoReturn:
+    raise InputError(
+        f"masks combine with masks that are not bound yet, got {type(other).__name__}: write masks.Dense(tensor) "
+        "for a boolean tensor, and bind the whole at the end"
+    )
 
 
 def edges(length: int, block: int) -> Int[Tensor, " edges"]:
