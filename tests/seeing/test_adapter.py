@@ -223,6 +223,27 @@ def test_models_with_code_of_their_own_run_as_ever_or_are_refused(kind: str, con
     assert refused is None or "regard.watch(model)" in refused
 
 
+SIX = {"hidden_size": 48, "num_hidden_layers": 2, "vocab_size": 100}
+TABLES = {
+    "GPTNeoForCausalLM": lambda t: t.GPTNeoConfig(
+        **SIX, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]]),
+    "GPTJForCausalLM": lambda t: t.GPTJConfig(vocab_size=100, n_embd=48, n_layer=2, n_head=4, rotary_dim=4),
+    "FalconForCausalLM": lambda t: t.FalconConfig(**SIX, num_attention_heads=4),
+    "BarkSemanticModel": lambda t: t.BarkSemanticConfig(
+        hidden_size=48, num_layers=2, num_heads=4, input_vocab_size=100, output_vocab_size=100),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_models_that_look_up_a_class_for_each_implementation_are_refused(kind: str) -> None:
+    """Their tables know no implementation of others: what they raised was KeyError('regard')."""
+    model, config = getattr(transformers, kind), TABLES[kind](transformers)
+    with pytest.raises(regard.ObservationError, match=r"code of its own.*regard\.watch\(model\)"):
+        model._from_config(config, attn_implementation="regard")
+    seen = model._from_config(config, attn_implementation="eager")
+    assert seen.config._attn_implementation == "eager"
+
+
 def test_foreign_code_that_touches_the_lazy_mask_is_pointed_to_watch() -> None:
     from transformers.masking_utils import causal_mask_function
 

@@ -5,10 +5,13 @@ of every layer, unchanged. Ours returns the question itself; it becomes a mask o
 only where a backend needs one.
 """
 
+import contextlib
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -23,6 +26,12 @@ from regard.scores import ScaledDot
 __all__ = ["register_with_transformers"]
 
 _NAME = "regard"
+# Modules of models that have a class for each implementation that they know, and a table of them.
+_TABLES = (
+    *("bark.modeling_bark", "falcon.modeling_falcon", "git.modeling_git", "gpt_neo.modeling_gpt_neo"),
+    *("gptj.modeling_gptj", "sam.modeling_sam", "sam_hq.modeling_sam_hq", "superglue.modeling_superglue"),
+    "data2vec.modeling_data2vec_vision",
+)
 _FAR = 2**31  # a window that is open to one side
 
 
@@ -41,6 +50,23 @@ def register_with_transformers() -> None:
         raise MissingExtraError("transformers", "models") from missing
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, _ask)
+    for name in _TABLES:
+        with contextlib.suppress(ModuleNotFoundError):  # of another version of transformers
+            _refuse_in_tables(importlib.import_module(f"transformers.models.{name}"))
+
+
+def _refuse_in_tables(module: ModuleType) -> None:
+    """Have models that look up a class of their own by the implementation's name say so, where they had a KeyError."""
+    for name, table in vars(module).items():
+        if name.endswith("ATTENTION_CLASSES"):
+            table.setdefault(_NAME, _refuse)
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise ObservationError(
+        'this model takes attn_implementation="regard" and then computes attention in code of its own, without '
+        "calling it: load it without attn_implementation and see it with regard.watch(model)"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +99,6 @@ class LazyMask:
         """The mask itself."""
         return self
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise ObservationError(
-            'this model takes attn_implementation="regard" and then computes attention in code of its own, without '
-            "calling it: load it without attn_implementation and see it with regard.watch(model)"
-        )
-
     # Whatever such code does to a mask: index it, add it, look at its shape, pass it to a torch function.
     __getitem__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __invert__ = __len__ = _refuse
     __bool__ = __eq__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
@@ -86,12 +106,12 @@ class LazyMask:
 
     @classmethod
     def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
-        cls._refuse(cls)  # type: ignore[arg-type]
+        _refuse()
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        self._refuse()
+        _refuse()
 
 
 def _ask(
