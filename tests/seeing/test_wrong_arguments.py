@@ -1,5 +1,6 @@
 """Every method of what `watch` gives, asked for what is not there: one sentence, whatever the model."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import transformers
 from torch import nn
 
 import regard
-from regard.errors import RegardError
+from regard.errors import InputError, ObservationError, RegardError
 from regard.seeing.sight import Sight
 
 N, M = 6, 4
@@ -153,6 +154,32 @@ def test_other_questions_without_an_answer_too(made: Callable[[], Sight], tmp_pa
             ask(seen, tmp_path)
         assert 15 < len(str(told.value)) < 700, number
     assert not list(tmp_path.iterdir())
+
+
+def test_a_watch_is_entered_once() -> None:
+    model = nn.MultiheadAttention(8, 2, batch_first=True)
+    x, watch = torch.randn(1, 3, 8), regard.watch(model)
+    with watch as seen:
+        model(x, x, x)
+        with pytest.raises(InputError, match=r"has been entered before.*call regard\.watch\(model\) again"), watch:
+            pass
+    assert len(seen) == 1
+    with pytest.raises(InputError, match="has been entered before"), watch:
+        pass
+
+
+@pytest.mark.parametrize("when", ["in the block", "at its end"])
+def test_after_an_exception_nothing_was_kept(tmp_path: Path, when: str) -> None:
+    model, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
+    watch = regard.watch(model, tokens=["a", "b"] if when == "at its end" else None)
+    seen = watch.__enter__()
+    model(x, x, x)
+    mine = KeyError("mine") if when == "in the block" else None
+    with contextlib.suppress(RegardError):
+        assert not watch.__exit__(mine and type(mine), mine, None)
+    for ask in (lambda: seen.weights(layer=0), lambda: seen[0], lambda: seen.save(tmp_path / "a")):
+        with pytest.raises(ObservationError, match="nothing was kept, as an exception ended the `with` block"):
+            ask()
 
 
 def test_before_the_end_of_the_block_nothing_has_been_seen(tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["Sight", "load"]
 
 _NOTHING = "nothing has been seen yet: ask after the `with` block of regard.watch has ended"
+_FAILED = (
+    "nothing was kept, as an exception ended the `with` block of regard.watch or was raised at its end: mend what it "
+    "says, and run the model in a new block"
+)
 
 
 class Sight(Answers):
@@ -42,6 +46,7 @@ class Sight(Answers):
         self.forwards = forwards
         self.why_plain: dict[str, str] = {}  # the sites that a kernel asked for has not served, and why
         self.calls_elsewhere = 0  # calls of the model from threads other than the one that watched, which were not seen
+        self.failed = False  # whether an exception ended the watch
 
     @property
     def missing(self) -> tuple[Missing, ...]:
@@ -52,7 +57,7 @@ class Sight(Answers):
     def record(self) -> Record:
         """The record of the only forward pass."""
         if not self.forwards:
-            raise ObservationError(_NOTHING)
+            raise ObservationError(_FAILED if self.failed else _NOTHING)
         if len(self.forwards) > 1:
             raise ObservationError(
                 f"{len(self.forwards)} forward passes were seen: choose one with seen.forwards[i], or watch one alone"
@@ -85,7 +90,7 @@ class Sight(Answers):
     def __getitem__(self, index: int) -> "Sight":
         """One forward pass of several, to be asked, drawn, shown and saved by itself."""
         if not self.forwards:
-            raise ObservationError(_NOTHING)
+            raise ObservationError(_FAILED if self.failed else _NOTHING)
         return Sight((self.forwards[at_index("seen[i]", index, len(self.forwards), "forward passes")],))
 
     def __iter__(self) -> "Iterator[Sight]":
@@ -170,7 +175,7 @@ class Sight(Answers):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one atlas file, atomically; regard.load reads it."""
         if not self.forwards:
-            raise ObservationError("nothing has been seen yet, so there is nothing to save")
+            raise ObservationError(_FAILED if self.failed else _NOTHING)
         save_atlas(self.forwards, path)
 
 

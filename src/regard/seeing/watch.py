@@ -1,8 +1,9 @@
 """watch(): see every attention call of a model, without changing a line of it or a bit of its output."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec
 
 from torch import Tensor, nn
 
@@ -24,7 +25,46 @@ from regard.seeing.vision import patch_tokens
 
 __all__ = ["read_attention", "watch"]
 
+_Asked = ParamSpec("_Asked")
 
+
+class _Watch(contextlib.AbstractContextManager[Sight]):
+    """One watch, entered once."""
+
+    def __init__(self, block: contextlib.AbstractContextManager[Sight]) -> None:
+        self._block: contextlib.AbstractContextManager[Sight] | None = block
+        self._entered: contextlib.AbstractContextManager[Sight] | None = None
+        self._sight = Sight()
+
+    def __enter__(self) -> Sight:
+        if self._block is None:
+            raise InputError(
+                "this watch has been entered before, and each is good for one `with` block: call "
+                "regard.watch(model) again for another"
+            )
+        self._entered, self._block = self._block, None
+        self._sight = self._entered.__enter__()
+        return self._sight
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        assert self._entered is not None
+        self._sight.failed = True  # also where the block went well, and what comes at its end does not
+        suppressed = self._entered.__exit__(*raised)
+        self._sight.failed = raised[0] is not None
+        return suppressed
+
+
+def _entered_once(
+    watching: Callable[_Asked, contextlib.AbstractContextManager[Sight]],
+) -> Callable[_Asked, contextlib.AbstractContextManager[Sight]]:
+    @functools.wraps(watching)
+    def watch(*args: _Asked.args, **kwargs: _Asked.kwargs) -> contextlib.AbstractContextManager[Sight]:
+        return _Watch(watching(*args, **kwargs))
+
+    return watch
+
+
+@_entered_once
 @contextlib.contextmanager
 def watch(
     model: nn.Module,
