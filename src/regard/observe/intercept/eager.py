@@ -2,7 +2,7 @@
 
 What is followed, through whatever torch functions a model calls between them:
 
-    scores   the product of two activations, and what any call makes of it that keeps queries and keys
+    scores   the product of two activations, by whatever name, and what any call makes of it that keeps queries and keys
     weights  a softmax over scores, and what any call makes of them
     seen     the product that sums weights over the softmax's own dimension
 
@@ -16,6 +16,7 @@ they are used where they are masked, scaled or added to afterwards.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -23,22 +24,28 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.observe.intercept.calls import TRANSFORMED, is_transformed
 from regard.observe.intercept.features import Features
-from regard.observe.intercept.following import TorchCall, follows, moved, tensors_in
-from regard.observe.intercept.layout import Layout, einsum_labels, product_layout, summed
+from regard.observe.intercept.following import follows, moved
+from regard.observe.intercept.layout import Layout, product_layout, summed
+from regard.observe.intercept.learned import Learned
 from regard.observe.intercept.operations import (
     CASTS,
     DROPOUTS,
+    KNOWN,
     LINEAR,
     MIXES,
+    MULTIPLIES,
     PARTS,
-    PRODUCTS,
     REWEIGHTS,
     SHAPES,
     SOFTMAXES,
 )
 from regard.observe.intercept.origins import Origins, crosses
 from regard.observe.intercept.outputs import LANDMARKS, Outputs
+from regard.observe.intercept.products import Product, read_product
 from regard.observe.intercept.shown import Merged, show
+from regard.observe.intercept.spreads import Spreads
+from regard.observe.intercept.torch_call import TorchCall
+from regard.observe.intercept.verdicts import BY_HAND, NEGATIVE, ONE_BY_ONE, OTHER_SUM, REARRANGED, UNKNOWN, Verdicts
 from regard.observe.intercept.weights import Scores, Softmax, Weights, changed, is_part, reweighted, source_of
 from regard.observe.missing import Caller
 from regard.observe.second_pass import HIDDEN
@@ -46,22 +53,9 @@ from regard.observe.site import Seen
 
 __all__ = ["Eager"]
 
-_OPERANDS = ("input", "self", "other", "mat1", "mat2", "batch1", "batch2", "tensor2", "operands", "x1", "x2")
-_MULTIPLIES = {"mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"}
 _EXPONENTIALS = {"exp", "exp_", "exp2"}
 
 FindCaller = Callable[[], Caller | None]  # None: another model is running
-
-_NEVER_LEARNED = DROPOUTS | LINEAR | PRODUCTS | {"__setitem__"}  # projections of parameters are activations
-
-_REARRANGED = (
-    "rearranges its weights (in bands or blocks), takes them apart or puts them together before they meet the values, "
-    "so they cannot be shown as queries × keys"
-)
-_NEGATIVE = "has weights below 0 after the softmax (one is taken from another), which cannot be shown as weights"
-_ONE_BY_ONE = "multiplies its weights with the values one by one and sums, without a product of both"
-_OTHER_SUM = "sums its weights over another dimension than its softmax runs over, so they are no weights of each query"
-_BY_HAND = "makes its weights by exp and a sum instead of a softmax: let it call torch.softmax"
 
 
 class Eager:
@@ -69,19 +63,20 @@ class Eager:
 
     def __init__(
         self,
-        is_parameter: Callable[[Tensor], bool],
+        learned: Learned,
         origins: Origins,
         outputs: Outputs,
         miss: Callable[[Caller, str], None],
     ) -> None:
-        self._is_parameter, self._origins, self._outputs, self._miss = is_parameter, origins, outputs, miss
-        self._learned = WeakIdKeyDictionary()  # reshaped and cast parameters
+        self._learned, self._origins, self._outputs, self._miss = learned, origins, outputs, miss
         self._scores = WeakIdKeyDictionary()
         self._weights = WeakIdKeyDictionary()
         self._logs = WeakIdKeyDictionary()  # log_softmax of scores, with its dimension
         self._parts_used = WeakIdKeyDictionary()  # weights of some keys that multiplied values
         self._latest: tuple[Softmax, ...] = ()
+        self._verdicts = Verdicts(miss)
         self._features = Features()
+        self._spreads = Spreads(origins)
         self._merged = Merged()
 
     def after(self, call: TorchCall, results: list[Tensor], find_caller: FindCaller) -> Seen | None:
@@ -89,11 +84,14 @@ class Eager:
         if not results:
             return None
         result = results[0]
-        if call.name in PRODUCTS and (seen := self._product(call, result, find_caller)) is not None:
-            return seen
+        product = read_product(call)
+        if product is not None and not (call.name == "linear" and self._learned.is_constant(product.factors[1])):
+            seen = self._product(product, call, result, find_caller)
+            if seen is not None:
+                return seen
         if call.name in SOFTMAXES:
             scores = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("logits"))
-            self._softmax(scores, call.dim() if "gumbel" not in call.name else call.dim(4) or -1, result, find_caller)
+            self._softmax(scores, _softmax_dim(call), result, find_caller)
         elif call.name in _EXPONENTIALS and call.tensors[0] in self._logs:
             scores, dim = self._logs[call.tensors[0]]
             self._softmax(scores, dim, result, find_caller)
@@ -110,9 +108,9 @@ class Eager:
         if name in DROPOUTS and inplace and args and (weights := self._weights.get(args[0])) is not None:
             weights.source = args[0].detach().clone() if weights.source is None else weights.source
 
-    def is_learned(self, one: Tensor) -> bool:
-        """Whether it is a parameter or buffer of the model, or made of nothing else."""
-        return one in self._learned or self._is_parameter(one)
+    def finish(self) -> None:
+        """Report what was only suspected: nothing more is to come."""
+        self._verdicts.finish()
 
     def scripted(self, tensors: Iterable[Tensor], results: list[Tensor], find_caller: FindCaller) -> None:
         """A TorchScript function with a softmax somewhere in it."""
@@ -122,7 +120,7 @@ class Eager:
                     self._weights[result] = Weights(None, (Softmax(caller),), None, self._scores[one].ends)
 
     def _softmax(self, scores: object, dim: object, result: Tensor, find_caller: FindCaller) -> None:
-        if not isinstance(scores, Tensor) or result.ndim < 2 or not result.numel():
+        if not isinstance(scores, Tensor) or not result.ndim or not result.numel():
             return  # no queries or no keys: nothing to see
         known = self._scores.get(scores) or self._weights.get(scores)
         if known is None and (layout := self._features.window(scores, dim)) is not None:
@@ -134,7 +132,10 @@ class Eager:
             return
         layout, ends = known.layout, known.ends
         softmax = Softmax(caller)
-        if layout is None or not isinstance(dim, int) or layout[dim] not in "qk":
+        unplaced = layout is None or not isinstance(dim, int) or layout[dim] not in "qk"
+        if unplaced and isinstance(known, Scores) and known.weak:
+            return
+        if layout is None or not isinstance(dim, int) or unplaced or result.layout is not torch.strided:
             self._weights[result] = Weights(None, (softmax,), None, ends)
             return
         if layout[dim] == "q":
@@ -150,15 +151,14 @@ class Eager:
         """What is made of scores is scores; what is made of weights is weights."""
         name, tensors = call.name, call.tensors
         self._merged.carry(tensors, results[0])
-        if name not in _NEVER_LEARNED and tensors and all(map(self.is_learned, tensors)):
-            for result in results:
-                self._learned[result] = True
+        if self._learned.carry(call, results):
             return
         weighted = next((one for one in tensors if one in self._weights), None)
         scored = None if weighted is not None else self._scored(tensors, results[0])
         if weighted is None and scored is None:
-            learned = name in LINEAR and len(tensors) > 1 and self.is_learned(tensors[1])
+            learned = name in LINEAR and len(tensors) > 1 and self._learned.holds(tensors[1])
             self._features.carry(call, tensors, results[0], learned=learned)
+            self._begin_scores(call, results[0])
             return
         for result in results:
             if weighted is not None:
@@ -166,10 +166,21 @@ class Eager:
             elif scored is not None and name not in DROPOUTS:
                 self._pass_scores(call, scored, result)
 
+    def _begin_scores(self, call: TorchCall, result: Tensor) -> None:
+        """A sum over what was spread, or a function that is not known and may be a product of two activations."""
+        if result in self._scores:
+            return  # a product that is known
+        active = self._learned.activations(call)
+        scores = self._spreads.carry(call, call.tensors, active, result)
+        if scores is None and len(active) > 1 and _may_multiply(call, active, result):
+            scores = Scores(None, (self._origins.of(active[0]), self._origins.of(active[1])))
+        if scores is not None:
+            self._scores[result] = scores
+
     def _scored(self, tensors: list[Tensor], result: Tensor) -> Tensor | None:
         """The scores among some tensors; of several those whose layout is known and stays."""
         found = [one for one in tensors if one in self._scores]
-        return max(found, key=lambda one: (bool(self._scores[one].layout), one.shape == result.shape), default=None)
+        return max(found, key=lambda one: self._scores[one].rank(one, result), default=None)
 
     def _pass_scores(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
         scores = self._scores[one]
@@ -180,8 +191,11 @@ class Eager:
 
     def _pass_weights(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
         name, weights = call.name, self._weights[one]
-        if name in _MULTIPLIES and self._multiplies_values(call, one, result):
-            self._fail(weights.softmaxes, _ONE_BY_ONE)
+        others = [x for x in self._learned.activations(call) if x is not one and x not in self._weights]
+        if others and _may_multiply(call, [one, *others], result):
+            self._verdicts.suspect(weights.softmaxes, UNKNOWN.format(name))
+        if name in MULTIPLIES and self._multiplies_values(call, one, result):
+            self._verdicts.fail(weights.softmaxes, ONE_BY_ONE)
         elif (name in REWEIGHTS or name in MIXES) and not weights.blended:
             self._weights[result] = reweighted(call, weights, self._parts(call), one, result)
         elif result is one:
@@ -212,62 +226,69 @@ class Eager:
     def _multiplies_values(self, call: TorchCall, one: Tensor, result: Tensor) -> bool:
         """Whether weights with room for a width are multiplied with something that has one."""
         layout = self._weights[one].layout
-        roomy = one.shape[-1] == 1 < result.shape[-1] and (layout is None or layout[-1] == "b")
-        others = (x for x in call.tensors if x is not one and x not in self._weights and not self.is_learned(x))
+        roomy = one.shape[-1] == 1 < result.shape[-1] and (layout is None or layout[-1] != "k")
+        others = (x for x in call.tensors if x is not one and x not in self._weights and not self._learned.holds(x))
         return roomy and any(x.is_floating_point() for x in others)
 
-    def _fail(self, softmaxes: Iterable[Softmax], reason: str) -> None:
-        for softmax in softmaxes:
-            if not softmax.used and not softmax.missed:
-                softmax.missed = True
-                self._miss(softmax.caller, reason)
-
-    def _product(self, call: TorchCall, result: Tensor, find_caller: FindCaller) -> Seen | None:
+    def _product(self, product: Product, call: TorchCall, result: Tensor, find_caller: FindCaller) -> Seen | None:
         """Scores of queries and keys, or weights on values."""
-        operands, labels = self._operands(call)
-        if len(operands) != 2 or (labels is None and call.name == "einsum"):
+        pair = self._pair(product, result)
+        if pair is None:
             return None
-        learned = [self.is_learned(one) for one in operands]
-        for at, one in enumerate(operands):
-            weights, other = self._weights.get(one), operands[1 - at]
-            if weights is None:
-                continue
-            if all(softmax.used for softmax in weights.softmaxes):
+        for at, one in enumerate(pair.factors):
+            weights = self._weights.get(one)
+            if weights is not None and all(softmax.used for softmax in weights.softmaxes):
                 self._used_again(weights, one)
-                continue
-            if learned[1 - at]:
-                self._pass_on(call, [result])
-                return None
-            if other in self._weights or self._outputs.chains(other, weights.softmaxes[0].caller):
-                self._chain(weights, other, result)
-                return None
-            axis = None if weights.layout is None else summed(weights.layout, at, other, labels)
-            if axis is None:
-                self._fail(weights.softmaxes, _REARRANGED if weights.layout is None else _OTHER_SUM)
-                return None
-            return self._used(weights, one, other, axis, result if at == 0 and labels is None else None, result)
-        if any(learned):
+            elif weights is not None:
+                return self._sum(weights, at, pair, call, result)
+        if any(map(self._learned.holds, pair.factors)):
             self._pass_on(call, [result])
-        elif not any(one in self._weights for one in operands):
-            self._score(operands, labels, call, result, find_caller)
+        elif not any(one in self._weights for one in pair.factors):
+            self._score(pair, result, find_caller)
         return None
 
-    def _operands(self, call: TorchCall) -> tuple[list[Tensor], tuple[str, str, str] | None]:
-        """The two factors of a product, and an einsum's labels."""
-        named = tuple(call.kwargs[key] for key in _OPERANDS if key in call.kwargs)
-        operands = list(tensors_in((*call.args, *named)))[1 if call.name in ("baddbmm", "addmm", "addbmm") else 0 :]
-        if call.name == "__rmatmul__":
-            operands.reverse()
-        equation = call.args[0] if call.args else call.kwargs.get("equation")
-        if call.name != "einsum" or len(operands) != 2 or not isinstance(equation, str):
-            return operands, None
-        return operands, einsum_labels(equation, operands[0], operands[1])
+    def _sum(self, weights: Weights, at: int, pair: Product, call: TorchCall, result: Tensor) -> Seen | None:
+        """Weights, the factor number `at`, times something else."""
+        other, labels = pair.factors[1 - at], pair.labels
+        if self._learned.holds(other):
+            self._pass_on(call, [result])
+            return None
+        if other in self._weights or self._outputs.chains(other, weights.softmaxes[0].caller):
+            self._chain(weights, other, result)
+            return None
+        axis = None if weights.layout is None else summed(weights.layout, at, other, labels)
+        if axis is None:
+            self._verdicts.fail(weights.softmaxes, REARRANGED if weights.layout is None else OTHER_SUM)
+            return None
+        if labels is not None and set(labels[1 - at]) <= set(labels[at]):
+            other = other[..., None]  # values of a single number each
+        plain = result if at == 0 and labels is None else None
+        return self._used(weights, pair.factors[at], other, axis, plain, result)
+
+    def _pair(self, product: Product, result: Tensor) -> Product | None:
+        """The two factors that matter: of several, weights and values, or else queries and keys."""
+        if len(product.factors) == 2:
+            return product
+        active = [at for at, one in enumerate(product.factors) if not self._learned.holds(one)]
+        pairs = [product.pair(one, other) for one, other in combinations(active, 2)]
+        weighted = [pair for pair in pairs if any(one in self._weights for one in pair.factors)]
+        return max(weighted or pairs, key=lambda pair: self._suits(pair, result), default=None)
+
+    def _suits(self, pair: Product, result: Tensor) -> int:
+        """How well two of several factors are weights and values, or queries and keys."""
+        for at, one in enumerate(pair.factors):
+            if (weights := self._weights.get(one)) is not None:
+                return (
+                    weights.layout is not None
+                    and summed(weights.layout, at, pair.factors[1 - at], pair.labels) is not None
+                )
+        return len(set(product_layout(result, pair.labels) or "") & {"q", "k"})
 
     def _chain(self, weights: Weights, other: Tensor, result: Tensor) -> None:
         """Weights on other weights, or on what attention gave: softmaxes over landmarks."""
         chained = self._weights.get(other)
         softmaxes = weights.softmaxes + (() if chained is None else chained.softmaxes)
-        self._fail(softmaxes, LANDMARKS)
+        self._verdicts.fail(softmaxes, LANDMARKS)
         if chained is None:
             self._outputs.chain(other)
         else:
@@ -278,7 +299,7 @@ class Eager:
     ) -> Seen | None:
         """Weights on values: what was looked for, unless they are below 0."""
         if weights.altered and bool(((one if weights.source is None else weights.source) < 0).any()):
-            self._fail(weights.softmaxes, _NEGATIVE)
+            self._verdicts.fail(weights.softmaxes, NEGATIVE)
             return None
         for softmax in weights.softmaxes:
             softmax.used = True
@@ -295,34 +316,44 @@ class Eager:
         """A second part of weights on values of its own: neither is the whole row."""
         if weights.part and one not in self._parts_used:
             for softmax in weights.softmaxes:
-                self._outputs.take_back(softmax.ticket, _REARRANGED)
+                self._outputs.take_back(softmax.ticket, REARRANGED)
 
     def keep(self, ticket: object) -> None:
         """Remember the ticket of what was seen last."""
         for softmax in self._latest:
             softmax.ticket = ticket
 
-    def _score(
-        self,
-        operands: list[Tensor],
-        labels: tuple[str, str, str] | None,
-        call: TorchCall,
-        result: Tensor,
-        find_caller: FindCaller,
-    ) -> None:
+    def _score(self, pair: Product, result: Tensor, find_caller: FindCaller) -> None:
         """A product of two activations; or, where one is made of exponentials of scores, a softmax written out."""
-        for at, one in enumerate(operands):
+        for at, one in enumerate(pair.factors):
             scores = self._scores.get(one)
             layouts = _both(scores.layout) if scores is not None and scores.exponential and scores.layout else ()
-            if any(summed(layout, at, operands[1 - at], labels) is not None for layout in layouts):
+            if any(summed(layout, at, pair.factors[1 - at], pair.labels) is not None for layout in layouts):
                 if (caller := find_caller()) is not None:
-                    self._miss(caller, _BY_HAND)
+                    self._miss(caller, BY_HAND)
                 return
-        ends = self._origins.of(operands[0]), self._origins.of(operands[1])
-        self._scores[result] = Scores(product_layout(result, labels), ends)
-        self._merged.carry(operands, result)
+        ends = self._origins.of(pair.factors[0]), self._origins.of(pair.factors[1])
+        self._scores[result] = Scores(product_layout(result, pair.labels), ends)
+        self._merged.carry(list(pair.factors), result)
 
 
 def _both(layout: Layout) -> tuple[Layout, Layout]:
     """Keys may be either dimension."""
     return layout, layout.translate(str.maketrans("qk", "kq"))
+
+
+def _softmax_dim(call: TorchCall) -> object:
+    """The dimension over which a softmax runs."""
+    if call.name == "gumbel_softmax":
+        return call.dim(4) or -1
+    return call.dim(2 if call.name == "_masked_softmax" else 1)
+
+
+def _may_multiply(call: TorchCall, tensors: list[Tensor], result: Tensor) -> bool:
+    """Whether a function that is not known may have multiplied tensors: it is not elementwise, and gives no loss."""
+    if call.name in KNOWN or not result.ndim:
+        return False
+    try:
+        return bool(torch.broadcast_shapes(*(one.shape for one in tensors)) != result.shape)
+    except RuntimeError:
+        return True

@@ -8,9 +8,10 @@ cut into matrices, and a pooling's weights are one row.
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.observe.intercept.following import TorchCall, moved
+from regard.observe.intercept.following import moved
 from regard.observe.intercept.layout import Layout
 from regard.observe.intercept.operations import CASTS, PERMUTES
+from regard.observe.intercept.torch_call import TorchCall
 
 __all__ = ["Features"]
 

@@ -6,45 +6,18 @@ or keys ends it, as features begin there; what rearranges them leaves a tensor t
 that is not known.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from regard.observe.intercept.layout import Layout, einsum_labels, permuted, reshaped
+from regard.observe.intercept.layout import Layout, permuted, reshaped
 from regard.observe.intercept.operations import JOINS, LINEAR, PARTS, PERMUTES, PRODUCTS, REARRANGES, REDUCES, SHAPES
+from regard.observe.intercept.products import read_product
+from regard.observe.intercept.torch_call import TorchCall
 
-__all__ = ["TorchCall", "follows", "moved", "tensors_in"]
+__all__ = ["dims_of", "follows", "moved"]
 
-
-@dataclass(frozen=True, eq=False)
-class TorchCall:
-    """One call of a torch function."""
-
-    func: Callable[..., Any]
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All tensors among the arguments, those in lists too."""
-        return [*tensors_in(self.args), *tensors_in(tuple(self.kwargs.values()))]
-
-    def dim(self, at: int = 1, name: str = "dim") -> Any:
-        """The argument `dim`, wherever it is."""
-        return self.kwargs.get(name, self.args[at] if len(self.args) > at else None)
-
-
-def tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
-    """The tensors of tuples and lists in each other; nested tensors, which have no shape, are left out."""
-    for value in values:
-        if isinstance(value, Tensor):
-            if not value.is_nested:
-                yield value
-        elif isinstance(value, (list, tuple)):
-            yield from tensors_in(tuple(value))
+_DIMENSIONS = {"stack", "unsqueeze", "squeeze", "unbind", "select"}
 
 
 def follows(layout: Layout | None, call: TorchCall, one: Tensor, result: Tensor) -> bool:
@@ -56,7 +29,7 @@ def follows(layout: Layout | None, call: TorchCall, one: Tensor, result: Tensor)
         # A layer over queries or keys makes features of them, as every classifier does.
         return layout is not None and axis is not None and layout[axis] == "b"
     if call.name in REDUCES and len(call.tensors) == 1:
-        dims = _dims(call.dim(), one)
+        dims = dims_of(call.dim(), one)
         return layout is not None and bool(dims) and all(layout[at] == "b" for at in dims)
     return True
 
@@ -68,24 +41,32 @@ def moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layou
         return permuted(layout, call.func, call.args, call.kwargs)
     if name in REARRANGES:
         return None
-    if name == "einsum":
-        return _relabelled(layout, call, one)
-    if name in REDUCES and result.ndim < one.ndim:
-        gone = _dims(call.dim(), one)
-        return "".join(letter for at, letter in enumerate(layout) if at not in gone)
-    if name in ("stack", "unsqueeze") and isinstance(at := call.dim(), int | None):
-        at = (at or 0) % result.ndim
-        return f"{layout[:at]}b{layout[at:]}"
-    if name in ("unbind", "select") and isinstance(at := call.dim(), int | None):
-        at = (at or 0) % one.ndim
-        return layout[:at] + layout[at + 1 :] if layout[at] == "b" else None
-    if name in JOINS:
+    if (product := read_product(call)) is not None and product.labels is not None:
+        return product.relabelled(layout, one)
+    if name in JOINS and name != "stack":
         return layout if result.ndim == one.ndim else None  # a sink's column beside the keys
-    if name == "__getitem__" and result.ndim == one.ndim:
+    if name in ("__getitem__", "slice") and result.ndim == one.ndim:
         return layout  # a slice: rows, or a sink's column cut off
+    if name in _DIMENSIONS or (name in REDUCES and result.ndim < one.ndim):
+        return _more_or_fewer(layout, call, one, result)
     if name in SHAPES or name == "__setitem__":
         return reshaped(layout, one, result)
     return _as_wide(layout, one, result, parts=name in PARTS)
+
+
+def _more_or_fewer(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layout | None:
+    """After dimensions were put in or taken out by number."""
+    name, at = call.name, call.dim()
+    if name in ("stack", "unsqueeze"):
+        at = (at or 0) % result.ndim
+        return f"{layout[:at]}b{layout[at:]}"
+    if name in ("unbind", "select"):
+        at = (at or 0) % one.ndim
+        return layout[:at] + layout[at + 1 :] if layout[at] == "b" else None
+    gone = dims_of(at, one)
+    if name == "squeeze":  # without numbers, whatever has a single entry
+        gone = [dim for dim in (range(one.ndim) if at is None else gone) if one.shape[dim] == 1]
+    return "".join(letter for at, letter in enumerate(layout) if at not in gone)
 
 
 def _as_wide(layout: Layout, one: Tensor, result: Tensor, *, parts: bool) -> Layout | None:
@@ -100,13 +81,9 @@ def _as_wide(layout: Layout, one: Tensor, result: Tensor, *, parts: bool) -> Lay
 
 def _contracted(call: TorchCall, one: Tensor) -> int | None:
     """The dimension of scores or weights over which a layer sums; None if they are not its input."""
-    if call.name == "einsum":
-        equation, operands = call.args[0] if call.args else "", call.tensors
-        labels = einsum_labels(equation, *operands) if isinstance(equation, str) and len(operands) == 2 else None
-        if labels is None:
-            return None
-        own = labels[0] if operands[0] is one else labels[1]
-        gone = [at for at, label in enumerate(own) if label not in labels[2]]
+    product = read_product(call)
+    if product is not None and product.labels is not None:
+        gone = product.summed(one)
         return gone[0] if len(gone) == 1 else None
     first = call.args[0] if call.args else call.kwargs.get("input")
     if first is not one or call.name == "embedding":
@@ -114,17 +91,7 @@ def _contracted(call: TorchCall, one: Tensor) -> int | None:
     return int(one.ndim) - 1 - (int(call.name[-2]) if "conv" in call.name else 0)
 
 
-def _relabelled(layout: Layout, call: TorchCall, one: Tensor) -> Layout | None:
-    """The layout by an einsum's labels."""
-    operands = call.tensors
-    labels = einsum_labels(call.args[0], *operands) if len(operands) == 2 else None
-    if labels is None:
-        return None
-    letters = dict(zip(labels[0 if operands[0] is one else 1], layout, strict=True))
-    return "".join(letters.get(label, "b") for label in labels[2])
-
-
-def _dims(dim: Any, one: Tensor) -> list[int]:
+def dims_of(dim: Any, one: Tensor) -> list[int]:
     """Dimensions as positive numbers; none where they are not given."""
     if dim is None:
         return []

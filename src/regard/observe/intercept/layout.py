@@ -15,13 +15,17 @@ __all__ = ["Layout", "einsum_labels", "permuted", "product_layout", "reshaped", 
 Layout = str
 
 
-def product_layout(result: Tensor, labels: tuple[str, str, str] | None) -> Layout | None:
+def product_layout(result: Tensor, labels: tuple[str, ...] | None) -> Layout | None:
     """Of a product: a matmul's last two dimensions, or what an einsum's labels say; None if it is no matrix of pairs.
+
+    Of one query, whose positions are no dimension, the scores have a single letter.
 
     >>> product_layout(torch.empty(2, 4, 5, 5), None)
     'bbqk'
     >>> product_layout(torch.empty(2, 5, 5, 4), ("bihd", "bjhd", "bijh"))
     'bqkb'
+    >>> product_layout(torch.empty(2, 7), ("bd", "bnd", "bn"))
+    'bk'
     """
     if labels is None:
         return "b" * (result.ndim - 2) + "qk" if result.ndim >= 2 else None
@@ -32,27 +36,27 @@ def product_layout(result: Tensor, labels: tuple[str, str, str] | None) -> Layou
     for letter in "qk":  # of several, as with the groups of grouped queries, the last counts its positions
         head, _, tail = layout.rpartition(letter)
         layout = head.replace(letter, "b") + letter + tail if letter in layout else layout
-    return layout if len(layout) == result.ndim and "q" in layout and "k" in layout else None
+    return layout if len(layout) == result.ndim and ("q" in layout or "k" in layout) else None
 
 
-def einsum_labels(equation: str, left: Tensor, right: Tensor) -> tuple[str, str, str] | None:
-    """Labels of both operands and of the result, "..." spelled out in capitals that the equation does not use."""
+def einsum_labels(equation: str, *operands: Tensor) -> tuple[str, ...] | None:
+    """Labels of the operands and of the result, "..." spelled out in capitals that the equation does not use."""
     inputs, arrow, out = equation.replace(" ", "").partition("->")
     sides = inputs.split(",")
-    if len(sides) != 2:
+    if len(sides) != len(operands):
         return None
     spare = [one for one in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if one not in equation]
-    wide = max(one.ndim - len(side.replace("...", "")) for one, side in zip((left, right), sides, strict=True))
+    wide = max(one.ndim - len(side.replace("...", "")) for one, side in zip(operands, sides, strict=True))
     rest = "".join(spare[:wide])
     spelled = []
-    for one, side in zip((left, right), sides, strict=True):
+    for one, side in zip(operands, sides, strict=True):
         missing = one.ndim - len(side.replace("...", ""))
         spelled.append(side.replace("...", rest[len(rest) - missing :]))
     if not arrow:
         both = "".join(spelled)
         out = "".join(sorted(one for one in set(both) if both.count(one) == 1 and one not in rest))
         out = ("..." if "..." in inputs else "") + out
-    return spelled[0], spelled[1], out.replace("...", rest)
+    return (*spelled, out.replace("...", rest))
 
 
 def permuted(layout: Layout, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout | None:
@@ -72,13 +76,18 @@ def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:
         return "b" * (after.ndim - 2) + layout[-2:]
     if after.ndim >= 2 and before.shape[-1] == after.shape[-1] and layout[-1] in "qk":
         other = "q" if layout[-1] == "k" else "k"
+        single = other not in layout or before.shape[layout.index(other)] == 1
+        if single and after.shape[-2] != 1:  # the only query: no dimension holds its positions
+            return "b" * (after.ndim - 1) + layout[-1]
         return "b" * (after.ndim - 2) + other + layout[-1]
     return None
 
 
-def summed(layout: Layout, at: int, other: Tensor, labels: tuple[str, str, str] | None) -> int | None:
+def summed(layout: Layout, at: int, other: Tensor, labels: tuple[str, ...] | None) -> int | None:
     """The dimension of the values that the product sums together with the softmax's own; None if it does not."""
-    keys = layout.index("k")
+    keys = layout.find("k")
+    if keys < 0:
+        return None
     if labels is not None:
         label = labels[at][keys]
         other_labels = labels[1 - at]

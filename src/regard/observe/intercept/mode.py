@@ -13,11 +13,12 @@ from torch.nn import functional
 from regard.observe.intercept.calls import TRANSFORMED, is_transformed, read_sdpa
 from regard.observe.intercept.eager import Eager
 from regard.observe.intercept.fastpath import WatchingMode, in_backward, modes_here
-from regard.observe.intercept.following import TorchCall, tensors_in
+from regard.observe.intercept.learned import Learned
 from regard.observe.intercept.multihead import read_encoder_layer, read_functional, read_native
 from regard.observe.intercept.origins import Origins, crosses
 from regard.observe.intercept.outputs import Outputs
 from regard.observe.intercept.scripts import attends, graph_of, has_softmax, showing_scripts
+from regard.observe.intercept.torch_call import OPERATORS, TorchCall, name_of, tensors_in
 from regard.observe.missing import Caller
 from regard.observe.recorder import Recorder
 from regard.observe.site import Seen
@@ -29,8 +30,6 @@ _KERNEL = torch._C._nn.scaled_dot_product_attention
 # What a torch-function mode is told of the kernel: its builtin has no signature of its own.
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
-# Called by name: torch.ops.<library>.<operator>, as flash-attn registers its kernels.
-_OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -55,10 +54,11 @@ class Interception(WatchingMode):
         super().__init__(model)
         self._recorder = recorder
         with torch._C.DisableTorchFunction():
-            self._learned = {_storage(one) for one in (*model.parameters(), *model.buffers())}
-        self._origins = Origins(lambda one: self._eager.is_learned(one))
+            self._parameters = {_storage(one) for one in (*model.parameters(), *model.buffers())}
+        learned = Learned(self._is_parameter)
+        self._origins = Origins(learned.holds)
         self._outputs = Outputs(recorder.withdraw)
-        self._eager = Eager(self._is_parameter, self._origins, self._outputs, recorder.miss)
+        self._eager = Eager(learned, self._origins, self._outputs, recorder.miss)
         self._readers = dict(readers)
         self._scripts = contextlib.ExitStack()
 
@@ -75,6 +75,7 @@ class Interception(WatchingMode):
         """Leave nothing, also after an error."""
         with self._scripts:
             super().__exit__(*raised)
+        self._eager.finish()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -82,7 +83,7 @@ class Interception(WatchingMode):
         """Run the call, then look at it."""
         kwargs = kwargs or {}
         looking = not in_backward() and not _is_traced()
-        call = TorchCall(func, getattr(func, "__name__", ""), args, kwargs)
+        call = TorchCall(func, name_of(func), args, kwargs)
         if looking:
             with torch._C.DisableTorchFunction():
                 self._eager.before(call)
@@ -96,7 +97,7 @@ class Interception(WatchingMode):
     def _look(self, call: TorchCall, result: Any) -> None:
         """Read a call that has returned, and follow what it gave."""
         func, args, kwargs = call.func, call.args, call.kwargs
-        if isinstance(func, _OPERATORS):
+        if isinstance(func, OPERATORS) and _ATTENDS.search(str(func)):
             self._notice(call, result)
         elif func is _KERNEL:
             self._see_pair(lambda: read_sdpa(self._recorder.module, _named(args, kwargs)), call, result)
@@ -156,7 +157,7 @@ class Interception(WatchingMode):
         name = str(call.func)
         if name.startswith("aten.scaled_dot_product_attention"):
             self._see_pair(lambda: read_sdpa(self._recorder.module, _named(call.args, call.kwargs)), call, result)
-        elif _ATTENDS.search(name) and self._recorder.locate():
+        elif self._recorder.locate():
             self._recorder.miss(self._recorder.caller, _KERNEL_REASON.format(name))
 
     def _scripted(self, script: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -180,7 +181,7 @@ class Interception(WatchingMode):
         return self._recorder.caller if self._recorder.locate() else None
 
     def _is_parameter(self, one: Tensor) -> bool:
-        return _storage(one) in self._learned
+        return _storage(one) in self._parameters
 
 
 def _is_traced() -> bool:

@@ -12,8 +12,8 @@ from itertools import count
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.observe.intercept.following import TorchCall
-from regard.observe.intercept.operations import JOINS, LINEAR, PRODUCTS, RECURRENT, WRITES
+from regard.observe.intercept.operations import ADDED, JOINS, LINEAR, PRODUCTS, RECURRENT, WRITES
+from regard.observe.intercept.torch_call import TorchCall
 
 __all__ = ["Origin", "Origins", "crosses"]
 
@@ -64,7 +64,7 @@ class Origins:
         if call.name in RECURRENT:
             sources, results = sources[:1], list(results)[:1]  # a state has no positions, whatever text it sums up
         elif call.name in PRODUCTS or call.name in LINEAR:
-            sources = sources[1:2] if call.name in ("baddbmm", "addmm", "addbmm") and len(sources) > 2 else sources[:1]
+            sources = sources[1:2] if call.name in ADDED and len(sources) > 2 else sources[:1]
         elif call.name not in JOINS and call.name not in WRITES:
             most = max(one.numel() for one in sources)
             sources = [one for one in sources if one.numel() == most]  # not what is broadcast over them

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.observe.intercept.following import TorchCall
 from regard.observe.intercept.operations import CARRIES_OUTPUT, SUBTRACTS
+from regard.observe.intercept.torch_call import TorchCall
 from regard.observe.missing import Caller
 
 __all__ = ["DIFFERENCE", "LANDMARKS", "Outputs"]

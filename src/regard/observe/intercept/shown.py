@@ -43,8 +43,11 @@ def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values:
         values = values.permute(*order[:-2], -2, -1) if values.ndim == len(order) else values
         values = values.reshape(*matrix.shape[:2], *values.shape[-2:])
         return Seen(Given(matrix), values, values=values)
+    matrix = matrix.permute(order)
+    if "q" not in layout:  # the only query, which is no dimension
+        matrix, merged = matrix[..., None, :], None
     shared = (values.ndim == matrix.ndim == 5 and values.shape[2] == 1) or values.ndim + 1 == matrix.ndim == 5
-    four = _four(matrix.permute(order), merged, shared_values=shared)
+    four = _four(matrix, merged, shared_values=shared)
     marks = values.reshape(*merged, *values.shape[-2:]) if merged and values.ndim == 3 else values
     marks = marks[(None,) * (4 - marks.ndim)] if marks.ndim < 3 else marks
     marks = marks.reshape(marks.shape[0], -1, *marks.shape[-2:])

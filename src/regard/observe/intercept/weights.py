@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.observe.intercept.following import TorchCall, moved
+from regard.observe.intercept.following import moved
 from regard.observe.intercept.layout import Layout
 from regard.observe.intercept.operations import LINEAR, MIXES, NORMS, PRODUCTS, REWEIGHTS
 from regard.observe.intercept.origins import Origin
+from regard.observe.intercept.torch_call import TorchCall
 from regard.observe.missing import Caller
 
 __all__ = ["Scores", "Softmax", "Weights", "changed", "is_part", "reweighted", "source_of"]
@@ -22,6 +23,7 @@ class Softmax:
     caller: Caller
     used: bool = False  # its weights were seen on values
     missed: bool = False
+    suspect: str | None = None  # why it is missing, unless its weights are used elsewhere
     ticket: Any = None  # of the call that was seen, to take it back
 
 
@@ -32,6 +34,11 @@ class Scores:
     layout: Layout | None
     ends: tuple[Origin, Origin]
     exponential: bool = False
+    weak: bool = False  # perhaps a sum over positions: only a softmax over the other letter shows that they are scores
+
+    def rank(self, one: Tensor, result: Tensor) -> tuple[bool, ...]:
+        """Which of several to follow to a result: those that are certain, whose layout is known and stays."""
+        return not self.weak, bool(self.layout), one.shape == result.shape
 
 
 @dataclass(eq=False)
