@@ -9,7 +9,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help look test test-all check format lint types layers fix docs bench bench-check clean
+.PHONY: help look test test-all check format lint types layers fix docs notebooks bench bench-check clean
 
 # A text may hold quotes, apostrophes, $ and line breaks: it goes through the environment, expanded by neither make nor
 # the shell. The other names are common ones (TOKEN, OUT), so they count only where they are given to make itself.
@@ -85,6 +85,9 @@ fix: $(STAMPS)/dev ## Format the code, and mend what ruff can mend
 
 docs: $(STAMPS)/dev ## Write the pages of the mechanisms (docs/mechanisms) from their docstrings
 	@.venv/bin/python docs/generate.py
+
+notebooks: $(STAMPS)/dev $(STAMPS)/models ## Run the notebooks of examples, and write them and their pages (five minutes)
+	@.venv/bin/python docs/notebooks.py
 
 bench: $(STAMPS)/models $(STAMPS)/peers $(STAMPS)/dev ## Measure speed on this machine, and write table and figures (20 minutes; leave it alone)
 	@mkdir -p benchmarks/results out

@@ -45,7 +45,10 @@ def test_every_row_of_the_migration_tables_is_checked_by_code():
     assert [cell for cell in first_cells("docs/migration.md") if cell not in checked] == []
 
 
-@pytest.mark.parametrize("name", PAGES)
+NOTEBOOKS = tuple(f"docs/notebooks/{page.name}" for page in sorted((ROOT / "docs/notebooks").glob("*.md")))
+
+
+@pytest.mark.parametrize("name", PAGES + NOTEBOOKS)
 def test_links_within_the_repository_lead_somewhere(name):
     page = ROOT / name
     links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
