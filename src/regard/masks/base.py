@@ -53,13 +53,19 @@ class Rectangles:
 class Mask:
     """A mask over positions; True means that the query may see the key.
 
+    Define `__call__` in a frozen dataclass for a mask of your own; it may tell sequences and heads apart. Optional are
+    `blocks`, without which every pair is evaluated and no block is skipped; `leading`, the batch and heads that the mask
+    is for, where `blocks` answers for each of them or the mask's tensors have exactly so many, which the call then
+    checks; `relative`, if the mask depends on i − j alone; and `resolve`, if it depends on the lengths.
+
     Queries are the last positions: query i of `q_len` is at position i + (kv_len − q_len), unless bound
     otherwise.
 
     A mask is a value: tensors in its fields are copied when it is made (one byte for each boolean, eight for each
-    64-bit integer), and a later change of the tensor that was given has no effect. A mask of one's own that defines
-    `__post_init__` calls `super().__post_init__()` at its end; without it nothing is copied, and the mask is planned
-    for at each call.
+    64-bit integer), and a later change of the tensor that was given has no effect. A change of the copy is refused
+    where PyTorch counts it, which it does not through `.data` and `.numpy()`: never write there, since what was planned
+    for the mask is used again; make a new mask. A mask of one's own that defines `__post_init__` calls
+    `super().__post_init__()` at its end; without it nothing is copied, and the mask is planned for at each call.
     """
 
     def __post_init__(self) -> None:
@@ -103,8 +109,12 @@ class Mask:
         raise NotImplementedError  # each mask defines it
 
     def blocks(self, rectangles: Rectangles) -> Int8[Tensor, "batch heads *rectangles"]:
-        """Tell of each rectangle whether it is EMPTY, FULL or PARTIAL; batch and heads are 1 where all are alike."""
-        raise NotImplementedError  # each mask defines it
+        """Tell of each rectangle whether it is EMPTY, FULL or PARTIAL; batch and heads are 1 where all are alike.
+
+        PARTIAL everywhere unless a mask defines it: its pairs are asked for one by one, and no block is skipped.
+        """
+        nowhere = torch.zeros((), dtype=torch.bool)
+        return rectangles.answer(empty=nowhere, full=nowhere)
 
     @property
     def leading(self) -> tuple[int, int]:

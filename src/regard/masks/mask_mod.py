@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from regard.masks.base import Mask, Rectangles
+from regard.masks.base import Mask
 
 __all__ = ["MaskMod"]
 
@@ -31,8 +31,3 @@ class MaskMod(Mask):
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Call the function."""
         return self.mask_mod(batch, head, i, j)
-
-    def blocks(self, rectangles: Rectangles) -> Tensor:
-        """PARTIAL everywhere: an unknown function promises nothing about rectangles."""
-        never = (rectangles.bottom < rectangles.top) & (rectangles.right < rectangles.left)
-        return rectangles.answer(empty=never, full=never)
