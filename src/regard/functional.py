@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard import backends
+from regard.autocast import autocast_dtype
 from regard.backends import Explanation
 from regard.backends.known import Signature, known, remember, signature
 from regard.errors import InputError
@@ -115,8 +116,9 @@ def attention(
         budget: Bytes that tensors of queries × keys may take; beyond it the call is refused.
 
     Returns:
-        The output, of the shape of q with the width of v; with `weights` or `return_lse` a tuple (output, weights, lse)
-        of what was asked for, in this order.
+        The output, of the shape of q with the width of v, in the type of q, or in that of autocast where it is on, as
+        SDPA gives it (docs/precision.md says in which type each backend computes); with `weights` or `return_lse` a
+        tuple (output, weights, lse) of what was asked for, in this order.
 
     Raises:
         InputError: Shapes, types, devices or masks do not fit, or the budget does not suffice.
@@ -169,8 +171,9 @@ def attention(
     if usual is not None and problem.keys == k.shape[-2]:
         remember(usual, chosen, problem)
     answer = chosen(problem)
+    output = answer.output.to(autocast_dtype(q))
     extras = [answer.weights] * weights + [answer.lse] * return_lse
-    results = [problem.restore(one) for one in (answer.output, *extras) if one is not None]
+    results = [problem.restore(one) for one in (output, *extras) if one is not None]
     return tuple(results) if extras else results[0]
 
 

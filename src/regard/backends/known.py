@@ -1,12 +1,14 @@
 """Usual calls that were made before: what was checked and chosen for one holds for all of the same sizes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
+from regard.autocast import autocast_dtype
 from regard.backends.base import Backend
 from regard.backends.memory import are_in_memory
 from regard.masks import BoundMask, Causal, Mask
@@ -58,7 +60,7 @@ def signature(
     device = q.device
     return (
         q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, k.device, v.device, seen, scale, learns,
-        torch.is_autocast_enabled(device.type), backend,
+        torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type), backend,
     )  # fmt: skip
 
 
@@ -73,4 +75,11 @@ def remember(asked: Signature, backend: Backend, problem: Problem) -> None:
     if plain is not None:
         if len(_KNOWN) >= _MOST:
             _KNOWN.clear()
-        _KNOWN[asked] = plain
+        narrow = autocast_dtype(problem.q)
+        _KNOWN[asked] = plain if narrow == problem.q.dtype else partial(_in_type, narrow, plain)
+
+
+def _in_type(
+    dtype: torch.dtype, plain: Callable[[Tensor, Tensor, Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    return plain(q, k, v).to(dtype)

@@ -2,6 +2,7 @@
 
 import torch
 
+from regard.autocast import without_autocast
 from regard.backends.base import Answer
 from regard.problem import Problem
 from regard.shapes import human_bytes
@@ -12,7 +13,8 @@ __all__ = ["Reference"]
 class Reference:
     """weights = factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v.
 
-    Computes in float32 for narrower types and in the inputs' type otherwise; holds all n × n weights.
+    Computes in float32 for narrower types and in the inputs' type otherwise, under autocast too; holds all n × n
+    weights.
     """
 
     name = "reference"
@@ -39,30 +41,35 @@ class Reference:
         return 6.0 * pairs * problem.score.floats_per_pair
 
     def __call__(self, problem: Problem) -> Answer:
-        """Compute the formula."""
-        wide = torch.promote_types(problem.q.dtype, torch.float32)
-        group = problem.heads // max(1, problem.kv_heads)
-        q, k, v = problem.q.to(wide), problem.k.to(wide), problem.v.to(wide)
-        if group != 1:
-            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        everything = slice(0, problem.batch), slice(0, problem.heads), problem.i(), problem.j()
+        """Compute the formula, whatever autocast would have."""
+        with without_autocast(problem.q.device):
+            return _compute(problem)
 
-        scores = problem.scale * problem.score.tile(q, k, *everything[2:])
-        if (cap := problem.score.softcap) is not None:
-            scores = cap * torch.tanh(scores / cap)
-        if problem.bias is not None:
-            scores = scores + problem.bias.tile(*everything).to(wide)
-        weights, lse = problem.normalizer.weights(scores, problem.visible())
-        if problem.factor is not None:
-            weights = weights * problem.factor.tile(*everything).to(wide)
-        dropped = weights
-        if problem.dropout is not None:
-            rows, columns = (torch.arange(size) for size in weights.shape[2:])
-            keep = problem.dropout.keep(*everything[:2], rows, columns)
-            dropped = weights * keep / (1 - problem.dropout.p)
-        output = dropped @ v
-        if (term := problem.score.value_term(dropped, *everything[2:])) is not None:
-            output = output + term
 
-        narrow = problem.q.dtype
-        return Answer(output.to(narrow), weights.to(narrow) if problem.wants_weights else None, lse)
+def _compute(problem: Problem) -> Answer:
+    wide = torch.promote_types(problem.q.dtype, torch.float32)
+    group = problem.heads // max(1, problem.kv_heads)
+    q, k, v = problem.q.to(wide), problem.k.to(wide), problem.v.to(wide)
+    if group != 1:
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    everything = slice(0, problem.batch), slice(0, problem.heads), problem.i(), problem.j()
+
+    scores = problem.scale * problem.score.tile(q, k, *everything[2:])
+    if (cap := problem.score.softcap) is not None:
+        scores = cap * torch.tanh(scores / cap)
+    if problem.bias is not None:
+        scores = scores + problem.bias.tile(*everything).to(wide)
+    weights, lse = problem.normalizer.weights(scores, problem.visible())
+    if problem.factor is not None:
+        weights = weights * problem.factor.tile(*everything).to(wide)
+    dropped = weights
+    if problem.dropout is not None:
+        rows, columns = (torch.arange(size) for size in weights.shape[2:])
+        keep = problem.dropout.keep(*everything[:2], rows, columns)
+        dropped = weights * keep / (1 - problem.dropout.p)
+    output = dropped @ v
+    if (term := problem.score.value_term(dropped, *everything[2:])) is not None:
+        output = output + term
+
+    narrow = problem.q.dtype
+    return Answer(output.to(narrow), weights.to(narrow) if problem.wants_weights else None, lse)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.autocast import autocast_dtype, without_autocast
 from regard.backends.base import Answer
 from regard.frozen import tensors
 from regard.masks import Causal
@@ -104,7 +105,7 @@ class Sdpa:
         if (bias := problem.bias_tile()) is not None:
             narrow, bias, (q, k, v) = _in_types_for(bias, q, k, v)
             attend = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
-        with nullcontext() if bias is None or q.is_meta else torch.autocast(q.device.type, enabled=False):
+        with nullcontext() if bias is None else without_autocast(q.device):
             output = functional.scaled_dot_product_attention(
                 q,
                 k,
@@ -139,11 +140,9 @@ def _in_types_for(
 
     The CPU's kernel adds a float32 bias to the scores of narrower queries; others take one type for all.
     """
-    kind, narrow = q.device.type, q.dtype
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind) and narrow != torch.float64:
-        narrow = torch.get_autocast_dtype(kind)
+    narrow = autocast_dtype(q)
     bias = bias if bias.dtype == narrow else bias.to(torch.promote_types(narrow, torch.float32))
-    of_queries = narrow if kind == "cpu" else bias.dtype
+    of_queries = narrow if q.device.type == "cpu" else bias.dtype
     return narrow, bias, (q.to(of_queries), k.to(of_queries), v.to(of_queries))
 
 

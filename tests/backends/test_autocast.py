@@ -1,0 +1,92 @@
+"""Under autocast every backend gives the type that PyTorch's kernel gives, and all but that one compute in float32."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import regard
+from oracles import causal, dense, f64, window
+from regard import masks
+from regard.backends import known
+
+N = 300
+MASKS = {
+    "none": (None, np.ones((N, N), bool)),
+    "causal": (masks.Causal(), causal(N, N)),
+    "window": (masks.Causal() & masks.Window(9), causal(N, N) & window(N, N, 8, 0)),
+    "tensor": (torch.from_numpy(causal(N, N)), causal(N, N)),
+}
+BACKENDS = ["auto", "sdpa", "blockwise", "reference", "numba"]
+
+
+def drawn():
+    return torch.randn(3, 1, 2, N, 16, generator=torch.Generator().manual_seed(0)).unbind()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_output_has_the_type_of_pytorchs_kernel(backend, mask):
+    q, k, v = drawn()
+    rule, seen = MASKS[mask]
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = scaled_dot_product_attention(q, k, v).dtype
+        for _ in range(2):  # the second time a usual call is known
+            found = regard.attention(q, k, v, mask=rule, backend=backend)
+            assert found.dtype == expected == torch.bfloat16
+    np.testing.assert_allclose(f64(found), dense(q, k, v, visible=seen).output, atol=0.03)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("backend", ["auto", "blockwise", "reference"])
+def test_so_it_has_with_dropout(backend, mask):
+    q, k, v = drawn()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert regard.attention(q, k, v, mask=MASKS[mask][0], dropout=0.1, backend=backend).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("backend", ["blockwise", "reference", "numba"])
+def test_what_computes_in_float32_rounds_once_at_the_end(backend):
+    q, k, v = drawn()
+    plain = regard.attention(q, k, v, backend=backend)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = regard.attention(q, k, v, backend=backend)
+    assert torch.equal(found, plain.bfloat16())
+
+
+def test_the_formula_is_as_exact_as_rounding_its_output():
+    q, k, v = drawn()
+    with torch.autocast("cpu", torch.bfloat16):
+        found, weights = regard.attention(q, k, v, weights=True)
+    right = dense(q, k, v)
+    assert np.abs(f64(weights) - right.weights).max() < 1e-6
+    assert (np.abs(f64(found) - right.output) <= 2.0**-8 * np.abs(right.output) + 1e-6).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_another_type_of_autocast_is_followed_by_calls_that_are_known(backend):
+    q, k, v = drawn()
+    known._KNOWN.clear()
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype):
+            assert regard.attention(q, k, v, backend=backend).dtype == dtype
+    assert regard.attention(q, k, v, backend=backend).dtype == torch.float32
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "blockwise", "reference"])
+def test_float64_stays(backend):
+    q, k, v = (x.double() for x in drawn())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert regard.attention(q, k, v, backend=backend).dtype == torch.float64
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_come_in_the_type_of_the_inputs(backend):
+    q, k, v = (x.requires_grad_() for x in drawn())
+    with torch.autocast("cpu", torch.bfloat16):
+        output = regard.attention(q, k, v, backend=backend)
+    output.sum().backward()
+    right = dense(q, k, v, cotangent=torch.ones(1, 2, N, 16))
+    for x, want in zip((q, k, v), (right.q, right.k, right.v), strict=True):
+        assert x.grad.dtype == torch.float32
+        np.testing.assert_allclose(f64(x.grad), want, atol=0.03)
