@@ -7,14 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 from torch.nn import functional
 
 from regard.autocast import autocast_dtype, without_autocast
 from regard.backends.base import Answer
+from regard.backends.log_sums import LARGE
+from regard.backends.memory import are_in_memory
+from regard.diagonals import distances
 from regard.frozen import tensors
 from regard.masks import Causal
 from regard.normalizers import Softmax
-from regard.positions import DenseBias
+from regard.positions import DenseBias, Relative
 from regard.problem import Problem
 from regard.shapes import human_bytes
 
@@ -51,7 +55,7 @@ class Sdpa:
                 else "the mask or bias would be a tensor of"
             )
             return f"{what} {human_bytes(self.bytes(problem))}, more than the budget of {human_bytes(problem.budget)}"
-        return None
+        return _refuses_low_rows(problem)
 
     def bytes(self, problem: Problem) -> int:
         """The mask or bias as a tensor, where the kernel needs one; all weights where PyTorch leaves the kernel."""
@@ -150,6 +154,47 @@ def _learns_bias(problem: Problem) -> bool:
     """PyTorch's fused CPU kernel has no gradient of the bias: it computes and keeps the weights instead."""
     learned = any(one.requires_grad for one in tensors(problem.bias))
     return learned and torch.is_grad_enabled() and not problem.q.is_cuda
+
+
+def _refuses_low_rows(problem: Problem) -> str | None:
+    """Whether a bias is so low in all that some query sees that the kernel's backward would be wrong.
+
+    It computes weights again as exp(score − lse), from which rounding the log-sum-exp takes too much (`log_sums`).
+    Looked for on CPU, where looking does not stall a device, and once a call.
+    """
+    learns = torch.is_grad_enabled() and any(one.requires_grad for one in (problem.q, problem.k, problem.v))
+    if problem.bias is None or not learns or _learns_bias(problem) or problem.q.device.type != "cpu":
+        return None
+    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
+        return None  # no number can be looked at
+    if not are_in_memory(problem.q, problem.k, problem.v):
+        return None
+    found: bool | None = vars(problem).get("_has_low_rows")
+    if found is None:
+        found = _is_low_somewhere(problem)
+        vars(problem)["_has_low_rows"] = found
+    if not found:
+        return None
+    return (
+        f"its gradients are wrong in rows whose whole bias is below {-LARGE:.0f}: hide keys with `mask=` rather than "
+        "with a low bias"
+    )
+
+
+def _is_low_somewhere(problem: Problem) -> bool:
+    with torch.no_grad():
+        if isinstance(problem.bias, Relative):  # seldom low anywhere, and asked once a distance
+            values = problem.bias.diagonals(distances(problem.i(), problem.j()))
+            if bool(values.amin() >= -LARGE):
+                return False
+        bias = problem.bias_tile()
+        assert bias is not None
+        if bool(bias.amin() >= -LARGE):
+            return False
+        visible = problem.visible()
+        seen = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+        highest = seen.amax(-1)
+        return bool(((highest < -LARGE) & (highest > -torch.inf)).any())
 
 
 def _is_plain_causal(problem: Problem) -> bool:

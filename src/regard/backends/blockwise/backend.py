@@ -52,7 +52,7 @@ class Blockwise:
     def bytes(self, problem: Problem) -> int:
         """Working copies of q, k, v, output and log-sum-exp, and the tiles."""
         wide = torch.promote_types(problem.q.dtype, torch.float32).itemsize
-        rows = problem.q.numel() + problem.batch * problem.heads * problem.queries * (2 * problem.v.shape[-1] + 2)
+        rows = problem.q.numel() + problem.batch * problem.heads * problem.queries * (2 * problem.v.shape[-1] + 3)
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         return (rows + problem.k.numel() + problem.v.numel() + 6 * min(pairs, General.elements)) * wide
 
@@ -86,8 +86,8 @@ def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer
 
     Args:
         problem: Any that `Blockwise` does not refuse.
-        forward: What computes output and log-sum-exp of the problem in float32, without its sink, instead of plain
-            PyTorch; the backward, which needs no more than these, stays as it is.
+        forward: What computes output and log-sum-exp of the problem in float32, and what rounding took from that,
+            without its sink, instead of plain PyTorch; the backward, which needs no more than these, stays as it is.
     """
     narrow = problem.q.dtype
     with torch.autocast(problem.q.device.type, enabled=False):
@@ -97,7 +97,7 @@ def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer
         ready = _evened(ready) if fused else ready
         hollow = _hollow(ready)
         blocks = Blocks(hollow, _sheets(hollow), fused, fused and not learns, forward)
-        result: tuple[Tensor, Tensor] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
+        result: tuple[Tensor, ...] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
     return Answer(result[0][..., : problem.v.shape[-1]].to(narrow), None, result[1])
 
 

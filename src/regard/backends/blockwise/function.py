@@ -11,13 +11,14 @@ from regard.backends.blockwise.fused import Fused
 from regard.backends.blockwise.general import General
 from regard.backends.blockwise.gradients import Gradients
 from regard.backends.blockwise.sheet import Sheet
+from regard.backends.log_sums import are_rounded, merge
 from regard.frozen import replace_tensors, tensors
 from regard.problem import Problem
 
 __all__ = ["Attend", "Blocks", "Forward", "held_by", "parts_of", "with_parts"]
 
 
-Forward = Callable[[Problem], tuple[Tensor, Tensor]]
+Forward = Callable[[Problem], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,7 @@ class Blocks:
     sheets: tuple[Sheet, ...]
     fused: bool  # forward
     fused_back: bool
-    forward: Forward | None = None  # what computes output and log-sum-exp, but for the sink, instead of the sheets
+    forward: Forward | None = None  # what computes all three results, but for the sink, instead of the sheets
 
     def over(self, *new: Tensor) -> "Blocks":
         """The same with other tensors: q, k, v and what score, bias, normalizer and factor hold."""
@@ -55,30 +56,29 @@ def with_parts(problem: Problem, parts: tuple[Any, ...]) -> Problem:
 
 
 class Attend(torch.autograd.Function):
-    """Output and log-sum-exp; the weights are computed again in the backward."""
+    """Output and log-sum-exp, and what rounding took from it; the weights are computed again in the backward."""
 
     @staticmethod
     def forward(  # noqa: D102
         blocks: Blocks, q: Tensor, k: Tensor, v: Tensor, *held: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         blocks = blocks.over(q, k, v, *held)
         problem = blocks.problem
         if blocks.forward is not None:
-            output, lse = blocks.forward(problem)
+            output, lse, low = blocks.forward(problem)
         elif len(blocks.sheets) == 1:
-            output, lse = (blocks.sheets[0].unfold_queries(x) for x in _forward(blocks.sheets[0], blocks.fused))
+            output, lse, low = (blocks.sheets[0].unfold_queries(x) for x in _forward(blocks.sheets[0], blocks.fused))
         else:
-            output, lse = q.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(q.shape[:3])
+            output, lse, low = q.new_empty(*q.shape[:3], v.shape[-1]), *q.new_empty(2, *q.shape[:3])
             for sheet in blocks.sheets:
-                part, part_lse = _forward(sheet, blocks.fused)
-                output[sheet.batch, sheet.heads] = sheet.unfold_queries(part)
-                lse[sheet.batch, sheet.heads] = sheet.unfold_queries(part_lse)
+                for whole, part in zip((output, lse, low), _forward(sheet, blocks.fused), strict=True):
+                    whole[sheet.batch, sheet.heads] = sheet.unfold_queries(part)
         if problem.sink is not None:
             # The sink takes its share of the row: weights shrink by exp(lse) / (exp(lse) + exp(sink)).
-            whole = torch.logaddexp(lse, problem.sink.to(lse.dtype)[:, None])
-            output.mul_((lse - whole).exp().unsqueeze(-1))
-            lse = whole
-        return output, lse
+            sink = problem.sink.to(lse.dtype)[:, None]
+            (lse, low), (share, _) = merge(lse, low, sink, torch.zeros_like(sink))
+            output.mul_(share.unsqueeze(-1))
+        return output, lse, low
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], blocks: Blocks, *given: Tensor) -> tuple[Any, Any]:
@@ -88,21 +88,21 @@ class Attend(torch.autograd.Function):
             Attend.apply(blocks, *(x if dim is None else x.select(dim, at) for x, dim in zip(given, dims, strict=True)))  # type: ignore[no-untyped-call]
             for at in range(info.batch_size)
         )
-        output, lse = (torch.stack(one) for one in zip(*members, strict=True))
-        return (output, lse), (0, 0)
+        return tuple(torch.stack(one) for one in zip(*members, strict=True)), (0, 0, 0)
 
     @staticmethod
     def setup_context(  # noqa: D102
-        ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]
+        ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor]
     ) -> None:
         blocks, *given = inputs
         ctx.blocks = blocks
         ctx.save_for_backward(*given, *outputs)
+        ctx.mark_non_differentiable(outputs[2])
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(  # noqa: D102
-        ctx: Any, up: Tensor | None, up_lse: Tensor | None
+        ctx: Any, up: Tensor | None, up_lse: Tensor | None, _: None
     ) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # read once: torch.utils.checkpoint gives them once
         with torch.autocast(saved[0].device.type, enabled=False):
@@ -118,7 +118,7 @@ def _gradients(
     up_lse: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     """Those of q, k, v and what the parts hold."""
-    *given, output, lse = saved
+    *given, output, lse, low = saved
     q, k, v, *held = given
     blocks = hollow.over(*given)
     up = torch.zeros_like(output) if up is None else up
@@ -126,7 +126,11 @@ def _gradients(
     if up_lse is not None:
         delta = delta - up_lse
     into = Gradients(held, wanted)
-    fused = blocks.fused_back and up_lse is None
+    fused = blocks.fused_back and up_lse is None and not are_rounded(lse)
+    if not fused:
+        # Weights are exp(s − lse − low); what is linear in them may take exp(−low) once a row rather than once a pair.
+        rest = low.neg().exp_()
+        up, delta = up * rest.unsqueeze(-1), delta * rest
     if len(blocks.sheets) == 1:
         sheet = blocks.sheets[0]
         parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
@@ -150,38 +154,40 @@ def _folded(sheet: Sheet) -> tuple[Tensor, Tensor, Tensor]:
     return sheet.fold_queries(problem.q), sheet.fold_keys(problem.k), sheet.fold_keys(problem.v)
 
 
-def _forward(sheet: Sheet, fused: bool) -> tuple[Tensor, Tensor]:
-    engine = Fused(sheet) if fused else General(sheet)
+def _forward(sheet: Sheet, fused: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, log-sum-exp, and what rounding took from it."""
+    found = _visited(sheet, Fused(sheet) if fused else General(sheet))
+    # The fused kernel gives a log-sum-exp in one number. Where that does not do, which lse shows at the cost of a look
+    # at each row, the pieces are written out instead.
+    return _visited(sheet, General(sheet)) if fused and are_rounded(found[1]) else found
+
+
+def _visited(sheet: Sheet, engine: Fused | General) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = _folded(sheet)
     output = q.new_empty(*q.shape[:3], v.shape[-1])
-    lse = q.new_full(q.shape[:3], -torch.inf)
+    lse, low = q.new_full(q.shape[:3], -torch.inf), q.new_zeros(q.shape[:3])
     touched = torch.zeros(1, q.shape[1], dtype=torch.bool)
     for piece in sheet.chunks(engine.elements, columns=engine.columns):
         here = piece.rows_of(q), piece.keys_of(k, sheet.block), piece.keys_of(v, sheet.block)
-        part, part_lse = engine.forward(piece, *here)
+        part, sums = engine.forward(piece, *here)
         before = piece.rows_of(touched)
         if bool(before.any()):
             if not bool(before.all()):
                 output[:, ~touched[0]] = 0.0  # memory that nobody has written may hold what times 0 is NaN
-            if part_lse is None:
+            if sums is None:
                 part += piece.rows_of(output)
             else:
-                part, part_lse = _merge(part, part_lse, piece.rows_of(output), piece.rows_of(lse))
+                # Rows that have seen nothing yet hold zeros, and have no share.
+                sums, shares = merge(*sums, piece.rows_of(lse), piece.rows_of(low))
+                share, before_share = (one.unsqueeze(-1) for one in shares)
+                part = torch.addcmul(part * share, piece.rows_of(output), before_share)
         piece.set_rows(touched, torch.tensor(True))
         piece.set_rows(output, part)
-        if part_lse is not None:
-            piece.set_rows(lse, part_lse)
+        if sums is not None:
+            piece.set_rows(lse, sums[0])
+            piece.set_rows(low, sums[1])
     output[:, ~touched[0]] = 0.0
-    return output, lse
-
-
-def _merge(output: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp over two disjoint sets of keys."""
-    whole = torch.logaddexp(lse, other_lse)
-    # Rows that have seen nothing yet stay at −inf, and what they hold, zeros, counts for nothing.
-    finite = whole.masked_fill(whole == -torch.inf, 0.0)
-    merged = output * (lse - finite).exp().unsqueeze(-1)
-    return torch.addcmul(merged, other, (other_lse - finite).exp().unsqueeze(-1)), whole
+    return output, lse, low
 
 
 def _backward(sheet: Sheet, fused: bool, folded: tuple[Tensor, ...], into: Gradients) -> tuple[Tensor, Tensor, Tensor]:

@@ -36,14 +36,15 @@ class Fused:
         q: Float[Tensor, "sides items rows dim"],
         k: Float[Tensor, "sides items columns dim"],
         v: Float[Tensor, "sides items columns value_dim"],
-    ) -> tuple[Float[Tensor, "sides items rows value_dim"], Float[Tensor, "sides items rows"]]:
-        """Output and log-sum-exp of one piece."""
+    ) -> tuple[Float[Tensor, "sides items rows value_dim"], tuple[Tensor, Tensor]]:
+        """Output and log-sum-exp of one piece; what rounding took from that is unknown, and taken for 0."""
         added, blind = self._added(piece)
         shape = q.shape
         q, k, v = _stacked(piece, q, k, v)
         output, lse = _FORWARD(q, k, v, 0.0, False, attn_mask=added, scale=self.sheet.problem.scale)
         output, lse = output.reshape(*shape[:3], -1), lse.reshape(shape[:3])
-        return output, lse if blind is None else lse.masked_fill(blind, -torch.inf)
+        lse = lse if blind is None else lse.masked_fill(blind, -torch.inf)
+        return output, (lse, torch.zeros_like(lse))
 
     def backward(
         self,

@@ -14,6 +14,7 @@ from regard.backends.blockwise.pieces import Piece
 from regard.backends.blockwise.scoring import Scoring
 from regard.backends.blockwise.sheet import Sheet
 from regard.backends.blockwise.terms import Term
+from regard.backends.log_sums import log_sum
 from regard.normalizers import Sigmoid
 
 __all__ = ["General"]
@@ -36,31 +37,33 @@ class General:
         self.factor = None if problem.factor is None else Term(problem.factor, sheet)
         self.shift = problem.normalizer.shift_for(problem.keys) if isinstance(problem.normalizer, Sigmoid) else None
 
-    def forward(self, piece: Piece, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Output and log-sum-exp of one piece; without a softmax there is no log-sum-exp, and outputs add up."""
+    def forward(self, piece: Piece, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """Output of one piece and its `log_sums`; without a softmax there are none, and outputs add up."""
         scores = self.scoring.scores(piece, q, k)
         capped, _ = self._capped(scores)
         scores = self._masked(piece, capped)
-        lse = share = None
+        sums = share = None
         if self.shift is None:
             peak = scores.amax(-1, keepdim=True)
             peak.masked_fill_(peak == -torch.inf, 0.0)
             weights = scores.sub_(peak).exp_()
             total = weights.sum(-1, keepdim=True)
-            lse = self._by_rows((peak + total.log()).squeeze(-1))
+            high, low = log_sum(peak, total)
+            sums = self._by_rows(high.squeeze(-1)), self._by_rows(low.squeeze(-1))
             share = self._by_rows(total.masked_fill_(total == 0, 1.0))
         else:
             weights = scores.add_(self.shift).sigmoid_()
         weights, _ = self._thinned(piece, weights)
         output = self.scoring.weighted(piece, weights, v)
-        return output if share is None else output.div_(share), lse
+        return output if share is None else output.div_(share), sums
 
     def backward(
         self, piece: Piece, q: Tensor, k: Tensor, v: Tensor, up: Tensor, lse: Tensor, delta: Tensor, into: Gradients
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The piece's share of the gradients of q, k and v; those of other tensors are added to `into`.
 
-        `delta` is Σ_d up · output, less the gradient of the log-sum-exp.
+        `delta` is Σ_d up · output, less the gradient of the log-sum-exp. Where `lse` is rounded, both `up` and `delta`
+        have been multiplied by what is missing in exp(scores − lse).
         """
         scores = self.scoring.scores(piece, q, k, trace=True)
         capped, slope = self._capped(scores)

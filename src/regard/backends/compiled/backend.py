@@ -98,9 +98,9 @@ class Compiled:
             raise InputError("the backend 'numba' reads memory, and cannot be exported: take backend=\"reference\"")
         with torch.autocast("cpu", enabled=False):
             ready = problem.prepared()
-            output, lse = _attend(ready)
+            output, lse, low = _attend(ready)
             if problem.sink is not None:
-                output, lse = with_sink(output, lse, problem.sink)
+                output, lse = with_sink(output, lse, problem.sink, low)
         return Answer(output, None, lse)
 
 
@@ -122,8 +122,8 @@ def _bias_bytes(problem: Problem) -> int:
     return batch * heads * problem.queries * problem.keys * 4
 
 
-def _attend(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of a prepared problem, without its sink."""
+def _attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    """Output and log-sum-exp, in two numbers, of a prepared problem without its sink."""
     from regard.backends.compiled.call import Call
 
     return Call(problem)(problem.q, problem.k, problem.v)

@@ -28,6 +28,8 @@ _PART = 16  # blocks of keys that a task reads, at most, where there are few que
 class Call:
     """A function of q, k and v of a prepared problem: its output in their type, and its log-sum-exp without the sink.
 
+    The log-sum-exp is in two numbers (see `backends.log_sums`).
+
     The mask's tables and the bias are those of now. The tensors of the problem are not kept alive.
     """
 
@@ -59,7 +61,7 @@ class Call:
         q: Float[Tensor, "batch heads queries dim"],
         k: Float[Tensor, "batch kv_heads keys dim"],
         v: Float[Tensor, "batch kv_heads keys value_dim"],
-    ) -> tuple[Float[Tensor, "batch heads queries value_dim"], Float[Tensor, "batch heads queries"]]:
+    ) -> tuple[Float[Tensor, "batch heads queries value_dim"], Tensor, Tensor]:
         """Compute it."""
         if not self._pairs:
             q, k, v = q.float(), k.float(), v.float()
@@ -67,20 +69,20 @@ class Call:
         q, k, v = _in_rows(q, multiple), _in_rows(k, multiple), _in_rows(v, LANES)
         if self._zero:
             q = torch.zeros_like(q)
-        output, lse = q.new_empty(self._sizes), q.new_empty(self._sizes[:3], dtype=torch.float32)
+        output, (lse, low) = q.new_empty(self._sizes), q.new_empty(2, *self._sizes[:3], dtype=torch.float32)
         job: npt.NDArray[np.void] = np.frombuffer(bytearray(self._job), JOB)  # far quicker than a copy of the record
         size = q.element_size()
         for name, x in (("q", q), ("k", k), ("v", v)):
             job[name] = x.data_ptr()
             job[f"{name}_batch"], job[f"{name}_head"], job[f"{name}_row"] = (step * size for step in x.stride()[:3])
-        job["output"], job["lse"] = output.data_ptr(), lse.data_ptr()
+        job["output"], job["lse"], job["low"] = output.data_ptr(), lse.data_ptr(), low.data_ptr()
         if self._is_few:
             self._read(job)
         else:
             self._prefill(job)
         if self._width != output.shape[-1]:
             output = output[..., : self._width]
-        return output.to(self._dtype), lse
+        return output.to(self._dtype), lse, low
 
     def _prefill(self, job: npt.NDArray[np.void]) -> None:
         """Lay keys (and values) out, then compute each tile of queries."""

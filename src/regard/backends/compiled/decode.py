@@ -18,9 +18,9 @@ from regard.backends.compiled.tiles import (
     aligned,
     first_run,
     floats,
-    log_sum_exp,
     multiply,
     weigh,
+    write_log_sum,
 )
 
 __all__ = ["merge", "read"]
@@ -173,5 +173,4 @@ def _merge(job: Any, of: int, row: int) -> None:
         on.write_bf16(whole.ctypes.data, job.output + where * width * 2, job.value_vectors, share)
     else:
         on.write_f32(whole.ctypes.data, job.output + where * width * 4, job.value_vectors, share)
-    lse = numba.carray(on.pointer(job.lse), where + 1, np.float32)
-    lse[where] = log_sum_exp(above, total)
+    write_log_sum(job, where, above, total)

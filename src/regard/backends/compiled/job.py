@@ -7,7 +7,7 @@ __all__ = ["JOB", "Job"]
 
 _NUMBERS = """
     counter tasks
-    q k v output lse packed_keys packed_values
+    q k v output lse low packed_keys packed_values
     q_batch q_head q_row k_batch k_head k_row v_batch v_head v_row
     batch heads kv_heads queries keys depth value_vectors pairs
     rows starts lengths tiles seen edge mask_batch mask_heads

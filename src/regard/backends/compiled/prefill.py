@@ -19,9 +19,9 @@ from regard.backends.compiled.tiles import (
     aligned,
     first_run,
     floats,
-    log_sum_exp,
     multiply,
     weigh,
+    write_log_sum,
 )
 
 __all__ = ["attend", "pack"]
@@ -182,11 +182,10 @@ def _add_values(
 def _write(job: Any, where: int, height: int, sums: int, most: Any, mass: Any) -> None:
     """Divide by the mass, 0 where nothing was seen."""
     wide = job.value_vectors * on.LANES * 4
-    lse = numba.carray(on.pointer(job.lse), where + height, np.float32)
     for row in range(height):
         share = np.float32(1) / mass[row] if mass[row] != 0 else np.float32(0)
         if job.pairs:
             on.write_bf16(sums + row * wide, job.output + (where + row) * wide // 2, job.value_vectors, share)
         else:
             on.write_f32(sums + row * wide, job.output + (where + row) * wide, job.value_vectors, share)
-        lse[where + row] = log_sum_exp(most[row], mass[row])
+        write_log_sum(job, where + row, most[row], mass[row])

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import numba
 import numpy as np
 
 from regard.backends.compiled import vectors as on
 from regard.backends.compiled.kept import compiled
 from regard.backends.compiled.sizes import BLOCK, GROUP
 
-__all__ = ["FAR", "VECTORS", "adjust", "aligned", "first_run", "floats", "log_sum_exp", "multiply", "weigh"]
+__all__ = ["FAR", "VECTORS", "adjust", "aligned", "first_run", "floats", "multiply", "weigh", "write_log_sum"]
 
 VECTORS = BLOCK // on.LANES
 FAR = GROUP * BLOCK * 4  # bytes between rows of scores
@@ -62,9 +63,15 @@ def weigh(job: Any, scores: int, count: int, sums: int, most: Any, mass: Any, ro
 
 
 @compiled
-def log_sum_exp(most: Any, mass: Any) -> Any:
-    """The logarithm of e ** most · mass; −∞ of a row that sees nothing."""
-    return np.float32(-np.inf) if mass == 0 else most + np.log(mass)
+def write_log_sum(job: Any, where: int, most: Any, mass: Any) -> None:
+    """The logarithm of e ** most · mass, and what rounding takes from it; −∞ and 0 of a row that sees nothing."""
+    lse = numba.carray(on.pointer(job.lse), where + 1, np.float32)
+    low = numba.carray(on.pointer(job.low), where + 1, np.float32)
+    lse[where], low[where] = -np.inf, 0
+    if mass != 0:
+        logarithm = np.log(mass)
+        lse[where] = most + logarithm
+        low[where] = (most - lse[where]) + logarithm
 
 
 @compiled
