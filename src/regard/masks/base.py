@@ -54,8 +54,8 @@ class Mask:
     """A mask over positions; True means that the query may see the key.
 
     Define `__call__` in a frozen dataclass for a mask of your own; it may tell sequences and heads apart. Optional are
-    `blocks`, without which every pair is evaluated and no block is skipped; `leading`, the batch and heads that the mask
-    is for, where `blocks` answers for each of them or the mask's tensors have exactly so many, which the call then
+    `blocks`, without which every pair is evaluated and no block is skipped; `leading`, the batch and heads that the
+    mask is for, where `blocks` answers for each of them or the mask's tensors have exactly so many, which the call then
     checks; `relative`, if the mask depends on i − j alone; and `resolve`, if it depends on the lengths.
 
     Queries are the last positions: query i of `q_len` is at position i + (kv_len − q_len), unless bound
