@@ -22,7 +22,7 @@ from regard.backends import on_numba
 from regard.backends.compiled import Compiled, kept, pool, tables
 from regard.errors import InputError
 from regard.normalizers import Sigmoid
-from regard.positions import ALiBi
+from regard.positions import Gaussian
 from regard.problem import Problem
 
 # batch, heads, key–value heads, queries, keys, width, value width
@@ -184,7 +184,7 @@ def test_blocks_that_are_alike_share_what_is_seen():
         ({"score": scores.Cosine()}, None),
         ({"score": scores.Additive(torch.ones(2, 4), torch.ones(2, 4), torch.ones(2))}, "dot product alone, not Addi"),
         ({"normalizer": Sigmoid()}, "it has no Sigmoid, only the softmax"),
-        ({"factor": ALiBi(heads=1)}, "it has no factor on the weights"),
+        ({"factor": Gaussian(torch.zeros(1, 40), radius=2)}, "it has no factor on the weights"),
         ({"dropout": 0.1}, "it has no dropout"),
         ({"bias": torch.randn(40, 40), "budget": 6000}, "tensors of 6.2 KiB, more than the budget of 5.9 KiB"),
     ],
