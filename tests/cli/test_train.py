@@ -91,6 +91,12 @@ def test_check_prints_the_whole_configuration_and_trains_nothing(here, run):
     assert not (here / "run").exists()
 
 
+def test_check_refuses_what_this_machine_cannot_hold(here, run):
+    status, out, err = run("train", "it.toml", "--check", "--model.width", "1048576", "--model.heads", "2")
+    assert (status, out) == (2, "")
+    assert "AdamW's moments take" in err or "whose weights take" in err
+
+
 def test_translate_keeps_the_order_of_lines(here, run):
     run("train", "it.toml")
     (here / "some.txt").write_text("red cat\n\nold book\nbig\u2028car\n", "utf-8")

@@ -49,6 +49,11 @@ def train(
     asked = read_config(config, said)
     console = TextConsole(stderr=True)
     if check:
+        import torch
+
+        from regard.train.sizes import check_size
+
+        check_size(asked, on_cpu=not torch.cuda.is_available())
         _print_config(asked)
         return
     with console.status("reading the libraries and the data") as status:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from regard.data.vocabulary import LARGEST_VOCABULARY
 from regard.errors import InputError
 from regard.models.recurrent.config import AttentionKind
 from regard.nn.block import Norm
@@ -29,10 +30,20 @@ __all__ = [
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
+# The largest counts that mean anything; what fits into the memory of this machine, `sizes.py` knows.
+_ROWS, _LONGEST, _WIDEST, _DEEPEST = 10**9, 2**20, 2**20, 10_000
+
 
 def _least(name: str, value: int, least: int) -> None:
     if value < least:
         raise InputError(f"`{name}` must be at least {least}, got {value}")
+
+
+def _at_most(value: object, **most: int) -> None:
+    """Refuse a count that is a slip of the finger, before something loops over it or reserves memory for it."""
+    for name, largest in most.items():
+        if (found := getattr(value, name)) is not None and found > largest:
+            raise InputError(f"`{name}` must be at most {largest:,}, got {found:,}")
 
 
 def _between(name: str, value: float, low: float, high: float, *, least: bool = False) -> None:
@@ -56,6 +67,7 @@ class Words:
 
     def __post_init__(self) -> None:
         _least("size", self.size, 8)
+        _at_most(self, size=LARGEST_VOCABULARY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +101,7 @@ class Translation:
     def __post_init__(self) -> None:
         for name, least in (("held_out", 1), ("longest", 2), ("shown", 0), ("scored", 0)):
             _least(name, getattr(self, name), least)
+        _at_most(self, held_out=_ROWS, longest=_LONGEST, shown=_ROWS, scored=_ROWS)
 
     @property
     def written_words(self) -> Words:
@@ -119,6 +132,7 @@ class Synthetic:
         for name, least in (("symbols", 2), ("shortest", 1), ("examples", 1), ("held_out", 1)):
             _least(name, getattr(self, name), least)
         _least("longest", self.longest, self.shortest)
+        _at_most(self, symbols=LARGEST_VOCABULARY, longest=_LONGEST, examples=_ROWS, held_out=_ROWS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +156,7 @@ class CausalLanguage:
     def __post_init__(self) -> None:
         _least("held_out", self.held_out, 1)
         _least("length", self.length, 2)
+        _at_most(self, held_out=_ROWS, length=_LONGEST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +180,7 @@ class MaskedLanguage:
     def __post_init__(self) -> None:
         _least("held_out", self.held_out, 1)
         _least("length", self.length, 2)
+        _at_most(self, held_out=_ROWS, length=_LONGEST)
         _between("share", self.share, 0, 1)
 
 
@@ -187,6 +203,7 @@ class Classification:
     def __post_init__(self) -> None:
         _least("held_out", self.held_out, 1)
         _least("longest", self.longest, 2)
+        _at_most(self, held_out=_ROWS, longest=_LONGEST)
 
 
 Task = Translation | Synthetic | CausalLanguage | MaskedLanguage | Classification
@@ -212,6 +229,18 @@ class Transformer:
     activation: Activation = "relu"
     dropout: float = 0.1
 
+    def __post_init__(self) -> None:
+        for name in ("width", "heads", "hidden", "layers"):
+            _least(name, getattr(self, name), 1)
+        if self.kv_heads is not None:
+            _least("kv_heads", self.kv_heads, 1)
+        _at_most(self, width=_WIDEST, heads=_WIDEST, hidden=_WIDEST, layers=_DEEPEST, kv_heads=_WIDEST)
+        if self.width % self.heads:
+            nearest = max(1, round(self.width / self.heads)) * self.heads
+            raise InputError(
+                f"`width` must be a multiple of `heads`, got {self.width} and {self.heads}: take {nearest}, for example"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrent:
@@ -224,6 +253,11 @@ class Recurrent:
     attention: AttentionKind | Literal["none"] = "bahdanau"
     bidirectional: bool = True
     dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("width", "hidden", "layers"):
+            _least(name, getattr(self, name), 1)
+        _at_most(self, width=_WIDEST, hidden=_WIDEST, layers=_DEEPEST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,6 +352,7 @@ class Run:
         ):
             if getattr(self, name) is not None:
                 _least(name, getattr(self, name), 1)
+        _at_most(self, steps=10**12, epochs=10_000, tokens=2**31, parts=10_000, threads=4096)
         if self.average > self.keep:
             raise InputError(
                 f"`average` takes the last {self.average} checkpoints, and `keep` is {self.keep}: raise it"

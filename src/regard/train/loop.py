@@ -25,6 +25,7 @@ from regard.train.events import Ended, Evaluated, Event, Listener, Saved, Starte
 from regard.train.folder import Folder
 from regard.train.losses import summed_cross_entropy
 from regard.train.optimizers import optimizer_of
+from regard.train.sizes import check_size
 from regard.train.tasks import Task, task_of
 
 __all__ = ["Trainer", "train"]
@@ -59,6 +60,7 @@ def train(config: Config, listeners: Sequence[Listener] = (), *, stops: Callable
         raise InputError(
             f"`run.precision` {config.run.precision} cannot be had in this process: {problem}"
         ) from problem
+    check_size(config, on_cpu=accelerator.device.type == "cpu")
     first = accelerator.is_main_process
     with _threads(config.run.threads), alone(Path(config.out)) if first else nullcontext():
         with torch.random.fork_rng(), accelerator.main_process_first():

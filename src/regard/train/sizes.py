@@ -1,0 +1,91 @@
+"""Whether a run fits into this machine, told by its configuration alone, before it works for hours or is killed.
+
+What is counted is the least that is needed, so that nothing is refused that could run: matrices and known vocabularies,
+no biases, norms and activations.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from regard.errors import InputError
+from regard.train.config import Checkpoint, Config, Model, Recurrent, Synthetic, Translation
+
+__all__ = ["check_size", "least_parameters", "memory"]
+
+_GIB = 2**30
+_WEIGHT, _TRAINED = 4, 16  # bytes of a parameter in float32: alone, and with its gradient and AdamW's two moments
+_SYMBOL, _EXAMPLE = 24, 200  # bytes of a symbol, drawn as int64 and in two lists, and of the lists of an example
+
+
+def check_size(config: Config, *, on_cpu: bool) -> None:
+    """Refuse a model or made-up data that this machine cannot hold.
+
+    Raises:
+        InputError: It needs more memory than there is.
+    """
+    if (there := memory()) is None:
+        return
+    parameters = least_parameters(config)
+    if (needed := parameters * (_TRAINED if on_cpu else _WEIGHT)) > there:
+        what = "weights, gradients and AdamW's moments" if on_cpu else "weights"
+        raise InputError(
+            f"the model has at least {parameters:,} parameters, whose {what} take {_gib(needed)}, and this machine has "
+            f"{_gib(there)}: lower {_names(config.model)} under [model]"
+            + (", or `symbols` under [task]" if isinstance(config.task, Synthetic) else "")
+        )
+    task = config.task
+    if isinstance(task, Synthetic):
+        each = (
+            _EXAMPLE + task.longest * _SYMBOL + (task.symbols * 6 if task.task == "recall" else 0)
+        )  # an order of all keys
+        if (needed := (task.examples + task.held_out) * each) > there:
+            raise InputError(
+                f"{task.examples:,} examples and {task.held_out:,} held out of up to {task.longest:,} symbols take "
+                f"about {_gib(needed)}, and this machine has {_gib(there)}: lower `examples`, `held_out` or `longest` "
+                "under [task]"
+            )
+
+
+def least_parameters(config: Config) -> int:
+    """How many numbers the model learns at least; 0 for a checkpoint, whose files tell.
+
+    For width w, hidden width h and s symbols: s·w on each side; in each block of a Transformer 2w² (queries and
+    output), as much for keys and values, or less with fewer heads, and 2wh; in each layer of a recurrent side 3h².
+    """
+    model, task = config.model, config.task
+    if isinstance(model, Checkpoint):
+        return 0
+    known = task.symbols if isinstance(task, Synthetic) else 0
+    sides = 2 if isinstance(task, Translation | Synthetic) else 1
+    if isinstance(model, Recurrent):
+        return sides * (known * model.width + model.layers * 3 * model.hidden**2)
+    square = model.width**2
+    attention = 2 * square + 2 * square * (model.kv_heads or model.heads) // model.heads
+    crossing = model.layers * attention if sides == 2 else 0
+    return sides * (known * model.width + model.layers * (attention + 2 * model.width * model.hidden)) + crossing
+
+
+def memory() -> int | None:
+    """Bytes of memory that a process can have here: the machine's, or the limit of a container or of `ulimit -v`."""
+    found = []
+    with suppress(OSError, ValueError, AttributeError):  # Windows has no sysconf
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # "max" is no limit
+            found.append(int(Path(name).read_text("utf-8")))
+    if sys.platform != "win32":
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        found += [] if limit == resource.RLIM_INFINITY else [limit]
+    return min(found, default=None)
+
+
+def _names(model: Model) -> str:
+    return "`width`, `hidden` or `layers`" if not isinstance(model, Checkpoint) else "the checkpoint"
+
+
+def _gib(count: int) -> str:
+    return f"{count / _GIB:,.1f} GiB"

@@ -1,0 +1,123 @@
+"""What cannot be held is refused with its numbers, before anything is made; nothing that could run is refused."""
+
+import pytest
+import torch
+
+from regard.errors import InputError
+from regard.train import sizes, train
+from regard.train.config import Words
+from regard.train.sizes import check_size, least_parameters
+from regard.train.tasks import task_of
+from train.runs import tiny
+
+GIB = 2**30
+MODELS = {
+    "plain": {"kind": "transformer", "width": 32, "heads": 4, "hidden": 8, "layers": 3},
+    "one key head": {"kind": "transformer", "width": 32, "heads": 4, "hidden": 64, "layers": 2, "kv_heads": 1},
+    "gated": {"kind": "transformer", "width": 32, "heads": 4, "hidden": 64, "layers": 2, "activation": "swiglu"},
+    "gru": {"kind": "recurrent", "width": 32, "hidden": 24},
+    "lstm": {"kind": "recurrent", "width": 32, "hidden": 24, "cell": "lstm", "layers": 2, "bidirectional": False},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_has_at_least_as_many_parameters_as_are_counted(tmp_path, name):
+    config = tiny(tmp_path / "run", model=MODELS[name], task__symbols=1000)
+    made = sum(one.numel() for one in task_of(config, tmp_path).model(config.model).parameters())
+    assert made / 2 < least_parameters(config) <= made
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"model__width": 2**19},
+            r"at least .* parameters, .* AdamW's moments take .* GiB, and this machine has 4\.0 G",
+        ),
+        ({"task__symbols": 2**20, "model__width": 1024}, "or `symbols` under .task."),
+        (
+            {"task__examples": 10**9},
+            r"1,000,000,000 examples .* take about .* lower `examples`, `held_out` or `longest`",
+        ),
+        ({"task__longest": 10**6, "task__examples": 10**4}, "of up to 1,000,000 symbols take about"),
+        ({"task__task": "recall", "task__symbols": 10**6, "task__examples": 1000}, "lower `examples`"),
+    ],
+)
+def test_what_memory_cannot_hold_is_refused_before_anything_is_made(tmp_path, monkeypatch, changes, words):
+    monkeypatch.setattr(sizes, "memory", lambda: 4 * GIB)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=words):
+        train(tiny(tmp_path / "run", **changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_gpu_needs_room_for_the_weights_alone_beside_it(tmp_path, monkeypatch):
+    config = tiny(tmp_path / "run", model__width=4096)
+    needed = least_parameters(config)
+    monkeypatch.setattr(sizes, "memory", lambda: 15 * needed)
+    check_size(config, on_cpu=False)
+    with pytest.raises(InputError, match="lower `width`, `hidden` or `layers`"):
+        check_size(config, on_cpu=True)
+    monkeypatch.setattr(sizes, "memory", lambda: 3 * needed)
+    with pytest.raises(InputError, match="whose weights take"):
+        check_size(config, on_cpu=False)
+    monkeypatch.setattr(sizes, "memory", lambda: None)  # a system that does not tell
+    check_size(config, on_cpu=True)
+
+
+def test_the_memory_of_this_machine_is_what_linux_says():
+    with open("/proc/meminfo") as file:
+        total = int(next(line for line in file if line.startswith("MemTotal")).split()[1]) * 1024
+    assert 2**26 < sizes.memory() <= total
+
+
+HUGE = 99_999_999_999_999_999_999
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("task__symbols", 3_000_000_000, "[task] `symbols` must be at most 1,048,576, got 3,000,000,000"),
+        ("task__longest", HUGE, "[task] `longest` must be at most 1,048,576, got 99,999"),
+        ("task__examples", HUGE, "[task] `examples` must be at most 1,000,000,000, got 99,999"),
+        ("task__held_out", HUGE, "[task] `held_out` must be at most"),
+        ("model__width", HUGE, "[model] `width` must be at most 1,048,576, got 99,999"),
+        ("model__hidden", HUGE, "[model] `hidden` must be at most"),
+        ("model__layers", 100_000_000, "[model] `layers` must be at most 10,000, got 100,000,000"),
+        ("model__heads", HUGE, "[model] `heads` must be at most"),
+        ("model__kv_heads", HUGE, "[model] `kv_heads` must be at most"),
+        ("model__width", 0, "[model] `width` must be at least 1, got 0"),
+        ("model__heads", 0, "[model] `heads` must be at least 1, got 0"),
+        ("model__layers", -1, "[model] `layers` must be at least 1, got -1"),
+        ("model__kv_heads", 0, "[model] `kv_heads` must be at least 1, got 0"),
+        ("model__width", 15, "[model] `width` must be a multiple of `heads`, got 15 and 2: take 16, for example"),
+        ("run__steps", HUGE, "[run] `steps` must be at most"),
+        ("run__tokens", HUGE, "[run] `tokens` must be at most"),
+        ("run__parts", HUGE, "[run] `parts` must be at most"),
+        ("run__threads", HUGE, "[run] `threads` must be at most"),
+    ],
+)
+def test_counts_beyond_all_reason_are_refused_by_the_key_of_the_file(tmp_path, key, value, words):
+    with pytest.raises(InputError) as why:
+        tiny(tmp_path / "run", **{key: value})
+    assert words in str(why.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        ({"kind": "translation"}, "longest"),
+        ({"kind": "causal language"}, "length"),
+        ({"kind": "masked language"}, "length"),
+        ({"kind": "classification"}, "longest"),
+    ],
+)
+def test_lengths_and_rows_of_every_task_have_a_limit(tmp_path, task, name):
+    for key in (name, "held_out"):
+        with pytest.raises(InputError, match=rf"\[task\] `{key}` must be at most"):
+            tiny(tmp_path / "run", task=task | {"data": "x.tsv", key: HUGE})
+
+
+def test_a_vocabulary_that_no_trainer_can_reserve_is_refused_when_the_file_is_read():
+    with pytest.raises(InputError, match="`size` must be at most 1,048,576, got 1,000,000,000"):
+        Words(size=10**9)
