@@ -483,19 +483,6 @@ def _rewritten(path, change):
     path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
 
 
-def test_an_atlas_of_the_first_version_is_still_read(tmp_path):
-    path = tmp_path / "it.atlas"
-    watched(Model(), X).save(path)
-
-    def age(about, header):
-        about["version"] = 1
-        del about["records"][0]["layers"][0]["statistics"]
-
-    _rewritten(path, age)
-    (record,) = load_atlas(path)
-    assert record.layer(0).statistics == {}
-
-
 @pytest.mark.parametrize("names", [["distance", "other"], "distance", 7, [["x"]], [None], {"distance": 1, "x": 2}])
 def test_statistics_that_a_file_only_claims_to_have_are_damage(tmp_path, names):
     path = tmp_path / "it.atlas"

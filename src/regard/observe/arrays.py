@@ -74,7 +74,7 @@ class Stored:
         return {"crc": self.crc} | ({} if self.packed is None else {"packed": dict(self.packed)})
 
     def summed(self) -> "Stored":
-        """The same with a checksum, which older atlases did not have."""
+        """The same with a checksum, where it has none yet."""
         return self if self.crc is not None else replace(self, crc=checksum_of_array(self.raw))
 
     def check(self) -> None:

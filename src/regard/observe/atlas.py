@@ -181,7 +181,7 @@ def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored])
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
         held = {name: own.pop(name) for name in list(own) if name.startswith("kept.")}
         light = {name: value for name, value in one.items() if name not in ("statistics", "kept")}
-        named = [f"statistics.{name}" for name in one.get("statistics", [])]
+        named = [f"statistics.{name}" for name in one["statistics"]]
         if {name for name in own if name.startswith("statistics.")} != set(named):
             raise ValueError(f"the statistics of layer {index} are others than its header says")
         own |= {name: own.pop(name) for name in named}  # in their order

@@ -44,7 +44,6 @@ class StoredLayer(Layer):
         Raises:
             ValueError, LookupError, TypeError: They do not fit each other.
         """
-        about = {"number": None, **about}  # which older atlases do not have
         if set(about) != set(LIGHT):
             raise ValueError(f"a layer has other fields than {', '.join(LIGHT)}")
         _check(about, arrays)
