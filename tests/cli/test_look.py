@@ -245,6 +245,14 @@ def test_an_atlas_keeps_what_was_asked_for(run, tmp_path: Path) -> None:
             ["--keep", "qk", "--layers", "77", "--out", "it.atlas"],
             "`layers` must name layers that are seen, from 0 to 5",
         ),
+        (
+            ["--keep", "qk", "--layers", "1,encoder.layer.3.attention.slef", "--out", "it.atlas"],
+            "got 'encoder.layer.3.attention.slef': did you mean 'encoder.layer.3.attention.self'?",
+        ),
+        (
+            ["--keep", "qk", "--layers", "no such", "--out", "it.atlas"],
+            "by numbers from 0 to 5 or the names of modules",
+        ),
         (["--kernel", "cuda", "--out", "it.atlas"], '`kernel` must be "triton", "numba" or None'),
         (["--statistics", "warmth", "--out", "it.atlas"], "`statistics` knows the names"),
         (["--token", "giraffe", "--out", "it.atlas"], "`token` must be a word of the text"),
@@ -257,7 +265,7 @@ def test_what_cannot_be_is_said_before_an_atlas_is_written(run, tmp_path: Path, 
     code, _, err = run("look", SENTENCE, "--model", "minilm", *asked)
     assert code == 2
     assert words in err
-    assert not (tmp_path / "it.atlas").exists()
+    assert not list(tmp_path.glob("it.atlas*"))  # nor layers of a run with what was mistyped
 
 
 def test_a_kernel_that_cannot_be_had_is_said_and_done_without(run, tmp_path: Path) -> None:

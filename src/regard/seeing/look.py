@@ -1,6 +1,7 @@
 """look(): a text, a real model, and what each of its words attends to."""
 
 import dataclasses
+import difflib
 import hashlib
 import inspect
 import os
@@ -134,14 +135,11 @@ def look(
     loaded = prepared.loaded
     count = _count(loaded)
     _check_wanted(prepared, token, layer, head, count)
+    _check_layers(loaded, layers or (), count)
     part = None
     if out is not None:
         settings = {"keep": keep, "layers": None if layers is None else list(layers), "statistics": list(statistics)}
         part = Part(out, prepared.identity | settings, resume=resume)
-    if count is not None and any(isinstance(one, int) and one >= count for one in layers or ()):
-        raise InputError(
-            f"`layers` must name layers that are seen, from 0 to {count - 1} of {loaded.name}, got {layers}"
-        )
     finisher = _Telling(part, told, count)
     with watch(
         loaded.model,
@@ -222,6 +220,23 @@ def _check_wanted(
         raise InputError(f"`layer` must be from 0 to {count - 1} (seen layers: {count}), got {layer}")
     if token is not None and ("text" in prepared.tokens or layer is None):  # else the layer says which text is meant
         token_row(prepared.tokens["text" if "text" in prepared.tokens else "target"][0], token)
+
+
+def _check_layers(loaded: Loaded, layers: Sequence[int | str], count: int | None) -> None:
+    """Refuse what cannot be a layer before the model runs: a number too high, a name that no module has."""
+    modules = dict(loaded.model.named_modules(remove_duplicate=False))
+    for one in layers:
+        if isinstance(one, int) and count is not None and one >= count:
+            raise InputError(
+                f"`layers` must name layers that are seen, from 0 to {count - 1} of {loaded.name}, got {layers}"
+            )
+        if isinstance(one, str) and one.partition("#")[0] not in modules:  # "#2" is a module's second call
+            near = difflib.get_close_matches(one, modules, 1)
+            numbers = "their numbers" if count is None else f"numbers from 0 to {count - 1}"
+            raise InputError(
+                f"`layers` must name layers that are seen, by {numbers} or the names of modules of {loaded.name}, got "
+                f"{one!r}" + (f": did you mean {near[0]!r}?" if near else "")
+            )
 
 
 def _is_wordless(target: tuple[tuple[Token, ...], ...] | None) -> bool:
