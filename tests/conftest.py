@@ -20,6 +20,14 @@ _LACKING = {
 }
 
 
+_LONGEST = "test_whole.py"  # minutes that no other process could share at the end of a run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that the other processes have the rest to do beside it."""
+    items.sort(key=lambda item: item.path.name != _LONGEST)
+
+
 def pytest_report_header() -> list[str]:
     """Say with a word what is missing before its tests are skipped."""
     return [f"missing here, so that tests will be skipped: {what}" for what, lacks in _LACKING.items() if lacks()]

@@ -4,7 +4,9 @@ The bounds are wide enough for another machine's rounding and another version's 
 claim that has turned. What each number must be by theory or by hand is tested claim by claim.
 """
 
+import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -39,10 +41,15 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the command has written."""
-    folder = tmp_path_factory.mktemp("lab") / "lab"
-    done = CliRunner().invoke(app, ["lab", "--quick", "--threads", "1", "--out", str(folder)])
-    assert done.exit_code == 0, done.output
+    """The folder that the command has written: once, also where these tests run in several processes."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    folder = shared / "lab"
+    with (shared / "lab.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "lab.json").exists():
+            done = CliRunner().invoke(app, ["lab", "--quick", "--threads", "1", "--out", str(folder)])
+            assert done.exit_code == 0, done.output
     return folder
 
 
