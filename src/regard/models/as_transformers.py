@@ -26,8 +26,9 @@ def load_bundled(name: str) -> Loaded:
         BundledModelError: The model is not installed, or its files were changed.
         MissingExtraError: safetensors or tokenizers is not installed.
     """
-    model = Transformer.from_pretrained(name, dtype=torch.float32)
-    return Loaded(name, AsTransformers(model.eval()), load_bundled_tokenizer(name), bundled(name).kind)
+    where = folder(name)  # once: each time the files' checksums are computed
+    model = Transformer.from_pretrained(where, dtype=torch.float32)
+    return Loaded(name, AsTransformers(model.eval()), FileTokenizer(where), bundled(name).kind)
 
 
 def load_bundled_tokenizer(name: str) -> "FileTokenizer":

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +14,6 @@ from regard.models.files import Checkpoint
 from regard.models.filling import change, fill
 from regard.models.written import from_json, to_json
 
-if TYPE_CHECKING:
-    from huggingface_hub import PyTorchModelHubMixin
-else:
-    try:
-        from huggingface_hub import PyTorchModelHubMixin
-    except ImportError:  # models can be built and run without the extra; who saves or loads one needs it
-
-        class PyTorchModelHubMixin:
-            """What stands in for huggingface_hub where it is not installed."""
-
-            def __init_subclass__(cls, **_: Any) -> None:
-                super().__init_subclass__()
-
-
 __all__ = ["Saved"]
 
 _OURS = "regard"  # the key of config.json that marks a folder of ours
@@ -35,7 +21,7 @@ _SUMS = "crc"  # the key of its checksums; a folder without them is loaded unche
 _WEIGHTS = "model.safetensors"
 
 
-class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regard"]):
+class Saved(nn.Module):
     """A model that `save_pretrained` writes, `push_to_hub` sends and `from_pretrained` reads."""
 
     config: Any
@@ -74,8 +60,26 @@ class Saved(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regar
             raise InputError(f"`save_pretrained` has no argument {', '.join(map(repr, asked))}")
         return None
 
+    def push_to_hub(self, repo_id: str, **asked: Any) -> str:
+        """Send config.json and model.safetensors to a repository of the Hugging Face hub, made if it is missing.
+
+        Args:
+            repo_id: Its id, such as someone/model.
+            asked: commit_message, private, token, branch, create_pr and the patterns of files, as
+                `PyTorchModelHubMixin.push_to_hub` of huggingface_hub takes them.
+
+        Raises:
+            MissingExtraError: huggingface_hub or safetensors is not installed.
+        """
+        try:  # here, because its import takes half a second, and few models are sent
+            from huggingface_hub import PyTorchModelHubMixin
+        except ImportError as missing:
+            raise MissingExtraError("huggingface_hub", "models") from missing
+        sent: str = PyTorchModelHubMixin.push_to_hub(self, repo_id, **asked)  # type: ignore[arg-type]
+        return sent
+
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls,
         name: str | Path,
         *,
