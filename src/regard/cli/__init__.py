@@ -23,7 +23,7 @@ def main() -> None:
     try:
         _run()
     except OSError:
-        written = "\n"  # whether standard output is what failed, the next letter tells
+        written = "\n"  # a line break that `_flush` cannot write shows that standard output is what failed
         raise
     finally:
         _flush(written)

@@ -9,7 +9,7 @@ import typer
 from regard.cli.console import TextConsole
 from regard.cli.model_option import model_option
 from regard.cli.outputs import check_output
-from regard.cli.texts import read_text
+from regard.cli.texts import read_text, title_of
 from regard.cli.watched import Watched
 from regard.errors import InputError
 
@@ -165,12 +165,11 @@ def _write(looked: Any, out: Path, text: str, *, whole: bool) -> None:
         from regard.cli.again import steps_command
         from regard.render.page import write_page
 
-        title = " ".join(text.split())
         write_page(
             looked.record,
             looked.focus,
             out,
-            title=title if len(title) <= 80 else title[:79] + "…",
+            title=title_of(text),
             command=" ".join(steps_command(looked.record, looked.focus, looked.model, text)) if whole else "",
         )
     elif suffix in _TABLES:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from regard.cli.console import TextConsole
 from regard.cli.outputs import check_output
+from regard.cli.texts import title_of
 from regard.cli.watched import Watched
 from regard.errors import InputError
 
@@ -41,7 +42,7 @@ def look_against(
             if out.suffix.lower() == ".html":
                 from regard.render.pair_page import write_pair_page
 
-                write_pair_page(pair, pair.change, out, titles=(_title(text), _title(other)))
+                write_pair_page(pair, pair.change, out, titles=(title_of(text), title_of(other)))
             else:
                 from regard.render.pair_figure import save_pair_figure
 
@@ -64,8 +65,3 @@ def _two(words: str) -> tuple[str, str]:
     if len(parts) != 2 or not all(parts) or parts[0].casefold() == parts[1].casefold():
         raise InputError(f"`--words` must be two different words with a comma between, animal,street, got {words!r}")
     return parts[0], parts[1]
-
-
-def _title(text: str) -> str:
-    title = " ".join(text.split())
-    return title if len(title) <= 80 else title[:79] + "…"

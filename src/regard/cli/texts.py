@@ -6,7 +6,7 @@ from pathlib import Path
 
 from regard.errors import InputError
 
-__all__ = ["read_prompt", "read_text"]
+__all__ = ["read_prompt", "read_text", "title_of"]
 
 _LARGEST = 50_000_000  # bytes of a text file
 _LIKE_A_FILE = re.compile(r"\S+\.(txt|text|md|rst|tex|csv|tsv|json|html?|xml|py|js|c|h|log|ya?ml|toml)", re.IGNORECASE)
@@ -58,3 +58,9 @@ def _decode(data: bytes, name: str) -> str:
     if "\0" in text:
         raise InputError(f"{name} holds NUL bytes, so it is no text: is it a binary file?")
     return text
+
+
+def title_of(text: str) -> str:
+    """A text as the title of a page: in one line of at most 80 characters."""
+    title = " ".join(text.split())
+    return title if len(title) <= 80 else title[:79] + "…"

@@ -20,7 +20,7 @@ __all__ = ["AsTransformers", "FileTokenizer", "load_bundled", "load_bundled_toke
 
 
 def load_bundled(name: str) -> Loaded:
-    """Open a bundled encoder as a Transformer of ours, in a third of the time that transformers' imports alone take.
+    """Open a bundled encoder as a Transformer of ours, without importing transformers.
 
     Raises:
         BundledModelError: The model is not installed, or its files were changed.
