@@ -135,7 +135,7 @@ $(STAMPS)/dev: $(STAMPS)/python pyproject.toml constraints.txt $(call moved,$(ST
 	@printf '%s' '$(CURDIR)' > $(STAMPS)/all
 	@printf '%s' '$(CURDIR)' > $@
 
-$(STAMPS)/models: src/regard/seeing/bundled/catalogue.py src/regard/render/fonts.py | $(STAMPS)/all
+$(STAMPS)/models: src/regard/interpret/bundled/catalogue.py src/regard/render/fonts.py | $(STAMPS)/all
 	$(SAY) '3 of 3: getting three small real models and a font for Chinese figures (270 MB, a minute or so)'
 	@.venv/bin/regard models get >&2
 	@printf '%s' '$(CURDIR)' > $@

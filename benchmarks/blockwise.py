@@ -26,7 +26,7 @@ import torch
 import regard
 from regard import masks, positions, scores
 from regard.frozen import tensors
-from regard.masks.cover import cover
+from regard.masks.block_runs import cover
 
 HEADS, DIM = 8, 64
 TARGETS = {

@@ -20,9 +20,9 @@ from torch import nn
 from torch.nn import functional
 
 import regard
+from regard.capture.matrix_pyramid import Matrix
+from regard.capture.resumable_atlas import Part
 from regard.masks import Causal, Window
-from regard.observe.matrix import Matrix
-from regard.observe.part import Part
 from regard.shapes import human_bytes
 
 MEMORY = 2 * 2**30  # at most, in all

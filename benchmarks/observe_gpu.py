@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch.nn import attention, functional
 
+from regard.capture import fused
+from regard.capture.fused.sweep import Bins
+from regard.capture.second_pass import Computed
+from regard.capture.statistics import Entropy, Extent, HeatMap, Received, Top
+from regard.capture.statistics.heatmap import bin_width
 from regard.masks import Causal
-from regard.observe import fused
-from regard.observe.fused.sweep import Bins
-from regard.observe.second_pass import Computed
-from regard.observe.statistics import Entropy, Extent, HeatMap, Received, Top
-from regard.observe.statistics.heatmap import bin_width
 from regard.problem import Problem
 
 

@@ -26,12 +26,12 @@ import torch
 
 import regard
 from regard.bench.cases.text import real_tokens
-from regard.observe.atlas import save_atlas
-from regard.observe.focus import choose_focus
-from regard.observe.records import Record
+from regard.capture.atlas import save_atlas
+from regard.capture.highlight import choose_focus
+from regard.capture.records import Record
+from regard.interpret.model_loading import load_model
+from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.render.page import write_page
-from regard.seeing.models import load_model
-from regard.seeing.tokens import tokens_of
 from regard.shapes import human_bytes
 
 EXTRA, MEMORY, ATLAS, PAGE = 1.0, 2**30, 120e6, 12e6  # what 8,192 tokens may cost: plain passes, and bytes

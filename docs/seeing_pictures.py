@@ -14,11 +14,11 @@ import transformers
 from torch.nn.functional import cross_entropy
 
 import regard
+from regard.capture.records import Record
+from regard.capture.tokens import Token
+from regard.interpret.observation import Sight
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from regard.observe.records import Record
-from regard.observe.tokens import Token
-from regard.render.sheet import write_figure
-from regard.seeing.sight import Sight
+from regard.render.mpl_figure import write_figure
 
 IMAGES = Path(__file__).parent / "images"
 ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()

@@ -8,7 +8,7 @@ from torch import nn
 
 import regard
 from regard import masks, normalizers, positions, scores
-from regard.backends.choice import named
+from regard.backends.selection import named
 from regard.errors import InputError
 
 QUERIES, KEYS = 5, 7

@@ -14,8 +14,8 @@ from torch import nn
 from regard.data import Vocabulary
 from regard.errors import InputError
 from regard.files import check_writable, lock, replace_files, whole_file, write_atomically, write_folder
+from regard.interpret.bundled.cache import converted
 from regard.models import Transformer, TransformerConfig
-from regard.seeing.bundled.cache import converted
 from regard.train import Journal
 from regard.train.checkpoints import Checkpoints, Place
 from regard.train.events import Started

@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard import masks
-from regard.backends import known
+from regard.backends import call_cache
 from regard.errors import InputError
 
 
@@ -40,7 +40,7 @@ MASKS = {
 
 
 def test_calls_of_one_size_that_differ_otherwise_are_never_taken_for_one_another():
-    known._KNOWN.clear()
+    call_cache._KNOWN.clear()
     sizes = [(6, 6), (3, 6), (1, 6)]
     for _, (n, m), scale, kv_heads, name in itertools.product(range(2), sizes, (None, 0.5, 2.0), (4, 2), MASKS):
         q, k, v = tensors(queries=n, keys=m, kv_heads=kv_heads)
@@ -48,12 +48,12 @@ def test_calls_of_one_size_that_differ_otherwise_are_never_taken_for_one_another
         expected = by_hand(q, k, v, visible(np.arange(n)[:, None], np.arange(m), n, m), scale or 16**-0.5)
         found = regard.attention(q, k, v, mask=mask(n, m), scale=scale)
         np.testing.assert_allclose(found.numpy(), expected, atol=2e-6)
-    assert len(known._KNOWN) > 20
+    assert len(call_cache._KNOWN) > 20
 
 
 def test_the_second_call_is_the_first_to_the_bit():
     q, k, v = tensors()
-    known._KNOWN.clear()
+    call_cache._KNOWN.clear()
     for mask in (None, masks.Causal()):
         first, second = (regard.attention(q, k, v, mask=mask) for _ in range(2))
         assert torch.equal(first, second)
@@ -115,9 +115,9 @@ def test_other_devices_are_not_asked_for_what_they_do_not_know():
 
 
 def test_what_is_remembered_has_an_end(monkeypatch):
-    monkeypatch.setattr(known, "_MOST", 3)
-    known._KNOWN.clear()
+    monkeypatch.setattr(call_cache, "_MOST", 3)
+    call_cache._KNOWN.clear()
     for n in range(1, 12):
         q, k, v = tensors(queries=n, keys=n)
         regard.attention(q, k, v)
-        assert len(known._KNOWN) <= 3
+        assert len(call_cache._KNOWN) <= 3

@@ -50,12 +50,12 @@ def names(extra, call, *args, **kwargs):
         raise AssertionError(f"{call.__qualname__} works without the extra {extra}")
 
 
-from regard.observe.focus import choose_focus
+from regard.capture.highlight import choose_focus
 from regard.render.figure import save_figure
-from regard.seeing.models import load_model
+from regard.interpret.model_loading import load_model
 
 config = regard.models.TransformerConfig(
-    vocabulary=9, width=8, heads=2, hidden=8, decoder_layers=1, head=regard.models.heads.LanguageModel()
+    vocabulary=9, width=8, heads=2, hidden=8, decoder_layers=1, head=regard.models.output_heads.LanguageModel()
 )
 model = regard.models.Transformer(config).eval()
 assert len(model.generate([[1, 2], [3]], most=4, stop=())[1]) == 4

@@ -29,7 +29,7 @@ def shell_lines(name: str) -> list[str]:
 def test_python_of_the_readme_runs(name, number, tmp_path, monkeypatch, capsys):
     code = python_blocks(name)[number]
     if model := re.search(r'load_model\("(\w+)"\)', code):
-        bundled = pytest.importorskip("regard.seeing.bundled")
+        bundled = pytest.importorskip("regard.interpret.bundled")
         pytest.importorskip("transformers")
         if not bundled.is_installed(model[1]):
             pytest.skip(f"{model[1]} is not installed: regard models get {model[1]}")
@@ -81,7 +81,7 @@ def test_both_languages_show_the_same_sections_and_code():
 @pytest.mark.models
 @pytest.mark.parametrize(("name", "model"), [("README.md", "minilm"), ("README.zh.md", "me5")])
 def test_the_picture_in_text_is_what_the_first_command_prints(name, model):
-    bundled = pytest.importorskip("regard.seeing.bundled")
+    bundled = pytest.importorskip("regard.interpret.bundled")
     if not bundled.is_installed(model):
         pytest.skip(f"{model} is not installed: regard models get {model}")
     text = shlex.split(shell_lines(name)[0])[2].removeprefix("TEXT=")
@@ -96,7 +96,7 @@ def test_the_picture_in_text_is_what_the_first_command_prints(name, model):
 @pytest.mark.models
 @pytest.mark.parametrize("name", READMES)
 def test_the_long_text_to_look_at_is_there_and_no_longer_than_the_model_has_positions(name):
-    bundled = pytest.importorskip("regard.seeing.bundled")
+    bundled = pytest.importorskip("regard.interpret.bundled")
     if not bundled.is_installed("smollm2"):
         pytest.skip("smollm2 is not installed: regard models get smollm2")
     from tokenizers import Tokenizer

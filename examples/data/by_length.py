@@ -24,10 +24,10 @@ from regard.errors import InputError, RegardError
 from regard.files import write_atomically
 from regard.lab.charts import Line, Lines
 from regard.lab.drawing import PAPER, figure_of
-from regard.render.sheet import write_figure
+from regard.render.mpl_figure import write_figure
 from regard.train import Score, Translator, read_journal, translation_scores
 from regard.train.config import Config, Recurrent, Translation
-from regard.train.reading import from_mapping
+from regard.train.config_file import from_mapping
 from regard.train.tasks import task_of
 
 ALL = "all"

@@ -8,19 +8,19 @@ from regard.errors import AtlasError, InputError, MissingExtraError, Observation
 
 if TYPE_CHECKING:
     from regard import masks, models, nn, normalizers, positions, scores
+    from regard.capture import statistics
+    from regard.capture.records import Layer, Record
     from regard.functional import attention, explain
+    from regard.interpret.ablate_heads import ablated
+    from regard.interpret.compare import LookPair, compare_looks, compare_models, compare_records, compare_texts
+    from regard.interpret.head_scores import head_scores
+    from regard.interpret.look import Looked, look
+    from regard.interpret.model_loading import load_model
+    from regard.interpret.observation import Sight, load
+    from regard.interpret.transformers_adapter import register_with_transformers
+    from regard.interpret.watch import watch
+    from regard.interpret.word_pairs import head_likeness
     from regard.nn.summary import summary
-    from regard.observe import statistics
-    from regard.observe.records import Layer, Record
-    from regard.seeing.ablate import ablated
-    from regard.seeing.adapter import register_with_transformers
-    from regard.seeing.compare import LookPair, compare_looks, compare_models, compare_records, compare_texts
-    from regard.seeing.heads import head_scores
-    from regard.seeing.likeness import head_likeness
-    from regard.seeing.look import Looked, look
-    from regard.seeing.models import load_model
-    from regard.seeing.sight import Sight, load
-    from regard.seeing.watch import watch
 
     __version__: str
 
@@ -63,29 +63,29 @@ __all__ = [
 
 # Where each name comes from: read when it is asked for, as PyTorch takes seconds, and `regard --help` does without it.
 _MODULES = {name: name for name in ("masks", "models", "nn", "normalizers", "positions", "scores")}
-_MODULES["statistics"] = "observe.statistics"
+_MODULES["statistics"] = "capture.statistics"
 _HOMES = {
     "attention": "functional",
     "explain": "functional",
     "prefer": "backends",
     "summary": "nn",
-    "Layer": "observe.records",
-    "Record": "observe.records",
-    "Looked": "seeing.look",
-    "Sight": "seeing.sight",
-    "ablated": "seeing.ablate",
-    "LookPair": "seeing.compare",
-    "compare_looks": "seeing.compare",
-    "compare_models": "seeing.compare",
-    "compare_records": "seeing.compare",
-    "compare_texts": "seeing.compare",
-    "head_likeness": "seeing.likeness",
-    "head_scores": "seeing.heads",
-    "load": "seeing.sight",
-    "load_model": "seeing.models",
-    "look": "seeing.look",
-    "register_with_transformers": "seeing.adapter",
-    "watch": "seeing.watch",
+    "Layer": "capture.records",
+    "Record": "capture.records",
+    "Looked": "interpret.look",
+    "Sight": "interpret.observation",
+    "ablated": "interpret.ablate_heads",
+    "LookPair": "interpret.compare",
+    "compare_looks": "interpret.compare",
+    "compare_models": "interpret.compare",
+    "compare_records": "interpret.compare",
+    "compare_texts": "interpret.compare",
+    "head_likeness": "interpret.word_pairs",
+    "head_scores": "interpret.head_scores",
+    "load": "interpret.observation",
+    "load_model": "interpret.model_loading",
+    "look": "interpret.look",
+    "register_with_transformers": "interpret.transformers_adapter",
+    "watch": "interpret.watch",
 }
 
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from regard import backends
 from regard.autocast import autocast_dtype
 from regard.backends import Explanation
-from regard.backends.known import Signature, known, remember, signature
+from regard.backends.call_cache import Signature, known, remember, signature
 from regard.errors import InputError
+from regard.jagged import Packing, is_packed
 from regard.masks import BoundMask, Mask
 from regard.normalizers import Normalizer
-from regard.packed import Packing, is_packed
 from regard.positions import Bias, Rotary
 from regard.problem import DENSE_BUDGET, Problem
 from regard.scores import Score

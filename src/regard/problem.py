@@ -13,8 +13,8 @@ from regard.errors import InputError
 from regard.frozen import tensors
 from regard.learned import check_parameters
 from regard.masks import BoundMask, Dense, Mask
-from regard.masks.holders import holders
-from regard.masks.shared import SharedMask
+from regard.masks.shared_binding import SharedMask
+from regard.masks.tensor_holders import holders
 from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias, DenseBias, Rotary
 from regard.scores import ScaledDot, Score

@@ -19,8 +19,8 @@ import torch
 import regard
 from interpreter import mend, run
 from oracles import Largest, window
-from regard.backends.additive import AdditiveTriton
-from regard.backends.additive.launch import Layer
+from regard.backends.triton_additive import AdditiveTriton
+from regard.backends.triton_additive.launch import Layer
 from regard.errors import InputError
 from regard.masks import Causal, Dense, Mask, Window
 from regard.normalizers import Sigmoid, Softmax
@@ -229,7 +229,7 @@ def compile_for_hopper(path: str) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from regard.backends.additive import kernels, launch
+    from regard.backends.triton_additive import kernels, launch
 
     asked = {}
     kinds = [("fp32", 64, True), ("bf16", 128, False)]

@@ -5,7 +5,7 @@ import torch
 
 import regard
 from regard import masks, normalizers, positions, scores
-from regard.backends import BACKENDS, remembered
+from regard.backends import BACKENDS, plan_cache
 from regard.backends.base import run_eagerly
 from regard.backends.blockwise import backend as blockwise
 from regard.problem import Problem
@@ -71,7 +71,7 @@ every_way = pytest.mark.parametrize(("backend", "held", "asked"), list(_ways()))
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     monkeypatch.setattr(blockwise, "BLOCK", 16)
-    remembered._covers.clear()  # so that plans are made inside torch.func too
+    plan_cache._covers.clear()  # so that plans are made inside torch.func too
 
 
 @every_way

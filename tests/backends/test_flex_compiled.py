@@ -16,8 +16,8 @@ import regard
 from oracles import dense
 from regard import masks, positions, scores
 from regard.backends import flex
-from regard.backends.flex import compiled, tables
-from regard.masks.shared import share
+from regard.backends.flex import block_masks, compiled
+from regard.masks.shared_binding import share
 from regard.problem import Problem
 
 
@@ -112,22 +112,22 @@ def _of(mask, n=300):
 
 
 def test_layers_share_the_tables_of_a_mask():
-    one, other = (tables.block_mask_for(_of(masks.Causal() & masks.Window(40))) for _ in "ab")
+    one, other = (block_masks.block_mask_for(_of(masks.Causal() & masks.Window(40))) for _ in "ab")
     assert one is other
-    assert tables.block_mask_for(_of(masks.Causal() & masks.Window(41))).kv_indices is not one.kv_indices
-    assert tables.block_mask_for(_of(masks.Causal() & masks.Window(40), 301)).kv_indices is not one.kv_indices
-    assert tables.block_mask_for(_of(None)) is None
+    assert block_masks.block_mask_for(_of(masks.Causal() & masks.Window(41))).kv_indices is not one.kv_indices
+    assert block_masks.block_mask_for(_of(masks.Causal() & masks.Window(40), 301)).kv_indices is not one.kv_indices
+    assert block_masks.block_mask_for(_of(None)) is None
 
 
 def test_a_shared_mask_has_one_block_mask():
     shared = share(masks.Document(torch.arange(300) // 100), 300, 300)
-    assert tables.block_mask_for(_of(shared)) is tables.block_mask_for(_of(shared))
+    assert block_masks.block_mask_for(_of(shared)) is block_masks.block_mask_for(_of(shared))
 
 
 def test_tables_keep_no_tensor_of_a_mask_alive():
     ids = torch.zeros(300, dtype=torch.long)
     seen = weakref.ref(ids)
-    tables.block_mask_for(_of(masks.Document(ids)))
+    block_masks.block_mask_for(_of(masks.Document(ids)))
     del ids
     gc.collect()
     assert seen() is None
@@ -143,10 +143,10 @@ def test_tables_keep_no_tensor_of_a_mask_alive():
     (0, 0, "cpu", 1024, 1),
 ])  # fmt: skip
 def test_tables_are_narrow_and_blocks_large_only_where_they_must(monkeypatch, small, most, device, block, width):
-    monkeypatch.setattr(tables, "_SMALL", small)
-    monkeypatch.setattr(tables, "_MOST", most)
+    monkeypatch.setattr(block_masks, "_SMALL", small)
+    monkeypatch.setattr(block_masks, "_MOST", most)
     problem = _of(masks.Causal() & masks.Window(100), 1000)
-    plan = tables._plan(problem, problem.mask, torch.device(device))
+    plan = block_masks._plan(problem, problem.mask, torch.device(device))
     assert (plan.block, plan.tables.kv_indices.shape[-1]) == (block, width)
 
 
@@ -168,7 +168,7 @@ def test_nothing_of_a_mask_is_moved_inside_a_kernel():
     with _Moves() as by_itself:
         problem.mask.mask(*at)
     assert by_itself.seen
-    mask_mod = tables.mask_mod_of(problem.mask, torch.device("meta"))
+    mask_mod = block_masks.mask_mod_of(problem.mask, torch.device("meta"))
     with _Moves() as placed:
         assert mask_mod(*at).device.type == "meta"
     assert not placed.seen

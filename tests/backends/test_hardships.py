@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard import masks, normalizers, positions, scores
-from regard.backends.remembered import covered
+from regard.backends.plan_cache import covered
 from regard.errors import InputError
 from regard.problem import Problem
 

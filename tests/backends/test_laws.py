@@ -6,7 +6,7 @@ import torch
 import regard
 from regard import masks
 from regard.backends import BACKENDS
-from regard.backends.compiled import Compiled
+from regard.backends.numba_loops import Compiled
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot, Shaw

@@ -18,8 +18,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard import masks, scores
-from regard.backends import on_numba
-from regard.backends.compiled import Compiled, kept, pool, tables
+from regard.backends import numba_available
+from regard.backends.numba_loops import Compiled, compile_cache, mask_tables
 from regard.errors import InputError
 from regard.normalizers import Sigmoid
 from regard.positions import Gaussian
@@ -114,16 +114,16 @@ def test_what_is_known_is_known_for_one_backend_alone():
         regard.attention(q, k, v, backend="nobody")
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("shape", ["many queries", "one query"])
-def test_threads_of_its_own_do_as_those_of_pytorch(shape, threads, monkeypatch):
+def test_threads_of_its_own_do_as_those_of_pytorch(shape, count, monkeypatch):
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(count)
     q, k, v = drawn(SHAPES[shape])
     try:
         ours = regard.attention(q, k, v, backend="numba")
-        assert pool._region() is not None, "PyTorch's OpenMP is not found here"
-        monkeypatch.setattr(pool, "_region", lambda: None)
+        assert threads._region() is not None, "PyTorch's OpenMP is not found here"
+        monkeypatch.setattr(threads, "_region", lambda: None)
         assert torch.equal(regard.attention(q, k, v, backend="numba"), ours)
     finally:
         torch.set_num_threads(before)
@@ -133,8 +133,8 @@ def test_many_threads_may_call_at_once():
     q, k, v = drawn((1, 4, 4, 200, 200, 64, 64))
     mask = masks.Causal()
     expected = regard.attention(q, k, v, mask=mask, backend="numba")
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: regard.attention(q, k, v, mask=mask, backend="numba"), range(32)))
+    with ThreadPoolExecutor(4) as executor:
+        found = list(executor.map(lambda _: regard.attention(q, k, v, mask=mask, backend="numba"), range(32)))
     assert all(torch.equal(one, expected) for one in found)
 
 
@@ -170,11 +170,11 @@ def test_blocks_that_are_alike_share_what_is_seen():
     x = torch.zeros(1, 1, 4096, 8)
     mask = masks.Causal() & masks.Window(512)
     problem = Problem.of(x, x, x, mask=mask)
-    found = tables.tables_for(problem)
+    found = mask_tables.tables_for(problem)
     assert len(found.seen) == 2  # the diagonal, and the window's lower end
     assert found.nbytes < 64 * 1024
-    assert tables.tables_for(Problem.of(x, x, x, mask=masks.Causal() & masks.Window(512))) is found
-    assert tables.bytes_of_tables(problem) >= found.seen.nbytes
+    assert mask_tables.tables_for(Problem.of(x, x, x, mask=masks.Causal() & masks.Window(512))) is found
+    assert mask_tables.bytes_of_tables(problem) >= found.seen.nbytes
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_wide_floats_and_other_devices_are_refused():
 
 def test_without_numba_it_says_how_to_get_it(monkeypatch):
     x = torch.zeros(1, 1, 4, 4)
-    monkeypatch.setattr(on_numba, "_works", False)
+    monkeypatch.setattr(numba_available, "_works", False)
     monkeypatch.setattr(util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"numba` is not installed: pip install 'regard\[compiled\]'"):
         regard.attention(x, x, x, backend="numba")
@@ -215,17 +215,17 @@ def test_without_numba_it_says_how_to_get_it(monkeypatch):
 
 def test_what_is_kept_of_another_version_is_not_taken(monkeypatch):
     codegen = type("Codegen", (), {"magic_tuple": lambda self: ("here",)})()
-    cache = kept._Kept(test_what_is_kept_of_another_version_is_not_taken)
+    cache = compile_cache._Kept(test_what_is_kept_of_another_version_is_not_taken)
     before = cache._index_key("signature", codegen)
     assert cache._index_key("signature", codegen) == before
-    monkeypatch.setattr(kept, "_VERSION", "another")
+    monkeypatch.setattr(compile_cache, "_VERSION", "another")
     assert cache._index_key("signature", codegen) != before
 
 
 _ELSEWHERE = """
 import torch, regard
 from regard import masks
-from regard.backends.compiled import vectors
+from regard.backends.numba_loops import vectors
 assert (vectors.PANEL, vectors.HAS_PAIRS) == (1, False)
 from tests_of_numba import MASKS, SHAPES, drawn, formula
 for shape in SHAPES.values():
@@ -431,7 +431,7 @@ def test_compiled_code_calls_it_with_a_mask():
 
 
 def test_a_numba_that_cannot_be_imported_is_told(monkeypatch):
-    monkeypatch.setattr(on_numba, "_works", False)
+    monkeypatch.setattr(numba_available, "_works", False)
     monkeypatch.setitem(sys.modules, "numba.core.caching", None)
     x = torch.zeros(1, 1, 4, 4)
     with pytest.raises(InputError, match="is installed and cannot be imported"):

@@ -43,7 +43,7 @@ def test_what_it_refuses_goes_as_ever():
 
 def test_a_model_takes_it_in_all_its_layers(monkeypatch):
     calls = []
-    backend = regard.backends.choice.named()["numba"]
+    backend = regard.backends.selection.named()["numba"]
     monkeypatch.setattr(type(backend), "__call__", lambda self, problem: calls.append(problem) or _given(problem))
     torch.manual_seed(0)
     layers = nn.ModuleList([regard.nn.MultiHeadAttention(16, 2) for _ in range(3)])

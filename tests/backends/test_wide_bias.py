@@ -10,8 +10,8 @@ import torch
 import regard
 from oracles import causal, dense
 from regard import masks, positions
-from regard.backends.choice import named
 from regard.backends.flex import Flex
+from regard.backends.selection import named
 from regard.problem import Problem
 
 HEADS, DIM = 2, 8

@@ -16,7 +16,7 @@ from regard.bench.comparing import compare
 from regard.bench.rows import at_most
 from regard.cli.app import app
 from regard.errors import MissingExtraError
-from regard.seeing.bundled import BundledModelError
+from regard.interpret.bundled import BundledModelError
 
 
 def run(*arguments):

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
-bundled = pytest.importorskip("regard.seeing.bundled")
+bundled = pytest.importorskip("regard.interpret.bundled")
 
 TIRED = "The animal didn't cross the street because it was too tired."
 WIDE = "The animal didn't cross the street because it was too wide."

@@ -20,13 +20,13 @@ import pytest
 
 from regard.cli import main
 from regard.cli.generate import Detokenizer
-from regard.cli.texts import read_prompt
+from regard.cli.text_argument import read_prompt
 from regard.errors import InputError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 tokenizers = pytest.importorskip("tokenizers")
-bundled = pytest.importorskip("regard.seeing.bundled")
+bundled = pytest.importorskip("regard.interpret.bundled")
 
 needs_models = [
     pytest.mark.models,

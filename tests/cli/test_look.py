@@ -11,7 +11,7 @@ from rich.cells import cell_len
 import regard
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
-bundled = pytest.importorskip("regard.seeing.bundled")
+bundled = pytest.importorskip("regard.interpret.bundled")
 
 SENTENCE = "The animal didn't cross the street because it was too tired"
 CHINESE = "貓追老鼠，因為它餓了"
@@ -279,7 +279,7 @@ def test_a_kernel_that_cannot_be_had_is_said_and_done_without(run, tmp_path: Pat
 
 
 def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) -> None:
-    from regard.observe.part import Part
+    from regard.capture.resumable_atlas import Part
 
     out, put = tmp_path / "it.atlas", Part.put
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from regard.capture.highlight import Focus, Look
+from regard.capture.tokens import Token, words_of
 from regard.cli import main
-from regard.cli.again import quote, steps_command
-from regard.cli.texts import read_text
-from regard.observe.focus import Focus, Look
-from regard.observe.tokens import Token, words_of
+from regard.cli.steps_command import quote, steps_command
+from regard.cli.text_argument import read_text
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -28,7 +28,7 @@ def test_an_interrupt_is_one_sentence_and_exit_code_130(monkeypatch, capsys) -> 
     def interrupted(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module("regard.seeing.look"), "look", interrupted)
+    monkeypatch.setattr(import_module("regard.interpret.look"), "look", interrupted)
     assert ended(monkeypatch, "look", "The cat sat.") == 130
     out, err = capsys.readouterr()
     assert out == ""
@@ -86,7 +86,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_model_runs(monke
         raise AssertionError("the model ran")
 
     pytest.importorskip("transformers")
-    monkeypatch.setattr(import_module("regard.seeing.look"), "look", run)
+    monkeypatch.setattr(import_module("regard.interpret.look"), "look", run)
     assert ended(monkeypatch, "look", "The cat sat.", "--out", f"/proc/{name}") == 2
     err = capsys.readouterr().err
     assert err.startswith(f"regard: cannot write /proc/{name}: ")

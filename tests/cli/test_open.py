@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.observe.atlas import save_atlas
-from regard.observe.records import Layer, Record
+from regard.capture.atlas import save_atlas
+from regard.capture.records import Layer, Record
 
 pytest.importorskip("starlette", reason="starlette is not installed (the extra `web`)")
 

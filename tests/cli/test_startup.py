@@ -82,7 +82,7 @@ def test_a_mistyped_model_is_not_looked_for_on_the_network(run, command, meant):
 
 
 def test_what_is_no_slip_is_left_to_the_hub_and_to_folders(tmp_path, monkeypatch):
-    from regard.seeing.bundled.catalogue import refuse_mistyped
+    from regard.interpret.bundled.catalogue import refuse_mistyped
 
     (tmp_path / "minlm").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -9,10 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from regard.capture.steps import CapturedHead
+from regard.capture.tokens import Token
 from regard.cli.steps import steps
 from regard.errors import InputError
-from regard.observe.steps import CapturedHead
-from regard.observe.tokens import Token
 
 app = typer.Typer()
 app.command()(steps)
@@ -183,7 +183,9 @@ def capture(monkeypatch):
         tokens = (Token("token", word=0), Token("izer", word=0), Token("works", word=1))
         return CapturedHead(tokens, np.eye(3), 2 * np.eye(3), 3 * np.eye(3), scale=1.0)
 
-    monkeypatch.setitem(sys.modules, "regard.seeing.capture", SimpleNamespace(choose=choose, capture_head=capture_head))
+    monkeypatch.setitem(
+        sys.modules, "regard.interpret.head_vectors", SimpleNamespace(choose=choose, capture_head=capture_head)
+    )
     return asked
 
 

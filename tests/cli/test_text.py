@@ -31,7 +31,7 @@ def test_the_doctor_names_the_extra_in_brackets(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     file = io.StringIO()
     TextConsole(file=file).print(doctor._extras(), width=300)
-    assert "missing numba: pip install 'regard[compiled]'" in file.getvalue()
+    assert "missing numba: pip install 'regard[numba]'" in file.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from oracles import Largest, causal, dense, window
 from regard import masks
 from regard.backends import BACKENDS, Sdpa
-from regard.backends.compiled import Compiled
+from regard.backends.numba_loops import Compiled
 from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot

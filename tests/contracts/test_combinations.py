@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from regard import masks, normalizers, positions, scores
 from regard.backends import BACKENDS, Reference
 from regard.backends.blockwise import backend as blockwise
-from regard.backends.blockwise.fused import Fused
-from regard.backends.blockwise.general import General
-from regard.backends.compiled import Compiled
+from regard.backends.blockwise.fused_tiles import Fused
+from regard.backends.blockwise.unfused import General
+from regard.backends.numba_loops import Compiled
 from regard.positions import Bias, Relative
 from regard.problem import Problem
 from regard.scores import Score

@@ -15,9 +15,9 @@ import regard
 from drawn_masks import FAMILIES, Place, combined
 from oracles import dense
 from regard import masks
-from regard.backends import split
-from regard.backends.choice import named
+from regard.backends import chunked_sdpa
 from regard.backends.flex import Flex
+from regard.backends.selection import named
 from regard.problem import Problem
 
 KEYS, FEW = 16_500, 300  # keys for which pieces are chosen, and keys for which they are not
@@ -70,7 +70,7 @@ def test_pieces_hide_what_the_causal_mask_hides(how, ahead, queries):
     seen = np.arange(KEYS) <= np.arange(queries)[:, None] + (ahead if how == "bound" else 0)
     mask = masks.Causal() if how == "bound" else masks.Causal(align="start")
     k, v = spoiled(place, k, v, seen, torch.nan)
-    with mock.patch.object(split, "_in_pieces", wraps=split._in_pieces) as pieces:
+    with mock.patch.object(chunked_sdpa, "_in_pieces", wraps=chunked_sdpa._in_pieces) as pieces:
         bound = mask.bind(queries, KEYS, q_offset=ahead)
         found = regard.attention(q, k, v, mask=bound, backend="split")
         again = regard.attention(q, k, v, mask=bound, backend="split")
@@ -83,7 +83,7 @@ def test_pieces_hide_what_the_causal_mask_hides(how, ahead, queries):
 @pytest.mark.parametrize("queries", [1, 2, 3])
 def test_the_default_takes_pieces_and_hides_in_them(queries):
     place, (q, k, v) = draw(0, KEYS, queries, anywhere=False)
-    with mock.patch.object(split, "_in_pieces", wraps=split._in_pieces) as pieces:
+    with mock.patch.object(chunked_sdpa, "_in_pieces", wraps=chunked_sdpa._in_pieces) as pieces:
         for start in (KEYS - queries, KEYS - queries - 1, KEYS - 100):
             seen = np.arange(KEYS) <= np.arange(queries)[:, None] + start
             spoiled_k, spoiled_v = spoiled(place, k, v, seen)

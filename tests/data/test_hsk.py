@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from documents import ROOT
 from regard import InputError
 from regard.cli.data import app
-from regard.data import FetchError, fetch_hsk, hsk, read_corpus, registry
+from regard.data import FetchError, fetch_hsk, hsk, read_corpus, wheel_registry
 
 MEMBER = "hsk_sentences_audio/data/sentences.json"
 
@@ -108,7 +108,7 @@ def test_scripts_and_folders_that_cannot_be_are_refused(tmp_path):
     ],
 )
 def test_what_pip_says_is_turned_into_a_way_out(output, words):
-    assert words in registry.reason(output)
+    assert words in wheel_registry.reason(output)
 
 
 @pytest.fixture(scope="session")
@@ -138,4 +138,4 @@ def test_no_recombination_is_among_the_real_sentences(real):
 def test_a_wheel_with_another_hash_is_not_taken(tmp_path, real):
     other = replace(hsk.HSK, sha256=hashlib.sha256(b"").hexdigest())
     with pytest.raises(FetchError, match="another SHA-256 than regard knows"):
-        registry.download(other, tmp_path)
+        wheel_registry.download(other, tmp_path)

@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 
+from regard.capture.tokens import Word
 from regard.lab import aligned_words, cat_and_mat
 from regard.lab.aligned_words import Look, Reading, looks_of
 from regard.lab.cat_and_mat import ASKED, LEXICON, content_words, pairs
 from regard.lab.claims import alignment
 from regard.lab.experiment import Setting
-from regard.observe.tokens import Word
 from regard.render.word_weights import Alignment
 
 SOURCE = ("The", "cat", "sat", "on", "the", "mat", ".", "</s>")

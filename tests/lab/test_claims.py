@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import regard
+from regard.interpret.bundled.load import folder
 from regard.lab import measuring
 from regard.lab.claims import (
     approximations,
@@ -23,7 +24,6 @@ from regard.lab.claims import (
 from regard.lab.experiment import Setting
 from regard.lab.pronouns import Looks, looks
 from regard.lab.two_relations import TwoRelations, accuracy_over_steps
-from regard.seeing.bundled.load import folder
 
 QUICK = Setting(quick=True, threads=1)
 

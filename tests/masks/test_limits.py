@@ -7,7 +7,7 @@ import regard
 from oracles import Largest
 from regard import masks, positions
 from regard.errors import InputError
-from regard.masks.cover import cover
+from regard.masks.block_runs import cover
 
 LONG = 10_000_000
 

@@ -13,8 +13,8 @@ import regard
 from oracles import dense, f64
 from regard import masks, positions, scores
 from regard.backends.blockwise import Blockwise
-from regard.backends.compiled import Compiled
 from regard.backends.flex import Flex
+from regard.backends.numba_loops import Compiled
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.errors import InputError

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import regard
+from regard.interpret.model_loading import load_model
+from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.models.as_transformers import load_bundled, load_bundled_tokenizer
-from regard.seeing.models import load_model
-from regard.seeing.tokens import tokens_of
 
 TEXTS = (
     "The animal didn't cross the street because it was too tired",

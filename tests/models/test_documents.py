@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.errors import InputError
-from regard.models import Buckets, Clipped, Learned, Sinusoidal, Slopes, Transformer, TransformerConfig, heads
+from regard.models import Buckets, Clipped, Learned, Sinusoidal, Slopes, Transformer, TransformerConfig, output_heads
 from regard.positions import RoPE
 
 LENGTHS = [[5, 3, 4], [7, 2]]  # and padding behind, to 13
@@ -22,7 +22,7 @@ def packed():
 def model(positions, side, **more):
     torch.manual_seed(0)
     layers = {f"{side}_layers": 2}
-    head = heads.LanguageModel() if side == "decoder" else heads.TokenClassification(3)
+    head = output_heads.LanguageModel() if side == "decoder" else output_heads.TokenClassification(3)
     options = {"vocabulary": 20, "width": 16, "heads": 4, "hidden": 8, "head": head} | layers | more
     return Transformer(TransformerConfig(positions=positions, **options)).eval()
 
@@ -82,7 +82,7 @@ def test_what_does_not_go_together_is_refused(given, words):
 def test_what_makes_one_thing_of_a_row_is_refused():
     ids, documents = packed()
     config = TransformerConfig(
-        vocabulary=20, width=8, heads=2, hidden=8, encoder_layers=1, head=heads.SentenceEmbedding()
+        vocabulary=20, width=8, heads=2, hidden=8, encoder_layers=1, head=output_heads.SentenceEmbedding()
     )
     with pytest.raises(InputError, match="`documents` share rows, and SentenceEmbedding"):
         Transformer(config).eval()(ids, documents=documents)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.errors import InputError
-from regard.models import Transformer, TransformerConfig, embed, heads
+from regard.models import Transformer, TransformerConfig, embed, output_heads
 
 
 def model(head):
@@ -14,7 +14,7 @@ def model(head):
 
 
 def test_each_vector_is_that_of_the_text_alone_in_the_order_of_the_texts():
-    encoder = model(heads.SentenceEmbedding())
+    encoder = model(output_heads.SentenceEmbedding())
     generator = torch.Generator().manual_seed(1)
     texts = [torch.randint(50, (n,), generator=generator).tolist() for n in (3, 7, 3, 1, 7, 7, 12)]
     encoder.train()  # dropout would make two calls differ
@@ -29,7 +29,7 @@ def test_each_vector_is_that_of_the_text_alone_in_the_order_of_the_texts():
 
 def test_a_model_without_sentence_vectors_and_empty_texts_are_refused():
     with pytest.raises(InputError, match="SentenceEmbedding, got MaskedLanguageModel"):
-        embed(model(heads.MaskedLanguageModel()), [[1]])
+        embed(model(output_heads.MaskedLanguageModel()), [[1]])
     with pytest.raises(InputError, match="text 1 has none"):
-        embed(model(heads.SentenceEmbedding()), [[1], []])
-    assert embed(model(heads.SentenceEmbedding()), []).shape == (0, 16)
+        embed(model(output_heads.SentenceEmbedding()), [[1], []])
+    assert embed(model(output_heads.SentenceEmbedding()), []).shape == (0, 16)

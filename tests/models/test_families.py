@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import checkpoints
 import regard
 from regard.errors import InputError
-from regard.models import Transformer, decoding, heads
+from regard.models import Transformer, decoding, output_heads
 
 TOLERANCE = 1e-5
 names = pytest.mark.parametrize("name", checkpoints.FAMILIES)
@@ -145,29 +145,29 @@ def test_beams_of_a_decoder_alone(pairs, name, beams):
 @pytest.mark.parametrize(
     ("name", "kind", "head"),
     [
-        ("bert", hf.BertForSequenceClassification, heads.SequenceClassification(3)),
-        ("bert", hf.BertForTokenClassification, heads.TokenClassification(3)),
-        ("bert", hf.BertForPreTraining, heads.MaskedLanguageModel()),
+        ("bert", hf.BertForSequenceClassification, output_heads.SequenceClassification(3)),
+        ("bert", hf.BertForTokenClassification, output_heads.TokenClassification(3)),
+        ("bert", hf.BertForPreTraining, output_heads.MaskedLanguageModel()),
         ("bert", hf.BertModel, None),
         ("bert", hf.BertForQuestionAnswering, None),
-        ("roberta", hf.RobertaForSequenceClassification, heads.SequenceClassification(3)),
-        ("roberta", hf.RobertaForTokenClassification, heads.TokenClassification(3)),
+        ("roberta", hf.RobertaForSequenceClassification, output_heads.SequenceClassification(3)),
+        ("roberta", hf.RobertaForTokenClassification, output_heads.TokenClassification(3)),
         (
             "gpt2",
             hf.GPT2ForSequenceClassification,
-            heads.SequenceClassification(3, pooled="last", hidden=False, bias=False),
+            output_heads.SequenceClassification(3, pooled="last", hidden=False, bias=False),
         ),
         ("gpt2", hf.GPT2Model, None),
         (
             "llama",
             hf.LlamaForSequenceClassification,
-            heads.SequenceClassification(3, pooled="last", hidden=False, bias=False),
+            output_heads.SequenceClassification(3, pooled="last", hidden=False, bias=False),
         ),
         ("llama", hf.LlamaModel, None),
         ("t5", hf.T5EncoderModel, None),
         ("t5", hf.T5Model, None),
         ("bart", hf.BartModel, None),
-        ("bart", hf.BartForSequenceClassification, heads.SequenceClassification(3, pooled="last")),
+        ("bart", hf.BartForSequenceClassification, output_heads.SequenceClassification(3, pooled="last")),
     ],
 )
 @torch.no_grad()
@@ -245,7 +245,7 @@ def test_an_output_layer_that_is_there_holds_whatever_is_said_of_it(tmp_path, na
     output = ours(ids, ids) if theirs.config.is_encoder_decoder else ours(ids)
     close(output.logits, output.states @ own.T)
     # A head that is asked for by its kind is the checkpoint's.
-    again = Transformer.from_pretrained(tmp_path, head=heads.LanguageModel())
+    again = Transformer.from_pretrained(tmp_path, head=output_heads.LanguageModel())
     close(again.logits(output.states), output.logits)
 
 
@@ -254,7 +254,7 @@ def test_an_output_layer_that_is_there_holds_whatever_is_said_of_it(tmp_path, na
 def test_a_head_asked_for_by_its_kind_is_that_of_the_checkpoint(pairs, tmp_path, name):
     theirs, ours = pairs(name)
     theirs.save_pretrained(tmp_path)
-    kind = heads.MaskedLanguageModel if name == "bert" else heads.LanguageModel
+    kind = output_heads.MaskedLanguageModel if name == "bert" else output_heads.LanguageModel
     again = Transformer.from_pretrained(tmp_path, head=kind())
     assert again.config == ours.config
 
@@ -262,17 +262,17 @@ def test_a_head_asked_for_by_its_kind_is_that_of_the_checkpoint(pairs, tmp_path,
 @torch.no_grad()
 def test_a_bare_model_gets_the_head_of_its_family_or_none(tmp_path):
     theirs = checkpoints.checkpoint("gpt2", tmp_path / "gpt2", kind=hf.GPT2Model)
-    ours = Transformer.from_pretrained(tmp_path / "gpt2", head=heads.LanguageModel())
+    ours = Transformer.from_pretrained(tmp_path / "gpt2", head=output_heads.LanguageModel())
     ids, _ = checkpoints.texts(theirs.config, real=11)
     close(ours(ids).logits, theirs(ids).last_hidden_state @ theirs.wte.weight.T)
     checkpoints.checkpoint("llama", tmp_path / "llama", kind=hf.LlamaModel)
     with pytest.raises(InputError, match=r"lacks 1 weights, head\.weight first"):
-        Transformer.from_pretrained(tmp_path / "llama", head=heads.LanguageModel())
+        Transformer.from_pretrained(tmp_path / "llama", head=output_heads.LanguageModel())
 
 
 def test_a_pooler_serves_the_classifier_that_is_to_be_trained(tmp_path):
     theirs = checkpoints.checkpoint("bert", tmp_path, kind=hf.BertModel)
-    ours = Transformer.from_pretrained(tmp_path, head=heads.SequenceClassification(3))
+    ours = Transformer.from_pretrained(tmp_path, head=output_heads.SequenceClassification(3))
     assert torch.equal(ours.head.hidden.weight, theirs.pooler.dense.weight)
 
 
@@ -353,7 +353,7 @@ def test_watched_weights_are_those_that_transformers_returns(pairs, name):
 @pytest.mark.models
 @torch.no_grad()
 def test_minilm_embeds_sentences_as_transformers_does():
-    ours = Transformer.from_pretrained("minilm", head=heads.SentenceEmbedding())
+    ours = Transformer.from_pretrained("minilm", head=output_heads.SentenceEmbedding())
     theirs = regard.load_model("minilm")
     given = theirs.tokenizer(
         ["A cat sat on the mat.", "How do I reset my password?", "x"], return_tensors="pt", padding=True

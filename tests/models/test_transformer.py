@@ -24,7 +24,7 @@ from regard.models import (
     Transformer,
     TransformerConfig,
     decoding,
-    heads,
+    output_heads,
 )
 
 SIZES = {"vocabulary": 30, "width": 16, "heads": 4, "hidden": 24}
@@ -39,9 +39,9 @@ KINDS = {
     "none": None,
 }
 SHAPES = {
-    "encoder": {"encoder_layers": 2, "head": heads.MaskedLanguageModel()},
-    "decoder": {"decoder_layers": 2, "head": heads.LanguageModel(), "norm_first": True, "norm": "rms"},
-    "encoder-decoder": {"encoder_layers": 1, "decoder_layers": 2, "head": heads.LanguageModel(bias=True)},
+    "encoder": {"encoder_layers": 2, "head": output_heads.MaskedLanguageModel()},
+    "decoder": {"decoder_layers": 2, "head": output_heads.LanguageModel(), "norm_first": True, "norm": "rms"},
+    "encoder-decoder": {"encoder_layers": 1, "decoder_layers": 2, "head": output_heads.LanguageModel(bias=True)},
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 shapes = pytest.mark.parametrize("shape", SHAPES)
@@ -249,36 +249,36 @@ def test_writing_ends_where_positions_do():
 def test_a_head_for_other_labels_begins_at_random_and_the_rest_as_it_was(tmp_path):
     model = made("encoder")
     model.save_pretrained(tmp_path)
-    changed = Transformer.from_pretrained(tmp_path, head=heads.SequenceClassification(5), dropout=0.3)
+    changed = Transformer.from_pretrained(tmp_path, head=output_heads.SequenceClassification(5), dropout=0.3)
     assert changed(ids()).logits.shape == (2, 5)
     assert changed.config.dropout == 0.3
     torch.testing.assert_close(changed(ids()).states, model(ids()).states, rtol=0, atol=0)
 
 
 def test_a_language_model_keeps_its_own_head(tmp_path):
-    model = made("decoder", head=heads.LanguageModel(tied=False))
+    model = made("decoder", head=output_heads.LanguageModel(tied=False))
     model.save_pretrained(tmp_path)
-    loaded = Transformer.from_pretrained(tmp_path, head=heads.LanguageModel())
+    loaded = Transformer.from_pretrained(tmp_path, head=output_heads.LanguageModel())
     torch.testing.assert_close(call(loaded, ids()), call(model, ids()), rtol=0, atol=0)
     with pytest.raises(InputError, match=r"the checkpoint's head is .*tied=False.*: leave `head` out"):
-        Transformer.from_pretrained(tmp_path, head=heads.LanguageModel(bias=True))
+        Transformer.from_pretrained(tmp_path, head=output_heads.LanguageModel(bias=True))
 
 
 def test_a_classifier_that_is_changed_keeps_what_fits(tmp_path):
-    model = made("encoder", head=heads.SequenceClassification(3))
+    model = made("encoder", head=output_heads.SequenceClassification(3))
     model.save_pretrained(tmp_path)
-    pooled = Transformer.from_pretrained(tmp_path, head=heads.SequenceClassification(3, pooled="mean"))
+    pooled = Transformer.from_pretrained(tmp_path, head=output_heads.SequenceClassification(3, pooled="mean"))
     assert torch.equal(pooled.head.classify.weight, model.head.classify.weight)
-    more = Transformer.from_pretrained(tmp_path, head=heads.SequenceClassification(5))
+    more = Transformer.from_pretrained(tmp_path, head=output_heads.SequenceClassification(5))
     assert torch.equal(more.head.hidden.weight, model.head.hidden.weight)
     assert more.head.classify.weight.shape == (5, 16)
-    other = Transformer.from_pretrained(tmp_path, head=heads.TokenClassification(3))
+    other = Transformer.from_pretrained(tmp_path, head=output_heads.TokenClassification(3))
     assert not torch.equal(other.head.classify.weight, model.head.classify.weight)
 
 
 def test_a_new_head_has_the_type_of_the_rest(tmp_path):
     made("encoder").bfloat16().save_pretrained(tmp_path)
-    model = Transformer.from_pretrained(tmp_path, head=heads.SequenceClassification(2))
+    model = Transformer.from_pretrained(tmp_path, head=output_heads.SequenceClassification(2))
     assert model(ids()).logits.dtype == torch.bfloat16
 
 
@@ -464,13 +464,16 @@ REFUSED = {
         "multiple of `kv_heads`, got 4 and 3",
     ),
     "a window to encode": (lambda: TransformerConfig(**SIZES, encoder_layers=1, window=3), "`window` is the decoder's"),
-    "a head": (lambda: made("encoder", head=heads.LanguageModel()), "LanguageModel is for a model of kind decoder or"),
+    "a head": (
+        lambda: made("encoder", head=output_heads.LanguageModel()),
+        "LanguageModel is for a model of kind decoder or",
+    ),
     "rotary of another width": (lambda: made(positions=positions.RoPE(8)), "made for vectors of width 8, got 4"),
     "positions by name": (lambda: made(positions="rotary"), r"`positions` must be a value such as .*, got 'rotary'"),
     "a kind of positions": (lambda: made(positions=Sinusoidal), "`positions` must be a value"),
     "a bias as positions": (lambda: made(positions=positions.ALiBi(4)), "`positions` must be a value"),
     "a head by name": (lambda: made(head="lm"), "`head` must be a value such as .*, got 'lm'"),
-    "a kind of head": (lambda: made(head=heads.LanguageModel), "`head` must be a value"),
+    "a kind of head": (lambda: made(head=output_heads.LanguageModel), "`head` must be a value"),
     "eps": (lambda: made(eps=-1.0), "`eps` must be a number above 0, got -1.0"),
     "a layer too many": (lambda: made(window=3, windowed_layers=(2,)), r"from 0 to 1, got \(2,\)"),
     "a token that is text": (lambda: Tokens(stop=("2",)), "`stop` names tokens"),

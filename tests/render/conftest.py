@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from regard.observe.focus import Focus, Look
-from regard.observe.minimal_pair import MinimalPair, choose_pair
-from regard.observe.records import Layer, Record
-from regard.observe.tokens import Token, find_word, words_of
+from regard.capture.highlight import Focus, Look
+from regard.capture.minimal_pair import MinimalPair, choose_pair
+from regard.capture.records import Layer, Record
+from regard.capture.tokens import Token, find_word, words_of
 
 
 class Case(NamedTuple):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from matplotlib.transforms import Bbox
 
+from regard.capture.records import Layer, Record
+from regard.capture.tokens import Token
 from regard.errors import InputError, ObservationError
-from regard.observe.records import Layer, Record
-from regard.observe.tokens import Token
 from regard.render.alignment import alignment_figure
-from regard.render.sheet import write_figure
+from regard.render.mpl_figure import write_figure
 from regard.render.word_weights import align
 
 ZEICHEN = (Token("Zei", word=0), Token("chen", word=0), Token("sind", word=1, space=True), Token("</s>", special=True))

@@ -11,13 +11,13 @@ import matplotlib
 import numpy as np
 import pytest
 
+from regard.capture.records import Record
+from regard.capture.tokens import Token
 from regard.errors import InputError
 from regard.files import write_atomically
-from regard.observe.records import Record
-from regard.observe.tokens import Token
 from regard.render.figure import focus_figure, heads_figure, heatmap_figure, save_figure
-from regard.render.panels import head_mosaic, ink
-from regard.render.sketch import COLOURS
+from regard.render.figure_panels import head_mosaic, ink
+from regard.render.intro_figure import COLOURS
 
 NAMES = ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_text"]
 
@@ -127,7 +127,7 @@ def test_pyplot_stays_out() -> None:
     code = """
 import sys
 import numpy as np
-from regard.observe.records import Layer, Record
+from regard.capture.records import Layer, Record
 from regard.render.figure import heads_figure, heatmap_figure
 full, none = np.ones((1, 1, 2, 2), np.float32) / 2, np.ones((1, 1, 2), np.float32)
 record = Record((Layer("a", "self", "text", "text", 1, 1, full, full, full.astype(np.int32), full, none, none),))

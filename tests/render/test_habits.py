@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from regard.observe.records import Layer, Record
-from regard.render.habits import describe, head_habits
+from regard.capture.records import Layer, Record
+from regard.render.head_patterns import describe, head_habits
 
 MADE = ("previous", "next", "self", "special", "other", "spread")
 

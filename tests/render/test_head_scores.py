@@ -5,8 +5,8 @@ import pytest
 
 from regard.errors import InputError
 from regard.render.head_change import HeadChange
-from regard.render.head_likeness import Likeness, Pair
 from regard.render.head_scores import MEASURES, RULES, HeadScores, ranked
+from regard.render.word_pair_scores import Likeness, Pair
 
 NAN = float("nan")
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.observe.tokens import Token
+from regard.capture.tokens import Token
 from regard.render.excerpt import excerpt
+from regard.render.heatmap_data import head_map, pool_max
 from regard.render.labels import shown_words, visible
-from regard.render.maps import head_map, pool_max
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 7), st.integers(1, 7))

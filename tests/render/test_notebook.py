@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 import regard
-from regard.observe.focus import choose_focus
-from regard.observe.records import Record
-from regard.render.notebook import LARGEST, forwards_html, record_html
+from regard.capture.highlight import choose_focus
+from regard.capture.records import Record
+from regard.interpret.observation import Sight
+from regard.render.notebook_page import LARGEST, forwards_html, record_html
 from regard.render.png import SHADES, shaded_png
-from regard.seeing.sight import Sight
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

@@ -4,8 +4,8 @@ import matplotlib
 import numpy as np
 import pytest
 
+from regard.capture.records import Layer, Record
 from regard.errors import InputError
-from regard.observe.records import Layer, Record
 from regard.render.patches import PatchGrid, patch_figure, patch_weights
 
 GRID = PatchGrid(2, 3, ("cls", "distillation"))

@@ -8,8 +8,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.observe.steps import work, work_from
-from regard.render.matrices import clip, flow, matrix, number, vector
+from regard.capture.steps import work, work_from
+from regard.render.matrix_text import clip, flow, matrix, number, vector
 from regard.render.steps import Steps
 
 X = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]

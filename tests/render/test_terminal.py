@@ -8,12 +8,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from regard.capture.highlight import Focus, Look
 from regard.errors import InputError
-from regard.observe.focus import Focus, Look
-from regard.render.card import card
 from regard.render.figure import focus_figure
+from regard.render.heatmap_text import share_bar
+from regard.render.notebook_card import card
 from regard.render.page import page
-from regard.render.shades import share_bar
 from regard.render.terminal import picture
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from regard.observe.records import Record
-from regard.render.card import size
+from regard.capture.records import Record
 from regard.render.figure import heatmap_figure
+from regard.render.generated_rows import prompt_rows, says_written
+from regard.render.notebook_card import size
 from regard.render.page import page, write_page
-from regard.render.written import prompt_rows, says_written
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

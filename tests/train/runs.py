@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.train.config import Config
-from regard.train.reading import from_mapping
+from regard.train.config_file import from_mapping
 
 
 def tiny(out: Path, **changes: Any) -> Config:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from regard.models import Tokens
-from regard.models.heads import LanguageModel
+from regard.models.output_heads import LanguageModel
 from regard.train import Journal, read_config, train, translation_scores
-from regard.train.tasks.making import pair_model
+from regard.train.tasks.build_model import pair_model
 from train.runs import tiny
 
 PATH = Path(__file__).parents[2] / "examples" / "data" / "by_length.py"

@@ -17,9 +17,9 @@ from regard.files import write_folder
 from regard.train import Journal, Translator, read_journal, train
 from regard.train.checkpoints import Checkpoints, Place
 from regard.train.config import Optimizer
+from regard.train.config_file import read_config
 from regard.train.events import Evaluated, Sample, Started
-from regard.train.folder import Folder
-from regard.train.reading import read_config
+from regard.train.run_dir import Folder
 from regard.train.schedules import Cosine
 from regard.train.tasks import task_of
 from regard.train.tasks.synthetic import SyntheticTask

@@ -6,7 +6,7 @@ import pytest
 
 from regard.errors import InputError
 from regard.train.config import CausalLanguage, Config, Recurrent, Synthetic, Transformer
-from regard.train.reading import from_mapping, read_config, to_mapping
+from regard.train.config_file import from_mapping, read_config, to_mapping
 from regard.train.schedules import Cosine
 
 WHOLE = """

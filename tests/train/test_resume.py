@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from regard.errors import InputError
 from regard.train import Journal, read_journal, train
 from regard.train.checkpoints import Checkpoints
-from regard.train.folder import Folder
+from regard.train.run_dir import Folder
 from train.runs import tiny
 
 

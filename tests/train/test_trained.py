@@ -13,7 +13,7 @@ from regard.data import Vocabulary
 from regard.models import Transformer
 from regard.train import train
 from regard.train.config import Config
-from regard.train.reading import from_mapping
+from regard.train.config_file import from_mapping
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 

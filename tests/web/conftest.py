@@ -2,8 +2,8 @@
 
 import pytest
 
-from regard.observe.records import Record
-from regard.observe.tokens import Token
+from regard.capture.records import Record
+from regard.capture.tokens import Token
 from web.cases import HOSTILE, SINK, Case, attention, layer_of, words
 
 

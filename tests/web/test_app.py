@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from regard.capture.records import Record
+from regard.capture.tokens import Token
 from regard.errors import InputError
-from regard.observe.records import Record
-from regard.observe.tokens import Token
 from web.cases import HOSTILE, Client, blocks, layer_of, serving, web
 
 HEAD = {"record": 0, "layer": 0, "head": 0, "sequence": 0}

@@ -425,7 +425,7 @@ def test_an_error_of_the_server_is_told_in_the_page(opened, small) -> None:
 @pytest.mark.slow
 @pytest.mark.models
 def test_a_sentence_is_typed_and_seen(opened, small) -> None:
-    bundled = pytest.importorskip("regard.seeing.bundled")
+    bundled = pytest.importorskip("regard.interpret.bundled")
     if not bundled.is_installed("minilm"):
         pytest.skip("the bundled models are missing: regard models get")
     import torch

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regard.web import find_sinks
-from regard.web.sinks import is_causal
+from regard.web.sink_keys import is_causal
 from web.cases import SINK, attention, layer_of
 
 

@@ -1,12 +1,12 @@
 """Ways to compute one problem, and the choice among them."""
 
+from regard.backends.backend_context import prefer, preferred
 from regard.backends.base import Answer, Backend
 from regard.backends.blockwise import Blockwise
-from regard.backends.choice import BACKENDS, Explanation, check_name, choose, explain
-from regard.backends.narrowed import narrowed
-from regard.backends.preferred import prefer, preferred
+from regard.backends.narrow_keys import narrowed
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
+from regard.backends.selection import BACKENDS, Explanation, check_name, choose, explain
 
 __all__ = [
     "BACKENDS",

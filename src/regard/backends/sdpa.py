@@ -13,7 +13,7 @@ from torch.nn import functional
 from regard.autocast import autocast_dtype, without_autocast
 from regard.backends.base import Answer
 from regard.backends.log_sums import LARGE
-from regard.backends.memory import are_in_memory
+from regard.backends.tensor_memory import are_in_memory
 from regard.diagonals import distances
 from regard.frozen import tensors
 from regard.masks import Causal

@@ -11,7 +11,7 @@ from regard.bench.report import as_json, regressions, write_json
 from regard.bench.rows import Case, Effort, Row
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
-from regard.seeing.bundled import BundledModelError
+from regard.interpret.bundled import BundledModelError
 
 __all__ = ["chosen", "confirmed", "measure"]
 

@@ -9,7 +9,7 @@ from rich.status import Status
 from regard.cli.console import TextConsole
 from regard.cli.heads import Files
 from regard.cli.model_option import model_option
-from regard.cli.texts import read_text
+from regard.cli.text_argument import read_text
 from regard.errors import InputError
 
 __all__ = ["compare"]
@@ -78,17 +78,17 @@ def _changed(
 ) -> Any:
     if models is not None:
         words = None if text is None else read_text(text)
-        from regard.seeing.compare import compare_models
+        from regard.interpret.compare import compare_models
 
         return compare_models(*models, text=words, progress=status.update)
     assert a is not None and b is not None  # noqa: PT018  checked
     if _is_atlas(a):
-        from regard.seeing.compare import compare_records
-        from regard.seeing.sight import load
+        from regard.interpret.compare import compare_records
+        from regard.interpret.observation import load
 
         return compare_records(load(a).record, load(b).record, names=(a, b))
     texts = read_text(a), read_text(b)
-    from regard.seeing.compare import compare_texts
+    from regard.interpret.compare import compare_texts
 
     return compare_texts(*texts, model=model, progress=status.update)
 

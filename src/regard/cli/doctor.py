@@ -53,7 +53,7 @@ def _backends() -> tuple[Table, list[str]]:
     """Every kind of call against every backend, and why not, from what the backends themselves say."""
     import torch
 
-    from regard.backends.choice import BACKENDS, BY_NAME
+    from regard.backends.selection import BACKENDS, BY_NAME
     from regard.masks import Causal, Window
     from regard.normalizers import Sigmoid, Softmax
     from regard.problem import Problem
@@ -97,7 +97,7 @@ def _extras() -> Table:
 
 
 def _models() -> Table:
-    from regard.seeing.bundled import BUNDLED, is_installed
+    from regard.interpret.bundled import BUNDLED, is_installed
 
     table = Table("model", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in BUNDLED:

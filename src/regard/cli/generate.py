@@ -15,8 +15,8 @@ from rich.status import Status
 from regard.cli.console import TextConsole
 from regard.cli.detokenizer import Detokenizer
 from regard.cli.model_option import model_option
-from regard.cli.screen import Screen
-from regard.cli.texts import read_prompt
+from regard.cli.text_argument import read_prompt
+from regard.cli.text_stream import Screen
 from regard.errors import InputError, MissingExtraError
 
 __all__ = ["generate"]
@@ -142,8 +142,8 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
     """The model, in our modules, and its tokenizer."""
     if not name.strip():
         raise InputError("`--model` must not be empty: take smollm2, a folder or an id of the hub")
-    from regard.seeing.bundled import BUNDLED, folder
-    from regard.seeing.bundled.load import quiet
+    from regard.interpret.bundled import BUNDLED, folder
+    from regard.interpret.bundled.load import quiet
 
     own = Path(name).expanduser().is_dir()
     if not own and name in BUNDLED and BUNDLED[name].kind == "encoder":
@@ -154,7 +154,7 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
         import transformers
     except ImportError as missing:
         raise MissingExtraError(missing.name or "transformers", "models") from missing
-    from regard.models import Transformer, heads
+    from regard.models import Transformer, output_heads
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -164,7 +164,7 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
     model = Transformer.from_pretrained(name)
     if model.config.kind == "encoder":
         raise _reads_only(name)
-    if not isinstance(model.config.head, heads.LanguageModel):
+    if not isinstance(model.config.head, output_heads.LanguageModel):
         raise InputError(f"`--model` {name!r} has no head that writes words: take smollm2, or a checkpoint with one")
     where = str(Path(name).expanduser()) if own else str(folder(name)) if name in BUNDLED else name
     with quiet(transformers.utils.logging):
@@ -214,7 +214,7 @@ def _prompt(tokenizer: Any, text: str, chat: bool, name: str) -> list[int]:
 
 def _trained_positions(config: Any, name: str) -> int | None:
     """How many positions a decoder with rotary ones has seen: it would run beyond them, for minutes, into nonsense."""
-    from regard.models.files import Checkpoint
+    from regard.models.checkpoint_files import Checkpoint
 
     if config.kind != "decoder":
         return None

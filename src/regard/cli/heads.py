@@ -12,8 +12,8 @@ from rich.status import Status
 
 from regard.cli.console import TextConsole
 from regard.cli.model_option import model_option
-from regard.cli.outputs import check_output
-from regard.cli.texts import read_text
+from regard.cli.output_files import check_output
+from regard.cli.text_argument import read_text
 from regard.errors import InputError
 
 __all__ = ["Files", "Replace", "heads"]
@@ -151,7 +151,7 @@ def _heads_of(names: Iterable[str]) -> list[tuple[int, int]]:
 
 def _warn(loaded: Any, text: str | None) -> None:
     """Say what a model does not know of the text."""
-    from regard.seeing.models import advice
+    from regard.interpret.model_loading import advice
 
     if text is not None and (warning := advice(loaded, text)):
         TextConsole(stderr=True).print(f"warning: {warning}", soft_wrap=True)
@@ -160,11 +160,11 @@ def _warn(loaded: Any, text: str | None) -> None:
 def _score(
     text: str | None, model: str | None, sort: str | None, top: int | None, files: Files, status: Status
 ) -> list[Any]:
+    from regard.interpret.head_scores import head_scores, read
     from regard.render.head_figure import score_panels
     from regard.render.head_files import head_rows
     from regard.render.head_scores import MEASURES, RULES
     from regard.render.head_table import head_table
-    from regard.seeing.heads import head_scores, read
 
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, text)
@@ -184,11 +184,11 @@ def _score(
 def _like(
     pairs: Sequence[str], text: str | None, model: str | None, top: int, files: Files, status: Status
 ) -> list[Any]:
+    from regard.interpret.head_scores import read
+    from regard.interpret.word_pairs import head_likeness, pair_of
     from regard.render.head_figure import Panel
     from regard.render.head_files import head_rows
     from regard.render.head_lists import likeness_lines
-    from regard.seeing.heads import read
-    from regard.seeing.likeness import head_likeness, pair_of
 
     for pair in pairs:
         pair_of(pair)
@@ -223,10 +223,10 @@ def _ablate(
     files: Files,
     status: Status,
 ) -> list[Any]:
+    from regard.interpret.head_loss import head_loss
+    from regard.interpret.head_scores import read
     from regard.render.head_files import loss_rows
     from regard.render.head_lists import loss_lines
-    from regard.seeing.ablation import head_loss
-    from regard.seeing.heads import read
 
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, otherwise="smollm2")

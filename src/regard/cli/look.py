@@ -8,9 +8,9 @@ import typer
 
 from regard.cli.console import TextConsole
 from regard.cli.model_option import model_option
-from regard.cli.outputs import check_output
-from regard.cli.texts import read_text, title_of
-from regard.cli.watched import Watched
+from regard.cli.output_files import check_output
+from regard.cli.progress import Watched
+from regard.cli.text_argument import read_text, title_of
 from regard.errors import InputError
 
 __all__ = ["look"]
@@ -90,8 +90,8 @@ def look(
     screen = TextConsole()
     progress = TextConsole(stderr=True)
     with Watched(progress, atlas) as watched:
-        from regard.seeing.look import look as look_at  # here, because torch and transformers take seconds to load
-        from regard.seeing.models import load_to_look_once
+        from regard.interpret.look import look as look_at  # here, because torch and transformers take seconds to load
+        from regard.interpret.model_loading import load_to_look_once
 
         watched.say(f"{model or 'the model'} reads the text")
         looked = look_at(
@@ -117,14 +117,14 @@ def look(
             _write(looked, out, read, whole=part is None)
     if looked.warning:
         progress.print(f"warning: {looked.warning}", soft_wrap=True)
-    from regard.observe.missing import missing_lines
+    from regard.capture.missing_attention import missing_lines
 
     if out is not None:
         progress.print(f"{looked.model}: {len(looked.record)} layers → {out}", soft_wrap=True)
         for line in missing_lines(looked.record.missing):
             progress.print(f"not seen: {line}", soft_wrap=True)
         return
-    from regard.cli.again import steps_command
+    from regard.cli.steps_command import steps_command
     from regard.render.terminal import NARROWEST, picture
 
     screen.width = max(screen.width, NARROWEST)  # in a narrower terminal lines are folded
@@ -162,7 +162,7 @@ def _numbers(layers: str | None) -> list[int | str] | None:
 def _write(looked: Any, out: Path, text: str, *, whole: bool) -> None:
     suffix = out.suffix.lower()
     if suffix == ".html":
-        from regard.cli.again import steps_command
+        from regard.cli.steps_command import steps_command
         from regard.render.page import write_page
 
         write_page(
@@ -173,7 +173,7 @@ def _write(looked: Any, out: Path, text: str, *, whole: bool) -> None:
             command=" ".join(steps_command(looked.record, looked.focus, looked.model, text)) if whole else "",
         )
     elif suffix in _TABLES:
-        from regard.seeing.export import export
+        from regard.interpret.export import export
 
         first = looked.focus.looks[0]
         export(looked.record, out, layer=looked.record.layers[first.layer], head=first.head)

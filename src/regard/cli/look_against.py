@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from regard.cli.console import TextConsole
-from regard.cli.outputs import check_output
-from regard.cli.texts import title_of
-from regard.cli.watched import Watched
+from regard.cli.output_files import check_output
+from regard.cli.progress import Watched
+from regard.cli.text_argument import title_of
 from regard.errors import InputError
 
 __all__ = ["look_against"]
@@ -30,8 +30,8 @@ def look_against(
         check_output("--out", out, *_SUFFIXES)
     progress = TextConsole(stderr=True)
     with Watched(progress) as watched:
-        from regard.seeing.compare import compare_looks  # here, because torch takes seconds to load
-        from regard.seeing.models import load_to_look_once
+        from regard.interpret.compare import compare_looks  # here, because torch takes seconds to load
+        from regard.interpret.model_loading import load_to_look_once
 
         loaded = load_to_look_once(model, f"{text}\n{other}")
         pair = compare_looks(

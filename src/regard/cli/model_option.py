@@ -14,14 +14,14 @@ def model_option(description: str) -> Any:
 
 def complete_model(incomplete: str) -> list[str]:
     """Complete the name of a bundled model."""
-    from regard.seeing.bundled.catalogue import BUNDLED
+    from regard.interpret.bundled.catalogue import BUNDLED
 
     return [name for name in BUNDLED if name.startswith(incomplete)]
 
 
 def _checked(context: typer.Context, given: Any) -> Any:
     """Refuse a name that is nearly a bundled one, before PyTorch is imported and the network asked."""
-    from regard.seeing.bundled.catalogue import refuse_mistyped
+    from regard.interpret.bundled.catalogue import refuse_mistyped
 
     if given is not None and not context.resilient_parsing:
         for name in (given,) if isinstance(given, str) else given:

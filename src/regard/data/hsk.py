@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
-from regard.data.registry import FetchError, Wheel, download
-from regard.data.script import Script
+from regard.data.chinese_script import Script
+from regard.data.wheel_registry import FetchError, Wheel, download
 from regard.errors import InputError
 from regard.files import write_atomically
 

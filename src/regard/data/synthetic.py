@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Generator
 
-from regard.data.special import END, PAD, SPECIAL, START
+from regard.data.special_tokens import END, PAD, SPECIAL, START
 from regard.errors import InputError
 
 __all__ = ["AssociativeRecall", "Copy", "Reverse", "Sort", "Synthetic"]

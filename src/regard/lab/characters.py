@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from regard.lab.texts import Text
 from regard.lab.training import fit, seeded
-from regard.models import Transformer, TransformerConfig, heads
+from regard.models import Transformer, TransformerConfig, output_heads
 from regard.models.config import Positions
 from regard.train.schedules import Cosine
 
@@ -33,7 +33,7 @@ def language_model(positions: Positions, *, kv_heads: int | None = None) -> Tran
         activation="gelu",
         positions=positions,
         dropout=0.0,
-        head=heads.LanguageModel(),
+        head=output_heads.LanguageModel(),
     )
     return Transformer(config)
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from regard.lab.charts import Bars, Chart, Line, Lines, Matrices, Matrix
-from regard.render.sheet import sheet
-from regard.render.sketch import Brush
+from regard.render.intro_figure import Brush
+from regard.render.mpl_figure import sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

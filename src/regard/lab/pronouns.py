@@ -11,14 +11,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from regard.capture.head_flips import HeadFlips
+from regard.capture.tokens import words_of
 from regard.errors import InputError
-from regard.observe.head_flips import HeadFlips
-from regard.observe.tokens import words_of
+from regard.interpret.ablate_heads import ablated, head_outputs
+from regard.interpret.bundled import Loaded
+from regard.interpret.look import prepare
+from regard.interpret.word_pairs import head_likeness, occurrences
 from regard.render.head_scores import head_number
-from regard.seeing.ablate import ablated, head_outputs
-from regard.seeing.bundled import Loaded
-from regard.seeing.likeness import head_likeness, occurrences
-from regard.seeing.look import prepare
 
 __all__ = ["Looks", "effect_on_completion", "effect_on_word", "looks"]
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data import AssociativeRecall
+from regard.interpret.watch import watch
 from regard.lab.training import fit, seeded
-from regard.models import Transformer, TransformerConfig, heads
+from regard.models import Transformer, TransformerConfig, output_heads
 from regard.models.config import Learned
-from regard.seeing.watch import watch
 
 __all__ = ["TASK", "Course", "by_counting", "course", "model_of", "scores"]
 
@@ -55,7 +55,7 @@ def model_of(layers: int) -> Transformer:
         positions=Learned(2 * TASK.pairs + 1),
         bias=False,
         dropout=0.0,
-        head=heads.LanguageModel(),
+        head=output_heads.LanguageModel(),
     )
     return Transformer(config)
 

@@ -16,8 +16,8 @@ from torch.nn import functional
 from regard.data import Synthetic
 from regard.lab.training import fit, seeded
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
+from regard.train.metrics import translation_scores
 from regard.train.schedules import Cosine
-from regard.train.scoring import translation_scores
 
 __all__ = ["ByLength", "Lesson", "bleu", "by_length", "config_of", "learned", "parameters_of", "share_right", "without"]
 

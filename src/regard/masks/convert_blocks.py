@@ -15,9 +15,9 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask, Rectangles, check_blocks, edges
+from regard.masks.block_runs import cover
 from regard.masks.block_tables import BlockTables, block_tables
 from regard.masks.checks import check_kind
-from regard.masks.cover import cover
 from regard.masks.dense import _count, _prefix
 
 if TYPE_CHECKING:

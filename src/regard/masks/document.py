@@ -11,7 +11,7 @@ from regard.errors import InputError
 from regard.masks.base import Mask, Rectangles
 from regard.masks.checks import are_integers, check_tensor, entry
 from regard.masks.document_ranges import Ranges, ranges
-from regard.masks.inside import Inside
+from regard.masks.inside_documents import Inside
 
 __all__ = ["Document"]
 

@@ -1,6 +1,6 @@
 """Whole models: the Transformer and the families of checkpoints it reads, RNN seq2seq, heads, decoding."""
 
-from regard.models import decoding, heads
+from regard.models import decoding, output_heads
 from regard.models.config import Buckets, Clipped, Learned, Sinusoidal, Slopes, Tokens, TransformerConfig
 from regard.models.embedding import embed
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
@@ -20,5 +20,5 @@ __all__ = [
     "TransformerConfig",
     "decoding",
     "embed",
-    "heads",
+    "output_heads",
 ]

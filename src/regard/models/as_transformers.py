@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import MissingExtraError
+from regard.interpret.bundled import Loaded
+from regard.interpret.bundled.catalogue import bundled
+from regard.interpret.bundled.load import folder
+from regard.models.config_json import to_json
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import Transformer
-from regard.models.written import to_json
-from regard.seeing.bundled import Loaded
-from regard.seeing.bundled.catalogue import bundled
-from regard.seeing.bundled.load import folder
 
 __all__ = ["AsTransformers", "FileTokenizer", "load_bundled", "load_bundled_tokenizer"]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from regard.errors import InputError
-from regard.models.heads import HEADS, Head
-from regard.nn.block import Norm
+from regard.models.output_heads import HEADS, Head
+from regard.nn.block_base import Norm
 from regard.nn.feed_forward import Activation
 from regard.positions import NTK, DynamicNTK, Linear, Llama3, RoPE, YaRN
 from regard.positions.sinusoidal import Sinusoids
@@ -184,7 +184,7 @@ class TransformerConfig:
                 Sinusoidal | Learned | Buckets | Slopes | Clipped | RoPE | None,
                 "such as Learned(512) or None",
             ),
-            "head": (Head | None, "such as heads.LanguageModel() or None"),
+            "head": (Head | None, "such as output_heads.LanguageModel() or None"),
             "tokens": (Tokens, "such as Tokens(stop=(2,))"),
         }
         for name, (kind, example) in kinds.items():

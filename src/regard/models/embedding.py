@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.models.heads import SentenceEmbedding
+from regard.models.output_heads import SentenceEmbedding
 from regard.models.transformer import Transformer
 
 __all__ = ["embed"]
@@ -17,9 +17,9 @@ def embed(model: Transformer, texts: Sequence[Sequence[int]], *, tokens: int = 4
     """One vector for each text; texts of one length share a batch, so that nothing is filled up or masked.
 
     Args:
-        model: A Transformer with the head `heads.SentenceEmbedding`, such as
-            `Transformer.from_pretrained("minilm", head=heads.SentenceEmbedding())`. It is put into eval mode for the
-            call; no gradients are kept.
+        model: A Transformer with the head `output_heads.SentenceEmbedding`, such as
+            `Transformer.from_pretrained("minilm", head=output_heads.SentenceEmbedding())`. It is put into eval mode
+            for the call; no gradients are kept.
         texts: The tokens of each text, at least one.
         tokens: Of a batch at most; a longer text is a batch of its own.
 
@@ -28,7 +28,7 @@ def embed(model: Transformer, texts: Sequence[Sequence[int]], *, tokens: int = 4
     """
     if not isinstance(model.config.head, SentenceEmbedding):
         raise InputError(
-            "`model` must have the head heads.SentenceEmbedding, "
+            "`model` must have the head output_heads.SentenceEmbedding, "
             f"got {type(model.config.head).__name__ if model.config.head else 'none'}: load it with head=..."
         )
     by_length: dict[int, list[int]] = {}

@@ -8,10 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.cache import Cache
+from regard.capture.intercept import is_watching
 from regard.errors import InputError
 from regard.models.config import Tokens
 from regard.models.decoding import Continuation, Decoding, Greedy, Limits, Sampling
-from regard.observe.intercept import is_watching
 
 __all__ = ["Prompts", "Reading", "Writes", "batch_of"]
 
@@ -193,7 +193,7 @@ class Reading:
         else:
             output = self._model.decode(tokens, self._memory, real=self._memory_real, target_real=real, **given)
         if output.logits is None:
-            raise InputError("this model has no head that writes: load it with head=heads.LanguageModel()")
+            raise InputError("this model has no head that writes: load it with head=output_heads.LanguageModel()")
         logits: Tensor = output.logits
         return logits[:, -1]
 

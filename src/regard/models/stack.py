@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from regard.cache import Cache, KeyValues, Memory
 from regard.errors import InputError
 from regard.masks import Causal, Document, Mask, Padding, Window
-from regard.masks.shared import SharedMask, share
+from regard.masks.shared_binding import SharedMask, share
 from regard.models.config import Buckets, Clipped, Learned, Sinusoidal, Slopes, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
-from regard.nn.dropping import dropped
-from regard.nn.held import Held, value_of
+from regard.nn.attention_dropout import dropped
+from regard.nn.value_module import Held, value_of
 from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
 from regard.scores import Shaw
 

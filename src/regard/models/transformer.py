@@ -9,13 +9,13 @@ from torch.nn import functional
 
 from regard.cache import Cache
 from regard.errors import InputError
+from regard.models.checkpoint_files import Checkpoint
 from regard.models.config import KINDS, Tokens, TransformerConfig
 from regard.models.families import family_of
-from regard.models.families.reading import read
-from regard.models.files import Checkpoint
+from regard.models.families.convert_checkpoint import read
 from regard.models.generation import Prompts, Reading, Writes, batch_of
-from regard.models.heads import LanguageModel
-from regard.models.saved import Saved
+from regard.models.output_heads import LanguageModel
+from regard.models.pretrained_mixin import Saved
 from regard.models.stack import Stack
 
 __all__ = ["Output", "Transformer"]
@@ -205,7 +205,9 @@ class Transformer(Writes, Saved):
         """What the head makes of states, such as those of the last token alone."""
         found = self._head(states, None)
         if found is None:
-            raise InputError("this model has no head: Transformer.from_pretrained(..., head=heads.LanguageModel())")
+            raise InputError(
+                "this model has no head: Transformer.from_pretrained(..., head=output_heads.LanguageModel())"
+            )
         return found
 
     @classmethod

@@ -3,6 +3,7 @@
 from regard.nn import tutorials
 from regard.nn.additive import AdditiveAttention
 from regard.nn.attention_decoder import AttentionDecoderCell, DecoderState
+from regard.nn.attention_pooling import SoftAttention
 from regard.nn.axial import AxialAttention
 from regard.nn.bigbird import BigBirdAttention
 from regard.nn.bilinear import BilinearAttention
@@ -11,14 +12,13 @@ from regard.nn.elman import Elman, ElmanCell
 from regard.nn.embedded_positions import LearnedPositions, PositionalEncoding
 from regard.nn.encoder_block import EncoderBlock
 from regard.nn.feed_forward import FeedForward
-from regard.nn.held import Held
 from regard.nn.local import LocalAttention
 from regard.nn.longformer import LongformerAttention
 from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.neighborhood import NeighborhoodAttention
 from regard.nn.sliding_window import SlidingWindowAttention
-from regard.nn.soft import SoftAttention
 from regard.nn.summary import Summary, summary
+from regard.nn.value_module import Held
 
 __all__ = [
     "AdditiveAttention",

@@ -13,7 +13,7 @@ from regard.masks import BoundMask, Mask
 from regard.nn.additive import AdditiveAttention
 from regard.nn.bilinear import BilinearAttention
 from regard.nn.checks import check_size, check_width, mask_of
-from regard.nn.held import Held
+from regard.nn.value_module import Held
 from regard.scores import Additive, Concat, Score
 
 __all__ = ["AttentionDecoderCell", "DecoderState", "PreparedMemory"]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.cache import Entry
 from regard.masks import BoundMask, Causal, Mask
-from regard.nn.block import Block, Norm, attention_of, feed_forward_of, parts_of
+from regard.nn.block_base import Block, Norm, attention_of, feed_forward_of, parts_of
 from regard.nn.feed_forward import Activation
 from regard.nn.torch_blocks import copy_tensors, read_block
 

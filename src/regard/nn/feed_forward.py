@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InputError
+from regard.nn.attention_dropout import dropped
 from regard.nn.checks import check_flag, check_probability, check_size, check_width
-from regard.nn.dropping import dropped
 
 __all__ = ["FUNCTIONS", "Activation", "FeedForward"]
 

@@ -10,7 +10,7 @@ from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Mask, Padding, Window
 from regard.nn.checks import check_flag, check_probability, check_size, check_width
-from regard.nn.real_rows import check_real
+from regard.nn.padding_rows import check_real
 from regard.problem import DENSE_BUDGET
 
 __all__ = ["LongformerAttention"]

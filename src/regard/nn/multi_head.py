@@ -10,10 +10,10 @@ from regard.cache import Entry
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import BoundMask, Mask
-from regard.nn.cached import needed, turning
+from regard.nn.cache_utils import needed, turning
 from regard.nn.checks import both, check_flag, check_probability, check_size, check_width, mask_of
-from regard.nn.held import hold, value_of
 from regard.nn.torch_multi_head import read_multihead, refuse_more, write_multihead
+from regard.nn.value_module import hold, value_of
 from regard.normalizers import Normalizer
 from regard.positions import Bias, Rotary
 from regard.problem import DENSE_BUDGET

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.masks import Window
 from regard.nn.multi_head import MultiHeadAttention
-from regard.nn.real_rows import attend_real
+from regard.nn.padding_rows import attend_real
 from regard.problem import DENSE_BUDGET
 
 __all__ = ["SlidingWindowAttention"]

@@ -4,9 +4,9 @@ from regard.positions.alibi import ALiBi, alibi_slopes
 from regard.positions.base import Bias, Relative, Rotary
 from regard.positions.dense_bias import DenseBias
 from regard.positions.gaussian import Gaussian
-from regard.positions.grid_bias import GridBias
 from regard.positions.learned import learned
-from regard.positions.relative_table import RelativeTable
+from regard.positions.relative_position_bias import RelativeTable
+from regard.positions.relative_position_bias_nd import GridBias
 from regard.positions.rope import RoPE
 from regard.positions.rope_scaling import NTK, DynamicNTK, Linear, Llama3, Scaling, YaRN
 from regard.positions.sinusoidal import sinusoidal

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from regard.capture.records import Layer, Record
+from regard.capture.tokens import Word
 from regard.errors import InputError
-from regard.observe.records import Layer, Record
-from regard.observe.tokens import Word
 from regard.render.alignment_axes import draw_alignment, name_room
+from regard.render.intro_figure import Brush
 from regard.render.labels import head_name, layer_name, visible
-from regard.render.sheet import colour_bar, note, place, sheet, title
-from regard.render.sketch import Brush
+from regard.render.mpl_figure import colour_bar, note, place, sheet, title
 from regard.render.word_weights import Alignment, Heads, Rows, align, chosen_heads
 
 if TYPE_CHECKING:

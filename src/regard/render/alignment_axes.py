@@ -6,9 +6,9 @@ from unicodedata import east_asian_width
 
 import numpy as np
 
-from regard.observe.tokens import Word
-from regard.render.panels import ink
-from regard.render.sketch import Brush
+from regard.capture.tokens import Word
+from regard.render.figure_panels import ink
+from regard.render.intro_figure import Brush
 from regard.render.word_weights import Alignment
 
 if TYPE_CHECKING:

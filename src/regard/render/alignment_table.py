@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from regard.capture.records import Record
 from regard.errors import InputError, MissingExtraError
-from regard.observe.records import Record
+from regard.render.heatmap_text import share_bar
 from regard.render.labels import visible
-from regard.render.shades import share_bar
 from regard.render.word_weights import Heads, Rows, align, chosen_heads
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regard.capture.highlight import Focus
+from regard.capture.records import Layer, Record
+from regard.capture.selectors import Stream, at_index
 from regard.errors import InputError
-from regard.observe.focus import Focus
-from regard.observe.lookup import Stream, at_index
-from regard.observe.records import Layer, Record
-from regard.render.habits import describe
+from regard.render.figure_panels import draw_heads, draw_heatmap, label_room
+from regard.render.generated_rows import says_written
+from regard.render.head_patterns import describe
+from regard.render.intro_figure import Brush, draw_sketch, plan_sketch
 from regard.render.labels import check_focus, head_name, key_labels, query_labels, visible
-from regard.render.panels import draw_heads, draw_heatmap, label_room
-from regard.render.sheet import note, place, sheet, title, write_figure
-from regard.render.sketch import Brush, draw_sketch, plan_sketch
-from regard.render.written import says_written
+from regard.render.mpl_figure import note, place, sheet, title, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,11 +4,11 @@ import html
 import unicodedata
 from collections.abc import Sequence
 
+from regard.capture.highlight import Focus
+from regard.capture.records import Layer, Record
+from regard.capture.selectors import several_streams, stream_of
+from regard.capture.tokens import Token, Word, words_of
 from regard.errors import InputError
-from regard.observe.focus import Focus
-from regard.observe.lookup import several_streams, stream_of
-from regard.observe.records import Layer, Record
-from regard.observe.tokens import Token, Word, words_of
 
 __all__ = [
     "apart",

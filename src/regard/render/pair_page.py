@@ -4,12 +4,12 @@ import dataclasses
 import html
 from pathlib import Path
 
+from regard.capture.highlight import Focus
+from regard.capture.minimal_pair import MinimalPair, Moved
 from regard.files import write_atomically
-from regard.observe.focus import Focus
-from regard.observe.minimal_pair import MinimalPair, Moved
-from regard.render.card import card
 from regard.render.head_change import HeadChange
 from regard.render.labels import apart, head_name, source_name, visible
+from regard.render.notebook_card import card
 from regard.render.page import page
 from regard.render.pair_sentences import (
     CAUTION,

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from regard.observe.head_flips import CLEAR, Flip
-from regard.observe.minimal_pair import MinimalPair, Moved
+from regard.capture.head_flips import CLEAR, Flip
+from regard.capture.minimal_pair import MinimalPair, Moved
 from regard.render.head_change import HeadChange
 from regard.render.head_scores import head_number, ranked
 from regard.render.labels import head_name, source_name, visible

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from regard.capture.minimal_pair import MinimalPair, Moved
 from regard.errors import InputError, MissingExtraError
-from regard.observe.minimal_pair import MinimalPair, Moved
 from regard.render.arcs import LOOK_STYLES, MARKS
 from regard.render.head_change import HeadChange
 from regard.render.head_table import table_lines
+from regard.render.heatmap_text import share_bar
 from regard.render.labels import check_focus, head_name, source_name, visible
-from regard.render.lines import fit
+from regard.render.line_breaking import fit
 from regard.render.pair_sentences import (
     CAUTION,
     change_sentence,
@@ -18,7 +19,6 @@ from regard.render.pair_sentences import (
     head_sentence,
     moved_rows,
 )
-from regard.render.shades import share_bar
 from regard.render.terminal import sentence_lines
 
 if TYPE_CHECKING:

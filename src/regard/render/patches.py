@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from regard.capture.records import Layer, Record
+from regard.capture.selectors import Stream, at_index
 from regard.errors import InputError
-from regard.observe.lookup import Stream, at_index
-from regard.observe.records import Layer, Record
+from regard.render.intro_figure import COLOURS, Brush
 from regard.render.labels import head_name, layer_name, visible
-from regard.render.sheet import colour_bar, note, place, sheet, title
-from regard.render.sketch import COLOURS, Brush
+from regard.render.mpl_figure import colour_bar, note, place, sheet, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
-from regard.render.panels import NAMED, ink, label_size
-from regard.render.sheet import colour_bar, place, sheet, title
+from regard.render.figure_panels import NAMED, ink, label_size
+from regard.render.mpl_figure import colour_bar, place, sheet, title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

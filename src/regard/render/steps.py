@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from regard.observe.steps import Worked
-from regard.render.matrices import clip
+from regard.capture.steps import Worked
+from regard.render.matrix_text import clip
 from regard.render.steps_matrices import matrix_sections
 from regard.render.steps_scalars import FEW, Scalars
 from regard.render.steps_text import Language, wording

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from regard.observe.steps import Floats, Worked
-from regard.render.matrices import Block, flow, matrix
+from regard.capture.steps import Floats, Worked
+from regard.render.matrix_text import Block, flow, matrix
 from regard.render.steps_scalars import Section, scaling
 from regard.render.steps_text import Wording
 

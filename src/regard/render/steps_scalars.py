@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from rich.cells import cell_len
 
-from regard.observe.steps import Floats, Worked
-from regard.render.matrices import choices, clip, factor, number, pad, pick, subscript, vector
+from regard.capture.steps import Floats, Worked
+from regard.render.matrix_text import choices, clip, factor, number, pad, pick, subscript, vector
 from regard.render.steps_text import Wording
 
 __all__ = ["FEW", "Scalars", "Section", "scaling"]

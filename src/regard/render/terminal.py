@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from regard.capture.highlight import Focus, Look
+from regard.capture.missing_attention import missing_lines
+from regard.capture.records import Record
+from regard.capture.tokens import Token
 from regard.errors import InputError, MissingExtraError
-from regard.observe.focus import Focus, Look
-from regard.observe.missing import missing_lines
-from regard.observe.records import Record
-from regard.observe.tokens import Token
 from regard.render.arcs import LOOK_STYLES, MARKS, Arc, Piece, draw_sentences
-from regard.render.habits import describe
+from regard.render.head_patterns import describe
+from regard.render.heatmap_data import head_map
+from regard.render.heatmap_text import MAX_ROWS, draw_map, map_columns, share_bar
 from regard.render.labels import check_focus, head_name, key_labels, query_labels, shown_words, source_name, visible
-from regard.render.lines import fit, lay_out, split_part
-from regard.render.maps import head_map
-from regard.render.shades import MAX_ROWS, draw_map, map_columns, share_bar
+from regard.render.line_breaking import fit, lay_out, split_part
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

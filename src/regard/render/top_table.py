@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from regard.observe.lookup import several_streams
-from regard.observe.records import Record
+from regard.capture.records import Record
+from regard.capture.selectors import several_streams
+from regard.render.csv_table import Table
 from regard.render.labels import key_labels, query_labels
-from regard.render.table import Table
 
 __all__ = ["top_arrays", "top_table"]
 

@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from regard.capture.records import Layer, Record
+from regard.capture.selectors import at_index, find_layer
+from regard.capture.tokens import Token, Word
 from regard.errors import InputError, ObservationError
-from regard.observe.lookup import at_index, find_layer
-from regard.observe.records import Layer, Record
-from regard.observe.tokens import Token, Word
 from regard.render.labels import key_labels, layer_name, query_labels, shown_words
 
 __all__ = ["Alignment", "Heads", "Rows", "align", "chosen_heads", "word_weights"]

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 from regard.checksums import checksum_of_file, checksum_of_json
 from regard.errors import InputError
 from regard.files import write_folder
-from regard.models.files import read_tensors
+from regard.models.checkpoint_files import read_tensors
 
 __all__ = ["Checkpoints", "Place", "mean_of"]
 

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from regard.data.vocabulary import LARGEST_VOCABULARY
+from regard.data.tokenizer import LARGEST_VOCABULARY
 from regard.errors import InputError
 from regard.models.recurrent.config import AttentionKind
-from regard.nn.block import Norm
+from regard.nn.block_base import Norm
 from regard.nn.feed_forward import Activation
 from regard.train.schedules import Noam, Schedule
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.render.sheet import place, sheet, write_figure
+from regard.render.mpl_figure import place, sheet, write_figure
 from regard.train.events import Ended, Evaluated, Event
-from regard.train.journal import read_journal
+from regard.train.jsonl_log import read_journal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,14 +18,14 @@ from torch import nn
 
 from regard.data import deal
 from regard.errors import InputError, MissingExtraError
-from regard.train.alone import alone
 from regard.train.checkpoints import Checkpoints, Place
 from regard.train.config import Config, Run
 from regard.train.events import Ended, Evaluated, Event, Listener, Saved, Started, Stepped
-from regard.train.folder import Folder
+from regard.train.lock_file import alone
 from regard.train.losses import summed_cross_entropy
+from regard.train.memory_check import check_size
 from regard.train.optimizers import optimizer_of
-from regard.train.sizes import check_size
+from regard.train.run_dir import Folder
 from regard.train.tasks import Task, task_of
 
 __all__ = ["Trainer", "train"]

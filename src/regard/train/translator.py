@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from regard.capture.records import Record
+from regard.capture.tokens import Token
 from regard.data import Vocabulary, to_script
 from regard.errors import InputError
+from regard.interpret.watch import watch
 from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.decoding import Beam, Decoding
-from regard.observe.records import Record
-from regard.observe.tokens import Token
-from regard.seeing.watch import watch
 
 __all__ = ["Translator"]
 

@@ -17,11 +17,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from regard.errors import InputError, RegardError
-from regard.web.answers import ANSWERS, answer, books
-from regard.web.guard import Guard
-from regard.web.reader import Reader
-from regard.web.shelf import Shelf
-from regard.web.waiting import in_background
+from regard.web.background import in_background
+from regard.web.endpoints import ANSWERS, answer, books
+from regard.web.record_store import Shelf
+from regard.web.security import Guard
+from regard.web.typed_sentences import Reader
 
 __all__ = ["make_app"]
 

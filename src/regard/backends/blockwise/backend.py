@@ -9,14 +9,14 @@ from torch._C._functorch import is_batchedtensor
 from torch.nn.functional import pad
 
 from regard.backends.base import Answer, run_eagerly
-from regard.backends.blockwise.function import Attend, Blocks, Forward, held_by, parts_of, with_parts
-from regard.backends.blockwise.general import General
+from regard.backends.blockwise.autograd_function import Attend, Blocks, Forward, held_by, parts_of, with_parts
+from regard.backends.blockwise.bias_tiles import diagonals_of
+from regard.backends.blockwise.block_layout import Sheet
 from regard.backends.blockwise.plan import plan
-from regard.backends.blockwise.sheet import Sheet
-from regard.backends.blockwise.terms import diagonals_of
-from regard.backends.remembered import BLOCK, covered
+from regard.backends.blockwise.unfused import General
+from regard.backends.plan_cache import BLOCK, covered
 from regard.frozen import replace_tensors, tensors
-from regard.masks.cover import Cover
+from regard.masks.block_runs import Cover
 from regard.normalizers import Sigmoid, Softmax
 from regard.positions import Bias, Relative
 from regard.problem import Problem

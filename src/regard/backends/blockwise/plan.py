@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from regard.backends.blockwise.pieces import Band, Gathered, Piece
-from regard.masks.cover import Indices, Runs
+from regard.backends.blockwise.block_groups import Band, Gathered, Piece
+from regard.masks.block_runs import Indices, Runs
 
 __all__ = ["plan"]
 

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.backends.blockwise.block_groups import Band, Piece
+from regard.backends.blockwise.block_layout import Sheet
 from regard.backends.blockwise.gradients import Gradients, traced
-from regard.backends.blockwise.pieces import Band, Piece
-from regard.backends.blockwise.sheet import Sheet
 from regard.frozen import replace_tensors, tensors
 
 __all__ = ["Scoring"]

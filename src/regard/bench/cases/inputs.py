@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard.backends.on_numba import refuses_here
+from regard.backends.numba_available import refuses_here
 from regard.bench.timing import Call
 from regard.frozen import tensors as held
 from regard.masks import Mask

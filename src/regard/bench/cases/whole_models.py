@@ -9,16 +9,16 @@ import torch
 from torch.nn import functional
 
 import regard
-from regard.backends.on_numba import refuses_here
+from regard.backends.numba_available import refuses_here
 from regard.bench.cases.inputs import without_gradients
 from regard.bench.cases.text import real_tokens
 from regard.bench.comparing import Pair, compare, compare_all
 from regard.bench.rows import Effort, Row, at_least, at_most
 from regard.bench.timing import Call
+from regard.capture.run_statistics import Kernel
 from regard.errors import MissingExtraError
-from regard.models import Transformer, TransformerConfig, heads
+from regard.models import Transformer, TransformerConfig, output_heads
 from regard.models.embedding import embed
-from regard.observe.folding import Kernel
 
 __all__ = ["NAME", "TITLE", "rows"]
 
@@ -52,7 +52,7 @@ def _translator() -> Call:
     torch.manual_seed(0)
     config = TransformerConfig(
         vocabulary=_VOCABULARY, width=256, heads=4, hidden=1024, encoder_layers=3, decoder_layers=3, dropout=0.1,
-        attention_dropout=0.0, activation_dropout=0.0, head=heads.LanguageModel(tied=True),
+        attention_dropout=0.0, activation_dropout=0.0, head=output_heads.LanguageModel(tied=True),
     )  # fmt: skip
     model = Transformer(config).train()
     source, target, labels = _pairs()
@@ -120,7 +120,7 @@ def _against_transformers(sides: Mapping[str, Call]) -> dict[str, Pair]:
 def _embedding(effort: Effort) -> Iterator[Row]:
     """Texts of 4 to 60 tokens, as sentences have; transformers gets them sorted, 32 a batch, padded."""
     loaded = regard.load_model("minilm")
-    model = Transformer.from_pretrained("minilm", head=heads.SentenceEmbedding())
+    model = Transformer.from_pretrained("minilm", head=output_heads.SentenceEmbedding())
     generator = random.Random(0)
     lengths = [min(60, max(4, round(generator.lognormvariate(2.8, 0.5)))) for _ in range(_SENTENCES)]
     texts = [[101, *(generator.randrange(1000, 30000) for _ in range(n - 2)), 102] for n in lengths]

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from regard.interpret.head_scores import head_scores
+from regard.interpret.model_loading import load_model
 from regard.lab.charts import Bars, Line, Lines
 from regard.lab.experiment import Claim, Finding, Numbers, Part, Setting, Verdict, within
 from regard.lab.measuring import one_thread
 from regard.lab.pronouns import Looks, effect_on_completion, effect_on_word, looks
 from regard.lab.two_relations import Course, accuracy_over_steps
 from regard.render.head_scores import RULES, HeadScores
-from regard.seeing.heads import head_scores
-from regard.seeing.models import load_model
 
 __all__ = ["CLAIM", "judge", "run"]
 

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.errors import InputError
+from regard.interpret.bundled import Loaded
+from regard.interpret.model_loading import load_model
 from regard.lab.charts import Bars, Line, Lines
 from regard.lab.experiment import Claim, Finding, Numbers, Part, Setting, within
 from regard.lab.texts import chapters
 from regard.masks import Causal, Mask, Sinks, Window
-from regard.seeing.bundled import Loaded
-from regard.seeing.models import load_model
 
 __all__ = ["CLAIM", "judge", "run", "text"]
 

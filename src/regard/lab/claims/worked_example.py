@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from regard.capture.steps import work
 from regard.lab.charts import Matrices, Matrix
 from regard.lab.experiment import Claim, Finding, Numbers, Part, Setting, within
-from regard.observe.steps import work
 
 __all__ = ["CLAIM", "judge", "run"]
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.models.decoding.base import Continuation, Limits, Written
-from regard.models.decoding.steps import steps, write
+from regard.models.decoding.one_token_steps import steps, write
 
 __all__ = ["Greedy"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.models.decoding.base import Continuation, Limits, Written
 from regard.models.decoding.checks import check_count, is_number
-from regard.models.decoding.steps import steps, write
+from regard.models.decoding.one_token_steps import steps, write
 
 __all__ = ["Sampling", "likeliest"]
 

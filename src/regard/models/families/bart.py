@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.models.families.base import Family, Raw, activation, choose, label_count, need, refuse, tokens
-from regard.models.heads import LanguageModel, SequenceClassification
+from regard.models.output_heads import LanguageModel, SequenceClassification
 
 __all__ = ["BART", "MARIAN"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.models.config import Tokens, TransformerConfig
-from regard.models.heads import Head
+from regard.models.output_heads import Head
 from regard.nn.feed_forward import Activation
 
 __all__ = ["WANTED", "Family", "Raw", "activation", "choose", "label_count", "need", "refuse", "saved_class", "tokens"]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.models.config import Learned, TransformerConfig
 from regard.models.families.base import Family, Raw, activation, choose, label_count, need, refuse, tokens
-from regard.models.heads import MaskedLanguageModel, SequenceClassification, TokenClassification
+from regard.models.output_heads import MaskedLanguageModel, SequenceClassification, TokenClassification
 
 __all__ = ["BERT", "ROBERTA"]
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from regard.models.config import Learned, TransformerConfig
 from regard.models.families.base import Family, Raw, activation, choose, label_count, need, refuse, tokens
-from regard.models.heads import LanguageModel, SequenceClassification, TokenClassification
+from regard.models.output_heads import LanguageModel, SequenceClassification, TokenClassification
 
 __all__ = ["GPT2"]
 

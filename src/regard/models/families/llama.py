@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from regard.models.config import TransformerConfig
 from regard.models.families.base import Family, Raw, choose, label_count, need, refuse, tokens
-from regard.models.heads import LanguageModel, SequenceClassification, TokenClassification
+from regard.models.output_heads import LanguageModel, SequenceClassification, TokenClassification
 from regard.positions import RoPE
 
 __all__ = ["LLAMA", "MISTRAL", "QWEN2"]

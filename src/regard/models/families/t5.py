@@ -3,7 +3,7 @@
 from regard.errors import InputError
 from regard.models.config import Buckets, TransformerConfig
 from regard.models.families.base import Family, Raw, choose, need, refuse, saved_class, tokens
-from regard.models.heads import LanguageModel
+from regard.models.output_heads import LanguageModel
 from regard.nn.feed_forward import Activation
 
 __all__ = ["T5"]

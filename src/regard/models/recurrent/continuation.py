@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from regard.capture.intercept import is_watching
 from regard.errors import InputError
 from regard.models.recurrent.checks import check_ids, check_real
 from regard.models.recurrent.state import RecurrentState
-from regard.observe.intercept import is_watching
 
 if TYPE_CHECKING:
     from regard.models.recurrent.seq2seq import RecurrentSeq2Seq

@@ -10,13 +10,13 @@ from torch.nn import functional
 from regard.errors import InputError
 from regard.models.config import Tokens
 from regard.models.generation import Prompts, Writes, batch_of
+from regard.models.pretrained_mixin import Saved
 from regard.models.recurrent.checks import check_ids, real_of
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.continuation import RecurrentContinuation
 from regard.models.recurrent.decoder import decoder_of
 from regard.models.recurrent.encoder import Bridge, RecurrentEncoder
 from regard.models.recurrent.state import RecurrentState
-from regard.models.saved import Saved
 
 __all__ = ["RecurrentOutput", "RecurrentSeq2Seq"]
 

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from regard.capture.selectors import at_index
+from regard.capture.tokens import Token
 from regard.errors import InputError, MissingExtraError
-from regard.observe.lookup import at_index
-from regard.observe.tokens import Token
+from regard.render.figure_panels import axis_names, ink, label_size
 from regard.render.fonts import fonts_for
 from regard.render.labels import visible
-from regard.render.panels import axis_names, ink, label_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,11 +12,11 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from regard.capture.highlight import Focus
+from regard.capture.records import Record
 from regard.files import write_atomically
-from regard.observe.focus import Focus
-from regard.observe.records import Record
-from regard.render.card import lede
 from regard.render.labels import apart, check_focus, visible
+from regard.render.notebook_card import lede
 from regard.render.page.describe import description
 from regard.render.page.pack import Packed, pack
 

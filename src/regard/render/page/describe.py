@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from regard.observe.focus import Focus
-from regard.observe.missing import missing_lines
-from regard.observe.records import Record
-from regard.observe.tokens import Token
-from regard.render.habits import describe, head_habits
+from regard.capture.highlight import Focus
+from regard.capture.missing_attention import missing_lines
+from regard.capture.records import Record
+from regard.capture.tokens import Token
+from regard.render.generated_rows import prompt_rows, says_written
+from regard.render.head_patterns import describe, head_habits
 from regard.render.labels import key_labels, layer_name, query_labels, shown_words, visible
 from regard.render.page.pack import Packed
-from regard.render.written import prompt_rows, says_written
 
 __all__ = ["description"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from regard.capture.records import Layer, Record
 from regard.errors import InputError
-from regard.observe.records import Layer, Record
-from regard.render.maps import HeadMap, head_map
+from regard.render.heatmap_data import HeadMap, head_map
 
 __all__ = ["Packed", "PackedLayer", "pack"]
 

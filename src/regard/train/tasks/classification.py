@@ -10,12 +10,12 @@ from torch import nn
 from regard.data import pad, read_corpus, split
 from regard.errors import InputError
 from regard.models.config import Tokens
-from regard.models.heads import SequenceClassification
+from regard.models.output_heads import SequenceClassification
 from regard.train import config as chosen
 from regard.train.config import Checkpoint, Config, Model
 from regard.train.events import Sample
 from regard.train.tasks.base import Batch, Task
-from regard.train.tasks.making import text_model, vocabulary
+from regard.train.tasks.build_model import text_model, vocabulary
 
 __all__ = ["ClassificationTask"]
 

@@ -10,12 +10,12 @@ from torch import Tensor
 from regard.data import mask_tokens, pad, read_corpus, split
 from regard.errors import InputError
 from regard.models.config import Tokens
-from regard.models.heads import MaskedLanguageModel
+from regard.models.output_heads import MaskedLanguageModel
 from regard.train import config as chosen
 from regard.train.config import Config, Model
 from regard.train.losses import IGNORED
 from regard.train.tasks.base import Batch, Task
-from regard.train.tasks.making import text_model, vocabulary
+from regard.train.tasks.build_model import text_model, vocabulary
 
 __all__ = ["MaskedTask"]
 

@@ -8,11 +8,11 @@ import torch
 
 from regard.data import pad
 from regard.models.config import Tokens
-from regard.models.heads import LanguageModel
+from regard.models.output_heads import LanguageModel
 from regard.train.config import Config, Model
 from regard.train.losses import IGNORED
 from regard.train.tasks.base import Batch, Task
-from regard.train.tasks.making import pair_model
+from regard.train.tasks.build_model import pair_model
 
 __all__ = ["PairsTask", "Rows"]
 

@@ -13,8 +13,8 @@ from regard.models.config import Tokens
 from regard.train import config as chosen
 from regard.train.config import Config, Words
 from regard.train.events import Sample
-from regard.train.scoring import translation_scores
-from regard.train.tasks.making import vocabulary
+from regard.train.metrics import translation_scores
+from regard.train.tasks.build_model import vocabulary
 from regard.train.tasks.pairs import PairsTask
 from regard.train.translator import Translator
 
@@ -90,7 +90,7 @@ class TranslationTask(PairsTask):
     def draw(self, model: nn.Module, folder: Path) -> None:
         """What each word of the first sample looks at, as alignment.svg."""
         from regard.render.alignment import alignment_figure
-        from regard.render.sheet import write_figure
+        from regard.render.mpl_figure import write_figure
 
         without = getattr(getattr(model, "config", None), "attention", "") is None
         if not self.shown or without or self.config.run.compiled:  # compiled code cannot be watched

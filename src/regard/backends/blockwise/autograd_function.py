@@ -1,0 +1,209 @@
+"""The autograd function: visits the pieces forward, and again backward."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.backends.blockwise.block_layout import Sheet
+from regard.backends.blockwise.fused_tiles import Fused
+from regard.backends.blockwise.gradients import Gradients
+from regard.backends.blockwise.unfused import General
+from regard.backends.log_sums import are_rounded, merge
+from regard.frozen import replace_tensors, tensors
+from regard.problem import Problem
+
+__all__ = ["Attend", "Blocks", "Forward", "held_by", "parts_of", "with_parts"]
+
+
+Forward = Callable[[Problem], tuple[Tensor, Tensor, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A prepared problem, and the layout in which it is computed."""
+
+    problem: Problem
+    sheets: tuple[Sheet, ...]
+    fused: bool  # forward
+    fused_back: bool
+    forward: Forward | None = None  # what computes all three results, but for the sink, instead of the sheets
+
+    def over(self, *new: Tensor) -> "Blocks":
+        """The same with other tensors: q, k, v and what score, bias, normalizer and factor hold."""
+        q, k, v, *held = new
+        parts = replace_tensors(parts_of(self.problem), iter(held))
+        problem = with_parts(replace(self.problem, q=q, k=k, v=v), parts)
+        return replace(self, problem=problem, sheets=tuple(replace(one, problem=problem) for one in self.sheets))
+
+
+def held_by(problem: Problem) -> list[Tensor]:
+    """The tensors besides q, k and v that an output depends on."""
+    return tensors(parts_of(problem))
+
+
+def parts_of(problem: Problem) -> tuple[Any, ...]:
+    """The parts of the equation that may hold tensors."""
+    return problem.score, problem.bias, problem.normalizer, problem.factor, problem.dropout
+
+
+def with_parts(problem: Problem, parts: tuple[Any, ...]) -> Problem:
+    """The same problem with other parts, in the order of `parts_of`."""
+    score, bias, normalizer, factor, dropout = parts
+    return replace(problem, score=score, bias=bias, normalizer=normalizer, factor=factor, dropout=dropout)
+
+
+class Attend(torch.autograd.Function):
+    """Output and log-sum-exp, and what rounding took from it; the weights are computed again in the backward."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        blocks: Blocks, q: Tensor, k: Tensor, v: Tensor, *held: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        blocks = blocks.over(q, k, v, *held)
+        problem = blocks.problem
+        if blocks.forward is not None:
+            output, lse, low = blocks.forward(problem)
+        elif len(blocks.sheets) == 1:
+            output, lse, low = (blocks.sheets[0].unfold_queries(x) for x in _forward(blocks.sheets[0], blocks.fused))
+        else:
+            output, lse, low = q.new_empty(*q.shape[:3], v.shape[-1]), *q.new_empty(2, *q.shape[:3])
+            for sheet in blocks.sheets:
+                for whole, part in zip((output, lse, low), _forward(sheet, blocks.fused), strict=True):
+                    whole[sheet.batch, sheet.heads] = sheet.unfold_queries(part)
+        if problem.sink is not None:
+            # The sink takes its share of the row: weights shrink by exp(lse) / (exp(lse) + exp(sink)).
+            sink = problem.sink.to(lse.dtype)[:, None]
+            (lse, low), (share, _) = merge(lse, low, sink, torch.zeros_like(sink))
+            output.mul_(share.unsqueeze(-1))
+        return output, lse, low
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], blocks: Blocks, *given: Tensor) -> tuple[Any, Any]:
+        """One call for each member: masks and biases of a batch keep their meaning."""
+        dims = in_dims[1:]
+        members = (
+            Attend.apply(blocks, *(x if dim is None else x.select(dim, at) for x, dim in zip(given, dims, strict=True)))  # type: ignore[no-untyped-call]
+            for at in range(info.batch_size)
+        )
+        return tuple(torch.stack(one) for one in zip(*members, strict=True)), (0, 0, 0)
+
+    @staticmethod
+    def setup_context(  # noqa: D102
+        ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
+        blocks, *given = inputs
+        ctx.blocks = blocks
+        ctx.save_for_backward(*given, *outputs)
+        ctx.mark_non_differentiable(outputs[2])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(  # noqa: D102
+        ctx: Any, up: Tensor | None, up_lse: Tensor | None, _: None
+    ) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors  # read once: torch.utils.checkpoint gives them once
+        with torch.autocast(saved[0].device.type, enabled=False):
+            gradients = _gradients(ctx.blocks, saved, ctx.needs_input_grad[4:], up, up_lse)
+        return None, *gradients
+
+
+def _gradients(
+    hollow: Blocks,
+    saved: tuple[Tensor, ...],
+    wanted: tuple[bool, ...],
+    up: Tensor | None,
+    up_lse: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    """Those of q, k, v and what the parts hold."""
+    *given, output, lse, low = saved
+    q, k, v, *held = given
+    blocks = hollow.over(*given)
+    up = torch.zeros_like(output) if up is None else up
+    delta = torch.linalg.vecdot(up, output)
+    if up_lse is not None:
+        delta = delta - up_lse
+    into = Gradients(held, wanted)
+    fused = blocks.fused_back and up_lse is None and not are_rounded(lse)
+    if not fused:
+        # Weights are exp(s − lse − low); what is linear in them may take exp(−low) once a row rather than once a pair.
+        rest = low.neg().exp_()
+        up, delta = up * rest.unsqueeze(-1), delta * rest
+    if len(blocks.sheets) == 1:
+        sheet = blocks.sheets[0]
+        parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
+        dq, dk, dv = sheet.unfold_queries(parts[0]), sheet.unfold_keys(parts[1]), sheet.unfold_keys(parts[2])
+    else:
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for sheet in blocks.sheets:
+            parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
+            dq[sheet.batch, sheet.heads] = sheet.unfold_queries(parts[0])
+            dk[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[1])
+            dv[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[2])
+    sink = blocks.problem.sink
+    if sink is not None and into.wants(sink):
+        share = (sink.to(lse.dtype)[:, None] - lse).exp()
+        into.of(sink).sub_((share * delta).sum((0, 2)).to(sink.dtype))
+    return dq, dk, dv, *into.all()
+
+
+def _folded(sheet: Sheet) -> tuple[Tensor, Tensor, Tensor]:
+    problem = sheet.problem
+    return sheet.fold_queries(problem.q), sheet.fold_keys(problem.k), sheet.fold_keys(problem.v)
+
+
+def _forward(sheet: Sheet, fused: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, log-sum-exp, and what rounding took from it."""
+    found = _visited(sheet, Fused(sheet) if fused else General(sheet))
+    # The fused kernel gives a log-sum-exp in one number. Where that does not do, which lse shows at the cost of a look
+    # at each row, the pieces are written out instead.
+    return _visited(sheet, General(sheet)) if fused and are_rounded(found[1]) else found
+
+
+def _visited(sheet: Sheet, engine: Fused | General) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = _folded(sheet)
+    output = q.new_empty(*q.shape[:3], v.shape[-1])
+    lse, low = q.new_full(q.shape[:3], -torch.inf), q.new_zeros(q.shape[:3])
+    touched = torch.zeros(1, q.shape[1], dtype=torch.bool)
+    for piece in sheet.chunks(engine.elements, columns=engine.columns):
+        here = piece.rows_of(q), piece.keys_of(k, sheet.block), piece.keys_of(v, sheet.block)
+        part, sums = engine.forward(piece, *here)
+        before = piece.rows_of(touched)
+        if bool(before.any()):
+            if not bool(before.all()):
+                output[:, ~touched[0]] = 0.0  # memory that nobody has written may hold what times 0 is NaN
+            if sums is None:
+                part += piece.rows_of(output)
+            else:
+                # Rows that have seen nothing yet hold zeros, and have no share.
+                sums, shares = merge(*sums, piece.rows_of(lse), piece.rows_of(low))
+                share, before_share = (one.unsqueeze(-1) for one in shares)
+                part = torch.addcmul(part * share, piece.rows_of(output), before_share)
+        piece.set_rows(touched, torch.tensor(True))
+        piece.set_rows(output, part)
+        if sums is not None:
+            piece.set_rows(lse, sums[0])
+            piece.set_rows(low, sums[1])
+    output[:, ~touched[0]] = 0.0
+    return output, lse, low
+
+
+def _backward(sheet: Sheet, fused: bool, folded: tuple[Tensor, ...], into: Gradients) -> tuple[Tensor, Tensor, Tensor]:
+    up, output, lse, delta = folded
+    engine = Fused(sheet) if fused else General(sheet)
+    q, k, v = _folded(sheet)
+    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    lse = lse.masked_fill(lse == -torch.inf, 0.0)  # where nothing is seen, exp(−inf − 0) is 0
+    for piece in sheet.chunks(engine.elements, columns=engine.columns):
+        here = piece.rows_of(q), piece.keys_of(k, sheet.block), piece.keys_of(v, sheet.block)
+        rows = piece.rows_of(up), piece.rows_of(lse)
+        if isinstance(engine, Fused):
+            parts = engine.backward(piece, *here, rows[0], piece.rows_of(output), rows[1])
+        else:
+            parts = engine.backward(piece, *here, *rows, piece.rows_of(delta), into)
+        piece.add_rows(dq, parts[0])
+        piece.add_keys(dk, parts[1])
+        piece.add_keys(dv, parts[2])
+    return dq, dk, dv

@@ -1,0 +1,133 @@
+"""The part of a problem that one mask plan covers, laid out in blocks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.backends.blockwise.block_groups import Band, Gathered, Piece
+from regard.problem import Problem
+
+__all__ = ["Sheet"]
+
+_COPIED = 2**21  # numbers of keys that are copied side by side: more leaves the cache, and asks for fresh memory
+_ASKED = 2**22  # pairs of a tile for which a mask is asked one by one, in 64-bit positions
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """Some sequences and heads of a problem whose mask leaves the same blocks, and its pieces.
+
+    A side is a sequence and a key–value head. The query heads that share it lie side by side in the rows of a block,
+    so that its keys are read once for all of them.
+    """
+
+    problem: Problem
+    batch: slice
+    heads: slice
+    block: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def kv(self) -> slice:
+        """The key–value heads of these heads."""
+        group = self.problem.heads // self.problem.kv_heads
+        return slice(self.heads.start // group, (self.heads.stop - 1) // group + 1)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Sequences, key–value heads, and query heads for each of these."""
+        kv_heads = self.kv.stop - self.kv.start
+        return self.batch.stop - self.batch.start, kv_heads, (self.heads.stop - self.heads.start) // kv_heads
+
+    def fold_queries(self, x: Float[Tensor, "batch heads queries *dim"]) -> Float[Tensor, "sides row_blocks rows *dim"]:
+        """Take the part of this sheet and lay it out by row blocks, the last one filled up with zeros."""
+        batch, kv_heads, group = self.sizes
+        part = x[self.batch, self.heads]
+        if part.ndim == 4 and part.stride(-1) != 1:
+            part = part.contiguous()  # the fused operators read vectors as if they lay together
+        short = -part.shape[2] % self.block
+        if short:
+            part = pad(part, (0, 0) * (part.ndim - 3) + (0, short))
+        split = part.reshape(batch * kv_heads, group, -1, self.block, *part.shape[3:])
+        folded: Tensor = split.transpose(1, 2).flatten(2, 3)
+        return folded
+
+    def unfold_queries(
+        self, x: Float[Tensor, "sides row_blocks rows *dim"]
+    ) -> Float[Tensor, "batch heads queries *dim"]:
+        """The reverse of `fold_queries`."""
+        batch, kv_heads, group = self.sizes
+        split = x.unflatten(2, (group, self.block)).transpose(1, 2)
+        whole = split.reshape(batch, kv_heads * group, -1, *x.shape[3:])
+        real: Tensor = whole[:, :, : self.problem.queries]
+        return real
+
+    def fold_keys(self, x: Float[Tensor, "batch kv_heads keys dim"]) -> Float[Tensor, "sides columns dim"]:
+        """Take the part of this sheet, filled up with zeros to whole blocks."""
+        part = x[self.batch, self.kv].flatten(0, 1)
+        short = -part.shape[1] % self.block
+        return pad(part, (0, 0, 0, short)) if short else part.contiguous()
+
+    def unfold_keys(self, x: Float[Tensor, "sides columns dim"]) -> Float[Tensor, "batch kv_heads keys dim"]:
+        """The reverse of `fold_keys`."""
+        unfolded: Tensor = x[:, : self.problem.keys].unflatten(0, self.sizes[:2])
+        return unfolded
+
+    def chunks(self, elements: int, *, columns: int) -> Iterator[Piece]:
+        """All pieces, cut so that a tile of scores has at most so many elements and rows of at most `columns`."""
+        batch, kv_heads, group = self.sizes
+        square = batch * kv_heads * group * self.block**2
+        for piece in self.pieces:
+            most = elements if self.shared(piece) or not piece.masked else min(elements, _ASKED)
+            if isinstance(piece, Gathered):
+                most = min(most, _COPIED * group * self.block // self.problem.k.shape[-1])
+            length = min(piece.length, max(1, most // square), max(1, columns // self.block))
+            alone = isinstance(piece, Band) and self._alone(piece)
+            yield from piece.chunks(1 if alone else max(1, most // (square * length)), length)
+
+    def _alone(self, band: Band) -> bool:
+        """Whether each row of a band has numbers of its own."""
+        problem = self.problem
+        terms = [term for term in (problem.bias, problem.factor) if term is not None]
+        return not problem.score.product or any(band.step == 0 or not term.relative for term in terms)
+
+    def real(self, piece: Piece) -> tuple[slice, slice]:
+        """The queries and keys of a band's first row, without those that only fill up."""
+        assert isinstance(piece, Band)
+        top, left = piece.row * self.block, piece.start * self.block
+        return (
+            slice(top, min(top + self.block, self.problem.queries)),
+            slice(left, min(left + piece.length * self.block, self.problem.keys)),
+        )
+
+    def shared(self, piece: Piece) -> bool:
+        """Whether one tile of the mask serves all rows of a piece."""
+        mask = self.problem.mask
+        return mask is None or mask.mask.relative
+
+    def hidden(self, piece: Piece) -> Bool[Tensor, "#batch #kv_heads #items #group rows columns"] | None:
+        """The pairs of a piece that the mask hides, or None where it hides none."""
+        if not piece.masked:
+            return None
+        problem, device = self.problem, self.problem.q.device
+        rows, columns = (x.to(device) for x in piece.places(self.block, shared=self.shared(piece)))
+        beyond = (columns >= problem.keys)[:, None]
+        if problem.mask is None:
+            return beyond.expand(-1, self.block, -1)[None, None, :, None]
+        # Rows and columns that fill up the last block stand where a mask that holds tensors can be asked.
+        i = rows.clamp(max=problem.queries - 1) + problem.q_offset
+        j = columns.clamp(max=problem.keys - 1)
+        b, h = (torch.arange(part.start, part.stop, device=device) for part in (self.batch, self.heads))
+        seen = problem.mask.mask(
+            b[:, None, None, None, None], h[:, None, None, None], i[None, None, ..., None], j[None, None, :, None]
+        )
+        # A rule of one's own may tell sequences and heads apart without saying so.
+        hidden = (~seen | beyond).expand(*seen.shape[:2], len(rows), self.block, j.shape[1])
+        if hidden.shape[1] == 1:
+            return hidden[:, :, :, None]
+        grouped: Tensor = hidden.unflatten(1, self.sizes[1:]).transpose(2, 3)
+        return grouped

@@ -1,0 +1,105 @@
+"""Pieces on PyTorch's fused CPU kernel, which takes strided windows and gives the log-sum-exp.
+
+The operators are those that `F.scaled_dot_product_attention` calls on CPU. Their backward recomputes weights as
+exp(scores − lse), so that with the output and log-sum-exp of whole rows it gives each piece's share of the gradients.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.backends.blockwise.bias_tiles import Term
+from regard.backends.blockwise.block_groups import Band, Piece
+from regard.backends.blockwise.block_layout import Sheet
+
+__all__ = ["Fused"]
+
+_FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+class Fused:
+    """Dot products, softmax, any mask, and a bias without a gradient that depends on i − j alone."""
+
+    elements = 2**23  # of scores, which the kernel does not keep: bounds masks, gathered keys and their gradients
+    columns = 2**14
+
+    def __init__(self, sheet: Sheet) -> None:
+        self.sheet = sheet
+        bias = sheet.problem.bias
+        self.bias = None if bias is None else Term(bias, sheet)
+        self._last: tuple[tuple[int, int, int], tuple[Tensor | None, Tensor | None]] | None = None
+
+    def forward(
+        self,
+        piece: Piece,
+        q: Float[Tensor, "sides items rows dim"],
+        k: Float[Tensor, "sides items columns dim"],
+        v: Float[Tensor, "sides items columns value_dim"],
+    ) -> tuple[Float[Tensor, "sides items rows value_dim"], tuple[Tensor, Tensor]]:
+        """Output and log-sum-exp of one piece; what rounding took from that is unknown, and taken for 0."""
+        added, blind = self._added(piece)
+        shape = q.shape
+        q, k, v = _stacked(piece, q, k, v)
+        output, lse = _FORWARD(q, k, v, 0.0, False, attn_mask=added, scale=self.sheet.problem.scale)
+        output, lse = output.reshape(*shape[:3], -1), lse.reshape(shape[:3])
+        lse = lse if blind is None else lse.masked_fill(blind, -torch.inf)
+        return output, (lse, torch.zeros_like(lse))
+
+    def backward(
+        self,
+        piece: Piece,
+        q: Float[Tensor, "sides items rows dim"],
+        k: Float[Tensor, "sides items columns dim"],
+        v: Float[Tensor, "sides items columns value_dim"],
+        up: Float[Tensor, "sides items rows value_dim"],
+        output: Float[Tensor, "sides items rows value_dim"],
+        lse: Float[Tensor, "sides items rows"],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The piece's share of the gradients of q, k and v."""
+        added, _ = self._added(piece)
+        shape = q.shape
+        q, k, v = _stacked(piece, q, k, v)
+        up, output, lse = (x.reshape(*q.shape[:3], *x.shape[3:]) for x in (up, output, lse))
+        dq, dk, dv = _BACKWARD(up, q, k, v, output, lse, 0.0, False, attn_mask=added, scale=self.sheet.problem.scale)
+        return dq.reshape(shape), dk, dv
+
+    def _added(self, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
+        """What is added to the scores (−inf where hidden), and the rows that see nothing."""
+        if not (isinstance(piece, Band) and piece.masked and self.sheet.shared(piece) and self.bias is None):
+            return self._asked(piece)
+        # Pieces of one band differ only in where they stand, unless they reach beyond the last key.
+        beyond = (piece.start + piece.length) * self.sheet.block > self.sheet.problem.keys
+        key = piece.start - piece.row, piece.length, piece.row if beyond else -1
+        if self._last is None or self._last[0] != key:
+            self._last = key, self._asked(piece)
+        return self._last[1]
+
+    def _asked(self, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
+        added: Tensor | None = None
+        blind: Tensor | None = None
+        if self.bias is not None:
+            added = self._by_sides(self.bias.tile(piece))  # the same for all items of a piece
+        hidden = self.sheet.hidden(piece)
+        if hidden is not None:
+            rows = self._by_sides(hidden)
+            blind = rows.all(-1)
+            nothing = torch.zeros((), dtype=self.sheet.problem.q.dtype) if added is None else added
+            added = nothing.masked_fill(rows, -torch.inf)
+        if self.bias is not None and added is not None:
+            blind = added.amax(-1) == -torch.inf  # a bias may hide a row of this piece, alone or with the mask
+        return added, blind
+
+    def _by_sides(self, tile: Tensor) -> Float[Tensor, "#sides #items rows columns"]:
+        """A tile for every row that shares a key–value head; one side where all are alike."""
+        batch, kv_heads, group = self.sheet.sizes
+        if tile.shape[0] == tile.shape[1] == 1:
+            batch = kv_heads = 1
+        return tile.expand(batch, kv_heads, -1, group, -1, -1).flatten(0, 1).flatten(2, 3)
+
+
+def _stacked(piece: Piece, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows that see the same keys become one tall block, so that gradients of the keys are summed inside."""
+    if isinstance(piece, Band) and piece.step == 0 and piece.count > 1:
+        return q.flatten(1, 2)[:, None], k[:, :1], v[:, :1]
+    return q, k, v

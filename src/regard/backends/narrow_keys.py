@@ -1,0 +1,129 @@
+"""Few queries: keys that none of them sees are left out before a backend is chosen, as decoding with a window needs."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+
+from regard.backends.plan_cache import Remembered
+from regard.backends.tensor_memory import are_in_memory
+from regard.masks import BoundMask, Causal, Dense
+from regard.normalizers import Sigmoid, Softmax
+from regard.positions import Bias, DenseBias, Rotary
+from regard.problem import Problem
+
+__all__ = ["narrowed"]
+
+_FEW = 16  # queries: for more, blocks are planned
+_LONG = 256  # keys, and
+_LEAST = 2**16  # numbers of keys and values, below which reading them costs less than finding those that are seen
+_PAIRS = 2**22  # pairs that the mask is asked for, at most
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """The keys that some query sees, and what the mask hides of them; None where it hides nothing."""
+
+    keys: slice | Int[Tensor, " kept"]
+    mask: BoundMask | None
+
+
+_kept: Remembered[_Kept | None] = Remembered(16)
+
+
+def narrowed(problem: Problem, rotary: Rotary | None = None) -> Problem:
+    """The same call over the keys that some query sees, turned by `rotary`; over all keys where that saves little.
+
+    Exact: what is left out has weight 0. Keys in one range are a view; in several (a window and sinks) they are copied,
+    if they are at most half of those between them. The vectors of the problem are not turned yet.
+    """
+    kept = _kept_by(problem) if _may_be_narrowed(problem) else None
+    if rotary is None:
+        return problem if kept is None else _cut(problem, kept)
+    rotary = rotary.resolve(problem.queries, problem.keys, problem.q_offset)
+    i, j = problem.i(), problem.j()
+    if kept is not None:
+        problem, j = _cut(problem, kept), j[kept.keys]
+    return replace(problem, q=rotary.rotate(problem.q, i), k=rotary.rotate(problem.k, j))
+
+
+def _may_be_narrowed(problem: Problem) -> bool:
+    """Whether it is known what a part of the keys gives, and finding that part costs less than reading the rest."""
+    return (
+        not torch.compiler.is_compiling()
+        and problem.mask is not None
+        and problem.queries <= _FEW
+        and problem.keys >= _LONG
+        and problem.k.numel() + problem.v.numel() >= _LEAST
+        and problem.score.product
+        and type(problem.normalizer) in (Softmax, Sigmoid)
+        and problem.dropout is None  # its seed counts places among all keys
+        and not problem.wants_weights
+        and peek_interpreter_stack() is None
+        and are_in_memory(problem.q, problem.k, problem.v)
+    )
+
+
+def _kept_by(problem: Problem) -> _Kept | None:
+    bound = problem.mask
+    assert bound is not None
+    if type(bound.mask) is Causal:
+        return _kept_by_causal(bound)
+    batch, heads = problem.batch, problem.heads
+    alike = 1 if bound.mask.relative else batch * heads
+    if problem.q.device.type != "cpu" or alike * problem.queries * problem.keys > _PAIRS:
+        return None
+    return _kept.of(bound, (batch, heads), lambda: _seen(bound, batch, heads))
+
+
+def _kept_by_causal(bound: BoundMask) -> _Kept | None:
+    """The keys up to the last query's diagonal."""
+    assert isinstance(bound.mask, Causal)
+    ahead = bound.q_offset - bound.mask.shift  # keys before the first query's diagonal
+    end = min(bound.kv_len, ahead + bound.q_len)
+    if end <= 0:
+        return None
+    if ahead + 1 >= end:
+        return _Kept(slice(0, end), None)
+    return None if end == bound.kv_len else _Kept(slice(0, end), replace(bound, kv_len=end))
+
+
+def _seen(bound: BoundMask, batch: int, heads: int) -> _Kept | None:
+    """Ask the mask for all pairs of the few queries, which a kernel would want as a tensor anyway."""
+    visible = bound.dense(batch, heads, torch.device("cpu"))
+    at = visible.flatten(0, 2).any(0).nonzero()[:, 0]
+    if not len(at):
+        return None
+    first, end = int(at[0]), int(at[-1]) + 1
+    keys: slice | Tensor = slice(first, end)
+    if 2 * len(at) <= end - first:
+        keys = at
+    part = visible[..., keys]
+    if part.shape[-1] == bound.kv_len and not bool(part.all()):
+        return None
+    if bool(part.all()):
+        return _Kept(keys, None)
+    return _Kept(keys, Dense(part).bind(bound.q_len, part.shape[-1]))
+
+
+def _cut(problem: Problem, kept: _Kept) -> Problem:
+    """The problem over some of its keys."""
+    k, v = (x[:, :, kept.keys] for x in (problem.k, problem.v))
+    fewer = replace(problem, k=k, v=v, mask=kept.mask)
+    if problem.bias is None and problem.factor is None:
+        return fewer
+
+    def of_keys(term: Bias | None) -> Bias | None:
+        """Its numbers for the keys that are kept: a rule would count them from the first."""
+        if term is None:
+            return None
+        rows = slice(0, problem.batch), slice(0, problem.heads), problem.i()
+        if isinstance(kept.keys, slice):
+            numbers = term.tile(*rows, problem.j(kept.keys))
+        else:
+            numbers = term.tile(*rows, problem.j())[..., kept.keys]
+        return DenseBias(numbers).resolve(fewer.queries, fewer.keys, fewer.q_offset)
+
+    return replace(fewer, bias=of_keys(problem.bias), factor=of_keys(problem.factor))

@@ -1,0 +1,148 @@
+"""One kind of call: the record that tells the loops of it, made once for all calls of the same sizes."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.backends.blockwise.bias_tiles import diagonals_of
+from regard.backends.numba_loops.kernel_args import JOB
+from regard.backends.numba_loops.mask_tables import tables_for
+from regard.backends.numba_loops.simd import HAS_PAIRS, LANES, ROWS
+from regard.backends.numba_loops.sizes import BLOCK
+from regard.backends.numba_loops.threads import run
+from regard.positions import Relative
+from regard.problem import Problem
+
+__all__ = ["Call"]
+
+_FEW = 16  # rows of a key–value head, at most, for which keys are read as they lie
+_PART = 16  # blocks of keys that a task reads, at most, where there are few queries
+
+
+class Call:
+    """A function of q, k and v of a prepared problem: its output in their type, and its log-sum-exp without the sink.
+
+    The log-sum-exp is in two numbers (see `backends.log_sums`).
+
+    The mask's tables and the bias are those of now. The tensors of the problem are not kept alive.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._tables = tables_for(problem)
+        self._pairs = problem.q.dtype == torch.bfloat16 and HAS_PAIRS
+        self._edge = (np.arange(BLOCK) < (problem.keys - 1) % BLOCK + 1).astype(np.uint8)
+        self._bias, numbers = _bias_of(problem)
+        width, value_width = problem.k.shape[-1], problem.v.shape[-1]
+        numbers |= {name: getattr(problem, name) for name in ("batch", "heads", "kv_heads", "queries", "keys")}
+        numbers |= {name: getattr(self._tables, name).ctypes.data for name in "rows starts lengths tiles seen".split()}
+        numbers |= {"edge": self._edge.ctypes.data, "depth": -(-width // 2) if self._pairs else width}
+        numbers |= {"value_vectors": -(-value_width // LANES), "pairs": self._pairs}
+        numbers |= {"mask_batch": self._tables.leading[0], "mask_heads": self._tables.leading[1]}
+        self._blocks, self._of = -(-problem.keys // BLOCK), problem.batch * problem.kv_heads
+        rows = problem.heads // problem.kv_heads * problem.queries
+        self._padded = -(-rows // ROWS) * ROWS
+        self._is_few = rows <= _FEW and numbers["depth"] % LANES == 0 and self._tables.leading[1] == 1
+        if self._is_few:
+            each = max(2, min(_PART, self._of * self._blocks // (4 * torch.get_num_threads())))
+            numbers["parts"] = -(-self._blocks // each)
+        numbers |= _factors_of(problem)
+        self._job = np.array([tuple(numbers.get(name, 0) for name in JOB.names or ())], JOB).tobytes()
+        self._sizes = (*problem.q.shape[:3], -(-value_width // LANES) * LANES)
+        self._width, self._dtype, self._zero = value_width, problem.q.dtype, _is_nothing(problem.scale)
+
+    def __call__(
+        self,
+        q: Float[Tensor, "batch heads queries dim"],
+        k: Float[Tensor, "batch kv_heads keys dim"],
+        v: Float[Tensor, "batch kv_heads keys value_dim"],
+    ) -> tuple[Float[Tensor, "batch heads queries value_dim"], Tensor, Tensor]:
+        """Compute it."""
+        if not self._pairs:
+            q, k, v = q.float(), k.float(), v.float()
+        multiple = 2 if self._pairs else 1
+        q, k, v = _in_rows(q, multiple), _in_rows(k, multiple), _in_rows(v, LANES)
+        if self._zero:
+            q = torch.zeros_like(q)
+        output, (lse, low) = q.new_empty(self._sizes), q.new_empty(2, *self._sizes[:3], dtype=torch.float32)
+        job: npt.NDArray[np.void] = np.frombuffer(bytearray(self._job), JOB)  # far quicker than a copy of the record
+        size = q.element_size()
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            job[name] = x.data_ptr()
+            job[f"{name}_batch"], job[f"{name}_head"], job[f"{name}_row"] = (step * size for step in x.stride()[:3])
+        job["output"], job["lse"], job["low"] = output.data_ptr(), lse.data_ptr(), low.data_ptr()
+        if self._is_few:
+            self._read(job)
+        else:
+            self._prefill(job)
+        if self._width != output.shape[-1]:
+            output = output[..., : self._width]
+        return output.to(self._dtype), lse, low
+
+    def _prefill(self, job: npt.NDArray[np.void]) -> None:
+        """Lay keys (and values) out, then compute each tile of queries."""
+        batch, heads, queries, width = self._sizes
+        keys = torch.empty(self._of * self._blocks * BLOCK * int(job["depth"][0]))
+        job["packed_keys"] = keys.data_ptr()
+        if self._pairs:
+            values = torch.empty(self._of * self._blocks * BLOCK // 2 * width)
+            job["packed_values"] = values.data_ptr()
+        run("pack", job, tasks=self._of * self._blocks)
+        run("attend", job, tasks=batch * heads * -(-queries // BLOCK))
+
+    def _read(self, job: npt.NDArray[np.void]) -> None:
+        """Read the keys in parts, then merge these."""
+        tasks = self._of * int(job["parts"][0])
+        rows = tasks * self._padded
+        room = torch.empty(rows * (2 + self._sizes[3]))
+        start = room.data_ptr()
+        behind = start + rows * self._sizes[3] * 4
+        job["part_sums"], job["part_most"], job["part_mass"] = start, behind, behind + rows * 4
+        run("read", job, tasks=tasks)
+        run("merge", job, tasks=1)
+
+
+def _in_rows(x: Float[Tensor, "batch heads n width"], multiple: int) -> Tensor:
+    """As wide as a multiple, by zeros, in rows of one piece, with the sign that they have in memory."""
+    x = x.resolve_neg()
+    if x.shape[-1] % multiple:
+        return pad(x, (0, -x.shape[-1] % multiple))
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _bias_of(problem: Problem) -> tuple[Tensor | None, dict[str, Any]]:
+    """Where the bias of a pair is: numbers of neighbouring keys lie side by side; those of i − j shift by one a row."""
+    if problem.bias is None:
+        return None, {}
+    if isinstance(problem.bias, Relative):
+        values = diagonals_of(problem.bias, problem).values.float().contiguous()
+        first = values.data_ptr() + (problem.queries - 1) * 4
+        return values, {"bias": first, "bias_head": values.stride(0) * 4 if len(values) > 1 else 0, "bias_row": -4}
+    tile = problem.bias_tile()
+    assert tile is not None
+    tile = tile.float()
+    tile = tile if tile.stride(-1) == 1 else tile.contiguous()
+    steps = (step * 4 if size > 1 else 0 for step, size in zip(tile.stride(), tile.shape, strict=True))
+    return tile, dict(zip(("bias_batch", "bias_head", "bias_row"), steps, strict=False)) | {"bias": tile.data_ptr()}
+
+
+def _factors_of(problem: Problem) -> dict[str, float]:
+    """The factors before each step; behind the softcap, and behind the bias, there is none any more."""
+    softcap, factor = problem.score.softcap, 1.0 if _is_nothing(problem.scale) else problem.scale
+    factors: dict[str, float] = {}
+    if softcap is not None:
+        factors |= {"scale": problem.scale / softcap, "cap": softcap}
+        factor = 1.0
+    if problem.bias is not None:
+        factors["biased"], factor = factor, 1.0
+    return factors | {"soft": factor, "hidden": -math.inf if factor > 0 else math.inf}
+
+
+def _is_nothing(scale: float) -> bool:
+    """Whether a scale is 0 as a float32: what is hidden is told by a score, which times 0 would be like any other."""
+    return bool(np.float32(scale) == 0)

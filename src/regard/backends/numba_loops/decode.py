@@ -1,0 +1,176 @@
+"""Few queries: keys and values are read once, as they lie, for all heads that share them.
+
+The blocks of a key–value head are parted among tasks, whose sums are merged at the end (Dao et al. 2023,
+https://crfm.stanford.edu/2023/10/12/flashdecoding.html).
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from regard.backends.numba_loops import simd as on
+from regard.backends.numba_loops.compile_cache import compiled
+from regard.backends.numba_loops.sizes import BLOCK, GROUP
+from regard.backends.numba_loops.tiles import (
+    FAR,
+    adjust,
+    aligned,
+    first_run,
+    floats,
+    multiply,
+    weigh,
+    write_log_sum,
+)
+
+__all__ = ["merge", "read"]
+
+
+def read(address: Any) -> None:
+    """Compute the sums of all parts."""
+    job = numba.carray(address, 1)[0]
+    rows = _padded(job)
+    queries, scores = floats(rows * job.depth), floats(rows * GROUP * BLOCK)
+    mixed = floats(BLOCK // 2 * job.value_vectors * on.LANES)
+    while True:
+        task = on.claim(address)
+        if task >= job.tasks:
+            break
+        _read(job, task, aligned(queries), aligned(scores), aligned(mixed))
+
+
+def merge(address: Any) -> None:
+    """Add the parts of each row, shrunk to the largest of their maxima."""
+    job = numba.carray(address, 1)[0]
+    for of in range(job.batch * job.kv_heads):
+        for row in range(job.heads // job.kv_heads * job.queries):
+            _merge(job, of, row)
+
+
+@compiled
+def _padded(job: Any) -> int:
+    rows = job.heads // job.kv_heads * job.queries
+    return (rows + on.ROWS - 1) // on.ROWS * on.ROWS
+
+
+@compiled
+def _read(job: Any, task: int, queries: int, scores: int, mixed: int) -> None:
+    of, part = task // job.parts, task % job.parts
+    sequence, kv_head = of // job.kv_heads, of % job.kv_heads
+    group, padded = job.heads // job.kv_heads, _padded(job)
+    for row in range(group * job.queries):
+        head, query = kv_head * group + row // job.queries, row % job.queries
+        source = job.q + sequence * job.q_batch + head * job.q_head + query * job.q_row
+        on.copy(queries + row * job.depth * 4, source, job.depth * 4)
+    most = numba.carray(on.pointer(job.part_most + task * padded * 4), padded, np.float32)
+    mass = numba.carray(on.pointer(job.part_mass + task * padded * 4), padded, np.float32)
+    most[:], mass[:] = -np.inf, 0
+    sums = job.part_sums + task * padded * job.value_vectors * on.LANES * 4
+    on.zero(sums, padded * job.value_vectors * on.LANES * 4)
+
+    table = first_run(job, sequence, 0, 0)
+    rows = numba.carray(on.pointer(job.rows), table + 2, np.int64)
+    starts, lengths, marks = (
+        numba.carray(on.pointer(job.starts), rows[table + 1], np.int64),
+        numba.carray(on.pointer(job.lengths), rows[table + 1], np.int64),
+        numba.carray(on.pointer(job.tiles), rows[table + 1], np.int64),
+    )
+    total = 0
+    for run in range(rows[table], rows[table + 1]):
+        total += lengths[run]
+    begin, end = part * total // job.parts, (part + 1) * total // job.parts
+    blocks, held, place = np.empty((2, GROUP), np.int64), 0, 0
+    for run in range(rows[table], rows[table + 1]):
+        for at in range(max(0, begin - place), min(lengths[run], end - place)):
+            blocks[0, held], blocks[1, held] = starts[run] + at, marks[run]
+            held += 1
+            if held == GROUP or place + at + 1 == end:
+                _visit(job, sequence, kv_head, blocks, held, queries, scores, sums, mixed, most, mass)
+                held = 0
+        place += lengths[run]
+
+
+@compiled
+def _visit(
+    job: Any, sequence: int, kv_head: int, blocks: Any, held: int,
+    queries: int, scores: int, sums: int, mixed: int, most: Any, mass: Any,
+) -> None:  # fmt: skip
+    """Some blocks of keys: scores, weights, and the values that they weigh added to the sums."""
+    group, padded = job.heads // job.kv_heads, _padded(job)
+    wide = job.value_vectors * on.LANES * 4
+    keys = job.k + sequence * job.k_batch + kv_head * job.k_head
+    for at in range(held):
+        block, tile = blocks[0, at], blocks[1, at]
+        here = scores + at * BLOCK * 4
+        count = min(BLOCK, job.keys - block * BLOCK)
+        for row in range(0, padded, on.ROWS):
+            on_rows = here + row * FAR
+            top = queries + row * job.depth * 4
+            if job.pairs:
+                on.dots_pairs(top, keys + block * BLOCK * job.k_row, job.k_row, on_rows, FAR, count, job.depth // 16)
+            else:
+                on.dots_f32(top, keys + block * BLOCK * job.k_row, job.k_row, on_rows, FAR, count, job.depth // 16)
+        if tile >= 0 or job.bias or job.cap > 0 or count < BLOCK:
+            for row in range(group * job.queries):
+                head, query = kv_head * group + row // job.queries, row % job.queries
+                adjust(job, here + row * FAR, sequence, head, query, block, tile)
+    for row in range(group * job.queries):
+        weigh(job, scores + row * FAR, held, sums + row * wide, most, mass, row, 0)
+    _add_values(job, sequence, kv_head, blocks, held, scores, sums, mixed)
+
+
+@compiled
+def _add_values(
+    job: Any, sequence: int, kv_head: int, blocks: Any, held: int, scores: int, sums: int, mixed: int
+) -> None:
+    """The values of some blocks, times the weights that are where the scores were."""
+    padded, wide = _padded(job), job.value_vectors * on.LANES * 4
+    for at in range(held):
+        first = blocks[0, at] * BLOCK
+        count = min(BLOCK, job.keys - first)
+        values = job.v + sequence * job.v_batch + kv_head * job.v_head + first * job.v_row
+        row_bytes, weights = job.v_row, scores + at * BLOCK * 4
+        if job.pairs:
+            for pair in range(count // 2):
+                one = values + 2 * pair * job.v_row
+                on.interleave(one, one + job.v_row, mixed + pair * wide, job.value_vectors)
+            if count % 2:
+                one = values + (count - 1) * job.v_row  # its weight's neighbour is 0
+                on.interleave(one, one, mixed + count // 2 * wide, job.value_vectors)
+            values, row_bytes, weights, count = mixed, wide, scores + at * BLOCK * 2, (count + 1) // 2
+        for left in range(0, job.value_vectors, on.PANEL):
+            offset = left * on.LANES * 4
+            multiply(
+                job.pairs, weights, FAR, values + offset, row_bytes,
+                sums + offset, wide, padded, count, min(on.PANEL, job.value_vectors - left), 0,
+            )  # fmt: skip
+
+
+@compiled
+def _merge(job: Any, of: int, row: int) -> None:
+    padded, width = _padded(job), job.value_vectors * on.LANES
+    count = (of + 1) * job.parts * padded
+    most = numba.carray(on.pointer(job.part_most), count, np.float32)
+    mass = numba.carray(on.pointer(job.part_mass), count, np.float32)
+    above = np.float32(-np.inf)
+    for part in range(job.parts):
+        above = max(above, most[(of * job.parts + part) * padded + row])
+    group = job.heads // job.kv_heads
+    head = of % job.kv_heads * group + row // job.queries
+    where = (of // job.kv_heads * job.heads + head) * job.queries + row % job.queries
+    whole, total = np.zeros(width, np.float32), np.float32(0)
+    for part in range(job.parts):
+        at = (of * job.parts + part) * padded + row
+        if mass[at] == 0:
+            continue
+        share = np.exp(most[at] - above)
+        total += share * mass[at]
+        sums = numba.carray(on.pointer(job.part_sums + at * width * 4), width, np.float32)
+        for column in range(width):
+            whole[column] += share * sums[column]
+    share = np.float32(1) / total if total != 0 else np.float32(0)
+    if job.pairs:
+        on.write_bf16(whole.ctypes.data, job.output + where * width * 2, job.value_vectors, share)
+    else:
+        on.write_f32(whole.ctypes.data, job.output + where * width * 4, job.value_vectors, share)
+    write_log_sum(job, where, above, total)

@@ -1,0 +1,142 @@
+"""What a mask leaves, as the compiled loops read it: runs of blocks for each tile of queries, and bytes of what is seen
+in those that it divides.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from regard.backends.numba_loops.sizes import BLOCK
+from regard.backends.plan_cache import Remembered, covered
+from regard.frozen import tensors
+from regard.masks import BoundMask
+from regard.masks.block_runs import Cover, Runs
+from regard.problem import Problem
+from regard.shapes import has_numbers
+
+__all__ = ["Tables", "bytes_of_tables", "tables_for"]
+
+_AT_ONCE = 2**22  # pairs that a mask is asked for
+_MOST = 512 * 2**20  # bytes of all tables that are kept
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """For each tile of 64 queries, of each sequence and head that the mask tells apart, its runs of blocks of keys."""
+
+    leading: tuple[int, int]  # sequences and heads; 1 where all are alike
+    rows: Numbers  # where each tile's runs begin, and at last where all end
+    starts: Numbers  # the first block of a run
+    lengths: Numbers  # its blocks
+    tiles: Numbers  # which tile of `seen` its one block has; −1 where all is seen
+    seen: npt.NDArray[np.uint8]  # (tiles, 64, 64): 1 where the query may see the key
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(one.nbytes for one in (self.rows, self.starts, self.lengths, self.tiles, self.seen))
+
+
+_tables: Remembered[Tables] = Remembered(32, most_bytes=_MOST, bytes_of=lambda one: one.nbytes)
+
+
+def tables_for(problem: Problem) -> Tables:
+    """The tables of a problem's mask, remembered as plans of blocks are (see `backends.remembered`)."""
+    if problem.mask is None:
+        return _made(problem)
+    return _tables.of(problem.mask, (problem.batch, problem.heads), lambda: _made(problem))
+
+
+def bytes_of_tables(problem: Problem) -> int:
+    """About the bytes of the tables, which are not made."""
+    if problem.mask is None:
+        return 0
+    found = covered(problem, BLOCK)
+    divided = sum(int(runs.length[~runs.full].sum()) for runs in found.runs)
+    if problem.mask.mask.relative:  # those along a diagonal are alike
+        divided = min(divided, 4 * (problem.queries + problem.keys) // BLOCK + 4)
+    return divided * BLOCK * BLOCK * math.prod(_leading(problem, found)) // len(found.runs)
+
+
+def _leading(problem: Problem, found: Cover) -> tuple[int, int]:
+    """Sequences and heads that a mask tells apart; a rule says so by what it answers."""
+    bound, one = problem.mask, slice(0, 1)
+    if bound is None or bound.mask.relative or not has_numbers(*tensors(bound.mask)):
+        return found.leading
+    answer = bound.tile(one, one, batch=problem.batch, heads=problem.heads, device=torch.device("cpu"))
+    return max(found.leading[0], answer.shape[0]), max(found.leading[1], answer.shape[1])
+
+
+def _slices(found: Cover, leading: tuple[int, int]) -> Iterator[tuple[int, int, Runs]]:
+    """Each sequence and head that is told apart, and the runs of blocks that are left to it."""
+    batch, heads = found.leading
+    for sequence, head in itertools.product(*map(range, leading)):
+        yield sequence, head, found.runs[(sequence if batch > 1 else 0) * heads + (head if heads > 1 else 0)]
+
+
+def _made(problem: Problem) -> Tables:
+    bound, found = problem.mask, covered(problem, BLOCK)
+    leading, tiles = _leading(problem, found), -(-problem.queries // BLOCK)
+    rows, parts, seen, tiles_before, runs_before = [np.zeros(1, np.int64)], [], [], 0, 0
+    for sequence, head, whole in _slices(found, leading):
+        runs = _with_single_blocks(whole)
+        marks = np.full(len(runs.row), -1)
+        if not runs.full.all():
+            assert bound is not None
+            marks[~runs.full], bits = _divided(bound, sequence, head, runs.where(~runs.full))
+            marks[~runs.full] += tiles_before
+            tiles_before += len(bits)
+            seen.append(bits)
+        parts.append((runs.start, runs.length, marks))
+        rows.append(runs_before + np.bincount(runs.row, minlength=tiles).cumsum())
+        runs_before += len(runs.row)
+    starts, lengths, marks = (np.concatenate(one).astype(np.int64) for one in zip(*parts, strict=True))
+    nothing = np.zeros((0, BLOCK, BLOCK), np.uint8)
+    return Tables(leading, np.concatenate(rows), starts, lengths, marks, np.concatenate([nothing, *seen]))
+
+
+def _with_single_blocks(runs: Runs) -> Runs:
+    """The same, with runs of blocks that are divided cut into single ones."""
+    whole, rest = runs.where(runs.full), runs.where(~runs.full)
+    before = np.repeat(rest.length.cumsum() - rest.length, rest.length)
+    row = np.repeat(rest.row, rest.length)
+    start = np.repeat(rest.start, rest.length) + np.arange(len(row)) - before
+    return Runs.together([whole, Runs(row, start, np.ones_like(row), np.zeros(len(row), np.bool_))])
+
+
+def _divided(bound: BoundMask, sequence: int, head: int, blocks: Runs) -> tuple[Numbers, npt.NDArray[np.uint8]]:
+    """Which tile each block has, and the tiles; blocks that are alike share one."""
+    row, column = blocks.row, blocks.start
+    if bound.mask.relative:
+        short = ((row + 1) * BLOCK > bound.q_len) * 2 + ((column + 1) * BLOCK > bound.kv_len)
+        keys = np.stack([row - column, short], 1)
+        _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        row, column, which = row[first], column[first], which.reshape(-1)
+    else:
+        which = np.arange(len(row))
+    at_once = _AT_ONCE // BLOCK**2
+    bits = [
+        _asked(bound, sequence, head, row[at : at + at_once], column[at : at + at_once])
+        for at in range(0, len(row), at_once)
+    ]
+    return which, np.concatenate(bits)
+
+
+def _asked(bound: BoundMask, sequence: int, head: int, row: Numbers, column: Numbers) -> npt.NDArray[np.uint8]:
+    """What is seen in some blocks; nothing beyond the ends."""
+    within = torch.arange(BLOCK)
+    i = torch.from_numpy(row)[:, None, None] * BLOCK + within[:, None]
+    j = torch.from_numpy(column)[:, None, None] * BLOCK + within
+    real = (i < bound.q_len) & (j < bound.kv_len)
+    at = torch.tensor(sequence), torch.tensor(head)
+    visible: Tensor = bound.mask(*at, i.clamp(max=bound.q_len - 1) + bound.q_offset, j.clamp(max=bound.kv_len - 1))
+    bits: npt.NDArray[np.uint8] = (visible & real).to(torch.uint8).expand(real.shape).contiguous().numpy()
+    return bits

@@ -1,0 +1,191 @@
+"""Many queries: keys are laid out once in columns, then each tile of queries visits the blocks that it sees.
+
+Both are tasks that threads take one after the other. Sums, maxima and weights of a tile stay in the core's own cache
+(Milakov & Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691).
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from regard.backends.numba_loops import simd as on
+from regard.backends.numba_loops.compile_cache import compiled
+from regard.backends.numba_loops.sizes import BLOCK, GROUP
+from regard.backends.numba_loops.tiles import (
+    FAR,
+    VECTORS,
+    adjust,
+    aligned,
+    first_run,
+    floats,
+    multiply,
+    weigh,
+    write_log_sum,
+)
+
+__all__ = ["attend", "pack"]
+
+_PANELS = VECTORS // on.PANEL
+_PANEL = on.PANEL * on.LANES * 4  # bytes
+
+
+def pack(address: Any) -> None:
+    """Lay all keys, and values where they are multiplied in pairs, out as products read them."""
+    job = numba.carray(address, 1)[0]
+    while True:
+        task = on.claim(address)
+        if task >= job.tasks:
+            break
+        _pack_keys(job, task)
+        if job.pairs:
+            _pack_values(job, task)
+
+
+def attend(address: Any) -> None:
+    """Compute all tiles of queries."""
+    job = numba.carray(address, 1)[0]
+    queries, scores = floats(BLOCK * job.depth), floats(BLOCK * GROUP * BLOCK)
+    sums = floats(BLOCK * job.value_vectors * on.LANES)
+    most, mass = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    while True:
+        task = on.claim(address)
+        if task >= job.tasks:
+            break
+        _attend(job, task, aligned(queries), aligned(scores), aligned(sums), most, mass)
+
+
+@compiled
+def _pack_keys(job: Any, task: int) -> None:
+    """A block of keys in columns: element e of all 64 keys side by side, in panels as wide as a product is."""
+    blocks = (job.keys + BLOCK - 1) // BLOCK
+    of, first = task // blocks, task % blocks * BLOCK
+    source = job.k + of // job.kv_heads * job.k_batch + of % job.kv_heads * job.k_head
+    into = job.packed_keys + task * job.depth * BLOCK * 4
+    few = np.zeros(on.LANES * job.depth, np.float32)
+    for vector in range(VECTORS):
+        top = first + vector * on.LANES
+        target = into + vector // on.PANEL * job.depth * _PANEL + vector % on.PANEL * on.LANES * 4
+        if top + on.LANES <= job.keys:
+            on.transpose(source + top * job.k_row, job.k_row, target, job.depth)
+            continue
+        few[:] = 0
+        for row in range(top, job.keys):
+            on.copy(few.ctypes.data + (row - top) * job.depth * 4, source + row * job.k_row, job.depth * 4)
+        on.transpose(few.ctypes.data, job.depth * 4, target, job.depth)
+
+
+@compiled
+def _pack_values(job: Any, task: int) -> None:
+    """A block of values, two rows side by side element by element."""
+    blocks = (job.keys + BLOCK - 1) // BLOCK
+    of, first = task // blocks, task % blocks * BLOCK
+    wide = job.value_vectors * on.LANES * 4
+    source = job.v + of // job.kv_heads * job.v_batch + of % job.kv_heads * job.v_head
+    into = job.packed_values + task * BLOCK // 2 * wide
+    nothing = np.zeros(job.value_vectors * on.LANES, np.int16)
+    for pair in range(BLOCK // 2):
+        row = first + 2 * pair
+        one = source + row * job.v_row if row < job.keys else nothing.ctypes.data
+        other = source + (row + 1) * job.v_row if row + 1 < job.keys else nothing.ctypes.data
+        on.interleave(one, other, into + pair * wide, job.value_vectors)
+
+
+@compiled
+def _attend(job: Any, task: int, queries: int, scores: int, sums: int, most: Any, mass: Any) -> None:
+    """One tile of queries; the last first, which under a causal mask have most to do."""
+    tiles = (job.queries + BLOCK - 1) // BLOCK
+    of, tile = task // tiles, tiles - 1 - task % tiles
+    sequence, head = of // job.heads, of % job.heads
+    first = tile * BLOCK
+    height = min(BLOCK, job.queries - first)
+    source = job.q + sequence * job.q_batch + head * job.q_head + first * job.q_row
+    for row in range(height):
+        on.copy(queries + row * job.depth * 4, source + row * job.q_row, job.depth * 4)
+    most[:], mass[:] = -np.inf, 0
+
+    table = first_run(job, sequence, head, tile)
+    rows = numba.carray(on.pointer(job.rows), table + 2, np.int64)
+    starts, lengths, marks = (
+        numba.carray(on.pointer(job.starts), rows[table + 1], np.int64),
+        numba.carray(on.pointer(job.lengths), rows[table + 1], np.int64),
+        numba.carray(on.pointer(job.tiles), rows[table + 1], np.int64),
+    )
+    blocks, held, fresh = np.empty((2, GROUP), np.int64), 0, 1
+    for run in range(rows[table], rows[table + 1]):
+        for at in range(lengths[run]):
+            blocks[0, held], blocks[1, held] = starts[run] + at, marks[run]
+            held += 1
+            last = run + 1 == rows[table + 1] and at + 1 == lengths[run]
+            if held == GROUP or last:
+                _visit(job, sequence, head, first, height, blocks, held, queries, scores, sums, most, mass, fresh)
+                held, fresh = 0, 0
+    wide = job.value_vectors * on.LANES * 4
+    if fresh:  # there was nothing to see
+        on.zero(sums, height * wide)
+    _write(job, of * job.queries + first, height, sums, most, mass)
+
+
+@compiled
+def _visit(
+    job: Any, sequence: int, head: int, first: int, height: int, blocks: Any, held: int,
+    queries: int, scores: int, sums: int, most: Any, mass: Any, fresh: int,
+) -> None:  # fmt: skip
+    """Some blocks of keys: scores, weights, and the values that they weigh added to the sums."""
+    kv_head = head // (job.heads // job.kv_heads)
+    of = (sequence * job.kv_heads + kv_head) * ((job.keys + BLOCK - 1) // BLOCK)
+    padded = (height + on.ROWS - 1) // on.ROWS * on.ROWS
+    wide = job.value_vectors * on.LANES * 4
+    for at in range(held):
+        block, tile = blocks[0, at], blocks[1, at]
+        packed, here = job.packed_keys + (of + block) * job.depth * BLOCK * 4, scores + at * BLOCK * 4
+        for panel in range(_PANELS):
+            multiply(
+                job.pairs, queries, job.depth * 4, packed + panel * job.depth * _PANEL, _PANEL,
+                here + panel * _PANEL, FAR, padded, job.depth, on.PANEL, 1,
+            )  # fmt: skip
+        if tile >= 0 or job.bias or job.cap > 0 or (block + 1) * BLOCK > job.keys:
+            for row in range(height):
+                adjust(job, here + row * FAR, sequence, head, first + row, block, tile)
+    for row in range(height):
+        weigh(job, scores + row * FAR, held, sums + row * wide, most, mass, row, fresh)
+    _add_values(job, sequence, kv_head, blocks, held, padded, scores, sums, fresh)
+
+
+@compiled
+def _add_values(
+    job: Any, sequence: int, kv_head: int, blocks: Any, held: int, padded: int, scores: int, sums: int, fresh: int
+) -> None:
+    """The values of some blocks, times the weights that are where the scores were."""
+    wide = job.value_vectors * on.LANES * 4
+    values, row_bytes, block_bytes, width = (
+        job.v + sequence * job.v_batch + kv_head * job.v_head, job.v_row, BLOCK * job.v_row, 4,
+    )  # fmt: skip
+    if job.pairs:
+        of = (sequence * job.kv_heads + kv_head) * ((job.keys + BLOCK - 1) // BLOCK)
+        row_bytes, block_bytes, width = wide, BLOCK // 2 * wide, 2
+        values = job.packed_values + of * block_bytes
+    for at in range(held):
+        block = blocks[0, at]
+        rows = min(BLOCK, job.keys - block * BLOCK)
+        first = 1 if fresh and at == 0 else 0
+        for left in range(0, job.value_vectors, on.PANEL):
+            offset = left * on.LANES * 4
+            multiply(
+                job.pairs, scores + at * BLOCK * width, FAR, values + block * block_bytes + offset, row_bytes,
+                sums + offset, wide, padded, (rows + 1) // 2 if job.pairs else rows,
+                min(on.PANEL, job.value_vectors - left), first,
+            )  # fmt: skip
+
+
+@compiled
+def _write(job: Any, where: int, height: int, sums: int, most: Any, mass: Any) -> None:
+    """Divide by the mass, 0 where nothing was seen."""
+    wide = job.value_vectors * on.LANES * 4
+    for row in range(height):
+        share = np.float32(1) / mass[row] if mass[row] != 0 else np.float32(0)
+        if job.pairs:
+            on.write_bf16(sums + row * wide, job.output + (where + row) * wide // 2, job.value_vectors, share)
+        else:
+            on.write_f32(sums + row * wide, job.output + (where + row) * wide, job.value_vectors, share)
+        write_log_sum(job, where + row, most[row], mass[row])

@@ -1,0 +1,96 @@
+"""What both ways of the compiled backend do with a tile of scores, compiled by numba into either."""
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from regard.backends.numba_loops import simd as on
+from regard.backends.numba_loops.compile_cache import compiled
+from regard.backends.numba_loops.sizes import BLOCK, GROUP
+
+__all__ = ["FAR", "VECTORS", "adjust", "aligned", "first_run", "floats", "multiply", "weigh", "write_log_sum"]
+
+VECTORS = BLOCK // on.LANES
+FAR = GROUP * BLOCK * 4  # bytes between rows of scores
+
+
+@compiled
+def multiply(
+    pairs: int, a: int, lda: int, b: int, ldb: int, c: int, ldc: int, rows: int, depth: int, vectors: int, fresh: int
+) -> None:
+    """c (rows × vectors) = a (rows × depth) · b (depth × vectors), added to what c holds unless fresh.
+
+    Rows are a multiple of ROWS; b is at most PANEL vectors wide.
+    """
+    for row in range(0, rows, on.ROWS):
+        if pairs:
+            on.multiply_pairs(a + row * lda, lda, b, ldb, c + row * ldc, ldc, depth, vectors, fresh)
+        else:
+            on.multiply_f32(a + row * lda, lda, b, ldb, c + row * ldc, ldc, depth, vectors, fresh)
+
+
+@compiled
+def adjust(job: Any, scores: int, sequence: int, head: int, query: int, block: int, tile: int) -> None:
+    """Cap, bias and mask for the scores of a query with a block of keys, in this order."""
+    if job.cap > 0:
+        on.cap(scores, VECTORS, job.scale, job.cap)
+    beyond = (block + 1) * BLOCK - job.keys
+    if job.bias:
+        at = job.bias + sequence * job.bias_batch + head * job.bias_head + query * job.bias_row + block * BLOCK * 4
+        on.add(scores, at, BLOCK - max(0, beyond), job.biased)
+    if tile >= 0:
+        on.hide(scores, job.seen + (tile * BLOCK + query % BLOCK) * BLOCK, VECTORS, job.hidden)
+    elif beyond > 0:
+        on.hide(scores, job.edge, VECTORS, job.hidden)
+
+
+@compiled
+def weigh(job: Any, scores: int, count: int, sums: int, most: Any, mass: Any, row: int, fresh: int) -> None:
+    """Make weights of the scores of a row with some blocks, and shrink what the row holds to the new maximum."""
+    above = max(most[row], on.largest(scores, count * VECTORS, job.soft))
+    base = above if above != -np.inf else np.float32(0)
+    if job.pairs:
+        total = on.exp_pairs(scores, scores, count * VECTORS, job.soft, base)
+    else:
+        total = on.exp_f32(scores, scores, count * VECTORS, job.soft, base)
+    if not fresh and above > most[row]:
+        shrunk = np.exp(most[row] - above)
+        on.rescale(sums, job.value_vectors, shrunk)
+        mass[row] *= shrunk
+    most[row] = above
+    mass[row] += total
+
+
+@compiled
+def write_log_sum(job: Any, where: int, most: Any, mass: Any) -> None:
+    """The logarithm of e ** most · mass, and what rounding takes from it; −∞ and 0 of a row that sees nothing."""
+    lse = numba.carray(on.pointer(job.lse), where + 1, np.float32)
+    low = numba.carray(on.pointer(job.low), where + 1, np.float32)
+    lse[where], low[where] = -np.inf, 0
+    if mass != 0:
+        logarithm = np.log(mass)
+        lse[where] = most + logarithm
+        low[where] = (most - lse[where]) + logarithm
+
+
+@compiled
+def first_run(job: Any, sequence: int, head: int, tile: int) -> int:
+    """Where the table of rows tells of a tile of queries: its runs of blocks begin there, and end at the next."""
+    tiles = (job.queries + BLOCK - 1) // BLOCK
+    of = sequence * job.mask_heads if job.mask_batch > 1 else 0
+    of += head if job.mask_heads > 1 else 0
+    return of * tiles + tile
+
+
+@compiled
+def floats(count: int) -> Any:
+    """Room for floats, beginning where a vector may; see `aligned`."""
+    return np.zeros(count + on.LANES, np.float32)
+
+
+@compiled
+def aligned(room: Any) -> int:
+    """The first address in a room that is a multiple of a vector's bytes."""
+    bytes_of = 4 * on.LANES
+    return (room.ctypes.data + bytes_of - 1) // bytes_of * bytes_of

@@ -1,0 +1,225 @@
+"""A record in one file: safetensors, with everything that is not an array as JSON in its header.
+
+Arrays are memory-mapped on reading, so that opening a large atlas reads only what is looked at; each has a checksum,
+which is checked when it is first looked at. Writing goes to a temporary file that replaces the old one at the end: a
+failed save leaves what was there.
+"""
+
+import json
+import operator
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.capture.atlas_arrays import DTYPES, Stored
+from regard.capture.lazy_layer import LIGHT, StoredLayer, stored_arrays, stored_kept
+from regard.capture.missing_attention import Missing
+from regard.capture.records import Record
+from regard.capture.tokens import Token
+from regard.checksums import checksum_of_text, numbers_of
+from regard.errors import AtlasError, InputError
+from regard.files import whole_file
+
+__all__ = ["VERSION", "load_atlas", "save_atlas"]
+
+VERSION = 5
+# Whatever reading a header of the wrong shape may raise.
+_BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_LARGEST_HEADER = 100_000_000  # as the safetensors library has it
+_AT_ONCE = 2**24  # bytes that are written at once
+
+Header = dict[str, Any]
+
+
+def save_atlas(
+    records: tuple[Record, ...], path: str | os.PathLike[str], *, by_way_of: str | os.PathLike[str] | None = None
+) -> None:
+    """Write records to one file; it appears whole or not at all.
+
+    `by_way_of` is a folder on the same disk where it grows, beside the file unless given.
+    """
+    for record in records:
+        try:
+            _check_tokens(record)
+        except ValueError as wrong:
+            raise InputError(f"{path} was not written: {wrong}") from wrong
+    arrays: dict[str, Stored] = {}
+    about = [_about(number, record, arrays) for number, record in enumerate(records)]
+    known = {name: one.about for name, one in arrays.items()}
+    said = json.dumps({"version": VERSION, "records": about, "arrays": known}, ensure_ascii=False)
+    # Half a surrogate pair, of which a byte piece may consist, is no UTF-8: its escape is JSON.
+    text = said.encode("utf-8", "backslashreplace").decode()
+    header: Header = {"__metadata__": {"regard": text, "crc": str(checksum_of_text(text))}}
+    order = sorted(arrays, key=lambda name: -arrays[name].raw.dtype.itemsize)  # so that each array is aligned
+    end = 0
+    for name in order:
+        raw = arrays[name].raw
+        header[name] = {"dtype": arrays[name].code, "shape": list(raw.shape), "data_offsets": [end, end + raw.nbytes]}
+        end += raw.nbytes
+    _write(Path(path), header, [arrays[name].raw for name in order], by_way_of)
+
+
+def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, Any]:
+    """The JSON of a record; its arrays are added to the others."""
+    layers: list[dict[str, Any]] = []
+    shared: dict[int, str] = {}  # arrays that several layers have in common
+    for index, layer in enumerate(record.layers):
+        one = {name: getattr(layer, name) for name in LIGHT}
+        stored = stored_arrays(layer)
+        arrays |= {f"{number}.{index}.{name}": array for name, array in stored.items()}
+        prefix = "statistics."
+        one["statistics"] = [name.removeprefix(prefix) for name in stored if name.startswith(prefix)]
+        kept, held = stored_kept(layer)
+        if kept is not None:
+            places = {}
+            for name, (same, array) in held.items():
+                places[name] = shared.setdefault(same, f"{number}.{index}.kept.{name}")
+                arrays.setdefault(places[name], array)
+            one["kept"] = kept | {"arrays": places}
+        layers.append(one)
+    tokens = {stream: [[asdict(token) for token in one] for one in many] for stream, many in record.tokens.items()}
+    missing = [asdict(one) for one in record.missing]
+    return {
+        "model": record.model, "notes": dict(record.notes), "layers": layers, "tokens": tokens, "missing": missing
+    }  # fmt: skip
+
+
+def _write(target: Path, header: Header, arrays: list[npt.NDArray[Any]], folder: str | os.PathLike[str] | None) -> None:
+    """A safetensors file, beside the old one until it is whole."""
+    text = json.dumps(header, ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with whole_file(target, by_way_of=None if folder is None else Path(folder)) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for array in arrays:
+            data = numbers_of(array)
+            for first in range(0, len(data), _AT_ONCE):
+                file.write(data[first : first + _AT_ONCE])
+
+
+def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
+    """Read the records of an atlas; its arrays stay in the file until they are looked at."""
+    target = Path(path)
+    try:
+        header, start = _read_header(target)
+        size = target.stat().st_size - start
+        data = np.memmap(target, np.uint8, "r", start, (size,)) if size else np.zeros(0, np.uint8)
+    except OSError as problem:
+        raise AtlasError(f"cannot read {target}: {problem.strerror or problem}") from problem
+    try:
+        said = header.pop("__metadata__", {})
+        about = json.loads(said["regard"])
+        version = about["version"]
+    except _BROKEN as foreign:
+        raise AtlasError(f"{target} is a safetensors file, but not an atlas of regard") from foreign
+    if version != VERSION or isinstance(version, bool):
+        raise AtlasError(
+            f"{target} is an atlas of version {version}, and this regard reads version {VERSION}: make it anew with "
+            "`regard look --out`"
+        )
+    try:
+        if said["crc"] != str(checksum_of_text(said["regard"])):
+            raise ValueError("the checksum of its header does not hold")
+        table = about["arrays"]
+        arrays = {name: _stored(target, name, data, entry, table[name]) for name, entry in header.items()}
+        return tuple(_record(number, each, arrays) for number, each in enumerate(about["records"]))
+    except _BROKEN as broken:
+        reason = " ".join(str(broken).split())
+        damaged = f"{target} is damaged: "
+        raise AtlasError(damaged + reason.removeprefix(damaged)) from broken
+
+
+def _read_header(path: Path) -> tuple[Header, int]:
+    """The header of a safetensors file and where its data begin, checked against the file's size."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        first = file.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+        if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
+            raise AtlasError(f"{path} is not an atlas, or it was cut off: {size} bytes without a whole header")
+        try:
+            header = json.loads(file.read(length))
+        except (RecursionError, ValueError) as broken:
+            raise AtlasError(f"{path} is not an atlas: its header is not JSON") from broken
+    if not isinstance(header, dict):
+        raise AtlasError(f"{path} is not an atlas: its header is not an object")
+    try:
+        ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+        whole = not ends or max(ends) == size - 8 - length
+    except _BROKEN as broken:
+        raise AtlasError(f"{path} is damaged: {broken}") from broken
+    if not whole:
+        raise AtlasError(f"{path} was cut off or added to: its header tells of another size")
+    return header, 8 + length
+
+
+def _stored(
+    path: Path, name: str, data: npt.NDArray[np.uint8], entry: Mapping[str, Any], about: Mapping[str, Any]
+) -> Stored:
+    """One array of the file, memory-mapped."""
+    first, last = map(operator.index, entry["data_offsets"])
+    dtype, shape = np.dtype(DTYPES[entry["dtype"]]), tuple(map(operator.index, entry["shape"]))
+    if (
+        not 0 <= first <= last <= len(data)
+        or any(side < 0 for side in shape)
+        or last - first != dtype.itemsize * int(np.prod(shape, dtype=object))
+    ):
+        raise ValueError(f"an array of shape {shape} does not fit its place in the file")
+    raw = data[first:last].view(dtype).reshape(shape)
+    return Stored(name, raw, operator.index(about["crc"]), about.get("packed"), str(path))
+
+
+def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored]) -> Record:
+    layers = []
+    for index, one in enumerate(about["layers"]):
+        prefix = f"{number}.{index}."
+        own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        held = {name: own.pop(name) for name in list(own) if name.startswith("kept.")}
+        light = {name: value for name, value in one.items() if name not in ("statistics", "kept")}
+        named = [f"statistics.{name}" for name in one["statistics"]]
+        if {name for name in own if name.startswith("statistics.")} != set(named):
+            raise ValueError(f"the statistics of layer {index} are others than its header says")
+        own |= {name: own.pop(name) for name in named}  # in their order
+        kept = one.get("kept")
+        held = {} if kept is None else {name: arrays[at] for name, at in kept["arrays"].items()}
+        layer = StoredLayer.of(light, own, kept, held)
+        layer.check_kept()
+        layers.append(layer)
+    tokens = {
+        stream: tuple(tuple(_token(token) for token in sequence) for sequence in many)
+        for stream, many in about["tokens"].items()
+    }
+    if not isinstance(about["model"], str) or not isinstance(about["notes"], dict):
+        raise ValueError("a record's model must be a text and its notes an object")
+    if not isinstance(about["missing"], list):
+        raise ValueError("what is missing of a record must be a list")
+    missing = tuple(map(Missing.of, about["missing"]))
+    record = Record(tuple(layers), tokens, about["model"], about["notes"], missing)
+    _check_tokens(record)
+    return record
+
+
+def _check_tokens(record: Record) -> None:
+    """Each position of a stream whose tokens are known has one: with one too few, every name would be a neighbour's."""
+    lengths = record.streams
+    for layer in record.layers:
+        for stream in {layer.query_tokens, layer.key_tokens} & set(record.tokens):
+            counts = [len(sequence) for sequence in record.tokens[stream]]
+            if counts != [lengths[stream]] * layer.batch:
+                raise ValueError(
+                    f"the stream {stream!r} has {layer.batch} sequences of {lengths[stream]} positions, and tokens for "
+                    f"{len(counts)} of {', '.join(map(str, sorted(set(counts))))}"
+                )
+
+
+def _token(about: Mapping[str, Any]) -> Token:
+    token = Token(**about)
+    kinds = type(token.text), type(token.special), type(token.word), type(token.space)
+    if kinds not in ((str, bool, int, bool), (str, bool, type(None), bool)) or not 0 <= (token.word or 0) < 2**31:
+        raise ValueError(f"a token is not as it should be: {token}")
+    return token

@@ -1,0 +1,256 @@
+"""Keeps queries and keys of a site while it is watched: those of each call once, its mask and biases in serial form."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.capture.captured_qk import Kept, Segment
+from regard.capture.second_pass import Computed
+from regard.capture.serialization import UnwritableError, write
+from regard.capture.statistics import Extent
+from regard.capture.weight_rows import Rows
+from regard.checksums import numbers_of
+from regard.errors import ObservationError
+from regard.masks import BoundMask, Causal, Dense
+from regard.positions import Bias, DenseBias
+from regard.problem import Problem
+from regard.shapes import human_bytes
+
+__all__ = ["Purse", "QueriesKeys"]
+
+Array = npt.NDArray[Any]
+
+
+class Purse:
+    """The budget that all sites of a watch share, and the arrays that several of them have in common."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = self.left = budget
+        self._arrays: dict[bytes, Array] = {}
+
+    def __deepcopy__(self, memo: Any) -> "Purse":
+        """Each site has a statistic of its own, and all have one purse."""
+        return self
+
+    def spend(self, count: int, what: str, site: str) -> None:
+        """Take so many bytes, or say what they are for."""
+        if count > self.left:
+            raise ObservationError(
+                f'keep="qk" needs {human_bytes(count)} more for {what} of {site or "this call"}, and '
+                f"{human_bytes(self.left)} of the budget of {human_bytes(self.budget)} are left: raise `budget=` "
+                "(bytes), or name the layers that you want with `layers=[3, 4]`"
+            )
+        self.left -= count
+
+    def share(self, array: Array, site: str) -> Array:
+        """The array itself, or an equal one that is kept already: layers often have one mask."""
+        about = f"{array.dtype} {array.shape}".encode()
+        digest = hashlib.blake2b(numbers_of(array), key=about, digest_size=20).digest()
+        if digest not in self._arrays:
+            self.spend(array.nbytes, "the mask and biases", site)
+            self._arrays[digest] = array
+        return self._arrays[digest]
+
+
+class QueriesKeys:
+    """q, k and the log-sum-exp of each row, in the model's own type; keys that come step by step are appended.
+
+    A statistic like any other: `start` sees the call, `fold` the rows, from whose largest weights the log-sum-exp
+    follows; `finish` gives what `Layer.kept` holds.
+    """
+
+    name = "kept"
+
+    def __init__(self, purse: Purse) -> None:
+        self._purse = purse
+        self._queries: list[Tensor] = []
+        self._keys: list[Tensor] = []  # up to the newest one
+        self._room = torch.empty(0)  # what stands behind it: not yet written, or padding
+        self._known = 0
+        self._lse: list[Tensor] = []
+        self._first = 0
+        self._segments: list[Segment] = []
+        self._arrays: dict[str, Array] = {}
+
+    def start(self, extent: Extent) -> None:
+        """Copy q and the keys that are new."""
+        around = extent.needs(self.name)
+        call = around.call
+        if not isinstance(call, Computed):
+            raise ObservationError(
+                f'keep="qk" needs the queries and keys, and {extent.site or "this call"} computes its softmax itself, '
+                'which shows weights alone: load the model with attn_implementation="sdpa", or watch with '
+                'keep="weights"'
+            )
+        problem = call.problem
+        self._first = extent.queries - call.queries
+        self._take(problem, extent, around.shift)
+        self._lse.append(torch.full((call.batch, call.heads, call.queries), torch.nan, dtype=torch.float64))
+        form = self._form(problem, extent)
+        segment = Segment(self._first, call.queries, around.shift, call.keys, form)
+        joined = _joined(self._segments[-1], segment) if self._segments and not extent.cross else None
+        self._segments = [*self._segments[:-1], joined] if joined else [*self._segments, segment]
+
+    def fold(self, rows: Rows) -> None:
+        """The log-sum-exp of some rows; a normalizer without one leaves NaN."""
+        if rows.lse is not None:
+            here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
+            self._lse[-1][rows.sequence, rows.heads, here] = rows.lse.cpu()
+
+    def finish(self, extent: Extent) -> Mapping[str, Any]:
+        """Everything in arrays."""
+        parts = [part for part in (*self._keys, self._room) if part.shape[2]]
+        heads = max(part.shape[1] for part in parts)
+        brain = self._queries[0].dtype == torch.bfloat16
+        own = {
+            "q": _whole(self._queries),
+            "k": _whole([_as_heads(part, heads) for part in parts])[:, :, : extent.keys],
+            "lse": _whole(self._lse),
+        }
+        return {"kept": Kept({**own, **self._arrays}, tuple(self._segments), brain)}
+
+    def _take(self, problem: Problem, extent: Extent, shift: int) -> None:
+        filled = extent.keys if extent.cross else min(extent.offset + extent.queries, extent.keys)
+        new = _unrepeated(problem.k)[:, :, max(0, self._known - shift) : extent.keys - shift]
+        middle = max(0, filled - self._known)
+        count = problem.q.numel() + new[:, :, :middle].numel()
+        self._purse.spend(count * problem.q.element_size() + 8 * problem.q[..., 0].numel(), "q and k", extent.site)
+        if not extent.cross or not self._keys:
+            self._keys.append(_copied(new[:, :, :middle]))
+            self._room = _copied(new[:, :, middle:])
+        self._known = max(self._known, filled)
+        self._queries.append(_copied(problem.q))
+
+    def _form(self, problem: Problem, extent: Extent) -> dict[str, Any]:
+        def value(name: str, one: Any) -> Any:
+            try:
+                return write(one, self._put(extent.site))
+            except UnwritableError as other:
+                raise ObservationError(
+                    f'keep="qk" cannot store the {name} {other} of {extent.site or "this call"}, which is not one of '
+                    f'regard\'s own: watch with keep="weights", or compute what it gives beforehand'
+                ) from None
+
+        return {
+            "scale": problem.scale,
+            "start": problem.q_offset,
+            "score": value("score", problem.score),
+            "normalizer": value("normalizer", problem.normalizer),
+            "mask": self._mask(problem, extent),
+            "bias": self._bias(problem, problem.bias, extent),
+            "factor": self._bias(problem, problem.factor, extent),
+        }
+
+    def _put(self, site: str) -> Any:
+        def put(array: Array) -> str:
+            shared = self._purse.share(array, site)
+            for name, known in self._arrays.items():
+                if known is shared:
+                    return name
+            name = f"held{len(self._arrays)}"
+            self._arrays[name] = shared
+            return name
+
+        return put
+
+    def _mask(self, problem: Problem, extent: Extent) -> Any:
+        """The mask itself; one of the user's own as a tensor of bits, within the budget."""
+        if problem.mask is None:
+            alone = problem.queries == 1 and not extent.cross and problem.q_offset == problem.keys - 1
+            return write(Causal(), self._put(extent.site)) if alone else None  # a step, which sees all before it
+        try:
+            return write(_simple(problem.mask), self._put(extent.site))
+        except UnwritableError:
+            sizes = [min(size, own) for size, own in zip(problem.mask.mask.leading, problem.q.shape[:2], strict=True)]
+            self._check_dense(sizes[0] * sizes[1] * problem.queries * problem.keys, "the mask", extent)
+            dense = Dense.over(problem.mask.dense(sizes[0], sizes[1], problem.q.device))
+            dense = dense.with_place(q_offset=problem.q_offset)
+            return write(dense, self._put(extent.site))
+
+    def _bias(self, problem: Problem, bias: Bias | None, extent: Extent) -> Any:
+        """The bias itself; one of the user's own as a tensor, within the budget."""
+        try:
+            return write(bias, self._put(extent.site))
+        except UnwritableError:
+            assert bias is not None
+            sizes = bias.leading
+            wide = max(4, problem.q.element_size())
+            self._check_dense(sizes[0] * sizes[1] * problem.queries * problem.keys * wide, "the bias", extent)
+            values = bias.tile(slice(0, sizes[0]), slice(0, sizes[1]), problem.i(), problem.j()).detach()
+            return write(DenseBias(values, problem.q_offset), self._put(extent.site))
+
+    def _check_dense(self, count: int, what: str, extent: Extent) -> None:
+        """A byte a pair of a mask, while it is written out, and an eighth of it when it is kept."""
+        if count > self._purse.left:
+            self._purse.spend(count, f"{what}, which is not one of regard's own,", extent.site)
+
+
+def _joined(before: Segment, after: Segment) -> Segment | None:
+    """Both as one, where a step of decoding goes on as a causal mask says."""
+    diagonals = []
+    for one in (before, after):
+        form = one.form
+        causal = form["mask"] is not None and form["mask"].get("kind") == "Causal"
+        plain = form["bias"] is None and form["factor"] is None and form["score"]["kind"] in ("ScaledDot", "Dot")
+        if not causal or not plain:
+            return None
+        diagonals.append(form["start"] - form["mask"]["fields"]["shift"])
+    same = all(before.form[name] == after.form[name] for name in ("scale", "score", "normalizer"))
+    follows = diagonals[1] == diagonals[0] + before.rows and after.keys >= before.keys
+    if not same or not follows or before.shift != after.shift:
+        return None
+    return Segment(before.first, before.rows + after.rows, before.shift, after.keys, before.form)
+
+
+def _simple(bound: BoundMask) -> Any:
+    """The mask, or, of a tensor that is causal with some keys hidden, these two: n flags instead of n × n."""
+    mask = bound.mask
+    if not isinstance(mask, Dense) or mask.visible.ndim != 4 or mask.visible.shape[1] != 1:
+        return mask
+    from regard.masks import Padding
+
+    seen = mask.visible[:, 0]
+    if seen.shape[1:] != (bound.q_len, bound.kv_len):
+        return mask
+    causal = torch.ones(bound.q_len, bound.kv_len, dtype=torch.bool, device=seen.device).tril(
+        bound.kv_len - bound.q_len
+    )
+    real = seen.any(1)
+    if torch.equal(seen, causal & real[:, None]):
+        shift = bound.q_offset - (bound.kv_len - bound.q_len)
+        return Causal("start").with_place(shift=shift) & Padding(real)
+    return Padding(real) if torch.equal(seen, real[:, None].expand_as(seen)) else mask
+
+
+def _unrepeated(k: Float[Tensor, "batch heads keys width"]) -> Tensor:
+    """Each key head once, where those of grouped queries were repeated."""
+    heads = k.shape[1]
+    run = 1
+    while run < heads and torch.equal(k[:, run], k[:, 0]):
+        run += 1
+    for group in range(run, 1, -1):
+        if heads % group == 0 and all(torch.equal(k[:, at], k[:, at - at % group]) for at in range(heads)):
+            return k[:, ::group]
+    return k
+
+
+def _copied(x: Tensor) -> Tensor:
+    """A tensor of one's own, whatever the model does with its cache."""
+    return x.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _whole(parts: list[Tensor]) -> Array:
+    """All rows as an array, without a copy where they came in one call; bits of bfloat16, which numpy does not know."""
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+    whole = whole.view(torch.uint16) if whole.dtype == torch.bfloat16 else whole
+    array: Array = whole.numpy()
+    return array
+
+
+def _as_heads(k: Tensor, heads: int) -> Tensor:
+    return k.repeat_interleave(heads // k.shape[1], 1) if k.shape[1] < heads else k

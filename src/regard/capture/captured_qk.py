@@ -1,0 +1,70 @@
+"""Queries and keys of one site as they enter the product, and what else any rectangle of weights is computed from.
+
+    p_ij = exp(cap(scale · score(q_i, k_j)) + bias_ij − lse_i)   where mask_ij
+
+With the log-sum-exp of each row (the sink's share in it) a tile costs its own pairs, and not whole rows. The arrays are
+plain numpy, or stay in an atlas; torch is loaded when the first rectangle is computed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Kept", "Segment"]
+
+_PAIRS = 2**20  # computed together
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The rows of one call: `rows` of them from row `first` on; its own key 0 is column `shift` of the record.
+
+    `form` is JSON: scale, score, mask, bias, factor, normalizer, and the position of the first query among the keys.
+    """
+
+    first: int
+    rows: int
+    shift: int
+    keys: int
+    form: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What was kept of one site.
+
+    `arrays` holds "q" (batch, heads, queries, width), "k" (batch, kv_heads, keys, key width), both as the score was
+    prepared and rotary embeddings applied; "lse" (batch, heads, queries), +inf for rows without weights; and the arrays
+    that forms name. `brain` says that q and k are the bits of bfloat16 numbers.
+    """
+
+    arrays: Mapping[str, npt.NDArray[Any]]
+    segments: tuple[Segment, ...]
+    brain: bool = False
+    _parts: dict[int, Any] = field(default_factory=dict, repr=False)  # of each segment, once they were read
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of q, k and the log-sum-exps."""
+        return sum(self.arrays[name].nbytes for name in ("q", "k", "lse"))
+
+    def tile(self, sequence: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
+        """Every weight of a rectangle, in float64 where it is small or q is, else in float32."""
+        from regard.capture.recompute_tile import weights  # here, because torch takes seconds to load
+
+        return weights(self, sequence, head, rows, columns)
+
+    def bands(self, rows: slice, columns: slice, step: int) -> Iterator[slice]:
+        """The rows of a rectangle in bands of a multiple of `step`, so that few pairs are computed together."""
+        tall = max(1, _PAIRS // (columns.stop - columns.start) // step) * step
+        for top in range(rows.start, rows.stop, tall):
+            yield slice(top, min(top + tall, rows.stop))
+
+    def whole(self, sequence: int, head: int, queries: int, keys: int) -> npt.NDArray[Any]:
+        """All weights of one head."""
+        columns = slice(0, keys)
+        bands = self.bands(slice(0, queries), columns, 1)
+        return np.concatenate([self.tile(sequence, head, band, columns) for band in bands])

@@ -1,0 +1,123 @@
+"""Which calls and statistics the fused kernels can serve, and what they found in the form in which statistics fold."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.backends.triton_available import refuses_tensor
+from regard.capture.fused.sweep import MOST_DIM, MOST_STRONGEST, Bins, Found, observe
+from regard.capture.second_pass import Call, Computed
+from regard.capture.statistics import Entropy, Extent, HeatMap, Received, Statistic, Top
+from regard.capture.statistics.heatmap import bin_width
+from regard.capture.weight_rows import Rows
+from regard.masks.band import band_of
+from regard.normalizers import Softmax
+from regard.problem import Problem
+
+__all__ = ["Summary", "portions", "refuses"]
+
+
+def refuses(call: Call, statistics: Sequence[Statistic]) -> str | None:
+    """Say why the fused pass cannot serve a call and all of the statistics; None where it can."""
+    if not isinstance(call, Computed):
+        return "the model computed its weights itself"
+    problem = call.problem
+    return refuses_tensor(problem.q) or _refuses_problem(problem) or _refuses_statistics(statistics)
+
+
+def _refuses_problem(problem: Problem) -> str | None:
+    if problem.q.shape[3] > MOST_DIM:
+        return f"heads are {problem.q.shape[3]} wide, and its tiles hold {MOST_DIM}"
+    if not problem.score.product or problem.score.softcap is not None:
+        return f"the score is no plain scaled product: {type(problem.score).__name__}"
+    if type(problem.normalizer) is not Softmax or problem.sink is not None:
+        return "the weights are no plain softmax"
+    if problem.bias is not None or problem.factor is not None:
+        return "the scores have a bias" if problem.factor is None else "the weights have a factor"
+    if problem.mask is not None and band_of(problem.mask.mask) is None:
+        return f"the mask is no band around the diagonal: {type(problem.mask.mask).__name__}"
+    return None
+
+
+def _refuses_statistics(statistics: Sequence[Statistic]) -> str | None:
+    for one in statistics:
+        if type(one) not in (HeatMap, Top, Entropy, Received):  # what a subclass reads is not known
+            return f"the statistic {one.name!r} reads whole rows"
+        if isinstance(one, Top) and one.count > MOST_STRONGEST:
+            return f"{one.count} strongest keys are more than {MOST_STRONGEST}"
+    return None
+
+
+def portions(
+    call: Call, statistics: Sequence[Statistic], extent: Extent, start: int
+) -> list[Callable[[], Iterator[Rows]]]:
+    """All rows of a call at once, already summed up; the call and the statistics are ones that nothing `refuses`.
+
+    Args:
+        call: The call whose first row is row `start` of the record.
+        statistics: What folds the rows.
+        extent: How far the record reaches with this call.
+        start: As many rows were folded before.
+    """
+    assert isinstance(call, Computed)
+
+    def fold() -> Iterator[Rows]:
+        problem, shift = call.problem, 0 if extent.around is None else extent.around.shift
+        tall, broad = bin_width(extent.queries), bin_width(extent.keys)
+        found = observe(
+            problem.q,
+            problem.k,
+            scale=problem.scale,
+            band=None if problem.mask is None else band_of(problem.mask.mask),
+            q_offset=problem.q_offset,
+            count=max((one.count for one in statistics if isinstance(one, Top)), default=0),
+            bins=Bins(tall, broad, start % tall, shift % broad),
+            by_keys=any(isinstance(one, HeatMap | Received) for one in statistics),
+        )
+        for sequence in range(call.batch):
+            weights = problem.q.new_empty(call.heads, call.queries, 0)
+            yield Summary(sequence, slice(0, call.heads), start, 0, weights, found=found)
+
+    return [fold]
+
+
+@dataclass(eq=False)
+class Summary(Rows):
+    """All rows of one sequence without their weights: only what the four statistics read is there."""
+
+    found: Found | None = None
+
+    def _of(self, found: Tensor | None) -> Tensor:
+        assert found is not None  # `refuses` and `portions` see to it
+        return found[self.sequence]
+
+    @property
+    def columns(self) -> slice:
+        """Where the columns stand among all keys."""
+        return slice(self.key_start, self.key_start + self.column_sums.shape[1])
+
+    def strongest(self, count: int) -> tuple[Float[Tensor, "heads rows count"], Int[Tensor, "heads rows count"]]:
+        """The largest weights of each row and their columns; weight 0 where a row has no more."""
+        assert self.found is not None
+        return self._of(self.found.top_weights)[..., :count], self._of(self.found.top_keys)[..., :count]
+
+    def pooled(
+        self, tall: int, broad: int
+    ) -> tuple[Float[Tensor, "heads row_bins column_bins"], Float[Tensor, "heads row_bins column_bins"]]:
+        """Sums and maxima of the bins, which `portions` was told."""
+        assert self.found is not None
+        return self._of(self.found.sums), self._of(self.found.maxima)
+
+    @property
+    def column_sums(self) -> Float[Tensor, "heads columns"]:
+        """What each key received."""
+        assert self.found is not None
+        return self._of(self.found.received)
+
+    @property
+    def entropy(self) -> Float[Tensor, "heads rows"]:  # there it is computed, once
+        """−Σ p ln p of each row."""
+        assert self.found is not None
+        return self._of(self.found.entropy)

@@ -1,0 +1,130 @@
+"""What a picture shows: one word, two heads that look from it to different words, and one head's heat map.
+
+A reader asks first what a pronoun looks at, so one that looks sharply at a word is chosen before all other words; then
+the word with the sharpest pair of looks. Which looks are worth showing is in `word_looks`.
+"""
+
+from dataclasses import dataclass
+
+from regard.capture.records import Record
+from regard.capture.selectors import Stream, at_index
+from regard.capture.stopwords import is_word
+from regard.capture.tokens import Word
+from regard.capture.word_looks import REACHES, Look, Reach, WordLooks
+from regard.errors import InputError
+
+__all__ = ["Focus", "Look", "choose_focus"]
+
+
+@dataclass(frozen=True)
+class Focus:
+    """The chosen word (index into `queries`) and the heads that look from it, the one whose map is drawn first.
+
+    `queries` and `keys` are the words of the query and the key stream: the same ones except in cross-attention.
+    `part` is the part of the chosen word that is meant, 它 of 因为它, and empty for the whole of it. `note` is what
+    there is to say on the choice to whoever sees the picture, mostly nothing.
+    """
+
+    queries: tuple[Word, ...]
+    keys: tuple[Word, ...]
+    word: int
+    looks: tuple[Look, ...]
+    sequence: int = 0
+    part: str = ""
+    note: str = ""
+
+
+def choose_focus(
+    record: Record,
+    *,
+    token: str | None = None,
+    layer: int | str | None = None,
+    head: int | None = None,
+    sequence: int = 0,
+    stream: Stream | None = None,
+    among: frozenset[str] | None = None,
+    sources: frozenset[int] | None = None,
+) -> Focus:
+    """Choose the word and the two heads whose weights on two content words are the sharpest, within what is asked for.
+
+    Args:
+        record: What was seen, with its tokens.
+        token: The word to look from; by default a pronoun that looks sharply at a word, else the word with the sharpest
+            pair of looks.
+        layer: The layer of the first head, by its number or name; by default any.
+        head: The first head, in that layer; by default any.
+        sequence: Which sequence of the batch.
+        stream: Whose layers; by default those of cross-attention, where there are any, or of the first text.
+        among: Words in lower case: no others are looked at.
+        sources: Indices of words: no others are chosen to look from.
+
+    Raises:
+        InputError: No such word, layer, head or sequence, a head without its layer, or a text of one word.
+        ObservationError: The record holds no layer, or its tokens are not known.
+    """
+    if head is not None and layer is None:
+        raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
+    if token is not None and not isinstance(token, str):
+        raise InputError(f"`token` must be a word of the text, got {token!r}")
+    looks, lead = WordLooks.of(record, layer, sequence, stream, among)
+    head = None if head is None else at_index("head", head, lead.heads, "heads")
+    pinned = None if layer is None else (record.layers.index(lead), head)
+    found = None if token is None else looks.find(token)
+    for reach in REACHES:
+        readable = looks.readable(reach) if found is None else [found[0]]
+        rows = [row for row in readable if found or sources is None or row in sources]
+        pairs = dict(zip(rows, looks.pairs(rows, pinned, reach) if rows else [], strict=True))
+        pairs = {row: pair for row, pair in pairs.items() if pair}
+        if pairs:
+            break
+    else:
+        raise InputError(_nothing(looks, token))
+    sharp = {row: pair for row, pair in pairs.items() if any(map(looks.is_sharp, pair))}
+    row = _chosen(looks, pairs, sharp)
+    part = found[1] if found else (looks.pronoun(row) or "")
+    part = "" if part == looks.queries[row].text else part
+    feeble = not sharp and (pinned is None or pinned[1] is None)
+    notes = [_feeble(token, reach, in_layer=layer is not None)] if feeble else []
+    notes += [_within(part, looks.queries[row])] if part else []
+    return Focus(looks.queries, looks.keys, row, pairs[row], sequence, part, " ".join(notes))
+
+
+def _chosen(looks: WordLooks, pairs: dict[int, tuple[Look, ...]], sharp: dict[int, tuple[Look, ...]]) -> int:
+    """A pronoun before other words, and the sharpest pair of looks; where none is sharp, the sharpest look."""
+    if not sharp:
+        return max(pairs, key=lambda row: max(look.weight for look in pairs[row]))
+    pronouns = [row for row in sharp if looks.pronoun(row) is not None]
+    return max(pronouns or sharp, key=lambda row: sum(look.weight for look in sharp[row]))
+
+
+_OTHERS: dict[Reach, str] = {
+    "apart": "a content word that is not beside it",
+    "beside": "another content word",
+    "words": "another word",
+    "signs": "another",
+}
+
+
+def _feeble(token: str | None, reach: Reach, *, in_layer: bool) -> str:
+    """What to say where nothing is sharp."""
+    where = " in this layer" if in_layer else ""
+    if token is None:
+        return f"No word looks sharply at {_OTHERS[reach]}{where}: this is the sharpest such look there is."
+    return f"{token} does not look sharply at {_OTHERS[reach]}{where}: this is its sharpest such look."
+
+
+def _within(part: str, word: Word) -> str:
+    unit = "token" if len(word.pieces) == 1 else "word"
+    return f"{part} is a part of the {unit} {word.text}: the weights are those of the whole {unit}."
+
+
+def _nothing(looks: WordLooks, token: str | None) -> str:
+    """Why there is no look at all, and the way out."""
+    words = [word.text for word in looks.queries if not word.special and is_word(word.text)]
+    if looks.one_text and len(words) == 1:
+        return f"the text is one word, {words[0]}, and a picture is of a word that looks at another: write two or more"
+    if not words:
+        return "the text has no word that could look at another one: write two words or more"
+    if token is not None:
+        return f"{token!r} looks at no other word (in a causal model the first sees itself alone): name another word"
+    return "the text has no word that looks at another one: give it a few more words"

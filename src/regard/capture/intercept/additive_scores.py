@@ -1,0 +1,91 @@
+"""Activations spread against each other, each query with each key, of which a sum makes scores.
+
+    q[:, :, None] * k[:, None]    (batch, queries, keys, width), and its sum over the width is q @ k.mT
+
+Nothing is scores before a dimension is summed that both of them have: a mask, a decay or a gate never is. One of both
+may have no positions, as the only query of a recurrent decoder has none: such scores are weak, since what a gate made
+of features looks the same until a softmax runs over the positions of the other.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from regard.capture.intercept.follow_tensors import dims_of, moved
+from regard.capture.intercept.follow_weights import Scores
+from regard.capture.intercept.key_origins import Origin, Origins
+from regard.capture.intercept.layout import Layout, product_layout
+from regard.capture.intercept.matrix_products import pair_labels
+from regard.capture.intercept.operation_names import LINEAR, MULTIPLIES, PRODUCTS, SPREADS
+from regard.capture.intercept.torch_call import TorchCall
+
+__all__ = ["Spreads"]
+
+_SUMS = {"sum", "mean", "nansum", "nanmean", "norm", "vector_norm", "linalg_norm", "linalg_vector_norm"}
+_NEW = "b"  # a dimension that neither of both had, as `moved` calls it
+
+
+@dataclass(frozen=True, eq=False)
+class _Spread:
+    """Two activations spread against each other; the layout has a letter for each dimension of the result."""
+
+    left: str
+    right: str
+    layout: Layout
+    ends: tuple[Origin, Origin]
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether each has a dimension that the other does not have: pairs, and no gate."""
+        return bool(set(self.left) - set(self.right)) and bool(set(self.right) - set(self.left))
+
+
+class Spreads:
+    """Follows spread activations to their sum."""
+
+    def __init__(self, origins: Origins) -> None:
+        self._origins = origins
+        self._known = WeakIdKeyDictionary()
+
+    def carry(self, call: TorchCall, tensors: list[Tensor], active: list[Tensor], result: Tensor) -> Scores | None:
+        """Take note of one call on tensors, of which some are activations; give the scores that it has made."""
+        one = next((one for one in tensors if one in self._known), None)
+        if one is None:
+            self._begin(call, active, result)
+            return None
+        spread: _Spread = self._known[one]
+        if call.name in _SUMS:
+            return self._summed(spread, dims_of(call.dim(1 if call.name != "norm" else 2), one), result)
+        if call.name in LINEAR or call.name in PRODUCTS:
+            last = call.args and call.args[0] is one and len(active) == 1 and spread.two_sided
+            return self._summed(spread, [one.ndim - 1], result) if last else None
+        if sum(other.numel() == result.numel() for other in active) > 1 or one.numel() < result.numel():
+            return None  # something else that pairs were added to
+        layout = moved(spread.layout, call, one, result)
+        if layout is not None and len(layout) == result.ndim:
+            self._known[result] = _Spread(spread.left, spread.right, layout, spread.ends)
+        return None
+
+    def _begin(self, call: TorchCall, active: list[Tensor], result: Tensor) -> None:
+        if call.name not in SPREADS or len(active) != 2 or active[0] is active[1]:
+            return
+        labels = pair_labels(active[0], active[1])
+        if labels is None or len(labels[2]) != result.ndim or labels[0] == labels[1]:
+            return
+        ends = self._origins.of(active[0]), self._origins.of(active[1])
+        spread = _Spread(*labels, ends)
+        if spread.two_sided or call.name in MULTIPLIES:
+            self._known[result] = spread
+
+    def _summed(self, spread: _Spread, dims: list[int], result: Tensor) -> Scores | None:
+        shared = set(spread.left) & set(spread.right)
+        if not dims or not all(spread.layout[at] in shared for at in dims):
+            return None
+        if not spread.two_sided and dims != [len(spread.layout) - 1]:
+            return None  # a mean over positions, as a mask weighs them; the width of queries and keys is the last
+        kept = "".join(letter for at, letter in enumerate(spread.layout) if at not in dims)
+        if result.ndim == len(spread.layout):
+            kept = "".join(_NEW if at in dims else letter for at, letter in enumerate(spread.layout))
+        layout = product_layout(result, (spread.left, spread.right, kept))
+        return None if layout is None else Scores(layout, spread.ends, weak=not spread.two_sided)

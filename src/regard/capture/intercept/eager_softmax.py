@@ -1,0 +1,367 @@
+"""Attention written out by hand: a softmax over products of queries and keys whose result multiplies values.
+
+What is followed, through whatever torch functions a model calls between them:
+
+    scores   the product of two activations, by whatever name, and what any call makes of it that keeps queries and keys
+    weights  a softmax over scores, and what any call makes of them
+    seen     the product that sums weights over the softmax's own dimension
+
+A language model's output softmax and a router's come from a product with a parameter; a pooling's too; and the first
+is multiplied with nothing. So none of them is taken for attention. A softmax over scores whose weights do multiply
+values, in a way that cannot be shown as queries × keys, is reported to `miss` with its reason: there is no third way.
+
+Weights are shown as the softmax gave them (before dropout, and before heads are mixed: mixtures fall below 0), and as
+they are used where they are masked, scaled or added to afterwards.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import combinations
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from regard.capture.call_site import Seen
+from regard.capture.intercept.additive_scores import Spreads
+from regard.capture.intercept.feature_weights import Features
+from regard.capture.intercept.follow_outputs import LANDMARKS, Outputs
+from regard.capture.intercept.follow_tensors import follows, moved
+from regard.capture.intercept.follow_weights import Scores, Softmax, Weights, changed, is_part, reweighted, source_of
+from regard.capture.intercept.key_origins import Origins, crosses
+from regard.capture.intercept.layout import Layout, product_layout, summed
+from regard.capture.intercept.learned_tensors import Learned
+from regard.capture.intercept.matrix_products import Product, read_product
+from regard.capture.intercept.operation_names import (
+    CASTS,
+    DROPOUTS,
+    KNOWN,
+    LINEAR,
+    MIXES,
+    MULTIPLIES,
+    PARTS,
+    REWEIGHTS,
+    SHAPES,
+    SOFTMAXES,
+)
+from regard.capture.intercept.refused_softmax import (
+    BY_HAND,
+    NEGATIVE,
+    ONE_BY_ONE,
+    OTHER_SUM,
+    REARRANGED,
+    UNKNOWN,
+    Verdicts,
+)
+from regard.capture.intercept.torch_attention_calls import TRANSFORMED, is_transformed
+from regard.capture.intercept.torch_call import TorchCall
+from regard.capture.intercept.weights_as_4d import Merged, show
+from regard.capture.missing_attention import Caller
+from regard.capture.second_pass import HIDDEN
+
+__all__ = ["Eager"]
+
+_EXPONENTIALS = {"exp", "exp_", "exp2"}
+
+FindCaller = Callable[[], Caller | None]  # None: another model is running
+
+
+class Eager:
+    """Follows scores and weights through the calls of a forward pass."""
+
+    def __init__(
+        self,
+        learned: Learned,
+        origins: Origins,
+        outputs: Outputs,
+        miss: Callable[[Caller, str], None],
+    ) -> None:
+        self._learned, self._origins, self._outputs, self._miss = learned, origins, outputs, miss
+        self._scores = WeakIdKeyDictionary()
+        self._weights = WeakIdKeyDictionary()
+        self._logs = WeakIdKeyDictionary()  # log_softmax of scores, with its dimension
+        self._parts_used = WeakIdKeyDictionary()  # weights of some keys that multiplied values
+        self._latest: tuple[Softmax, ...] = ()
+        self._verdicts = Verdicts(miss)
+        self._features = Features()
+        self._spreads = Spreads(origins)
+        self._merged = Merged()
+
+    def after(self, call: TorchCall, results: list[Tensor], find_caller: FindCaller) -> Seen | None:
+        """Take note of one call that has returned; give what was seen if it was the last step of an attention."""
+        if not results:
+            return None
+        result = results[0]
+        product = read_product(call)
+        if product is not None and not (call.name == "linear" and self._learned.is_constant(product.factors[1])):
+            seen = self._product(product, call, result, find_caller)
+            if seen is not None:
+                return seen
+        if call.name in SOFTMAXES:
+            scores = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("logits"))
+            self._softmax(scores, _softmax_dim(call), result, find_caller)
+        elif call.name in _EXPONENTIALS and call.tensors[0] in self._logs:
+            scores, dim = self._logs[call.tensors[0]]
+            self._softmax(scores, dim, result, find_caller)
+        else:
+            self._pass_on(call, results)
+            if call.name == "log_softmax" and call.tensors[0] in self._scores:
+                self._logs[result] = call.tensors[0], call.dim()
+        return None
+
+    def before(self, call: TorchCall) -> None:
+        """Save weights that a dropout is about to overwrite."""
+        name, args = call.name, call.args
+        inplace = name == "dropout_" or call.kwargs.get("inplace") or (name == "dropout" and len(args) > 3 and args[3])
+        if name in DROPOUTS and inplace and args and (weights := self._weights.get(args[0])) is not None:
+            weights.source = args[0].detach().clone() if weights.source is None else weights.source
+
+    def finish(self) -> None:
+        """Report what was only suspected: nothing more is to come."""
+        self._verdicts.finish()
+
+    def scripted(self, tensors: Iterable[Tensor], results: list[Tensor], find_caller: FindCaller) -> None:
+        """A TorchScript function with a softmax somewhere in it."""
+        for one in tensors:
+            if one in self._scores and (caller := find_caller()) is not None:
+                for result in results:
+                    self._weights[result] = Weights(None, (Softmax(caller),), None, self._scores[one].ends)
+
+    def _softmax(self, scores: object, dim: object, result: Tensor, find_caller: FindCaller) -> None:
+        if not isinstance(scores, Tensor) or not result.ndim or not result.numel():
+            return  # no queries or no keys: nothing to see
+        known = self._scores.get(scores) or self._weights.get(scores)
+        if known is None and (layout := self._features.window(scores, dim)) is not None:
+            known = Scores(layout, (self._origins.of(scores),) * 2)
+        if known is None or (caller := find_caller()) is None:
+            return  # of another model
+        if is_transformed():
+            self._miss(caller, TRANSFORMED)
+            return
+        layout, ends = known.layout, known.ends
+        softmax = Softmax(caller)
+        unplaced = layout is None or not isinstance(dim, int) or layout[dim] not in "qk"
+        if unplaced and isinstance(known, Scores) and known.weak:
+            return
+        if layout is None or not isinstance(dim, int) or unplaced or result.layout is not torch.strided:
+            self._weights[result] = Weights(None, (softmax,), None, ends)
+            return
+        if layout[dim] == "q":
+            layout, ends = layout.translate(str.maketrans("qk", "kq")), ends[::-1]
+        # Where all is hidden the model spreads its weight evenly, or has NaN; nothing is seen there.
+        blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
+        source = result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
+        self._weights[result] = Weights(source, (softmax,), layout, ends)
+        self._merged.carry([scores], result)
+        self._origins.give(result, ends[0])
+
+    def _pass_on(self, call: TorchCall, results: list[Tensor]) -> None:
+        """What is made of scores is scores; what is made of weights is weights."""
+        name, tensors = call.name, call.tensors
+        self._merged.carry(tensors, results[0])
+        if self._learned.carry(call, results):
+            return
+        weighted = next((one for one in tensors if one in self._weights), None)
+        scored = None if weighted is not None else self._scored(tensors, results[0])
+        if weighted is None and scored is None:
+            learned = name in LINEAR and len(tensors) > 1 and self._learned.holds(tensors[1])
+            self._features.carry(call, tensors, results[0], learned=learned)
+            self._begin_scores(call, results[0])
+            return
+        for result in results:
+            if weighted is not None:
+                self._pass_weights(call, weighted, result)
+            elif scored is not None and name not in DROPOUTS:
+                self._pass_scores(call, scored, result)
+
+    def _begin_scores(self, call: TorchCall, result: Tensor) -> None:
+        """A sum over what was spread, or a function that is not known and may be a product of two activations."""
+        if result in self._scores:
+            return  # a product that is known
+        active = self._learned.activations(call)
+        scores = self._spreads.carry(call, call.tensors, active, result)
+        if scores is None and len(active) > 1 and _may_multiply(call, active, result):
+            scores = Scores(None, (self._origins.of(active[0]), self._origins.of(active[1])))
+        if scores is not None:
+            self._scores[result] = scores
+
+    def _scored(self, tensors: list[Tensor], result: Tensor) -> Tensor | None:
+        """The scores among some tensors; of several those whose layout is known and stays."""
+        found = [one for one in tensors if one in self._scores]
+        return max(found, key=lambda one: self._scores[one].rank(one, result), default=None)
+
+    def _pass_scores(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
+        scores = self._scores[one]
+        if follows(scores.layout, call, one, result):
+            layout = scores.layout and moved(scores.layout, call, one, result)
+            exponential = scores.exponential or call.name in _EXPONENTIALS
+            self._scores[result] = replace(scores, layout=layout, exponential=exponential)
+
+    def _pass_weights(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
+        name, weights = call.name, self._weights[one]
+        others = [x for x in self._learned.activations(call) if x is not one and x not in self._weights]
+        if others and _may_multiply(call, [one, *others], result):
+            self._verdicts.suspect(weights.softmaxes, UNKNOWN.format(name))
+        if name in MULTIPLIES and self._multiplies_values(call, one, result):
+            self._verdicts.fail(weights.softmaxes, ONE_BY_ONE)
+        elif (name in REWEIGHTS or name in MIXES) and not weights.blended:
+            self._weights[result] = reweighted(call, weights, self._parts(call), one, result)
+        elif result is one:
+            return
+        elif name in DROPOUTS or name in CASTS:
+            self._weights[result] = replace(weights, source=source_of(weights, one))
+        elif name in PARTS or not follows(weights.layout, call, one, result):
+            if name in PARTS:
+                layout = weights.layout and moved(weights.layout, call, one, result)
+                part = is_part(weights, one, layout, result)
+                self._weights[result] = replace(weights, layout=layout, source=None, altered=True, part=part)
+        elif name in SHAPES:
+            layout = weights.layout and moved(weights.layout, call, one, result)
+            source = weights.source
+            if source is not None and call.args and call.args[0] is one:
+                with torch._C.DisableTorchFunction():
+                    # A view may need the strides that `contiguous` gave to the tensor in use.
+                    again = name != "view"
+                    source = call.func(source, *call.args[1:], **call.kwargs) if again else source.reshape(result.shape)
+            part = is_part(weights, one, layout, result)
+            self._weights[result] = replace(weights, source=source, layout=layout, part=part)
+        else:
+            self._weights[result] = changed(call, weights, self._parts(call), one, result)
+
+    def _parts(self, call: TorchCall) -> list[Weights]:
+        return [found for x in call.tensors if (found := self._weights.get(x)) is not None]
+
+    def _multiplies_values(self, call: TorchCall, one: Tensor, result: Tensor) -> bool:
+        """Whether weights with room for a width are multiplied with something that has one."""
+        layout = self._weights[one].layout
+        roomy = one.shape[-1] == 1 < result.shape[-1] and (layout is None or layout[-1] != "k")
+        others = (x for x in call.tensors if x is not one and x not in self._weights and not self._learned.holds(x))
+        return roomy and any(x.is_floating_point() for x in others)
+
+    def _product(self, product: Product, call: TorchCall, result: Tensor, find_caller: FindCaller) -> Seen | None:
+        """Scores of queries and keys, or weights on values."""
+        pair = self._pair(product, result)
+        if pair is None:
+            return None
+        for at, one in enumerate(pair.factors):
+            weights = self._weights.get(one)
+            if weights is not None and all(softmax.used for softmax in weights.softmaxes):
+                self._used_again(weights, one)
+            elif weights is not None:
+                return self._sum(weights, at, pair, call, result)
+        if any(map(self._learned.holds, pair.factors)):
+            self._pass_on(call, [result])
+        elif not any(one in self._weights for one in pair.factors):
+            self._score(pair, result, find_caller)
+        return None
+
+    def _sum(self, weights: Weights, at: int, pair: Product, call: TorchCall, result: Tensor) -> Seen | None:
+        """Weights, the factor number `at`, times something else."""
+        other, labels = pair.factors[1 - at], pair.labels
+        if self._learned.holds(other):
+            self._pass_on(call, [result])
+            return None
+        if other in self._weights or self._outputs.chains(other, weights.softmaxes[0].caller):
+            self._chain(weights, other, result)
+            return None
+        axis = None if weights.layout is None else summed(weights.layout, at, other, labels)
+        if axis is None:
+            self._verdicts.fail(weights.softmaxes, REARRANGED if weights.layout is None else OTHER_SUM)
+            return None
+        if labels is not None and set(labels[1 - at]) <= set(labels[at]):
+            other = other[..., None]  # values of a single number each
+        plain = result if at == 0 and labels is None else None
+        return self._used(weights, pair.factors[at], other, axis, plain, result)
+
+    def _pair(self, product: Product, result: Tensor) -> Product | None:
+        """The two factors that matter: of several, weights and values, or else queries and keys."""
+        if len(product.factors) == 2:
+            return product
+        active = [at for at, one in enumerate(product.factors) if not self._learned.holds(one)]
+        pairs = [product.pair(one, other) for one, other in combinations(active, 2)]
+        weighted = [pair for pair in pairs if any(one in self._weights for one in pair.factors)]
+        return max(weighted or pairs, key=lambda pair: self._suits(pair, result), default=None)
+
+    def _suits(self, pair: Product, result: Tensor) -> int:
+        """How well two of several factors are weights and values, or queries and keys."""
+        for at, one in enumerate(pair.factors):
+            if (weights := self._weights.get(one)) is not None:
+                return (
+                    weights.layout is not None
+                    and summed(weights.layout, at, pair.factors[1 - at], pair.labels) is not None
+                )
+        return len(set(product_layout(result, pair.labels) or "") & {"q", "k"})
+
+    def _chain(self, weights: Weights, other: Tensor, result: Tensor) -> None:
+        """Weights on other weights, or on what attention gave: softmaxes over landmarks."""
+        chained = self._weights.get(other)
+        softmaxes = weights.softmaxes + (() if chained is None else chained.softmaxes)
+        self._verdicts.fail(softmaxes, LANDMARKS)
+        if chained is None:
+            self._outputs.chain(other)
+        else:
+            self._weights[result] = Weights(None, softmaxes, None, weights.ends)
+
+    def _used(
+        self, weights: Weights, one: Tensor, values: Tensor, axis: int, plain: Tensor | None, result: Tensor
+    ) -> Seen | None:
+        """Weights on values: what was looked for, unless they are below 0."""
+        if weights.altered and bool(((one if weights.source is None else weights.source) < 0).any()):
+            self._verdicts.fail(weights.softmaxes, NEGATIVE)
+            return None
+        for softmax in weights.softmaxes:
+            softmax.used = True
+        self._latest = weights.softmaxes
+        if weights.part:
+            self._parts_used[one] = True
+        self._origins.give(result, weights.ends[0])
+        matrix = one.detach() if weights.source is None else weights.source
+        seen = show(matrix, weights.layout or "", self._merged.get(one), values.detach(), axis)
+        output = plain if plain is not None and plain.ndim == 4 and weights.layout == "bbqk" else None
+        return replace(seen, cross=crosses(*weights.ends), output=output)
+
+    def _used_again(self, weights: Weights, one: Tensor) -> None:
+        """A second part of weights on values of its own: neither is the whole row."""
+        if weights.part and one not in self._parts_used:
+            for softmax in weights.softmaxes:
+                self._outputs.take_back(softmax.ticket, REARRANGED)
+
+    def keep(self, ticket: object) -> None:
+        """Remember the ticket of what was seen last."""
+        for softmax in self._latest:
+            softmax.ticket = ticket
+
+    def _score(self, pair: Product, result: Tensor, find_caller: FindCaller) -> None:
+        """A product of two activations; or, where one is made of exponentials of scores, a softmax written out."""
+        for at, one in enumerate(pair.factors):
+            scores = self._scores.get(one)
+            layouts = _both(scores.layout) if scores is not None and scores.exponential and scores.layout else ()
+            if any(summed(layout, at, pair.factors[1 - at], pair.labels) is not None for layout in layouts):
+                if (caller := find_caller()) is not None:
+                    self._miss(caller, BY_HAND)
+                return
+        ends = self._origins.of(pair.factors[0]), self._origins.of(pair.factors[1])
+        self._scores[result] = Scores(product_layout(result, pair.labels), ends)
+        self._merged.carry(list(pair.factors), result)
+
+
+def _both(layout: Layout) -> tuple[Layout, Layout]:
+    """Keys may be either dimension."""
+    return layout, layout.translate(str.maketrans("qk", "kq"))
+
+
+def _softmax_dim(call: TorchCall) -> object:
+    """The dimension over which a softmax runs."""
+    if call.name == "gumbel_softmax":
+        return call.dim(4) or -1
+    return call.dim(2 if call.name == "_masked_softmax" else 1)
+
+
+def _may_multiply(call: TorchCall, tensors: list[Tensor], result: Tensor) -> bool:
+    """Whether a function that is not known may have multiplied tensors: it is not elementwise, and gives no loss."""
+    if call.name in KNOWN or not result.ndim:
+        return False
+    try:
+        return bool(torch.broadcast_shapes(*(one.shape for one in tensors)) != result.shape)
+    except RuntimeError:
+        return True

@@ -1,0 +1,190 @@
+"""Modes that look on in one thread: PyTorch's modules decide as if they were not there, and other threads run as ever.
+
+`nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` have fast paths, which any
+torch-function mode would switch off; without its fast path a padded encoder gives another output (by 3.3). In a thread
+that watches they get the answer that PyTorch's `has_torch_function` gives without the modes that watch, whoever owns
+the module. Other threads, and whatever is compiled there, run PyTorch's own code.
+"""
+
+import contextlib
+import functools
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+    has_torch_function,
+)
+
+from regard.capture.intercept.patching import Namespace, patched, with_globals
+from regard.errors import ObservationError
+
+__all__ = ["CALL", "WatchingMode", "in_backward", "is_watching", "modes_here"]
+
+_CLASSES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+CALL = "_compiled_call_impl"  # where `module.compile()` puts what shall run in place of the module's own call
+
+
+class Hears(Protocol):
+    """Is told of each call of the model that begins, and of its end."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The call begins."""
+        ...
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The call has ended, by returning or by raising."""
+        ...
+
+
+class WatchingMode(TorchFunctionMode):
+    """A mode that looks on while one model runs in one thread, and changes nothing.
+
+    `hears` is told of the calls of the model in this thread; `calls_elsewhere` counts those of other threads, which
+    nobody sees.
+    """
+
+    hears: Hears | None = None
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._model, self.calls_elsewhere = model, 0
+        self._lock, self._thread = threading.Lock(), 0
+        self._patches = contextlib.ExitStack()
+
+    def watches(self, module: nn.Module) -> bool:
+        """Whether the module is the watched model or a part of it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """Look on from now on, in this thread."""
+        self._thread = threading.get_ident()
+        with contextlib.ExitStack() as stack:
+            # Classes and not their instances: parts of other models that run here must decide alike as well.
+            for kind in _CLASSES:
+                stack.enter_context(patched(kind, "forward", functools.partial(_deciding_alike, kind)))
+            stack.enter_context(patched(self._model, CALL, functools.partial(_announced, self._model)))
+            _open.append(self)
+            stack.callback(_open.remove, self)
+            super().__enter__()  # type: ignore[no-untyped-call]
+            self._patches = stack.pop_all()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Leave nothing, also after an error."""
+        with self._patches:
+            stack = _get_current_function_mode_stack()
+            if self not in stack:
+                raise ObservationError(
+                    "a watch ends in the thread that opened it, whose calls it sees, and another one left its `with` "
+                    "block: enter and leave it in one thread"
+                )
+            # Not always the last one: generators that watch may end in any order.
+            _restack([one for one in stack if one is not self])
+
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
+        """Take note of a call; give who wants to know of its end. The backward pass only repeats what was noted."""
+        if module is not self._model or in_backward():
+            return None
+        if threading.get_ident() != self._thread:
+            with self._lock:
+                self.calls_elsewhere += 1
+            return None
+        if self.hears is not None:
+            self.hears(module, args, kwargs)
+        return self.hears
+
+
+_open: list[WatchingMode] = []  # of all threads
+
+
+def modes_here() -> list[WatchingMode]:
+    """The modes of this thread that watch."""
+    return [one for one in _get_current_function_mode_stack() if isinstance(one, WatchingMode)]
+
+
+def is_watching(module: nn.Module) -> bool:
+    """Whether this thread watches the module."""
+    return any(one.watches(module) for one in modes_here())
+
+
+def in_backward() -> bool:
+    """Gradient checkpointing runs forward code a second time during backward, which was seen the first time."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _deciding_alike(kind: type[nn.Module], original: Any) -> Callable[..., Any]:
+    """A `forward` that decides in a thread that watches as it does unwatched.
+
+    Compiled code looks at defaults and closures of what it calls, and would be compiled anew were there others: so this
+    one has the defaults of the original, and no closure either.
+    """
+    own = isinstance(original, types.FunctionType)
+    _forwards[kind] = original, with_globals(original, torch=_TORCH) if own else original
+    forward = types.FunctionType(_forward.__code__, globals(), "forward", getattr(original, "__defaults__", None))
+    forward.__kwdefaults__ = getattr(original, "__kwdefaults__", None)
+    _skip(forward)
+    return functools.update_wrapper(forward, original)
+
+
+_forwards: dict[type[nn.Module], tuple[Callable[..., Any], Callable[..., Any]]] = {}  # as they are, and deciding alike
+
+
+def _forward(*args: Any, **kwargs: Any) -> Any:
+    for kind in _CLASSES:
+        if isinstance(args[0], kind):
+            break
+    original, alike = _forwards[kind]
+    watched = not torch.compiler.is_dynamo_compiling() and modes_here()
+    return (alike if watched else original)(*args, **kwargs)
+
+
+def _announced(model: nn.Module, _: None) -> Callable[..., Any]:
+    """What `module(...)` calls first: copies of the module leave it behind, and compiled code does not look at it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return model._call_impl(*args, **kwargs)
+        told = [hears for one in tuple(_open) if (hears := one.begins(model, args, kwargs)) is not None]
+        try:
+            return model._call_impl(*args, **kwargs)
+        finally:
+            for one in told:
+                one.leave(model, args, None)
+
+    _skip(call)
+    return call
+
+
+def _skip(function: Any) -> None:
+    """Have a compiler of another thread pass over this function, and find what it has compiled in what that calls."""
+    if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is not None:
+        dynamo.skip_code(function.__code__)
+
+
+def _has_torch_function(tensors: Iterable[Tensor]) -> bool:
+    """What PyTorch's own function says without the modes that watch: these tensors may be of a subclass."""
+    stack = _get_current_function_mode_stack()
+    _restack([one for one in stack if not isinstance(one, WatchingMode)])
+    try:
+        return bool(has_torch_function(tensors))
+    finally:
+        _restack(stack)
+
+
+def _restack(modes: list[Any]) -> None:
+    for _ in _get_current_function_mode_stack():
+        _pop_mode()
+    for mode in modes:
+        _push_mode(mode)
+
+
+_TORCH = Namespace(torch, overrides=Namespace(torch.overrides, has_torch_function=_has_torch_function))

@@ -1,0 +1,72 @@
+"""What attention gave, followed up to the next projection: outputs that are no sums of values over tokens after all.
+
+Differential attention takes the output of one softmax from another's; Nyström's and agent attention use the output of
+one as values of the next, so that both are softmaxes over landmarks. Neither is attention of tokens to tokens.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from regard.capture.intercept.operation_names import CARRIES_OUTPUT, SUBTRACTS
+from regard.capture.intercept.torch_call import TorchCall
+from regard.capture.missing_attention import Caller
+
+__all__ = ["DIFFERENCE", "LANDMARKS", "Outputs"]
+
+DIFFERENCE = (
+    "takes the output of one softmax from that of another (differential attention): neither holds the weights that are "
+    "in use, and their difference falls below 0, as no weights do"
+)
+LANDMARKS = (
+    "chains softmaxes over landmarks (Nyström, agents): the weights of one are multiplied with those or the output of "
+    "another, so none of them are weights of tokens to tokens"
+)
+
+
+class Outputs:
+    """Remembers of each tensor which seen calls it is the output of; `withdraw` takes a call back, with the reason."""
+
+    def __init__(self, withdraw: Callable[[Any, str], None]) -> None:
+        self._withdraw = withdraw
+        self._tickets = WeakIdKeyDictionary()
+
+    def give(self, output: Any, ticket: object) -> None:
+        """The output of a call that was seen."""
+        output = output[0] if isinstance(output, tuple) and output else output
+        if isinstance(output, Tensor) and ticket is not None:
+            self._tickets[output] = frozenset([ticket])
+
+    def carry(self, call: TorchCall, results: Iterable[Tensor]) -> None:
+        """Take note of one call that has returned."""
+        if not self._tickets:
+            return
+        known = [one for one in call.tensors if one in self._tickets]
+        if not known:
+            return
+        tickets = frozenset[object]().union(*(self._tickets[one] for one in known))
+        if call.name in SUBTRACTS and len(known) > 1:
+            for ticket in tickets:
+                self.take_back(ticket, DIFFERENCE)
+        elif call.name in CARRIES_OUTPUT:
+            for result in results:
+                self._tickets[result] = tickets
+
+    def chains(self, values: Tensor, caller: Caller) -> bool:
+        """Whether these values are the output of an attention of the same run of the same module, as landmarks are.
+
+        Of another module, they are what an attention without projections looks at.
+        """
+        return any(one.caller == caller for one in self._tickets.get(values, ()))
+
+    def chain(self, values: Tensor) -> None:
+        """These outputs are the values of another attention."""
+        for ticket in self._tickets[values]:
+            self.take_back(ticket, LANDMARKS)
+
+    def take_back(self, ticket: Any, reason: str) -> None:
+        """A call that was seen is no attention of tokens after all."""
+        if ticket is not None:
+            self._withdraw(ticket, reason)

@@ -1,0 +1,78 @@
+"""Where the positions of a tensor come from: which text, image or memory, so that self and cross are told by the keys.
+
+Each activation that is not computed inside the watch (an embedding's result, an image, a memory) is a root; what is
+computed from it has its root. An attention's output has the roots of its queries and not of its keys: its positions are
+those of the queries, whatever flowed in.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from regard.capture.intercept.operation_names import ADDED, JOINS, LINEAR, PRODUCTS, RECURRENT, WRITES
+from regard.capture.intercept.torch_call import TorchCall
+
+__all__ = ["Origin", "Origins", "crosses"]
+
+_MOST = 64  # roots that are remembered: the latest ones, of a cache that grows by one a step
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The roots of a tensor, and whether learned parameters had a part in it."""
+
+    roots: frozenset[int]
+    learned: bool = False
+
+
+def crosses(queries: Origin, keys: Origin) -> bool | None:
+    """Whether keys come from elsewhere than queries; None where a function was handed both and computed neither."""
+    if not queries.learned and not keys.learned:
+        return None
+    return queries.roots.isdisjoint(keys.roots)
+
+
+class Origins:
+    """Follows roots through the calls of a forward pass."""
+
+    def __init__(self, is_learned: Callable[[Tensor], bool]) -> None:
+        self._is_learned = is_learned
+        self._known = WeakIdKeyDictionary()
+        self._numbers = count()
+
+    def of(self, tensor: Tensor) -> Origin:
+        """Where a tensor comes from; one that nothing was seen of is a root itself."""
+        origin: Origin | None = self._known.get(tensor)
+        if origin is None:
+            origin = self._known[tensor] = Origin(frozenset([next(self._numbers)]))
+        return origin
+
+    def give(self, tensor: Tensor, origin: Origin) -> None:
+        """Settle where a tensor comes from."""
+        self._known[tensor] = origin
+
+    def carry(self, call: TorchCall, results: Iterable[Tensor]) -> None:
+        """Take note of one call that has returned."""
+        floating = [one for one in call.tensors if one.is_floating_point()]
+        learned = [self._is_learned(one) for one in floating]
+        sources = [one for one, parameter in zip(floating, learned, strict=True) if not parameter]
+        if not sources:
+            return
+        if call.name in RECURRENT:
+            sources, results = sources[:1], list(results)[:1]  # a state has no positions, whatever text it sums up
+        elif call.name in PRODUCTS or call.name in LINEAR:
+            sources = sources[1:2] if call.name in ADDED and len(sources) > 2 else sources[:1]
+        elif call.name not in JOINS and call.name not in WRITES:
+            most = max(one.numel() for one in sources)
+            sources = [one for one in sources if one.numel() == most]  # not what is broadcast over them
+        origins = [self.of(one) for one in sources]
+        roots = origins[0].roots.union(*(one.roots for one in origins[1:]))
+        if len(roots) > _MOST:
+            roots = frozenset(sorted(roots)[-_MOST:])
+        joined = Origin(roots, any(learned) or any(one.learned for one in origins))
+        for result in results:
+            if result.is_floating_point():
+                self._known[result] = joined

@@ -1,0 +1,152 @@
+"""Which calls the compiled loop can fold, and rows that answer from what it found."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.backends import numba_available
+from regard.capture.second_pass import Call, Computed
+from regard.capture.statistics import Extent, Statistic, Top
+from regard.capture.statistics.heatmap import bin_width
+from regard.capture.weight_rows import Rows
+from regard.normalizers import Softmax
+
+__all__ = ["portions", "refuses"]
+
+
+def refuses(call: Call, extent: Extent) -> str | None:
+    """Say why the compiled loop cannot fold a call; None where it can.
+
+    Weights of a softmax are not negative, so that the whole numbers of their bits are in the same order.
+    """
+    if extent.device.type != "cpu":
+        return f"it runs on CPU, and the queries are on {extent.device}"
+    if not isinstance(call, Computed):
+        return "the model computed its weights itself"
+    if not isinstance(call.problem.normalizer, Softmax):
+        return f"the weights are no softmax, but {type(call.problem.normalizer).__name__}"
+    if call.problem.factor is not None:
+        return "the weights have a factor"
+    return numba_available.refuses_here()
+
+
+def portions(
+    call: Call, statistics: Sequence[Statistic], extent: Extent, start: int
+) -> list[Callable[[], Iterator[Rows]]]:
+    """Those of the call, each block of rows folded before it is handed on."""
+    tall, broad = bin_width(extent.queries), bin_width(extent.keys)
+    count = max((one.count for one in statistics if isinstance(one, Top)), default=1)
+    shift = extent.around.shift if extent.around is not None else 0
+    asked = _Asked(count, tall, broad, extent.offset, shift)
+    return [partial(_folded, portion, asked) for portion in call.portions(start, tall)]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be found: strongest keys of a row, bins of the map; where row 0 of the record stands among its keys,
+    and how many of these are before the call's own.
+    """
+
+    count: int
+    tall: int
+    broad: int
+    offset: int
+    shift: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What one sweep over a block finds, beside the strongest keys."""
+
+    dot: Float[Tensor, "heads rows"]  # Σ p s
+    mass: Float[Tensor, "heads rows"]  # Σ p
+    moment: Float[Tensor, "heads rows"]  # Σ p |i − j|
+    received: Float[Tensor, "heads columns"]
+    sums: Float[Tensor, "heads row_bins column_bins"]
+    maxima: Float[Tensor, "heads row_bins column_bins"]
+
+
+@dataclass(eq=False, kw_only=True)
+class _Folded(Rows):
+    """Rows that know what the standard statistics ask; all else is computed from the weights, as of any rows."""
+
+    asked: _Asked
+    found: _Found
+
+    def pooled(
+        self, tall: int, broad: int
+    ) -> tuple[Float[Tensor, "heads row_bins column_bins"], Float[Tensor, "heads row_bins column_bins"]]:
+        """Sums and maxima over bins of the record, of which the outer ones here may be cut."""
+        if (tall, broad) != (self.asked.tall, self.asked.broad):
+            return super().pooled(tall, broad)
+        return self.found.sums, self.found.maxima
+
+    @property
+    def column_sums(self) -> Float[Tensor, "heads columns"]:
+        """The sum of each column of the block."""
+        return self.found.received
+
+    @property
+    def mass(self) -> Float[Tensor, "heads rows"]:
+        """The sum of each row."""
+        return self.found.mass
+
+    def dot_scores(self) -> Float[Tensor, "heads rows"]:
+        """Σ_j p_ij s_ij of each row."""
+        return self.found.dot
+
+    def moment(self, first: int) -> Float[Tensor, "heads rows"]:
+        """Σ_j p_ij |i − j| of each row, if the first stands at column `first`."""
+        if first != self.start + self.asked.offset - self.key_start:
+            return super().moment(first)
+        return self.found.moment
+
+
+def _folded(portion: Callable[[], Iterator[Rows]], asked: _Asked) -> Iterator[Rows]:
+    for rows in portion():
+        yield _fold(rows, asked)
+
+
+def _fold(rows: Rows, asked: _Asked) -> Rows:
+    """The rows with what the loop finds in them; as they are where a weight is NaN, which has no place in an order."""
+    from regard.capture.numba_loops.loops import sweep
+
+    assert rows.scores is not None  # those of a softmax
+    heads, height, columns = rows.weights.shape
+    weights = rows.weights.numpy()
+    dtype, whole = weights.dtype, _whole(rows.weights.dtype)
+    start, key_start = rows.start, rows.key_start + asked.shift
+    bins = _spanned(start, height, asked.tall), _spanned(key_start, columns, asked.broad)
+    count = min(asked.count, columns)
+    top, keys = np.zeros((heads, height, count), dtype), np.zeros((heads, height, count), np.int64)
+    per_row = np.zeros((3, heads, height), dtype)
+    received = np.zeros((heads, columns), np.float64)
+    sums, maxima = np.zeros((2, heads, *bins), dtype)
+    sweep(
+        *(weights, weights.view(whole), rows.scores.numpy()),
+        *(start % asked.tall, asked.tall, key_start % asked.broad, asked.broad),
+        start + asked.offset - key_start,
+        *(top.view(whole), keys, per_row, received, sums, maxima.view(whole)),
+    )
+    if not np.isfinite(per_row).all():
+        return rows
+    told = {one.name: getattr(rows, one.name) for one in fields(Rows) if one.init}
+    told["_strongest"] = {asked.count: (torch.from_numpy(top), torch.from_numpy(keys))}
+    found = _Found(*torch.from_numpy(per_row), *map(torch.from_numpy, (received, sums, maxima)))
+    return _Folded(**told, asked=asked, found=found)
+
+
+def _spanned(start: int, length: int, width: int) -> int:
+    """How many bins of a width a range touches."""
+    return (start + length - 1) // width - start // width + 1
+
+
+def _whole(dtype: torch.dtype) -> npt.DTypeLike:
+    """Whole numbers as wide: those of weights, none of which is negative, are in the same order."""
+    return np.int64 if dtype == torch.float64 else np.int32

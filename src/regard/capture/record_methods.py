@@ -1,0 +1,227 @@
+"""What can be asked of a forward pass that was seen: weights, maps, statistics, tokens, heads."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.capture.layers import HeadScore, Layer
+from regard.capture.selectors import Stream, at_index, find_layer, in_stream, own_number, stream_of
+from regard.capture.tokens import Token, Word, find_word, words_of
+from regard.errors import InputError, ObservationError
+
+__all__ = ["Answers"]
+
+_BUDGET = 2 * 2**30  # bytes of weights that are computed at once from queries and keys
+
+
+class Answers:
+    """Answers about the layers and the tokens of one forward pass, from what was kept of them.
+
+    Layers have the model's own numbers, which are counted within a stream: where there are several, a number needs
+    `stream=` too, a name or, for cross-attention, the pair ("target", "source") of queries and keys. Negative numbers
+    of layers, heads, queries and sequences count from the end.
+    """
+
+    layers: tuple[Layer, ...]
+    tokens: Mapping[str, tuple[tuple[Token, ...], ...]]
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """The streams that layers have queries or keys of, and how many positions each has."""
+        found: dict[str, int] = {}
+        for layer in self.layers:
+            for name, length in ((layer.query_tokens, layer.queries), (layer.key_tokens, layer.keys)):
+                found[name] = max(length, found.get(name, 0))
+        return found
+
+    def layer(self, which: int | str | Layer, stream: Stream | None = None) -> Layer:
+        """The layer of this number within its stream, or of this module name.
+
+        Raises:
+            InputError: There is no such layer or stream, or several streams, so that a number needs one.
+        """
+        return which if isinstance(which, Layer) else find_layer(self.layers, which, stream)
+
+    def number(self, layer: Layer) -> int:
+        """The number by which `layer=` finds it, together with its stream."""
+        return own_number(self.layers, layer)
+
+    def weights(
+        self, *, layer: int | str | Layer, head: int | None = None, stream: Stream | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Every weight of one head (batch, queries, keys), or without `head` of all (batch, heads, queries, keys).
+
+        They are those before dropout. At hand with `keep="weights"`, and without it for sequences short enough that
+        the heat map has bins of 1; with `keep="qk"` they are computed, at most 2 GiB of them.
+        """
+        seen = self.layer(layer, stream)
+        chosen = _heads(seen, head)
+        if seen.exact is not None:
+            return seen.exact[:, chosen]
+        if seen.kept is None:
+            raise ObservationError(
+                f"layer {_called(layer, seen)} of {seen.queries} × {seen.keys} was kept as a pooled map, not in full: "
+                'watch with keep="weights" for every weight or keep="qk" for any rectangle of them, or use heatmap(), '
+                "top(), entropy() and received()"
+            )
+        heads = range(seen.heads)[chosen] if isinstance(chosen, slice) else [chosen]
+        if (needed := 8 * seen.batch * len(heads) * seen.queries * seen.keys) > _BUDGET:
+            raise ObservationError(
+                f"the {seen.queries} × {seen.keys} weights of {'a head' if len(heads) == 1 else f'{len(heads)} heads'} "
+                f"of layer {_called(layer, seen)} would take {needed:,} bytes, more than {_BUDGET:,}: ask for a "
+                "rectangle with regard.capture.matrix_pyramid.Matrix(layer, head).tile(...)"
+            )
+        found = np.empty((seen.batch, len(heads), seen.queries, seen.keys), seen.entropy.dtype)
+        for sequence, (at, one) in itertools.product(range(seen.batch), enumerate(heads)):
+            found[sequence, at] = seen.kept.whole(sequence, one, seen.queries, seen.keys)
+        return found if isinstance(chosen, slice) else found[:, 0]
+
+    def heatmap(
+        self,
+        *,
+        layer: int | str | Layer,
+        head: int | None = None,
+        pool: Literal["mean", "max"] = "mean",
+        stream: Stream | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """The pooled map of one head (batch, query bins, key bins): the mean or the largest weight in each bin.
+
+        Without `head`, those of all heads (batch, heads, query bins, key bins).
+        """
+        seen = self.layer(layer, stream)
+        if pool not in ("mean", "max"):
+            raise InputError(f'`pool` must be "mean" or "max", got {pool!r}')
+        pooled: npt.NDArray[np.float32] = seen.mean if pool == "mean" else seen.max
+        return pooled[:, _heads(seen, head)]
+
+    def entropy(
+        self, *, layer: int | str | Layer, head: int | None = None, stream: Stream | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Entropy of each row in nats (batch, queries): 0 where one key takes all, ln(keys) where all are equal.
+
+        Without `head`, that of all heads (batch, heads, queries).
+        """
+        seen = self.layer(layer, stream)
+        return seen.entropy[:, _heads(seen, head)]
+
+    def received(
+        self, *, layer: int | str | Layer, head: int | None = None, stream: Stream | None = None
+    ) -> npt.NDArray[np.float32]:
+        """The attention each key received (batch, keys), the sum of its column; without `head` (batch, heads, keys)."""
+        seen = self.layer(layer, stream)
+        return seen.received[:, _heads(seen, head)]
+
+    def top(
+        self, *, layer: int | str | Layer, head: int, query: int, sequence: int = 0, stream: Stream | None = None
+    ) -> list[tuple[int, float]]:
+        """The strongest keys of one query with their weights, best first."""
+        seen = self.layer(layer, stream)
+        at = at_index("sequence", sequence, seen.batch, "batch"), at_index("head", head, seen.heads, "heads")
+        row = *at, at_index("query", query, seen.queries)
+        pairs = zip(seen.top_keys[row].tolist(), seen.top_weights[row].tolist(), strict=True)
+        return [(key, weight) for key, weight in pairs if key >= 0]
+
+    def statistic(
+        self, name: str, *, layer: int | str | Layer, head: int | None = None, stream: Stream | None = None
+    ) -> npt.NDArray[Any]:
+        """What a statistic that was asked for has found in one head (batch, ...), or without `head` in all of them.
+
+        Each statistic's class says what its array holds; results of several arrays are "name" and "name.part".
+        """
+        seen = self.layer(layer, stream)
+        kept = {"entropy": seen.entropy, "received": seen.received, **seen.statistics}
+        if not isinstance(name, str):
+            raise InputError(f"`name` must be that of a statistic, one of {', '.join(kept)}, got {name!r}")
+        if name not in kept:
+            raise ObservationError(
+                f"{name!r} was not kept of layer {_called(layer, seen)}, which has {', '.join(kept)}: ask for it with "
+                f"regard.watch(model, statistics=[{name!r}])"
+            )
+        found: npt.NDArray[Any] = kept[name]
+        chosen = _heads(seen, head)
+        return found if head is None else found[:, 0 if found.shape[1] == 1 else chosen]
+
+    def words(self, stream: str = "text", sequence: int = 0) -> tuple[Word, ...]:
+        """The words of one sequence, merged from their pieces."""
+        return words_of(self.stream(stream, sequence))
+
+    def stream(self, name: str, sequence: int = 0) -> tuple[Token, ...]:
+        """The tokens of one sequence of one stream.
+
+        Raises:
+            InputError: There is no such stream or sequence.
+            ObservationError: Its tokens are not known.
+        """
+        if isinstance(name, str) and self.tokens.get(name):
+            return self.tokens[name][at_index("sequence", sequence, len(self.tokens[name]), "batch")]
+        streams = self.streams
+        if not isinstance(name, str) or (name not in streams and streams):
+            raise InputError(f"`stream` must be one of {', '.join(map(repr, streams))}, got {name!r}")
+        if not self.tokens:
+            raise ObservationError(
+                "the tokens of this record are not known: pass `tokenizer=` to regard.watch, or `tokens=` its own list"
+            )
+        raise ObservationError(
+            f"the tokens of the stream {name!r} are not known, only those of {', '.join(map(repr, self.tokens))}: pass "
+            f"`tokens={{{name!r}: [...]}}` to regard.watch, {streams.get(name, 0)} of them"
+        )
+
+    def word_weight(
+        self, layer: int | str | Layer, query: Word, key: Word, sequence: int = 0
+    ) -> npt.NDArray[np.float32]:
+        """Weight from one word to another for every head of a layer (heads,): mean over the pieces of the query, sum
+        over the pieces of the key. From the exact weights where they are at hand, else from each query's top keys.
+        """
+        seen = self.layer(layer)
+        sequence = at_index("sequence", sequence, seen.batch, "batch")
+        rows = list(query.pieces)
+        if seen.exact is not None:
+            block = seen.exact[sequence][:, rows][:, :, list(key.pieces)]
+            return np.asarray(block.sum(-1).mean(-1), dtype=np.float32)
+        hit = np.isin(seen.top_keys[sequence][:, rows], list(key.pieces))
+        return np.asarray((seen.top_weights[sequence][:, rows] * hit).sum(-1).mean(-1), dtype=np.float32)
+
+    def heads(self, source: str, target: str, *, sequence: int = 0, stream: Stream | None = None) -> list[HeadScore]:
+        """All heads, ranked by the weight from the word `source` to the word `target`.
+
+        Those of layers whose tokens are known; `stream` chooses among these.
+
+        Raises:
+            InputError: No layer has these words, or there is no such stream or sequence.
+            ObservationError: No layer's tokens are known.
+        """
+        for name, word in (("source", source), ("target", target)):
+            if not isinstance(word, str):
+                raise InputError(f"`{name}` must be a word of the text, got {word!r}")
+        ranked = []
+        missing: list[set[str]] = []
+        layers = in_stream(self.layers, stream)
+        known = [one for one in layers if {one.query_tokens, one.key_tokens} <= set(self.tokens)]
+        for seen in known or layers:
+            queries, keys = self.words(seen.query_tokens, sequence), self.words(seen.key_tokens, sequence)
+            at, to = find_word(queries, source), find_word(keys, target)
+            at = at if at is not None and queries[at].pieces[-1] < seen.queries else None  # a layer may see a part
+            to = to if to is not None and keys[to].pieces[-1] < seen.keys else None
+            if at is None or to is None:
+                missing.append({word for word, found in ((source, at), (target, to)) if found is None})
+                continue
+            weights = self.word_weight(seen, queries[at], keys[to], sequence).tolist()
+            place = self.number(seen), stream_of(seen)
+            ranked += [HeadScore(place[0], head, weight, place[1]) for head, weight in enumerate(weights)]
+        if not ranked:
+            least = min(missing, key=len, default={source, target})
+            raise InputError(f"`heads` needs words of the text, got {' and '.join(map(repr, sorted(least)))}")
+        return sorted(ranked, key=lambda score: -score.weight)
+
+
+def _heads(layer: Layer, head: int | None) -> int | slice:
+    """One head, or all of them."""
+    return slice(None) if head is None else at_index("head", head, layer.heads, "heads")
+
+
+def _called(which: int | str | Layer, layer: Layer) -> int | str:
+    """What a layer is called in a sentence: as the caller did."""
+    return layer.name if isinstance(which, Layer) else which

@@ -1,0 +1,158 @@
+"""Which statistics a watch folds: those that maps are made of, and those asked for by name or by value."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, Literal
+
+from regard.capture.capture_qk import Purse, QueriesKeys
+from regard.capture.records import Layer
+from regard.capture.statistics import (
+    Confidence,
+    Distance,
+    Entropy,
+    GradientTimesAttention,
+    HeadImportance,
+    HeatMap,
+    Mass,
+    Received,
+    Sink,
+    Statistic,
+    Top,
+    ValueNorm,
+    Weights,
+)
+from regard.capture.statistics.base import Need
+from regard.capture.statistics.mass import MASSES
+from regard.errors import InputError
+from regard.problem import DENSE_BUDGET
+
+__all__ = ["NAMED", "RESERVED", "Asked", "Keep", "needs_of"]
+
+Keep = Literal["maps", "qk", "weights"]
+
+_KEPT = (HeatMap, Top, Entropy, Received)
+RESERVED = {field.name for field in fields(Layer)} | {kind.name for kind in _KEPT}  # what the record uses itself
+NAMED: Mapping[str, Any] = {
+    **{kind.name: kind for kind in (*_KEPT, Confidence, Distance, Sink)},
+    **{name: partial(Mass, name) for name in MASSES},
+    **{kind.name: kind for kind in (ValueNorm, GradientTimesAttention, HeadImportance)},
+}
+
+
+def needs_of(statistic: Statistic) -> frozenset[Need]:
+    """What a statistic needs to be known beforehand; one written from nothing may not say."""
+    return getattr(statistic, "needs", frozenset())
+
+
+class Asked:
+    """What was asked for, as it is before any row was folded.
+
+    Raises:
+        InputError: A name that no statistic has, a value that is no statistic, two of one name, or a name that the
+            record uses itself.
+    """
+
+    def __init__(
+        self,
+        keep: Keep = "maps",
+        statistics: Sequence[str | Statistic] = (),
+        *,
+        layers: Sequence[int | str] | None = None,
+        budget: int = DENSE_BUDGET,
+    ) -> None:
+        if isinstance(statistics, str) or not isinstance(statistics, Sequence):
+            raise InputError(f"`statistics` must be a list of names and statistics, got {statistics!r}: put it in [ ]")
+        asked = [_statistic(one) for one in statistics]
+        if any(isinstance(one, Weights) for one in asked):
+            raise InputError('`statistics` cannot hold every weight: pass keep="weights", which minds the budget')
+        own = [one for one in asked if type(one) not in _KEPT]
+        self.extra = tuple(own)
+        _check_names(asked)
+        chosen: dict[type, Statistic] = {type(one): one for one in asked if type(one) in _KEPT}
+        self._kept: list[Statistic] = [chosen.get(kind) or kind() for kind in _KEPT]
+        self._full: list[Statistic] = [Weights()] if keep == "weights" else []
+        self._full += [QueriesKeys(Purse(budget))] if keep == "qk" else []
+        self._layers = _check_layers(layers, keep)
+        self._found: set[int | str] = set()
+
+    def needs(self, what: Need) -> bool:
+        """Whether any of them needs this."""
+        return any(what in needs_of(one) for one in self.extra)
+
+    def check_alone(self) -> None:
+        """Say which statistic needs more than one layer, or a backward pass, where each is finished as it comes."""
+        for one in self.extra:
+            if needs_of(one) & {"layers", "gradient"}:
+                raise InputError(
+                    f"the statistic {one.name!r} needs all layers, or a backward pass, and here each layer is finished "
+                    "as soon as it was seen: ask for it with regard.watch, without `finisher=`"
+                )
+
+    def of_pass(self) -> dict[int, Statistic]:
+        """Copies for one forward pass of those that go through all layers, by their place in the list."""
+        across = {at: one for at, one in enumerate(self.extra) if "layers" in needs_of(one)}
+        return {at: copy.deepcopy(one) for at, one in across.items()}
+
+    def in_full(self, number: int, name: str) -> bool:
+        """Whether the layer of this number and name was chosen to be kept in full: every one, where none was named."""
+        if self._layers is None:
+            return True
+        found = self._layers & {number, name}
+        self._found |= found
+        return bool(found)
+
+    def of_site(self, across: Mapping[int, Statistic], number: int = 0, name: str = "") -> tuple[Statistic, ...]:
+        """Copies for one call site, together with those that its pass shares."""
+        own = [across[at] if at in across else copy.deepcopy(one) for at, one in enumerate(self.extra)]
+        full = copy.deepcopy(self._full) if self.in_full(number, name) else []
+        return (*copy.deepcopy(self._kept), *full, *own)
+
+    def check_layers(self, names: Sequence[str]) -> None:
+        """Say which of the layers that were chosen never came."""
+        if self._layers is not None and (missing := sorted(map(repr, self._layers - self._found))):
+            raise InputError(
+                f"`layers` must name layers that are seen, from 0 to {len(names) - 1} or one of {', '.join(names)}, "
+                f"got {' and '.join(missing)}"
+            )
+
+
+def _check_layers(layers: Sequence[int | str] | None, keep: Keep) -> frozenset[int | str] | None:
+    if layers is None:
+        return None
+    if keep == "maps":
+        raise InputError(f'`layers` chooses what keep="qk" or "weights" keeps in full, got {layers!r} with keep="maps"')
+    if isinstance(layers, str) or not isinstance(layers, Sequence) or not layers:
+        raise InputError(f"`layers` must be a list of numbers or names of layers, got {layers!r}: such as [3, 4]")
+    for one in layers:
+        if isinstance(one, bool) or not isinstance(one, int | str) or (isinstance(one, int) and one < 0):
+            raise InputError(f"`layers` holds numbers from 0 on and names, in the order of the calls, got {one!r}")
+    return frozenset(layers)
+
+
+def _statistic(asked: Any) -> Statistic:
+    if isinstance(asked, str):
+        if asked not in NAMED:
+            raise InputError(f"`statistics` knows the names {', '.join(NAMED)}, got {asked!r}")
+        found: Statistic = NAMED[asked]()
+        return found
+    if isinstance(asked, type) or not all(callable(getattr(asked, name, None)) for name in ("start", "fold", "finish")):
+        raise InputError(
+            "`statistics` takes names and values with start, fold and finish, such as statistics.Mass('previous'), "
+            f"got {asked!r}"
+        )
+    return asked  # type: ignore[no-any-return]
+
+
+def _check_names(statistics: Sequence[Statistic]) -> None:
+    names = [getattr(one, "name", None) for one in statistics]
+    for name, one in zip(names, statistics, strict=True):
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a statistic must have a `name` under which its result is kept, got {one!r} without one")
+        if name in RESERVED and type(one) not in _KEPT:
+            raise InputError(f"`name` of a statistic cannot be {name!r}, which the record uses itself: choose another")
+        if names.count(name) > 1:
+            raise InputError(
+                f"`statistics` must differ in name, got {name!r} twice: leave one out, or give it a name of its own"
+            )

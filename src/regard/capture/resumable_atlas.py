@@ -1,0 +1,174 @@
+"""Layers on disk as they are finished, so that a long run can be interrupted and go on: `book.atlas.part/`.
+
+Each layer is a small atlas of its own, written atomically, that knows its run; `run.json` tells which it was. At the
+end all of them become one file, written inside the folder and moved to its place in one step, and the folder goes. A
+kill at any moment leaves the atlas that was there before, or a new whole one, and a folder from which to go on. Layers
+of another run, whose process has ended, are removed when the first layer of this one is finished.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.capture.atlas import VERSION, load_atlas, save_atlas
+from regard.capture.lazy_layer import StoredLayer
+from regard.capture.records import Layer, Record
+from regard.errors import InputError
+from regard.files import lock, write_atomically
+
+__all__ = ["Part"]
+
+_RUN = "run.json"
+
+
+class Part:
+    """The folder beside an atlas that is being made.
+
+    Args:
+        out: The atlas.
+        run: What the run depends on, by name: text, model, settings; values that JSON can hold.
+        resume: Whether to go on with the layers that an earlier run has finished.
+
+    Raises:
+        InputError: There are finished layers of this run and `resume` was not asked for; with `resume`, or while
+            their process lives, also those of another run.
+    """
+
+    def __init__(self, out: str | os.PathLike[str], run: Mapping[str, Any], *, resume: bool = False) -> None:
+        self.out = Path(out)
+        self.folder = self.out.with_name(f"{self.out.name}.part")
+        self._run = json.loads(json.dumps({"version": VERSION, **run}))
+        # In each layer too: two runs that begin at once would take each other's for their own.
+        self._mark = hashlib.sha256(json.dumps(self._run, sort_keys=True).encode()).hexdigest()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"{self.folder} is in the way of the layers that are kept there: move it, or choose --out")
+        self._release: weakref.finalize[[int], Part] | None = None
+        self._abandoned = not resume and self.finished > 0 and self._is_abandoned()
+        self._begun = self.finished > 0 and not self._abandoned
+        if self._begun:
+            self._check(resume=resume)
+            self._hold()
+
+    @property
+    def finished(self) -> int:
+        """How many layers are there."""
+        return sum(1 for _ in self.folder.glob("*.layer")) if self.folder.is_dir() else 0
+
+    @property
+    def _taken(self) -> str:
+        return f"another run writes to {self.folder} too: let it end, or choose another --out"
+
+    def _check(self, *, resume: bool) -> None:
+        if not resume:
+            raise InputError(
+                f"{self.folder} holds {self.finished} finished layers of a run that was interrupted: add --resume to "
+                "go on with it, or remove the folder to begin anew"
+            )
+        self._compare()
+
+    def _compare(self) -> None:
+        """Raise where the layers are those of another run."""
+        try:
+            before = json.loads((self.folder / _RUN).read_text(encoding="utf-8"))
+            other = [name for name in {**before, **self._run} if before.get(name) != self._run.get(name)]
+        except (OSError, ValueError, AttributeError, TypeError) as broken:
+            raise InputError(f"{self.folder} cannot be gone on with ({broken}): remove it to begin anew") from broken
+        if other:
+            name = other[0]
+            raise InputError(
+                f"{self.folder} belongs to another run, whose {name} was {_short(before.get(name))} and is now "
+                f"{_short(self._run.get(name))}: run it with the same, or remove the folder to begin anew"
+            )
+
+    def _is_abandoned(self) -> bool:
+        """Whether the layers are those of another run, whose process has ended."""
+        try:
+            self._compare()
+            return False
+        except InputError:
+            held = lock(self.folder)
+        if held is not None:
+            os.close(held)
+        return held is not None
+
+    def _hold(self) -> None:
+        """Lock the folder for as long as this object or, if it is killed, this process lives."""
+        if self._release is None and (held := lock(self.folder)) is not None:
+            self._release = weakref.finalize(self, os.close, held)
+
+    def known(self, number: int, name: str) -> Layer | None:
+        """The layer of this number, if it was finished; a file that is damaged is made again."""
+        try:
+            layer = self._read(number)
+            if layer is not None:
+                layer.verify()
+        except ValueError:  # as AtlasError is, too
+            return None
+        return layer if layer is not None and layer.name == name else None
+
+    def put(self, number: int, layer: Layer) -> Layer:
+        """Write a finished layer, and give the one in the file, which takes no memory.
+
+        Raises:
+            InputError: It cannot be written, or another run writes there too.
+        """
+        try:
+            if not self._begun:
+                self._begin()
+            save_atlas((Record((layer,), notes={"run": self._mark}),), self._file(number))
+        except InputError:
+            if not self.finished:  # nothing to go on from
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        try:
+            written = self._read(number)
+        except ValueError:
+            written = None
+        if written is None:
+            raise InputError(self._taken)
+        return written
+
+    def finish(self, record: Record) -> None:
+        """Make one atlas of all and remove the folder."""
+        self._make_folder()
+        save_atlas((record,), self.out, by_way_of=self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._release is not None:
+            self._release()
+
+    def _read(self, number: int) -> StoredLayer | None:
+        """The layer in the file of this number, if it is one of this run."""
+        (record,) = load_atlas(self._file(number))
+        (layer,) = record.layers
+        assert isinstance(layer, StoredLayer)
+        return layer if record.notes.get("run") == self._mark else None
+
+    def _begin(self) -> None:
+        """Take the folder, unless another run has begun there since it was looked at."""
+        if self._abandoned and self._is_abandoned():
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self._make_folder()
+        if self.finished:
+            raise InputError(self._taken)
+        self._begun = True
+        write_atomically(self.folder / _RUN, json.dumps(self._run).encode())
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(exist_ok=True)
+        except OSError as problem:
+            raise InputError(f"cannot write {self.folder}: {problem.strerror or problem}") from problem
+        self._hold()
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:04}.layer"
+
+
+def _short(value: Any) -> str:
+    said = repr(value)
+    return said if len(said) <= 40 else f"{said[:37]}…"

@@ -1,0 +1,178 @@
+"""One sweep over the rows of a call for all statistics, and one during backward for those that need a gradient."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.capture import fused, numba_loops
+from regard.capture.parallel_heads import is_worth_it, side_by_side
+from regard.capture.records import Layer
+from regard.capture.requested_statistics import RESERVED, needs_of
+from regard.capture.statistics import Extent, Statistic
+from regard.capture.statistics.base import Need
+from regard.capture.statistics.heatmap import bin_width
+from regard.capture.weight_rows import Rows
+from regard.errors import ObservationError
+
+__all__ = ["Folding", "Kernel"]
+
+Kernel = Literal["triton", "numba"]  # what may fold instead of PyTorch, where it is asked for and does not refuse
+
+
+class Folding:
+    """The statistics of one site."""
+
+    def __init__(self, site: str, statistics: tuple[Statistic, ...], *, kernel: Kernel | None = None) -> None:
+        self._site, self._kernel = site, kernel
+        self.why_plain: str | None = None  # why the kernel that was asked for has not folded all calls
+        self._now = [one for one in statistics if "gradient" not in needs_of(one)]
+        self._later = [one for one in statistics if "gradient" in needs_of(one)]
+        self._waiting = False  # for a backward pass
+        self._calls = 0
+
+    def leave_out(self, need: Need) -> None:
+        """Do without the statistics that need what cannot be known here."""
+        self._now = [one for one in self._now if need not in needs_of(one)]
+
+    def fold(self, extent: Extent, start: int, output: Tensor | None) -> None:
+        """Fold the rows of a call, which begin at row `start` of the record."""
+        self._calls += 1
+        if self._later:
+            self._wait(extent, start, output)
+        plain = self._refused(extent)
+        _sweep(self._now, extent, start, kernel=None if plain else self._kernel)
+        if self._kernel is not None:
+            self.why_plain = self.why_plain or plain
+
+    def _refused(self, extent: Extent) -> str | None:
+        """Why PyTorch folds this call and not a kernel."""
+        if self._kernel is None:
+            return "no kernel was asked for"
+        assert extent.around is not None
+        if self._kernel == "numba":
+            return numba_loops.refuses(extent.around.call, extent)
+        return fused.refuses(extent.around.call, _sweeping(self._now))
+
+    def _wait(self, extent: Extent, start: int, output: Tensor | None) -> None:
+        """Have the gradient of the output told when it is known."""
+        names = ", ".join(repr(one.name) for one in self._later)
+        if self._calls > 1:
+            raise ObservationError(f"{names} of {self._here} cannot go on through a cache: run the whole text at once")
+        four = None if output is None or output.ndim != 4 else output
+        assert extent.around is not None
+        call = extent.around.call
+        if four is None or tuple(four.shape[:3]) != (call.batch, call.heads, call.queries):
+            raise ObservationError(
+                f"{names} needs the output of each head, and {self._here} does not show it as (batch, heads, queries, "
+                "width): let it call F.scaled_dot_product_attention or regard.attention"
+            )
+        if not four.requires_grad:
+            raise ObservationError(
+                f"{names} needs gradients, and {self._here} ran without: leave out torch.no_grad(), and call "
+                "backward() within the `with` block"
+            )
+        self._waiting = True
+        # Detached: a hook that held its own tensor would keep both, and the whole graph, for ever.
+        around, alone = dataclasses.replace(extent.around, output=four.detach()), extent.alone
+
+        def tell(gradient: Tensor) -> None:
+            if self._waiting:
+                self._waiting = False
+                known = dataclasses.replace(around, gradient=gradient)
+                _sweep(self._later, dataclasses.replace(alone, around=known), start)
+
+        four.register_hook(tell)
+
+    @property
+    def _here(self) -> str:
+        return self._site or "this call"
+
+    def finish(self, extent: Extent) -> dict[str, Any]:
+        """The fields of a layer; what no field is named for goes by its name."""
+        if self._waiting:
+            raise ObservationError(
+                f"{self._later[0].name!r} needs gradients, and none reached {self._here}: call backward() of a loss "
+                "that depends on it within the `with` block"
+            )
+        fields: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for statistic in (*self._now, *self._later):
+            with _by_itself(extent.device):
+                results = statistic.finish(extent)
+            for name, found in results.items():
+                if name in Layer.__dataclass_fields__ and statistic.name in RESERVED:
+                    fields[name] = found
+                else:
+                    others[name] = self._checked(statistic, name, found, extent)
+        return {**fields, "statistics": others}
+
+    def _checked(self, statistic: Statistic, name: str, found: Any, extent: Extent) -> Any:
+        """Statistics of one's own keep to what the record can hold."""
+        array = np.asarray(found)
+        if name != statistic.name and not name.startswith(f"{statistic.name}."):
+            raise ObservationError(
+                f"the statistic {statistic.name!r} must give its results under that name or {statistic.name + '.…'!r}, "
+                f"got {name!r}"
+            )
+        if array.shape[:2] not in ((extent.batch, extent.heads), (extent.batch, 1)):
+            raise ObservationError(
+                f"the statistic {name!r} must give (batch, heads, ...), here ({extent.batch}, {extent.heads}, ...) or "
+                f"with heads 1 where all share it, got shape {array.shape}"
+            )
+        return array
+
+
+def _sweeping(statistics: list[Statistic]) -> list[Statistic]:
+    return [one for one in statistics if getattr(one, "sweeps", True)]
+
+
+def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, kernel: Kernel | None = None) -> None:
+    with _by_itself(extent.device):
+        for statistic in statistics:
+            statistic.start(extent)
+        folding = _sweeping(statistics)
+        if not folding:
+            return
+        around = extent.around
+        assert around is not None
+
+        def fold(rows: Rows) -> None:
+            rows.key_start += around.shift
+            for statistic in folding:
+                statistic.fold(rows)
+
+        if kernel == "triton":
+            portions = fused.portions(around.call, folding, extent, start)
+        elif kernel == "numba":
+            portions = numba_loops.portions(around.call, folding, extent, start)
+        else:
+            portions = around.call.portions(start, bin_width(extent.queries))
+        if (
+            kernel != "triton"
+            and all(getattr(one, "by_head", False) for one in folding)
+            and is_worth_it(around.call, len(portions), extent.device)
+        ):
+            side_by_side(portions, fold, lambda: _by_itself(extent.device))
+        else:
+            for portion in portions:
+                for rows in portion():
+                    fold(rows)
+
+
+@contextlib.contextmanager
+def _by_itself(device: torch.device) -> Iterator[None]:
+    """Whatever mode the model runs in: autocast gives products of float32 the digits of bfloat16, and what is made in
+    inference mode cannot be added to by a later call outside of it. Modes of the caller's own see nothing of it.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._C.DisableTorchFunction())
+        if torch.amp.is_autocast_available(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.no_grad())  # which leaving inference mode has switched on
+        yield

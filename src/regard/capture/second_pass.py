@@ -1,0 +1,263 @@
+"""The second pass: whole rows of weights, a block at a time, from q and k or from weights that a model computed.
+
+Rows exist only while they are folded into statistics: a block reuses the memory of the one before. A block that stays
+in cache matters more than anything else here, since each is swept about a dozen times.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from regard.capture.second_pass_plan import BLOCK_ELEMENTS, Block, Plan
+from regard.capture.weight_rows import Rows, log_sum_exp, normalizer_of
+from regard.masks.band import band_of
+from regard.normalizers import Softmax
+from regard.problem import Problem
+
+__all__ = ["HIDDEN", "Call", "Computed", "Given"]
+
+# A score below this hides its key, whatever number the model wrote for minus infinity (−1e9, finfo.min, −10,000).
+HIDDEN = -9000.0
+
+_TAME = 1e30  # scores of finite numbers, far from where float32 ends
+_CEILINGS = 2**24  # bytes of tiles of the mask that are kept during a call
+
+
+class Call(Protocol):
+    """One attention call, ready for the second pass."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+
+    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
+        """The rows of each sequence and some heads, to be gone through one after the other or side by side.
+
+        The first row is row `start` of the record, blocks end at multiples of `align` rows.
+        """
+        ...
+
+    def blocks(self, start: int, align: int) -> Iterator[Rows]:
+        """Go through all rows."""
+        return (rows for portion in self.portions(start, align) for rows in portion())
+
+    def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
+        """Which keys one query sees."""
+        ...
+
+
+@dataclass(eq=False)
+class Computed(Call):
+    """A call of which q and k are known: weights are computed from them, block by block, and never kept."""
+
+    problem: Problem
+
+    def __post_init__(self) -> None:
+        self.problem = self.problem.prepared()
+        self.batch, self.heads = self.problem.batch, self.problem.heads
+        self.queries, self.keys = self.problem.queries, self.problem.keys
+
+    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
+        """The rows of each sequence and each group of heads that shares its keys."""
+        problem = self.problem
+        group = problem.heads // problem.kv_heads
+        plan = Plan.of(problem.mask, problem.queries, problem.keys, start, align)
+        fit = BLOCK_ELEMENTS // (max(plan.unit, problem.queries) * plan.padded)  # heads whose rows are one block
+        ceilings: dict[Any, Tensor] = {}  # kept for as long as the portions are
+        return [
+            partial(self._portion, plan, ceilings, sequence, heads, start)
+            for sequence in range(problem.batch)
+            for heads in _together(problem.heads, group, fit)
+        ]
+
+    def _portion(
+        self, plan: Plan, ceilings: dict[Any, Tensor], sequence: int, heads: slice, start: int
+    ) -> Iterator[Rows]:
+        problem = self.problem
+        wide = torch.promote_types(problem.q.dtype, torch.float32)
+        q = problem.q[sequence, heads].to(wide)
+        q = q * problem.scale if problem.score.product else q
+        k = torch.zeros(plan.padded, problem.k.shape[-1], dtype=wide, device=q.device)
+        k[: problem.keys] = problem.k[sequence, heads.start // (problem.heads // problem.kv_heads)]
+        room = [torch.empty(0, dtype=wide, device=q.device)] * 3
+        for block in plan.blocks(sequence, heads):
+            shape = (len(q), block.bottom - block.top, block.right - block.left)
+            size = math.prod(shape)
+            if size > len(room[0]):
+                room = [one.new_empty(size) for one in room]
+            scores, weights, scratch = (one[:size].view(shape) for one in room)
+            self._score(q[:, block.top : block.bottom], k[block.left : block.right], heads, block, scores)
+            rows = self._rows(sequence, heads, block, scores, weights, start, ceilings)
+            rows.scratch = scratch
+            yield rows
+
+    def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
+        """What mask and bias leave of one row."""
+        problem = self.problem
+        visible = torch.ones(1, 1, problem.keys, dtype=torch.bool, device=problem.q.device)
+        if problem.mask is not None:
+            row, columns = slice(at, at + 1), slice(0, problem.keys)
+            sizes = {"batch": problem.batch, "heads": problem.heads}
+            visible = problem.mask.tile(row, columns, **sizes, device=visible.device)[:, :, 0]
+        if problem.bias is not None:
+            bias = problem.bias_tile(rows=slice(at, at + 1))
+            visible = visible if bias is None else visible & (bias[:, :, 0] > HIDDEN)
+        return visible
+
+    def _score(self, q: Tensor, k: Tensor, heads: slice, block: Block, out: Tensor) -> None:
+        """Write the scaled scores of a block, which shares its keys between heads, to `out`."""
+        problem = self.problem
+        if problem.score.product:
+            here = q.flatten(0, 1)  # scaled already
+            torch.mm(here, k.T, out=out.view(len(here), len(k)))
+            return
+        inside = min(block.right, problem.keys) - block.left
+        i, j = problem.i(slice(block.top, block.bottom)), problem.j(slice(block.left, block.left + inside))
+        with torch.no_grad():
+            tile = problem.score.of_heads(heads).tile(q[None], k[:inside].expand(1, len(q), -1, -1), i, j)
+        torch.mul(tile[0], problem.scale, out=out.view(*q.shape[:2], len(k))[..., :inside])
+
+    def _rows(
+        self,
+        sequence: int,
+        heads: slice,
+        block: Block,
+        scores: Tensor,
+        weights: Tensor,
+        start: int,
+        ceilings: dict[Any, Tensor],
+    ) -> Rows:
+        """One block of scores made weights: softcap, bias, mask, softmax, sink — in this order, in place."""
+        problem = self.problem
+        if (cap := problem.score.softcap) is not None:
+            scores.div_(cap).tanh_().mul_(cap)
+        lowest = torch.finfo(scores.dtype).min / 4
+        inside = min(block.right, problem.keys) - block.left
+        if problem.bias is not None:
+            # Adding to the most negative number would overflow; whatever is hidden stays at `lowest`.
+            rows, columns = slice(block.top, block.bottom), slice(block.left, block.left + inside)
+            bias = problem.bias.tile(slice(sequence, sequence + 1), heads, problem.i(rows), problem.j(columns))[0]
+            scores[..., :inside].add_(bias.to(scores.dtype)).clamp_min_(lowest)
+        if inside < scores.shape[2]:
+            scores[..., inside:] = lowest
+        if block.cut is not None and problem.mask is not None:
+            self._hide(scores, sequence, heads, block, ceilings)
+        if not isinstance(problem.normalizer, Softmax):
+            # Without a log-sum-exp the entropy is computed from the weights alone.
+            weights.copy_(problem.normalizer.weights(scores, scores > lowest)[0])
+            return self._rows_of(sequence, heads, block, weights, None, start, leaks=True)
+        torch.softmax(scores, -1, out=weights)
+        sink = problem.sink
+        if sink is not None:
+            lse = log_sum_exp(weights, scores, None)
+            weights.mul_(torch.sigmoid(lse - sink[heads, None].to(lse.dtype))[..., None])
+        blind = problem.bias is not None or not block.sure
+        if blind:
+            # A mask hides for certain; in a bias, minus infinity is whatever number the model wrote for it.
+            hidden = scores.amax(-1, keepdim=True) <= (lowest if problem.bias is None else HIDDEN)
+            blind = bool(hidden.any())
+            if blind:
+                weights.masked_fill_(hidden, 0.0)
+        return self._rows_of(sequence, heads, block, weights, scores, start, leaks=blind or sink is not None)
+
+    def _hide(self, scores: Tensor, sequence: int, heads: slice, block: Block, ceilings: dict[Any, Tensor]) -> None:
+        """Lower the scores of hidden pairs to a quarter of the most negative number.
+
+        By a minimum where no score can be lower or NaN: filling by a boolean mask took forty times as long. What scores
+        may be at most, infinity where a pair is seen, is kept for other heads if the mask is a band, the same for all.
+        """
+        assert block.cut is not None
+        assert self.problem.mask is not None
+        where = slice(block.cut.start, min(block.cut.stop, self.problem.keys))
+        part = scores[..., where.start - block.left : where.stop - block.left]
+        lowest = torch.finfo(scores.dtype).min / 4
+        if not self._is_tame:
+            part.masked_fill_(~self._visible(sequence, heads, block, where), lowest)
+            return
+        key = block.top, block.bottom, where.start, where.stop
+        ceiling = ceilings.get(key)
+        if ceiling is None:
+            visible = self._visible(sequence, heads, block, where)
+            shared = band_of(self.problem.mask.mask) is not None
+            visible = visible[:1] if shared else visible
+            ceiling = visible.to(scores.dtype).sub_(0.5).mul_(torch.inf).clamp_min_(lowest)
+            if shared and sum(one.nbytes for one in list(ceilings.values())) < _CEILINGS:
+                ceilings[key] = ceiling
+        torch.minimum(part, ceiling, out=part)
+
+    def _visible(self, sequence: int, heads: slice, block: Block, where: slice) -> Bool[Tensor, "#heads rows columns"]:
+        problem = self.problem
+        assert problem.mask is not None
+        sizes = {"batch": slice(sequence, sequence + 1), "heads": heads}
+        return problem.mask.tile(slice(block.top, block.bottom), where, **sizes, device=problem.q.device)[0]
+
+    @cached_property
+    def _is_tame(self) -> bool:
+        """No score is NaN or nearly as low as numbers go."""
+        problem = self.problem
+        if not problem.score.product or problem.bias is not None or not (problem.q.numel() and problem.k.numel()):
+            return False
+        q, k = (max(-float(low), float(high)) for low, high in (problem.q.aminmax(), problem.k.aminmax()))
+        return abs(problem.scale) * q * k * problem.q.shape[-1] < _TAME
+
+    def _rows_of(
+        self, sequence: int, heads: slice, block: Block, weights: Tensor, scores: Tensor | None, start: int, leaks: bool
+    ) -> Rows:
+        """The rows, multiplied by the factor where there is one."""
+        before = None
+        if (factor := self.problem.factor) is not None:
+            before = None if scores is None else normalizer_of(weights, scores)
+            inside = min(block.right, self.problem.keys) - block.left
+            i = self.problem.i(slice(block.top, block.bottom))
+            j = self.problem.j(slice(block.left, block.left + inside))
+            weights[..., :inside].mul_(factor.tile(slice(sequence, sequence + 1), heads, i, j)[0].to(weights.dtype))
+            scores, leaks = None, True
+        return Rows(sequence, heads, start + block.top, block.left, weights, scores, leaks, before)
+
+
+@dataclass(eq=False)
+class Given(Call):
+    """A call of which the model itself computed the weights."""
+
+    weights: Float[Tensor, "batch heads queries keys"]
+
+    def __post_init__(self) -> None:
+        self.batch, self.heads, self.queries, self.keys = self.weights.shape
+
+    def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
+        """What has any weight in one row: a hidden key has none."""
+        return self.weights[:, :, at] > 0
+
+    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
+        """The rows of each sequence and head."""
+        plan = Plan.of(None, self.queries, self.keys, start, align)
+        return [
+            partial(self._portion, plan, sequence, head, start)
+            for sequence in range(self.batch)
+            for head in range(self.heads)
+        ]
+
+    def _portion(self, plan: Plan, sequence: int, head: int, start: int) -> Iterator[Rows]:
+        bounds = [(block.top, block.bottom) for block in plan.blocks(0, slice(0, 1))]
+        tallest = max(bottom - top for top, bottom in bounds)
+        wide = torch.promote_types(self.weights.dtype, torch.float32)
+        buffer = torch.zeros(1, tallest, plan.padded, dtype=wide, device=self.weights.device)
+        for top, bottom in bounds:
+            weights = buffer[:, : bottom - top]
+            weights[0, :, : self.keys] = self.weights[sequence, head, top:bottom]
+            yield Rows(sequence, slice(head, head + 1), start + top, 0, weights)
+
+
+def _together(heads: int, group: int, fit: int) -> Iterator[slice]:
+    """Heads that share their keys, as many at once as fit."""
+    step = max(1, min(group, fit))
+    for first in range(0, heads, group):
+        for head in range(first, first + group, step):
+            yield slice(head, min(head + step, first + group))

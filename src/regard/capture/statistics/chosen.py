@@ -1,0 +1,135 @@
+"""Some weights in full: chosen rows, chosen columns, a rectangle of both."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from regard.capture.statistics.base import Extent, PerQuery
+from regard.capture.weight_rows import Rows as Block
+from regard.errors import InputError
+
+__all__ = ["Columns", "Rectangle", "Rows"]
+
+
+class Columns(PerQuery):
+    """p_ij of some keys j for every query; (batch, heads, queries, number of keys), NaN for keys that never came.
+
+    >>> from regard.capture.statistics import of_weights
+    >>> of_weights(Columns([1]), [[1.0, 0.0], [0.25, 0.75]])["columns"]
+    array([[0.  ],
+           [0.75]], dtype=float32)
+    """
+
+    by_head = True
+
+    def __init__(self, keys: Iterable[int], *, name: str = "columns") -> None:
+        super().__init__()
+        self.name, self.keys = name, _places("keys", keys)
+        self.width = len(self.keys)
+
+    def of(self, rows: Block) -> Float[Tensor, "heads rows chosen"]:
+        """The chosen columns of some rows; those that a block leaves out have weight 0."""
+        at = torch.tensor(self.keys, device=rows.weights.device) - rows.key_start
+        inside = (at >= 0) & (at < rows.weights.shape[2])
+        return rows.weights[..., at.clamp(0, rows.weights.shape[2] - 1)] * inside
+
+    def finish(self, extent: Extent) -> Mapping[str, Any]:
+        """All rows, and no number for keys that there are not."""
+        (found,) = super().finish(extent).values()
+        found[..., [at for at, key in enumerate(self.keys) if key >= extent.keys]] = float("nan")
+        return {self.name: found}
+
+
+class Rectangle:
+    """p_ij of the queries in one range and the keys in another; (batch, heads, rows, columns), NaN where none are.
+
+    `rows` and `columns` are slices or ranges of indices, with an end.
+
+    >>> from regard.capture.statistics import of_weights
+    >>> of_weights(Rectangle(slice(1, 2), slice(0, 2)), [[1.0, 0.0], [0.25, 0.75]])["rectangle"]
+    array([[0.25, 0.75]], dtype=float32)
+    """
+
+    def __init__(self, rows: slice | range, columns: slice | range, *, name: str = "rectangle") -> None:
+        self.name = name
+        self.rows, self.columns = _range("rows", rows), _range("columns", columns)
+        self._found: Tensor | None = None
+
+    def start(self, extent: Extent) -> None:
+        """Make room for the whole rectangle."""
+        if self._found is None:
+            shape = extent.batch, extent.heads, len(self.rows), len(self.columns)
+            self._found = torch.zeros(shape, dtype=extent.dtype, device=extent.device)
+
+    def fold(self, rows: Block) -> None:
+        """Copy what lies within."""
+        assert self._found is not None  # start comes first
+        top, bottom = max(self.rows.start, rows.rows.start), min(self.rows.stop, rows.rows.stop)
+        left, right = max(self.columns.start, rows.columns.start), min(self.columns.stop, rows.columns.stop)
+        if top < bottom and left < right:
+            part = rows.weights[
+                :, top - rows.start : bottom - rows.start, left - rows.key_start : right - rows.key_start
+            ]
+            to = slice(top - self.rows.start, bottom - self.rows.start)
+            self._found[rows.sequence, rows.heads, to, left - self.columns.start : right - self.columns.start] = part
+
+    def finish(self, extent: Extent) -> Mapping[str, Any]:
+        """The rectangle, and no number where the matrix has ended."""
+        assert self._found is not None
+        found = self._found.cpu().numpy()
+        found[:, :, max(0, extent.queries - self.rows.start) :] = float("nan")
+        found[..., max(0, extent.keys - self.columns.start) :] = float("nan")
+        return {self.name: found}
+
+
+class Rows:
+    """p_ij of some queries i for every key; (batch, heads, number of queries, keys), NaN for queries that never came.
+
+    >>> from regard.capture.statistics import of_weights
+    >>> of_weights(Rows([1]), [[1.0, 0.0], [0.25, 0.75]])["rows"]
+    array([[0.25, 0.75]], dtype=float32)
+    """
+
+    def __init__(self, queries: Iterable[int], *, name: str = "rows") -> None:
+        self.name, self.queries = name, _places("queries", queries)
+        self._found: Tensor | None = None
+
+    def start(self, extent: Extent) -> None:
+        """Make room for new keys."""
+        if self._found is None:
+            shape = extent.batch, extent.heads, len(self.queries), extent.keys
+            self._found = torch.zeros(shape, dtype=extent.dtype, device=extent.device)
+        elif (more := extent.keys - self._found.shape[3]) > 0:
+            self._found = functional.pad(self._found, (0, max(more, extent.keys // 4)))
+
+    def fold(self, rows: Block) -> None:
+        """Copy those of the chosen rows that are here."""
+        assert self._found is not None  # start comes first
+        for at, query in enumerate(self.queries):
+            if rows.rows.start <= query < rows.rows.stop:
+                target = self._found[rows.sequence, rows.heads, at, rows.columns]
+                target.copy_(rows.weights[:, query - rows.start, : target.shape[1]])
+
+    def finish(self, extent: Extent) -> Mapping[str, Any]:
+        """The rows, and no number for those that there are not."""
+        assert self._found is not None
+        found = self._found[..., : extent.keys].cpu().numpy()
+        found[:, :, [at for at, query in enumerate(self.queries) if query >= extent.queries]] = float("nan")
+        return {self.name: found}
+
+
+def _places(name: str, chosen: Iterable[int]) -> tuple[int, ...]:
+    places = tuple(chosen)
+    if not places or any(isinstance(one, bool) or not hasattr(one, "__index__") or one < 0 for one in places):
+        raise InputError(f"`{name}` must be indices from 0 on, at least one, got {places}: count from the beginning")
+    return tuple(int(one) for one in places)
+
+
+def _range(name: str, chosen: slice | range) -> range:
+    if chosen.stop is None or chosen.step not in (None, 1) or not 0 <= (chosen.start or 0) < chosen.stop:
+        raise InputError(f"`{name}` must be a slice with an end behind its start, counted from 0, got {chosen}")
+    return range(chosen.start or 0, chosen.stop)

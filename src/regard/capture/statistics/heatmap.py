@@ -1,0 +1,113 @@
+"""The pooled heat map: a picture of the whole matrix that stays small at any length."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.capture.statistics.base import Extent
+from regard.capture.weight_rows import Rows
+
+__all__ = ["HeatMap", "bin_width"]
+
+_EXACT = 512  # up to so many rows or columns each has a bin of its own
+_BINS = 256  # beyond, at most so many bins a side
+
+
+def bin_width(length: int) -> int:
+    """Positions a bin spans: 1 up to 512, else the power of two that leaves at most 256 bins.
+
+    Powers of two, so that a record that grows merges neighbouring bins and stays exact.
+
+    >>> [bin_width(n) for n in (14, 512, 513, 4096, 4097)]
+    [1, 1, 4, 16, 32]
+    """
+    width = 1
+    while length > (_EXACT if width == 1 else _BINS * width):
+        width *= 2
+    return width
+
+
+class HeatMap:
+    """Mean and maximum of the weights in each bin; (batch, heads, query bins, key bins).
+
+    Max-pooling keeps diagonals and sink columns visible where the mean blurs them; both are kept.
+
+    >>> from regard.capture.statistics import of_weights
+    >>> of_weights(HeatMap(), [[1.0, 0.0], [0.5, 0.5]])["mean"]
+    array([[1. , 0. ],
+           [0.5, 0.5]], dtype=float32)
+    """
+
+    name = "heatmap"
+    by_head = True
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+        self._max: Tensor | None = None
+        self._widths = (1, 1)
+
+    def start(self, extent: Extent) -> None:
+        """Make room, merging neighbouring bins where the record has outgrown them."""
+        widths = bin_width(extent.queries), bin_width(extent.keys)
+        bins = -(-extent.queries // widths[0]), -(-extent.keys // widths[1])
+        if self._sum is None or self._max is None:
+            shape = extent.batch, extent.heads, *bins
+            self._sum = torch.zeros(shape, dtype=extent.dtype, device=extent.device)
+            # With bins of one pair the maximum is the weight itself.
+            self._max = self._sum if widths == (1, 1) else torch.zeros_like(self._sum)
+        elif widths != self._widths:
+            steps = widths[0] // self._widths[0], widths[1] // self._widths[1]
+            self._sum, self._max = _merge(self._sum, steps, bins, "sum"), _merge(self._max, steps, bins, "max")
+        elif bins[0] > self._sum.shape[2] or bins[1] > self._sum.shape[3]:
+            single = self._max is self._sum
+            # Room for a quarter more, so that decoding does not copy at every step.
+            room = [max(new, new + new // 4) - old for new, old in zip(bins, self._sum.shape[2:], strict=True)]
+            pad = (0, max(0, room[1]), 0, max(0, room[0]))
+            self._sum = functional.pad(self._sum, pad)
+            self._max = self._sum if single else functional.pad(self._max, pad)
+        self._widths = widths
+
+    def fold(self, rows: Rows) -> None:
+        """Pool the rows, then add and compare with what is there."""
+        assert self._sum is not None  # start comes first
+        assert self._max is not None
+        tall, broad = self._widths
+        first, left = rows.rows.start // tall, rows.key_start // broad
+        here, most = rows.pooled(tall, broad)
+        target = self._sum[rows.sequence, rows.heads, first : first + here.shape[1], left : left + here.shape[2]]
+        target += here[:, :, : target.shape[2]]
+        if self._max is not self._sum:
+            target = self._max[rows.sequence, rows.heads, first : first + most.shape[1], left : left + most.shape[2]]
+            torch.maximum(target, most[:, :, : target.shape[2]], out=target)
+
+    def finish(self, extent: Extent) -> Mapping[str, Any]:
+        """Divide sums by the pairs in each bin, of which the last ones hold fewer."""
+        assert self._sum is not None
+        assert self._max is not None
+        tall, broad = self._widths
+        bins = -(-extent.queries // tall), -(-extent.keys // broad)
+        total = self._sum[..., : bins[0], : bins[1]]
+        most = self._max[..., : bins[0], : bins[1]].cpu().numpy()
+        if self._widths == (1, 1):
+            return {"mean": most, "max": most, "query_bin": 1, "key_bin": 1}
+        high = torch.full((bins[0], 1), float(tall), device=total.device)
+        wide = torch.full((bins[1],), float(broad), device=total.device)
+        high[-1], wide[-1] = extent.queries - (bins[0] - 1) * tall, extent.keys - (bins[1] - 1) * broad
+        mean = (total / (high * wide).to(total.dtype)).cpu().numpy()
+        return {"mean": mean, "max": most, "query_bin": tall, "key_bin": broad}
+
+
+def _merge(x: Tensor, steps: tuple[int, int], bins: tuple[int, int], how: str) -> Tensor:
+    """Merge neighbouring bins and make room for all bins of the new width."""
+    for dim, step in ((2, steps[0]), (3, steps[1])):
+        if step > 1:
+            shape = list(x.shape)
+            pad = -shape[dim] % step
+            x = functional.pad(x, (0, pad) if dim == 3 else (0, 0, 0, pad))
+            shape = [*x.shape[:dim], x.shape[dim] // step, step, *x.shape[dim + 1 :]]
+            x = x.reshape(shape).sum(dim + 1) if how == "sum" else x.reshape(shape).amax(dim + 1)
+    room = (0, max(0, bins[1] - x.shape[3]), 0, max(0, bins[0] - x.shape[2]))
+    return functional.pad(x, room)

@@ -1,0 +1,169 @@
+"""Which stream of positions each attention layer is of, and which of the model's own layers it is.
+
+A stream is a sequence of positions that layers share: "text"; "source" and "target" of an encoder–decoder; a tower is
+called by what it encodes ("image", "audio", "video"), which its module's name gives. The place of a layer's module in
+the model decides. Lengths only find the positions that a cross-attention takes from elsewhere, and keep apart what
+differs: pooled or cropped positions are "image 2", as are those of a second run of a tower.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from regard.capture.layer_location import Place
+from regard.capture.records import Layer
+
+__all__ = ["name_streams"]
+
+
+@dataclass(frozen=True)
+class _Positions:
+    """Positions that layers share: the name they would have alone, the run of their stack, how many they are."""
+
+    name: str
+    run: int
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A layer in its place."""
+
+    layer: Layer
+    place: Place
+
+    @property
+    def stack(self) -> tuple[str, int]:
+        """The stack of layers that it is in, in one run."""
+        return self.place.stack, self.place.run
+
+
+@dataclass(frozen=True, eq=False)
+class _Link:
+    """The layers whose positions are the queries and the keys of a cross-attention, where any was seen."""
+
+    query: _Found | None
+    key: _Found | None
+
+    def translates(self, one: _Found, towers: set[str]) -> bool:
+        """Whether it is that of an encoder–decoder, and not of a text that looks at a tower."""
+        if not one.place.is_text:
+            return False
+        if self.key is None:
+            return not towers
+        if one.place.tower not in (None, "text") and one.place.tower == self.key.place.tower:
+            return one.place.role == "decoder"  # and not the pooling of an image model
+        return self.key.place.is_text
+
+
+def name_streams(layers: Sequence[Layer], places: Sequence[Place]) -> tuple[Layer, ...]:
+    """Give the layers of one pass their streams and numbers."""
+    found = [_Found(layer, place) for layer, place in zip(layers, places, strict=True)]
+    links = {at: _link(one, found, at) for at, one in enumerate(found) if one.layer.kind == "cross"}
+    pairs = _pairs(found, links)
+    names = _names([one for pair in pairs for one in pair])
+    return tuple(
+        replace(layer, query_tokens=names[query], key_tokens=names[key], number=number)
+        for layer, (query, key), number in zip(layers, pairs, _numbers(pairs, places), strict=True)
+    )
+
+
+def _link(one: _Found, found: Sequence[_Found], at: int) -> _Link:
+    selves = [(index, each) for index, each in enumerate(found) if each.layer.kind == "self"]
+    rows = [each for _, each in selves if each.layer.queries == one.layer.queries and each.place.run == one.place.run]
+    near = [each for each in rows if _common(each.place, one.place)]
+    query = max(near, key=lambda each: _common(each.place, one.place), default=None)
+    columns = [each for index, each in selves if index < at and each.layer.keys == one.layer.keys]
+    others = [each for each in columns if query is None or each.stack != query.stack]
+    # An encoder's output rather than any other of this length; of several, what ran last.
+    key = max(enumerate(others), key=lambda each: (each[1].place.role == "encoder", each[0]), default=(0, None))[1]
+    return _Link(query, key)
+
+
+def _common(one: Place, other: Place) -> int:
+    """How many modules hold both; a stack of both counts as one more."""
+    pairs = zip(one.path.split("."), other.path.split("."), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs))) + (one.stack == other.stack)
+
+
+def _pairs(found: Sequence[_Found], links: dict[int, _Link]) -> list[tuple[_Positions, _Positions]]:
+    """The positions of each layer's queries and keys."""
+    towers = {str(one.place.tower) for one in found if one.place.named and not one.place.is_text}
+    texts = any(one.place.named and one.place.is_text for one in found)
+    ends = [link for at, link in links.items() if link.translates(found[at], towers)]
+    roles = {link.key.stack: "source" for link in ends if link.key} | {
+        link.query.stack: "target" for link in ends if link.query
+    }
+
+    def name(one: _Found) -> str:
+        if ends and one.place.is_text:
+            return roles.get(one.stack) or ("source" if one.place.role == "encoder" else "target")
+        # Beside a text that is named, what is not named is something else: CLIPSeg's decoder.
+        return one.place.tower or (one.place.stack.partition(".")[0] if texts else "") or "text"
+
+    def pools(one: _Found, link: _Link) -> bool:
+        return one.place.tower not in (None, "text") and not link.translates(one, towers)
+
+    def crossing(one: _Found, link: _Link) -> tuple[_Positions, _Positions]:
+        layer, place, query, key = one.layer, one.place, link.query, link.key
+        if query is not None:
+            mine = _Positions(name(query), place.run, query.layer.keys)
+        else:
+            mine = _Positions(f"{place.tower} queries" if pools(one, link) else name(one), place.run, layer.queries)
+        if key is not None:
+            return mine, _Positions(name(key), key.place.run, layer.keys)
+        elsewhere = min(towers) if len(towers) == 1 else "source"
+        return mine, _Positions(elsewhere if place.is_text else str(place.tower), place.run, layer.keys)
+
+    def own(one: _Found) -> tuple[_Positions, _Positions]:
+        same = _Positions(name(one), one.place.run, one.layer.keys)
+        return same, same
+
+    return [crossing(one, links[at]) if at in links else own(one) for at, one in enumerate(found)]
+
+
+def _names(every: Sequence[_Positions]) -> dict[_Positions, str]:
+    """Different positions of one name are numbered: "image", "image 2"."""
+    counts: Counter[str] = Counter()
+    names: dict[_Positions, str] = {}
+    for one in dict.fromkeys(every):
+        counts[one.name] += 1
+        names[one] = one.name if counts[one.name] == 1 else f"{one.name} {counts[one.name]}"
+    return names
+
+
+def _numbers(pairs: Sequence[tuple[_Positions, _Positions]], places: Sequence[Place]) -> list[int]:
+    """The model's own numbers within each pair of streams; a further stack of the same pair is counted on."""
+    stacks: dict[tuple[tuple[_Positions, _Positions], str, int], list[int]] = {}
+    for index, (pair, place) in enumerate(zip(pairs, places, strict=True)):
+        stacks.setdefault((pair, place.stack, place.run), []).append(index)
+    starts: Counter[tuple[_Positions, _Positions]] = Counter()
+    numbers = [0] * len(places)
+    for (pair, *_), indices in stacks.items():
+        own = _own_numbers([places[index] for index in indices])
+        for index, number in zip(indices, own, strict=True):
+            numbers[index] = starts[pair] + number
+        starts[pair] += max(places[indices[0]].count, *(one + 1 for one in own))
+    return numbers
+
+
+def _own_numbers(places: Sequence[Place]) -> list[int]:
+    """Numbers of the calls of one stack.
+
+    Layers that are shared have that of their turn, where the configuration counts so many (ALBERT) or the module is in
+    no list; one that is called again otherwise is numbered after the last that the model has.
+    """
+    seen: Counter[str] = Counter()
+    calls = []
+    for one in places:
+        calls.append((one.layer, seen[one.path]))
+        seen[one.path] += 1
+    order = list(dict.fromkeys(calls))
+    again = [call for call in order if call[1]]
+    if again and len(order) == places[0].depth:
+        return [order.index(call) for call in calls]
+    return [
+        order.index(call) if one.number is None else one.count + again.index(call) if call[1] else one.number
+        for one, call in zip(places, calls, strict=True)
+    ]

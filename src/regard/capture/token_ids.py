@@ -1,0 +1,79 @@
+"""Which tokens the rows and columns of a site are, from the ids that the model was called with."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from regard.capture.call_context import Ids
+from regard.capture.layer_location import Place
+from regard.capture.second_pass import Call
+
+__all__ = ["Hearing", "Listener"]
+
+
+class Listener(Protocol):
+    """Knows the token ids of what the model runs on now."""
+
+    whole: bool  # whether ids are those of the whole text, and not of the call that runs
+
+    def streams(self) -> Mapping[str, Int[Tensor, "batch positions"]]:
+        """Ids by stream: of "text", or of "source" and "target" of an encoder–decoder, or of a tower."""
+        ...
+
+    def separators(self, ids: Int[Tensor, "..."]) -> Bool[Tensor, "..."] | None:
+        """Which ids are separators; None where the text of tokens is not known."""
+        ...
+
+
+class Hearing:
+    """Joins the ids of one site's calls, as far as they are as many as its positions."""
+
+    def __init__(self, place: Place, listener: Listener | None) -> None:
+        self._place, self._listener = place, listener
+        self._queries: Tensor | None = None
+        self._keys: Tensor | None = None
+        self._calls = 0
+
+    def is_of_others(self, *, cross: bool) -> bool:
+        """Whether tokens are known, and of other streams only: a text's, at an image's tower."""
+        known = self._listener.streams().keys() if self._listener is not None else set[str]()
+        if cross:
+            return bool(known) and known <= {"target", "text"}
+        other = self._place.tower not in (None, "text") or self._place.role == "encoder"
+        return bool(known) and other and not known & set(self._place.own_streams)
+
+    def hear(self, call: Call, queries: int, filled: int, *, cross: bool) -> Ids | None:
+        """The ids of all rows and columns, with those of the call that begins; None if one of them is not known."""
+        self._calls += 1
+        if self._listener is None:
+            return None
+        streams = self._listener.streams()
+        names = ("target", "text") if cross else self._place.own_streams
+        own = next((name for name in names if name in streams), None)
+        mine = None if own is None else streams[own]
+        end = queries if cross else filled
+        self._queries = self._joined(self._queries, mine, call, end)
+        if not cross:
+            self._keys = self._queries
+        elif self._calls == 1:
+            others = (streams[name] for name in sorted(streams, key=lambda name: name != "source") if name != own)
+            self._keys = next((ids for ids in others if ids.shape[1] == call.keys), None)
+        if self._queries is None or self._keys is None:
+            return None
+        rows = self._queries[:, end - queries :]
+        known = (one.expand(call.batch, -1) for one in (rows, self._keys) if len(one) in (1, call.batch))
+        pair = tuple(known)
+        return Ids(*pair, self._listener.separators) if len(pair) == 2 else None
+
+    def _joined(self, known: Tensor | None, heard: Tensor | None, call: Call, end: int) -> Tensor | None:
+        """Ids up to position `end`: those known and as many new ones as the call has queries."""
+        if heard is None or self._listener is None:
+            return None
+        if self._listener.whole:
+            return heard[:, :end] if heard.shape[1] >= end else None
+        if heard.shape[1] != call.queries or end - call.queries != (0 if known is None else known.shape[1]):
+            return None
+        return heard if known is None else torch.cat([known, heard], 1)

@@ -1,0 +1,211 @@
+"""ablated(): run a model without some of its heads, and leave it as it was."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from regard.errors import InputError, ObservationError
+from regard.interpret.unsupported import refuse_compiled
+
+__all__ = ["HeadsOut", "Replacement", "ablated", "by_layer", "head_outputs"]
+
+Replacement = Literal["zero", "mean"]
+
+# What attention modules call the projection of their output, and one of the modules that make their queries: an MLP
+# has a c_proj or a dense too, but no queries.
+_OUTPUTS = ("o_proj", "out_proj", "c_proj", "out_lin", "dense", "Wo", "o")
+_QUERIES = ("q_proj", "c_attn", "q_lin", "query_key_value", "Wqkv", "qkv_proj", "qkv", "query", "q")
+_HEADS = ("heads", "num_heads", "num_attention_heads", "n_heads", "n_head")
+
+
+@dataclass(frozen=True, eq=False)
+class HeadsOut:
+    """The projection through which the outputs of a layer's heads go, side by side."""
+
+    name: str
+    projection: nn.Module
+    heads: int
+    width: int
+
+
+@contextlib.contextmanager
+def ablated(
+    model: nn.Module, heads: Sequence[tuple[int, int]], *, replace: Replacement = "zero"
+) -> Iterator[nn.Module]:
+    """Run `model` without some heads inside the `with` block; afterwards it is as it was.
+
+    A head's output is set to 0 before the output projection (Michel et al. 2019, arXiv:1905.10650, section 2.3), or to
+    its mean over all positions and sequences of the call.
+
+    Args:
+        model: A model of transformers (Llama, BERT, GPT-2 and their kin) or a regard.models.Transformer.
+        heads: Layer and head of each, counted from 0; layers in the order in which the model holds them.
+        replace: "zero" or "mean".
+
+    Raises:
+        InputError: No such layer or head, one twice, or none.
+        ObservationError: The output projections are not found, or layers share one; the model is compiled, it was not
+            run in the block, or a mean would be over a single position.
+
+    >>> import torch
+    >>> from regard.models import Transformer, TransformerConfig
+    >>> config = TransformerConfig(vocabulary=9, width=8, heads=2, hidden=16, encoder_layers=1)
+    >>> encoder, ids = Transformer(config).eval(), torch.tensor([[1, 2, 3]])
+    >>> whole = encoder(ids).states
+    >>> with ablated(encoder, [(0, 1)]):
+    ...     torch.equal(encoder(ids).states, whole)
+    False
+    >>> torch.equal(encoder(ids).states, whole)
+    True
+    """
+    if replace not in ("zero", "mean"):
+        raise InputError(f'`replace` must be "zero" or "mean", got {replace!r}')
+    refuse_compiled(model)
+    layers = head_outputs(model)
+    chosen = by_layer(layers, heads)
+    ran, passing = set[int](), _Pass()
+    with contextlib.ExitStack() as stack:
+        stack.callback(model.register_forward_pre_hook(passing.begin).remove)
+        stack.callback(model.register_forward_hook(passing.end, always_call=True).remove)
+        for layer, gone in chosen.items():
+            counted = partial(passing.call, layers[layer].name, layer)
+            hook = partial(_without, layers[layer], layer, tuple(gone), replace, ran)
+            for one in (counted, hook):
+                stack.callback(layers[layer].projection.register_forward_pre_hook(one).remove)
+        yield model
+    _refuse_idle(layers, set(chosen) - ran)
+
+
+@dataclass(eq=False)
+class _Pass:
+    """One run of the model: a projection that several layers share would lose the head in all of them."""
+
+    calls: Counter[int] = field(default_factory=Counter)
+    running: bool = False
+
+    def begin(self, *_: Any) -> None:
+        self.calls.clear()
+        self.running = True
+
+    def end(self, *_: Any) -> None:
+        self.running = False
+
+    def call(self, name: str, number: int, *_: Any) -> None:
+        self.calls[number] += 1
+        if self.running and self.calls[number] > 1:
+            raise ObservationError(
+                f"{name} is called more than once in a pass of the model, as layers share it (ALBERT), so that no head "
+                "can be removed from one of them alone: remove it by a hook of your own"
+            )
+
+
+def _refuse_idle(layers: Sequence[HeadsOut], idle: Set[int]) -> None:
+    if idle:
+        first = min(idle)
+        raise ObservationError(
+            f"no head of layer {first} was removed, as {layers[first].name} was not called: run the model inside of "
+            "the block"
+        )
+
+
+def head_outputs(model: nn.Module) -> tuple[HeadsOut, ...]:
+    """The output projections of a model's attention layers, in the order in which it holds them.
+
+    Raises:
+        ObservationError: There is none, or the model has layers that never call theirs (nn.MultiheadAttention).
+    """
+    found: list[HeadsOut] = []
+    taken: set[int] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            raise ObservationError(
+                f"{name or 'the model'} is an nn.MultiheadAttention, which never calls its output projection, so that "
+                "no head can be taken out there: build the model with regard.nn.MultiHeadAttention"
+            )
+        if (projection := _projection(module)) is None or id(projection) in taken:
+            continue
+        taken.add(id(projection))
+        width = _in_width(projection)
+        heads = _heads(module, model)
+        if heads is None or width % heads:
+            raise ObservationError(
+                f"the number of heads of {name or 'the model'} ({type(module).__name__}) is not known: it needs an "
+                f"attribute `num_heads` that divides the {width} numbers its output projection takes in"
+            )
+        found.append(HeadsOut(name, projection, heads, width // heads))
+    if not found:
+        raise ObservationError(
+            f"no attention with an output projection was found in {type(model).__name__}: a module with "
+            f"{', '.join(_QUERIES[:3])} … and {', '.join(_OUTPUTS[:3])} … is looked for"
+        )
+    return tuple(found)
+
+
+def _projection(module: nn.Module) -> nn.Module | None:
+    """The output projection of an attention module, or BERT's `output.dense` beside `self.query`."""
+    inner = getattr(module, "self", None)
+    if isinstance(inner, nn.Module) and _has_queries(inner):
+        dense = getattr(getattr(module, "output", None), "dense", None)
+        return dense if _is_linear(dense) else None
+    if not _has_queries(module):
+        return None
+    return next((one for name in _OUTPUTS if _is_linear(one := getattr(module, name, None))), None)
+
+
+def _has_queries(module: nn.Module) -> bool:
+    return any(isinstance(getattr(module, name, None), nn.Module) for name in _QUERIES)
+
+
+def _is_linear(module: Any) -> bool:
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def _in_width(projection: nn.Module) -> int:
+    weight = projection.weight
+    assert isinstance(weight, Tensor)
+    return int(weight.shape[0] if type(projection).__name__ == "Conv1D" else weight.shape[1])
+
+
+def _heads(module: nn.Module, model: nn.Module) -> int | None:
+    """How many query heads a layer has, by itself, its configuration, or that of the model."""
+    holders = (module, getattr(module, "self", None), getattr(module, "config", None), getattr(model, "config", None))
+    found = (getattr(holder, name, None) for holder in holders for name in _HEADS)
+    return next((one for one in found if isinstance(one, int) and one > 0), None)
+
+
+def by_layer(layers: Sequence[HeadsOut], heads: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
+    """The heads of each layer, or InputError where one is not there."""
+    if not heads:
+        raise InputError("`heads` must name at least one head, such as [(5, 11)], got none")
+    twice = [one for one, count in Counter(heads).items() if count > 1]
+    if twice:
+        raise InputError(f"`heads` must differ, got {twice[0][0]}.{twice[0][1]} more than once")
+    chosen: dict[int, list[int]] = {}
+    for layer, head in heads:
+        if not 0 <= layer < len(layers):
+            raise InputError(f"`layer` must be from 0 to {len(layers) - 1}, got {layer}.{head}")
+        if not 0 <= head < layers[layer].heads:
+            raise InputError(f"`head` must be from 0 to {layers[layer].heads - 1} in layer {layer}, got {layer}.{head}")
+        chosen.setdefault(layer, []).append(head)
+    return chosen
+
+
+def _without(
+    layer: HeadsOut, number: int, gone: tuple[int, ...], replace: Replacement, ran: set[int], _: Any, args: Any
+) -> Any:
+    """What the projection is given instead: a copy, since the caller may still hold its own."""
+    ran.add(number)
+    outputs, others = args[0], args[1:]
+    if replace == "mean" and outputs.numel() == outputs.shape[-1]:
+        raise ObservationError('replace="mean" needs more than one position, and this call has one: use "zero"')
+    changed = outputs.clone()
+    for head in gone:
+        here = slice(head * layer.width, (head + 1) * layer.width)
+        own = outputs[..., here]
+        changed[..., here] = 0 if replace == "zero" else own.flatten(0, -2).mean(0)
+    return (changed, *others)

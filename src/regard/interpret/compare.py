@@ -1,0 +1,236 @@
+"""What changed in the heads between two texts, two models or two records.
+
+Rows are compared where row i of one can be set beside row i of the other: equally many tokens, at least half of them
+the same at their places. Then a head's distance is Σ_i JensenShannon(p_i, p'_i) (Clark et al. 2019, arXiv:1906.04341,
+section 6). Other texts, such as two languages, are compared by the scores of their heads. Of two texts that differ in a
+word or two, one head is set beside itself, and it is counted which heads change sides.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.capture.minimal_pair import MinimalPair, choose_pair
+from regard.capture.records import Record
+from regard.errors import InputError
+from regard.interpret.bundled import Loaded
+from regard.interpret.head_scores import default_texts, probe_scores, read, text_scores, watched
+from regard.interpret.look import prepare
+from regard.interpret.model_loading import advice
+from regard.interpret.repeated_tokens import Probe
+from regard.render.head_change import HeadChange
+from regard.render.head_scores import RULES, HeadScores, PerHead
+from regard.render.pair_page import pair_card
+
+__all__ = ["LookPair", "compare_looks", "compare_models", "compare_records", "compare_texts", "jensen_shannon"]
+
+Progress = Callable[[str], None]
+_LONGEST = 512  # tokens of a text, of which every weight is kept
+
+
+@dataclass(frozen=True, eq=False)
+class LookPair(MinimalPair):
+    """One head over two texts, how far every head has moved over all rows, and what there is to say besides."""
+
+    change: HeadChange
+    warning: str | None = None
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self.records[0].model
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return pair_card(self, self.change)
+
+
+def compare_looks(
+    before: str,
+    after: str,
+    *,
+    model: str | Loaded | None = None,
+    token: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    words: tuple[str, str] | None = None,
+    progress: Progress | None = None,
+) -> LookPair:
+    """Look at two texts that differ in a word or two with one head of a model, and count the heads that flip.
+
+    A head *flips* where it weighs one of two words more in the first text and the other one in the second; counted are
+    heads that give both words together at least 0.1 in each text. See `regard.capture.head_flips`.
+
+    Args:
+        before: The first text.
+        after: The second text.
+        model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the texts choose.
+        token: The word that looks; by default a pronoun of both texts, or the word with the sharpest looks.
+        layer: The layer of the head, counted from 0.
+        head: The head, counted from 0 within its layer; by default the one that looks most sharply in the first text.
+        words: The two words that are compared; by default the word that the head looks at in the first text and, of
+            the other content words of both texts, the one that all heads together weigh most.
+        progress: Called with what goes on.
+
+    Raises:
+        InputError: No such model, word, layer or head, an encoder–decoder, a text of more than 512 tokens, or texts
+            that share no two words to compare.
+    """
+    say = progress or (lambda _: None)
+    loaded = read(model, f"{before}\n{after}")
+    prepared = [prepare(text, model=loaded) for text in (before, after)]
+    longest = max(one.inputs["input_ids"].shape[-1] for one in prepared)
+    if longest > _LONGEST:
+        raise InputError(f"two texts are compared up to {_LONGEST} tokens each, got {longest:,}: shorten them")
+    records = []
+    for number, one in enumerate(prepared, 1):
+        say(f"{loaded.name} reads text {number} of 2")
+        records.append(watched(one, "weights"))
+    pair = choose_pair(records[0], records[1], token=token, layer=layer, head=head, words=words)
+    change = compare_records(records[0], records[1], names=("text 1", "text 2"))
+    return LookPair(pair.records, pair.focuses, pair.flips, change, advice(loaded, f"{before}\n{after}"))
+
+
+def compare_texts(
+    before: str, after: str, *, model: str | Loaded | None = None, progress: Progress | None = None
+) -> HeadChange:
+    """Compare what the heads of one model do in two texts; by default a bundled model that reads both.
+
+    Raises:
+        InputError: No such model, an encoder–decoder, or a text that is empty or too long.
+    """
+    say = progress or (lambda _: None)
+    loaded = read(model, f"{before}\n{after}")
+    records = []
+    for number, text in enumerate((before, after), 1):
+        say(f"{loaded.name} reads text {number} of 2")
+        records.append(watched(prepare(text, model=loaded), "weights"))
+    return compare_records(*records, names=("text 1", "text 2"))
+
+
+def compare_models(
+    before: str | Loaded,
+    after: str | Loaded,
+    *,
+    text: str | None = None,
+    probe: Probe | None = None,
+    progress: Progress | None = None,
+) -> HeadChange:
+    """Compare what the heads of two models of one shape do in a text: two checkpoints, or two models.
+
+    Raises:
+        InputError: No such model, other numbers of layers or heads, or a text that is empty or too long.
+    """
+    say = progress or (lambda _: None)
+    records: list[Record] = []
+    probes: list[Mapping[str, PerHead]] = []
+    names: list[str] = []
+    for one in (before, after):
+        say(f"reading {one if isinstance(one, str) else one.name}")
+        loaded = read(one)
+        say(f"{loaded.name} reads the text")
+        records.append(watched(prepare(default_texts(loaded)[0] if text is None else text, model=loaded), "weights"))
+        if len(records) == 2:
+            _check_shapes(*records, names=(names[0], loaded.name))
+        say(f"{loaded.name} reads random tokens")
+        probes.append(probe_scores(loaded, probe or Probe()))
+        names.append(loaded.name)
+    return compare_records(*records, names=(names[0], names[1]), probes=(probes[0], probes[1]))
+
+
+def compare_records(
+    before: Record,
+    after: Record,
+    *,
+    names: tuple[str, str],
+    probes: tuple[Mapping[str, PerHead], Mapping[str, PerHead]] = ({}, {}),
+) -> HeadChange:
+    """Compare two records of as many layers and heads, each of one text; `probes` are further scores of each.
+
+    Raises:
+        InputError: Layers or heads differ, there is more than one text, or there is cross-attention.
+        ObservationError: A record holds pooled maps, from which weights cannot be told.
+    """
+    _check_shapes(before, after, names=names)
+    scores = [text_scores(record) | dict(probe) for record, probe in zip((before, after), probes, strict=True)]
+    lengths = [record.layers[0].queries for record in (before, after)]
+    first, second = (
+        HeadScores(record.model or name, found, length)
+        for record, name, found, length in zip((before, after), names, scores, lengths, strict=True)
+    )
+    comparable, why = _comparable(before, after)
+    if comparable:
+        return HeadChange(names, _row_change(before, after), first, second, lengths[0], why)
+    return HeadChange(names, _score_change(first, second), first, second, 0, why)
+
+
+def jensen_shannon(p: npt.NDArray[np.floating], q: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """½ KL(p, m) + ½ KL(q, m) with m = ½ (p + q), in nats, of the last axis; what a row lacks of 1 is a key more.
+
+    >>> jensen_shannon(np.array([1.0, 0.0]), np.array([0.0, 1.0])).round(4)  # ln 2: nothing in common
+    np.float64(0.6931)
+    """
+    p, q = (_whole(np.asarray(one, dtype=np.float64)) for one in (p, q))
+    middle = (p + q) / 2
+    terms = [
+        np.where(one > 0, one * np.log(np.where(one > 0, one, 1) / np.where(middle > 0, middle, 1)), 0)
+        for one in (p, q)
+    ]
+    return np.asarray((terms[0] + terms[1]).sum(-1) / 2)
+
+
+def _whole(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Rows with one key more, for what sinks or float32 leave of 1."""
+    rest = 1 - rows.sum(-1, keepdims=True)
+    return np.concatenate([rows, np.where(rest > 1e-4, rest, 0)], -1)
+
+
+def _check_shapes(before: Record, after: Record, *, names: tuple[str, str]) -> None:
+    shapes = [[layer.heads for layer in record.layers] for record in (before, after)]
+    if shapes[0] != shapes[1]:
+        told = [f"{len(one)} layers of {one[0]} heads" for one in shapes]
+        raise InputError(
+            f"heads are compared one by one, so both need the same layers and heads, got {told[0]} ({names[0]}) and "
+            f"{told[1]} ({names[1]}): score each with regard heads"
+        )
+    for record, name in zip((before, after), names, strict=True):
+        if record.layers[0].batch != 1:
+            raise InputError(f"{name} holds {record.layers[0].batch} texts: compare records of one text each")
+
+
+def _comparable(before: Record, after: Record) -> tuple[bool, str]:
+    """Whether row i of one can be set beside row i of the other, and why."""
+    lengths = [record.layers[0].queries for record in (before, after)]
+    if lengths[0] != lengths[1]:
+        return False, f"the texts have {lengths[0]} and {lengths[1]} tokens, so that rows do not correspond"
+    exact = all(layer.exact is not None for record in (before, after) for layer in record.layers)
+    if not exact:
+        return False, "the records hold pooled maps, not every weight"
+    if not (before.tokens and after.tokens):
+        return True, f"both have {lengths[0]} positions, whose tokens are not known"
+    texts = [[token.text for token in one.stream(one.layers[0].query_tokens)] for one in (before, after)]
+    equal = sum(one == other for one, other in zip(*texts, strict=True))
+    if 2 * equal < lengths[0]:
+        return (
+            False,
+            f"only {equal} of {lengths[0]} tokens are the same at their places, so that rows do not correspond",
+        )
+    return True, f"{equal} of {lengths[0]} tokens are the same at their places"
+
+
+def _row_change(before: Record, after: Record) -> PerHead:
+    most = max(layer.heads for layer in before.layers)
+    change = np.full((len(before.layers), most), np.nan)
+    for number, (one, other) in enumerate(zip(before.layers, after.layers, strict=True)):
+        assert one.exact is not None and other.exact is not None  # noqa: PT018  comparable records have them
+        found = jensen_shannon(one.exact[0], other.exact[0]).mean(-1) / np.log(2)
+        change[number, : one.heads] = np.clip(found, 0, 1)
+    return change
+
+
+def _score_change(before: HeadScores, after: HeadScores) -> PerHead:
+    names = [name for name in RULES if name in before.scores and name in after.scores]
+    far = np.stack([np.abs(after.scores[name] - before.scores[name]) for name in names])
+    return np.where(np.isfinite(far).any(0), np.nan_to_num(far, nan=-1.0).max(0), np.nan)

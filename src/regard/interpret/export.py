@@ -1,0 +1,203 @@
+"""Anything that a record holds, as a file for other programs: PNG, SVG, CSV, .npy or .npz."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.capture.records import Layer, Record
+from regard.capture.selectors import Stream, at_index
+from regard.errors import InputError, ObservationError
+from regard.files import write_atomically
+from regard.render.alignment import alignment_figure
+from regard.render.csv_table import Table, matrix_table, table_csv
+from regard.render.figure import heads_figure, heatmap_figure
+from regard.render.labels import head_name, key_labels, layer_name, query_labels, visible
+from regard.render.mpl_figure import write_figure
+from regard.render.npy_files import npy, npz
+from regard.render.statistic_figure import statistic_figure
+from regard.render.top_table import top_arrays, top_table
+from regard.render.word_weights import align
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["export"]
+
+_SUFFIXES = (".csv", ".npy", ".npz", ".png", ".svg")
+_PER_KEY = ("received", "sink", "value_norm", "value_norm.keys", "gradient.keys")  # the others are of queries
+
+
+@dataclass(frozen=True, eq=False)
+class _Export:
+    """One thing in its three forms; each is made only when the file's name asks for it."""
+
+    arrays: Callable[[], Mapping[str, npt.NDArray[Any]]] | None
+    table: Callable[[], Table] | None
+    figure: "Callable[[], Figure] | None"
+
+
+def export(
+    record: Record,
+    path: str | os.PathLike[str],
+    what: str = "weights",
+    *,
+    layer: int | str | Layer | None = None,
+    head: int | None = None,
+    sequence: int = 0,
+    stream: Stream | None = None,
+) -> None:
+    """Write one thing that a record holds; the end of the name says how: .csv, .npy, .npz, .png or .svg.
+
+    Args:
+        record: What was seen.
+        path: The file, written whole or not at all.
+        what: "weights"; "map" or "map.max", pooled; "top", the strongest keys of each query; "alignment", between
+            words; "heads", a picture of all; or the name of a statistic that was kept, such as "entropy".
+        layer: Which layer; "top", "alignment" and "heads" can do without one.
+        head: Which head; without it all heads of the layer, where the file has room for them.
+        sequence: Which of the batch.
+        stream: Which stream the number of the layer is of, where there are several.
+
+    Raises:
+        InputError: No such layer or head, another ending, a thing that has no such form, or too large for a CSV file.
+        ObservationError: It was not kept.
+    """
+    if not isinstance(what, str):
+        raise InputError(f'`what` must be "weights", "map", "top" or the name of a statistic, got {what!r}')
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise InputError(f"`path` must end in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}, got {path.name}")
+    if not record.layers:
+        raise ObservationError("the record holds no attention layer, so there is nothing to export")
+    seen = None if layer is None else record.layer(layer, stream)
+    chosen = record.layers if seen is None else (seen,)
+    sequence = at_index("sequence", sequence, min(one.batch for one in chosen), "batch")
+    if head is not None:
+        if seen is None and what != "top":
+            raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
+        head = at_index("head", head, min(one.heads for one in chosen), "heads")
+    made = _thing(record, what, seen, head, sequence)
+    if suffix in (".png", ".svg"):
+        write_figure(_form(made.figure, what, suffix)(), path)
+    elif suffix == ".csv":
+        write_atomically(path, table_csv(_form(made.table, what, suffix)()))
+    else:
+        arrays = _form(made.arrays, what, suffix)()
+        write_atomically(path, npz(arrays) if suffix == ".npz" else npy(next(iter(arrays.values()))))
+
+
+def _form(form: Any, what: str, suffix: str) -> Any:
+    if form is None:
+        others = {".png": ".csv or .npz", ".svg": ".csv or .npz"}.get(suffix, ".png or .svg")
+        raise InputError(f"`path` of {what!r} cannot end in {suffix}: write {others}, or name a `layer` and a `head`")
+    return form
+
+
+def _thing(record: Record, what: str, seen: Layer | None, head: int | None, sequence: int) -> _Export:
+    if what == "heads":
+        return _Export(None, None, lambda: heads_figure(record, sequence=sequence))
+    if what == "alignment":
+        return _alignment(record, seen, head, sequence)
+    if what == "top":
+        return _top(record, seen, head, sequence)
+    if seen is None:
+        raise InputError(f"`layer` must be given to export {what!r}, its number or the name of its module")
+    if what in ("weights", "map", "map.max"):
+        return _matrix(record, seen, what, head, sequence)
+    return _statistic(record, seen, what, head, sequence)
+
+
+def _matrix(record: Record, seen: Layer, what: str, head: int | None, sequence: int) -> _Export:
+    def values(one: int) -> npt.NDArray[Any]:
+        if what == "weights":
+            return np.asarray(record.weights(layer=seen, head=one)[sequence])
+        pool: Literal["mean", "max"] = "max" if what == "map.max" else "mean"
+        return np.asarray(record.heatmap(layer=seen, head=one, pool=pool)[sequence])
+
+    bins = (1, 1) if what == "weights" else (seen.query_bin, seen.key_bin)
+    rows = _binned(_names(query_labels(record, seen, sequence)), bins[0])
+    columns = _binned(_names(key_labels(record, seen, sequence)), bins[1])
+
+    def arrays() -> Mapping[str, npt.NDArray[Any]]:
+        found = np.stack([values(one) for one in range(seen.heads)]) if head is None else values(head)
+        return {what: found, "queries": np.array(rows), "keys": np.array(columns)}
+
+    if head is None:
+        return _Export(arrays, None, None)
+    return _Export(
+        arrays,
+        lambda: matrix_table("query", rows, columns, values(head)),
+        lambda: heatmap_figure(record, layer=seen, head=head, sequence=sequence),
+    )
+
+
+def _statistic(record: Record, seen: Layer, what: str, head: int | None, sequence: int) -> _Export:
+    index = record.layers.index(seen)
+    found = record.statistic(what, layer=seen)[sequence]  # (heads, ...)
+    shared = found.shape[0] == 1 and seen.heads > 1
+    heads = [head] if head is not None else list(range(found.shape[0]))
+    chosen = found[[0 if shared else one for one in heads]]
+    rows = [f"{layer_name(record, index)}, all heads" if shared else head_name(record, index, one) for one in heads]
+    if chosen.ndim == 1:
+        chosen = chosen[:, None]
+    names = _positions(record, seen, what, chosen.shape[-1], sequence)
+    arrays = {what: chosen if head is None else chosen[0], "positions": np.array(names)}
+    if chosen.ndim == 2:
+        heading = f"{visible(record.model)}: {what}" if record.model else what
+        return _Export(
+            lambda: arrays,
+            lambda: matrix_table(what, names, rows, chosen.T),
+            lambda: statistic_figure(heading, rows, names, chosen),
+        )
+    if head is None or chosen.ndim > 3:
+        return _Export(lambda: arrays, None, None)
+    down = [str(number) for number in range(chosen.shape[1])]
+    return _Export(
+        lambda: arrays,
+        lambda: matrix_table(what, down, names, chosen[0]),
+        lambda: statistic_figure(f"{what}, {rows[0]}", down, names, chosen[0]),
+    )
+
+
+def _top(record: Record, seen: Layer | None, head: int | None, sequence: int) -> _Export:
+    layers = range(len(record)) if seen is None else [record.layers.index(seen)]
+    return _Export(
+        lambda: top_arrays(record, layers, head, sequence), lambda: top_table(record, layers, head, sequence), None
+    )
+
+
+def _alignment(record: Record, seen: Layer | None, head: int | None, sequence: int) -> _Export:
+    heads: Any = "mean"
+    if seen is not None:
+        heads = [(seen, one) for one in (range(seen.heads) if head is None else [head])]
+    found = align(record, heads, sequence=sequence)
+    rows, columns = [word.text for word in found.target], [word.text for word in found.source]
+    return _Export(
+        lambda: {"weights": found.weights, "target": np.array(rows), "source": np.array(columns)},
+        lambda: matrix_table("target", rows, columns, found.weights),
+        lambda: alignment_figure(record, heads, sequence=sequence),
+    )
+
+
+def _names(tokens: Sequence[Any]) -> list[str]:
+    return [token.text for token in tokens]
+
+
+def _binned(names: Sequence[str], size: int) -> list[str]:
+    """Bins of the map are named by their positions, counted from 0."""
+    if size == 1:
+        return list(names)
+    return [f"{start}:{min(start + size, len(names))}" for start in range(0, len(names), size)]
+
+
+def _positions(record: Record, seen: Layer, what: str, count: int, sequence: int) -> list[str]:
+    """Names of the positions that a statistic is of, numbers where it is of others."""
+    keys = what in _PER_KEY or seen.queries != count
+    labels = key_labels(record, seen, sequence) if keys else query_labels(record, seen, sequence)
+    return _names(labels) if len(labels) == count else [str(number) for number in range(count)]

@@ -1,0 +1,204 @@
+"""head_scores(): what every head of a model does, by the tests of the literature."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from regard.capture.call_site import Keep
+from regard.capture.records import Layer, Record
+from regard.capture.statistics import Confidence, Distance, Mass, Sink, of_weights
+from regard.capture.statistics.base import Statistic
+from regard.errors import InputError, ObservationError
+from regard.interpret.bundled import Loaded
+from regard.interpret.look import Prepared, prepare
+from regard.interpret.model_loading import load_model, model_for
+from regard.interpret.repeated_tokens import Probe, repeated_tokens
+from regard.interpret.watch import watch
+from regard.render.head_scores import HeadScores, PerHead
+
+__all__ = [
+    "CHINESE",
+    "ENGLISH",
+    "default_texts",
+    "head_scores",
+    "is_causal",
+    "probe_scores",
+    "read",
+    "text_scores",
+    "watched",
+]
+
+ENGLISH = (
+    "The animal didn't cross the street because it was too tired. Ada Lovelace wrote about the machine in 1843, and "
+    "the machine, she said, would weave patterns of numbers as a loom weaves flowers and leaves. When it rains in the "
+    "mountains, the river in the valley rises two days later; the people who live there know it, and wait. The old man "
+    "sold his boat, bought a smaller one, and never told anybody why."
+)
+CHINESE = (
+    "那隻動物沒有過馬路，因為牠太累了。山裡下雨的時候，山谷裡的河過兩天才漲；住在那裡的人知道，所以他們等著。"
+    "老人賣了他的船，買了一條小一點的，從來沒有告訴別人為什麼。貓追老鼠，因為它餓了。"
+)
+Progress = Callable[[str], None]
+_STATISTICS: Mapping[str, Callable[[], Statistic]] = {
+    **{name: lambda name=name: Mass(name) for name in ("previous", "next", "self")},  # type: ignore[misc]
+    "distance": Distance,
+    "confidence": Confidence,
+    "sink": Sink,
+}
+
+
+def head_scores(
+    model: str | Loaded | None = None,
+    text: str | None = None,
+    *,
+    probe: Probe | None = None,
+    progress: Progress | None = None,
+) -> HeadScores:
+    """Score every head of a model by the tests of the literature.
+
+    On a text: the mean share of a row's weight on the previous, the next and its own position, on separators and on the
+    first token, its entropy, its distance, and its largest weight. Rows of special tokens are left out, and of a causal
+    model the first, which sees itself alone; all rows count for the first token, as in Gu et al. 2024. On random tokens
+    that are said twice: the mean share of the second copy's rows on the same token before, and on what came behind it
+    (induction). `RULES` and `MEASURES` of regard.render.head_scores hold formulas and sources.
+
+    Args:
+        model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the text chooses.
+        text: What it reads; by default a few English sentences, for `me5` a few Chinese ones too.
+        probe: How many random tokens.
+        progress: Called with a word on what is being done.
+
+    Raises:
+        InputError: No such model, an encoder–decoder, or a text that is empty or too long.
+    """
+    loaded = read(model, text)
+    say = progress or (lambda _: None)
+    probe = probe or Probe()
+    texts = default_texts(loaded) if text is None else (text,)
+    rows: list[Mapping[str, PerHead]] = []
+    tokens = 0
+    for number, one in enumerate(texts, 1):
+        say(f"{loaded.name} reads the text" + (f" ({number} of {len(texts)})" if len(texts) > 1 else ""))
+        record = watched(prepare(one, model=loaded))
+        rows.append(text_rows(record))
+        tokens += record.layers[0].queries
+    say(f"{loaded.name} reads {probe}")
+    scores = _mean(rows) | probe_scores(loaded, probe)
+    return HeadScores(loaded.name, scores, tokens, str(probe))
+
+
+def read(model: str | Loaded | None, text: str | None = None, *, otherwise: str = "minilm") -> Loaded:
+    """Load a model whose heads can be scored; without a name the text chooses, and without a text it is `otherwise`."""
+    if model is None:
+        return load_model(otherwise) if text is None else model_for(text)
+    loaded = load_model(model) if isinstance(model, str) else model
+    if loaded.kind == "encoder-decoder":
+        raise InputError(
+            f"the heads of {loaded.name} belong to an encoder, a decoder and what is between them, for which these "
+            'tests are not made: watch it with regard.watch(model, statistics=["distance", "confidence"])'
+        )
+    return loaded
+
+
+def default_texts(loaded: Loaded) -> tuple[str, ...]:
+    """What is read where no text is named."""
+    return (ENGLISH, CHINESE) if loaded.name == "me5" else (ENGLISH,)
+
+
+def watched(prepared: Prepared, keep: Keep = "maps") -> Record:
+    """Run a prepared text once, every statistic of a text folded."""
+    asked: list[str | Statistic] = [*(make() for make in _STATISTICS.values()), "separators"]
+    loaded = prepared.loaded
+    with watch(loaded.model, keep=keep, tokenizer=loaded.tokenizer, statistics=asked) as seen:
+        prepared.run()
+    return dataclasses.replace(seen.record, tokens=prepared.tokens, model=loaded.name)
+
+
+def text_scores(record: Record) -> dict[str, PerHead]:
+    """The scores that one text gives, from a record that holds the statistics or every weight."""
+    return _mean([text_rows(record)])
+
+
+def text_rows(record: Record) -> dict[str, PerHead]:
+    """Each score of each row that counts, (layers, heads, rows); of the first token one number a text."""
+    if any(layer.kind == "cross" for layer in record.layers):
+        raise InputError("heads are scored where a text looks at itself, and this record has cross-attention: leave it")
+    layers, queries = record.layers, record.layers[0].queries
+    special = _special(record, queries)
+    causal = is_causal(record)
+    rows = [row for row in range(queries) if not special[row] and (row > 0 or not causal)]
+    if not rows:
+        raise InputError("the text has no row to score: write a sentence")
+    inside = {"previous": [row for row in rows if row > 0], "next": [row for row in rows if row + 1 < queries]}
+    found: dict[str, PerHead] = {}
+    for name in ("previous", "next", "self", "separators", "entropy", "distance", "confidence"):
+        chosen = inside.get(name, rows)
+        found[name] = _stack([_of_rows(layer, name)[:, chosen] for layer in layers])
+    found["first"] = _stack([_of_layer(layer, "sink")[0, :, :1] for layer in layers])
+    if causal:  # nothing comes next that it could see
+        found["next"] = np.full_like(found["next"], np.nan)
+    return found
+
+
+def is_causal(record: Record) -> bool:
+    """Whether no query of the record has looked behind itself."""
+    return all(bool((one.top_keys <= np.arange(one.queries)[:, None]).all()) for one in record.layers)
+
+
+def probe_scores(loaded: Loaded, probe: Probe) -> dict[str, PerHead]:
+    """The scores that random tokens give, said twice."""
+    repeated = repeated_tokens(loaded, probe)
+    inputs = {"input_ids": repeated.ids, "attention_mask": torch.ones_like(repeated.ids)}
+    with watch(loaded.model, statistics=["same", "induction"]) as seen:
+        Prepared(loaded, inputs, {}).run()
+    found = {}
+    for name in ("same", "induction"):
+        each = [layer.statistics[name][:, :, repeated.second].mean((0, 2)) for layer in seen.record.layers]
+        found[name] = _stack([one[:, None] for one in each])[..., 0]
+    return found
+
+
+def _mean(texts: Sequence[Mapping[str, PerHead]]) -> dict[str, PerHead]:
+    """The mean over the rows of all texts; NaN where there is none."""
+    joined = {name: np.concatenate([one[name] for one in texts], -1) for name in texts[0]}
+    return {name: one.mean(-1) if one.shape[-1] else np.full(one.shape[:2], np.nan) for name, one in joined.items()}
+
+
+def _special(record: Record, queries: int) -> list[bool]:
+    if not record.tokens:
+        return [False] * queries
+    return [token.special for token in record.stream(record.layers[0].query_tokens)[:queries]]
+
+
+def _of_rows(layer: Layer, name: str) -> npt.NDArray[np.float64]:
+    """One number a row, (heads, queries)."""
+    found = layer.entropy if name == "entropy" else _of_layer(layer, name)
+    return np.asarray(found[0], dtype=np.float64)
+
+
+def _of_layer(layer: Layer, name: str) -> npt.NDArray[np.float64]:
+    """A statistic that was folded, or of the weights where they are at hand; NaN where tokens would have to be known.
+
+    Raises:
+        ObservationError: Neither was kept.
+    """
+    if name in layer.statistics:
+        return np.asarray(layer.statistics[name], dtype=np.float64)
+    if name == "separators":
+        return np.full(layer.entropy.shape, np.nan)
+    if layer.exact is None:
+        raise ObservationError(
+            f"{name!r} of {layer.name or 'a layer'} cannot be told from a pooled map of {layer.queries} × "
+            f'{layer.keys}: make the record with keep="weights" or statistics=[{name!r}]'
+        )
+    weights = np.array(layer.exact)  # an atlas maps its file into memory, where nothing may be written
+    return np.asarray(of_weights(_STATISTICS[name](), weights)[name], dtype=np.float64)
+
+
+def _stack(layers: Sequence[npt.NDArray[np.float64]]) -> PerHead:
+    """Layers of different numbers of heads in one array, NaN where a layer has fewer."""
+    most = max(len(one) for one in layers)
+    return np.stack([np.pad(one, ((0, most - len(one)), (0, 0)), constant_values=np.nan) for one in layers])

@@ -1,0 +1,87 @@
+"""One head of a real model with its own vectors: q, k and v as they enter the formula."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import nn
+
+from regard.capture.call_site import Seen
+from regard.capture.intercept import Interception
+from regard.capture.recorder import Recorder
+from regard.capture.second_pass import Computed
+from regard.capture.steps import CapturedHead
+from regard.errors import InputError, ObservationError
+from regard.functional import attention
+from regard.interpret.look import look, prepare
+from regard.interpret.watch import read_attention
+
+__all__ = ["capture_head", "choose"]
+
+
+def choose(
+    model: str, text: str, *, layer: int | None = None, head: int | None = None, token: str | None = None
+) -> tuple[int, int, str | None]:
+    """Layer, head and token as asked for; what is left open is chosen as `regard look` chooses it."""
+    if layer is not None and head is not None:
+        return layer, head, token
+    looked = look(text, model=model, token=token, layer=layer, head=head)
+    first = looked.focus.looks[0]
+    return first.layer, first.head, token or looked.focus.queries[looked.focus.word].text
+
+
+@dataclass(eq=False)
+class _Catcher(Recorder):
+    """Keeps the calls themselves, of which there is one a layer."""
+
+    model: nn.Module
+    caught: list[Seen] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(self.model, "maps", 0)
+
+    def see(self, seen: Seen) -> None:
+        """Keep the call as it is."""
+        self.calls += 1
+        self.caught.append(seen)
+
+
+def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
+    """Run a model over a text and take out what one head computes with.
+
+    Raises:
+        InputError: No such layer or head.
+        ObservationError: The model computes its weights where q and k cannot be told.
+    """
+    prepared = prepare(text, model=model)
+    catcher = _Catcher(prepared.loaded.model)
+    with Interception(prepared.loaded.model, catcher, {attention: read_attention}):
+        prepared.run()
+    if not -len(catcher.caught) <= layer < len(catcher.caught):
+        raise InputError(f"`layer` must be from 0 to {len(catcher.caught) - 1} for {model}, got {layer}")
+    seen = catcher.caught[layer]
+    if not isinstance(seen.call, Computed) or seen.values is None:
+        raise ObservationError(
+            f"{model} computes the weights of layer {layer} itself, without a call that shows q, k and v: choose a "
+            "model that uses PyTorch's scaled_dot_product_attention"
+        )
+    problem = seen.call.problem
+    if not 0 <= head < problem.heads:
+        raise InputError(f"`head` must be from 0 to {problem.heads - 1} for {model}, got {head}")
+    visible, bias = problem.visible(), problem.bias_tile()
+    group = problem.heads // problem.kv_heads
+    streams = tuple(prepared.tokens.values())
+    sinks = problem.sink
+    pairs = (problem.queries, problem.keys)
+    crossed = len(streams) > 1
+    return CapturedHead(
+        tokens=next(one[0] for one in streams if len(one[0]) == problem.keys),
+        queries=problem.q[0, head].double().numpy(),
+        keys=problem.k[0, head // group].double().numpy(),
+        values=seen.values[0, head // group].double().numpy(),
+        scale=problem.scale,
+        visible=None if visible is None else np.asarray(visible.expand(1, problem.heads, *pairs)[0, head]),
+        bias=None if bias is None else bias.expand(1, problem.heads, *pairs)[0, head].double().numpy(),
+        softcap=problem.score.softcap,
+        sink=None if sinks is None else float(sinks[head]),
+        query_tokens=next(one[0] for one in streams if len(one[0]) == problem.queries) if crossed else None,
+    )

@@ -1,0 +1,185 @@
+"""The token ids that a model was called with, told apart by forward pass, and the tokens they stand for."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.capture.records import Record
+from regard.capture.tokens import Token
+from regard.errors import InputError
+from regard.interpret.tokens_from_tokenizer import tokens_of
+
+__all__ = ["Given", "Heard", "Named", "Streams", "check_tokens", "given_tokens"]
+
+Streams = dict[str, tuple[tuple[Token, ...], ...]]
+Named = Sequence[str] | Mapping[str, Sequence[str]]  # as `tokens=` has them
+_Ids = dict[str, list[Tensor]]
+# Beside the end of a sequence, what ends a sentence or a part of it.
+_SEPARATORS = frozenset(".,;:!?…。，、；：！？")
+_SEPARATING = frozenset({"[SEP]", "</s>", "<sep>", "<|endoftext|>"})
+
+
+class Heard:
+    """Listens for token ids in the calls of a model.
+
+    Which record a call belongs to is known only once it has run: `passes` tells how many there are by then. The steps
+    of one generation belong to one record, and their ids are joined.
+    """
+
+    whole = False
+
+    def __init__(self, passes: Callable[[], int], tokenizer: Any = None) -> None:
+        self._passes = passes
+        self._tokenizer = tokenizer
+        self._ids: dict[int, _Ids] = {}
+        self._pending: dict[str, Tensor] = {}
+        self._streams: dict[str, Tensor] = {}  # of the call that runs now
+        self._separates: dict[int, bool] = {}
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Listen to one call of the model."""
+        self._settle()
+        first = args[0] if args and isinstance(args[0], Tensor) and not args[0].is_floating_point() else None
+        for name in ("input_ids", "decoder_input_ids"):
+            ids = kwargs.get(name, first if name == "input_ids" else None)
+            if isinstance(ids, Tensor) and ids.ndim == 2:
+                self._pending[name] = ids.detach().cpu()
+        self._streams = _by_stream(module, self._pending)
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The call has ended: whatever runs outside of it runs on something else."""
+        self._streams = {}
+
+    def streams(self) -> Mapping[str, Tensor]:
+        """The ids of the call that runs now."""
+        return self._streams
+
+    def separators(self, ids: Tensor) -> Tensor | None:
+        """Ends of sequence, and pieces that are nothing but a mark between sentences or their parts."""
+        if self._tokenizer is None:
+            return None
+        for one in set(ids.unique().tolist()) - self._separates.keys():
+            ends = one in (getattr(self._tokenizer, name, None) for name in ("sep_token_id", "eos_token_id"))
+            self._separates[one] = ends or _separates(tokens_of(self._tokenizer, [one])[0].text)
+        return torch.isin(ids, torch.tensor([one for one, does in self._separates.items() if does], dtype=torch.long))
+
+    def _settle(self) -> None:
+        """Give the ids of the call that has run to its record."""
+        if self._pending:
+            heard = self._ids.setdefault(self._passes() - 1, {})
+            for name, ids in self._pending.items():
+                heard.setdefault(name, []).append(ids)
+            self._pending = {}
+
+    def tokens(self, tokenizer: Any, index: int, record: Record) -> Streams:
+        """The tokens of one record, as far as its ids were heard and are as many as its positions."""
+        self._settle()
+        if tokenizer is None:
+            return {}
+        heard = self._ids.get(index, {})
+        lengths = record.streams
+        found: Streams = {}
+        for argument, steps in heard.items():
+            if any(len(step) != len(steps[0]) for step in steps):
+                continue
+            ids = [[int(one) for step in steps for one in step[sequence]] for sequence in range(len(steps[0]))]
+            stream = _stream_of(argument, len(ids[0]), record)
+            if stream is not None:
+                found[stream] = tuple(tokens_of(tokenizer, one[: lengths[stream]]) for one in ids)
+        return found
+
+
+class Given:
+    """Tokens that the caller named, as numbers: equal texts are equal tokens."""
+
+    whole = True
+
+    def __init__(self, tokens: Named) -> None:
+        named = tokens if isinstance(tokens, Mapping) else {"text": tokens}
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(itertools.chain(*named.values())))}
+        self._ids = {name: torch.tensor([[numbers[text] for text in texts]]) for name, texts in named.items()}
+        self._separating = torch.tensor([_separates(text) for text in numbers])
+
+    def streams(self) -> Mapping[str, Tensor]:
+        """The ids of the whole text of each stream."""
+        return self._ids
+
+    def separators(self, ids: Tensor) -> Tensor | None:
+        """Which of them are separators."""
+        return self._separating[ids]
+
+
+def _separates(text: str) -> bool:
+    return text in _SEPARATING or (text != "" and set(text) <= _SEPARATORS)
+
+
+def _by_stream(module: nn.Module, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Whose ids they are; an encoder–decoder may make the ids of its decoder itself, which nobody hears."""
+    crossed = "decoder_input_ids" in ids or getattr(getattr(module, "config", None), "is_encoder_decoder", False)
+    names = {"input_ids": "source" if crossed else "text", "decoder_input_ids": "target"}
+    return {names[name]: one for name, one in ids.items()}
+
+
+def _stream_of(argument: str, count: int, record: Record) -> str | None:
+    """The stream whose tokens an argument of the model holds, if it has one for each position."""
+    lengths = record.streams
+    if argument == "decoder_input_ids":
+        names = ["target"]
+    else:  # a decoder that is watched by itself calls those of its target so, and no layer encodes the source
+        encodes = any(layer.kind == "self" and layer.query_tokens == "source" for layer in record.layers)
+        names = ["text", "source" if encodes else "target"]
+    return next((name for name in names if name in lengths and count >= lengths[name]), None)
+
+
+def check_tokens(tokens: Any) -> None:
+    """Refuse what is no list of texts, or no lists by stream.
+
+    Raises:
+        InputError: It is not.
+    """
+    named = tokens if isinstance(tokens, Mapping) else {None: tokens}
+    for stream, texts in named.items():
+        where = "" if stream is None else f" for the stream {stream!r}"
+        if isinstance(texts, str):
+            raise InputError(
+                f"`tokens` must be a list of texts, one a position, got the text {texts!r}{where}: tokens.split()?"
+            )
+        if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+            raise InputError(
+                "`tokens` must be a list of texts, one a position, or such lists by stream, "
+                f'{{"source": [...], "target": [...]}}, got {texts!r}{where}'
+            )
+
+
+def given_tokens(tokens: Named, record: Record) -> Streams:
+    """Tokens that the caller named, one for each position of a stream of which there is one sequence.
+
+    Raises:
+        InputError: They are not as many, there is no such stream, or one list is meant for several streams.
+    """
+    lengths = record.streams
+    there = ", ".join(f"{length} ({stream})" for stream, length in lengths.items())
+    if not isinstance(tokens, Mapping):
+        name = "text" if "text" in lengths or len(lengths) != 1 else next(iter(lengths))
+        if name not in lengths:
+            lists = ", ".join(f'"{stream}": [...]' for stream in lengths)
+            raise InputError(
+                f"`tokens` must be a list for each stream where there are several, {there}, got one of {len(tokens)}: "
+                f"tokens={{{lists}}} with those you know, or pass `tokenizer=`"
+            )
+        tokens = {name: tokens}
+    found: Streams = {}
+    for stream, texts in tokens.items():
+        if stream not in lengths:
+            raise InputError(f"`tokens` must be of streams that there are, {there} positions, got {stream!r}")
+        sides = (layer for layer in record.layers if stream in (layer.query_tokens, layer.key_tokens))
+        if (batch := next(sides).batch) != 1 or len(texts) != lengths[stream]:
+            raise InputError(
+                f"`tokens` must name the positions of one sequence, {there} of them in a batch of {batch}, got "
+                f"{len(texts)} for {stream!r}: leave it out, or pass `tokenizer=` for batches"
+            )
+        found[stream] = (tuple(Token(text) for text in texts),)
+    return found

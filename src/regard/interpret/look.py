@@ -1,0 +1,307 @@
+"""look(): a text, a real model, and what each of its words attends to."""
+
+import dataclasses
+import difflib
+import hashlib
+import inspect
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.capture.atlas import load_atlas
+from regard.capture.call_site import Keep
+from regard.capture.highlight import Focus, choose_focus
+from regard.capture.records import Layer, Record
+from regard.capture.resumable_atlas import Part
+from regard.capture.run_statistics import Kernel
+from regard.capture.stopwords import is_word
+from regard.capture.token_row import token_row
+from regard.capture.tokens import Token
+from regard.errors import InputError
+from regard.interpret.bundled import Loaded
+from regard.interpret.model_loading import advice, load_model, model_for, positions
+from regard.interpret.tokens_from_tokenizer import text_between, tokens_of
+from regard.interpret.watch import watch
+from regard.problem import DENSE_BUDGET
+from regard.render.notebook_page import record_html
+
+__all__ = ["Looked", "Prepared", "look", "prepare"]
+
+Told = Callable[[int, int | None], None]
+
+_ANSWER = 64  # tokens that an encoder–decoder writes where no target is given
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """What a model attends to in a text: the record, what a picture of it shows, and what there is to say besides."""
+
+    record: Record
+    focus: Focus
+    model: str
+    warning: str | None = None
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows, in at most 300 kB."""
+        return record_html(self.record, self.focus)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A text ready for its model: what it is called with, and the tokens of its streams."""
+
+    loaded: Loaded
+    inputs: dict[str, torch.Tensor]
+    tokens: Mapping[str, tuple[tuple[Token, ...], ...]]
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tells this run from another: the ids of the text, and the weights and settings of the model."""
+        weights = 0
+        for name, one in self.loaded.model.state_dict().items():
+            about = f"{name} {one.dtype} {tuple(one.shape)}".encode()
+            numbers = one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+            weights = zlib.crc32(numbers, zlib.crc32(about, weights))
+        config = getattr(self.loaded.model, "config", None)
+        said = "" if config is None else f"{config.to_json_string()} {getattr(config, '_attn_implementation', '')}"
+        ids = [one.tolist() for _, one in sorted(self.inputs.items())]
+        return {
+            "text": hashlib.sha256(repr(ids).encode()).hexdigest(),
+            "model": self.loaded.name,
+            "weights of the model": weights,
+            "settings of the model": hashlib.sha256(said.encode()).hexdigest(),
+        }
+
+    def run(self) -> None:
+        """Run the model once; of a language model's output only the last position, whose logits are not looked at."""
+        options: dict[str, object] = {} if self.loaded.kind == "encoder" else {"use_cache": False}
+        if "logits_to_keep" in inspect.signature(self.loaded.model.forward).parameters:
+            options["logits_to_keep"] = 1
+        with torch.inference_mode():
+            self.loaded.model(**self.inputs, **options)
+
+
+def look(
+    text: str,
+    *,
+    model: str | Loaded | None = None,
+    token: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    target: str | None = None,
+    keep: Keep = "maps",
+    layers: Sequence[int | str] | None = None,
+    statistics: Sequence[str] = (),
+    budget: int = DENSE_BUDGET,
+    kernel: Kernel | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    tokens: tuple[int, int] | None = None,
+    strict: bool = True,
+    told: Told | None = None,
+) -> Looked:
+    """Let a real model read a text, and see what it attends to.
+
+    Args:
+        text: The text; the source of an encoder–decoder.
+        model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the text chooses.
+        token: The word to look from; by default a pronoun that looks sharply at a word, else the word with the sharpest
+            looks at content words. `compare_looks` sets a second text beside this one.
+        layer: The layer of the first head shown, counted from 0.
+        head: The first head shown, counted from 0 within its layer.
+        target: What an encoder–decoder writes; by default what it would write itself.
+        keep: "maps", "weights" to keep every weight, or "qk" to compute any of them later, within the budget.
+        layers: Which layers `keep` means; all of them unless given.
+        statistics: What else to fold in the same sweep, by name.
+        budget: Bytes that keep="weights" or "qk" may take.
+        kernel: What folds long texts in less time, as in `regard.watch`.
+        out: An atlas to write. Finished layers go to a folder beside it, from which an interrupted run can go on.
+        resume: Whether to go on with the layers that an interrupted run has left there.
+        tokens: The first and the last token of a long text to look at, counted from 1; all of them by default.
+        strict: Whether attention that ran and could not be seen is an error. With False what was seen is shown, and
+            the record's `missing` lists the rest.
+        told: Called with the number of finished layers, and of all of them where the model says it.
+
+    Raises:
+        InputError: The text is empty, of one word or too long for the model; no such model, word, layer, head or
+            statistic; there are finished layers of an interrupted run and `resume` was not asked for, or they are of
+            another run.
+    """
+    prepared = prepare(text, model=model, target=target, tokens=tokens)
+    loaded = prepared.loaded
+    count = _count(loaded)
+    _check_wanted(prepared, token, layer, head, count)
+    _check_layers(loaded, layers or (), count)
+    part = None
+    if out is not None:
+        settings = {"keep": keep, "layers": None if layers is None else list(layers), "statistics": list(statistics)}
+        part = Part(out, prepared.identity | settings, resume=resume)
+    finisher = _Telling(part, told, count)
+    with watch(
+        loaded.model,
+        keep=keep,
+        layers=layers,
+        statistics=statistics,
+        budget=budget,
+        kernel=kernel,
+        finisher=finisher,
+        strict=strict,
+        tokenizer=loaded.tokenizer if statistics else None,
+    ) as seen:
+        prepared.run()
+    record = dataclasses.replace(seen.record, tokens=prepared.tokens, model=loaded.name)
+    if part is not None:
+        part.finish(record)
+        record = load_atlas(part.out)[0]
+    try:
+        focus = choose_focus(record, token=token, layer=layer, head=head)
+    except InputError as problem:
+        if token is None and _is_wordless(prepared.tokens.get("target")):
+            raise InputError(
+                f"what {loaded.name} writes has no word to look from: give it a longer `--target`"
+            ) from problem
+        raise
+    warnings = [advice(loaded, text)]
+    if kernel and seen.why_plain:
+        why = next(iter(seen.why_plain.values()))
+        warnings.append(f"{kernel} did not fold {len(seen.why_plain)} of {len(record)} layers: {why}")
+    return Looked(record, focus, loaded.name, "; ".join(filter(None, warnings)) or None)
+
+
+@dataclass(frozen=True)
+class _Telling:
+    """Tells of each layer that is finished."""
+
+    part: Part | None
+    told: Told | None
+    count: int | None
+
+    def known(self, number: int, name: str) -> Layer | None:
+        """What an earlier run has left."""
+        found = None if self.part is None else self.part.known(number, name)
+        if found is not None:
+            self._tell(number)
+        return found
+
+    def put(self, number: int, layer: Layer) -> Layer:
+        """Keep the layer, in the folder if there is one."""
+        kept = layer if self.part is None else self.part.put(number, layer)
+        self._tell(number)
+        return kept
+
+    def _tell(self, number: int) -> None:
+        if self.told is not None:
+            self.told(number + 1, self.count)
+
+
+def _count(loaded: Loaded) -> int | None:
+    """How many attention calls a pass has, where the model's configuration says it."""
+    config = getattr(loaded.model, "config", None)
+    if loaded.kind == "encoder-decoder":
+        sides = (
+            getattr(config, "num_layers", getattr(config, "encoder_layers", None)),
+            getattr(config, "num_decoder_layers", getattr(config, "decoder_layers", None)),
+        )
+        return sides[0] + 2 * sides[1] if sides[0] and sides[1] else None
+    return getattr(config, "num_hidden_layers", None)
+
+
+def _check_wanted(
+    prepared: Prepared, token: str | None, layer: int | None, head: int | None, count: int | None
+) -> None:
+    """Refuse a word, a layer or a head that is not there before the model runs and an atlas is written."""
+    if head is not None and layer is None:
+        raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
+    if layer is not None and count is not None and not -count <= layer < count:
+        raise InputError(f"`layer` must be from 0 to {count - 1} (seen layers: {count}), got {layer}")
+    if token is not None and ("text" in prepared.tokens or layer is None):  # else the layer says which text is meant
+        token_row(prepared.tokens["text" if "text" in prepared.tokens else "target"][0], token)
+
+
+def _check_layers(loaded: Loaded, layers: Sequence[int | str], count: int | None) -> None:
+    """Refuse what cannot be a layer before the model runs: a number too high, a name that no module has."""
+    modules = dict(loaded.model.named_modules(remove_duplicate=False))
+    for one in layers:
+        if isinstance(one, int) and count is not None and one >= count:
+            raise InputError(
+                f"`layers` must name layers that are seen, from 0 to {count - 1} of {loaded.name}, got {layers}"
+            )
+        if isinstance(one, str) and one.partition("#")[0] not in modules:  # "#2" is a module's second call
+            near = difflib.get_close_matches(one, modules, 1)
+            numbers = "their numbers" if count is None else f"numbers from 0 to {count - 1}"
+            raise InputError(
+                f"`layers` must name layers that are seen, by {numbers} or the names of modules of {loaded.name}, got "
+                f"{one!r}" + (f": did you mean {near[0]!r}?" if near else "")
+            )
+
+
+def _is_wordless(target: tuple[tuple[Token, ...], ...] | None) -> bool:
+    """Whether there is a target, and no word in it."""
+    return target is not None and not any(is_word(token.text) and not token.special for token in target[0])
+
+
+def prepare(
+    text: str,
+    *,
+    model: str | Loaded | None = None,
+    target: str | None = None,
+    tokens: tuple[int, int] | None = None,
+) -> Prepared:
+    """Load the model and turn the text, or only some of its tokens, into what it is called with."""
+    if not text.strip():
+        raise InputError("the text is empty: write a sentence, or name a file that has one")
+    if "\0" in text:
+        raise InputError("the text holds a NUL byte, so it is no text: is it a binary file?")
+    if isinstance(model, str) and not model.strip():
+        raise InputError(f"`model` must be a name, a folder or an id of the hub, got {model!r}: or leave it out")
+    loaded = model if isinstance(model, Loaded) else model_for(text) if model is None else load_model(model)
+    if target is not None and loaded.kind != "encoder-decoder":
+        raise InputError(f"`target` is for an encoder–decoder, and {loaded.name} is none: leave `--target` out")
+    text = text if tokens is None else text_between(loaded.tokenizer, text, *tokens)
+    ids = _ids(loaded, loaded.tokenizer, text)
+    if loaded.kind != "encoder-decoder":
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        return Prepared(loaded, inputs, {"text": (tokens_of(loaded.tokenizer, ids[0].tolist(), text),)})
+    writes = loaded.tokenizer if loaded.target_tokenizer is None else loaded.target_tokenizer
+    written = _write(loaded, ids) if target is None else _start(loaded, _ids(loaded, writes, target))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": written}
+    words = {
+        "source": (tokens_of(loaded.tokenizer, ids[0].tolist(), text),),
+        "target": (tokens_of(writes, written[0].tolist()),),
+    }
+    return Prepared(loaded, inputs, words)
+
+
+def _ids(loaded: Loaded, tokenizer: Any, text: str) -> torch.Tensor:
+    """Token ids (1, n), refused where they are more than the model has positions."""
+    ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
+    limit = positions(loaded)
+    if limit is not None and len(ids) > limit:
+        other = " (smollm2 reads 8,192)" if loaded.name in ("me5", "minilm") and len(ids) <= 8192 else ""
+        most = limit - len(tokenizer("", verbose=False)["input_ids"])
+        raise InputError(
+            f"the text has {len(ids):,} tokens and {loaded.name} reads at most {limit:,}: shorten it (regard look "
+            f"--tokens 1:{most} takes a part of it), or choose another --model{other}"
+        )
+    if not ids:
+        raise InputError(f"the text has no tokens for {loaded.name}: write a sentence")
+    return torch.tensor([ids])
+
+
+def _write(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
+    """What the model itself would write, greedily, as the decoder's input."""
+    with torch.inference_mode():
+        written: torch.Tensor = loaded.model.generate(  # type: ignore[operator]
+            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1, max_new_tokens=_ANSWER
+        )
+    return written[:, :-1] if written.shape[1] > 1 else written
+
+
+def _start(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
+    """A given target as the decoder's input: its start token first, its last token left to be predicted."""
+    start = getattr(loaded.model.config, "decoder_start_token_id", None)
+    return torch.cat([torch.full((1, 1), int(start or 0)), ids[:, :-1]], 1)

@@ -1,0 +1,177 @@
+"""head_likeness(): which heads look from one given word to another, over many sentences."""
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.capture.records import Record
+from regard.capture.tokens import Word, words_of
+from regard.errors import InputError
+from regard.interpret.bundled import Loaded
+from regard.interpret.head_scores import is_causal, read
+from regard.interpret.look import prepare
+from regard.interpret.unspaced_scripts import is_cjk
+from regard.interpret.watch import watch
+from regard.render.word_pair_scores import Likeness, Pair
+
+__all__ = ["head_likeness", "occurrences", "pair_of"]
+
+
+def head_likeness(
+    pairs: Sequence[str],
+    sentences: Sequence[str],
+    *,
+    model: str | Loaded | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Likeness:
+    """Measure how strongly each head looks from one word to another, and how much that varies.
+
+    The weight of a sentence is the mean over the pieces of the source, summed over the pieces of the target. Where a
+    word stands several times, it is the mean over the sources and the sum over the targets; in a causal model only
+    sources behind a target count.
+
+    Args:
+        pairs: Such as "it>animal".
+        sentences: Each with both words of a pair; others are counted.
+        model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the text chooses.
+        progress: Called with the number of sentences that were read, and of all.
+
+    Raises:
+        InputError: A pair is none, no sentence holds its words, or there is no such model.
+    """
+    found = [_Collected(*pair_of(pair)) for pair in pairs]
+    if not found:
+        raise InputError('`pairs` must name two words at least, such as "it>animal"')
+    lines = [line.strip() for line in sentences if line.strip()]
+    if not lines:
+        raise InputError("there are no sentences: write some, one a line, that have both words of a pair")
+    loaded = read(model, "\n".join(lines))
+    unused = 0
+    for number, line in enumerate(lines, 1):
+        unused += not _take(line, found, loaded)
+        if progress is not None:
+            progress(number, len(lines))
+    return Likeness(loaded.name, tuple(one.pair(loaded.name) for one in found), len(lines), unused)
+
+
+def _take(line: str, found: Sequence["_Collected"], loaded: Loaded) -> bool:
+    """Read one sentence for the pairs whose words it holds; whether there is such a pair."""
+    prepared = prepare(line, model=loaded)
+    words = words_of(prepared.tokens["text"][0])
+    wanted = [one for one in found if one.takes(words)]
+    if wanted:
+        with watch(loaded.model, keep="weights") as seen:
+            prepared.run()
+        for one in wanted:
+            one.add(seen.record, words)
+    return bool(wanted)
+
+
+def pair_of(text: str) -> tuple[str, str]:
+    """The two words of "it>animal".
+
+    >>> pair_of("it>animal"), pair_of("它 → 貓")
+    (('it', 'animal'), ('它', '貓'))
+    """
+    parts = [part.strip() for part in text.replace("→", ">").replace("＞", ">").split(">")]
+    if len(parts) != 2 or not all(parts):
+        raise InputError(f'a pair must be two words with > between them, such as "it>animal", got {text!r}')
+    if parts[0].casefold() == parts[1].casefold():
+        raise InputError(f"a pair must be two different words, got {text!r}: the score `same` looks for equal ones")
+    return parts[0], parts[1]
+
+
+def occurrences(words: Sequence[Word], wanted: str) -> list[tuple[int, ...]]:
+    """The pieces of each place where a word stands: whole words, capitals or not, several in a row for 老鼠.
+
+    A Chinese or Japanese word is found within a piece that holds more of them, as 它 in 因為它. White space between
+    two words counts: "in to" is no "into", and "New York" is found as it is written.
+
+    >>> occurrences([Word("It", (0,)), Word("with", (1,)), Word("it", (2, 3))], "it")
+    [(0,), (2, 3)]
+    >>> occurrences([Word("老", (1,)), Word("鼠", (2,)), Word("因為它", (3,))], "老鼠")
+    [(1, 2)]
+    """
+    folded, found, start = _spaced(*wanted.casefold().split()), [], 0
+    while start < len(words):
+        stop, text = start, ""
+        while stop < len(words) and not words[stop].special and len(text) < len(folded):
+            text = _spaced(text, words[stop].text.casefold())
+            stop += 1
+        within = is_cjk(folded[:1]) and folded in words[start].text.casefold() and not words[start].special
+        if text == folded and stop > start:
+            found.append(tuple(piece for word in words[start:stop] for piece in word.pieces))
+        elif within:
+            found.append(words[start].pieces)
+        start = stop if text == folded and stop > start else start + 1
+    return found
+
+
+def _spaced(*parts: str) -> str:
+    """Parts in a row, with a space where letters would meet: without one they would have been a single word."""
+    text = ""
+    for part in parts:
+        text += (" " if _is_letter(text[-1:]) and _is_letter(part[:1]) else "") + part
+    return text
+
+
+def _is_letter(mark: str) -> bool:
+    return bool(mark) and unicodedata.category(mark)[0] in "LNM" and not is_cjk(mark)
+
+
+@dataclass(eq=False)
+class _Collected:
+    """What one pair has given so far."""
+
+    source: str
+    target: str
+    weights: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    even: list[float] = field(default_factory=list)
+    missing: int = 0
+    later: int = 0
+
+    def takes(self, words: Sequence[Word]) -> bool:
+        """Whether a sentence holds both words; if not, it is counted."""
+        both = bool(occurrences(words, self.source)) and bool(occurrences(words, self.target))
+        self.missing += not both
+        return both
+
+    def add(self, record: Record, words: Sequence[Word]) -> None:
+        """Take in one sentence that holds both words."""
+        sources, targets = occurrences(words, self.source), occurrences(words, self.target)
+        causal, keys = is_causal(record), record.layers[0].keys
+        if causal:
+            sources = [one for one in sources if min(targets)[-1] < one[0]]
+        if not sources:
+            self.later += 1
+            return
+        columns = sorted({piece for one in targets for piece in one})
+        of_sources = [_weights(record, one, columns) for one in sources]
+        self.weights.append(np.mean(of_sources, axis=0))
+        rows = [row for one in sources for row in one]
+        shares = [sum(key <= row for key in columns) / (row + 1) if causal else len(columns) / keys for row in rows]
+        self.even.append(float(np.mean(shares)))
+
+    def pair(self, model: str) -> Pair:
+        """The result."""
+        if not self.weights:
+            later = f", and in {self.later} of them the second only comes later, where {model} cannot look"
+            raise InputError(
+                f"no sentence shows {self.source!r} looking at {self.target!r}: {self.missing} lack one of the words"
+                f"{later if self.later else ''}; write some that have both, one a line"
+            )
+        weights = np.stack(self.weights)
+        return Pair(self.source, self.target, weights, float(np.mean(self.even)), self.missing, self.later)
+
+
+def _weights(record: Record, rows: Sequence[int], columns: Sequence[int]) -> npt.NDArray[np.float64]:
+    """Mean over the rows of the sum over the columns (layers, heads), NaN where a layer has fewer heads."""
+    most = max(layer.heads for layer in record.layers)
+    found = np.full((len(record.layers), most), np.nan)
+    for number, layer in enumerate(record.layers):
+        assert layer.weights is not None  # every weight was kept
+        found[number, : layer.heads] = layer.weights[0][:, list(rows)][:, :, list(columns)].sum(-1).mean(-1)
+    return found

@@ -1,0 +1,137 @@
+"""Files of checkpoints: found by folder, hub id or bundled name, read as JSON and safetensors alone, written whole."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard.errors import InputError, MissingExtraError
+from regard.interpret.bundled import BUNDLED, folder
+from regard.interpret.bundled.catalogue import refuse_mistyped
+
+__all__ = ["Checkpoint", "read_tensors"]
+
+_CONFIG, _GENERATION = "config.json", "generation_config.json"
+# What of generation_config.json is read; the rest says how to write, which is for the caller to say.
+_TOKENS = (
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "bad_words_ids"),
+    *("forced_bos_token_id", "forced_eos_token_id"),
+)
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class Checkpoint:
+    """A checkpoint's files, fetched when they are asked for.
+
+    Args:
+        name: A folder, an id of the Hugging Face hub, or one of the bundled models.
+        asked: revision, token, cache_dir, local_files_only and force_download, as in huggingface_hub.
+
+    Raises:
+        InputError: There is no such model, or a file is missing, cut or foreign.
+        MissingExtraError: It must be read from safetensors or the hub, and the extra is not installed.
+    """
+
+    def __init__(self, name: str | os.PathLike[str], **asked: Any) -> None:
+        self.name, self._asked = str(name), asked
+        if not self.name.strip():
+            raise InputError(f"the name of a model must not be empty: a folder, an id of the hub, {', '.join(BUNDLED)}")
+        where = Path(self.name).expanduser()
+        if self.name in BUNDLED and not where.is_dir():
+            where = folder(self.name)
+        self._folder = where if where.is_dir() else None
+        if self._folder is None:
+            refuse_mistyped(self.name)
+        if self._folder is None and self.name.startswith((".", "/", "~")):
+            raise InputError(f"there is no folder {self.name!r}; bundled models: {', '.join(BUNDLED)}")
+
+    def config(self) -> dict[str, Any]:
+        """config.json, with what generation_config.json says of writing."""
+        raw = self._json(_CONFIG)
+        if raw is None:
+            raise InputError(
+                f"the checkpoint {self.name!r} has no {_CONFIG}: name a folder or an id with a model in it"
+            )
+        said = self._json(_GENERATION) or {}
+        return raw | {key: said[key] for key in _TOKENS if said.get(key) is not None}
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All tensors, one at a time, from one file or from the shards that an index names."""
+        for name in self._weight_files():
+            path = self.file(name)
+            if path is None:
+                raise InputError(
+                    f"the checkpoint {self.name!r} has no {name}: regard reads safetensors alone, never pickles; "
+                    "transformers converts with save_pretrained"
+                )
+            yield from read_tensors(path)
+
+    def _weight_files(self) -> list[str]:
+        """One file or, where there is none, the shards that an index names."""
+        if self.file(_WEIGHTS) is not None:
+            return [_WEIGHTS]
+        index = self._json(_INDEX)
+        shards = (index or {}).get("weight_map", {})
+        if not isinstance(shards, dict) or not all(isinstance(one, str) for one in shards.values()):
+            raise InputError(f"the checkpoint {self.name!r} has an {_INDEX} whose weight_map names no files")
+        return sorted(set(shards.values())) or [_WEIGHTS]
+
+    def _json(self, name: str) -> dict[str, Any] | None:
+        path = self.file(name)
+        if path is None:
+            return None
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError) as problem:
+            raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
+        if not isinstance(found, dict):
+            raise InputError(f"cannot read {path}: it must be a JSON object, got a {type(found).__name__}")
+        return found
+
+    def file(self, name: str) -> Path | None:
+        """Where a file lies, or None if the checkpoint has none of this name."""
+        if Path(name).name != name:
+            raise InputError(f"the checkpoint {self.name!r} names a file outside its folder: {name!r}")
+        if self._folder is not None:
+            path = self._folder / name
+            return path if path.is_file() else None
+        try:
+            from huggingface_hub import hf_hub_download
+            from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+        except ImportError as missing:
+            raise MissingExtraError("huggingface_hub", "models") from missing
+        try:
+            return Path(hf_hub_download(self.name, name, **self._asked))
+        except LocalEntryNotFoundError as problem:
+            if name in (_GENERATION, _INDEX):  # not every model has them, and none is in the cache
+                return None
+            raise InputError(
+                f"cannot reach the hub for {name} of {self.name!r}, and it is not in the cache"
+            ) from problem
+        except EntryNotFoundError:
+            return None
+        except (OSError, ValueError) as problem:
+            reason = " ".join(str(problem).split())[:300]
+            raise InputError(f"cannot load the model {self.name!r}: {reason}") from problem
+
+
+def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a safetensors file, one at a time.
+
+    Raises:
+        InputError: The file is missing, cut or foreign.
+        MissingExtraError: safetensors is not installed.
+    """
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as missing:
+        raise MissingExtraError("safetensors", "models") from missing
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is no dict
+                yield name, file.get_tensor(name)
+    except (OSError, SafetensorError) as problem:
+        raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem

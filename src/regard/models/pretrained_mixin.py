@@ -1,0 +1,156 @@
+"""Saving and loading: our own folders, and Hugging Face checkpoints of the families that we read."""
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from regard.checksums import checksum_of_file, checksum_of_json
+from regard.errors import InputError, MissingExtraError
+from regard.files import replace_files
+from regard.models.checkpoint_files import Checkpoint
+from regard.models.config_json import from_json, to_json
+from regard.models.load_weights import change, fill
+
+__all__ = ["Saved"]
+
+_OURS = "regard"  # the key of config.json that marks a folder of ours
+_SUMS = "crc"  # the key of its checksums; a folder without them is loaded unchecked
+_WEIGHTS = "model.safetensors"
+
+
+class Saved(nn.Module):
+    """A model that `save_pretrained` writes, `push_to_hub` sends and `from_pretrained` reads."""
+
+    config: Any
+    config_kinds: ClassVar[tuple[type[Any], ...]]  # what its configuration is, and what may stand in it
+
+    def save_pretrained(self, save_directory: str | Path, **asked: Any) -> str | None:
+        """Write config.json and model.safetensors to a folder: all files or, if something fails, none.
+
+        Args:
+            save_directory: The folder; it is made if it is missing.
+            asked: `push_to_hub=True` and `repo_id=`, as in huggingface_hub, whose own calls name a `config` and a card
+                too: the configuration is always the model's, and no card is written.
+
+        Raises:
+            InputError: The folder cannot be written.
+            MissingExtraError: huggingface_hub or safetensors is not installed.
+        """
+        try:
+            from safetensors.torch import save_file
+        except ImportError as missing:
+            raise MissingExtraError("safetensors", "models") from missing
+
+        def write(folder: Path) -> None:
+            save_file({name: one.contiguous() for name, one in self.state_dict().items()}, folder / _WEIGHTS)
+            config = to_json(self.config)
+            sums = {_OURS: checksum_of_json(config), _WEIGHTS: checksum_of_file(folder / _WEIGHTS)}
+            text = json.dumps({_OURS: config, _SUMS: sums}, indent=2, ensure_ascii=False)
+            (folder / "config.json").write_text(text + "\n", "utf-8")
+
+        for unused in ("config", "model_card_kwargs"):
+            asked.pop(unused, None)
+        replace_files(Path(save_directory), write, stale=(f"{_WEIGHTS}.index.json",))
+        if asked.pop("push_to_hub", False):
+            return self.push_to_hub(asked.pop("repo_id", Path(save_directory).name), **asked)
+        if asked:
+            raise InputError(f"`save_pretrained` has no argument {', '.join(map(repr, asked))}")
+        return None
+
+    def push_to_hub(self, repo_id: str, **asked: Any) -> str:
+        """Send config.json and model.safetensors to a repository of the Hugging Face hub, made if it is missing.
+
+        Args:
+            repo_id: Its id, such as someone/model.
+            asked: commit_message, private, token, branch, create_pr and the patterns of files, as
+                `PyTorchModelHubMixin.push_to_hub` of huggingface_hub takes them.
+
+        Raises:
+            MissingExtraError: huggingface_hub or safetensors is not installed.
+        """
+        try:  # here, because its import takes half a second, and few models are sent
+            from huggingface_hub import PyTorchModelHubMixin
+        except ImportError as missing:
+            raise MissingExtraError("huggingface_hub", "models") from missing
+        sent: str = PyTorchModelHubMixin.push_to_hub(self, repo_id, **asked)  # type: ignore[arg-type]
+        return sent
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        dtype: torch.dtype | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        force_download: bool = False,
+        **changes: Any,
+    ) -> Self:
+        """Load a model in eval mode: one that `save_pretrained` wrote, or a checkpoint of a family that is read.
+
+        Nothing that comes with a checkpoint is executed or unpickled.
+
+        Args:
+            name: A folder, an id of the Hugging Face hub, or one of the bundled models.
+            dtype: The type of its numbers; as they were saved by default.
+            revision, token, cache_dir, local_files_only, force_download: As in huggingface_hub.
+            changes: What the configuration shall say instead, such as head=output_heads.SequenceClassification(3). A
+                head that is to be trained takes the weights that fit it and begins at random for the rest; a language
+                model's is the checkpoint's own.
+
+        Raises:
+            InputError: There is no such model, its family or configuration is not read, weights are missing, or a file
+                that `save_pretrained` wrote was changed.
+            MissingExtraError: safetensors or huggingface_hub is not installed.
+        """
+        asked = {"revision": revision, "token": token, "cache_dir": cache_dir}
+        asked |= {"local_files_only": local_files_only, "force_download": force_download}
+        checkpoint = Checkpoint(name, **asked)
+        raw = checkpoint.config()
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise InputError(f"`dtype` must be a type of torch, such as torch.bfloat16, got {dtype!r}")
+        if _OURS in raw:
+            config, state = cls._ours(raw, checkpoint)
+        else:
+            config, state = cls._theirs(raw, checkpoint, changes.get("head"))
+        filled: Self = fill(cls, change(config, changes), config, state, checkpoint.name)
+        return filled if dtype is None else filled.to(dtype)
+
+    @classmethod
+    def _ours(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> tuple[Any, dict[str, Tensor]]:
+        _verify(raw, checkpoint)
+        config = from_json(raw[_OURS], cls.config_kinds)
+        if not isinstance(config, cls.config_kinds[0]):
+            kind = type(config).__name__
+            raise InputError(f"{checkpoint.name!r} holds a {kind}: {cls.__name__} reads {cls.config_kinds[0].__name__}")
+        return config, dict(checkpoint.tensors())
+
+    @classmethod
+    def _theirs(
+        cls,
+        raw: dict[str, Any],  # noqa: ARG003
+        checkpoint: Checkpoint,
+        head: Any,  # noqa: ARG003
+    ) -> tuple[Any, dict[str, Tensor]]:
+        raise InputError(f"{checkpoint.name!r} was not written by regard: {cls.__name__} reads its own folders alone")
+
+
+def _verify(raw: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Refuse files that are not what `save_pretrained` wrote."""
+    sums = raw.get(_SUMS)
+    if sums is None:
+        return
+    weights = checkpoint.file(_WEIGHTS)
+    found = {_OURS: checksum_of_json(raw[_OURS]), **({} if weights is None else {_WEIGHTS: checksum_of_file(weights)})}
+    for name, one in found.items():
+        if not isinstance(sums, dict) or sums.get(name) != one:
+            path = checkpoint.file("config.json") if name == _OURS else weights
+            raise InputError(
+                f"cannot read {path}: its checksum does not hold, so it was damaged or changed; save the model again, "
+                f'or remove "{_SUMS}" from config.json if the change is meant'
+            )

@@ -1,0 +1,116 @@
+"""What each head does, in one word: where the weight of its rows goes on average.
+
+The mass on a set S of keys is the mean over rows i of Σ_{j∈S} p_ij (docs/FORMULAS: Clark 2019, Voita 2019). A head has
+the habit whose mass is the largest, if that is more than half; it is `spread` if its rows are nearly even (entropy
+above 0.9 of ln of the keys it can see) and `other` if no simple rule takes half of its weight.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.capture.records import Layer, Record
+from regard.capture.tokens import Token
+from regard.render.labels import key_labels, query_labels
+
+__all__ = ["HABITS", "describe", "head_habits"]
+
+HABITS = ("special", "first", "previous", "next", "self", "spread", "other")
+_MOST = 0.5
+_EVEN = 0.9
+
+
+def head_habits(record: Record, layer: int | str | Layer, *, sequence: int = 0) -> tuple[str, ...]:
+    """Name the habit of each head of a layer, one of `HABITS`.
+
+    Rows that stand for no text ([CLS], padding) do not count. From exact weights where they are at hand, else from the
+    strongest keys of each row, which can only understate a mass.
+    """
+    seen = record.layer(layer)
+    queries, keys = query_labels(record, seen, sequence), key_labels(record, seen, sequence)
+    rows = np.array([index for index, token in enumerate(queries) if not token.special] or range(seen.queries))
+    masses = _masses(seen, rows, keys, sequence)
+    even = (_evenness(seen, sequence)[:, rows] >= _EVEN).mean(-1) > _MOST
+    names = list(masses)
+    table = np.stack([masses[name] for name in names])
+    winners = table.argmax(0)
+    return tuple(
+        "spread" if even[head] else names[winner] if table[winner, head] > _MOST else "other"
+        for head, winner in enumerate(winners)
+    )
+
+
+def _masses(
+    seen: Layer, rows: npt.NDArray[np.int_], keys: Sequence[Token], sequence: int
+) -> dict[str, npt.NDArray[np.float64]]:
+    special = [index for index, token in enumerate(keys) if token.special]
+    masses = {"first": _mass(seen, rows, np.zeros_like(rows), sequence)}
+    if special:
+        masses = {"special": np.sum([_mass(seen, rows, np.full_like(rows, key), sequence) for key in special], axis=0)}
+    if seen.kind == "self":
+        ahead = seen.keys - seen.queries  # the queries are the last positions
+        for name, step in (("previous", ahead - 1), ("next", ahead + 1), ("self", ahead)):
+            inside = rows[(rows + step >= 0) & (rows + step < seen.keys)]
+            masses[name] = _mass(seen, inside, inside + step, sequence)
+    return masses
+
+
+def _mass(
+    seen: Layer, rows: npt.NDArray[np.int_], columns: npt.NDArray[np.int_], sequence: int
+) -> npt.NDArray[np.float64]:
+    """Mean over the rows of the weight on one key each (heads,)."""
+    if not len(rows):
+        return np.zeros(seen.heads)
+    if seen.exact is not None:
+        picked = seen.exact[sequence][:, rows, columns]
+    else:
+        hit = seen.top_keys[sequence][:, rows] == columns[None, :, None]
+        picked = (seen.top_weights[sequence][:, rows] * hit).sum(-1)
+    return np.asarray(picked.mean(-1), dtype=np.float64)
+
+
+def _evenness(seen: Layer, sequence: int) -> npt.NDArray[np.float64]:
+    """Entropy as a share of its ceiling, ln of the keys a row can see (heads, queries)."""
+    queries = np.arange(seen.queries) + (seen.keys - seen.queries if seen.kind == "self" else 0)
+    causal = seen.kind == "self" and bool((seen.top_keys[sequence] <= queries[None, :, None]).all())
+    visible = queries + 1 if causal else np.full_like(queries, seen.keys)
+    ceiling = np.log(np.maximum(visible, 1))
+    share: npt.NDArray[np.float64] = np.divide(
+        seen.entropy[sequence], ceiling, out=np.zeros(seen.entropy[sequence].shape), where=ceiling > 0
+    )
+    return share
+
+
+def describe(record: Record, *, sequence: int = 0) -> str:
+    """One sentence on what all heads do: simple rules first, by number of heads."""
+    counts = Counter(habit for seen in record for habit in head_habits(record, seen, sequence=sequence))
+    places = {
+        "special": f"at {_specials(record, sequence)}",
+        "first": "at the first token",
+        "previous": "at the previous token",
+        "next": "at the next",
+        "self": "at the token itself",
+    }
+    ranked = sorted((habit for habit in places if counts[habit]), key=lambda habit: -counts[habit])
+    parts = [f"{counts[habit]} {places[habit]}" for habit in ranked]
+    if parts:
+        parts[0] = f"{counts[ranked[0]]} {_verb(counts[ranked[0]], 'look')} mostly {places[ranked[0]]}"
+    if counts["spread"]:
+        parts.append(f"{counts['spread']} {_verb(counts['spread'], 'spread')} over all tokens alike")
+    if counts["other"]:
+        parts.append(f"{counts['other']} {_verb(counts['other'], 'follow')} no such rule")
+    joined = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return f"Of the {counts.total()} heads, {joined}."
+
+
+def _verb(count: int, verb: str) -> str:
+    return verb if count != 1 else f"{verb}s"
+
+
+def _specials(record: Record, sequence: int) -> str:
+    names = dict.fromkeys(
+        token.text for seen in record for token in key_labels(record, seen, sequence) if token.special
+    )
+    return "/".join(list(names)[:3])

@@ -1,0 +1,57 @@
+"""The heat map of one head at the size a picture has room for: each cell the largest weight among its pairs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.capture.records import Layer
+
+__all__ = ["HeadMap", "head_map", "pool_max"]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadMap:
+    """`values` (rows, columns); a cell spans `query_bin` × `key_bin` tokens. With bins of 1 it is the weight itself.
+
+    Largest, not mean: a single strong weight among 16 × 16 stays visible, and so do diagonals and sink columns.
+    """
+
+    values: npt.NDArray[np.float32]
+    query_bin: int
+    key_bin: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether every cell is one weight."""
+        return self.query_bin == self.key_bin == 1
+
+    @property
+    def caption(self) -> str:
+        """What a cell stands for, in words."""
+        if self.exact:
+            return "each cell is one weight"
+        return f"each cell is {self.query_bin} × {self.key_bin} tokens, largest weight"
+
+
+def head_map(layer: Layer, head: int, sequence: int, *, rows: int, columns: int) -> HeadMap:
+    """The map of one head in at most `rows` × `columns` cells, square ones where it looks at its own tokens."""
+    if layer.exact is not None:
+        values, query_bin, key_bin = layer.exact[sequence, head], 1, 1
+    else:
+        values, query_bin, key_bin = layer.max[sequence, head], layer.query_bin, layer.key_bin
+    down, across = -(-values.shape[0] // rows), -(-values.shape[1] // columns)
+    if layer.kind == "self":
+        down = across = max(down, across)
+    return HeadMap(pool_max(values, down, across), query_bin * down, key_bin * across)
+
+
+def pool_max(values: npt.NDArray[np.float32], down: int, across: int) -> npt.NDArray[np.float32]:
+    """The largest of each `down` × `across` cells of the last two axes; the last cells may be smaller.
+
+    >>> pool_max(np.arange(6, dtype=np.float32).reshape(2, 3), 2, 2)
+    array([[4., 5.]], dtype=float32)
+    """
+    by_rows = np.maximum.reduceat(values, np.arange(0, values.shape[-2], down), axis=-2)
+    pooled: npt.NDArray[np.float32] = np.maximum.reduceat(by_rows, np.arange(0, values.shape[-1], across), axis=-1)
+    return pooled

@@ -1,0 +1,81 @@
+"""Break sentences into the lines of a terminal, wide characters and elisions counted in cells."""
+
+from collections.abc import Collection, Sequence
+
+from regard.capture.tokens import Word
+from regard.render.arcs import Piece
+from regard.render.excerpt import excerpt
+
+__all__ = ["fit", "lay_out", "split_part"]
+
+
+def fit(text: str, width: int) -> str:
+    """The text cut to `width` cells, an ellipsis in place of what is left out."""
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= width else set_cell_size(text, max(0, width - 1)).rstrip() + "…"
+
+
+def lay_out(
+    words: Sequence[tuple[Word, bool]], stream: str, anchors: Collection[int], *, margin: int, width: int, line: int
+) -> list[list[Piece]]:
+    """Lines of pieces for one sentence; special tokens are left out unless the picture is about them."""
+    from rich.cells import cell_len
+
+    lines: list[list[Piece]] = [[]]
+    column = margin
+
+    def put(text: str, name: tuple[str, int] | None) -> None:
+        nonlocal column
+        size = cell_len(text)
+        lines[-1].append(Piece(text, name, line + len(lines) - 1, column, size))
+        column += size
+
+    for text, spaced, name in _parts(words, stream, anchors, width - margin):
+        gap = 1 if spaced and lines[-1] else 0
+        if column + gap + cell_len(text) > width and lines[-1]:
+            lines.append([])
+            column, gap = margin, 0
+        if gap:
+            put(" ", None)
+        put(text, name)
+    return lines
+
+
+def split_part(line: Sequence[Piece], word: tuple[str, int], part: str) -> list[Piece]:
+    """The line with one of its words cut in up to three pieces, so that only a part of it has the word's name."""
+    from rich.cells import cell_len
+
+    pieces: list[Piece] = []
+    for piece in line:
+        before, found, after = piece.text.partition(part)
+        if piece.word != word or not found:
+            pieces.append(piece)
+            continue
+        start = piece.start
+        for text, name in ((before, ("rest", word[1])), (found, word), (after, ("rest", word[1]))):
+            if text:
+                pieces.append(Piece(text, name, piece.line, start, cell_len(text)))
+                start += cell_len(text)
+    return pieces
+
+
+def _parts(
+    words: Sequence[tuple[Word, bool]], stream: str, anchors: Collection[int], room: int
+) -> list[tuple[str, bool, tuple[str, int] | None]]:
+    """Text, whether white space comes before it, and which word it is."""
+    parts: list[tuple[str, bool, tuple[str, int] | None]] = []
+    beside_special = False
+    for shown in excerpt(len(words), anchors):
+        if shown.start > 0:
+            parts.append(("…", True, None))
+        for index in shown:
+            word, spaced = words[index]
+            if word.special and index not in anchors:
+                continue
+            after_gap = bool(parts) and parts[-1][2] is None
+            parts.append((fit(word.text, room), spaced or word.special or beside_special or after_gap, (stream, index)))
+            beside_special = word.special
+        if shown.stop < len(words):
+            parts.append(("…", True, None))
+    return [part for number, part in enumerate(parts) if number == 0 or part[0] != "…" or parts[number - 1][0] != "…"]

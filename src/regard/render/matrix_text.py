@@ -1,0 +1,188 @@
+"""Numbers, vectors and matrices as text: aligned, three significant digits, shortened to the room there is.
+
+Widths are terminal cells, so that Chinese tokens, two cells a character, keep the columns straight.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from rich.cells import cell_len, set_cell_size
+
+from regard.capture.steps import Floats
+
+__all__ = ["Block", "clip", "factor", "flow", "matrix", "number", "pad", "pick", "subscript", "vector"]
+
+Block = list[str]  # lines of a matrix with its title above
+
+WHOLE = 8  # up to so many rows, columns or terms are shown in full
+SHORTENED = 6  # of more, so many are shown: the first ones and the last
+
+
+def number(value: float) -> str:
+    """Three significant digits; what needs fewer exactly; powers of ten where zeros would hide the digits.
+
+    >>> [number(x) for x in (2.0, -0.0, 0.5, 0.50004, 2.8284, 16.92, 0.02868, 1234.5, 9.9996, 2.5e-7)]
+    ['2', '0', '0.5', '0.500', '2.83', '16.9', '0.0287', '1234', '10.0', '2.50e-7']
+    """
+    nearest = round(value)
+    if abs(value) < 1e6 and abs(value - nearest) <= 1e-12 * abs(value):
+        return str(nearest)
+    mantissa, _, exponent = f"{value:.2e}".partition("e")
+    power = int(exponent)
+    if -4 < power < 3 and value == float(f"{value:.3g}"):
+        return f"{value:.3g}"
+    if -4 < power < 6:
+        return f"{value:.{max(0, 2 - power)}f}"
+    return f"{mantissa}e{power}"
+
+
+def factor(value: float) -> str:
+    """A number inside a product or a difference: negative ones in parentheses."""
+    return f"({number(value)})" if number(value).startswith("-") else number(value)
+
+
+def subscript(*indices: int) -> str:
+    """Indices counted from 0 as people write them, from 1: ₁₂ for (0, 1); ₁,₁₂ where digits would run together."""
+    digits = [str(index + 1).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")) for index in indices]
+    return "".join(digits) if all(len(text) == 1 for text in digits) else ",".join(digits)
+
+
+def clip(text: str, cells: int) -> str:
+    """A token as a label: at most `cells` wide, nothing invisible in it."""
+    visible = "".join(sign if sign.isprintable() else "␣" for sign in text) or "␣"
+    visible = "␣" if visible.isspace() else visible
+    return visible if cell_len(visible) <= cells else set_cell_size(visible, cells - 1).rstrip() + "…"
+
+
+def pad(text: str, cells: int, *, right: bool = False) -> str:
+    """`text` filled with spaces to `cells`, on its right, or on its left so that it stands right."""
+    room = " " * max(0, cells - cell_len(text))
+    return room + text if right else text + room
+
+
+def pick(count: int, shown: int) -> list[int | None]:
+    """Indices of what is shown: all, or the first ones, None for what is left out, and the last.
+
+    >>> pick(3, 8), pick(64, 4)
+    ([0, 1, 2], [0, 1, 2, None, 63])
+    """
+    return list(range(count)) if count <= shown else [*range(shown - 1), None, count - 1]
+
+
+def choices(count: int) -> Iterator[int]:
+    """How many to show, the most first, for whoever has to fit a line."""
+    if count <= WHOLE:
+        yield count
+    yield from range(min(SHORTENED, count - 1), 1, -1)
+
+
+def vector(values: Floats, room: int, note: str) -> str:
+    """One vector in a line: [2 0], or [0.1 0.2 … 0.9] with `note` (" ({count} numbers, {shown} shown)") after it."""
+    line = ""
+    for shown in choices(len(values)):
+        texts = ["…" if at is None else number(values[at]) for at in pick(len(values), shown)]
+        line = f"[{' '.join(texts)}]"
+        if shown < len(values):
+            line += note.format(count=len(values), shown=shown)
+        if cell_len(line) <= room:
+            break
+    return line
+
+
+def matrix(
+    title: str,
+    values: Floats,
+    room: int,
+    *,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    visible: npt.NDArray[np.bool_] | None = None,
+    of: tuple[int, int] | None = None,
+    note: str = " ({count}, {shown} shown)",
+) -> Block:
+    """A matrix with its title and shape, aligned at the decimal points; hidden entries are —.
+
+    `rows` and `columns` are its labels, `of` the shape of the matrix that `values` were chosen from; `note` tells how
+    much of it is shown where not all is.
+    """
+    height, width = values.shape
+    tall = next(choices(height))
+    full = of or values.shape
+    body: Block = []
+    shape = full
+    for shown in choices(width):
+        down, shape = pick(height, tall), (tall, shown)
+        body = _labelled(_body(values, visible, down, pick(width, shown), columns), down, rows)
+        if max(map(cell_len, body)) <= room:
+            break
+    sizes = [f"{high} × {wide}" for high, wide in (full, shape)]
+    size = f" ({sizes[0]})" if shape == full else note.format(count=sizes[0], shown=sizes[1])
+    return [title + size, *body]
+
+
+def _labelled(body: Sequence[str], down: Sequence[int | None], rows: Sequence[str]) -> list[str]:
+    """The lines of the body behind their labels; the line of the columns' labels has none."""
+    if not rows:
+        return [line.rstrip() for line in body]
+    labels = [""] * (len(body) - len(down)) + ["" if at is None else clip(rows[at], 10) for at in down]
+    left = max(map(cell_len, labels))
+    return [f"{pad(label, left)} {line}".rstrip() for label, line in zip(labels, body, strict=True)]
+
+
+def _body(
+    values: Floats,
+    visible: npt.NDArray[np.bool_] | None,
+    down: Sequence[int | None],
+    across: Sequence[int | None],
+    columns: Sequence[str],
+) -> list[str]:
+    """The rows in brackets, and above them the columns' labels where there are any."""
+    strips = []
+    for column in across:
+        cells = _aligned([_entry(values, visible, row, column) for row in down])
+        if columns:
+            head = "" if column is None else clip(columns[column], 6)
+            wide = max(cell_len(head), *map(cell_len, cells))
+            cells = [pad(text, wide, right=True) for text in (head, *cells)]
+        strips.append(cells)
+    lines = ["  ".join(cells) for cells in zip(*strips, strict=True)]
+    start = 1 if columns else 0
+    return [f" {line} " if index < start else f"[{line}]" for index, line in enumerate(lines)]
+
+
+def _entry(values: Floats, visible: npt.NDArray[np.bool_] | None, row: int | None, column: int | None) -> str:
+    if row is None:
+        return "⋮"
+    if column is None:
+        return "…"
+    return number(values[row, column]) if visible is None or visible[row, column] else "—"
+
+
+def _aligned(cells: Sequence[str]) -> list[str]:
+    """Numbers under one another, decimal point under decimal point."""
+    split = [text.partition(".") for text in cells]
+    before = max(len(whole) for whole, _, _ in split)
+    after = max(len(point + rest) for _, point, rest in split)
+    return [whole.rjust(before) + (point + rest).ljust(after) for whole, point, rest in split]
+
+
+def flow(blocks: Sequence[Block], width: int) -> Iterator[str]:
+    """Blocks beside one another as far as they fit, then below; an empty line between the rows."""
+    waiting = list(blocks)
+    while waiting:
+        line = [waiting.pop(0)]
+        used = _width(line[0])
+        while waiting and used + 4 + _width(waiting[0]) <= width:
+            used += 4 + _width(waiting[0])
+            line.append(waiting.pop(0))
+        height = max(map(len, line))
+        for at in range(height):
+            parts = [pad(block[at] if at < len(block) else "", _width(block)) for block in line]
+            yield "    ".join(parts).rstrip()
+        if waiting:
+            yield ""
+
+
+def _width(block: Block) -> int:
+    return max(map(cell_len, block))

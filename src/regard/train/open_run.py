@@ -1,0 +1,100 @@
+"""What `regard train` made, opened for looking: a run, its model or a checkpoint, called as those of transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from regard.data import Vocabulary
+from regard.errors import InputError, MissingExtraError
+from regard.interpret.bundled import Loaded
+from regard.models import RecurrentSeq2Seq, Transformer
+from regard.models.as_transformers import AsTransformers
+from regard.train.checkpoints import Checkpoints
+from regard.train.config import Config
+from regard.train.config_file import from_mapping
+from regard.train.tasks import task_of
+
+__all__ = ["load_trained"]
+
+
+def load_trained(name: str) -> Loaded:
+    """Load a model of our own with its tokenizer.
+
+    Args:
+        name: The folder of a run, the `model` folder in it, one of its checkpoints, or what `save_pretrained` wrote
+            with a tokenizer.json beside it. Of a run without a model yet the last checkpoint is taken.
+
+    Raises:
+        InputError: There is no model in it, or its tokens are no text.
+        MissingExtraError: transformers or tokenizers is not installed.
+    """
+    folder = Path(name).expanduser()
+    if (folder / "run.json").is_file():
+        steps = Checkpoints(folder / "checkpoints").steps()
+        if not (folder / "model").is_dir() and not steps:
+            raise InputError(f"the run in {name} has no model and no checkpoint yet: train on")
+        folder = folder / "model" if (folder / "model").is_dir() else Checkpoints(folder / "checkpoints").at(steps[-1])
+    model, words = _at_step(folder) if (folder / "place.json").is_file() else (_model(folder), folder)
+    opened = AsTransformers(model.eval())
+    kind = opened.config.kind
+    if kind == "encoder-decoder":
+        if not (words / "source.json").is_file():
+            raise InputError(f"{name} was trained on made-up symbols, which are no text: there is nothing to tokenize")
+        source, target = (Vocabulary.load(words / f"{side}.json") for side in ("source", "target"))
+        return Loaded(name, opened, _tokenizer(source, end=True), kind, _tokenizer(target, end=True))
+    if not (words / "tokenizer.json").is_file():
+        raise InputError(
+            f"{name} has no tokenizer.json: put the one that the model was trained with beside its weights"
+        )
+    vocabulary = Vocabulary.load(words / "tokenizer.json")
+    starts = vocabulary.start is not None and (kind == "encoder" or vocabulary.start != vocabulary.end)
+    return Loaded(name, opened, _tokenizer(vocabulary, start=starts, end=kind == "encoder"), kind)
+
+
+def _model(folder: Path) -> Any:
+    try:
+        recurrent = "RecurrentConfig" in (folder / "config.json").read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InputError(f"cannot read {folder / 'config.json'}: {problem}") from problem
+    return (RecurrentSeq2Seq if recurrent else Transformer).from_pretrained(folder)
+
+
+def _at_step(folder: Path) -> tuple[Any, Path]:
+    """The model of a checkpoint, made anew by its run's task, and where its tokenizers are."""
+    run = folder.parent.parent
+    try:
+        config = json.loads((run / "run.json").read_text("utf-8"))["config"]
+        step = int(folder.name.removeprefix("step-"))
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise InputError(f"{folder} is no checkpoint within the folder of its run: {problem}") from problem
+    asked: Config = from_mapping(Config, config)
+    model = task_of(asked, run / "vocabulary").model(asked.model)
+    model.load_state_dict(Checkpoints(folder.parent).weights(step))
+    return model, run / "vocabulary"
+
+
+def _tokenizer(vocabulary: Vocabulary, *, start: bool = False, end: bool = False) -> Any:
+    """A tokenizer of transformers that puts around a text what training put there."""
+    try:
+        from tokenizers import Tokenizer, processors
+        from transformers import PreTrainedTokenizerFast
+    except ImportError as missing:
+        raise MissingExtraError(missing.name or "transformers", "models") from missing
+    ids = {role: getattr(vocabulary, role) for role in _IN_TRANSFORMERS if getattr(vocabulary, role) is not None}
+    named = {role: str(vocabulary.tokenizer.id_to_token(one)) for role, one in ids.items()}
+    before = [named["start"]] if start and "start" in named else []
+    behind = [named["end"]] if end and "end" in named else []
+    backend = Tokenizer.from_str(vocabulary.json)
+    backend.no_truncation()
+    backend.no_padding()
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*before, "$A", *behind],
+        special_tokens=[(named[role], ids[role]) for role in ("start", "end") if named.get(role) in before + behind],
+    )
+    special = {_IN_TRANSFORMERS[role]: token for role, token in named.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **special)
+
+
+_IN_TRANSFORMERS = {
+    "pad": "pad_token", "start": "bos_token", "end": "eos_token", "unknown": "unk_token", "mask": "mask_token"
+}  # fmt: skip

@@ -1,0 +1,145 @@
+"""Models for tasks: from scratch with the vocabularies of a run, or from a checkpoint with its own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.data import Vocabulary
+from regard.errors import InputError
+from regard.models import (
+    Buckets,
+    Clipped,
+    Learned,
+    RecurrentConfig,
+    RecurrentSeq2Seq,
+    Sinusoidal,
+    Slopes,
+    Tokens,
+    TransformerConfig,
+)
+from regard.models import Transformer as TransformerModel
+from regard.models.checkpoint_files import Checkpoint as Files
+from regard.models.output_heads import Head
+from regard.models.pretrained_mixin import Saved
+from regard.positions import RoPE
+from regard.train.config import Checkpoint, Model, Recurrent, Transformer, Words
+
+__all__ = ["pair_model", "text_model", "vocabulary"]
+
+_POSITIONS: dict[str, Any] = {
+    "sinusoidal": Sinusoidal(),
+    "buckets": Buckets(),
+    "slopes": Slopes(),
+    "clipped": Clipped(),
+    "none": None,
+}
+
+
+def pair_model(chosen: Model, source: int, target: int, tokens: Tokens, head: Head, longest: int) -> Saved:
+    """An encoder–decoder over vocabularies of these sizes."""
+    if isinstance(chosen, Checkpoint):
+        return _loaded(chosen, head)
+    if isinstance(chosen, Recurrent):
+        attention = None if chosen.attention == "none" else chosen.attention
+        assert tokens.pad is not None
+        assert tokens.start is not None
+        config = RecurrentConfig(
+            source_vocabulary=source,
+            target_vocabulary=target,
+            width=chosen.width,
+            hidden=chosen.hidden,
+            layers=chosen.layers,
+            cell=chosen.cell,
+            bidirectional=chosen.bidirectional,
+            attention=attention,
+            dropout=chosen.dropout,
+            pad_token=tokens.pad,
+            start_token=tokens.start,
+            stop_token=tokens.stop[0],
+        )
+        return RecurrentSeq2Seq(config)
+    return _transformer(chosen, source, tokens, head, longest, target=target, sides=("encoder", "decoder"))
+
+
+def text_model(chosen: Model, vocabulary: int, tokens: Tokens, head: Head, longest: int, side: str) -> Saved:
+    """An encoder or a decoder over one vocabulary."""
+    if isinstance(chosen, Checkpoint):
+        return _loaded(chosen, head)
+    if isinstance(chosen, Recurrent):
+        raise InputError("`model.kind` recurrent is an encoder–decoder, which reads pairs: take a transformer here")
+    return _transformer(chosen, vocabulary, tokens, head, longest, sides=(side,))
+
+
+def vocabulary(chosen: Model, path: Path, words: Words, texts: Sequence[str]) -> Vocabulary:
+    """The vocabulary that a checkpoint brings; from scratch the one that lies at `path`, or one trained now.
+
+    Raises:
+        InputError: The checkpoint has none, or the new one cannot be written.
+    """
+    if isinstance(chosen, Checkpoint):
+        return _brought(chosen, path.name)
+    if path.is_file():
+        return Vocabulary.load(path)
+    made = Vocabulary.train(texts, kind=words.kind, size=words.size, lowercase=words.lowercase)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError(f"cannot make the folder {path.parent}: {problem.strerror}") from problem
+    made.save(path)
+    return made
+
+
+def _brought(chosen: Checkpoint, name: str) -> Vocabulary:
+    files = Files(chosen.name)
+    for one in dict.fromkeys((name, "tokenizer.json")):
+        if (found := files.file(one)) is not None:
+            return Vocabulary.load(found)
+    raise InputError(
+        f"the checkpoint {chosen.name!r} has no {name}: only models with a fast tokenizer are gone on from"
+    )
+
+
+def _loaded(chosen: Checkpoint, head: Head) -> Saved:
+    # In float32, whatever it was saved in: a step of 1e-5 is nothing to the eight bits of bfloat16.
+    asked: dict[str, Any] = {"head": head, "dtype": torch.float32}
+    if chosen.dropout is not None:
+        asked |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), chosen.dropout)
+    return TransformerModel.from_pretrained(chosen.name, **asked)
+
+
+def _transformer(
+    chosen: Transformer,
+    vocabulary: int,
+    tokens: Tokens,
+    head: Head,
+    longest: int,
+    *,
+    sides: tuple[str, ...],
+    target: int | None = None,
+) -> Saved:
+    if chosen.positions == "learned":
+        positions: Any = Learned(longest)
+    elif chosen.positions == "rope":
+        positions = RoPE(chosen.width // chosen.heads)
+    else:
+        positions = _POSITIONS[chosen.positions]
+    config = TransformerConfig(
+        vocabulary=vocabulary,
+        target_vocabulary=target,
+        width=chosen.width,
+        heads=chosen.heads,
+        hidden=chosen.hidden,
+        kv_heads=chosen.kv_heads,
+        encoder_layers=chosen.layers if "encoder" in sides else 0,
+        decoder_layers=chosen.layers if "decoder" in sides else 0,
+        positions=positions,
+        norm=chosen.norm,
+        norm_first=chosen.norm_first,
+        activation=chosen.activation,
+        dropout=chosen.dropout,
+        head=head,
+        tokens=tokens,
+    )
+    return TransformerModel(config)

@@ -1,0 +1,207 @@
+"""What the page asks for and what it gets: numbers as raw float32, all else as JSON."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.capture.matrix_pyramid import Matrix, Pool
+from regard.capture.missing_attention import missing_lines
+from regard.capture.records import Layer, Record
+from regard.capture.selectors import several_streams, stream_of
+from regard.capture.tokens import Token
+from regard.errors import InputError
+from regard.render.heatmap_data import pool_max
+from regard.render.labels import key_labels, query_labels, visible
+from regard.web.head_tiles import Sheet
+from regard.web.record_store import Book, Shelf
+from regard.web.sink_keys import is_causal
+
+__all__ = ["ANSWERS", "Answer", "answer", "books"]
+
+_THUMB = 24  # cells a side
+_AROUND = 4  # tokens shown left and right of one
+_LONGEST = 80  # characters of each
+Answer = dict[str, Any] | bytes
+
+
+class _Asked:
+    """The parameters of a request, each checked as it is read."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def number(self, name: str) -> int:
+        text = self._given.get(name, "")
+        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+            raise InputError(f"`{name}` must be a whole number from 0 to 999999999, got {text[:20]!r}")
+        return int(text)
+
+    def step(self) -> int:
+        step = self.number("step")
+        if step < 1 or step & (step - 1):
+            raise InputError(f"`step` must be a power of two, got {step}")
+        return step
+
+    def one_of(self, name: str, *choices: str) -> str:
+        text = self._given.get(name, choices[0])
+        if text not in choices:
+            raise InputError(f"`{name}` must be one of {', '.join(choices)}, got {text[:20]!r}")
+        return text
+
+    @property
+    def sinks(self) -> bool:
+        """Whether the sinks are shown."""
+        return self.one_of("sinks", "1", "0") == "1"
+
+    def sheet(self, shelf: Shelf) -> Sheet:
+        return shelf.sheet(*map(self.number, ("record", "layer", "head", "sequence")))
+
+    def layer(self, shelf: Shelf) -> tuple[Layer, int]:
+        layer, sequence = shelf.layer(self.number("record"), self.number("layer")), self.number("sequence")
+        return layer, _below("sequence", sequence, layer.batch)
+
+
+def _below(name: str, value: int, count: int) -> int:
+    if value >= count:
+        raise InputError(f"`{name}` must be from 0 to {count - 1}, got {value}")
+    return value
+
+
+def books(shelf: Shelf, model: str | None) -> dict[str, Any]:
+    """All records with their layers, and the model that reads what is typed."""
+    return {"name": shelf.name, "model": model, "records": [_book(book) for book in shelf.books]}
+
+
+def _book(book: Book) -> dict[str, Any]:
+    return {
+        "number": book.number,
+        "title": visible(book.title) if book.title else "",
+        "model": visible(book.record.model) if book.record.model else "",
+        "typed": book.typed,
+        "missing": [visible(line) for line in missing_lines(book.record.missing)],
+        "layers": [_layer(book.record, index) for index in range(len(book.record))],
+    }
+
+
+def _layer(record: Record, index: int) -> dict[str, Any]:
+    layer = record.layers[index]
+    stream = stream_of(layer)
+    return {
+        "name": layer.name,
+        "number": record.number(layer),
+        "stream": (stream if isinstance(stream, str) else " → ".join(stream)) if several_streams(record.layers) else "",
+        "kind": layer.kind,
+        "streams": [layer.query_tokens, layer.key_tokens],
+        "size": [layer.batch, layer.heads, layer.queries, layer.keys],
+        "finest": Matrix(layer, 0).finest,
+        "stored": 1 if layer.exact is not None else max(layer.query_bin, layer.key_bin),
+    }
+
+
+def _tokens(shelf: Shelf, asked: _Asked) -> Answer:
+    """The tokens of both sides of a layer, in visible text."""
+    layer, sequence = asked.layer(shelf)
+    record = shelf.book(asked.number("record")).record
+    sides = query_labels(record, layer, sequence), key_labels(record, layer, sequence)
+    same = layer.kind == "self" and layer.query_tokens == layer.key_tokens and layer.queries == layer.keys
+    return {"same": same, "queries": _stream(sides[0]), "keys": None if same else _stream(sides[1])}
+
+
+def _stream(tokens: tuple[Token, ...]) -> dict[str, Any]:
+    """The texts, and for each one digit: 1 with white space before it, 2 where it is special, 3 for both."""
+    marks = "".join(str(token.space + 2 * token.special) for token in tokens)
+    return {"texts": [token.text for token in tokens], "marks": marks}
+
+
+def _thumbs(shelf: Shelf, asked: _Asked) -> Answer:
+    """A small map of each head of a layer: one byte a cell, the root of its largest weight; the sizes go first."""
+    layer, sequence = asked.layer(shelf)
+    stored = np.asarray(layer.max[sequence])
+    down, across = (-(-side // _THUMB) for side in stored.shape[1:])
+    cells = np.nan_to_num(pool_max(stored, down, across))
+    rows, columns = cells.shape[1:]
+    levels = np.rint(np.sqrt(np.clip(cells, 0, 1)) * 255).astype(np.uint8)
+    return bytes((rows, columns, *levels.ravel().tolist()))
+
+
+def _head(shelf: Shelf, asked: _Asked) -> Answer:
+    """What holds for one head: its sinks, the finest cell, and the largest cell at each step."""
+    sheet = asked.sheet(shelf)
+    return {
+        "finest": sheet.matrix.finest,
+        "causal": is_causal(sheet.layer, sheet.sequence),
+        "sinks": [{"key": sink.key, "share": sink.share} for sink in sheet.found],
+        "tops": sheet.tops(sinks=True),
+        "without": sheet.tops(sinks=False) if sheet.found else None,
+    }
+
+
+def _tile(shelf: Shelf, asked: _Asked) -> Answer:
+    """As many cells a side as `Sheet.side` says, fewer at the edges, row by row."""
+    sheet, step = asked.sheet(shelf), asked.step()
+    pool: Pool = "max" if asked.one_of("pool", "mean", "max") == "max" else "mean"
+    side = sheet.side(step) * step
+    rows, columns = (
+        slice(at * side, min((at + 1) * side, count))
+        for at, count in ((asked.number("row"), sheet.matrix.queries), (asked.number("column"), sheet.matrix.keys))
+    )
+    return _bytes(sheet.tile(rows, columns, step, pool, sinks=asked.sinks))
+
+
+def _line(shelf: Shelf, asked: _Asked) -> Answer:
+    """One row or column."""
+    sheet, axis, at = asked.sheet(shelf), asked.one_of("axis", "row", "column"), asked.number("at")
+    _below("at", at, sheet.matrix.queries if axis == "row" else sheet.matrix.keys)
+    return _bytes(sheet.line(axis, at, sinks=asked.sinks))
+
+
+def _bytes(values: npt.NDArray[np.floating[Any]]) -> bytes:
+    return bytes(np.ascontiguousarray(values, dtype="<f4").data)
+
+
+def _weight(shelf: Shelf, asked: _Asked) -> Answer:
+    """One weight, exactly, with its two tokens and those around them."""
+    sheet = asked.sheet(shelf)
+    query = _below("query", asked.number("query"), sheet.matrix.queries)
+    key = _below("key", asked.number("key"), sheet.matrix.keys)
+    record = shelf.book(asked.number("record")).record
+    return sheet.weight(query, key) | {
+        "query": _around(query_labels(record, sheet.layer, sheet.sequence), query),
+        "key": _around(key_labels(record, sheet.layer, sheet.sequence), key),
+    }
+
+
+def _around(tokens: tuple[Token, ...], at: int) -> dict[str, Any]:
+    """A token, what stands before and after it, and its place."""
+
+    def text(part: tuple[Token, ...]) -> str:
+        return "".join((" " if token.space else "") + _short(token.text) for token in part).strip()
+
+    before, after = tokens[max(at - _AROUND, 0) : at], tokens[at + 1 : at + 1 + _AROUND]
+    return {"at": at, "token": _short(tokens[at].text), "before": text(before), "after": text(after)}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+ANSWERS: Mapping[str, Callable[[Shelf, _Asked], Answer]] = {
+    "/tokens": _tokens,
+    "/thumbs": _thumbs,
+    "/head": _head,
+    "/tile": _tile,
+    "/line": _line,
+    "/weight": _weight,
+}
+
+
+def answer(path: str, shelf: Shelf, given: Mapping[str, str]) -> Answer:
+    """The answer to one question of the page.
+
+    Raises:
+        InputError: A parameter is missing or out of range.
+        ObservationError: What is asked for was not kept.
+    """
+    return ANSWERS[path](shelf, _Asked(given))

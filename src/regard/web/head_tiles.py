@@ -1,0 +1,180 @@
+"""One head's matrix as the page sees it: tiles, rows, columns and single weights, with the sinks or without them.
+
+Without sinks the matrix is p′ = p / (1 − s), where s is what a row gives to the sinks, and 0 in their columns. Cells
+of several positions pool p′ where single weights are at hand. Beyond that, the rows of a cell are divided together,
+by the mean of their 1 − s; and the largest weight of a cell that holds a sink is not known, which is said as NaN.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.capture.matrix_pyramid import Matrix, Pool, pooled
+from regard.capture.records import Layer
+from regard.web.sink_keys import find_sinks
+
+__all__ = ["TILE", "Sheet"]
+
+TILE = 256  # cells a side
+_COMPUTED = 512  # positions a side of a tile that is computed from queries and keys, so that each comes soon
+_DENSE = 2**22  # weights of which a cell's p′ are computed one by one
+_NOTHING = 1e-6  # what remains of a row that gives all to the sinks
+Array = npt.NDArray[np.floating[Any]]
+
+
+class Sheet:
+    """One head of one sequence.
+
+    Args:
+        layer: Where it was seen.
+        head: Which head, counted from 0.
+        sequence: Which of the batch.
+    """
+
+    def __init__(self, layer: Layer, head: int, sequence: int = 0) -> None:
+        self.matrix = Matrix(layer, head, sequence)
+        self.layer, self.head, self.sequence = layer, head, sequence
+        self.found = find_sinks(layer, sequence)
+        self.sinks = np.array([sink.key for sink in self.found], dtype=np.intp)
+
+    @cached_property
+    def taken(self) -> Array:
+        """What each query gives to each sink (queries, sinks); of its strongest keys where no more was kept."""
+        matrix = self.matrix
+        if self.matrix.finest == 1:
+            return np.stack([matrix.column(int(key)) for key in self.sinks], 1)
+        keys, weights = (array[self.sequence, self.head] for array in (self.layer.top_keys, self.layer.top_weights))
+        return np.stack([(weights * (keys == key)).sum(-1) for key in self.sinks], 1)
+
+    @cached_property
+    def remaining(self) -> npt.NDArray[np.float64]:
+        """1 − s of each query, and infinity where nothing remains, so that its row becomes 0."""
+        rest = 1 - self.taken.astype(np.float64).sum(1)
+        return np.where(rest > _NOTHING, rest, np.inf)
+
+    def side(self, step: int) -> int:
+        """How many cells a tile of this step has a side; the page reckons the same."""
+        kept = self.layer.exact is not None or step >= max(self.layer.query_bin, self.layer.key_bin)
+        return TILE if kept else min(TILE, max(1, _COMPUTED // step))
+
+    def tile(self, rows: slice, columns: slice, step: int, pool: Pool, *, sinks: bool = True) -> Array:
+        """A rectangle of cells, as `Matrix.tile` gives it, with the sinks or without them."""
+        if sinks or not len(self.sinks):
+            return self.matrix.tile(rows, columns, step=step, pool=pool)
+        positions = (rows.stop - rows.start) * (columns.stop - columns.start)
+        if self.matrix.finest > 1 or positions > _DENSE:
+            return self._together(rows, columns, step, pool)
+        # The matrix checks the rectangle and the step; its cells are then made from single weights.
+        self.matrix.tile(slice(rows.start, rows.start + 1), slice(columns.start, columns.start + 1), step=step)
+        weights = self._renormalized(self.matrix.tile(rows, columns), rows, columns)
+        return pooled(weights, step, step, pool)
+
+    def _renormalized(self, weights: Array, rows: slice, columns: slice) -> Array:
+        kept = np.ones(columns.stop - columns.start, dtype=np.bool_)
+        kept[self._inside(columns) - columns.start] = False
+        return np.asarray(np.where(kept, weights, 0) / self.remaining[rows, None], dtype=np.float32)
+
+    def _inside(self, columns: slice) -> npt.NDArray[np.intp]:
+        found: npt.NDArray[np.intp] = self.sinks[(self.sinks >= columns.start) & (self.sinks < columns.stop)]
+        return found
+
+    def _together(self, rows: slice, columns: slice, step: int, pool: Pool) -> Array:
+        """Cells whose rows are divided together."""
+        cells = self._plain(rows, columns, step, pool).astype(np.float64)
+        starts = np.arange(0, rows.stop - rows.start, step)
+        heights = np.diff([*starts, rows.stop - rows.start])
+        sunk = (self._inside(columns) - columns.start) // step
+        if pool == "mean":
+            given = np.add.reduceat(self.taken[rows].astype(np.float64), starts, axis=0)
+            for sink, key in enumerate(self.sinks):
+                if columns.start <= key < columns.stop:
+                    cell = (key - columns.start) // step
+                    width = min(step, columns.stop - columns.start - cell * step)
+                    cells[:, cell] -= given[:, sink] / (heights * width)
+        else:
+            cells[:, sunk] = np.nan
+        rest = np.add.reduceat(np.where(np.isinf(self.remaining[rows]), 0, self.remaining[rows]), starts) / heights
+        rest = np.where(rest > _NOTHING, rest, np.inf)
+        return np.asarray(np.clip(cells / rest[:, None], 0, 1), dtype=np.float32)
+
+    def _plain(self, rows: slice, columns: slice, step: int, pool: Pool) -> Array:
+        """Cells with the sinks; the stored map itself where it is asked for."""
+        layer, matrix = self.layer, self.matrix
+        whole = (rows, columns) == (slice(0, matrix.queries), slice(0, matrix.keys))
+        if whole and layer.query_bin == layer.key_bin == step:
+            return np.asarray((layer.mean if pool == "mean" else layer.max)[self.sequence, self.head])
+        return matrix.tile(rows, columns, step=step, pool=pool)
+
+    def line(self, axis: str, at: int, *, sinks: bool = True) -> Array:
+        """One row or column in full; NaN for the weights that were not kept, where only the strongest were."""
+        row = axis == "row"
+        if self.matrix.finest == 1:
+            line = (self.matrix.row(at) if row else self.matrix.column(at)).astype(np.float32)
+        else:
+            line = self._known(row, at)
+        if sinks or not len(self.sinks):
+            return line
+        rest = self.remaining[at] if row else self.remaining
+        line = np.asarray(line / rest, dtype=np.float32)
+        if row:
+            line[self.sinks] = 0
+        elif at in self.sinks:
+            line[:] = 0
+        return line
+
+    def _known(self, row: bool, at: int) -> Array:
+        """Of a row or a column, what the strongest keys of each query tell."""
+        keys, weights = (array[self.sequence, self.head] for array in (self.layer.top_keys, self.layer.top_weights))
+        line = np.full(self.matrix.keys if row else self.matrix.queries, np.nan, dtype=np.float32)
+        if row:
+            kept = (keys[at] >= 0) & (keys[at] < self.matrix.keys)
+            line[keys[at][kept]] = weights[at][kept]
+        else:
+            queries, places = np.nonzero(keys == at)
+            line[queries] = weights[queries, places]
+        return line
+
+    def weight(self, query: int, key: int) -> dict[str, Any]:
+        """One weight, and what it is without the sinks; of one that was not kept, what it is at most."""
+        if self.matrix.finest == 1:
+            weight: float | None = self.matrix.weight(query, key)
+        else:
+            known = float(self._known(True, query)[key])
+            weight = None if np.isnan(known) else known
+        least = float(self.layer.top_weights[self.sequence, self.head, query, -1])
+        without = None
+        if weight is not None and len(self.sinks):
+            without = 0.0 if key in self.sinks else weight / float(self.remaining[query])
+        return {"weight": weight, "without": without, "below": least if weight is None else None}
+
+    def tops(self, *, sinks: bool = True) -> dict[Pool, dict[int, float]]:
+        """The largest cell at each step, for a colour scale that stays as one moves.
+
+        Between single weights and the cells of the stored map, whose largest are known, it is interpolated.
+        """
+        return {"mean": self._tops("mean", sinks), "max": self._tops("max", sinks)}
+
+    def _tops(self, pool: Pool, sinks: bool) -> dict[int, float]:
+        matrix, step = self.matrix, max(self.layer.query_bin, self.layer.key_bin)
+        everything = slice(0, matrix.queries), slice(0, matrix.keys)
+        cells = self._plain(*everything, step, pool) if sinks else self.tile(*everything, step, pool, sinks=False)
+        tops, base = {step: _largest(cells)}, step
+        while step < max(matrix.queries, matrix.keys):
+            step *= 2
+            cells = pooled(np.nan_to_num(cells), 2, 2, pool)
+            tops[step] = _largest(cells)
+        if matrix.finest == 1 and base > 1:
+            tops[1] = self._tops("max", sinks)[base] if pool == "mean" else tops[base]
+            finer, levels = 2, base.bit_length() - 1
+            while finer < base:
+                share = (finer.bit_length() - 1) / levels
+                tops[finer] = tops[1] ** (1 - share) * tops[base] ** share
+                finer *= 2
+        return tops
+
+
+def _largest(cells: Array) -> float:
+    known = cells[np.isfinite(cells)]
+    return float(known.max(initial=0.0))

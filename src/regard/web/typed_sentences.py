@@ -1,0 +1,61 @@
+"""A sentence typed in the page becomes a record: the model reads it, watched, one sentence at a time."""
+
+import dataclasses
+import threading
+from typing import Any, Protocol
+
+from regard.capture.records import Record
+from regard.errors import InputError
+
+__all__ = ["LONGEST", "ModelReader", "Reader"]
+
+LONGEST = 20_000  # characters of a typed text
+
+
+class Reader(Protocol):
+    """What turns a text into a record."""
+
+    name: str
+
+    def read(self, text: str) -> tuple[Record, str | None]:
+        """The record of a text, and a sentence on what to mind about it."""
+
+
+class ModelReader:
+    """A model that reads what is typed.
+
+    Args:
+        model: A bundled model, a Hugging Face folder or id. It is loaded here, so that a wrong name is told at once.
+    """
+
+    def __init__(self, model: str) -> None:
+        from regard.interpret.model_loading import load_model
+
+        self.name = model
+        self._loaded: Any = load_model(model)
+        self._busy = threading.Lock()
+
+    def read(self, text: str) -> tuple[Record, str | None]:
+        """Watch the model read a text; a second text at the same time is refused.
+
+        Raises:
+            InputError: The text is empty or too long, or the model is at another one.
+        """
+        from regard.interpret.look import prepare
+        from regard.interpret.model_loading import advice
+        from regard.interpret.watch import watch
+
+        if len(text) > LONGEST:
+            raise InputError(f"the text has {len(text):,} characters, more than {LONGEST:,}: use `regard look --out`")
+        if not self._busy.acquire(blocking=False):
+            raise InputError(f"{self.name} is reading another text: try again when it has finished")
+        try:
+            prepared = prepare(text, model=self._loaded)
+            # Of up to 512 tokens the maps hold every weight.
+            long = max(len(stream[0]) for stream in prepared.tokens.values()) > 512
+            with watch(self._loaded.model, keep="qk" if long else "maps") as seen:
+                prepared.run()
+        finally:
+            self._busy.release()
+        record = dataclasses.replace(seen.record, tokens=prepared.tokens, model=self.name)
+        return record, advice(self._loaded, text)

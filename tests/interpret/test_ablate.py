@@ -1,0 +1,244 @@
+"""Models without a head: the oracle takes the head's rows out of W_O; afterwards the model is what it was."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.errors import InputError, ObservationError
+from regard.interpret.ablate_heads import ablated, head_outputs
+from regard.models import Transformer, TransformerConfig
+from regard.nn import MultiHeadAttention
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
+
+IDS = torch.tensor([[5, 3, 5, 3, 7, 5, 3, 2], [4, 4, 4, 1, 6, 1, 6, 1]])
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 9}
+OPT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 9, "ffn_dim": 48}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 9}
+NEOX = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 9}
+OURS = {"vocabulary": 9, "width": 32, "heads": 4, "hidden": 48}
+
+# A model, and where the output projection of layer 1 is.
+KINDS: dict[str, tuple[Callable[[], Any], str]] = {
+    "llama": (
+        lambda: transformers.LlamaModel(transformers.LlamaConfig(**SIZES, num_key_value_heads=2)),
+        "layers.1.self_attn.o_proj",
+    ),
+    "llama, heads wider than hidden / heads": (
+        lambda: transformers.LlamaModel(transformers.LlamaConfig(**SIZES, head_dim=16)),
+        "layers.1.self_attn.o_proj",
+    ),
+    "gpt2": (
+        lambda: transformers.GPT2Model(transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=9)),
+        "h.1.attn.c_proj",
+    ),
+    "bert": (
+        lambda: transformers.BertModel(transformers.BertConfig(**SIZES)),
+        "encoder.layer.1.attention.output.dense",
+    ),
+    "distilbert": (
+        lambda: transformers.DistilBertModel(
+            transformers.DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=48, vocab_size=9)
+        ),
+        "transformer.layer.1.attention.out_lin",
+    ),
+    "opt": (
+        lambda: transformers.OPTModel(transformers.OPTConfig(**OPT, word_embed_proj_dim=32)),
+        "decoder.layers.1.self_attn.out_proj",
+    ),
+    "gpt-neox": (
+        lambda: transformers.GPTNeoXModel(transformers.GPTNeoXConfig(**NEOX)),
+        "layers.1.attention.dense",
+    ),
+    "t5 encoder": (
+        lambda: transformers.T5EncoderModel(transformers.T5Config(**T5)),
+        "encoder.block.1.layer.0.SelfAttention.o",
+    ),
+    "regard encoder": (
+        lambda: Transformer(TransformerConfig(**OURS, encoder_layers=2)),
+        "encoder.layers.1.attention.out_proj",
+    ),
+    "regard decoder": (
+        lambda: Transformer(TransformerConfig(**OURS, decoder_layers=2)),
+        "decoder.layers.1.attention.out_proj",
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def case(request: pytest.FixtureRequest) -> tuple[nn.Module, nn.Module]:
+    make, where = KINDS[request.param]
+    torch.manual_seed(2)
+    model = make().eval()
+    return model, model.get_submodule(where)
+
+
+def run(model: nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        output = model(IDS)
+    return output.states if hasattr(output, "states") else output.last_hidden_state
+
+
+def columns(projection: nn.Module, head: int) -> tuple[Any, ...]:
+    """Where the weights of a head are; GPT-2 holds W_O the other way round."""
+    conv = type(projection).__name__ == "Conv1D"
+    wide = projection.weight.shape[0 if conv else 1] // 4
+    here = slice(head * wide, (head + 1) * wide)
+    return (here, slice(None)) if conv else (slice(None), here)
+
+
+def test_a_head_set_to_zero_is_a_projection_without_its_rows(case) -> None:
+    model, projection = case
+    whole = run(model)
+    with ablated(model, [(1, 2)]):
+        without = run(model)
+    kept = projection.weight.detach().clone()
+    with torch.no_grad():
+        projection.weight[columns(projection, 2)] = 0
+        expected = run(model)
+        projection.weight.copy_(kept)
+    assert not torch.equal(without, whole)
+    torch.testing.assert_close(without, expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(run(model), whole)
+
+
+def test_layers_are_counted_as_a_watch_counts_them(case) -> None:
+    model, projection = case
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(IDS)
+    outputs = head_outputs(model)
+    assert len(seen.layers) == len(outputs) == 2
+    assert outputs[1].projection is projection
+    assert [one.heads for one in outputs] == [layer.heads for layer in seen.layers]
+    for layer, one in zip(seen.layers, outputs, strict=True):
+        assert layer.name.startswith(one.name)
+
+
+def test_a_mean_takes_the_place_of_the_head_at_every_position(case) -> None:
+    model, projection = case
+    inputs: list[torch.Tensor] = []
+    first = projection.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().clone()))
+    run(model)
+    with ablated(model, [(1, 0), (1, 3)], replace="mean"):
+        last = projection.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().clone()))
+        run(model)
+    first.remove()
+    last.remove()
+    plain, changed = inputs[0], inputs[-1]
+    wide = plain.shape[-1] // 4
+    heads = plain.reshape(-1, 4, wide)
+    expected = heads.clone()
+    for head in (0, 3):
+        expected[:, head] = heads[:, head].mean(0)
+    torch.testing.assert_close(changed.reshape(-1, 4, wide), expected)
+    assert torch.equal(changed.reshape(-1, 4, wide)[:, 1:3], heads[:, 1:3])
+
+
+def test_the_model_is_restored_after_an_error_too(case) -> None:
+    model, _ = case
+    whole = run(model)
+    state = {name: one.clone() for name, one in model.state_dict().items()}
+    with pytest.raises(RuntimeError, match="of the caller"), ablated(model, [(0, 1), (1, 1)]):
+        raise RuntimeError("of the caller")
+    assert not any(one._forward_pre_hooks for one in model.modules())
+    assert torch.equal(run(model), whole)
+    assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
+
+
+def test_gradients_flow_through_the_heads_that_are_left() -> None:
+    model = KINDS["llama"][0]()
+    with ablated(model, [(1, 2)]):
+        model(IDS).last_hidden_state.sum().backward()
+    slope = model.layers[1].self_attn.o_proj.weight.grad
+    assert slope[:, 16:24].abs().max() == 0
+    assert slope[:, :16].abs().min() > 0
+
+
+@pytest.mark.parametrize("replace", ["zero", "mean"])
+def test_what_the_caller_holds_is_not_changed(replace: str) -> None:
+    layer = MultiHeadAttention(8, heads=2).eval()
+    outputs = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
+    kept = outputs.clone()
+    with torch.no_grad(), ablated(layer, [(0, 1)], replace=replace):
+        layer.out_proj(outputs)
+    assert torch.equal(outputs, kept)
+
+
+@pytest.mark.parametrize(
+    ("heads", "said"),
+    [
+        ([], "`heads` must name at least one head"),
+        ([(2, 0)], r"`layer` must be from 0 to 1, got 2\.0"),
+        ([(-1, 0)], r"`layer` must be from 0 to 1, got -1\.0"),
+        ([(1, 4)], r"`head` must be from 0 to 3 in layer 1, got 1\.4"),
+        ([(1, 1), (0, 0), (1, 1)], r"`heads` must differ, got 1\.1 more than once"),
+    ],
+)
+def test_heads_that_are_not_there_are_refused(heads, said: str) -> None:
+    with pytest.raises(InputError, match=said), ablated(KINDS["bert"][0](), heads):
+        pass
+
+
+def test_what_cannot_be_done_is_refused_with_the_way_out() -> None:
+    torch.manual_seed(0)
+    llama = KINDS["llama"][0]().eval()
+    idle = r"layer 1 was removed, as layers\.1\.self_attn was not called: run"
+    with pytest.raises(ObservationError, match=idle), ablated(llama, [(1, 0)]):
+        pass
+    with pytest.raises(InputError, match='`replace` must be "zero" or "mean"'), ablated(llama, [(1, 0)], replace="max"):
+        pass
+    with pytest.raises(ObservationError, match=r"build the model with regard\.nn\.MultiHeadAttention"):
+        head_outputs(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 1))
+    with pytest.raises(ObservationError, match="no attention with an output projection was found in Sequential"):
+        head_outputs(nn.Sequential(nn.Linear(2, 2)))
+    with pytest.raises(ObservationError, match='use "zero"'), ablated(llama, [(1, 0)], replace="mean"):
+        llama(IDS[:1, :1])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it compiles
+def test_a_projection_that_layers_share_is_refused() -> None:
+    """ALBERT runs one layer several times: a watch counts three, and 0.1 would be gone from all of them."""
+    config = transformers.AlbertConfig(**SIZES | {"num_hidden_layers": 3}, embedding_size=8)
+    model = transformers.AlbertModel(config).eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(IDS)
+    assert len(seen.layers) == 3
+    whole = run(model)
+    with pytest.raises(ObservationError, match="called more than once in a pass"), ablated(model, [(0, 1)]):
+        run(model)
+    assert torch.equal(run(model), whole)
+
+
+def test_a_model_may_run_many_times_in_the_block() -> None:
+    model = transformers.LlamaModel(transformers.LlamaConfig(**SIZES)).eval()
+    with ablated(model, [(0, 1)]):
+        assert torch.equal(run(model), run(model))
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # torch.compile's own, at its first import
+def test_a_compiled_model_is_refused() -> None:
+    compiled = torch.compile(KINDS["llama"][0]().eval())
+    with pytest.raises(ObservationError, match="compile"), ablated(compiled, [(1, 0)]):
+        pass
+
+
+def test_heads_without_a_known_number_are_refused() -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q_proj, self.out_proj = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    with pytest.raises(ObservationError, match=r"the number of heads of 0 .* is not known"):
+        head_outputs(nn.Sequential(Bare()))
+
+
+def test_one_attention_layer_is_a_model_too() -> None:
+    layer = MultiHeadAttention(8, heads=2).eval()
+    x = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), ablated(layer, [(0, 0), (0, 1)]):
+        nothing = layer(x)
+    torch.testing.assert_close(nothing, layer.out_proj.bias.detach().expand(1, 4, 8))

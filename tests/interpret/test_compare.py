@@ -1,0 +1,103 @@
+"""Changes of heads: Jensen–Shannon against SciPy-free arithmetic by hand, and what can and cannot be compared."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from regard.capture.records import Layer, Record
+from regard.capture.tokens import Token
+from regard.errors import InputError, ObservationError
+from regard.interpret.compare import compare_records, jensen_shannon
+
+
+def layer(weights: np.ndarray, *, size: int = 1) -> Layer:
+    """A layer that holds (heads, n, n); with a bin of more than 1 nothing is exact."""
+    p = weights[None].astype(np.float32)
+    order = np.argsort(-p, -1, kind="stable")
+    keys = np.where(np.take_along_axis(p, order, -1) > 0, order, -1)
+    logs = np.log(np.where(p > 0, p, 1))
+    entropy = -(p * logs).sum(-1)
+    tops = keys.astype(np.int32), np.sort(p, -1)[..., ::-1]
+    return Layer("layer", "self", "text", "text", size, size, p, p, *tops, entropy, p.sum(-2))
+
+
+def record(*layers: np.ndarray, words: str | None = None, size: int = 1) -> Record:
+    tokens = {} if words is None else {"text": (tuple(Token(one) for one in words.split()),)}
+    return Record(tuple(layer(one, size=size) for one in layers), tokens, "made")
+
+
+def random_weights(seed: int, n: int, heads: int = 2) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return generator.dirichlet(np.ones(n), (heads, n))
+
+
+def slow_jensen_shannon(p: np.ndarray, q: np.ndarray) -> float:
+    total = 0.0
+    for a, b in zip(p.tolist(), q.tolist(), strict=True):
+        m = (a + b) / 2
+        total += (a * math.log(a / m) if a else 0.0) / 2 + (b * math.log(b / m) if b else 0.0) / 2
+    return total
+
+
+def test_the_distance_is_the_sum_over_rows_of_jensen_shannon() -> None:
+    one, other = random_weights(1, 5), random_weights(2, 5)
+    found = compare_records(record(one, other), record(other, other), names=("a", "b"))
+    assert found.rows == 5
+    for head in range(2):
+        expected = sum(slow_jensen_shannon(one[head, i], other[head, i]) for i in range(5))
+        assert found.distance[0, head] == pytest.approx(expected, rel=1e-5)
+        assert found.change[0, head] == pytest.approx(expected / 5 / math.log(2), rel=1e-5)
+        assert found.change[1, head] == pytest.approx(0, abs=1e-9)
+
+
+def test_jensen_shannon_is_even_bounded_and_counts_what_a_sink_took() -> None:
+    p, q = np.array([0.5, 0.5]), np.array([0.25, 0.75])
+    assert jensen_shannon(p, q) == pytest.approx(slow_jensen_shannon(p, q))
+    assert jensen_shannon(p, q) == jensen_shannon(q, p)
+    assert jensen_shannon(np.array([1.0, 0]), np.array([0, 1.0])) == pytest.approx(math.log(2))
+    # The sink took all of one row and nothing of the other.
+    assert jensen_shannon(np.array([0.0, 0.0]), np.array([0.5, 0.5])) == pytest.approx(math.log(2))
+    assert jensen_shannon(np.zeros(2), np.zeros(2)) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "rows", "why"),
+    [
+        ("a b c d", 4, "4 of 4 tokens are the same at their places"),
+        ("a b x y", 4, "2 of 4 tokens are the same at their places"),
+        ("a x y z", 0, "only 1 of 4 tokens are the same"),
+        ("b c d a", 0, "only 0 of 4 tokens are the same"),
+    ],
+)
+def test_rows_are_compared_where_half_of_the_tokens_stand_at_their_places(words: str, rows: int, why: str) -> None:
+    weights = random_weights(1, 4)
+    found = compare_records(record(weights, words="a b c d"), record(weights, words=words), names=("a", "b"))
+    assert found.rows == rows
+    assert why in found.why
+    np.testing.assert_allclose(found.change, 0, atol=1e-9)
+
+
+def test_texts_of_other_lengths_are_compared_by_the_largest_difference_of_a_share() -> None:
+    before, after = np.stack([np.eye(4)] * 2), np.stack([np.eye(6), np.full((6, 6), 1 / 6)])
+    found = compare_records(record(before), record(after), names=("a", "b"))
+    assert found.rows == 0
+    assert "4 and 6 tokens" in found.why
+    assert found.change[0, 0] == pytest.approx(0.25 - 1 / 6)  # the first token is a row's own in 1 of 4, 1 of 6 rows
+    assert found.change[0, 1] == pytest.approx(5 / 6)
+    assert found.moved(0, 1) == ("self", 1.0, pytest.approx(1 / 6))
+    assert np.isnan(found.distance).all()
+
+
+def test_what_cannot_be_compared_is_refused_with_the_way_out() -> None:
+    one = record(random_weights(1, 4))
+    with pytest.raises(InputError, match=r"1 layers of 2 heads \(a\) and 1 layers of 3 heads \(b\): score each"):
+        compare_records(one, record(random_weights(1, 4, heads=3)), names=("a", "b"))
+    with pytest.raises(InputError, match="same layers and heads"):
+        compare_records(one, record(*[random_weights(1, 4)] * 2), names=("a", "b"))
+    with pytest.raises(ObservationError, match='keep="weights"'):
+        compare_records(one, record(random_weights(1, 4), size=2), names=("a", "b"))
+    crossing = dataclasses.replace(one.layers[0], kind="cross")
+    with pytest.raises(InputError, match="cross-attention"):
+        compare_records(one, Record((crossing,)), names=("a", "b"))

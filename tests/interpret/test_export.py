@@ -1,0 +1,150 @@
+"""Whatever is exported is read back by csv and numpy as what the record answers."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.capture import statistics
+from regard.errors import InputError, ObservationError
+from regard.interpret.observation import Sight
+
+WORDS = ["=1+1", "貓", "a,b", 'say "x"', "two\nlines", "cat"]
+
+
+@pytest.fixture(scope="module")
+def seen() -> Sight:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    asked = ["distance", "value_norm", statistics.Rows([1, 4])]
+    with torch.no_grad(), regard.watch(model, tokens=WORDS, statistics=asked) as watched:
+        model(torch.randn(1, 6, 16))
+    return watched
+
+
+@pytest.fixture(scope="module")
+def pooled() -> Sight:
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(1, 700, 8)
+    with torch.no_grad(), regard.watch(attention) as watched:
+        attention(x, x, x)
+    return watched
+
+
+def read(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_weights_as_csv_have_tokens_on_both_sides(seen: Sight, tmp_path: Path) -> None:
+    seen.export(tmp_path / "it.csv", layer=1, head=0)
+    cells = read(tmp_path / "it.csv")
+    names = ["'=1+1", "貓", "a,b", 'say "x"', "two\\nlines", "cat"]
+    assert cells[0] == ["query", *names]
+    assert [line[0] for line in cells[1:]] == names
+    numbers = np.array([line[1:] for line in cells[1:]], dtype=np.float32)
+    np.testing.assert_array_equal(numbers, seen.weights(layer=1, head=0)[0])
+
+
+def test_weights_as_arrays(seen: Sight, tmp_path: Path) -> None:
+    seen.export(tmp_path / "one.npy", layer=1, head=0)
+    seen.export(tmp_path / "all.npz", layer=1)
+    np.testing.assert_array_equal(np.load(tmp_path / "one.npy"), seen.weights(layer=1, head=0)[0])
+    with np.load(tmp_path / "all.npz", allow_pickle=False) as found:
+        np.testing.assert_array_equal(found["weights"], np.stack([seen.weights(layer=1, head=h)[0] for h in (0, 1)]))
+        assert found["keys"].tolist()[:2] == ["=1+1", "貓"]
+
+
+def test_a_statistic_has_a_row_for_each_position_and_a_column_for_each_head(seen: Sight, tmp_path: Path) -> None:
+    for name in ("entropy", "received", "distance", "value_norm"):
+        seen.export(tmp_path / "it.csv", name, layer=0)
+        cells = read(tmp_path / "it.csv")
+        assert cells[0] == [name, "layer 0 head 0", "layer 0 head 1"]
+        assert [line[0] for line in cells[1:]][1] == "貓"
+        numbers = np.array([line[1:] for line in cells[1:]], dtype=np.float32)
+        np.testing.assert_array_equal(numbers, seen.statistic(name, layer=0)[0].T)
+    seen.export(tmp_path / "rows.csv", "rows", layer=0, head=1)
+    np.testing.assert_array_equal(
+        np.array([line[1:] for line in read(tmp_path / "rows.csv")[1:]], dtype=np.float32),
+        seen.weights(layer=0, head=1)[0][[1, 4]],
+    )
+    with pytest.raises(ObservationError, match="'sink' was not kept"):
+        seen.export(tmp_path / "it.csv", "sink", layer=0)
+
+
+def test_the_strongest_keys_are_one_row_each(seen: Sight, tmp_path: Path) -> None:
+    seen.export(tmp_path / "top.csv", "top")
+    cells = read(tmp_path / "top.csv")
+    assert cells[0] == ["layer", "head", "query", "from", "rank", "key", "to", "weight"]
+    assert len(cells) == 1 + 2 * 2 * 6 * 6
+    line = next(line for line in cells[1:] if line[:3] == ["1", "1", "3"])
+    key, weight = seen.top(layer=1, head=1, query=3)[0]
+    assert (int(line[5]), float(line[7])) == (key, weight)
+    assert line[3] == 'say "x"'
+    seen.export(tmp_path / "top.npz", "top", layer=1, head=1)
+    with np.load(tmp_path / "top.npz") as found:
+        assert found["keys"][3, 0] == key
+        assert float(found["weights"][3, 0]) == weight
+
+
+def test_maps_of_long_texts_name_their_bins(pooled: Sight, tmp_path: Path) -> None:
+    pooled.export(tmp_path / "map.csv", "map.max", layer=0, head=1)
+    cells = read(tmp_path / "map.csv")
+    size = pooled.record.layers[0].query_bin
+    assert size > 1
+    assert cells[0][1:3] == [f"0:{size}", f"{size}:{2 * size}"]
+    assert cells[0][-1].endswith(":700")
+    numbers = np.array([line[1:] for line in cells[1:]], dtype=np.float32)
+    np.testing.assert_array_equal(numbers, pooled.heatmap(layer=0, head=1, pool="max")[0])
+    with pytest.raises(ObservationError, match="kept as a pooled map"):
+        pooled.export(tmp_path / "it.csv", layer=0, head=0)
+
+
+@pytest.mark.parametrize("what", ["weights", "map", "heads", "entropy", "received", "rows"])
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_pictures_of_all_of_them(seen: Sight, tmp_path: Path, what: str, suffix: str) -> None:
+    seen.export(tmp_path / f"it{suffix}", what, layer=1, head=1)
+    start = (tmp_path / f"it{suffix}").read_bytes()[:8]
+    assert start.startswith(b"\x89PNG") if suffix == ".png" else start.startswith(b"<?xml")
+    assert [path.name for path in tmp_path.iterdir()] == [f"it{suffix}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "given", "words"),
+    [
+        ("it.txt", "weights", {"layer": 0, "head": 0}, r"must end in \.csv, \.npy, \.npz, \.png or \.svg, got it\.txt"),
+        ("it.csv", "weights", {"layer": 0}, r"'weights' cannot end in \.csv.*name a `layer` and a `head`"),
+        ("it.csv", "weights", {}, r"`layer` must be given to export 'weights', its number or the name"),
+        ("it.csv", "weights", {"layer": 0, "head": 2}, r"`head` must be from 0 to 1"),
+        ("it.csv", "top", {"head": -3}, r"`head` must be from 0 to 1"),
+        ("it.csv", "heads", {}, r"'heads' cannot end in \.csv: write \.png or \.svg"),
+        ("it.png", "top", {}, r"'top' cannot end in \.png: write \.csv or \.npz"),
+        ("it.csv", "entropy", {"layer": 2}, r"`layer` must be from 0 to 1"),
+        ("it.csv", "entropy", {"layer": 0, "sequence": 1}, r"`sequence` must be from 0 to 0"),
+        ("no/it.csv", "entropy", {"layer": 0}, r"a folder that exists"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(
+    seen: Sight, tmp_path: Path, name: str, what: str, given: dict, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        seen.export(tmp_path / name, what, **given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_alignment_has_both_texts(tmp_path: Path) -> None:
+    model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True).eval()
+    with torch.no_grad(), regard.watch(model) as watched:
+        model(torch.randn(1, 5, 16), torch.randn(1, 3, 16))
+    watched.export(tmp_path / "it.csv", "alignment")
+    cells = read(tmp_path / "it.csv")
+    assert (cells[0], [line[0] for line in cells]) == (["target", *"01234"], ["target", *"012"])
+    cross = next(one.name for one in watched.record if one.kind == "cross")
+    mean = watched.weights(layer=cross)[0].mean(0)
+    np.testing.assert_allclose(np.array([line[1:] for line in cells[1:]], dtype=float), mean, rtol=1e-6)
+    watched.export(tmp_path / "it.png", "alignment", layer=cross, head=1)

@@ -1,0 +1,396 @@
+"""Several streams in one model: which layers are whose, how they are numbered, whose tokens are whose."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models
+from torch import Tensor, nn
+
+import regard
+from regard.errors import InputError, ObservationError
+from regard.interpret.observation import Sight
+
+IMAGE = 55
+WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *(f"w{number}" for number in range(4, IMAGE)), "<image>"]
+TEXT = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+          "image_size": 16, "patch_size": 4}  # fmt: skip
+PIXELS = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+Made = tuple[nn.Module, dict[str, Any]]
+
+
+def ids(count: int, images: slice | None = None) -> Tensor:
+    found = torch.arange(4, 4 + count)[None]
+    if images is not None:
+        found[:, images] = IMAGE
+    return found
+
+
+def made(kind: str, config: Any, **inputs: Any) -> Made:
+    torch.manual_seed(0)
+    return getattr(transformers, kind)(config).eval(), inputs
+
+
+def clip() -> Made:
+    config = transformers.CLIPConfig(text_config=TEXT, vision_config=VISION, projection_dim=8)
+    return made("CLIPModel", config, input_ids=ids(17), pixel_values=PIXELS)  # as many words as patches
+
+
+def siglip() -> Made:
+    config = transformers.SiglipConfig(text_config=TEXT | {"projection_size": 16}, vision_config=VISION)
+    return made("SiglipModel", config, input_ids=ids(16), pixel_values=PIXELS)
+
+
+def llava() -> Made:
+    text = transformers.LlamaConfig(**TEXT, num_key_value_heads=1)
+    vision = transformers.CLIPVisionConfig(**VISION)
+    config = transformers.LlavaConfig(
+        vision_config=vision, text_config=text, image_token_index=IMAGE, vision_feature_layer=-1
+    )
+    return made("LlavaForConditionalGeneration", config, input_ids=ids(24, slice(2, 18)), pixel_values=PIXELS)
+
+
+def paligemma() -> Made:
+    text = transformers.GemmaConfig(**TEXT, num_key_value_heads=1, head_dim=8).to_dict()
+    vision = transformers.SiglipVisionConfig(**VISION).to_dict()
+    config = transformers.PaliGemmaConfig(
+        vision_config=vision, text_config=text, image_token_index=IMAGE, projection_dim=16
+    )
+    tokens = ids(22, slice(0, 16))
+    inputs = {"input_ids": tokens, "pixel_values": PIXELS, "token_type_ids": torch.zeros_like(tokens)}
+    return made("PaliGemmaForConditionalGeneration", config, **inputs)
+
+
+def idefics3() -> Made:
+    text = transformers.LlamaConfig(**TEXT, num_key_value_heads=1).to_dict()
+    config = transformers.Idefics3Config(vision_config=VISION, text_config=text, image_token_id=IMAGE, scale_factor=2)
+    inputs = {"input_ids": ids(12, slice(2, 6)), "pixel_values": PIXELS[:, None]}
+    return made("Idefics3ForConditionalGeneration", config, **inputs)
+
+
+def mllama() -> Made:
+    vision = VISION | {"num_global_layers": 1, "attention_heads": 2, "max_num_tiles": 1, "vision_output_dim": 32,
+                       "supported_aspect_ratios": [[1, 1]], "intermediate_layers_indices": [0]}  # fmt: skip
+    rope = {"rope_type": "default", "rope_theta": 1e4}
+    text = TEXT | {"num_hidden_layers": 3, "num_key_value_heads": 1, "cross_attention_layers": [1],
+                   "rope_parameters": rope}  # fmt: skip
+    config = transformers.MllamaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE)
+    one = torch.ones(1, 1, dtype=torch.long)
+    inputs = {"input_ids": ids(9, slice(1, 2)), "pixel_values": PIXELS[:, None, None], "aspect_ratio_ids": one,
+              "aspect_ratio_mask": one[..., None],
+              "cross_attention_mask": one.expand(1, 9)[..., None, None]}  # fmt: skip
+    return made("MllamaForConditionalGeneration", config, **inputs)
+
+
+def blip() -> Made:
+    text = TEXT | {"encoder_hidden_size": 16, "sep_token_id": 2}
+    config = transformers.BlipConfig(vision_config=VISION, text_config=text, projection_dim=8, image_text_hidden_size=8)
+    return made("BlipForConditionalGeneration", config, input_ids=ids(6), pixel_values=PIXELS)
+
+
+def whisper() -> Made:
+    sides = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    config = transformers.WhisperConfig(
+        vocab_size=60, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24, max_source_positions=12, num_mel_bins=8,
+        max_target_positions=20, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, **sides,
+    )  # fmt: skip
+    features = torch.rand(1, 8, 24, generator=torch.Generator().manual_seed(0))
+    return made("WhisperForConditionalGeneration", config, input_features=features, decoder_input_ids=ids(7))
+
+
+def captioner() -> Made:
+    decoder = transformers.BertConfig(**TEXT, is_decoder=True, add_cross_attention=True)
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.ViTConfig(**VISION), decoder
+    )
+    return made("VisionEncoderDecoderModel", config, decoder_input_ids=ids(6), pixel_values=PIXELS)
+
+
+def t5() -> Made:
+    config = transformers.T5Config(
+        vocab_size=60, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, decoder_start_token_id=0
+    )
+    return made("T5ForConditionalGeneration", config, input_ids=ids(8), decoder_input_ids=ids(6))
+
+
+def seen_of(model: nn.Module, inputs: dict[str, Any], **asked: Any) -> Sight:
+    with torch.no_grad(), regard.watch(model, **asked) as seen:
+        model(**inputs)
+    return seen
+
+
+def layers_of(seen: Sight) -> list[tuple[Any, int]]:
+    pairs = [(layer.query_tokens, layer.key_tokens) for layer in seen.layers]
+    return [
+        (pair[0] if pair[0] == pair[1] else pair, layer.number) for pair, layer in zip(pairs, seen.layers, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="[UNK]", pad_token="[PAD]", sep_token="[SEP]",
+        additional_special_tokens=["<image>"],
+    )  # fmt: skip
+
+
+TOWERS = [("image", 0), ("image", 1)]
+LOOKING = [("text", 0), (("text", "image"), 0), ("text", 1), (("text", "image"), 1)]
+LLAMA = [("image", 2), ("text", 0), (("text", "image 2"), 1), ("text", 2)]
+TEXTS = [("text", 0), ("text", 1)]
+POOLED = (("image queries", "image"), 0)  # SigLIP's learned query, which looks at all patches
+CAPTIONS = [("source", 0), ("source", 1), ("target", 0), (("target", "source"), 0), ("target", 1),
+            (("target", "source"), 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "layers", "known"),
+    [
+        (clip, [*TOWERS, *TEXTS], {"image": 17, "text": 17}),
+        (siglip, [*TOWERS, POOLED, *TEXTS], {"image": 16, "text": 16}),
+        (llava, [*TOWERS, *TEXTS], {"image": 17, "text": 24}),
+        (paligemma, [*TOWERS, POOLED, *TEXTS], {"image": 16, "text": 22}),
+        (idefics3, [*TOWERS, *TEXTS], {"text": 12}),  # its patches are placed by what the picture covers
+        # Its tower works on 24 padded positions, the last layer in a second stack; the text looks at the 17 real ones.
+        (mllama, [*TOWERS, *LLAMA], {"image 2": 17, "text": 9}),
+        (blip, [*TOWERS, *LOOKING], {"image": 17, "text": 6}),
+        (whisper, CAPTIONS, {"target": 7}),
+        (captioner, CAPTIONS, {"source": 17, "target": 6}),
+        (t5, CAPTIONS, {"source": 8, "target": 6}),
+    ],
+)  # fmt: skip
+def test_each_tower_and_text_is_a_stream_with_its_own_layers(
+    make: Callable[[], Made], layers: list[Any], known: dict[str, int], tokenizer: Any
+) -> None:
+    model, inputs = make()
+    seen = seen_of(model, inputs, tokenizer=tokenizer)
+    assert layers_of(seen) == layers
+    assert {stream: len(one) for stream, (one,) in seen.tokens.items()} == known
+    text = "text" if "text" in known else "target"
+    spelled = [WORDS[one] for one in inputs.get("decoder_input_ids", inputs.get("input_ids"))[0].tolist()]
+    assert [token.text for token in seen.stream(text)] == spelled
+    for layer, (stream, number) in zip(seen.layers, layers, strict=True):
+        assert seen.layer(number, stream) is layer
+    assert "<iframe" in seen._repr_html_()
+
+
+def test_a_text_that_is_generated_beside_an_image_is_one_record(tokenizer: Any) -> None:
+    model, inputs = mllama()  # one key head for two query heads, which a step of one query does not repeat
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
+        model.generate(**inputs, max_new_tokens=3, do_sample=False, pad_token_id=0)
+    assert len(seen) == 1
+    assert [layer.queries for layer in seen.layers] == [24, 24, 24, 11, 11, 11]
+    assert len(seen.stream("text")) == 11
+
+
+def test_words_rank_the_heads_of_the_text_and_of_no_tower(tokenizer: Any) -> None:
+    model, inputs = clip()
+    seen = seen_of(model, inputs, tokenizer=tokenizer)
+    ranked = seen.heads("w9", "w6")
+    assert {(one.stream, one.layer, one.head) for one in ranked} == {
+        ("text", layer, head) for layer in (0, 1) for head in (0, 1)
+    }
+    with torch.no_grad():
+        model.set_attn_implementation("eager")
+        attentions = model(**inputs, output_attentions=True).text_model_output.attentions
+    for one in ranked:
+        expected = attentions[one.layer][0, one.head]
+        assert one.weight == pytest.approx(float(expected[5, 2]), abs=1e-6)
+        found = seen.weights(layer=one.layer, head=one.head, stream=one.stream)[0]
+        np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
+    patches = seen.heads("(3,1)", "cls")
+    assert {one.stream for one in patches} == {"image"}
+    with pytest.raises(InputError, match=r"`heads` needs words of the text, got 'w9'$"):
+        seen.heads("w9", "cls", stream="image")
+    with pytest.raises(InputError, match=r"`heads` needs words of the text, got 'nowhere'$"):
+        seen.heads("nowhere", "w6")
+
+
+def test_layers_of_a_language_model_are_those_of_eager_attention(tokenizer: Any) -> None:
+    model, inputs = llava()
+    seen = seen_of(model, inputs, tokenizer=tokenizer)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = model(**inputs, output_attentions=True).attentions
+    for layer, expected in enumerate(attentions):
+        np.testing.assert_allclose(seen.weights(layer=layer, stream="text"), expected.numpy(), atol=1e-6)
+
+
+def test_patches_are_named_by_row_and_column() -> None:
+    seen = seen_of(*clip())
+    names = [token.text for token in seen.stream("image")]
+    assert names[0] == "cls"
+    assert names[1 + 3 * 4 + 1] == "(3,1)"
+    assert set(seen.tokens) == {"image"}  # no tokenizer: the words are not known
+
+
+def test_a_number_without_its_stream_is_refused_with_the_streams_there_are() -> None:
+    seen = seen_of(*blip())
+    listed = '"image" (layers 0 to 1), "text" (layers 0 to 1), ("text", "image") (layers 0 to 1)'
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"`layer` 0 needs a `stream` too, as layers are numbered within it: stream= one of {listed}"),
+    ):
+        seen.weights(layer=0, head=0)
+    with pytest.raises(InputError, match=re.escape(f"`stream` must be one of {listed}, got 'vision'")):
+        seen.weights(layer=0, head=0, stream="vision")
+    with pytest.raises(InputError, match=re.escape("`stream` must be one of 'image', 'text', got 'source'")):
+        seen.stream("source")
+    with pytest.raises(ObservationError, match="the tokens of the stream 'text' are not known, only those of 'image'"):
+        seen.words()
+    assert seen.weights(layer=-1, head=-1, stream=("text", "image")).shape == (1, 6, 17)
+    assert seen.streams == {"image": 17, "text": 6}
+
+
+def test_tokens_are_given_for_each_stream() -> None:
+    model, inputs = t5()
+    source, target = [f"s{n}" for n in range(8)], [f"t{n}" for n in range(6)]
+    seen = seen_of(model, inputs, tokens={"source": source, "target": target})
+    assert [token.text for token in seen.stream("source")] == source
+    assert seen.heads("t2", "s3")[0].stream == ("target", "source")
+    assert set(seen_of(model, inputs, tokens={"target": target}).tokens) == {"target"}
+
+
+def test_tokens_of_one_stream_join_those_that_the_tokenizer_knows(tokenizer: Any) -> None:
+    seen = seen_of(*idefics3(), tokenizer=tokenizer, tokens={"image": [f"p{n}" for n in range(16)]})
+    assert {stream: one[0].text for stream, (one, *_) in seen.tokens.items()} == {"image": "p0", "text": "w4"}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "says"),
+    [
+        (["a"] * 6, r'a list for each stream where there are several, 8 \(source\), 6 \(target\), got one of 6: '),
+        ({"text": ["a"] * 6}, r"must be of streams that there are, 8 \(source\), 6 \(target\) positions, got 'text'"),
+        ({"target": ["a"] * 5}, r"8 \(source\), 6 \(target\) of them in a batch of 1, got 5 for 'target'"),
+        ({"target": "abcdef"}, "a list of texts, one a position, got the text 'abcdef' for the stream 'target'"),
+        ({"target": 3}, "must be a list of texts, one a position, or such lists by stream"),
+        ([1, 2], "must be a list of texts, one a position, or such lists by stream"),
+    ],
+)  # fmt: skip
+def test_tokens_of_no_stream_or_of_another_length_are_refused(tokens: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        seen_of(*t5(), tokens=tokens)
+
+
+def test_statistics_of_tokens_are_of_the_streams_whose_tokens_are_known(tokenizer: Any) -> None:
+    model, inputs = clip()
+    inputs["input_ids"][0, 9] = inputs["input_ids"][0, 4]
+    seen = seen_of(model, inputs, tokenizer=tokenizer, statistics=["same", "distance"])
+    weights = seen.weights(layer=1, head=0, stream="text")[0]
+    assert seen.statistic("same", layer=1, head=0, stream="text")[0, 9] == pytest.approx(weights[9, 4], abs=1e-6)
+    assert seen.statistic("distance", layer=1, head=0, stream="image").shape == (1, 17)
+    with pytest.raises(ObservationError, match="'same' was not kept of layer 1"):
+        seen.statistic("same", layer=1, stream="image")
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (one[:, None] for one in self.qkv(x).chunk(3, -1))
+        return x + nn.functional.scaled_dot_product_attention(q, k, v)[:, 0]
+
+
+class Layers(nn.Module):
+    """Calls its layers in this order."""
+
+    def __init__(self, count: int, order: list[int]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleDict({"attention": Attention()}) for _ in range(count))
+        self.order = order
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number in self.order:
+            x = self.layers[number]["attention"](x)
+        return x
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(self.attention(self.attention(x)))
+
+
+class Twins(nn.Module):
+    """One tower that encodes two images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision_tower = Layers(2, [0, 1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.vision_tower(x) @ self.vision_tower(x.flip(1)).mT
+
+
+class Stages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(nn.ModuleDict({"blocks": nn.ModuleList([Attention(), Attention()])}) for _ in "ab")
+
+    def forward(self, x: Tensor) -> Tensor:
+        for stage in self.stages:
+            for block in stage["blocks"]:
+                x = block(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [
+        (lambda: Layers(4, [0, 2, 3]), [("text", 0), ("text", 2), ("text", 3)]),  # one is skipped
+        (lambda: Layers(3, [0, 1, 1, 2]), [("text", 0), ("text", 1), ("text", 3), ("text", 2)]),  # called again
+        (lambda: Layers(2, [0, 1, 0, 1]), [("text", number) for number in range(4)]),
+        (Shared, [("text", number) for number in range(3)]),
+        (Twins, [("image", 0), ("image", 1), ("image 2", 0), ("image 2", 1)]),
+        (Stages, [("text", number) for number in range(4)]),
+    ],
+)
+def test_layers_have_the_numbers_that_the_model_gives_them(model: Callable[[], nn.Module], layers: list[Any]) -> None:
+    torch.manual_seed(0)
+    made = model()
+    with torch.no_grad(), regard.watch(made) as seen:
+        made(torch.randn(1, 5, 8))
+    assert layers_of(seen) == layers
+    for layer, (stream, number) in zip(seen.layers, layers, strict=True):
+        assert seen.layer(number, stream) is layer
+
+
+def test_a_skipped_layer_is_named() -> None:
+    model = Layers(4, [0, 2, 3])
+    with torch.no_grad(), regard.watch(model, keep="qk", layers=[2]) as seen:
+        model(torch.randn(1, 5, 8))
+    with pytest.raises(InputError, match=r"`layer` must be one of 0, 2, 3 \(seen layers: 3\), got 1"):
+        seen.weights(layer=1)
+    assert [layer.kept is not None for layer in seen.layers] == [False, True, False]
+
+
+def test_shared_layers_are_counted_as_the_configuration_does() -> None:
+    config = transformers.AlbertConfig(**TEXT | {"num_hidden_layers": 4}, embedding_size=8, num_hidden_groups=2)
+    model, inputs = made("AlbertModel", config, input_ids=ids(6))
+    seen = seen_of(model, inputs)
+    assert layers_of(seen) == [("text", number) for number in range(4)]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = model(**inputs, output_attentions=True).attentions
+    np.testing.assert_allclose(seen.weights(layer=2), expected[2].numpy(), atol=1e-6)
+
+
+def test_numbers_and_streams_are_in_the_atlas(tmp_path: Any, tokenizer: Any) -> None:
+    seen = seen_of(*mllama(), tokenizer=tokenizer)
+    seen.save(tmp_path / "it.atlas")
+    again = regard.load(tmp_path / "it.atlas")
+    assert layers_of(again) == layers_of(seen)
+    assert again.tokens == seen.tokens
+    np.testing.assert_array_equal(again.weights(layer=2, stream="text"), seen.weights(layer=2, stream="text"))
