@@ -50,6 +50,7 @@ EXAMPLES = {
         (scores.Shaw(_randn(5, DIM), _randn(7, 2)), DIM),
         (scores.Shaw(_randn(HEADS, 3, DIM), _randn(HEADS, 5, 2), softcap=0.5), DIM),
         (scores.Shaw(_randn(41, DIM)), DIM),
+        (scores.Shaw(_randn(4, DIM), _randn(HEADS, 4, 2), left=1, right=2), DIM),
     ],
     "TransformerXL": [
         (scores.TransformerXL(_randn(HEADS, DIM), _randn(HEADS, DIM), _randn(HEADS, DIM, 8)), DIM),

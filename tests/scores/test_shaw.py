@@ -102,6 +102,14 @@ T = torch.zeros(3, 8)
     [
         (lambda: Shaw(torch.zeros(4, 8)), r"`key_table` must have an odd number of rows, .* got 4 in shape \(4, 8\)"),
         (lambda: Shaw(T, torch.zeros(2, 8)), r"`value_table` must have an odd number of rows, .* got 2"),
+        (lambda: Shaw(torch.zeros(4, 8)), "give `left=` and `right=` where the distances"),
+        (
+            lambda: Shaw(T, left=1),
+            "`right` must be a number of distances, 0 or more, where the other side .* got None",
+        ),
+        (lambda: Shaw(T, left=-1, right=3), "`left` must be a number of distances, 0 or more, .* got -1"),
+        (lambda: Shaw(T, left=True, right=1), "`left` must be a number of distances, 0 or more, .* got True"),
+        (lambda: Shaw(T, left=3, right=2), r"`key_table` must have left \+ 1 \+ right = 3 \+ 1 \+ 2 rows, got 3 in"),
         (lambda: Shaw(T[0]), r"`key_table` must be \(2 · clip \+ 1, dim\) or \(heads, 2 · clip \+ 1, dim\) and not"),
         (lambda: Shaw(None), r"`key_table` must be a tensor \(2 · clip \+ 1, dim\) or .*, got NoneType"),
         (lambda: Shaw(T[:, :7]), r"`key_table` must have the width of q \(8\) in dimension -1, got 7"),
@@ -120,3 +128,47 @@ def test_what_does_not_fit_is_refused(score, words):
 def test_widths_are_equal():
     with pytest.raises(InputError, match=r"`k` must have the width of `q` \(8\), got 7"):
         regard.attention(X, X[..., :7], X, score=Shaw(T))
+
+
+def test_berts_relative_key_is_a_table_turned_over():
+    # BertSelfAttention of transformers 4 with position_embedding_type="relative_key"; transformers 5 has it no more.
+    most, n, dim = 12, 9, 4
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 3, n, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).unbind()
+    embedding = torch.nn.Embedding(2 * most - 1, dim).double()
+    i, j = torch.arange(n)[:, None], torch.arange(n)
+    positional = embedding(i - j + most - 1)
+    scores = q @ k.transpose(-1, -2) + torch.einsum("bhld,lrd->bhlr", q, positional)
+    expected = (scores / dim**0.5).softmax(-1) @ v
+    ours = regard.attention(q, k, v, score=Shaw(embedding.weight.flip(0)))
+    torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["wav2vec2_bert", "seamless_m4t_v2"])
+@pytest.mark.parametrize(("left", "right", "n"), [(3, 2, 9), (0, 4, 9), (64, 8, 520)])
+def test_tables_of_unlike_sides_are_those_of_transformers(family, left, right, n):
+    torch.manual_seed(0)
+    names = {"left_max_position_embeddings": left, "right_max_position_embeddings": right}
+    if family == "wav2vec2_bert":
+        modeling = pytest.importorskip("transformers.models.wav2vec2_bert.modeling_wav2vec2_bert")
+        config = modeling.Wav2Vec2BertConfig(
+            hidden_size=8, num_attention_heads=2, position_embeddings_type="relative_key", **names
+        )
+        module = modeling.Wav2Vec2BertSelfAttention(config)
+    else:
+        modeling = pytest.importorskip("transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2")
+        config = modeling.SeamlessM4Tv2Config(
+            hidden_size=8, speech_encoder_attention_heads=2, position_embeddings_type="relative_key", **names
+        )
+        module = modeling.SeamlessM4Tv2ConformerSelfAttention(config)
+    module.double().eval()
+    x = torch.randn(2, n, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    q, k, v = (f(x).unflatten(-1, (2, 4)).transpose(1, 2) for f in (module.linear_q, module.linear_k, module.linear_v))
+    score = Shaw(module.distance_embedding.weight, left=left, right=right)
+    ours = regard.attention(q, k, v, score=score)
+    ours = module.linear_out(ours.transpose(1, 2).flatten(2))
+    expected = module(x)[0]
+    torch.testing.assert_close(ours, expected, atol=1e-11, rtol=0)
+    wanted = torch.autograd.grad(expected.square().sum(), module.distance_embedding.weight)[0]
+    given = torch.autograd.grad(ours.square().sum(), module.distance_embedding.weight)[0]
+    torch.testing.assert_close(given, wanted)

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.diagonals import distances, skew, unskew
-from regard.errors import InputError
+from regard.diagonals import skew, unskew
 from regard.scores.base import Score
-from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor, check_width, cut
+from regard.scores.checks import check_devices, check_heads, check_softcap, check_width, cut
+from regard.scores.distance_tables import along, check_table
 
 __all__ = ["Shaw"]
 
@@ -21,17 +20,23 @@ class Shaw(Score):
     The index of a table is key − query, as in the paper: with i the query and j the key, a^K_ij is row
     clip(j − i, −c, c) + c of `key_table` (2c + 1, dim), a^V_ij that of `value_table` (2c + 1, value_dim). Row 0 is for
     keys c or more before the query, row c for the query itself, row 2c for keys c or more after it. Other texts and
-    code index by i − j, query − key: give such a table turned over, `table.flip(-2)`.
+    code index by i − j, query − key: give such a table turned over, `table.flip(-2)`. BERT's "relative_key" is
+    `Shaw(distance_embedding.weight.flip(0))`; its "relative_key_query" is `scores.RelativeKeyQuery`.
 
-    Tables are shared by the heads, as in the paper, or (heads, 2c + 1, ...). Without a value table values are what they
-    were. BERT's "relative_key" is another thing.
+    With `left` and `right` the tables have left + 1 + right rows, and the index is clip(j − i, −left, right) + left:
+    Wav2Vec2-BERT and SeamlessM4T-v2, whose `left_max_position_embeddings` is 64 and `right_max_position_embeddings` 8,
+    are `Shaw(distance_embedding.weight, left=64, right=8)`.
+
+    Tables are shared by the heads, as in the paper, or (heads, 2c + 1, ...). Without a value table no term is added to
+    the values.
 
     Cost: O(queries · keys · dim) time, about three times that of the product where tiles are square, as each row is
     scored against the rows + columns − 1 diagonals of its tile, which are twice the floats of the tile. Nothing of
     rows · columns · dim is written.
 
     Raises:
-        InputError: A table has another shape, type or device than these, or does not fit the widths or heads of q, v.
+        InputError: A table has another shape, type or device than these, or does not fit the widths or heads of q, v;
+            one of `left` and `right` is given without the other.
 
     >>> import torch
     >>> q, k = torch.ones(1, 1, 3, 1), torch.zeros(1, 1, 3, 1)
@@ -44,15 +49,17 @@ class Shaw(Score):
     tensor([10.,  3., -4.])
     """
 
-    key_table: Float[Tensor, "*heads 2*clip+1 dim"]
-    value_table: Float[Tensor, "*heads 2*clip+1 value_dim"] | None = None
+    key_table: Float[Tensor, "*heads distances dim"]
+    value_table: Float[Tensor, "*heads distances value_dim"] | None = None
     softcap: float | None = None
+    left: int | None = None
+    right: int | None = None
 
     def __post_init__(self) -> None:
         check_softcap(self.softcap)
-        _check_table("key_table", self.key_table, "dim")
+        check_table("key_table", self.key_table, "dim", self.left, self.right)
         if self.value_table is not None:
-            _check_table("value_table", self.value_table, "value_dim")
+            check_table("value_table", self.value_table, "value_dim", self.left, self.right)
 
     @property
     def floats_per_pair(self) -> int:
@@ -81,7 +88,7 @@ class Shaw(Score):
         j: Int[Tensor, " columns"],
     ) -> Float[Tensor, "batch heads rows columns"]:
         """q·k + q·a, the second over the diagonals of the tile."""
-        return q @ k.transpose(-2, -1) + skew(q @ _along(self.key_table, i, j, q.dtype).transpose(-2, -1))
+        return q @ k.transpose(-2, -1) + skew(q @ along(self.key_table, i, j, self.left).to(q.dtype).transpose(-2, -1))
 
     def value_term(
         self, weights: Float[Tensor, "batch heads rows columns"], i: Int[Tensor, " rows"], j: Int[Tensor, " columns"]
@@ -89,29 +96,9 @@ class Shaw(Score):
         """Σ_j weights_ij · a^V_ij, over the diagonals of the tile; None without a value table."""
         if self.value_table is None:
             return None
-        return unskew(weights) @ _along(self.value_table, i, j, weights.dtype)
+        return unskew(weights) @ along(self.value_table, i, j, self.left).to(weights.dtype)
 
     def of_heads(self, heads: slice) -> "Shaw":
         """With the tables of some heads."""
         values = None if self.value_table is None else cut(self.value_table, heads, 3)
         return replace(self, key_table=cut(self.key_table, heads, 3), value_table=values)
-
-
-def _check_table(name: str, table: Tensor, width: str) -> None:
-    check_tensor(name, table, f"(2 · clip + 1, {width})", f"(heads, 2 · clip + 1, {width})")
-    if table.shape[-2] % 2 == 0:
-        raise InputError(
-            f"`{name}` must have an odd number of rows, one for each distance from −clip to clip, got "
-            f"{table.shape[-2]} in shape {tuple(table.shape)}"
-        )
-
-
-def _along(
-    table: Float[Tensor, "*heads 2*clip+1 width"],
-    i: Int[Tensor, " rows"],
-    j: Int[Tensor, " columns"],
-    dtype: torch.dtype,
-) -> Float[Tensor, "*heads diagonals width"]:
-    """The row of the table for each diagonal of the tile."""
-    clip = table.shape[-2] // 2
-    return table.index_select(-2, clip - distances(i, j).clamp(-clip, clip)).to(dtype)

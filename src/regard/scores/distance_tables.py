@@ -1,0 +1,41 @@
+"""Tables with a vector for each distance key − query, as Shaw's: their checks, and their rows along a tile."""
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.diagonals import distances
+from regard.errors import InputError
+from regard.scores.checks import check_tensor
+
+__all__ = ["along", "check_table"]
+
+
+def check_table(name: str, table: Tensor, width: str, left: int | None, right: int | None) -> None:
+    """Raise an InputError where a table has not one row for each distance from −left to right."""
+    check_tensor(name, table, f"(2 · clip + 1, {width})", f"(heads, 2 · clip + 1, {width})")
+    rows, got = table.shape[-2], f"got {table.shape[-2]} in shape {tuple(table.shape)}"
+    if left is None and right is None:
+        if rows % 2 == 0:
+            raise InputError(
+                f"`{name}` must have an odd number of rows, one for each distance from −clip to clip, {got}: give "
+                "`left=` and `right=` where the distances before and after the query are not equally many"
+            )
+        return
+    for side, reach in (("left", left), ("right", right)):
+        if isinstance(reach, bool) or not isinstance(reach, int) or reach < 0:
+            raise InputError(
+                f"`{side}` must be a number of distances, 0 or more, where the other side is given, got {reach!r}"
+            )
+    if rows != left + 1 + right:  # type: ignore[operator]  # the loop above refuses None
+        raise InputError(f"`{name}` must have left + 1 + right = {left} + 1 + {right} rows, {got}")
+
+
+def along(
+    table: Float[Tensor, "*heads distances width"],
+    i: Int[Tensor, " rows"],
+    j: Int[Tensor, " columns"],
+    left: int | None = None,
+) -> Float[Tensor, "*heads diagonals width"]:
+    """Give the row of a table for each diagonal of a tile, ordered by key − query; `left` is by default the half."""
+    before = table.shape[-2] // 2 if left is None else left
+    return table.index_select(-2, before - distances(i, j).clamp(before - table.shape[-2] + 1, before))
