@@ -41,7 +41,7 @@ def performer(count: int, spread: float, eps: float, *, orthogonal: bool = True)
 def lemma(rank: int, length: int) -> float:
     """What RᵀR between weights and values does to a row, as a share of ‖weights‖ · ‖values‖ (Linformer's theorem 1)."""
     q, k, v = (normal(length, 64, seed=part) for part in range(3))
-    _, weights = regard.attention(q, k, v, weights=True)
+    _, weights = regard.attention(q, k, v, return_weights=True)
     r = normal(rank, length, seed=7) * rank**-0.5
     apart = (weights @ r.T) @ (r @ v) - weights @ v
     return float((apart / weights.norm(dim=1, keepdim=True) / v.norm(dim=0)).square().mean().sqrt())

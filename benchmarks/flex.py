@@ -156,7 +156,7 @@ def differences() -> dict[str, float]:
             inputs = [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for shape in shapes]
             asked = case(dtype)
             learned = [one for one in regard.frozen.tensors(list(asked.values())) if one.requires_grad]
-            output = regard.attention(*inputs, backend=backend, budget=2**34, **asked)
+            output = regard.attention(*inputs, backend=backend, max_bytes=2**34, **asked)
             up = torch.randn(output.shape, device="cuda").to(dtype)
             results.append([output, *torch.autograd.grad(output, [*inputs, *learned], up)])
         pairs = zip(*results, strict=True)

@@ -59,7 +59,7 @@ def _bias(
     name: str, zh: str, call: str, small: str, *, size: int = 5, caption: str = "", factor: bool = False
 ) -> Entry:
     """A bias, seen in its numbers and in the weights that it makes of scores of 0."""
-    word = "factor" if factor else "bias"
+    word = "weight_factor" if factor else "bias"
     lines = _shown("positions", word, small, size)
     return Entry(name, zh, f"{word}={call}", small, "\n".join(lines), caption, size)
 
@@ -71,7 +71,7 @@ def _score(name: str, zh: str, call: str, small: str) -> Entry:
         "from regard import attention, scores",
         "",
         "x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])",
-        f"print(attention(x, x, x, score={small}, weights=True)[1])",
+        f"print(attention(x, x, x, score={small}, return_weights=True)[1])",
     ]
     return Entry(name, zh, f"score={call}", f"{small}.tile(x, x, at, at)[0, 0]", "\n".join(lines), _TILE)
 
@@ -328,7 +328,7 @@ _NORMALIZERS = [
         small + _NORMALIZED,
         "import torch\nfrom regard import attention, normalizers\n\n"
         "q, k = torch.ones(1, 1), torch.tensor([[0.0], [1.0], [2.0]])  # the scores are 0, 1 and 2\n"
-        f"print(attention(q, k, k, normalizer={small}, weights=True)[1])",
+        f"print(attention(q, k, k, normalizer={small}, return_weights=True)[1])",
         _WEIGHTS,
     )
     for name, zh, small in (
@@ -375,7 +375,7 @@ _ARGUMENTS = [
         "(lambda s: torch.stack([s, 2 * torch.tanh(s / 2)]))(torch.tensor([-9.0, -2.0, -0.5, 0.0, 0.5, 2.0, 9.0]))",
         "import torch\nfrom regard import attention, scores\n\n"
         "q, k = torch.ones(1, 1), torch.tensor([[0.0], [1.0], [9.0]])  # the scores are 0, 1 and 9\n"
-        "print(attention(q, k, k, score=scores.ScaledDot(softcap=2.0), weights=True)[1])",
+        "print(attention(q, k, k, score=scores.ScaledDot(softcap=2.0), return_weights=True)[1])",
         "Scores, and what a softcap of 2 makes of them: small ones stay, great ones end at ±2.",
         role="Scores are bent smoothly so that none goes beyond ±softcap, and no key can win by as much as it likes.",
         formula="softcap · tanh(scale · score / softcap)",
@@ -390,7 +390,7 @@ _ARGUMENTS = [
         "normalizers.Softmax(torch.zeros(1))" + _NORMALIZED,
         "import torch\nfrom regard import attention, normalizers\n\n"
         "q, k = torch.zeros(1, 1), torch.zeros(3, 1)  # three scores of 0, and a sink of 0: each takes 1/4\n"
-        "print(attention(q, k, k, normalizer=normalizers.Softmax(torch.zeros(1)), weights=True)[1])",
+        "print(attention(q, k, k, normalizer=normalizers.Softmax(torch.zeros(1)), return_weights=True)[1])",
         _WEIGHTS + " The sink, here 0, takes its part, so that rows sum to less than 1.",
         role="One more logit stands in the softmax of each head: a query that finds nothing can look there.",
         formula="exp(s_ij) / (Σ_j exp(s_ij) + exp(sink_h))",
@@ -438,7 +438,7 @@ _ARGUMENTS = [
         "torch.tensor([[0.0, 1.0, 2.0, 0.0]]).softmax(-1)",
         "import torch\nfrom regard import attention\n\n"
         "states = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])  # of an encoder, or the words of a sentence\n"
-        "print(attention(torch.tensor([[0.0, 4.0]]), states, states, weights=True))",
+        "print(attention(torch.tensor([[0.0, 4.0]]), states, states, return_weights=True))",
         "The weights of one query for four keys with the scores 0, 1, 2, 0.",
         role="One query, such as a decoder's state or a learned vector, sums up all states by how well they fit.",
         formula="context = Σ_j softmax_j(score(q, h_j)) · h_j",

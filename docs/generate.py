@@ -214,7 +214,7 @@ def _index(made: list[Page], *, chinese: bool = False) -> str:
             NOTE,
             "Each has a page with its formula, a picture of its matrix, the paper, its cost in time and memory, the "
             "backends that run it, and an example. All of them are arguments of one function:",
-            "```text\nweights = factor · normalize(cap(scale · score(q, k)) + bias where mask)\n"
+            "```text\nweights = weight_factor · normalize(cap(scale · score(q, k)) + bias where mask)\n"
             "output = dropout(weights) · v\n```",
             "[中文](README.zh.md)",
         ]

@@ -19,7 +19,7 @@ print("scores of “Thinking”, q·k / √2:", [round(one, 3) for one in scores
 print("softmax, the weights:          ", [round(one, 3) for one in weights])
 print("z₁ = w₁₁ v₁ + w₁₂ v₂ =         ", [round(one, 3) for one in output])
 
-z, w = regard.attention(torch.tensor(q), torch.tensor(k), torch.tensor(v), weights=True)
+z, w = regard.attention(torch.tensor(q), torch.tensor(k), torch.tensor(v), return_weights=True)
 torch.testing.assert_close(w[0], torch.tensor(weights))
 torch.testing.assert_close(z[0], torch.tensor(output))
 print("regard.attention gives the same:", [round(one, 3) for one in z[0].tolist()])

@@ -35,7 +35,7 @@ def near(tensor, array, atol=1e-12):
 @pytest.mark.parametrize("value_width", [4, 7, 1])
 def test_leading_dimensions_stay_as_they_came(lead, value_width):
     q, k, v = randn(*lead, 5, 4), randn(*lead, 6, 4, seed=1), randn(*lead, 6, value_width, seed=2)
-    out, weights, lse = regard.attention(q, k, v, mask=Causal(), weights=True, return_lse=True)
+    out, weights, lse = regard.attention(q, k, v, mask=Causal(), return_weights=True, return_lse=True)
     assert out.shape == (*lead, 5, value_width)
     assert weights.shape == (*lead, 5, 6)
     assert lse.shape == (*lead, 5)
@@ -60,7 +60,7 @@ def test_a_three_by_three_by_hand():
     q = torch.ones(3, 1, dtype=torch.float64)
     k = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).log()[:, None]
     v = torch.tensor([[6.0], [12.0], [18.0]], dtype=torch.float64)
-    out, weights, lse = regard.attention(q, k, v, mask=Causal(), weights=True, return_lse=True)
+    out, weights, lse = regard.attention(q, k, v, mask=Causal(), return_weights=True, return_lse=True)
     near(weights, np.array([[1, 0, 0], [1 / 3, 2 / 3, 0], [1 / 6, 2 / 6, 3 / 6]]))
     near(out, np.array([[6], [10], [14]]))
     near(lse, np.log([1, 3, 6]))
@@ -86,7 +86,7 @@ def test_softcap_comes_after_the_scale_and_before_the_bias():
 
 def test_a_sink_takes_weight_and_gives_no_value():
     x, sink = randn(1, 2, 3, 4), torch.tensor([0.5, 3.0], dtype=torch.float64)
-    _, weights = regard.attention(x, x, x, normalizer=Softmax(sink), weights=True)
+    _, weights = regard.attention(x, x, x, normalizer=Softmax(sink), return_weights=True)
     # A sink is a further key of score `sink` with a value of 0.
     scores = torch.cat([x @ x.mT / 2, sink[:, None, None].expand(1, 2, 3, 1)], -1)
     torch.testing.assert_close(weights, scores.softmax(-1)[..., :-1])
@@ -116,7 +116,7 @@ def test_a_boolean_tensor_is_a_mask():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_results_have_the_type_of_the_inputs_and_lse_at_least_float32(dtype):
     x = randn(1, 2, 4, 3, dtype=torch.float32).to(dtype)
-    out, weights, lse = regard.attention(x, x, x, weights=True, return_lse=True)
+    out, weights, lse = regard.attention(x, x, x, return_weights=True, return_lse=True)
     assert out.dtype == weights.dtype == dtype
     assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     near(lse, dense(x, x, x).lse, atol=1e-12 if dtype == torch.float64 else 1e-6)
@@ -143,19 +143,23 @@ def test_two_halves_merge_by_lse_into_the_whole():
 def test_what_was_asked_for_comes_in_this_order():
     x = randn(3, 2)
     assert isinstance(regard.attention(x, x, x), torch.Tensor)
-    assert [one.shape for one in regard.attention(x, x, x, weights=True)] == [(3, 2), (3, 3)]
+    assert [one.shape for one in regard.attention(x, x, x, return_weights=True)] == [(3, 2), (3, 3)]
     assert [one.shape for one in regard.attention(x, x, x, return_lse=True)] == [(3, 2), (3,)]
-    assert [one.shape for one in regard.attention(x, x, x, return_lse=True, weights=True)] == [(3, 2), (3, 3), (3,)]
+    assert [one.shape for one in regard.attention(x, x, x, return_lse=True, return_weights=True)] == [
+        (3, 2),
+        (3, 3),
+        (3,),
+    ]
 
 
-def test_weights_beyond_the_budget_are_refused_with_bytes_and_the_way_round():
+def test_weights_beyond_max_bytes_are_refused_with_bytes_and_the_way_round():
     x = torch.zeros(2, 3, 16, 4)
-    regard.attention(x, x, x, weights=True, budget=6144)
+    regard.attention(x, x, x, return_weights=True, max_bytes=6144)
     with pytest.raises(InputError) as refused:
-        regard.attention(x, x, x, weights=True, budget=6143)
+        regard.attention(x, x, x, return_weights=True, max_bytes=6143)
     assert str(refused.value) == (
-        "`weights=True` needs 6.0 KiB for 2 × 3 × 16 × 16 weights, more than the budget of 6.0 KiB: raise `budget=` "
-        "(bytes), pass fewer queries, or use regard.watch, which keeps summaries instead"
+        "the weights to return need 6.0 KiB for 2 × 3 × 16 × 16 weights, more than the limit of 6.0 KiB: "
+        "raise `max_bytes`, pass fewer queries, or use regard.watch, which keeps summaries instead"
     )
 
 
@@ -195,7 +199,7 @@ def test_without_a_visible_key_all_is_zero_and_gradients_are_finite(backend):
 def test_weights_of_a_row_that_sees_nothing_are_zero():
     x = randn(1, 1, 3, 2)
     out, weights, lse = regard.attention(
-        x, x, x, mask=~Window(9) & ~Window(before=0, after=9), weights=True, return_lse=True
+        x, x, x, mask=~Window(9) & ~Window(before=0, after=9), return_weights=True, return_lse=True
     )
     assert (weights == 0).all()
     assert (out == 0).all()
@@ -223,7 +227,7 @@ def test_gradcheck_of_the_reference():
             normalizer=Softmax(sink),
             score=ScaledDot(softcap=3.0),
             mask=Causal(),
-            weights=True,
+            return_weights=True,
             return_lse=True,
         )
 
@@ -264,7 +268,7 @@ def test_multihead_attention_is_this_attention():
     x = randn(2, 5, 12)
     theirs, their_weights = layer(x, x, x, average_attn_weights=False)
     q, k, v = functional.linear(x, layer.in_proj_weight, layer.in_proj_bias).unflatten(-1, (3, 3, 4)).unbind(2)
-    out, weights = regard.attention(*(y.transpose(1, 2) for y in (q, k, v)), weights=True)
+    out, weights = regard.attention(*(y.transpose(1, 2) for y in (q, k, v)), return_weights=True)
     torch.testing.assert_close(layer.out_proj(out.transpose(1, 2).flatten(-2)), theirs)
     torch.testing.assert_close(weights, their_weights)
 
@@ -375,7 +379,7 @@ def test_a_softcap_is_positive_and_finite(softcap):
 def test_nothing_is_printed_and_nothing_warned(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        regard.attention(X, X, X, mask=Causal(), weights=True)
+        regard.attention(X, X, X, mask=Causal(), return_weights=True)
     assert capsys.readouterr() == ("", "")
 
 

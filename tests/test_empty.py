@@ -29,7 +29,7 @@ OPTIONS = {
     "dropout": {"dropout": 0.5},
     "sigmoid": {"normalizer": normalizers.Sigmoid()},
     "cosine": {"score": scores.Cosine()},
-    "weights": {"weights": True},
+    "weights": {"return_weights": True},
     "lse": {"return_lse": True},
 }
 

@@ -49,7 +49,7 @@ def test_explain_says_why_the_fast_one_refused(asked, reason, times):
 
 
 def test_explain_of_weights_names_all_who_cannot_give_them():
-    assert str(regard.explain(X, X, X, weights=True)) == (
+    assert str(regard.explain(X, X, X, return_weights=True)) == (
         "reference runs it\nsdpa refused: fused kernels do not return weights\nblockwise refused: it never holds all "
         "weights\n"
         "0.134 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 2.0 MiB besides the output"
@@ -57,7 +57,7 @@ def test_explain_of_weights_names_all_who_cannot_give_them():
 
 
 def test_explain_of_a_named_backend_that_refuses():
-    assert str(regard.explain(X, X, X, weights=True, backend="sdpa")) == (
+    assert str(regard.explain(X, X, X, return_weights=True, backend="sdpa")) == (
         "sdpa cannot run it\nsdpa refused: fused kernels do not return weights"
     )
 
@@ -73,13 +73,13 @@ LONG = torch.zeros(1, 8, 100_000, 64, device="meta")
 
 def test_nothing_quadratic_runs_silently():
     for backend, words in (
-        ("sdpa", "the mask or bias would be a tensor of 9.3 GiB, more than the budget of 2.0 GiB"),
-        ("reference", "it holds all weights, 298.0 GiB of them, more than the budget of 2.0 GiB"),
+        ("sdpa", "the mask or bias would be a tensor of 9.3 GiB, more than the limit of 2.0 GiB"),
+        ("reference", "it holds all weights, 298.0 GiB of them, more than the limit of 2.0 GiB"),
     ):
         with pytest.raises(InputError, match=f"the backend '{backend}' cannot run this call: {words}"):
             regard.attention(LONG, LONG, LONG, mask=masks.Window(512), backend=backend)
-    with pytest.raises(InputError, match=r"`weights=True` needs 298\.0 GiB"):
-        regard.attention(LONG, LONG, LONG, weights=True)
+    with pytest.raises(InputError, match=r"the weights to return need 298\.0 GiB"):
+        regard.attention(LONG, LONG, LONG, return_weights=True)
 
 
 def test_a_long_window_is_left_to_the_blocks():
@@ -95,9 +95,9 @@ def test_what_is_linear_in_memory_runs_at_that_length():
 
 def test_the_budget_decides():
     mask = masks.Window(4)
-    assert backends.choose(Problem.of(X, X, X, mask=mask, budget=2**16), "sdpa").name == "sdpa"
-    with pytest.raises(InputError, match=r"a tensor of 64\.0 KiB, more than the budget of 64\.0 KiB"):
-        backends.choose(Problem.of(X, X, X, mask=mask, budget=2**16 - 1), "sdpa")
+    assert backends.choose(Problem.of(X, X, X, mask=mask, max_bytes=2**16), "sdpa").name == "sdpa"
+    with pytest.raises(InputError, match=r"a tensor of 64\.0 KiB, more than the limit of 64\.0 KiB"):
+        backends.choose(Problem.of(X, X, X, mask=mask, max_bytes=2**16 - 1), "sdpa")
 
 
 @pytest.mark.parametrize("call", [regard.attention, regard.explain])
@@ -121,7 +121,7 @@ def test_a_named_backend_that_refuses_says_why_and_what_to_do():
         (5000, {"mask": masks.Window(128)}, "blockwise"),
         (5000, {"dropout": 0.1}, "blockwise"),
         (5000, {"mask": masks.Causal()}, "sdpa"),
-        (5000, {"weights": True}, "reference"),
+        (5000, {"return_weights": True}, "reference"),
     ],
 )
 def test_compiled_code_holds_whole_tensors_only_where_they_are_small(monkeypatch, n, asked, name):

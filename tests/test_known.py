@@ -77,7 +77,7 @@ def test_what_is_wrong_is_refused_behind_a_right_call_too():
 def test_a_call_that_asks_for_more_is_not_taken_for_the_usual_one():
     q, k, v = tensors()
     plain = regard.attention(q, k, v)
-    assert isinstance(regard.attention(q, k, v, weights=True), tuple)
+    assert isinstance(regard.attention(q, k, v, return_weights=True), tuple)
     assert isinstance(regard.attention(q, k, v, return_lse=True), tuple)
     capped = regard.attention(q, k, v, score=regard.scores.ScaledDot(softcap=0.1))
     assert not torch.allclose(plain, capped)

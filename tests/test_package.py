@@ -30,7 +30,7 @@ for extra in ("transformers", "tokenizers", "safetensors", "matplotlib", "rich",
 assert "regard.models" not in sys.modules  # it is loaded when it is asked for
 
 q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-output, weights = regard.attention(q, q, q, weights=True, mask=regard.masks.Causal(), scale=1.0)
+output, weights = regard.attention(q, q, q, return_weights=True, mask=regard.masks.Causal(), scale=1.0)
 assert weights[0].tolist() == [1.0, 0.0]
 assert abs(weights[1, 1].item() - 0.7311) < 1e-4  # e / (1 + e)
 

@@ -86,10 +86,13 @@ def test_packed_tensors_are_masked_by_lengths_edges_or_ids():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"weights": True}, "`weights=True` has no shape for sequences of different length: pass them one by one"),
+        (
+            {"return_weights": True},
+            "`return_weights=True` has no shape for different lengths: pass them one by one",
+        ),
         ({"mask": torch.ones(3, 3, dtype=torch.bool)}, r"`mask` for jagged tensors is a mask over positions .* Tensor"),
         ({"bias": torch.ones(3, 3)}, r"`bias` for jagged tensors counts positions .*\.to_padded_tensor"),
-        ({"factor": torch.ones(3, 3)}, "`factor` for jagged tensors"),
+        ({"weight_factor": torch.ones(3, 3)}, "`weight_factor` for jagged tensors"),
     ],
 )
 def test_what_has_no_meaning_over_packed_sequences_is_refused(options, words):
@@ -155,7 +158,7 @@ def test_one_query_over_a_bag_is_the_expectation_of_its_values():
     q, keys, values = (torch.randn(*shape, generator=generator).double() for shape in ((4,), (7, 4), (7, 3)))
     alpha = [math.exp(float(q @ key) / 2) for key in keys]
     expected = sum(a / sum(alpha) * value for a, value in zip(alpha, values, strict=True))
-    output, weights, lse = regard.attention(q, keys, values, weights=True, return_lse=True)
+    output, weights, lse = regard.attention(q, keys, values, return_weights=True, return_lse=True)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(weights, torch.tensor(alpha, dtype=torch.float64) / sum(alpha))
     torch.testing.assert_close(lse, torch.tensor(math.log(sum(alpha)), dtype=torch.float64))

@@ -83,7 +83,7 @@ class DotProductAttention(nn.Module):
 written = DotProductAttention(2)(Q, K, V)
 check(torch.tensor(output), written[0])
 check(tutorials.DotProductAttention(2)(Q, K, V), written)
-output, weights = regard.attention(Q, K, V, weights=True)
+output, weights = regard.attention(Q, K, V, return_weights=True)
 check(output, written)
 print(WORDS, weights.round(decimals=3), sep="\n")
 
@@ -115,7 +115,7 @@ for d in (4, 64, 1024):
 # %%
 causal = torch.tril(torch.ones(3, 3))
 _, hidden = tutorials.scaled_dot_product_attention(Q[None], K[None], V[None], mask=causal)
-check(regard.attention(Q, K, V, mask=regard.masks.Causal(), weights=True)[1], hidden[0])
+check(regard.attention(Q, K, V, mask=regard.masks.Causal(), return_weights=True)[1], hidden[0])
 print(hidden[0].round(decimals=3))
 
 # %% [en]

@@ -8,6 +8,7 @@ from regard.errors import AtlasError, InputError, MissingExtraError, Observation
 
 if TYPE_CHECKING:
     from regard import masks, models, nn, normalizers, positions, scores
+    from regard.backends import use_backend
     from regard.capture import statistics
     from regard.capture.records import Layer, Record
     from regard.functional import attention, explain
@@ -52,11 +53,11 @@ __all__ = [
     "nn",
     "normalizers",
     "positions",
-    "prefer",
     "register_with_transformers",
     "scores",
     "statistics",
     "summary",
+    "use_backend",
     "watch",
 ]
 
@@ -67,7 +68,7 @@ _MODULES["statistics"] = "capture.statistics"
 _HOMES = {
     "attention": "functional",
     "explain": "functional",
-    "prefer": "backends",
+    "use_backend": "backends",
     "summary": "nn",
     "Layer": "capture.records",
     "Record": "capture.records",

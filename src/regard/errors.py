@@ -12,7 +12,7 @@ class InputError(RegardError, ValueError):
 
 
 class ObservationError(RegardError, RuntimeError):
-    """Something cannot be observed, or was not: nothing was seen, the layer does not exist, the budget is too small."""
+    """Something cannot be observed, or was not: nothing was seen, the layer does not exist, `max_bytes` too small."""
 
 
 class AtlasError(RegardError, ValueError):

@@ -16,7 +16,7 @@ from regard.jagged import Packing, is_packed
 from regard.masks import BoundMask, Mask
 from regard.normalizers import Normalizer
 from regard.positions import Bias, Rotary
-from regard.problem import DENSE_BUDGET, Problem
+from regard.problem import DEFAULT_MAX_BYTES, Problem
 from regard.scores import Score
 
 __all__ = ["attention", "explain"]
@@ -34,13 +34,13 @@ def attention(
     rotary: Rotary | None = ...,
     scale: float | None = ...,
     normalizer: Normalizer | None = ...,
-    factor: Bias | None = ...,
+    weight_factor: Bias | None = ...,
     dropout: float = ...,
     generator: torch.Generator | None = ...,
-    weights: Literal[False] = ...,
+    return_weights: Literal[False] = ...,
     return_lse: Literal[False] = ...,
     backend: str = ...,
-    budget: int = ...,
+    max_bytes: int = ...,
 ) -> Tensor: ...
 
 
@@ -56,13 +56,13 @@ def attention(
     rotary: Rotary | None = ...,
     scale: float | None = ...,
     normalizer: Normalizer | None = ...,
-    factor: Bias | None = ...,
+    weight_factor: Bias | None = ...,
     dropout: float = ...,
     generator: torch.Generator | None = ...,
-    weights: bool = ...,
+    return_weights: bool = ...,
     return_lse: bool = ...,
     backend: str = ...,
-    budget: int = ...,
+    max_bytes: int = ...,
 ) -> Tensor | tuple[Tensor, ...]: ...
 
 
@@ -77,17 +77,17 @@ def attention(
     rotary: Rotary | None = None,
     scale: float | None = None,
     normalizer: Normalizer | None = None,
-    factor: Bias | None = None,
+    weight_factor: Bias | None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
-    weights: bool = False,
+    return_weights: bool = False,
     return_lse: bool = False,
     backend: str = "auto",
-    budget: int = DENSE_BUDGET,
+    max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> Tensor | tuple[Tensor, ...]:
     """Let every query look at the keys and return the weighted sum of their values.
 
-    weights = factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v
+    weights = weight_factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v
 
     Args:
         q: Queries (n, d), (batch, n, d) or (batch, heads, n, d), the last positions of the keys; one query (d,) over a
@@ -105,27 +105,27 @@ def attention(
             While decoding turn new keys alone: regard.nn with regard.cache does, or RoPE.rotate at their positions.
         scale: The factor on the scores; 1/√d by default. It always wins over the score's own.
         normalizer: What makes weights of scores; normalizers.Softmax() by default.
-        factor: What the weights are multiplied by after normalizing, by the formulas of a bias (positions.Gaussian).
+        weight_factor: What multiplies the weights after normalizing, by the formulas of a bias (positions.Gaussian).
         dropout: The probability with which a weight is dropped; the others are divided by 1 − dropout. Weights that
             are returned are those before dropout.
         generator: Where the seed of the dropout is drawn from; PyTorch's own generator by default, which activation
             checkpointing winds back before it computes again, as it does no other.
-        weights: Return the weights too (..., heads, queries, keys), if they fit into the budget.
+        return_weights: Return the weights too (..., heads, queries, keys), if they fit into `max_bytes`.
         return_lse: Return the log-sum-exp of each row too (..., heads, queries), float32 at least.
-        backend: "auto", or the name of one (see regard.explain, regard.prefer and `regard doctor`).
-        budget: Bytes that tensors of queries × keys may take; beyond it the call is refused.
+        backend: "auto", or the name of one (see regard.explain, regard.use_backend and `regard doctor`).
+        max_bytes: Bytes that tensors of queries × keys may take; beyond it the call is refused.
 
     Returns:
         The output, of the shape of q with the width of v, in the type of q, or in that of autocast where it is on, as
-        SDPA gives it (docs/precision.md says in which type each backend computes); with `weights` or `return_lse` a
-        tuple (output, weights, lse) of what was asked for, in this order.
+        SDPA gives it (docs/precision.md lists in which type each backend computes); with `return_weights` or
+        `return_lse` a tuple (output, weights, lse) of what was requested, in this order.
 
     Raises:
-        InputError: Shapes, types, devices or masks do not fit, or the budget does not suffice.
+        InputError: Shapes, types, devices or masks do not fit, or `max_bytes` does not suffice.
 
     >>> import torch
     >>> q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    >>> out, w = attention(q, q, torch.tensor([[0.0], [1.0]]), weights=True, scale=1.0)
+    >>> out, w = attention(q, q, torch.tensor([[0.0], [1.0]]), return_weights=True, scale=1.0)
     >>> w
     tensor([[0.7311, 0.2689],
             [0.2689, 0.7311]])
@@ -133,13 +133,13 @@ def attention(
     tensor([[0.2689],
             [0.7311]])
     """
-    if not type(weights) is type(return_lse) is bool or type(backend) is not str:
-        _check_options(weights, return_lse, backend)
+    if not type(return_weights) is type(return_lse) is bool or type(backend) is not str:
+        _check_options(return_weights, return_lse, backend)
     nested, overridden = is_packed(q, k, v), torch.overrides.has_torch_function((q, k, v))
     usual: Signature | None = None
     prefers = backends.preferred() if backend == "auto" else "auto"
-    if not (nested or overridden or weights or return_lse) and _is_usual(
-        score, bias, rotary, normalizer, factor, generator, dropout, budget
+    if not (nested or overridden or return_weights or return_lse) and _is_usual(
+        score, bias, rotary, normalizer, weight_factor, generator, dropout, max_bytes
     ):
         usual = signature(q, k, v, mask, scale, (backend, prefers))
         if usual is not None and (compute := known(usual)) is not None:
@@ -151,12 +151,12 @@ def attention(
         "rotary": rotary,
         "scale": scale,
         "normalizer": normalizer,
-        "factor": factor,
+        "weight_factor": weight_factor,
         "dropout": dropout,
         "generator": generator,
-        "weights": weights,
+        "return_weights": return_weights,
         "return_lse": return_lse,
-        "budget": budget,
+        "max_bytes": max_bytes,
     }
     if nested:
         packing = Packing.of(q, k, v).rotated(rotary)
@@ -172,7 +172,7 @@ def attention(
         remember(usual, chosen, problem)
     answer = chosen(problem)
     output = answer.output.to(autocast_dtype(q))
-    extras = [answer.weights] * weights + [answer.lse] * return_lse
+    extras = [answer.weights] * return_weights + [answer.lse] * return_lse
     results = [problem.restore(one) for one in (output, *extras) if one is not None]
     return tuple(results) if extras else results[0]
 
@@ -183,8 +183,8 @@ def _problem(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any], *, choosing
     return backends.narrowed(problem, asked["rotary"]) if choosing else problem
 
 
-def _check_options(weights: object, return_lse: object, backend: object) -> None:
-    for name, flag in (("weights", weights), ("return_lse", return_lse)):
+def _check_options(return_weights: object, return_lse: object, backend: object) -> None:
+    for name, flag in (("return_weights", return_weights), ("return_lse", return_lse)):
         if not isinstance(flag, bool):
             raise InputError(f"`{name}` must be True or False, got {type(flag).__name__}")
     if not isinstance(backend, str):
@@ -193,12 +193,12 @@ def _check_options(weights: object, return_lse: object, backend: object) -> None
 
 def _is_usual(*parts: object) -> bool:
     """Whether nothing but a mask and a scale was asked for: all parts are their defaults, by identity."""
-    *absent, dropout, budget = parts
+    *absent, dropout, max_bytes = parts
     return (
         not any(part is not None for part in absent)
         and type(dropout) is float
         and dropout == 0.0
-        and budget is DENSE_BUDGET
+        and max_bytes is DEFAULT_MAX_BYTES
     )
 
 
@@ -214,12 +214,12 @@ def explain(
     rotary: Rotary | None = None,
     scale: float | None = None,
     normalizer: Normalizer | None = None,
-    factor: Bias | None = None,
+    weight_factor: Bias | None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
-    weights: bool = False,
+    return_weights: bool = False,
     return_lse: bool = False,
-    budget: int = DENSE_BUDGET,
+    max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> Explanation:
     """Say which backend would run this call, why the others refused, and what it costs; compute nothing but masks.
 
@@ -227,13 +227,13 @@ def explain(
 
     >>> import torch
     >>> x = torch.zeros(1, 1, 256, 64)
-    >>> print(explain(x, x, x, weights=True))
+    >>> print(explain(x, x, x, return_weights=True))
     reference runs it
     sdpa refused: fused kernels do not return weights
     blockwise refused: it never holds all weights
     0.0168 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 256.0 KiB besides the output
     """
-    _check_options(weights, return_lse, backend)
+    _check_options(return_weights, return_lse, backend)
     asked: dict[str, Any] = {
         "score": score,
         "mask": mask,
@@ -241,12 +241,12 @@ def explain(
         "rotary": rotary,
         "scale": scale,
         "normalizer": normalizer,
-        "factor": factor,
+        "weight_factor": weight_factor,
         "dropout": dropout,
         "generator": torch.Generator() if isinstance(generator, torch.Generator | None) else generator,
-        "weights": weights,
+        "return_weights": return_weights,
         "return_lse": return_lse,
-        "budget": budget,
+        "max_bytes": max_bytes,
     }
     if is_packed(q, k, v):
         packing = Packing.of(q, k, v).rotated(rotary)

@@ -67,14 +67,14 @@ class Packing:
     def asked(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The options of a call, which speak of each sequence, for the packed whole."""
         mask, score = asked["mask"], asked["score"]
-        if asked["weights"]:
-            raise InputError("`weights=True` has no shape for sequences of different length: pass them one by one")
+        if asked["return_weights"]:
+            raise InputError("`return_weights=True` has no shape for different lengths: pass them one by one")
         if mask is not None and not isinstance(mask, Mask):
             raise InputError(
                 "`mask` for jagged tensors is a mask over positions inside each sequence, such as masks.Causal(), got "
                 f"{type(mask).__name__}"
             )
-        for name, term in (("bias", asked["bias"]), ("factor", asked["factor"])):
+        for name, term in (("bias", asked["bias"]), ("weight_factor", asked["weight_factor"])):
             if term is not None and not (isinstance(term, Relative) and self.aligned):
                 _refuse_positions(name, term, isinstance(term, Bias) and self.aligned)
         if isinstance(normalizer := asked["normalizer"], Sigmoid) and normalizer.shift is None:

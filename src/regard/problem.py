@@ -20,10 +20,10 @@ from regard.positions import Bias, DenseBias, Rotary
 from regard.scores import ScaledDot, Score
 from regard.shapes import four_dimensional, has_numbers, human_bytes
 
-__all__ = ["DENSE_BUDGET", "Problem"]
+__all__ = ["DEFAULT_MAX_BYTES", "Problem"]
 
 # What a call may spend on tensors of queries × keys before it is refused, unless the caller says otherwise.
-DENSE_BUDGET = 2 * 2**30
+DEFAULT_MAX_BYTES = 2 * 2**30
 
 # What a call is made of that says nothing else; values, so one of each serves all.
 _SCORE, _NORMALIZER = ScaledDot(), Softmax()
@@ -31,7 +31,7 @@ _SCORE, _NORMALIZER = ScaledDot(), Softmax()
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """weights = factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v.
+    """weights = weight_factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v.
 
     All tensors have four dimensions; `outer` is the shape that the caller's leading dimensions had.
     """
@@ -44,11 +44,11 @@ class Problem:
     mask: BoundMask | None = None
     bias: Bias | None = None
     normalizer: Normalizer = field(default_factory=Softmax)
-    factor: Bias | None = None
+    weight_factor: Bias | None = None
     dropout: Dropout | None = None
     wants_weights: bool = False
     wants_lse: bool = False
-    budget: int = DENSE_BUDGET
+    max_bytes: int = DEFAULT_MAX_BYTES
     outer: tuple[int, ...] = ()
     single: bool = False  # the caller's q was one vector
 
@@ -149,19 +149,19 @@ class Problem:
         rotary: Rotary | None = None,
         scale: float | None = None,
         normalizer: Normalizer | None = None,
-        factor: Bias | None = None,
+        weight_factor: Bias | None = None,
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
-        weights: bool = False,
+        return_weights: bool = False,
         return_lse: bool = False,
-        budget: int = DENSE_BUDGET,
+        max_bytes: int = DEFAULT_MAX_BYTES,
         turn: bool = True,
     ) -> "Problem":
         """Check one call and put it in order; every error names the rule, the value and the way out.
 
         With `turn=False` applying `rotary` is left to the caller.
         """
-        check_parameters(score=score, bias=bias, normalizer=normalizer, factor=factor, rotary=rotary)
+        check_parameters(score=score, bias=bias, normalizer=normalizer, weight_factor=weight_factor, rotary=rotary)
         score, normalizer = _SCORE if score is None else score, _NORMALIZER if normalizer is None else normalizer
         _check_kinds(q, k, v)
         single = q.ndim == 1 and k.ndim == v.ndim == 2
@@ -180,20 +180,23 @@ class Problem:
             score=score,
             normalizer=normalizer.resolve(k.shape[-2]),
             dropout=Dropout.of(dropout, generator, q.device),
-            wants_weights=weights,
+            wants_weights=return_weights,
             wants_lse=return_lse,
-            budget=budget,
+            max_bytes=max_bytes,
             outer=tuple(q.shape[:-2]),
             single=single,
         )
         score.check(problem.q, problem.k, problem.v)
         normalizer.check(problem.heads, q.device)
         if mask is not None:
-            learned = _learns(q, k, v, score, normalizer, bias, factor)
+            learned = _learns(q, k, v, score, normalizer, bias, weight_factor)
             problem = replace(problem, mask=_bind(mask, problem, learned=learned))
-        if bias is not None or factor is not None:
-            added, factor = _check_bias("bias", bias, problem), _check_bias("factor", factor, problem)
-            problem = replace(problem, bias=added, factor=factor)
+        if bias is not None or weight_factor is not None:
+            added, weight_factor = (
+                _check_bias("bias", bias, problem),
+                _check_bias("weight_factor", weight_factor, problem),
+            )
+            problem = replace(problem, bias=added, weight_factor=weight_factor)
         if rotary is not None:
             rotary.check(q.shape[-1])
         if rotary is not None and turn:
@@ -296,13 +299,17 @@ def _check_scale(scale: float) -> float:
 
 
 def _check_wishes(problem: Problem) -> None:
-    if isinstance(problem.budget, bool) or not isinstance(problem.budget, int | float) or not problem.budget >= 0:
-        raise InputError(f"`budget` is a number of bytes, got {problem.budget!r}: 2 GiB is 2 * 2**30")
-    if problem.wants_weights and problem.weights_bytes > problem.budget:
+    if (
+        isinstance(problem.max_bytes, bool)
+        or not isinstance(problem.max_bytes, int | float)
+        or not problem.max_bytes >= 0
+    ):
+        raise InputError(f"`max_bytes` is a number of bytes, got {problem.max_bytes!r}: 2 GiB is 2 * 2**30")
+    if problem.wants_weights and problem.weights_bytes > problem.max_bytes:
         raise InputError(
-            f"`weights=True` needs {human_bytes(problem.weights_bytes)} for {problem.batch} × {problem.heads} × "
-            f"{problem.queries} × {problem.keys} weights, more than the budget of {human_bytes(problem.budget)}: raise "
-            "`budget=` (bytes), pass fewer queries, or use regard.watch, which keeps summaries instead"
+            f"the weights to return need {human_bytes(problem.weights_bytes)} for {problem.batch} × {problem.heads} × "
+            f"{problem.queries} × {problem.keys} weights, more than the limit of {human_bytes(problem.max_bytes)}: "
+            "raise `max_bytes`, pass fewer queries, or use regard.watch, which keeps summaries instead"
         )
     if problem.wants_lse and not isinstance(problem.normalizer, Softmax):
         raise InputError(f"`return_lse=True` needs a softmax: {type(problem.normalizer).__name__} has no log-sum-exp")
@@ -395,7 +402,7 @@ def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias
     if bias.role not in (None, name):
         kind, does = (
             type(bias).__name__,
-            {"bias": "is added to the scores", "factor": "multiplies the weights"}[bias.role],
+            {"bias": "is added to the scores", "weight_factor": "multiplies the weights"}[bias.role],
         )
         raise InputError(f"`{name}` cannot be {kind}, which {does}: pass it as `{bias.role}=`")
     bias = bias.resolve(problem.queries, problem.keys, problem.q_offset)

@@ -214,10 +214,10 @@ REFUSED = {
     "softmax alone, not Sigmoid": lambda: _problem(normalizer=Sigmoid()),
     "no sink": lambda: _problem(normalizer=Softmax(sink=torch.zeros(2))),
     "no bias": lambda: _problem(bias=torch.full((6, 6), 0.5)),
-    "no factor": lambda: _problem(factor=torch.full((6, 6), 0.5)),
+    "no factor": lambda: _problem(weight_factor=torch.full((6, 6), 0.5)),
     "no dropout": lambda: _problem(dropout=0.5),
     "not Dense": lambda: _problem(mask=Dense(torch.ones(6, 6, dtype=torch.bool))),
-    "never holds all weights": lambda: _problem(weights=True),
+    "never holds all weights": lambda: _problem(return_weights=True),
     "300 wide": lambda: _problem(value_dim=300),
     "float64": lambda: _problem(torch.float64, score=Additive(None, None, torch.ones(4, dtype=torch.float64))),
 }

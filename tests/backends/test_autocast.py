@@ -57,7 +57,7 @@ def test_what_computes_in_float32_rounds_once_at_the_end(backend):
 def test_the_formula_is_as_exact_as_rounding_its_output():
     q, k, v = drawn()
     with torch.autocast("cpu", torch.bfloat16):
-        found, weights = regard.attention(q, k, v, weights=True)
+        found, weights = regard.attention(q, k, v, return_weights=True)
     right = dense(q, k, v)
     assert np.abs(f64(weights) - right.weights).max() < 1e-6
     assert (np.abs(f64(found) - right.output) <= 2.0**-8 * np.abs(right.output) + 1e-6).all()

@@ -37,7 +37,7 @@ WAYS = {
         (_randn(8, 2, seed=3),),
         lambda table: {"bias": positions.T5Bias(table, bidirectional=False), "mask": masks.Causal() & masks.Window(7)},
     ),
-    "gaussian": ((5 + _randn(1, 9, seed=3),), lambda center: {"factor": positions.Gaussian(center, 6.0)}),
+    "gaussian": ((5 + _randn(1, 9, seed=3),), lambda center: {"weight_factor": positions.Gaussian(center, 6.0)}),
     "additive": (
         (_randn(3, 4, seed=3), _randn(3, 4, seed=4), _randn(3, seed=5)),
         lambda *held: {"score": scores.Additive(*held)},

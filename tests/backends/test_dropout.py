@@ -208,6 +208,8 @@ def test_dropped_weights_get_no_gradient(backend):
 @every_backend
 def test_returned_weights_are_those_before_dropout(backend):
     q, k, v = _inputs(20)
-    if backend.refuses(Problem.of(q, k, v, weights=True)) is None:
-        _, weights = regard.attention(q, k, v, dropout=0.5, generator=_generator(0), weights=True, backend=backend.name)
+    if backend.refuses(Problem.of(q, k, v, return_weights=True)) is None:
+        _, weights = regard.attention(
+            q, k, v, dropout=0.5, generator=_generator(0), return_weights=True, backend=backend.name
+        )
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 20, dtype=torch.float64))

@@ -264,10 +264,10 @@ def test_where_no_gradient_is_asked_for_inputs_may_be_ones_that_learn():
 X = torch.zeros(1, 2, 5, 4)
 LEARNED = torch.zeros(1, 2, 5, 4, requires_grad=True)
 REFUSED = {
-    "weights": (X, {"weights": True}, "it never holds all weights"),
+    "weights": (X, {"return_weights": True}, "it never holds all weights"),
     "additive": (X, {"score": scores.Additive(None, None, torch.zeros(4))}, "the dot product alone, not Additive"),
     "sigmoid": (X, {"normalizer": Sigmoid()}, "it has no Sigmoid, only the softmax"),
-    "factor": (X, {"factor": torch.ones(5, 5) * 0.5}, "it has no factor on the weights"),
+    "weight_factor": (X, {"weight_factor": torch.ones(5, 5) * 0.5}, "it has no factor on the weights"),
     "dropout": (X, {"dropout": 0.1}, "it has no dropout"),
     "gradients": (LEARNED, {}, "FlexAttention has no backward on CPU"),
     "a learned bias": (X, {"bias": torch.randn(5, 5, requires_grad=True)}, "FlexAttention has no backward on CPU"),
@@ -283,10 +283,10 @@ def test_what_cannot_be_computed_is_refused_with_a_reason(x, asked, reason):
         regard.attention(x, x, x, backend="flex", **asked)
 
 
-def test_uncompiled_it_refuses_what_does_not_fit_into_the_budget():
-    refused = Flex(compiles=False).refuses(Problem.of(X, X, X, budget=100))
-    assert refused == "uncompiled it holds all scores, 200 B, more than the budget of 100 B"
-    assert Flex().refuses(Problem.of(X, X, X, budget=100)) is None
+def test_uncompiled_it_refuses_what_does_not_fit_into_max_bytes():
+    refused = Flex(compiles=False).refuses(Problem.of(X, X, X, max_bytes=100))
+    assert refused == "uncompiled it holds all scores, 200 B, more than the limit of 100 B"
+    assert Flex().refuses(Problem.of(X, X, X, max_bytes=100)) is None
 
 
 def test_it_runs_by_name_alone():

@@ -186,7 +186,7 @@ def test_dropout_differs_between_members_where_vmap_is_told_so():
     [
         ({"mask": masks.MaskMod(lambda i, j: i >= j)}, r"must answer mask\(batch, head, i, j\)"),
         ({"mask": masks.MaskMod(lambda b, h, i, j: True)}, r"must answer mask\(batch, head, i, j\)"),
-        ({"budget": "2GB"}, "`budget` is a number of bytes, got '2GB'"),
+        ({"max_bytes": "2GB"}, "`max_bytes` is a number of bytes, got '2GB'"),
     ],
 )
 def test_wrong_input_gets_a_sentence(options, words):
@@ -230,10 +230,10 @@ def test_a_boolean_tensor_is_a_mask_in_compiled_code_too():
     torch.testing.assert_close(compiled(q, seen), call(q, seen))
 
 
-def test_lengths_may_be_symbols_where_weights_would_be_beyond_the_budget():
+def test_lengths_may_be_symbols_where_weights_would_be_beyond_max_bytes():
     """The reason of a backend that refuses names bytes, of which nobody may ask the digits."""
     torch._dynamo.reset()
-    call = lambda x: regard.attention(x, x, x, mask=WINDOW, budget=1000)  # noqa: E731
+    call = lambda x: regard.attention(x, x, x, mask=WINDOW, max_bytes=1000)  # noqa: E731
     x = drawn(1, 2, 110, 8)
     found = torch.compile(call, dynamic=True, backend="eager")(x)
     torch.testing.assert_close(found, dense(x, x, x, WINDOW.bind(110, 110).dense()))

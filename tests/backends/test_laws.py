@@ -111,7 +111,7 @@ def test_the_weights_of_a_softmax_sum_to_one(backend, seen):
     # The sum of the weights is the output for values of 1, also where no weights are returned.
     sums = _run(backend, q, k, torch.ones_like(v), mask=mask)
     torch.testing.assert_close(sums, torch.ones_like(sums))
-    both = _run(backend, q, k, v, mask=mask, weights=True)
+    both = _run(backend, q, k, v, mask=mask, return_weights=True)
     if both is None:
         assert backend.name in ("sdpa", "blockwise", "numba")
         return

@@ -43,7 +43,7 @@ WAYS = {
     "alibi": lambda: {"bias": positions.ALiBi(1)},
     "t5": lambda: {"bias": positions.T5Bias(_held(32, 1), bidirectional=True)},
     "bias of one's own": lambda: {"bias": Wave(), "mask": masks.Causal()},
-    "gaussian": lambda: {"factor": positions.Gaussian(torch.arange(N)[None] + _held(1, N), 64.0)},
+    "gaussian": lambda: {"weight_factor": positions.Gaussian(torch.arange(N)[None] + _held(1, N), 64.0)},
     "additive": lambda: {
         "score": scores.Additive(_held(4, WIDTH), _held(4, WIDTH), _held(4)),
         "mask": masks.Window(before=64, after=64),

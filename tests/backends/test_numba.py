@@ -180,13 +180,13 @@ def test_blocks_that_are_alike_share_what_is_seen():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"weights": True}, "it never holds all weights"),
+        ({"return_weights": True}, "it never holds all weights"),
         ({"score": scores.Cosine()}, None),
         ({"score": scores.Additive(torch.ones(2, 4), torch.ones(2, 4), torch.ones(2))}, "dot product alone, not Addi"),
         ({"normalizer": Sigmoid()}, "it has no Sigmoid, only the softmax"),
-        ({"factor": Gaussian(torch.zeros(1, 40), radius=2)}, "it has no factor on the weights"),
+        ({"weight_factor": Gaussian(torch.zeros(1, 40), radius=2)}, "it has no factor on the weights"),
         ({"dropout": 0.1}, "it has no dropout"),
-        ({"bias": torch.randn(40, 40), "budget": 6000}, "tensors of 6.2 KiB, more than the budget of 5.9 KiB"),
+        ({"bias": torch.randn(40, 40), "max_bytes": 6000}, "tensors of 6.2 KiB, more than the limit of 5.9 KiB"),
     ],
 )
 def test_it_says_what_it_does_not_compute(options, reason):
@@ -388,7 +388,7 @@ def test_nothing_is_read_beyond_the_end_of_an_input():
 def test_tensors_without_memory_have_shapes_and_are_not_read():
     q, k, v = (x.to("meta") for x in drawn((1, 2, 2, 100, 120, 16, 24)))
     assert regard.attention(q, k, v, backend="numba").shape == (1, 2, 100, 24)
-    with FakeTensorMode(), regard.prefer("numba"):
+    with FakeTensorMode(), regard.use_backend("numba"):
         x = torch.zeros(1, 2, 100, 16)
         assert regard.attention(x, x, x).shape == x.shape
         with pytest.raises(InputError, match="it reads memory"):
@@ -436,7 +436,7 @@ def test_a_numba_that_cannot_be_imported_is_told(monkeypatch):
     x = torch.zeros(1, 1, 4, 4)
     with pytest.raises(InputError, match="is installed and cannot be imported"):
         regard.attention(x, x, x, backend="numba")
-    with regard.prefer("numba"):
+    with regard.use_backend("numba"):
         assert torch.equal(regard.attention(x, x, x), x)
         assert "numba refused: the package `numba` is installed and" in str(regard.explain(x, x, x))
 

@@ -57,7 +57,7 @@ def test_sigmoid(shift):
 def test_factor():
     leaves, gate = _leaves(), RANDOM.standard_normal((1, H, N, M))
     factor = torch.tensor(gate, requires_grad=True)
-    answer = Reference()(Problem.of(*leaves, mask=masks.Causal(), factor=positions.DenseBias(factor)))
+    answer = Reference()(Problem.of(*leaves, mask=masks.Causal(), weight_factor=positions.DenseBias(factor)))
     weights = softmax(np.where(SEEN, SCORES, -np.inf))[0]
     _check(answer, leaves, gate * weights, _through_softmax(weights, gate * D_WEIGHTS))
     (ours,) = torch.autograd.grad(answer.output, factor, torch.tensor(UP))

@@ -316,9 +316,9 @@ def test_rollout_of_two_layers_is_their_product():
     np.testing.assert_allclose(seen.statistic("back", layer=0).sum(-1), 1, rtol=1e-5)
 
 
-def test_rollout_minds_its_budget():
-    with pytest.raises(regard.ObservationError, match=r"576 B more at this call are beyond its budget of 100 B"):
-        watched(Model(), randn(1, 2, 9, 4), statistics=[Rollout(query=1, budget=100)])
+def test_rollout_minds_max_bytes():
+    with pytest.raises(regard.ObservationError, match=r"576 B more at this call are beyond its limit of 100 B"):
+        watched(Model(), randn(1, 2, 9, 4), statistics=[Rollout(query=1, max_bytes=100)])
 
 
 def test_rollout_of_two_texts_or_of_half_a_text_is_refused():

@@ -535,7 +535,7 @@ def test_names_that_are_not_one_for_each_position_are_not_written(path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("part", ["bias", "mask", "score", "normalizer", "factor"])
+@pytest.mark.parametrize("part", ["bias", "mask", "score", "normalizer", "weight_factor"])
 def test_a_kept_call_with_something_else_in_a_role_is_refused(path, part):
     q = torch.randn(1, 1, 520, 4)  # longer than what a map holds exactly
     with regard.watch(torch.nn.Identity(), keep="qk") as seen:

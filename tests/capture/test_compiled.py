@@ -101,7 +101,7 @@ def test_weights_that_have_no_place_in_an_order_are_left_to_pytorch(factor):
     class Odd(nn.Module):
         def forward(self, q, k):
             if factor < 0:
-                return regard.attention(q, k, k, factor=torch.full((768, 768), factor))
+                return regard.attention(q, k, k, weight_factor=torch.full((768, 768), factor))
             return sdpa(q * factor, k, k)
 
     seen, plain = (watched(kernel, drawn(2, 768), drawn(2, 768), model=Odd()) for kernel in ("numba", None))

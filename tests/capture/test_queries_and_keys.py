@@ -189,7 +189,7 @@ def test_queries_that_are_the_last_positions_keep_their_place(tmp_path):
 
 def test_a_factor_multiplies_the_softmax(tmp_path):
     center = torch.full((2, N), 20.0, dtype=torch.float64)
-    seen, q, k = seen_of({"mask": Causal(), "factor": positions.Gaussian(center, radius=8)})
+    seen, q, k = seen_of({"mask": Causal(), "weight_factor": positions.Gaussian(center, radius=8)})
     bell = np.exp(-((np.arange(N) - 20) ** 2) / (2 * 4**2))
     for kept in both(seen, tmp_path):
         near(kept, dense(q, k, k, visible=causal(N, N)).weights * bell, 1e-12)
@@ -396,12 +396,14 @@ def test_weights_that_a_model_computes_itself_have_no_queries_and_keys():
 
 def test_the_budget_is_a_number_of_bytes_and_the_way_out_is_named():
     needed = 8 * (2 * 4 * N * DIM + 2 * 2 * N * DIM + 2 * 4 * N)
-    seen_of({"mask": Causal()}, budget=needed)
-    words = r'keep="qk" needs 32\.5 KiB more for q and k of attn, and .* are left: raise `budget=`.*`layers=\[3, 4\]`'
+    seen_of({"mask": Causal()}, max_bytes=needed)
+    words = (
+        r'keep="qk" needs 32\.5 KiB more for q and k of attn, and .* are left: raise `max_bytes`.*`layers=\[3, 4\]`'
+    )
     with pytest.raises(ObservationError, match=words):
-        seen_of({"mask": Causal()}, budget=needed - 1)
+        seen_of({"mask": Causal()}, max_bytes=needed - 1)
     with pytest.raises(ObservationError, match=r"needs 1\.6 KiB more for the mask, which is not one of regard's own,"):
-        seen_of({"mask": CASES["a rule of one's own"][0]["mask"]}, budget=needed + 100)
+        seen_of({"mask": CASES["a rule of one's own"][0]["mask"]}, max_bytes=needed + 100)
 
 
 def test_a_score_of_ones_own_is_refused():

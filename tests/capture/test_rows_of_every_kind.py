@@ -26,7 +26,7 @@ OPTIONS = {
     "sink": {"normalizer": normalizers.Softmax(drawn(HEADS))},
     "sigmoid": {"normalizer": normalizers.Sigmoid(), "mask": masks.Causal()},
     "gaussian": {
-        "factor": positions.Gaussian(torch.linspace(0, N, N)[None], 9),
+        "weight_factor": positions.Gaussian(torch.linspace(0, N, N)[None], 9),
         "mask": masks.LocalPredictive(torch.linspace(0, N, N)[None], 9),
     },
     "dropout": {"dropout": 0.5, "mask": masks.Causal() & masks.Window(40)},
@@ -50,7 +50,7 @@ def test_what_is_watched_is_what_is_returned(name):
     model = Layer(OPTIONS[name])
     with torch.no_grad(), regard.watch(model, keep="weights") as seen:
         model(q, k, v)
-    _, weights = regard.attention(q, k, v, weights=True, backend="reference", **OPTIONS[name])
+    _, weights = regard.attention(q, k, v, return_weights=True, backend="reference", **OPTIONS[name])
     for head in range(HEADS):
         mine = torch.as_tensor(seen.weights(layer=0, head=head)).reshape(N, N)
         torch.testing.assert_close(mine, weights[0, head], atol=2e-6, rtol=1e-5)

@@ -196,11 +196,11 @@ def test_every_option_is_computed_by_a_backend():
     [
         pytest.param(backend, options, id=f"{backend.name}-{name}")
         for name, options in {"plain": {}, "sink": {"sink": True}}.items()
-        for backend in _runs({"weights": True, "return_lse": True, **options})
+        for backend in _runs({"return_weights": True, "return_lse": True, **options})
     ],
 )
 def test_weights_and_lse_are_those_of_the_formula(backend, options):
-    case = _case("grouped", torch.float64, _tensor, weights=True, return_lse=True, **options)
+    case = _case("grouped", torch.float64, _tensor, return_weights=True, return_lse=True, **options)
     answer = _check(backend, *case)
     np.testing.assert_allclose(answer.weights.detach().numpy(), case[-1].weights, atol=1e-12)
     np.testing.assert_allclose(answer.lse.detach().numpy(), case[-1].lse, atol=1e-12)
@@ -302,14 +302,14 @@ def test_a_learned_bias_counts_the_weights_that_it_costs():
     assert Sdpa().bytes(problem) == 2 * 4 * 8 * 8 * 4
     with torch.no_grad():
         assert Sdpa().bytes(problem) == 8 * 8 * 4
-    short = Problem.of(x, x, x, bias=torch.zeros(8, 8, requires_grad=True), budget=1000)
-    assert Sdpa().refuses(short) == "a learned bias keeps all weights, 2.0 KiB, more than the budget of 1000 B"
+    short = Problem.of(x, x, x, bias=torch.zeros(8, 8, requires_grad=True), max_bytes=1000)
+    assert Sdpa().refuses(short) == "a learned bias keeps all weights, 2.0 KiB, more than the limit of 1000 B"
 
 
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"weights": True}, "fused kernels do not return weights"),
+        ({"return_weights": True}, "fused kernels do not return weights"),
         ({"return_lse": True}, "it does not return the log-sum-exp"),
         ({"score": ScaledDot(softcap=2.0)}, "it has no softcap"),
         ({"normalizer": Softmax(torch.zeros(1))}, "it has no sink logit"),

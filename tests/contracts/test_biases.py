@@ -194,7 +194,7 @@ def test_gradients_are_those_of_small_steps(bias, rule):
     )
 
 
-@pytest.mark.parametrize(("bias", "rule"), [one for one in ALL if one.values[0].role != "factor"])
+@pytest.mark.parametrize(("bias", "rule"), [one for one in ALL if one.values[0].role != "weight_factor"])
 def test_the_door_adds_it(bias, rule):
     torch.manual_seed(0)
     q, k, v = (torch.randn(BATCH, HEADS, n, 4, dtype=torch.float64) for n in (QUERIES, KEYS, KEYS))
@@ -207,7 +207,9 @@ def test_the_door_multiplies_by_it(bias, rule):
     torch.manual_seed(0)
     q, k, v = (torch.randn(BATCH, HEADS, n, 4, dtype=torch.float64) for n in (QUERIES, KEYS, KEYS))
     w = torch.softmax(q @ k.mT / 2, -1) * _matrix(rule)
-    torch.testing.assert_close(attention(q, k, v, factor=bias, backend="reference"), w @ v, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        attention(q, k, v, weight_factor=bias, backend="reference"), w @ v, rtol=1e-10, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize(("bias", "rule"), [one for one in HOLDING if "DenseBias" not in one.id])
@@ -218,7 +220,7 @@ def test_narrow_tensors_serve_narrow_queries(bias, rule):
         narrow.tile(*WHOLE, ROWS, COLUMNS).double(), exact.tile(*WHOLE, ROWS, COLUMNS).double(), rtol=1e-6, atol=1e-6
     )
     x = torch.zeros(BATCH, HEADS, KEYS, 4, dtype=torch.bfloat16)
-    place = "factor" if bias.role == "factor" else "bias"
+    place = "weight_factor" if bias.role == "weight_factor" else "bias"
     assert attention(x[:, :, START:], x, x, **{place: narrow}).dtype == torch.bfloat16
 
 
@@ -263,9 +265,11 @@ def test_a_bias_in_the_place_of_a_factor_is_refused_with_its_place():
     """A bell added to the scores hides nothing, slopes as factors turn weights negative: neither fails by itself."""
     q = torch.zeros(1, 2, 3, 4)
     with pytest.raises(
-        InputError, match="`bias` cannot be Gaussian, which multiplies the weights: pass it as `factor=`"
+        InputError, match="`bias` cannot be Gaussian, which multiplies the weights: pass it as `weight_factor=`"
     ):
         attention(q, q, q, bias=positions.Gaussian(torch.zeros(1, 3), radius=1))
     for bias in (positions.ALiBi(2), positions.T5Bias(torch.zeros(32, 2), bidirectional=True)):
-        with pytest.raises(InputError, match=f"`factor` cannot be {type(bias).__name__}, which is added to the scores"):
-            attention(q, q, q, factor=bias)
+        with pytest.raises(
+            InputError, match=f"`weight_factor` cannot be {type(bias).__name__}, which is added to the scores"
+        ):
+            attention(q, q, q, weight_factor=bias)

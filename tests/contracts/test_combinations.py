@@ -274,7 +274,7 @@ def _problem(case, leaves):
         score=SCORES[case.score](s, leaves, case.softcap),
         mask=MASKS[case.mask](s),
         bias=BIASES[case.bias](s, leaves),
-        factor=FACTORS[case.factor](s, leaves),
+        weight_factor=FACTORS[case.factor](s, leaves),
         normalizer=NORMALIZERS[case.normalizer](s, leaves),
         rotary=ROTARY[case.rotary],
         scale=case.scale,

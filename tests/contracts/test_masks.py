@@ -404,11 +404,11 @@ def test_the_public_names_are_these():
         "nn",
         "normalizers",
         "positions",
-        "prefer",
         "register_with_transformers",
         "scores",
         "statistics",
         "summary",
+        "use_backend",
         "watch",
     ]
     assert masks.__all__ == [

@@ -59,7 +59,7 @@ def test_every_weight_of_a_real_model_agrees(load, kernel_calls, far, record_pro
         assert ids["input_ids"].shape[1] == 512
     with torch.no_grad():
         plain = model(**ids)[0]
-        with kernel_calls() as dense, regard.watch(model, keep="weights", budget=2**32) as seen:
+        with kernel_calls() as dense, regard.watch(model, keep="weights", max_bytes=2**32) as seen:
             assert torch.equal(model(**ids)[0], plain)
         model.set_attn_implementation("eager")
         try:

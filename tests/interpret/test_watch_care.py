@@ -277,13 +277,13 @@ def test_nothing_seen_and_wrong_arguments_say_what_to_do() -> None:
 def test_weights_are_kept_within_the_budget_and_refused_beyond_it() -> None:
     model, x = nn.Sequential(Attention(), Attention()), torch.randn(1, 600, D)
     needed = 2 * 2 * 600 * 600 * 4
-    with torch.no_grad(), regard.watch(model, keep="weights", budget=needed) as seen:
+    with torch.no_grad(), regard.watch(model, keep="weights", max_bytes=needed) as seen:
         model(x)
     assert seen.weights(layer=1, head=1).shape == (1, 600, 600)
     with (
-        pytest.raises(ObservationError, match=r'keep="weights" needs .* of the budget .* raise `budget=`'),
+        pytest.raises(ObservationError, match=r'keep="weights" needs .* of the limit .* raise `max_bytes`'),
         torch.no_grad(),
-        regard.watch(model, keep="weights", budget=needed - 1),
+        regard.watch(model, keep="weights", max_bytes=needed - 1),
     ):
         model(x)
     with torch.no_grad(), regard.watch(model) as seen:

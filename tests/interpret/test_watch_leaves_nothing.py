@@ -84,7 +84,7 @@ def test_a_watch_that_refuses_itself(model: nn.Sequential) -> None:
         pass
     with pytest.raises(InputError, match="knows the names"), regard.watch(model, statistics=["nothing"]):
         pass
-    with pytest.raises(ObservationError, match="of the budget"), regard.watch(model, keep="weights", budget=1):
+    with pytest.raises(ObservationError, match="of the limit"), regard.watch(model, keep="weights", max_bytes=1):
         model(X)
 
 

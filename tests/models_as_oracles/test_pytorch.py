@@ -83,7 +83,7 @@ def test_the_weights_of_multihead_attention():
     module = nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64).eval()
     x = _randn(2, N, 32)
     expected, weights = module(x, x, x, average_attn_weights=False)
-    ours, (_, our_weights) = _multihead(module, x, x, x, weights=True)
+    ours, (_, our_weights) = _multihead(module, x, x, x, return_weights=True)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(our_weights, weights, rtol=0, atol=1e-10)
 

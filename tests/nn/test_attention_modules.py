@@ -82,9 +82,9 @@ WITH_WEIGHTS = ["additive", "bilinear", "sliding window", "longformer", "bigbird
 def test_weights_beyond_the_budget_are_refused_and_the_budget_can_be_raised(name):
     make, inputs, options = CASES[name]
     module, given = make(), inputs()
-    with pytest.raises(InputError, match=r"more than the budget of 8 B: raise `budget=`"):
-        module(*given, weights=True, budget=8, **options)
-    assert len(module(*given, weights=True, budget=10**6, **options)) == 2
+    with pytest.raises(InputError, match=r"more than the limit of 8 B: raise `max_bytes`"):
+        module(*given, weights=True, max_bytes=8, **options)
+    assert len(module(*given, weights=True, max_bytes=10**6, **options)) == 2
 
 
 def test_is_watched(case):

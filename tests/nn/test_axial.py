@@ -68,10 +68,10 @@ def test_each_axis_has_weights_of_its_own():
 
 def test_weights_beyond_the_budget_are_refused():
     module, x = AxialAttention(8, 2), torch.zeros(1, 4, 30, 8)
-    assert len(module(x, weights=True, budget=4 * 2 * 30 * 30 * 4)[1]) == 2
-    with pytest.raises(InputError, match=r"needs 28\.1 KiB .*: raise `budget=`"):
-        module(x, weights=True, budget=4 * 2 * 30 * 30 * 4 - 1)
-    with pytest.raises(InputError, match=r"budget of 2\.0 GiB"):
+    assert len(module(x, weights=True, max_bytes=4 * 2 * 30 * 30 * 4)[1]) == 2
+    with pytest.raises(InputError, match=r"need 28\.1 KiB .*: raise `max_bytes`"):
+        module(x, weights=True, max_bytes=4 * 2 * 30 * 30 * 4 - 1)
+    with pytest.raises(InputError, match=r"limit of 2\.0 GiB"):
         AxialAttention(8, 2, axes=1)(torch.zeros(1, 16500, 8), weights=True)
 
 

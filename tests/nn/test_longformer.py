@@ -111,7 +111,7 @@ def test_weights_are_those_of_transformers_spread_out(flags, padded):
     torch.testing.assert_close(output, ours(x, global_tokens=seeing_all, real=real), atol=1e-6, rtol=0)
 
 
-def test_weights_are_those_before_dropout_and_refused_beyond_the_budget():
+def test_weights_are_those_before_dropout_and_refused_beyond_max_bytes():
     torch.manual_seed(0)
     module, x = LongformerAttention(8, 2, window=4, dropout=0.5), randn(1, 40, 8)
     flags = torch.arange(40)[None] == 3
@@ -120,10 +120,10 @@ def test_weights_are_those_before_dropout_and_refused_beyond_the_budget():
     output, same = module.eval()(x, global_tokens=flags, weights=True)
     assert torch.equal(weights, same)
     assert (trained - output).abs().max() > 1e-3
-    with pytest.raises(InputError, match=r"`weights=True` needs 12\.5 KiB .*budget of 12\.0 KiB: raise `budget=`"):
-        module(x, weights=True, budget=12 * 1024)
+    with pytest.raises(InputError, match=r"the weights to return need 12\.5 KiB .*limit of 12\.0 KiB: raise `max_bytes`"):
+        module(x, weights=True, max_bytes=12 * 1024)
     long = torch.zeros(1, 16500, 8)
-    with pytest.raises(InputError, match=r"more than the budget of 2\.0 GiB"):
+    with pytest.raises(InputError, match=r"more than the limit of 2\.0 GiB"):
         module(long, weights=True)
 
 

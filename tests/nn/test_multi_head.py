@@ -280,8 +280,8 @@ def test_dropout_is_for_training_and_weights_are_those_before_it():
 
 
 def test_weights_beyond_the_budget_are_refused_with_the_way_out():
-    with pytest.raises(InputError, match=r"more than the budget of 64 B.*use regard\.watch"):
-        MultiHeadAttention(8, 2)(randn(B, Q, 8), weights=True, budget=64)
+    with pytest.raises(InputError, match=r"more than the limit of 64 B.*use regard\.watch"):
+        MultiHeadAttention(8, 2)(randn(B, Q, 8), weights=True, max_bytes=64)
 
 
 @pytest.mark.parametrize(

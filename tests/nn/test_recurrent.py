@@ -129,7 +129,7 @@ def test_a_prepared_memory_gives_the_same_and_is_projected_once(kind):
     mask = masks.Padding(torch.tensor([[True] * 4, [True, True, False, False]]))
     once = cell.prepare(memory)
     found = cell(x, once, cell.start(hidden), mask=mask, weights=True)
-    _, wanted = regard.attention(hidden[:, None], memory, memory, score=score, mask=mask, weights=True)
+    _, wanted = regard.attention(hidden[:, None], memory, memory, score=score, mask=mask, return_weights=True)
     torch.testing.assert_close(found[2], wanted[:, 0])
     plain = cell(x, memory, cell.start(hidden), mask=mask)[0]
     assert torch.equal(found[0], plain)

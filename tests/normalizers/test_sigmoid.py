@@ -48,7 +48,7 @@ def test_it_is_the_formula(dtype, tolerance, shift, kv_heads):
     )
     visible, up = randn(2, 4, 5, 8, seed=5) < 0.5, randn(2, 4, 5, 3, seed=6, dtype=dtype)
     visible[:, :, 1] = False
-    out, weights = regard.attention(q, k, v, mask=visible, normalizer=Sigmoid(shift), weights=True)
+    out, weights = regard.attention(q, k, v, mask=visible, normalizer=Sigmoid(shift), return_weights=True)
     out.backward(up)
     expected = page(q, k, v, visible.numpy(), -math.log(8) if shift is None else shift, up)
     for ours, theirs in zip((out, weights, q.grad, k.grad, v.grad), expected, strict=True):
@@ -59,7 +59,7 @@ def test_it_is_the_formula(dtype, tolerance, shift, kv_heads):
 
 def test_a_pair_does_not_know_the_others():
     q, k = randn(1, 4), randn(9, 4, seed=1)
-    asked = {"normalizer": Sigmoid(shift=-1.0), "weights": True}
+    asked = {"normalizer": Sigmoid(shift=-1.0), "return_weights": True}
     whole = regard.attention(q, k, k, **asked)[1]
     torch.testing.assert_close(regard.attention(q, k[:5], k[:5], **asked)[1], whole[:, :5])
 
@@ -73,7 +73,7 @@ def test_two_halves_add_up_to_the_whole_for_one_shift():
 
 def test_scores_of_zero_begin_near_a_sum_of_one():
     weights = regard.attention(
-        torch.zeros(2, 4), torch.zeros(1000, 4), randn(1000, 3).float(), normalizer=Sigmoid(), weights=True
+        torch.zeros(2, 4), torch.zeros(1000, 4), randn(1000, 3).float(), normalizer=Sigmoid(), return_weights=True
     )[1]
     torch.testing.assert_close(weights.sum(-1), torch.full((2,), 1000 / 1001))
 
@@ -82,7 +82,7 @@ def test_scores_of_zero_begin_near_a_sum_of_one():
 def test_large_and_infinite_biases_keep_weights_and_gradients_finite(size):
     q, k, v = (randn(3, 4, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3))
     bias = torch.full((3, 3), size)
-    out, weights = regard.attention(q, k, v, bias=bias, mask=Causal(), normalizer=Sigmoid(), weights=True)
+    out, weights = regard.attention(q, k, v, bias=bias, mask=Causal(), normalizer=Sigmoid(), return_weights=True)
     torch.testing.assert_close(weights, torch.ones(3, 3).tril() * (size > 0))
     out.sum().backward()
     assert all(x.grad.isfinite().all() for x in (q, k, v))
@@ -93,7 +93,7 @@ def test_gradcheck():
     q, k, v = (randn(1, 1, n, 2, seed=n).requires_grad_() for n in (3, 4, 4))
 
     def call(q, k, v):
-        return regard.attention(q, k, v, mask=Causal(), normalizer=Sigmoid(), weights=True)
+        return regard.attention(q, k, v, mask=Causal(), normalizer=Sigmoid(), return_weights=True)
 
     assert torch.autograd.gradcheck(call, (q, k, v))
 

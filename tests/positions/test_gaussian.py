@@ -41,8 +41,8 @@ def test_local_p_is_luongs(queries, radius):
         torch.tensor(v),
         score=scores.Dot(),
         mask=_window(center, radius, keys),
-        factor=Gaussian(center, radius),
-        weights=True,
+        weight_factor=Gaussian(center, radius),
+        return_weights=True,
         backend="reference",
     )
     np.testing.assert_allclose(weights.squeeze(1).numpy(), np.stack([one[1] for one in wanted]), rtol=0, atol=1e-12)
@@ -62,7 +62,7 @@ def test_the_center_learns_through_attention():
     q, k, v = (torch.randn(2, 3, 4, dtype=torch.float64) for _ in range(3))
 
     def ours(center):
-        return attention(q, k, v, factor=Gaussian(center, 2), backend="reference")
+        return attention(q, k, v, weight_factor=Gaussian(center, 2), backend="reference")
 
     center = torch.tensor([[0.3, 1.4, 2.2], [1.9, 0.1, 1.5]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(ours, center)

@@ -76,7 +76,7 @@ def _agrees(make, formula, shapes, layout, dtype, backend, key_width=None, **opt
         assert theirs[name].grad.abs().max() > 0, f"the formula does not depend on {name}"
         _close(ours[name].grad, theirs[name].grad, dtype, f"gradient of {name}")
     if backend == "reference":
-        shown = regard.attention(ours["q"], ours["k"], ours["v"], weights=True, **everything)[1]
+        shown = regard.attention(ours["q"], ours["k"], ours["v"], return_weights=True, **everything)[1]
         _close(shown, weights, dtype, "weights")
 
 

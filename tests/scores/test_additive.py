@@ -88,7 +88,7 @@ def test_one_step_of_bahdanaus_decoder_by_hand():
     one = np.ones((1, 1))
     state, annotations = torch.tensor([[1.0]]), torch.tensor([[1.0], [0.0]])
     score = Additive(torch.tensor(one).float(), -torch.tensor(one).float(), torch.tensor([2.0]))
-    context, weights = regard.attention(state, annotations, annotations, score=score, weights=True)
+    context, weights = regard.attention(state, annotations, annotations, score=score, return_weights=True)
     second = np.exp(2 * np.tanh(1)) / (1 + np.exp(2 * np.tanh(1)))
     np.testing.assert_allclose(weights.numpy(), [[1 - second, second]], atol=1e-6)
     np.testing.assert_allclose(context.numpy(), [[1 - second]], atol=1e-6)

@@ -34,7 +34,7 @@ def test_its_scores_are_those_of_torchs_bilinear_layer():
     layer = torch.nn.Bilinear(3, 5, 1, bias=False).double()
     q, k = torch.randn(4, 3, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
     theirs = layer(q[:, None].expand(4, 6, 3).contiguous(), k.expand(4, 6, 5).contiguous())[..., 0]
-    out, weights = regard.attention(q, k, k, score=Bilinear(layer.weight[0]), weights=True)
+    out, weights = regard.attention(q, k, k, score=Bilinear(layer.weight[0]), return_weights=True)
     torch.testing.assert_close(weights, theirs.softmax(-1))
     torch.testing.assert_close(out, theirs.softmax(-1) @ k)
 

@@ -35,7 +35,7 @@ def expectation(formula, q, keys, values):
 @every_score
 def test_one_query_over_a_bag_is_the_expectation_of_its_vectors(score, formula, width):
     q, bag = randn(1, 4), randn(9, width, seed=1)
-    out, weights = regard.attention(q, bag, bag, score=score, weights=True)
+    out, weights = regard.attention(q, bag, bag, score=score, return_weights=True)
     np.testing.assert_allclose(out[0].numpy(), expectation(formula, q[0].numpy(), bag.numpy(), bag.numpy()), atol=1e-12)
     np.testing.assert_allclose(weights.sum(-1).numpy(), [1.0], atol=1e-12)
     assert (weights > 0).all()

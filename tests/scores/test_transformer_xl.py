@@ -61,7 +61,7 @@ def test_it_is_xlnets_core(memory):
 
     score = TransformerXL(layer.r_w_bias, layer.r_r_bias, layer.r.permute(1, 2, 0))
     inputs = (x.permute(1, 2, 0, 3) for x in (q, k, v))
-    ours, weights = regard.attention(*inputs, score=score, mask=Causal(), weights=True)
+    ours, weights = regard.attention(*inputs, score=score, mask=Causal(), return_weights=True)
     torch.testing.assert_close(ours.permute(2, 0, 1, 3), theirs, atol=1e-5, rtol=0)
     torch.testing.assert_close(weights.permute(2, 3, 0, 1), shown, atol=1e-5, rtol=0)
 

@@ -1,6 +1,6 @@
 """Ways to compute one problem, and the choice among them."""
 
-from regard.backends.backend_context import prefer, preferred
+from regard.backends.backend_context import preferred, use_backend
 from regard.backends.base import Answer, Backend
 from regard.backends.blockwise import Blockwise
 from regard.backends.narrow_keys import narrowed
@@ -20,6 +20,6 @@ __all__ = [
     "choose",
     "explain",
     "narrowed",
-    "prefer",
     "preferred",
+    "use_backend",
 ]

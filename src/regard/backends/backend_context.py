@@ -8,13 +8,13 @@ import torch
 
 from regard.backends.selection import check_name
 
-__all__ = ["prefer", "preferred"]
+__all__ = ["preferred", "use_backend"]
 
 _PREFERRED: ContextVar[str] = ContextVar("preferred", default="auto")
 
 
 @contextmanager
-def prefer(backend: str) -> Iterator[None]:
+def use_backend(backend: str) -> Iterator[None]:
     """Have attention() take a backend for each call inside that it does not refuse; other calls go as ever.
 
     For models, whose calls cannot be told one by one. Calls that name a backend keep to it. The preference is that of
@@ -29,7 +29,7 @@ def prefer(backend: str) -> Iterator[None]:
 
     >>> import torch, regard
     >>> x = torch.zeros(1, 1, 8, 4)
-    >>> with regard.prefer("reference"):
+    >>> with regard.use_backend("reference"):
     ...     print(str(regard.explain(x, x, x)).splitlines()[0])
     reference runs it
     """

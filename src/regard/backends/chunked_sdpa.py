@@ -79,7 +79,7 @@ def _is_bare(problem: Problem) -> bool:
         type(problem.score) is ScaledDot
         and problem.score.softcap is None
         and isinstance(problem.normalizer, Softmax)
-        and all(part is None for part in (problem.sink, problem.bias, problem.factor, problem.dropout))
+        and all(part is None for part in (problem.sink, problem.bias, problem.weight_factor, problem.dropout))
         and (problem.mask is None or (type(problem.mask.mask) is Causal and _ahead(problem) >= 0))
     )
 

@@ -112,7 +112,7 @@ def _cut(problem: Problem, kept: _Kept) -> Problem:
     """The problem over some of its keys."""
     k, v = (x[:, :, kept.keys] for x in (problem.k, problem.v))
     fewer = replace(problem, k=k, v=v, mask=kept.mask)
-    if problem.bias is None and problem.factor is None:
+    if problem.bias is None and problem.weight_factor is None:
         return fewer
 
     def of_keys(term: Bias | None) -> Bias | None:
@@ -126,4 +126,4 @@ def _cut(problem: Problem, kept: _Kept) -> Problem:
             numbers = term.tile(*rows, problem.j())[..., kept.keys]
         return DenseBias(numbers).resolve(fewer.queries, fewer.keys, fewer.q_offset)
 
-    return replace(fewer, bias=of_keys(problem.bias), factor=of_keys(problem.factor))
+    return replace(fewer, bias=of_keys(problem.bias), weight_factor=of_keys(problem.weight_factor))

@@ -11,7 +11,7 @@ __all__ = ["Reference"]
 
 
 class Reference:
-    """weights = factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v.
+    """weights = weight_factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v.
 
     Computes in float32 for narrower types and in the inputs' type otherwise, under autocast too; holds all n × n
     weights.
@@ -20,11 +20,11 @@ class Reference:
     name = "reference"
 
     def refuses(self, problem: Problem) -> str | None:
-        """Only what would not fit into the budget."""
-        if self.bytes(problem) > problem.budget:
+        """Only what would not fit into `max_bytes`."""
+        if self.bytes(problem) > problem.max_bytes:
             return (
-                f"it holds all weights, {human_bytes(self.bytes(problem))} of them, more than the budget of "
-                f"{human_bytes(problem.budget)}"
+                f"it holds all weights, {human_bytes(self.bytes(problem))} of them, more than the limit of "
+                f"{human_bytes(problem.max_bytes)}"
             )
         return None
 
@@ -60,8 +60,8 @@ def _compute(problem: Problem) -> Answer:
     if problem.bias is not None:
         scores = scores + problem.bias.tile(*everything).to(wide)
     weights, lse = problem.normalizer.weights(scores, problem.visible())
-    if problem.factor is not None:
-        weights = weights * problem.factor.tile(*everything).to(wide)
+    if problem.weight_factor is not None:
+        weights = weights * problem.weight_factor.tile(*everything).to(wide)
     dropped = weights
     if problem.dropout is not None:
         rows, columns = (torch.arange(size) for size in weights.shape[2:])

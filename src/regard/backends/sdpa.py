@@ -26,12 +26,12 @@ __all__ = ["Sdpa"]
 
 
 class Sdpa:
-    """`F.scaled_dot_product_attention`: dense, causal, padding, any mask or bias that fits into the budget, GQA."""
+    """`F.scaled_dot_product_attention`: dense, causal, padding, any mask or bias that fits into `max_bytes`, GQA."""
 
     name = "sdpa"
 
     def refuses(self, problem: Problem) -> str | None:
-        """What the kernel does not return, cannot score, or would need an n × n tensor beyond the budget for."""
+        """What the kernel does not return, cannot score, or would need an n × n tensor beyond `max_bytes` for."""
         if problem.wants_weights:
             return "fused kernels do not return weights"
         if problem.wants_lse:
@@ -44,17 +44,17 @@ class Sdpa:
             return f"it has no {type(problem.normalizer).__name__}, only the softmax"
         if problem.sink is not None:
             return "it has no sink logit"
-        if problem.factor is not None:
+        if problem.weight_factor is not None:
             return "it has no factor on the weights"
         if problem.dropout is not None:
             return "its dropout cannot be repeated from a seed, and leaves the fused kernel on CPU"
-        if self.bytes(problem) > problem.budget:
+        if self.bytes(problem) > problem.max_bytes:
             what = (
                 "a learned bias keeps all weights,"
                 if _learns_bias(problem)
                 else "the mask or bias would be a tensor of"
             )
-            return f"{what} {human_bytes(self.bytes(problem))}, more than the budget of {human_bytes(problem.budget)}"
+            return f"{what} {human_bytes(self.bytes(problem))}, more than the limit of {human_bytes(problem.max_bytes)}"
         return _refuses_low_rows(problem)
 
     def bytes(self, problem: Problem) -> int:

@@ -25,7 +25,7 @@ _FORMULA = Reference()
 BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), _FORMULA)
 # These are for a few kinds of calls alone, and nothing is faster for them; what they refuse is not worth a word.
 SHORTCUTS: tuple[Backend, ...] = (Split(),)
-# These run where they are asked for, by name or by `prefer`: `auto` takes what needs PyTorch alone and was measured.
+# These run where they are requested, by name or `use_backend`: `auto` takes what needs only PyTorch and was measured.
 BY_NAME: tuple[Backend, ...] = (Compiled(), Flex(), AdditiveTriton())
 
 
@@ -89,7 +89,7 @@ def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Ba
         ready, refusals = _ready(problem)
         if not ready:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals)
-            raise InputError(f"no backend can run this call ({reasons}): raise `budget=` (bytes) or shorten it")
+            raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
         return _fastest(ready, problem)
     reason = named()[backend].refuses(problem)
     if reason is not None:

@@ -14,7 +14,7 @@ def refuses_other_parts(problem: Problem) -> str | None:
         return f"it knows the dot product alone, not {type(problem.score).__name__}"
     if not isinstance(problem.normalizer, Softmax):
         return f"it has no {type(problem.normalizer).__name__}, only the softmax"
-    if problem.factor is not None:
+    if problem.weight_factor is not None:
         return "it has no factor on the weights"
     if problem.dropout is not None:
         return "it has no dropout"

@@ -122,7 +122,7 @@ class Site:
         """Whether its queries look at keys of another text, which stay."""
         return self._cross
 
-    def budget(self, seen: Seen) -> int:
+    def needed_bytes(self, seen: Seen) -> int:
         """Bytes that keeping this call's weights in full takes."""
         call = seen.call
         return call.batch * call.heads * call.queries * call.keys * 4

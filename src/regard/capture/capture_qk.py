@@ -27,10 +27,10 @@ Array = npt.NDArray[Any]
 
 
 class Purse:
-    """The budget that all sites of a watch share, and the arrays that several of them have in common."""
+    """The limit in bytes that all sites of a watch share, and the arrays that several of them have in common."""
 
-    def __init__(self, budget: int) -> None:
-        self.budget = self.left = budget
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = self.left = max_bytes
         self._arrays: dict[bytes, Array] = {}
 
     def __deepcopy__(self, memo: Any) -> "Purse":
@@ -42,8 +42,8 @@ class Purse:
         if count > self.left:
             raise ObservationError(
                 f'keep="qk" needs {human_bytes(count)} more for {what} of {site or "this call"}, and '
-                f"{human_bytes(self.left)} of the budget of {human_bytes(self.budget)} are left: raise `budget=` "
-                "(bytes), or name the layers that you want with `layers=[3, 4]`"
+                f"{human_bytes(self.left)} of the limit of {human_bytes(self.max_bytes)} are left: raise `max_bytes` "
+                "or name the layers that you want with `layers=[3, 4]`"
             )
         self.left -= count
 
@@ -143,7 +143,7 @@ class QueriesKeys:
             "normalizer": value("normalizer", problem.normalizer),
             "mask": self._mask(problem, extent),
             "bias": self._bias(problem, problem.bias, extent),
-            "factor": self._bias(problem, problem.factor, extent),
+            "weight_factor": self._bias(problem, problem.weight_factor, extent),
         }
 
     def _put(self, site: str) -> Any:
@@ -159,7 +159,7 @@ class QueriesKeys:
         return put
 
     def _mask(self, problem: Problem, extent: Extent) -> Any:
-        """The mask itself; one of the user's own as a tensor of bits, within the budget."""
+        """The mask itself; one of the user's own as a tensor of bits, within `max_bytes`."""
         if problem.mask is None:
             alone = problem.queries == 1 and not extent.cross and problem.q_offset == problem.keys - 1
             return write(Causal(), self._put(extent.site)) if alone else None  # a step, which sees all before it
@@ -173,7 +173,7 @@ class QueriesKeys:
             return write(dense, self._put(extent.site))
 
     def _bias(self, problem: Problem, bias: Bias | None, extent: Extent) -> Any:
-        """The bias itself; one of the user's own as a tensor, within the budget."""
+        """The bias itself; one of the user's own as a tensor, within `max_bytes`."""
         try:
             return write(bias, self._put(extent.site))
         except UnwritableError:
@@ -196,7 +196,7 @@ def _joined(before: Segment, after: Segment) -> Segment | None:
     for one in (before, after):
         form = one.form
         causal = form["mask"] is not None and form["mask"].get("kind") == "Causal"
-        plain = form["bias"] is None and form["factor"] is None and form["score"]["kind"] in ("ScaledDot", "Dot")
+        plain = form["bias"] is None and form["weight_factor"] is None and form["score"]["kind"] in ("ScaledDot", "Dot")
         if not causal or not plain:
             return None
         diagonals.append(form["start"] - form["mask"]["fields"]["shift"])

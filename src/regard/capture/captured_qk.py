@@ -22,7 +22,8 @@ _PAIRS = 2**20  # computed together
 class Segment:
     """The rows of one call: `rows` of them from row `first` on; its own key 0 is column `shift` of the record.
 
-    `form` is JSON: scale, score, mask, bias, factor, normalizer, and the position of the first query among the keys.
+    `form` is JSON: scale, score, mask, bias, weight_factor, normalizer, and the position of the first query among
+    the keys.
     """
 
     first: int

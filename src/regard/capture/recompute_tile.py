@@ -39,7 +39,7 @@ class _Parts:
     normalizer: Normalizer
     mask: BoundMask | None
     bias: Bias | None
-    factor: Bias | None
+    weight_factor: Bias | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _check_call(
     parts: _Parts, segment: Segment, shape: tuple[int, int, int], widths: tuple[int, int], keys: int
 ) -> None:
     batch, heads, _ = shape
-    values: list[Mask | Bias] = [one for one in (parts.bias, parts.factor) if one is not None]
+    values: list[Mask | Bias] = [one for one in (parts.bias, parts.weight_factor) if one is not None]
     values += [] if parts.mask is None else _masks(parts.mask.mask)
     for one in values:
         if one.leading[0] not in (1, batch) or one.leading[1] not in (1, heads):
@@ -163,8 +163,8 @@ def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> T
         else:
             # A hidden pair has weight 0, also of a normalizer that gives some to minus infinity.
             found = parts.normalizer.weights(scores[None, None], (scores > -torch.inf)[None, None])[0][0, 0]
-        if parts.factor is not None:
-            found = found * parts.factor.tile(place.sequence, place.head, i, j)[0, 0].to(q.dtype)
+        if parts.weight_factor is not None:
+            found = found * parts.weight_factor.tile(place.sequence, place.head, i, j)[0, 0].to(q.dtype)
     return found
 
 
@@ -186,7 +186,7 @@ def _made(kept: Kept, segment: Segment) -> _Parts:
         normalizer=_read(kept, form["normalizer"], Normalizer),
         mask=None if mask is None else BoundMask(mask, segment.rows, segment.keys, start, given=mask),
         bias=_read(kept, form["bias"], Bias | None),
-        factor=_read(kept, form["factor"], Bias | None),
+        weight_factor=_read(kept, form["weight_factor"], Bias | None),
     )
 
 

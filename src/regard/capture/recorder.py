@@ -84,7 +84,7 @@ class Recorder:
         self,
         model: nn.Module,
         keep: Keep,
-        budget: int,
+        max_bytes: int,
         *,
         asked: Asked | None = None,
         listener: Listener | None = None,
@@ -93,14 +93,14 @@ class Recorder:
     ) -> None:
         self._kernel = kernel
         self._finisher = finisher
-        self._asked = asked or Asked(keep, budget=budget)
+        self._asked = asked or Asked(keep, max_bytes=max_bytes)
         if finisher is not None:
             self._asked.check_alone()
         self._listener = listener if self._asked.needs("tokens") else None
         self._names = {id(module): name for name, module in model.named_modules()}
         self._parents = {id(child): parent for parent in model.modules() for child in parent.children()}
         self._keep: Keep = keep
-        self._budget = self._left = budget
+        self._max_bytes = self._left = max_bytes
         self._model = model
         self.module: nn.Module | None = None  # the innermost one of the model that ran when it was last looked for
         self._begun: object | None = None  # the outermost call of the model, or of a part of it, that was seen last
@@ -250,12 +250,12 @@ class Recorder:
         return site
 
     def _spend(self, site: Site, seen: Seen) -> None:
-        needed = site.budget(seen)
+        needed = site.needed_bytes(seen)
         if needed > self._left:
             raise ObservationError(
                 f'keep="weights" needs {human_bytes(needed)} more at {site.name or "this call"}, and '
-                f"{human_bytes(self._left)} of the budget of {human_bytes(self._budget)} are left: raise `budget=` "
-                '(bytes), pass a shorter text, or keep="maps", which answers most questions'
+                f"{human_bytes(self._left)} of the limit of {human_bytes(self._max_bytes)} are left: "
+                'raise `max_bytes`, pass a shorter text, or keep="maps", which answers most questions'
             )
         self._left -= needed
 

@@ -26,7 +26,7 @@ from regard.capture.statistics import (
 from regard.capture.statistics.base import Need
 from regard.capture.statistics.mass import MASSES
 from regard.errors import InputError
-from regard.problem import DENSE_BUDGET
+from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["NAMED", "RESERVED", "Asked", "Keep", "needs_of"]
 
@@ -60,20 +60,20 @@ class Asked:
         statistics: Sequence[str | Statistic] = (),
         *,
         layers: Sequence[int | str] | None = None,
-        budget: int = DENSE_BUDGET,
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         if isinstance(statistics, str) or not isinstance(statistics, Sequence):
             raise InputError(f"`statistics` must be a list of names and statistics, got {statistics!r}: put it in [ ]")
         asked = [_statistic(one) for one in statistics]
         if any(isinstance(one, Weights) for one in asked):
-            raise InputError('`statistics` cannot hold every weight: pass keep="weights", which minds the budget')
+            raise InputError('`statistics` cannot hold every weight: pass keep="weights", which minds `max_bytes`')
         own = [one for one in asked if type(one) not in _KEPT]
         self.extra = tuple(own)
         _check_names(asked)
         chosen: dict[type, Statistic] = {type(one): one for one in asked if type(one) in _KEPT}
         self._kept: list[Statistic] = [chosen.get(kind) or kind() for kind in _KEPT]
         self._full: list[Statistic] = [Weights()] if keep == "weights" else []
-        self._full += [QueriesKeys(Purse(budget))] if keep == "qk" else []
+        self._full += [QueriesKeys(Purse(max_bytes))] if keep == "qk" else []
         self._layers = _check_layers(layers, keep)
         self._found: set[int | str] = set()
 

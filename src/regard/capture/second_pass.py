@@ -212,12 +212,14 @@ class Computed(Call):
     ) -> Rows:
         """The rows, multiplied by the factor where there is one."""
         before = None
-        if (factor := self.problem.factor) is not None:
+        if (weight_factor := self.problem.weight_factor) is not None:
             before = None if scores is None else normalizer_of(weights, scores)
             inside = min(block.right, self.problem.keys) - block.left
             i = self.problem.i(slice(block.top, block.bottom))
             j = self.problem.j(slice(block.left, block.left + inside))
-            weights[..., :inside].mul_(factor.tile(slice(sequence, sequence + 1), heads, i, j)[0].to(weights.dtype))
+            weights[..., :inside].mul_(
+                weight_factor.tile(slice(sequence, sequence + 1), heads, i, j)[0].to(weights.dtype)
+            )
             scores, leaks = None, True
         return Rows(sequence, heads, start + block.top, block.left, weights, scores, leaks, before)
 

@@ -18,11 +18,11 @@ _PACKAGES = {
     "compiled": ("numba",),
     "gpu": ("triton",),
 }
-_BY_NAME = "only where it is asked for, by backend= or regard.prefer"
+_BY_NAME = "only where it is asked for, by backend= or regard.use_backend"
 _ADVICE = {"numba": "; measured on CPU from 512 tokens on: less time than sdpa and blockwise"}
 _SCRIPTS = {"Chinese, simplified": "体头", "Chinese, traditional": "體頭", "Japanese": "あア", "Korean": "한"}
 _SERVES = {  # what an extra is for, where its name does not say it
-    "compiled": 'backend="numba", regard.prefer("numba"), regard.watch(model, kernel="numba"): less time on CPU',
+    "compiled": 'backend="numba", regard.use_backend("numba"), regard.watch(model, kernel="numba"): less time on CPU',
     "gpu": 'regard.watch(model, kernel="triton") and backend="triton", on CUDA',
 }
 
@@ -73,7 +73,7 @@ def _backends() -> tuple[Table, list[str]]:
         "dropout": problem(dropout=0.1),
         "additive score": problem(score=Additive(None, None, torch.empty(64, device="meta"))),
         "sigmoid": problem(normalizer=Sigmoid()),
-        "weights": problem(weights=True),
+        "weights": problem(return_weights=True),
         "log-sum-exp": problem(return_lse=True),
         "window, 100k tokens": problem(100_000, mask=Window(128)),
     }

@@ -26,7 +26,7 @@ from regard.interpret.bundled import Loaded
 from regard.interpret.model_loading import advice, load_model, model_for, positions
 from regard.interpret.tokens_from_tokenizer import text_between, tokens_of
 from regard.interpret.watch import watch
-from regard.problem import DENSE_BUDGET
+from regard.problem import DEFAULT_MAX_BYTES
 from regard.render.notebook_page import record_html
 
 __all__ = ["Looked", "Prepared", "look", "prepare"]
@@ -96,7 +96,7 @@ def look(
     keep: Keep = "maps",
     layers: Sequence[int | str] | None = None,
     statistics: Sequence[str] = (),
-    budget: int = DENSE_BUDGET,
+    max_bytes: int = DEFAULT_MAX_BYTES,
     kernel: Kernel | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -114,10 +114,10 @@ def look(
         layer: The layer of the first head shown, counted from 0.
         head: The first head shown, counted from 0 within its layer.
         target: What an encoder–decoder writes; by default what it would write itself.
-        keep: "maps", "weights" to keep every weight, or "qk" to compute any of them later, within the budget.
+        keep: "maps", "weights" to keep every weight, or "qk" to compute any of them later, within `max_bytes`.
         layers: Which layers `keep` means; all of them unless given.
         statistics: What else to fold in the same sweep, by name.
-        budget: Bytes that keep="weights" or "qk" may take.
+        max_bytes: Bytes that keep="weights" or "qk" may take.
         kernel: What folds long texts in less time, as in `regard.watch`.
         out: An atlas to write. Finished layers go to a folder beside it, from which an interrupted run can go on.
         resume: Whether to go on with the layers that an interrupted run has left there.
@@ -146,7 +146,7 @@ def look(
         keep=keep,
         layers=layers,
         statistics=statistics,
-        budget=budget,
+        max_bytes=max_bytes,
         kernel=kernel,
         finisher=finisher,
         strict=strict,

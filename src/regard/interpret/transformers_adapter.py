@@ -188,7 +188,7 @@ def _attend(
         scale=scaling,
         normalizer=Softmax(s_aux),
         dropout=dropout,
-        weights=output_attentions or _weights_are_collected(),
+        return_weights=output_attentions or _weights_are_collected(),
     )
     output, weights = results if isinstance(results, tuple) else (results, None)
     return output.transpose(1, 2).contiguous(), weights

@@ -21,7 +21,7 @@ from regard.interpret.input_ids_hook import Given, Heard, Named, check_tokens, g
 from regard.interpret.observation import Sight
 from regard.interpret.unsupported import refuse_compiled, refuse_missing, refusing_compiled_code, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
-from regard.problem import DENSE_BUDGET, Problem
+from regard.problem import DEFAULT_MAX_BYTES, Problem
 
 __all__ = ["read_attention", "watch"]
 
@@ -74,7 +74,7 @@ def watch(
     tokens: Named | None = None,
     statistics: Sequence[str | Statistic] = (),
     layers: Sequence[int | str] | None = None,
-    budget: int = DENSE_BUDGET,
+    max_bytes: int = DEFAULT_MAX_BYTES,
     finisher: Finisher | None = None,
     kernel: Kernel | None = None,
     strict: bool = True,
@@ -92,7 +92,7 @@ def watch(
     Args:
         model: Any module; a compiled one is refused.
         keep: "maps" keeps pooled heat maps (exact up to 512 tokens), the 8 strongest keys of each query, entropy, and
-            what each key received. "weights" keeps every weight too, within the budget. "qk" keeps queries and keys
+            what each key received. "weights" keeps every weight too, within `max_bytes`. "qk" keeps queries and keys
             instead, (heads + kv heads) · width numbers a position, from which any rectangle of weights is computed
             when it is asked for: `seen.weights(...)`, or regard.capture.matrix_pyramid.Matrix.
         tokenizer: A Hugging Face tokenizer; the `input_ids` that the model is called with are then known as words.
@@ -103,7 +103,7 @@ def watch(
             regard.capture.statistics; asked with `seen.statistic(name, layer=, head=)`.
         layers: Which layers keep="qk" or "weights" means, by the model's own number (in every stream) or by name; all
             of them unless given. Of the others maps are kept.
-        budget: Bytes that keep="weights" or "qk" may take.
+        max_bytes: Bytes that keep="weights" or "qk" may take.
         kernel: "numba" folds calls on CPU by compiled loops, in about three quarters of the time (it needs
             `regard[numba]`); "triton" folds calls on CUDA by fused kernels where these can, and has not been run on
             a GPU yet. Where one cannot, PyTorch folds as ever, and `seen.why_plain` has the reason for each layer.
@@ -114,7 +114,7 @@ def watch(
     Raises:
         InputError: `model` is not a module, `keep` is none of the three, `tokens` are not as many as positions, a
             name or a value of `statistics` is no statistic, or one of `layers` never came.
-        ObservationError: The model is compiled, no attention call was seen or one could not be (`strict`), the budget
+        ObservationError: The model is compiled, no attention call was seen or one could not be (`strict`), `max_bytes`
             is too small, a cache was reordered by beam search, a statistic needs something that is not known (tokens,
             values, gradients), or keep="qk" meets weights whose q and k are not known, or a score or normalizer that
             is not regard's own.
@@ -128,11 +128,11 @@ def watch(
     if kernel not in (None, "triton", "numba"):
         raise InputError(f'`kernel` must be "triton", "numba" or None, got {kernel!r}')
     refuse_compiled(model)
-    asked = Asked(keep, statistics, layers=layers, budget=budget)
+    asked = Asked(keep, statistics, layers=layers, max_bytes=max_bytes)
     heard = Heard(lambda: recorder.passes, tokenizer)
     listener = heard if tokens is None else Given(tokens)
     recorder, sight = (
-        Recorder(model, keep, budget, asked=asked, listener=listener, finisher=finisher, kernel=kernel),
+        Recorder(model, keep, max_bytes, asked=asked, listener=listener, finisher=finisher, kernel=kernel),
         Sight(),
     )
     with contextlib.ExitStack() as stack:
@@ -161,6 +161,6 @@ def watch(
 def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> Seen:  # noqa: ARG001
     """Read a call of regard.attention itself."""
     # No dropout: weights are those before it, and a second seed would be taken from the generator of the model's call.
-    asked = asked | {"weights": False, "return_lse": False, "dropout": 0.0, "generator": None}
+    asked = asked | {"return_weights": False, "return_lse": False, "dropout": 0.0, "generator": None}
     problem = Problem.of(q.detach(), k.detach(), v.detach(), **asked)
     return Seen(Computed(problem), problem.k, values=problem.v)

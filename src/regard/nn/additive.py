@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.functional import attention
 from regard.masks import BoundMask, Mask
 from regard.nn.checks import check_probability, check_size, check_width, mask_of
-from regard.problem import DENSE_BUDGET
+from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Additive
 
 __all__ = ["AdditiveAttention"]
@@ -56,11 +56,11 @@ class AdditiveAttention(nn.Module):
         *,
         mask: Mask | BoundMask | Tensor | None = None,
         weights: bool = False,
-        budget: int = DENSE_BUDGET,
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (..., queries, value_width), and with `weights` those before dropout (..., queries, keys).
 
-        Weights of more than `budget` bytes are refused.
+        Weights of more than `max_bytes` are refused.
         """
         check_width("query", query, self.query_width, "query_width")
         check_width("keys", keys, self.key_width, "key_width")
@@ -71,7 +71,7 @@ class AdditiveAttention(nn.Module):
             score=Additive(self.query_proj.weight, self.key_proj.weight, self.vector),
             mask=mask_of(mask),
             dropout=self.dropout if self.training else 0.0,
-            weights=weights,
-            budget=budget,
+            return_weights=weights,
+            max_bytes=max_bytes,
         )
         return found  # type: ignore[no-any-return]

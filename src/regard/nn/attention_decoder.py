@@ -157,7 +157,7 @@ class AttentionDecoderCell(nn.Module):
             if isinstance(self.attention, AdditiveAttention) and self.training:
                 asked = asked | {"dropout": self.attention.dropout}
             score = _project(score, self.hidden_width, self.memory_width)[1]
-            found = attend(query, memory.keys, memory.memory, score=score, weights=True, **asked)
+            found = attend(query, memory.keys, memory.memory, score=score, return_weights=True, **asked)
         return found[0][:, 0], found[1].flatten(1)
 
     def _score(self) -> Score | None:

@@ -78,6 +78,6 @@ class SoftAttention(nn.Module):
                 bias=self.key_proj.bias,
             ),
             mask=None if real is None else Padding(real),
-            weights=weights,
+            return_weights=weights,
         )
         return tuple(one.squeeze(1) for one in found) if weights else found.squeeze(1)

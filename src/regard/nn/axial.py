@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.nn.checks import check_size
 from regard.nn.multi_head import MultiHeadAttention
-from regard.problem import DENSE_BUDGET
+from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["AxialAttention"]
 
@@ -59,13 +59,13 @@ class AxialAttention(nn.Module):
         )
 
     def forward(
-        self, x: Float[Tensor, "batch *grid width"], *, weights: bool = False, budget: int = DENSE_BUDGET
+        self, x: Float[Tensor, "batch *grid width"], *, weights: bool = False, max_bytes: int = DEFAULT_MAX_BYTES
     ) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
         """Let every cell look along each axis; give (batch, *grid, width), or a tuple of it and the weights.
 
         With `weights` these are a tuple with a tensor for each axis, dense along it: (batch, *the other axes, heads,
         side, side), those of the lines along an axis with `side` cells, before dropout. In "sequential" an axis looks
-        at what the one before it gave. Of no axis may they take more than `budget` bytes.
+        at what the one before it gave. Of no axis may they take more than `max_bytes`.
         """
         if x.ndim != len(self.along) + 2:
             raise InputError(
@@ -75,7 +75,7 @@ class AxialAttention(nn.Module):
         total: Tensor | None = None
         seen: list[Tensor] = []
         for axis, attend in enumerate(self.along, start=1):
-            found: Any = attend(x.movedim(axis, -2), weights=weights, budget=budget)
+            found: Any = attend(x.movedim(axis, -2), weights=weights, max_bytes=max_bytes)
             lines, *of_lines = found if weights else (found,)
             seen += of_lines
             looked: Tensor = lines.movedim(-2, axis)

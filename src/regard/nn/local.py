@@ -87,21 +87,21 @@ class LocalAttention(nn.Module):
         mask: Mask
         if self.alignment == "predictive":
             place = self.places(query, _lengths(source, real))
-            mask, factor = LocalPredictive(place, self.radius), Gaussian(place, float(self.radius))
+            mask, weight_factor = LocalPredictive(place, self.radius), Gaussian(place, float(self.radius))
         elif real is None and isinstance(first, int):
-            mask, factor = LocalMonotonic(self.radius, first), None
+            mask, weight_factor = LocalMonotonic(self.radius, first), None
         else:
             step = torch.arange(query.shape[1], device=query.device, dtype=torch.float32)
             at = step + (first if isinstance(first, int) else first[:, None])
-            mask, factor = LocalPredictive(at.minimum(_lengths(source, real) - 1), self.radius), None
+            mask, weight_factor = LocalPredictive(at.minimum(_lengths(source, real) - 1), self.radius), None
         found: Any = attention(
             query,
             source,
             source,
             score=Bilinear(self.weight),
             mask=mask if real is None else mask & Padding(real),
-            factor=factor,
-            weights=weights,
+            weight_factor=weight_factor,
+            return_weights=weights,
         )
         return found  # type: ignore[no-any-return]
 

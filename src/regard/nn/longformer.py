@@ -11,7 +11,7 @@ from regard.functional import attention
 from regard.masks import Mask, Padding, Window
 from regard.nn.checks import check_flag, check_probability, check_size, check_width
 from regard.nn.padding_rows import check_real
-from regard.problem import DENSE_BUDGET
+from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["LongformerAttention"]
 
@@ -70,7 +70,7 @@ class LongformerAttention(nn.Module):
         global_tokens: Bool[Tensor, "batch tokens"] | None = None,
         real: Bool[Tensor, "batch tokens"] | None = None,
         weights: bool = False,
-        budget: int = DENSE_BUDGET,
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Let the tokens look; give (batch, tokens, width), or a tuple of it and the weights.
 
@@ -80,7 +80,7 @@ class LongformerAttention(nn.Module):
             real: False for padding, which is seen by no token and sees none, flagged as global or not.
             weights: Return the weights too, dense (batch, heads, tokens, tokens) and before dropout: a global token's
                 row has those of q_global and k_global, a row of padding has zeros.
-            budget: Bytes that the weights may take; beyond it the call is refused.
+            max_bytes: Bytes that the weights may take; beyond it the call is refused.
         """
         check_width("x", x, self.width, "width")
         if x.ndim != 3:
@@ -96,9 +96,9 @@ class LongformerAttention(nn.Module):
         if global_tokens is not None:
             mask = mask | Padding(global_tokens)  # columns alone: the rows are replaced below
         mask = mask if real is None else mask & Padding(real)
-        rows, seen = self._attend(self.q_proj(x), self.k_proj(x), self.v_proj(x), mask, weights, budget)
+        rows, seen = self._attend(self.q_proj(x), self.k_proj(x), self.v_proj(x), mask, weights, max_bytes)
         if global_tokens is not None and bool(global_tokens.any()):
-            rows, seen = self._with_global_rows(rows, seen, x, global_tokens, real, budget)
+            rows, seen = self._with_global_rows(rows, seen, x, global_tokens, real, max_bytes)
         output: Tensor = self.out_proj(rows)
         if real is not None:
             output = output.masked_fill(~real[..., None], 0.0)
@@ -112,7 +112,7 @@ class LongformerAttention(nn.Module):
         x: Float[Tensor, "batch tokens width"],
         global_tokens: Bool[Tensor, "batch tokens"],
         real: Bool[Tensor, "batch tokens"] | None,
-        budget: int,
+        max_bytes: int,
     ) -> tuple[Tensor, Tensor | None]:
         """Gather as many tokens a sequence as the most global ones, let them see all, and put back those that count."""
         counts = global_tokens.sum(1)
@@ -120,7 +120,7 @@ class LongformerAttention(nn.Module):
         places: Int[Tensor, "batch most"] = global_tokens.int().argsort(dim=1, descending=True, stable=True)[:, :most]
         chosen = x.gather(1, places[..., None].expand(-1, -1, self.width))
         q, k, v = self.q_global(chosen), self.k_global(x), self.v_global(x)
-        found, weights = self._attend(q, k, v, None if real is None else Padding(real), seen is not None, budget)
+        found, weights = self._attend(q, k, v, None if real is None else Padding(real), seen is not None, max_bytes)
         sequence, slot = (torch.arange(most, device=x.device) < counts[:, None]).nonzero(as_tuple=True)
         at = (sequence, places[sequence, slot])
         if seen is not None and weights is not None:
@@ -134,11 +134,11 @@ class LongformerAttention(nn.Module):
         v: Float[Tensor, "batch tokens width"],
         mask: Mask | None,
         weights: bool,
-        budget: int,
+        max_bytes: int,
     ) -> tuple[Tensor, Tensor | None]:
         """Give (batch, queries, width), and on request the weights (batch, heads, queries, tokens)."""
         q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
         dropout = self.dropout if self.training else 0.0
-        found: Any = attention(q, k, v, mask=mask, dropout=dropout, weights=weights, budget=budget)
+        found: Any = attention(q, k, v, mask=mask, dropout=dropout, return_weights=weights, max_bytes=max_bytes)
         heads, seen = found if weights else (found, None)
         return heads.transpose(1, 2).flatten(-2), seen

@@ -16,7 +16,7 @@ from regard.nn.torch_multi_head import read_multihead, refuse_more, write_multih
 from regard.nn.value_module import hold, value_of
 from regard.normalizers import Normalizer
 from regard.positions import Bias, Rotary
-from regard.problem import DENSE_BUDGET
+from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Score
 
 __all__ = ["MultiHeadAttention"]
@@ -138,7 +138,7 @@ class MultiHeadAttention(nn.Module):
         cache: Entry | None = None,
         generator: torch.Generator | None = None,
         backend: str = "auto",
-        budget: int = DENSE_BUDGET,
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Let every query look at the keys; give (..., queries, out_width), or a tuple of it and the weights.
 
@@ -151,7 +151,7 @@ class MultiHeadAttention(nn.Module):
             weights: Return the weights too (..., heads, queries, keys), those before dropout.
             cache: What was read before (regard.cache): the queries stand behind it, `key` and `value` are added to it,
                 and masks and biases count all the keys that it then gives. `Memory` projects its keys once.
-            generator, backend, budget: As in regard.attention.
+            generator, backend, max_bytes: As in regard.attention.
         """
         key = query if key is None else key
         value = key if value is None else value
@@ -182,9 +182,9 @@ class MultiHeadAttention(nn.Module):
             normalizer=value_of(self.normalizer),
             dropout=self.dropout if self.training else 0.0,
             generator=generator,
-            weights=weights,
+            return_weights=weights,
             backend=backend,
-            budget=budget,
+            max_bytes=max_bytes,
         )
         heads, seen = found if isinstance(found, tuple) else (found, None)
         output: Tensor = self.out_proj(heads.transpose(-3, -2).flatten(-2))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.masks import Neighborhood
 from regard.nn.multi_head import MultiHeadAttention
-from regard.problem import DENSE_BUDGET
+from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["NeighborhoodAttention"]
 
@@ -52,17 +52,17 @@ class NeighborhoodAttention(nn.Module):
         self.attention = MultiHeadAttention(width, heads, **options)
 
     def forward(
-        self, x: Float[Tensor, "batch *grid width"], *, weights: bool = False, budget: int = DENSE_BUDGET
+        self, x: Float[Tensor, "batch *grid width"], *, weights: bool = False, max_bytes: int = DEFAULT_MAX_BYTES
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (batch, *grid, width), and with `weights` those of the heads (batch, heads, cells, cells).
 
-        Weights of more than `budget` bytes are refused.
+        Weights of more than `max_bytes` are refused.
         """
         if x.ndim < 3:
             raise InputError(f"`x` must be (batch, *grid, width), got shape {tuple(x.shape)}: write x[None] for one")
         grid = tuple(x.shape[1:-1])
         mask = Neighborhood(grid, self.size, self.border)
-        found: Any = self.attention(x.flatten(1, -2), mask=mask, weights=weights, budget=budget)
+        found: Any = self.attention(x.flatten(1, -2), mask=mask, weights=weights, max_bytes=max_bytes)
         if not weights:
             return found.unflatten(1, grid)  # type: ignore[no-any-return]
         output, seen = found

@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.masks import Padding
 from regard.nn.multi_head import MultiHeadAttention
-from regard.problem import DENSE_BUDGET
+from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["attend_real", "check_real"]
 
@@ -19,13 +19,13 @@ def attend_real(
     x: Float[Tensor, "batch tokens width"],
     real: Bool[Tensor, "batch tokens"] | None,
     weights: bool,
-    budget: int = DENSE_BUDGET,
+    max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Let the tokens look at one another through the module's mask; rows of padding give 0."""
     if real is None:
-        return attention(x, weights=weights, budget=budget)  # type: ignore[no-any-return]
+        return attention(x, weights=weights, max_bytes=max_bytes)  # type: ignore[no-any-return]
     check_real(x, real)
-    found: Any = attention(x, mask=Padding(real), weights=weights, budget=budget)
+    found: Any = attention(x, mask=Padding(real), weights=weights, max_bytes=max_bytes)
     if not weights:
         return found.masked_fill(~real[..., None], 0.0)  # type: ignore[no-any-return]
     output, seen = found

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.masks import Window
 from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.padding_rows import attend_real
-from regard.problem import DENSE_BUDGET
+from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["SlidingWindowAttention"]
 
@@ -60,10 +60,10 @@ class SlidingWindowAttention(nn.Module):
         *,
         real: Bool[Tensor, "batch tokens"] | None = None,
         weights: bool = False,
-        budget: int = DENSE_BUDGET,
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (batch, tokens, width), 0 for padding, which is False in `real`; on request the weights of the heads.
 
-        These are (batch, heads, tokens, tokens), refused beyond `budget` bytes.
+        These are (batch, heads, tokens, tokens), refused beyond `max_bytes`.
         """
-        return attend_real(self.attention, x, real, weights, budget)
+        return attend_real(self.attention, x, real, weights, max_bytes)

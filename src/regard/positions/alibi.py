@@ -62,7 +62,7 @@ class ALiBi(Relative):
     tensor([[-1.0000, -0.5000,  0.0000, -0.5000]])
     """
 
-    role: ClassVar[Literal["bias", "factor"] | None] = "bias"
+    role: ClassVar[Literal["bias", "weight_factor"] | None] = "bias"
     heads: int
     slopes: Float[Tensor, " heads"] | None = None
     side: Literal["causal", "both"] = "causal"

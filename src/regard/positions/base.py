@@ -1,6 +1,6 @@
 """What a bias is: a frozen value that gives a number for each pair of positions.
 
-A bias is added to the scores (ALiBi, T5), or multiplies the weights where it is passed as `factor=` (Luong's Gaussian).
+A bias is added to the scores (ALiBi, T5), or multiplies the weights as `weight_factor=` (Luong's Gaussian).
 Tensors in its fields get gradients.
 """
 
@@ -19,7 +19,7 @@ class Bias:
     """A number for each pair of positions: a frozen dataclass that defines `__call__`."""
 
     relative: ClassVar[bool] = False
-    role: ClassVar[Literal["bias", "factor"] | None] = None  # the argument that alone makes sense of it, if one does
+    role: ClassVar[Literal["bias", "weight_factor"] | None] = None  # the only argument it can be passed as, if any
 
     def __call__(
         self,

@@ -16,7 +16,7 @@ __all__ = ["Gaussian"]
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(Bias):
-    """exp(−(j − p)² / (2 (D/2)²)), to be passed as `factor=`: Luong et al. 2015, 3.2 (local-p), arXiv:1508.04025.
+    """exp(−(j − p)² / (2 (D/2)²)), for `weight_factor=`: Luong et al. 2015, 3.2 (local-p), arXiv:1508.04025.
 
     It multiplies the weights after the softmax, and they are not renormalized: they sum to less than 1. The mask of
     local-p, masks.LocalPredictive, rounds p down; the Gaussian takes p as it is, so that p gets a gradient.
@@ -39,7 +39,7 @@ class Gaussian(Bias):
     tensor([[0.6065, 1.0000, 0.6065, 0.1353]])
     """
 
-    role: ClassVar[Literal["bias", "factor"] | None] = "factor"
+    role: ClassVar[Literal["bias", "weight_factor"] | None] = "weight_factor"
     center: Float[Tensor, "batch queries"]
     radius: float
     q_offset: int = 0

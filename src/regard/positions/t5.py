@@ -78,7 +78,7 @@ class T5Bias(Relative):
             [0.2000, 0.1000, 0.0000]])
     """
 
-    role: ClassVar[Literal["bias", "factor"] | None] = "bias"
+    role: ClassVar[Literal["bias", "weight_factor"] | None] = "bias"
     table: Float[Tensor, "buckets heads"]
     bidirectional: bool = field(kw_only=True)
     max_distance: int = field(default=128, kw_only=True)

@@ -46,13 +46,13 @@ def held_by(problem: Problem) -> list[Tensor]:
 
 def parts_of(problem: Problem) -> tuple[Any, ...]:
     """The parts of the equation that may hold tensors."""
-    return problem.score, problem.bias, problem.normalizer, problem.factor, problem.dropout
+    return problem.score, problem.bias, problem.normalizer, problem.weight_factor, problem.dropout
 
 
 def with_parts(problem: Problem, parts: tuple[Any, ...]) -> Problem:
     """The same problem with other parts, in the order of `parts_of`."""
-    score, bias, normalizer, factor, dropout = parts
-    return replace(problem, score=score, bias=bias, normalizer=normalizer, factor=factor, dropout=dropout)
+    score, bias, normalizer, weight_factor, dropout = parts
+    return replace(problem, score=score, bias=bias, normalizer=normalizer, weight_factor=weight_factor, dropout=dropout)
 
 
 class Attend(torch.autograd.Function):

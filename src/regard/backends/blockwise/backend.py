@@ -102,7 +102,7 @@ def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer
 
 
 def _sheets(problem: Problem) -> tuple[Sheet, ...]:
-    terms = [term for term in (problem.bias, problem.factor) if term is not None]
+    terms = [term for term in (problem.bias, problem.weight_factor) if term is not None]
     found = _cover_for(problem)
     block = found.block
     relative = problem.mask is None or problem.mask.mask.relative
@@ -150,7 +150,7 @@ def _prepared(problem: Problem) -> Problem:
         k=problem.k.to(wide),
         v=problem.v.to(wide),
         bias=_asked(problem.bias, problem),
-        factor=_asked(problem.factor, problem),
+        weight_factor=_asked(problem.weight_factor, problem),
     )
     parts = parts_of(problem)
     widened = (one.to(wide) if one.is_floating_point() else one for one in tensors(parts))
@@ -185,5 +185,5 @@ def _can_fuse(problem: Problem) -> bool:
         and problem.score.softcap is None
         and isinstance(problem.normalizer, Softmax)
         and problem.dropout is None
-        and problem.factor is None
+        and problem.weight_factor is None
     )

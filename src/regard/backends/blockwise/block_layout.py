@@ -92,7 +92,7 @@ class Sheet:
     def _alone(self, band: Band) -> bool:
         """Whether each row of a band has numbers of its own."""
         problem = self.problem
-        terms = [term for term in (problem.bias, problem.factor) if term is not None]
+        terms = [term for term in (problem.bias, problem.weight_factor) if term is not None]
         return not problem.score.product or any(band.step == 0 or not term.relative for term in terms)
 
     def real(self, piece: Piece) -> tuple[slice, slice]:

@@ -34,7 +34,7 @@ class General:
         self.elements = max(1, General.elements // problem.score.floats_per_pair)
         self.scoring = Scoring(sheet)
         self.bias = None if problem.bias is None else Term(problem.bias, sheet)
-        self.factor = None if problem.factor is None else Term(problem.factor, sheet)
+        self.weight_factor = None if problem.weight_factor is None else Term(problem.weight_factor, sheet)
         self.shift = problem.normalizer.shift_for(problem.keys) if isinstance(problem.normalizer, Sigmoid) else None
 
     def forward(self, piece: Piece, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
@@ -102,18 +102,18 @@ class General:
         return scores if hidden is None else scores.masked_fill_(hidden, -torch.inf)
 
     def _thinned(self, piece: Piece, weights: Tile) -> tuple[Tile, Tensor | None]:
-        """Weights after factor and dropout, and what dropout multiplies by."""
-        if self.factor is not None:
-            weights = weights * self.factor.tile(piece).to(weights.dtype)
+        """Weights after the factor and dropout, and what dropout multiplies by."""
+        if self.weight_factor is not None:
+            weights = weights * self.weight_factor.tile(piece).to(weights.dtype)
         keep = self._keep(piece, weights.dtype)
         return weights if keep is None else weights * keep, keep
 
     def _thinned_back(self, piece: Piece, weights: Tile, d_thin: Tile, keep: Tensor | None, into: Gradients) -> Tile:
         if keep is not None:
             d_thin.mul_(keep)
-        if self.factor is not None:
-            self.factor.back(piece, weights * d_thin, into)
-            d_thin.mul_(self.factor.tile(piece).to(weights.dtype))
+        if self.weight_factor is not None:
+            self.weight_factor.back(piece, weights * d_thin, into)
+            d_thin.mul_(self.weight_factor.tile(piece).to(weights.dtype))
         return d_thin
 
     def _keep(self, piece: Piece, dtype: torch.dtype) -> Tensor | None:

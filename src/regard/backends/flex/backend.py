@@ -70,10 +70,10 @@ class Flex:
         return None
 
     def _refuses_scores(self, problem: Problem) -> str | None:
-        if self.bytes(problem) > problem.budget:
+        if self.bytes(problem) > problem.max_bytes:
             return (
-                f"uncompiled it holds all scores, {human_bytes(self.bytes(problem))}, more than the budget of "
-                f"{human_bytes(problem.budget)}"
+                f"uncompiled it holds all scores, {human_bytes(self.bytes(problem))}, more than the limit of "
+                f"{human_bytes(problem.max_bytes)}"
             )
         return None
 

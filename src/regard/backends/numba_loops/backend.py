@@ -63,10 +63,10 @@ class Compiled:
         if torch.compiler.is_compiling():
             return None  # planning is not for compilers to follow
         needed = _bias_bytes(problem) + bytes_of_tables(problem)
-        if needed > problem.budget:
+        if needed > problem.max_bytes:
             return (
-                f"the bias and what the mask divides would be tensors of {human_bytes(needed)}, more than the budget "
-                f"of {human_bytes(problem.budget)}"
+                f"the bias and what the mask divides would be tensors of {human_bytes(needed)}, more than the limit "
+                f"of {human_bytes(problem.max_bytes)}"
             )
         return None
 

@@ -70,7 +70,12 @@ def _refuses_parts(problem: Problem) -> str | None:
         return "it knows no softcap"
     if type(problem.normalizer) is not Softmax:
         return f"it normalizes by softmax alone, not {type(problem.normalizer).__name__}"
-    parts = {"sink": problem.sink, "bias": problem.bias, "factor": problem.factor, "dropout": problem.dropout}
+    parts = {
+        "sink": problem.sink,
+        "bias": problem.bias,
+        "weight_factor": problem.weight_factor,
+        "dropout": problem.dropout,
+    }
     if (found := next((name for name, part in parts.items() if part is not None), None)) is not None:
         return f"it knows no {found}"
     if problem.mask is not None and band_of(problem.mask.mask) is None:

@@ -99,7 +99,7 @@ def _writing(effort: Effort) -> Iterator[Row]:
     generate, theirs = cast(Any, model).generate, cast(Any, loaded.model).generate
 
     def write(backend: str = "auto") -> None:
-        with regard.prefer(backend):
+        with regard.use_backend(backend):
             generate([prompt], most=_WRITTEN, stop=())
 
     sides: dict[str, Call] = {
@@ -137,7 +137,7 @@ def _embedding(effort: Effort) -> Iterator[Row]:
             functional.normalize(means, dim=-1)
 
     def ours(backend: str = "auto") -> None:
-        with regard.prefer(backend):
+        with regard.use_backend(backend):
             embed(model, texts)
 
     sides = {"regard": without_gradients(ours), "transformers": without_gradients(theirs)}

@@ -34,8 +34,8 @@ def _refuses_problem(problem: Problem) -> str | None:
         return f"the score is no plain scaled product: {type(problem.score).__name__}"
     if type(problem.normalizer) is not Softmax or problem.sink is not None:
         return "the weights are no plain softmax"
-    if problem.bias is not None or problem.factor is not None:
-        return "the scores have a bias" if problem.factor is None else "the weights have a factor"
+    if problem.bias is not None or problem.weight_factor is not None:
+        return "the scores have a bias" if problem.weight_factor is None else "the weights have a factor"
     if problem.mask is not None and band_of(problem.mask.mask) is None:
         return f"the mask is no band around the diagonal: {type(problem.mask.mask).__name__}"
     return None

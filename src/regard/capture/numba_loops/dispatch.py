@@ -31,7 +31,7 @@ def refuses(call: Call, extent: Extent) -> str | None:
         return "the model computed its weights itself"
     if not isinstance(call.problem.normalizer, Softmax):
         return f"the weights are no softmax, but {type(call.problem.normalizer).__name__}"
-    if call.problem.factor is not None:
+    if call.problem.weight_factor is not None:
         return "the weights have a factor"
     return numba_available.refuses_here()
 

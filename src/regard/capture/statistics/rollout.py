@@ -18,7 +18,7 @@ from regard.shapes import human_bytes
 
 __all__ = ["Rollout"]
 
-_BUDGET = 2 * 2**30
+_MAX_BYTES = 2 * 2**30
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Rollout:
         Rollout(query=i)  where the output at i comes from: row i of R_L ⋯ R_l before each layer, from the last layer
                           to the first. The whole rollout is that of layer=0. It needs all layers backwards, so q and k
                           of each call (weights, where a model computes them itself) are kept until the end, at most
-                          `budget` bytes of them. i may count from the end: -1 is the last token.
+                          `max_bytes` of them. i may count from the end: -1 is the last token.
 
     An array (batch, 1, positions) a layer, as all heads share it; NaN if there is no such position. Layers are taken
     in the order of their calls, and each must attend to its own text. A row with a sink sums to less than 1, and stays.
@@ -49,13 +49,13 @@ class Rollout:
     Raises:
         InputError: Not exactly one of the two was named.
         ObservationError: Cross-attention, layers of different lengths, a beginning that was not watched, or more bytes
-            than the budget.
+            than `max_bytes`.
     """
 
     name = "rollout"
 
     def __init__(
-        self, *, query: int | None = None, key: int | None = None, budget: int = _BUDGET, name: str = "rollout"
+        self, *, query: int | None = None, key: int | None = None, max_bytes: int = _MAX_BYTES, name: str = "rollout"
     ) -> None:
         if (query is None) == (key is None):
             raise InputError("`Rollout` follows one token: pass query=i (what it draws from) or key=j (where it goes)")
@@ -63,8 +63,8 @@ class Rollout:
             raise InputError(
                 f"`key` must be a position from 0 on, got {key}: text that is read in steps has no end yet"
             )
-        self.name, self._query, self._key, self._left = name, query, key, budget
-        self._budget = budget
+        self.name, self._query, self._key, self._left = name, query, key, max_bytes
+        self._max_bytes = max_bytes
         self.needs: frozenset[Need] = frozenset({"layers"})
         self.sweeps = key is not None
         self._vectors: dict[str, Tensor] = {}  # of each site, in the order of their first calls: (batch, positions)
@@ -137,8 +137,8 @@ class Rollout:
         if needed > self._left:
             raise ObservationError(
                 f"{self.name!r} of a query keeps q and k of all layers, and {human_bytes(needed)} more at "
-                f"{around.site or 'this call'} are beyond its budget of {human_bytes(self._budget)}: raise `budget=`, "
-                "or follow a token forwards with Rollout(key=...), which keeps none"
+                f"{around.site or 'this call'} are beyond its limit of {human_bytes(self._max_bytes)}: "
+                "raise `max_bytes`, or follow a token forwards with Rollout(key=...), which keeps none"
             )
         self._left -= needed
         start = extent.queries - around.call.queries

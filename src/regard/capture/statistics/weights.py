@@ -13,7 +13,7 @@ __all__ = ["Weights"]
 
 
 class Weights:
-    """p_ij itself (batch, heads, queries, keys): n × n numbers a head, kept only on request and within a budget.
+    """p_ij itself (batch, heads, queries, keys): n × n numbers a head, kept only on request and within `max_bytes`.
 
     >>> from regard.capture.statistics import of_weights
     >>> of_weights(Weights(), [[1.0, 0.0], [0.25, 0.75]])["weights"]

@@ -127,10 +127,10 @@ def _empty_row(number: float) -> float:
     real = torch.tensor([[False, True, True, True]])
     mask = Causal() & Padding(real)
     if math.isinf(number):
-        weights = regard.attention(x, x, x, mask=mask, weights=True)[1]
+        weights = regard.attention(x, x, x, mask=mask, return_weights=True)[1]
     else:
         hidden = (~mask.bind(4, 4).dense()[0, 0]).float() * number
-        weights = regard.attention(x, x, x, bias=hidden, weights=True)[1]
+        weights = regard.attention(x, x, x, bias=hidden, return_weights=True)[1]
     return float(weights[0].sum())
 
 

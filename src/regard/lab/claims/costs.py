@@ -120,7 +120,7 @@ def _call(name: str, n: int, seed: int) -> Call:
         features = random_features(FEATURES, DIM, generator=generator)
         return lambda: performer_attention(q, k, v, features)
     if name in (FULL, BLOCKS):
-        return lambda: regard.attention(q, k, v, backend="reference" if name == FULL else "blockwise", budget=2**34)
+        return lambda: regard.attention(q, k, v, backend="reference" if name == FULL else "blockwise", max_bytes=2**34)
     made: dict[str, Callable[[], masks.Mask]] = {
         "window": lambda: masks.Causal() & masks.Window(WINDOW),
         "Longformer": lambda: masks.longformer(WINDOW, global_positions=[0]),

@@ -32,7 +32,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Give softmax(q kᵀ / √dim) v and the weights (..., queries, keys), those before dropout."""
     rate = 0.0 if dropout is None else drop_rate(dropout)
-    output, weights = attention(q, k, v, mask=mask_over_scores(mask, q, k), dropout=rate, weights=True)
+    output, weights = attention(q, k, v, mask=mask_over_scores(mask, q, k), dropout=rate, return_weights=True)
     return output, weights
 
 

@@ -1,4 +1,4 @@
-"""`regard.prefer`: a backend for all calls of a block of code."""
+"""`regard.use_backend`: a backend for all calls of a block of code."""
 
 import threading
 
@@ -24,19 +24,19 @@ def test_calls_inside_take_it_and_others_do_not():
     plain, named = regard.attention(x, x, x), regard.attention(x, x, x, backend="reference")
     assert not torch.equal(plain, named), "both give the same bits here, so that nothing is told apart"
     for _ in range(2):  # the second time the call is known
-        with regard.prefer("reference"):
+        with regard.use_backend("reference"):
             assert ran(x) == "reference"
             assert torch.equal(regard.attention(x, x, x), named)
             assert torch.equal(regard.attention(x, x, x, backend="sdpa"), plain)
-            with regard.prefer("auto"):
+            with regard.use_backend("auto"):
                 assert torch.equal(regard.attention(x, x, x), plain)
         assert torch.equal(regard.attention(x, x, x), plain)
 
 
 def test_what_it_refuses_goes_as_ever():
     x = drawn()
-    with regard.prefer("numba"):
-        assert ran(x, weights=True) == "reference"
+    with regard.use_backend("numba"):
+        assert ran(x, return_weights=True) == "reference"
         assert ran(x.double()) == "sdpa"
         assert ran(x, mask=masks.Window(3)) == "numba"
 
@@ -48,7 +48,7 @@ def test_a_model_takes_it_in_all_its_layers(monkeypatch):
     torch.manual_seed(0)
     layers = nn.ModuleList([regard.nn.MultiHeadAttention(16, 2) for _ in range(3)])
     x = torch.randn(1, 40, 16)
-    with regard.prefer("numba"):
+    with regard.use_backend("numba"):
         for layer in layers:
             x = layer(x, mask=masks.Window(5))
     assert len(calls) == 3
@@ -60,10 +60,10 @@ def _given(problem):
 
 def test_it_ends_with_the_block_and_is_that_of_one_thread():
     x, found = drawn(), []
-    with pytest.raises(KeyError), regard.prefer("reference"):
+    with pytest.raises(KeyError), regard.use_backend("reference"):
         raise KeyError
     assert ran(x) == "sdpa"
-    with regard.prefer("reference"):
+    with regard.use_backend("reference"):
         other = threading.Thread(target=lambda: found.append(ran(x)))
         other.start()
         other.join()
@@ -73,7 +73,7 @@ def test_it_ends_with_the_block_and_is_that_of_one_thread():
 def test_an_unknown_name_is_told_those_that_there_are():
     with (
         pytest.raises(InputError, match='must be "auto" or one of sdpa, blockwise, reference, '),
-        regard.prefer("nobody"),
+        regard.use_backend("nobody"),
     ):
         pass
 
@@ -81,5 +81,5 @@ def test_an_unknown_name_is_told_those_that_there_are():
 def test_compiled_code_does_not_see_it():
     x = drawn()
     compiled = torch.compile(lambda one: regard.attention(one, one, one), fullgraph=True, backend="eager")
-    with regard.prefer("reference"):
+    with regard.use_backend("reference"):
         torch.testing.assert_close(compiled(x), regard.attention(x, x, x))
