@@ -124,6 +124,18 @@ _SCORES = [
         "scores.Shaw(torch.tensor([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]))",
     ),
     _score(
+        "RelativeKeyQuery",
+        "查询与键的相对位置（BERT relative_key_query）",
+        "scores.RelativeKeyQuery(torch.zeros(33, 64))",
+        "scores.RelativeKeyQuery(torch.eye(3, 2))",
+    ),
+    _score(
+        "DeBERTa",
+        "解耦注意力（DeBERTa）",
+        "scores.DeBERTa(*torch.zeros(2, 8, 512, 64), 256, 512)",
+        "scores.DeBERTa(*torch.eye(4).view(2, 1, 4, 2))",
+    ),
+    _score(
         "TransformerXL",
         "Transformer-XL 相对位置",
         "scores.TransformerXL(torch.zeros(8, 64), torch.zeros(8, 64), torch.zeros(8, 64, 512))",

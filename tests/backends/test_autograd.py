@@ -43,6 +43,11 @@ WAYS = {
         lambda *held: {"score": scores.Additive(*held)},
     ),
     "shaw": ((_randn(7, 4, seed=3), _randn(7, 3, seed=4)), lambda *held: {"score": scores.Shaw(*held)}),
+    "relative key query": ((_randn(7, 4, seed=3),), lambda table: {"score": scores.RelativeKeyQuery(table)}),
+    "deberta": (
+        (_randn(2, 12, 4, seed=3), _randn(2, 12, 4, seed=4)),
+        lambda *held: {"score": scores.DeBERTa(*held, 6, 30)},
+    ),
     "everything": (
         (_randn(3, 4, seed=3), _randn(3, 3, seed=4), _randn(2, seed=5), _randn(8, 2, seed=6)),
         lambda keys, values, sink, table: {

@@ -208,7 +208,11 @@ SCORES = {
     "concat": scores.Concat(randn(6, 2 * DIM, seed=5), randn(6, seed=7)),
     "cosine": scores.Cosine(),
     "cosine, a temperature a head": scores.Cosine(torch.tensor([0.1, 0.2, 0.3, 0.4])),
+    "deberta": scores.DeBERTa(randn(4, 16, DIM, seed=5), randn(4, 16, DIM, seed=6), 8, 30),
+    "deberta, one term": scores.DeBERTa(None, randn(4, 16, DIM, seed=6)),
+    "relative key query": scores.RelativeKeyQuery(randn(7, DIM, seed=5)),
     "shaw": scores.Shaw(randn(7, DIM, seed=5)),
+    "shaw, unlike sides": scores.Shaw(randn(6, DIM, seed=5), left=2, right=3),
     "transformer-xl": scores.TransformerXL(randn(4, DIM, seed=5), randn(4, DIM, seed=6), randn(4, DIM, 6, seed=7)),
 }
 

@@ -19,6 +19,8 @@ OPTIONS = {
     "bilinear": {"score": scores.Bilinear(drawn(DIM, DIM))},
     "additive": {"score": scores.Additive(drawn(5, DIM), drawn(5, DIM, seed=1), drawn(5, seed=2))},
     "shaw": {"score": scores.Shaw(drawn(7, DIM))},
+    "relative-key-query": {"score": scores.RelativeKeyQuery(drawn(7, DIM))},
+    "deberta": {"score": scores.DeBERTa(drawn(HEADS, 32, DIM), drawn(HEADS, 32, DIM, seed=1), 16, 60)},
     "transformer-xl": {"score": scores.TransformerXL(drawn(HEADS, DIM), drawn(HEADS, DIM), drawn(HEADS, DIM, 6))},
     "alibi": {"bias": positions.ALiBi(HEADS), "mask": masks.Causal()},
     "t5": {"bias": positions.T5Bias(drawn(32, HEADS), bidirectional=True)},

@@ -151,6 +151,10 @@ SCORES = {
     "bilinear": lambda s, new, cap: scores.Bilinear(new("W", s.heads, WIDTH, WIDTH), cap),
     "cosine": lambda s, new, cap: scores.Cosine(new("temperature", s.heads).abs() + 0.5, cap),
     "shaw": lambda s, new, cap: scores.Shaw(new("keys", 31, WIDTH), new("values", s.heads, 61, s.value_width), cap),
+    "relative key query": lambda s, new, cap: scores.RelativeKeyQuery(new("table", s.heads, 31, WIDTH), cap),
+    "deberta": lambda s, new, cap: scores.DeBERTa(
+        new("keys", s.heads, 16, WIDTH), new("queries", s.heads, 16, WIDTH), 8, 40, cap
+    ),
     "transformer-xl": lambda s, new, cap: scores.TransformerXL(
         new("content", s.heads, WIDTH), new("place", s.heads, WIDTH), new("R", s.heads, WIDTH, 6), cap
     ),

@@ -44,7 +44,17 @@ EXAMPLES = {
         (scores.Cosine(), DIM),
         (scores.Cosine(temperature=torch.tensor([0.5, 1.0, 2.0, 4.0], dtype=torch.float64), softcap=0.5), DIM),
     ],
+    "DeBERTa": [
+        (scores.DeBERTa(_randn(HEADS, 6, DIM), _randn(HEADS, 6, DIM) + 0.1), DIM),
+        (scores.DeBERTa(_randn(HEADS, 4, DIM), None, 2, 5, softcap=0.5), DIM),
+        (scores.DeBERTa(None, _randn(HEADS, 8, DIM), max_relative_positions=4), DIM),
+    ],
     "Dot": [(scores.Dot(), DIM), (scores.Dot(softcap=0.5), DIM)],
+    "RelativeKeyQuery": [
+        (scores.RelativeKeyQuery(_randn(5, DIM)), DIM),
+        (scores.RelativeKeyQuery(_randn(HEADS, 4, DIM), softcap=0.5, left=1, right=2), DIM),
+        (scores.RelativeKeyQuery(_randn(41, DIM)), DIM),
+    ],
     "ScaledDot": [(scores.ScaledDot(), DIM), (scores.ScaledDot(softcap=0.5), DIM)],
     "Shaw": [
         (scores.Shaw(_randn(5, DIM), _randn(7, 2)), DIM),

@@ -31,8 +31,8 @@ _BIASES = (
     positions.T5Bias,
 )
 _SCORES = (
-    *(scores.Additive, scores.Bilinear, scores.Concat, scores.Cosine, scores.Dot, scores.ScaledDot, scores.Shaw),
-    *(scores.TransformerXL, _Looked),
+    *(scores.Additive, scores.Bilinear, scores.Concat, scores.Cosine, scores.DeBERTa, scores.Dot),
+    *(scores.RelativeKeyQuery, scores.ScaledDot, scores.Shaw, scores.TransformerXL, _Looked),
 )
 _NORMALIZERS = (normalizers.Softmax, normalizers.Sigmoid)
 

@@ -1,13 +1,13 @@
-"""Tables with a vector for each distance key − query, as Shaw's: their checks, and their rows along a tile."""
+"""Tables with a vector for each distance, as Shaw's: their checks, their rows along a tile, and products with them."""
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.diagonals import distances
+from regard.diagonals import distances, skew
 from regard.errors import InputError
 from regard.scores.checks import check_tensor
 
-__all__ = ["along", "check_table"]
+__all__ = ["along", "by_key", "by_query", "check_table"]
 
 
 def check_table(name: str, table: Tensor, width: str, left: int | None, right: int | None) -> None:
@@ -39,3 +39,17 @@ def along(
     """Give the row of a table for each diagonal of a tile, ordered by key − query; `left` is by default the half."""
     before = table.shape[-2] // 2 if left is None else left
     return table.index_select(-2, before - distances(i, j).clamp(before - table.shape[-2] + 1, before))
+
+
+def by_query(
+    q: Float[Tensor, "batch heads rows dim"], vectors: Float[Tensor, "*heads diagonals dim"]
+) -> Float[Tensor, "batch heads rows columns"]:
+    """Give q_i · a_ij for each pair of a tile, where `vectors` has a for each diagonal."""
+    return skew(q @ vectors.to(q.dtype).transpose(-2, -1))
+
+
+def by_key(
+    k: Float[Tensor, "batch heads columns dim"], vectors: Float[Tensor, "*heads diagonals dim"]
+) -> Float[Tensor, "batch heads rows columns"]:
+    """Give k_j · a_ij for each pair of a tile; of the transposed tile the diagonals are in the opposite order."""
+    return skew(k @ vectors.to(k.dtype).flip(-2).transpose(-2, -1)).transpose(-2, -1)

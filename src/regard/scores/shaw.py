@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.diagonals import skew, unskew
+from regard.diagonals import unskew
 from regard.scores.base import Score
 from regard.scores.checks import check_devices, check_heads, check_softcap, check_width, cut
-from regard.scores.distance_tables import along, check_table
+from regard.scores.distance_tables import along, by_query, check_table
 
 __all__ = ["Shaw"]
 
@@ -88,7 +88,7 @@ class Shaw(Score):
         j: Int[Tensor, " columns"],
     ) -> Float[Tensor, "batch heads rows columns"]:
         """q·k + q·a, the second over the diagonals of the tile."""
-        return q @ k.transpose(-2, -1) + skew(q @ along(self.key_table, i, j, self.left).to(q.dtype).transpose(-2, -1))
+        return q @ k.transpose(-2, -1) + by_query(q, along(self.key_table, i, j, self.left))
 
     def value_term(
         self, weights: Float[Tensor, "batch heads rows columns"], i: Int[Tensor, " rows"], j: Int[Tensor, " columns"]

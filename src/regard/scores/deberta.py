@@ -1,0 +1,164 @@
+"""Content and distance apart: queries of content meet keys of distance, keys of content meet queries of distance."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.diagonals import distances
+from regard.errors import InputError
+from regard.scores.base import Score
+from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor, check_width
+from regard.scores.distance_tables import by_key, by_query
+
+__all__ = ["DeBERTa"]
+
+
+@dataclass(frozen=True, eq=False)
+class DeBERTa(Score):
+    """(q·k + q·kʳ_δ(i,j) + k·qʳ_δ(i,j)) / √(d · terms): disentangled attention (He et al. 2021, arXiv:2006.03654).
+
+    `position_keys` kʳ and `position_queries` qʳ are (heads, 2 · span, dim): the keys and queries that a layer projects
+    from the embeddings of distances. Either may be None: the terms are content to content, content to position
+    ("c2p", with position_keys) and position to content ("p2c", with position_queries), and the scale counts those that
+    are there, 2 or 3. `from_embeddings` makes both of a layer's projections; where `share_att_key` is true, as in v2
+    and v3, these are the projections of the content.
+
+    δ(i, j) = clip(i − j + span, 0, 2 · span − 1), query − key, in both terms: as in the authors' code and
+    transformers, by which checkpoints were trained; the paper's equation 4 has δ(j, i) in the third. In v2 and v3
+    distances beyond `position_buckets` / 2 share logarithmic buckets: span is `position_buckets`, and
+    `max_relative_positions` is the distance at which the last begins (the model's `max_position_embeddings` where its
+    config has −1). Without buckets (−1, as in v1) span is `max_relative_positions`.
+
+    Cost: O(queries · keys · dim) time, about five times that of the product where tiles are square, as each row and
+    each column is scored against the rows + columns − 1 diagonals of its tile. Nothing of rows · columns · dim is
+    written.
+
+    Raises:
+        InputError: Both tensors are None; a tensor has another shape, type or device than these, or does not fit the
+            heads or width of q; buckets do not fit the number of rows or reach beyond max_relative_positions.
+
+    >>> import torch
+    >>> q = k = torch.ones(1, 1, 3, 1)
+    >>> score = DeBERTa(torch.tensor([[[-2.0], [-1.0], [0.0], [1.0]]]), None)  # span 2: i − j from −2 to 1
+    >>> score.tile(q, k, torch.arange(3), torch.arange(3))
+    tensor([[[[ 1.,  0., -1.],
+              [ 2.,  1.,  0.],
+              [ 2.,  2.,  1.]]]])
+    """
+
+    position_keys: Float[Tensor, "heads distances dim"] | None
+    position_queries: Float[Tensor, "heads distances dim"] | None
+    position_buckets: int = -1
+    max_relative_positions: int = -1
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        check_softcap(self.softcap)
+        if not self._tables():
+            raise InputError("`position_keys` or `position_queries` must be given: without both write ScaledDot()")
+        for name in ("position_buckets", "max_relative_positions"):
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise InputError(f"`{name}` must be an integer, −1 for none, got {number!r}")
+        for name, table in self._tables():
+            check_tensor(name, table, "(heads, 2 · span, dim)")
+            if table.shape[1] % 2 or table.shape[1] != 2 * self._span:
+                raise InputError(
+                    f"`{name}` must have 2 · span rows, an even number, where span is `position_buckets` or, without "
+                    f"buckets, `max_relative_positions`, got {table.shape[1]} in shape {tuple(table.shape)} with "
+                    f"position_buckets {self.position_buckets} and max_relative_positions {self.max_relative_positions}"
+                )
+        if self.position_buckets > 0 and not 2 <= self.position_buckets < 2 * (self.max_relative_positions - 1):
+            raise InputError(
+                "`position_buckets` must be 2 or more, and half of it less than `max_relative_positions` − 1, got "
+                f"{self.position_buckets} and {self.max_relative_positions}: give the model's max_position_embeddings "
+                "where its config has max_relative_positions −1, or position_buckets=-1 for distances without buckets"
+            )
+
+    @classmethod
+    def from_embeddings(
+        cls,
+        rel_embeddings: Float[Tensor, "distances hidden_size"],
+        num_heads: int,
+        *,
+        pos_key_proj: Callable[[Tensor], Tensor] | None,
+        pos_query_proj: Callable[[Tensor], Tensor] | None,
+        position_buckets: int = -1,
+        max_relative_positions: int = -1,
+    ) -> "DeBERTa":
+        """Project the embeddings of distances with a layer's `nn.Linear`s; None leaves out a term.
+
+        They are transformers' `pos_key_proj` and `pos_query_proj` (v1: `pos_proj`, `pos_q_proj`), and where
+        `share_att_key` is true `key_proj` and `query_proj`. `rel_embeddings` is what `encoder.get_rel_embedding()`
+        gives; of its rows the first 2 · span are used.
+        """
+        span = position_buckets if position_buckets > 0 else max_relative_positions
+        rows = rel_embeddings[: 2 * span] if span > 0 else rel_embeddings
+        keys, queries = (
+            None if project is None else project(rows).unflatten(-1, (num_heads, -1)).transpose(0, 1)
+            for project in (pos_key_proj, pos_query_proj)
+        )
+        return cls(keys, queries, position_buckets, max_relative_positions)
+
+    @property
+    def floats_per_pair(self) -> int:
+        """The score, and for each term rows or columns scored against up to twice as many diagonals."""
+        return 1 + 2 * len(self._tables())
+
+    def default_scale(self, dim: int) -> float:
+        """1/√(d · terms), on the sum."""
+        return float((dim * (1 + len(self._tables()))) ** -0.5)
+
+    def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """The heads and the width of q."""
+        super().check(q, k, v)
+        check_devices(self, q)
+        for name, table in self._tables():
+            check_heads(name, table, q)
+            check_width(name, table, -1, q.shape[-1], "q")
+
+    def tile(
+        self,
+        q: Float[Tensor, "batch heads rows dim"],
+        k: Float[Tensor, "batch heads columns dim"],
+        i: Int[Tensor, " rows"],
+        j: Int[Tensor, " columns"],
+    ) -> Float[Tensor, "batch heads rows columns"]:
+        """c2c + c2p + p2c, the last two over the diagonals of the tile."""
+        span, scores = self._span, q @ k.transpose(-2, -1)
+        distance = distances(i, j)
+        if self.position_buckets > 0:
+            distance = _log_buckets(distance, self.position_buckets, self.max_relative_positions)
+        at = (distance + span).clamp(0, 2 * span - 1)
+        if self.position_keys is not None:
+            scores = scores + by_query(q, self.position_keys.index_select(1, at))
+        if self.position_queries is not None:
+            scores = scores + by_key(k, self.position_queries.index_select(1, at))
+        return scores
+
+    def of_heads(self, heads: slice) -> "DeBERTa":
+        """With the keys and queries of some heads."""
+        keys, queries = (None if one is None else one[heads] for one in (self.position_keys, self.position_queries))
+        return replace(self, position_keys=keys, position_queries=queries)
+
+    @property
+    def _span(self) -> int:
+        if self.position_buckets > 0:
+            return self.position_buckets
+        return self.max_relative_positions if self.max_relative_positions > 0 else self._tables()[0][1].shape[1] // 2
+
+    def _tables(self) -> list[tuple[str, Tensor]]:
+        given = (("position_keys", self.position_keys), ("position_queries", self.position_queries))
+        return [(name, table) for name, table in given if table is not None]
+
+
+def _log_buckets(distance: Int[Tensor, " n"], buckets: int, most: int) -> Int[Tensor, " n"]:
+    """Distances as they are to half the buckets, then logarithmic to `most`, in float32 as checkpoints were trained."""
+    middle = buckets // 2
+    far = distance.abs().clamp(min=middle)
+    last = torch.log(torch.tensor((most - 1) / middle))
+    steps = torch.ceil(torch.log(far / middle) / last * (middle - 1)) + middle
+    return torch.where(distance.abs() <= middle, distance, steps.long() * distance.sign())
