@@ -71,7 +71,8 @@ def _score(name: str, zh: str, call: str, small: str) -> Entry:
         "from regard import attention, scores",
         "",
         "x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])",
-        f"print(attention(x, x, x, score={small}, return_weights=True)[1])",
+        f"score = {small}",
+        "print(attention(x, x, x, score=score, return_weights=True)[1])",
     ]
     return Entry(name, zh, f"score={call}", f"{small}.tile(x, x, at, at)[0, 0]", "\n".join(lines), _TILE)
 
