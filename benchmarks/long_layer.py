@@ -76,7 +76,7 @@ def main() -> None:
         part.finish(seen.record)
         both = time.perf_counter() - begin - plain
         size, peak = atlas.stat().st_size, peak_bytes()
-        stored = regard.load(atlas).layers[0]
+        stored = regard.load_atlas(atlas).layers[0]
         query, head = arguments.tokens - 7, arguments.heads - 1
         key = int(stored.top_keys[0, head, query, 2])
         matrix = Matrix(stored, head)

@@ -99,8 +99,8 @@ def main() -> None:
         plain.append(seconds)
         seconds, (seen, again) = run(loaded.model, ids, watched=True, kernel=arguments.kernel)
         watched.append(seconds)
-        if seen.why_plain and arguments.kernel:
-            sys.exit(f"{arguments.kernel} was not used: {next(iter(seen.why_plain.values()))}")
+        if seen.fallback_reasons and arguments.kernel:
+            sys.exit(f"{arguments.kernel} was not used: {next(iter(seen.fallback_reasons.values()))}")
         same.append(torch.equal(output, again))
         print(f"plain {plain[-1]:.2f} s, watched {watched[-1]:.2f} s: {watched[-1] / plain[-1]:.2f}", flush=True)
     ratios = [one / other for one, other in zip(watched, plain, strict=True)]

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 import regard
 from regard.capture.records import Record
 from regard.capture.tokens import Token
-from regard.interpret.observation import Sight
+from regard.interpret.observation import Observation
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from regard.render.mpl_figure import write_figure
 
@@ -85,7 +85,7 @@ def alignment(path: Path) -> None:
         "source": (spelled([*sources[one], "</s>"]),),
         "target": (spelled(["<s>", *targets[one], "</s>"]),),
     }
-    named = Sight((Record(seen.record.layers, tokens, "numbers"),))
+    named = Observation((Record(seen.record.layers, tokens, "numbers"),))
     write_figure(named.plot_alignment(rows="written"), path)
 
 
@@ -142,7 +142,7 @@ def notebook(path: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     looked = regard.look("The animal didn't cross the street because it was too tired", model="minilm")
-    seen = Sight((looked.record,))
+    seen = Observation((looked.record,))
     seen.export(IMAGES / "seeing-entropy.png", "entropy", layer=2)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as running:
         page = Path(folder) / "notebook.html"

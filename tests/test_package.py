@@ -63,7 +63,7 @@ names("models", model.save_pretrained, "mine")
 names("models", regard.models.Transformer.from_pretrained, "someone/something")
 
 seen.save("it.atlas")
-assert (regard.load("it.atlas").weights(layer=1, head=1) == seen.weights(layer=1, head=1)).all()
+assert (regard.load_atlas("it.atlas").weights(layer=1, head=1) == seen.weights(layer=1, head=1)).all()
 Path("it.atlas").unlink()
 names("models", load_model, "minilm")
 names("models", load_model, "someone/something")

@@ -188,7 +188,7 @@ SENTENCES = """\
 我们喂了动物，可是它还想要。"""
 
 # %%
-(found,) = regard.head_likeness([f"{IT}>{ANIMAL}"], SENTENCES.splitlines(), model=loaded).pairs
+(found,) = regard.score_heads_for_pairs([f"{IT}>{ANIMAL}"], SENTENCES.splitlines(), model=loaded).pairs
 weights = found.weights[:, best.layer, best.head]
 print(f"layer {best.layer} head {best.head}:", *(f"{weight:.2f}" for weight in weights))
 print(f"mean {weights.mean():.2f}; a head that weighs all tokens alike would give {found.even:.2f}")
@@ -199,20 +199,20 @@ print(f"the strongest head over these sentences: layer {layer} head {head}, mean
 # %% [en]
 # ## Take the head out
 #
-# A weight says where a head looks, not whether the model needs it. `regard.ablated` sets a head's output to 0 while the
+# A weight says where a head looks, not whether the model needs it. `regard.ablate_heads` sets a head's output to 0 while the
 # block lasts. This encoder predicts nothing, so we measure how far its vector of the sentence (the mean over the tokens)
 # moves, 1 − cosine, and compare with every other head:
 
 # %% [zh]
 # ## 去掉这个头
 #
-# 权重只说明一个头看向哪里，不说明模型是否用得着它。`regard.ablated` 在 `with` 语句里把一个头的输出设为 0。这个编码器不做预测，
+# 权重只说明一个头看向哪里，不说明模型是否用得着它。`regard.ablate_heads` 在 `with` 语句里把一个头的输出设为 0。这个编码器不做预测，
 # 所以我们测量句向量（各词元的平均）移动了多少，即 1 − 余弦相似度，并和其他每一个头比较：
 
 
 # %%
 def moved(head):
-    with torch.no_grad(), regard.ablated(model, [head]):
+    with torch.no_grad(), regard.ablate_heads(model, [head]):
         without = model(**tokenizer(TIRED, return_tensors="pt")).last_hidden_state[0]
     return 1 - torch.cosine_similarity(states.mean(0), without.mean(0), dim=0).item()
 

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from regard.capture import statistics
     from regard.capture.records import Layer, Record
     from regard.functional import attention, explain
-    from regard.interpret.ablate_heads import ablated
+    from regard.interpret.ablate_heads import ablate_heads
     from regard.interpret.compare import LookPair, compare_looks, compare_models, compare_records, compare_texts
     from regard.interpret.head_scores import head_scores
-    from regard.interpret.look import Looked, look
+    from regard.interpret.look import LookResult, look
     from regard.interpret.model_loading import load_model
-    from regard.interpret.observation import Sight, load
+    from regard.interpret.observation import Observation, load_atlas
     from regard.interpret.transformers_adapter import register_with_transformers
     from regard.interpret.watch import watch
-    from regard.interpret.word_pairs import head_likeness
+    from regard.interpret.word_pairs import score_heads_for_pairs
     from regard.nn.summary import summary
 
     __version__: str
@@ -30,22 +30,21 @@ __all__ = [
     "InputError",
     "Layer",
     "LookPair",
-    "Looked",
+    "LookResult",
     "MissingExtraError",
+    "Observation",
     "ObservationError",
     "Record",
     "RegardError",
-    "Sight",
-    "ablated",
+    "ablate_heads",
     "attention",
     "compare_looks",
     "compare_models",
     "compare_records",
     "compare_texts",
     "explain",
-    "head_likeness",
     "head_scores",
-    "load",
+    "load_atlas",
     "load_model",
     "look",
     "masks",
@@ -54,6 +53,7 @@ __all__ = [
     "normalizers",
     "positions",
     "register_with_transformers",
+    "score_heads_for_pairs",
     "scores",
     "statistics",
     "summary",
@@ -72,17 +72,17 @@ _HOMES = {
     "summary": "nn",
     "Layer": "capture.records",
     "Record": "capture.records",
-    "Looked": "interpret.look",
-    "Sight": "interpret.observation",
-    "ablated": "interpret.ablate_heads",
+    "LookResult": "interpret.look",
+    "Observation": "interpret.observation",
+    "ablate_heads": "interpret.ablate_heads",
     "LookPair": "interpret.compare",
     "compare_looks": "interpret.compare",
     "compare_models": "interpret.compare",
     "compare_records": "interpret.compare",
     "compare_texts": "interpret.compare",
-    "head_likeness": "interpret.word_pairs",
+    "score_heads_for_pairs": "interpret.word_pairs",
     "head_scores": "interpret.head_scores",
-    "load": "interpret.observation",
+    "load_atlas": "interpret.observation",
     "load_model": "interpret.model_loading",
     "look": "interpret.look",
     "register_with_transformers": "interpret.transformers_adapter",

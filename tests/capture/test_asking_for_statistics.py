@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import regard
 from regard.capture import statistics
-from regard.capture.atlas import load_atlas, save_atlas
+from regard.capture.atlas import read_atlas, save_atlas
 from regard.capture.call_context import Around
 from regard.capture.records import Record
 from regard.capture.second_pass import Computed
@@ -456,7 +456,7 @@ def test_gradients_of_attention_by_hand():
 def test_statistics_come_back_from_a_file(tmp_path):
     seen = watched(Model(), X, statistics=["distance", Mass(keys=[1], name="a.b/c 貓"), Brightest(), Rollout(key=2)])
     seen.save(tmp_path / "it.atlas")
-    again = regard.load(tmp_path / "it.atlas")
+    again = regard.load_atlas(tmp_path / "it.atlas")
     assert list(again.layer(0).statistics) == list(seen.layer(0).statistics)
     for name, array in seen.layer(0).statistics.items():
         assert again.layer(0).statistics[name].dtype == array.dtype
@@ -489,7 +489,7 @@ def test_statistics_that_a_file_only_claims_to_have_are_damage(tmp_path, names):
     watched(Model(), X, statistics=["distance"]).save(path)
     _rewritten(path, lambda about, _: about["records"][0]["layers"][0].update(statistics=names))
     with pytest.raises(regard.AtlasError, match="is damaged"):
-        load_atlas(path)
+        read_atlas(path)
 
 
 @pytest.mark.parametrize("shape", [[2, 2, 3, 3], [36], [3, 2, 6], [1, 36], [2, 18]])
@@ -498,9 +498,9 @@ def test_statistics_of_other_heads_are_damage(tmp_path, shape):
     watched(Model(), X, statistics=["distance"]).save(path)
     _rewritten(path, lambda _, header: header["0.0.statistics.distance"].update(shape=shape))
     if shape[:2] == [2, 2]:
-        (record,) = load_atlas(path)  # which could be, so that only the checksum tells
+        (record,) = read_atlas(path)  # which could be, so that only the checksum tells
         with pytest.raises(regard.AtlasError, match=r"the checksum of 0\.0\.statistics\.distance does not hold"):
             record.layer(0).statistics  # noqa: B018
     else:
         with pytest.raises(regard.AtlasError, match="is damaged"):
-            load_atlas(path)
+            read_atlas(path)

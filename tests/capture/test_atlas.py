@@ -16,7 +16,7 @@ import torch
 
 import regard
 from oracles import entropy, pooled
-from regard.capture.atlas import VERSION, load_atlas, save_atlas
+from regard.capture.atlas import VERSION, read_atlas, save_atlas
 from regard.capture.missing_attention import Missing
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
@@ -96,20 +96,20 @@ def same(ours, theirs):
 
 def test_what_is_loaded_is_what_was_saved(path):
     save_atlas(RECORDS, path)
-    same(load_atlas(path), RECORDS)
+    same(read_atlas(path), RECORDS)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_tokens_come_back_whatever_their_text(path, text):
     record = Record((layer(),), {"text": (tokens(text, f"{text}{text}", "c", "d", "e"),) * 2}, text, {text: text})
     save_atlas((record,), path)
-    same(load_atlas(path), (record,))
+    same(read_atlas(path), (record,))
 
 
 def test_a_loaded_record_can_be_saved_again_even_over_itself(path):
     save_atlas(RECORDS, path)
     first = path.read_bytes()
-    save_atlas(load_atlas(path), path)
+    save_atlas(read_atlas(path), path)
     assert path.read_bytes() == first
 
 
@@ -133,7 +133,7 @@ def test_a_map_that_is_its_own_maximum_is_stored_once(path):
 
 def test_arrays_stay_in_the_file_until_they_are_looked_at(path):
     save_atlas(RECORDS, path)
-    for record in load_atlas(path):
+    for record in read_atlas(path):
         for one in record.layers:
             for name in ("mean", "max", "top_keys", "entropy", "received"):
                 assert name not in vars(one)
@@ -227,7 +227,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(path, monkeypatch):
 
 def refused(path, words):
     with pytest.raises(AtlasError, match=words):
-        load_atlas(path)
+        read_atlas(path)
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
@@ -366,7 +366,7 @@ def test_no_flipped_bit_of_the_header_raises_anything_else(path):
         path.write_bytes(whole)
         whole[at] ^= bit
         try:
-            load_atlas(path)
+            read_atlas(path)
         except AtlasError:
             caught += 1
     assert caught > length / 2
@@ -382,7 +382,7 @@ def long_layer(dtype=np.float32):
 def test_weights_of_a_long_text_are_halved_and_the_rest_is_exact(path):
     one = long_layer()
     save_atlas((Record((one,)),), path)
-    (again,) = load_atlas(path)[0].layers
+    (again,) = read_atlas(path)[0].layers
     for name in ("mean", "max", "top_weights"):
         kept, stored = getattr(one, name), getattr(again, name)
         assert stored.dtype == np.float32
@@ -396,25 +396,25 @@ def test_small_weights_keep_their_digits(path):
     """The mean over a text of a million is 1e-6, which 16 bits alone would round to 17 steps of 6e-8."""
     small = np.geomspace(1e-8, 1.0, 2 * 3 * 175 * 175, dtype=np.float32).reshape(2, 3, 175, 175)
     save_atlas((Record((dataclasses.replace(long_layer(), mean=small, max=small.copy()),)),), path)
-    np.testing.assert_allclose(load_atlas(path)[0].layers[0].mean, small, rtol=2**-11)
+    np.testing.assert_allclose(read_atlas(path)[0].layers[0].mean, small, rtol=2**-11)
 
 
 def test_float64_and_short_texts_stay_exact(path):
     records = (Record((long_layer(np.float64), layer(queries=300, keys=300))),)
     save_atlas(records, path)
-    same(load_atlas(path), records)
+    same(read_atlas(path), records)
 
 
 def test_saving_again_what_was_loaded_loses_nothing_more(path):
     save_atlas((Record((long_layer(),)),), path)
     first = path.read_bytes()
-    save_atlas(load_atlas(path), path)
+    save_atlas(read_atlas(path), path)
     assert path.read_bytes() == first
 
 
 def touched(path):
     """Look at everything."""
-    for record in load_atlas(path):
+    for record in read_atlas(path):
         for one in record.layers:
             for field in dataclasses.fields(Layer):
                 getattr(one, field.name)
@@ -471,9 +471,9 @@ def _changed(path, change):
 def test_what_is_missing_is_kept(path):
     missing = Missing("層.1 [bold]", 'Band cuts its weights; "so" it is', 3), Missing("", "Model <b>", 1)
     save_atlas((Record((layer(),), missing=missing), Record((layer(),))), path)
-    assert [record.missing for record in load_atlas(path)] == [missing, ()]
-    assert regard.load(path).missing == missing
-    assert regard.load(path)[1].missing == ()
+    assert [record.missing for record in read_atlas(path)] == [missing, ()]
+    assert regard.load_atlas(path).missing == missing
+    assert regard.load_atlas(path)[1].missing == ()
 
 
 HOSTILE = [
@@ -547,4 +547,4 @@ def test_a_kept_call_with_something_else_in_a_role_is_refused(path, part):
 
     _changed(path, change)
     with pytest.raises(AtlasError, match="a kept call is damaged: a int stands where a"):
-        load_atlas(path)[0].weights(layer=0, head=0)
+        read_atlas(path)[0].weights(layer=0, head=0)

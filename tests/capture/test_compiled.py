@@ -60,7 +60,7 @@ def test_a_watched_call_is_folded_by_the_loop_and_is_what_pytorch_folds(counted)
     q, k = drawn(6), drawn(2)
     found, expected = watched("numba", q, k), watched(None, q, k)
     assert counted
-    assert not found.why_plain
+    assert not found.fallback_reasons
     same(found.layers[0], expected.layers[0])
 
 
@@ -105,7 +105,7 @@ def test_weights_that_have_no_place_in_an_order_are_left_to_pytorch(factor):
             return sdpa(q * factor, k, k)
 
     seen, plain = (watched(kernel, drawn(2, 768), drawn(2, 768), model=Odd()) for kernel in ("numba", None))
-    assert list(seen.why_plain.values()) == (["the weights have a factor"] if factor < 0 else [])
+    assert list(seen.fallback_reasons.values()) == (["the weights have a factor"] if factor < 0 else [])
     found, expected = seen.layers[0], plain.layers[0]
     np.testing.assert_array_equal(found.top_keys, expected.top_keys)
     np.testing.assert_array_equal(found.max, expected.max)
@@ -127,6 +127,6 @@ def test_without_numba_pytorch_folds_and_the_reason_is_told(monkeypatch):
     monkeypatch.setattr(numba_available, "_works", False)
     seen = watched("numba", drawn(2), drawn(2))
     assert seen.layers[0].entropy.shape == (1, 2, 700)
-    (why,) = seen.why_plain.values()
+    (why,) = seen.fallback_reasons.values()
     assert "numba" in why
     assert "regard[numba]" in why

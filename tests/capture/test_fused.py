@@ -177,7 +177,7 @@ def interpret(path: str) -> None:
         model(_seen_text())
     names = "mean", "max", "entropy", "received", "top_weights"
     arrays.update({f"watched/{name}": np.asarray(getattr(seen.record.layers[0], name)) for name in names})
-    arrays["watched/unserved"] = np.array(len(seen.why_plain))
+    arrays["watched/unserved"] = np.array(len(seen.fallback_reasons))
     np.savez(path, **arrays)
 
 
@@ -340,7 +340,7 @@ def test_where_the_kernels_cannot_serve_pytorch_does_and_the_reason_is_told():
     pytest.importorskip("triton")
     with torch.no_grad(), regard.watch(model := _Seen(), kernel="triton") as seen:
         model(_seen_text())
-    assert [words.split(",")[0] for words in seen.why_plain.values()] == ["it runs on CUDA"]
+    assert [words.split(",")[0] for words in seen.fallback_reasons.values()] == ["it runs on CUDA"]
     assert seen.record.layers[0].entropy.shape == (1, 4, 40)
     words = '`kernel` must be "triton", "numba" or None, got .cuda'
     with pytest.raises(InputError, match=words), regard.watch(model, kernel="cuda"):

@@ -16,7 +16,7 @@ import torch
 import regard
 from capture.test_atlas import RECORDS, long_layer, tokens
 from regard import masks, positions, scores
-from regard.capture.atlas import load_atlas, save_atlas
+from regard.capture.atlas import read_atlas, save_atlas
 from regard.capture.highlight import choose_focus
 from regard.capture.matrix_pyramid import Matrix
 from regard.capture.records import Record
@@ -104,7 +104,7 @@ def little_memory(most=400 * 2**20):
 
 def used(path):
     """Ask everything of everything."""
-    for record in load_atlas(path):
+    for record in read_atlas(path):
         shelf = Shelf((record,))
         books(shelf, None)
         for index, one in enumerate(record.layers):
@@ -143,7 +143,7 @@ def test_an_edited_header_is_refused_when_it_is_loaded_or_works(tmp_path, which)
             changed = (edited(header, at, new), about) if kind == 0 else (header, edited(about, at, new))
             put(path, *changed, data)
             try:
-                load_atlas(path)
+                read_atlas(path)
             except AtlasError as problem:
                 refused += "\n" not in str(problem)
                 continue
@@ -191,7 +191,7 @@ def test_a_form_that_would_take_gigabytes_is_refused_or_takes_none(tmp_path, cas
             used(path)
             return
         with pytest.raises(AtlasError, match=r"it\.atlas is damaged: "):
-            load_atlas(path)
+            read_atlas(path)
 
 
 def test_documents_that_are_longer_than_their_call_are_refused(tmp_path):
@@ -201,7 +201,7 @@ def test_documents_that_are_longer_than_their_call_are_refused(tmp_path):
     kept.arrays[name][:] = BILLION
     save_atlas((record,), tmp_path / "it.atlas")
     with little_memory(), pytest.raises(AtlasError, match="the documents of a call have 20000000000 keys"):
-        load_atlas(tmp_path / "it.atlas")
+        read_atlas(tmp_path / "it.atlas")
 
 
 def test_many_calls_that_are_alike_are_checked_once(tmp_path, monkeypatch):
@@ -211,14 +211,14 @@ def test_many_calls_that_are_alike_are_checked_once(tmp_path, monkeypatch):
     (whole,) = about["records"][0]["layers"][0]["kept"]["segments"]
     steps = [whole | {"first": row, "rows": 1, "form": whole["form"] | {"start": row}} for row in range(6)]
     about["records"][0]["layers"][0]["kept"]["segments"] = steps
-    expected = load_atlas(path)[0].weights(layer=0, head=1).copy()
+    expected = read_atlas(path)[0].weights(layer=0, head=1).copy()
     put(path, header, about, data)
     made, usual = [], regard.capture.recompute_tile._made
     monkeypatch.setattr(regard.capture.recompute_tile, "_made", lambda *given: made.append(1) or usual(*given))
-    (record,) = load_atlas(path)
+    (record,) = read_atlas(path)
     assert len(made) == 2
     assert (record.weights(layer=0, head=1) == expected).all()
     steps[5]["form"] = steps[5]["form"] | {"start": 10**30}
     put(path, header, about, data)
     with pytest.raises(AtlasError, match="a kept call is damaged"):
-        load_atlas(path)
+        read_atlas(path)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.capture.atlas import load_atlas
+from regard.capture.atlas import read_atlas
 from regard.capture.resumable_atlas import Part
 from regard.capture.statistics import Rollout
 from regard.errors import InputError, ObservationError
@@ -67,7 +67,7 @@ def test_layers_by_way_of_a_folder_are_those_of_a_run_without(tmp_path):
     part = Part(tmp_path / "it.atlas", RUN)
     part.finish(watched(part))
     assert [path.name for path in tmp_path.iterdir()] == ["it.atlas"]
-    same(load_atlas(tmp_path / "it.atlas")[0], watched())
+    same(read_atlas(tmp_path / "it.atlas")[0], watched())
 
 
 class Counting(Part):
@@ -86,7 +86,7 @@ def test_an_interrupted_run_goes_on_with_what_is_finished(tmp_path, stop):
     assert part.finished == stop
     part.finish(watched(part))
     assert part.put_again == LAYERS - stop  # the others were not observed again
-    same(load_atlas(tmp_path / "it.atlas")[0], watched())
+    same(read_atlas(tmp_path / "it.atlas")[0], watched())
 
 
 def test_it_is_asked_whether_to_go_on(tmp_path):
@@ -149,7 +149,7 @@ def test_a_layer_that_is_cut_off_is_observed_again(tmp_path):
     part = Counting(tmp_path / "it.atlas", RUN, resume=True)
     part.finish(watched(part))
     assert part.put_again == LAYERS - 2
-    same(load_atlas(tmp_path / "it.atlas")[0], watched())
+    same(read_atlas(tmp_path / "it.atlas")[0], watched())
 
 
 def test_a_layer_of_which_a_bit_has_changed_is_observed_again(tmp_path):
@@ -162,7 +162,7 @@ def test_a_layer_of_which_a_bit_has_changed_is_observed_again(tmp_path):
     part = Counting(tmp_path / "it.atlas", RUN, resume=True)
     part.finish(watched(part))
     assert part.put_again == LAYERS - 2
-    same(load_atlas(tmp_path / "it.atlas")[0], watched())
+    same(read_atlas(tmp_path / "it.atlas")[0], watched())
 
 
 def test_of_two_runs_that_begin_at_once_the_second_is_refused(tmp_path):
@@ -280,7 +280,7 @@ def test_killed_at_any_moment_it_leaves_no_broken_file(tmp_path):
             server.stdin.write(f"{0.01 + 0.05 * len(ends)}\n")
             server.stdin.flush()
             ends.append(int(server.stdout.readline()))
-            (record,) = load_atlas(out)
+            (record,) = read_atlas(out)
             for layer in record.layers:  # every checksum holds
                 assert layer.mean.shape == layer.max.shape
                 layer.kept.whole(0, 0, N, N)
@@ -290,6 +290,6 @@ def test_killed_at_any_moment_it_leaves_no_broken_file(tmp_path):
         server.stdin.close()
     assert len(ends) > 3
     assert set(ends[:-1]) == {-signal.SIGKILL}
-    same(load_atlas(out)[0], expected)
+    same(read_atlas(out)[0], expected)
     assert not list(tmp_path.glob("*.part"))
     assert max(counts) > 0

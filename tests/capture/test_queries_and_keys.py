@@ -113,7 +113,7 @@ def seen_of(options, dtype=torch.float64, *, kv_heads=2, queries=N, keys=N, cros
 def both(seen, tmp_path):
     """What was kept, and what comes back from a file."""
     seen.save(tmp_path / "it.atlas")
-    return seen.layers[0].kept, regard.load(tmp_path / "it.atlas").layers[0].kept
+    return seen.layers[0].kept, regard.load_atlas(tmp_path / "it.atlas").layers[0].kept
 
 
 def near(kept, expected, tolerance):
@@ -334,7 +334,7 @@ def long(tmp_path_factory):
     path = tmp_path_factory.mktemp("long") / "it.atlas"
     seen.save(path)
     weights = dense(q[1:, :1], k[1:, :1], k[1:, :1], visible=causal(LONG, LONG)).weights[0, 0]
-    return seen.layers[0], regard.load(path).layers[0], weights
+    return seen.layers[0], regard.load_atlas(path).layers[0], weights
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -401,9 +401,7 @@ def test_weights_that_a_model_computes_itself_have_no_queries_and_keys():
 def test_the_budget_is_a_number_of_bytes_and_the_way_out_is_named():
     needed = 8 * (2 * 4 * N * DIM + 2 * 2 * N * DIM + 2 * 4 * N)
     seen_of({"mask": Causal()}, max_bytes=needed)
-    words = (
-        r'keep="qk" needs 32\.5 KiB more for q and k of attn, and .* are left: raise `max_bytes`.*`layers=\[3, 4\]`'
-    )
+    words = r'keep="qk" needs 32\.5 KiB more for q and k of attn, and .* are left: raise `max_bytes`.*`layers=\[3, 4\]`'
     with pytest.raises(ObservationError, match=words):
         seen_of({"mask": Causal()}, max_bytes=needed - 1)
     with pytest.raises(ObservationError, match=r"needs 1\.6 KiB more for the mask, which is not one of regard's own,"):
@@ -442,7 +440,7 @@ def test_a_mask_that_layers_share_is_kept_once(tmp_path):
     with regard.watch(model := Stack(), keep="qk") as seen:
         model()
     seen.save(tmp_path / "it.atlas")
-    for one in (seen, regard.load(tmp_path / "it.atlas")):
+    for one in (seen, regard.load_atlas(tmp_path / "it.atlas")):
         held = [layer.kept.arrays["held0"] for layer in one.layers]
         assert held[0].nbytes == N * N / 8
     assert seen.layers[0].kept.arrays["held0"] is seen.layers[2].kept.arrays["held0"]

@@ -75,7 +75,7 @@ def test_it_writes_what_the_suffix_says(run, request, tmp_path: Path, suffix: st
     assert out.read_bytes()[:15].lower().startswith(starts[suffix].lower())
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     if suffix == "atlas":
-        seen = regard.load(out)
+        seen = regard.load_atlas(out)
         assert len(seen.layers) == 12
         assert "貓" in [token.text for token in seen.stream("text")]
 
@@ -225,7 +225,7 @@ def test_an_atlas_keeps_what_was_asked_for(run, tmp_path: Path) -> None:
     asked = ["--keep", "qk", "--layers", "1,encoder.layer.3.attention.self", "--statistics", "distance, induction"]
     code, _, err = run("look", SENTENCE, "--out", str(out), *asked)
     assert code == 0, err
-    seen = regard.load(out)
+    seen = regard.load_atlas(out)
     kept = [layer.kept is not None for layer in seen.layers]
     assert kept == [number in (1, 3) for number in range(len(kept))]
     assert list(seen.layers[0].statistics) == ["distance", "induction"]
@@ -303,7 +303,7 @@ def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) 
     code, _, err = run(*command, "--resume")
     assert code == 0, err
     assert [path.name for path in tmp_path.iterdir()] == ["it.atlas"]
-    assert len(regard.load(out).layers) == 6
+    assert len(regard.load_atlas(out).layers) == 6
 
 
 def test_layers_that_cannot_be_seen_are_an_error_and_listed_without_strict(run, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_layers_that_cannot_be_seen_are_an_error_and_listed_without_strict(run, 
     code, out, err = run(*command, "--no-strict", "--out", str(tmp_path / "led.atlas"))
     assert code == 0, err
     assert "not seen: " in err
-    assert [one.calls for one in regard.load(tmp_path / "led.atlas").missing] == [1]
+    assert [one.calls for one in regard.load_atlas(tmp_path / "led.atlas").missing] == [1]
 
 
 # --- two texts that differ in a word or two

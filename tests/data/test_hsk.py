@@ -49,7 +49,7 @@ def served(monkeypatch):
 def test_sentences_without_english_are_left_out_and_counted(served, tmp_path):
     served(json.dumps(SENTENCES))
     said = []
-    path = fetch_hsk(tmp_path / "new", report=said.append)
+    path = fetch_hsk(tmp_path / "new", progress=said.append)
     assert path == tmp_path / "new" / "hsk.tsv"
     assert path.read_text("utf-8").splitlines()[0].split("\t")[2].startswith("CC BY-SA 4.0")
     corpus = read_corpus(path)

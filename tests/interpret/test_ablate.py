@@ -9,7 +9,7 @@ from torch import nn
 
 import regard
 from regard.errors import InputError, ObservationError
-from regard.interpret.ablate_heads import ablated, head_outputs
+from regard.interpret.ablate_heads import ablate_heads, head_outputs
 from regard.models import Transformer, TransformerConfig
 from regard.nn import MultiHeadAttention
 
@@ -94,7 +94,7 @@ def columns(projection: nn.Module, head: int) -> tuple[Any, ...]:
 def test_a_head_set_to_zero_is_a_projection_without_its_rows(case) -> None:
     model, projection = case
     whole = run(model)
-    with ablated(model, [(1, 2)]):
+    with ablate_heads(model, [(1, 2)]):
         without = run(model)
     kept = projection.weight.detach().clone()
     with torch.no_grad():
@@ -123,7 +123,7 @@ def test_a_mean_takes_the_place_of_the_head_at_every_position(case) -> None:
     inputs: list[torch.Tensor] = []
     first = projection.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().clone()))
     run(model)
-    with ablated(model, [(1, 0), (1, 3)], replace="mean"):
+    with ablate_heads(model, [(1, 0), (1, 3)], replace="mean"):
         last = projection.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().clone()))
         run(model)
     first.remove()
@@ -142,7 +142,7 @@ def test_the_model_is_restored_after_an_error_too(case) -> None:
     model, _ = case
     whole = run(model)
     state = {name: one.clone() for name, one in model.state_dict().items()}
-    with pytest.raises(RuntimeError, match="of the caller"), ablated(model, [(0, 1), (1, 1)]):
+    with pytest.raises(RuntimeError, match="of the caller"), ablate_heads(model, [(0, 1), (1, 1)]):
         raise RuntimeError("of the caller")
     assert not any(one._forward_pre_hooks for one in model.modules())
     assert torch.equal(run(model), whole)
@@ -151,7 +151,7 @@ def test_the_model_is_restored_after_an_error_too(case) -> None:
 
 def test_gradients_flow_through_the_heads_that_are_left() -> None:
     model = KINDS["llama"][0]()
-    with ablated(model, [(1, 2)]):
+    with ablate_heads(model, [(1, 2)]):
         model(IDS).last_hidden_state.sum().backward()
     slope = model.layers[1].self_attn.o_proj.weight.grad
     assert slope[:, 16:24].abs().max() == 0
@@ -163,7 +163,7 @@ def test_what_the_caller_holds_is_not_changed(replace: str) -> None:
     layer = MultiHeadAttention(8, heads=2).eval()
     outputs = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
     kept = outputs.clone()
-    with torch.no_grad(), ablated(layer, [(0, 1)], replace=replace):
+    with torch.no_grad(), ablate_heads(layer, [(0, 1)], replace=replace):
         layer.out_proj(outputs)
     assert torch.equal(outputs, kept)
 
@@ -179,7 +179,7 @@ def test_what_the_caller_holds_is_not_changed(replace: str) -> None:
     ],
 )
 def test_heads_that_are_not_there_are_refused(heads, said: str) -> None:
-    with pytest.raises(InputError, match=said), ablated(KINDS["bert"][0](), heads):
+    with pytest.raises(InputError, match=said), ablate_heads(KINDS["bert"][0](), heads):
         pass
 
 
@@ -187,15 +187,18 @@ def test_what_cannot_be_done_is_refused_with_the_way_out() -> None:
     torch.manual_seed(0)
     llama = KINDS["llama"][0]().eval()
     idle = r"layer 1 was removed, as layers\.1\.self_attn was not called: run"
-    with pytest.raises(ObservationError, match=idle), ablated(llama, [(1, 0)]):
+    with pytest.raises(ObservationError, match=idle), ablate_heads(llama, [(1, 0)]):
         pass
-    with pytest.raises(InputError, match='`replace` must be "zero" or "mean"'), ablated(llama, [(1, 0)], replace="max"):
+    with (
+        pytest.raises(InputError, match='`replace` must be "zero" or "mean"'),
+        ablate_heads(llama, [(1, 0)], replace="max"),
+    ):
         pass
     with pytest.raises(ObservationError, match=r"build the model with regard\.nn\.MultiHeadAttention"):
         head_outputs(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 1))
     with pytest.raises(ObservationError, match="no attention with an output projection was found in Sequential"):
         head_outputs(nn.Sequential(nn.Linear(2, 2)))
-    with pytest.raises(ObservationError, match='use "zero"'), ablated(llama, [(1, 0)], replace="mean"):
+    with pytest.raises(ObservationError, match='use "zero"'), ablate_heads(llama, [(1, 0)], replace="mean"):
         llama(IDS[:1, :1])
 
 
@@ -208,21 +211,21 @@ def test_a_projection_that_layers_share_is_refused() -> None:
         model(IDS)
     assert len(seen.layers) == 3
     whole = run(model)
-    with pytest.raises(ObservationError, match="called more than once in a pass"), ablated(model, [(0, 1)]):
+    with pytest.raises(ObservationError, match="called more than once in a pass"), ablate_heads(model, [(0, 1)]):
         run(model)
     assert torch.equal(run(model), whole)
 
 
 def test_a_model_may_run_many_times_in_the_block() -> None:
     model = transformers.LlamaModel(transformers.LlamaConfig(**SIZES)).eval()
-    with ablated(model, [(0, 1)]):
+    with ablate_heads(model, [(0, 1)]):
         assert torch.equal(run(model), run(model))
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # torch.compile's own, at its first import
 def test_a_compiled_model_is_refused() -> None:
     compiled = torch.compile(KINDS["llama"][0]().eval())
-    with pytest.raises(ObservationError, match="compile"), ablated(compiled, [(1, 0)]):
+    with pytest.raises(ObservationError, match="compile"), ablate_heads(compiled, [(1, 0)]):
         pass
 
 
@@ -239,6 +242,6 @@ def test_heads_without_a_known_number_are_refused() -> None:
 def test_one_attention_layer_is_a_model_too() -> None:
     layer = MultiHeadAttention(8, heads=2).eval()
     x = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), ablated(layer, [(0, 0), (0, 1)]):
+    with torch.no_grad(), ablate_heads(layer, [(0, 0), (0, 1)]):
         nothing = layer(x)
     torch.testing.assert_close(nothing, layer.out_proj.bias.detach().expand(1, 4, 8))

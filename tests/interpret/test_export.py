@@ -11,13 +11,13 @@ from torch import nn
 import regard
 from regard.capture import statistics
 from regard.errors import InputError, ObservationError
-from regard.interpret.observation import Sight
+from regard.interpret.observation import Observation
 
 WORDS = ["=1+1", "貓", "a,b", 'say "x"', "two\nlines", "cat"]
 
 
 @pytest.fixture(scope="module")
-def seen() -> Sight:
+def seen() -> Observation:
     torch.manual_seed(0)
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
     asked = ["distance", "value_norm", statistics.Rows([1, 4])]
@@ -27,7 +27,7 @@ def seen() -> Sight:
 
 
 @pytest.fixture(scope="module")
-def pooled() -> Sight:
+def pooled() -> Observation:
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
     x = torch.randn(1, 700, 8)
@@ -41,7 +41,7 @@ def read(path: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-def test_weights_as_csv_have_tokens_on_both_sides(seen: Sight, tmp_path: Path) -> None:
+def test_weights_as_csv_have_tokens_on_both_sides(seen: Observation, tmp_path: Path) -> None:
     seen.export(tmp_path / "it.csv", layer=1, head=0)
     cells = read(tmp_path / "it.csv")
     names = ["'=1+1", "貓", "a,b", 'say "x"', "two\\nlines", "cat"]
@@ -51,7 +51,7 @@ def test_weights_as_csv_have_tokens_on_both_sides(seen: Sight, tmp_path: Path) -
     np.testing.assert_array_equal(numbers, seen.weights(layer=1, head=0)[0])
 
 
-def test_weights_as_arrays(seen: Sight, tmp_path: Path) -> None:
+def test_weights_as_arrays(seen: Observation, tmp_path: Path) -> None:
     seen.export(tmp_path / "one.npy", layer=1, head=0)
     seen.export(tmp_path / "all.npz", layer=1)
     np.testing.assert_array_equal(np.load(tmp_path / "one.npy"), seen.weights(layer=1, head=0)[0])
@@ -60,7 +60,7 @@ def test_weights_as_arrays(seen: Sight, tmp_path: Path) -> None:
         assert found["keys"].tolist()[:2] == ["=1+1", "貓"]
 
 
-def test_a_statistic_has_a_row_for_each_position_and_a_column_for_each_head(seen: Sight, tmp_path: Path) -> None:
+def test_a_statistic_has_a_row_for_each_position_and_a_column_for_each_head(seen: Observation, tmp_path: Path) -> None:
     for name in ("entropy", "received", "distance", "value_norm"):
         seen.export(tmp_path / "it.csv", name, layer=0)
         cells = read(tmp_path / "it.csv")
@@ -77,7 +77,7 @@ def test_a_statistic_has_a_row_for_each_position_and_a_column_for_each_head(seen
         seen.export(tmp_path / "it.csv", "sink", layer=0)
 
 
-def test_the_strongest_keys_are_one_row_each(seen: Sight, tmp_path: Path) -> None:
+def test_the_strongest_keys_are_one_row_each(seen: Observation, tmp_path: Path) -> None:
     seen.export(tmp_path / "top.csv", "top")
     cells = read(tmp_path / "top.csv")
     assert cells[0] == ["layer", "head", "query", "from", "rank", "key", "to", "weight"]
@@ -92,7 +92,7 @@ def test_the_strongest_keys_are_one_row_each(seen: Sight, tmp_path: Path) -> Non
         assert float(found["weights"][3, 0]) == weight
 
 
-def test_maps_of_long_texts_name_their_bins(pooled: Sight, tmp_path: Path) -> None:
+def test_maps_of_long_texts_name_their_bins(pooled: Observation, tmp_path: Path) -> None:
     pooled.export(tmp_path / "map.csv", "map.max", layer=0, head=1)
     cells = read(tmp_path / "map.csv")
     size = pooled.record.layers[0].query_bin
@@ -107,7 +107,7 @@ def test_maps_of_long_texts_name_their_bins(pooled: Sight, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("what", ["weights", "map", "heads", "entropy", "received", "rows"])
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_pictures_of_all_of_them(seen: Sight, tmp_path: Path, what: str, suffix: str) -> None:
+def test_pictures_of_all_of_them(seen: Observation, tmp_path: Path, what: str, suffix: str) -> None:
     seen.export(tmp_path / f"it{suffix}", what, layer=1, head=1)
     start = (tmp_path / f"it{suffix}").read_bytes()[:8]
     assert start.startswith(b"\x89PNG") if suffix == ".png" else start.startswith(b"<?xml")
@@ -130,7 +130,7 @@ def test_pictures_of_all_of_them(seen: Sight, tmp_path: Path, what: str, suffix:
     ],
 )
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(
-    seen: Sight, tmp_path: Path, name: str, what: str, given: dict, words: str
+    seen: Observation, tmp_path: Path, name: str, what: str, given: dict, words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
         seen.export(tmp_path / name, what, **given)

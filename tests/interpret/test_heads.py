@@ -12,7 +12,7 @@ from regard.errors import InputError
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_scores import default_texts, head_scores
 from regard.interpret.repeated_tokens import Probe, repeated_tokens
-from regard.interpret.word_pairs import head_likeness, occurrences, pair_of
+from regard.interpret.word_pairs import occurrences, pair_of, score_heads_for_pairs
 from regard.render.head_scores import MEASURES, RULES
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
@@ -141,7 +141,7 @@ def test_the_default_texts_are_english_and_for_me5_chinese_too(loaded: Loaded) -
 
 def test_the_weight_between_words_is_that_of_the_dense_weights_over_the_sentences(loaded: Loaded) -> None:
     sentences = ["the cat sat because it was tired .", "", "the dog was tired", "a cat and a dog , it was a cat ."]
-    found = head_likeness(["it>cat"], sentences, model=loaded)
+    found = score_heads_for_pairs(["it>cat"], sentences, model=loaded)
     (pair,) = found.pairs
     assert (found.sentences, found.unused, pair.missing, pair.later) == (3, 1, 1, 0)
     shift = 1 if loaded.kind == "encoder" else 0
@@ -159,19 +159,19 @@ def test_the_weight_between_words_is_that_of_the_dense_weights_over_the_sentence
 
 def test_a_causal_model_cannot_look_at_what_comes_later(loaded: Loaded) -> None:
     sentences = ["it was a cat", "the cat and it"]
-    pair = head_likeness(["it>cat"], sentences, model=loaded).pairs[0]
+    pair = score_heads_for_pairs(["it>cat"], sentences, model=loaded).pairs[0]
     causal = loaded.kind == "decoder"
     assert (len(pair.weights), pair.later) == ((1, 1) if causal else (2, 0))
     if causal:
         with pytest.raises(InputError, match="in 1 of them the second only comes later, where small decoder cannot"):
-            head_likeness(["it>cat"], sentences[:1], model=loaded)
+            score_heads_for_pairs(["it>cat"], sentences[:1], model=loaded)
 
 
 def test_no_sentence_with_both_words_is_an_error_that_counts_them(loaded: Loaded) -> None:
     with pytest.raises(InputError, match="no sentence shows 'it' looking at 'birds': 2 lack one of the words"):
-        head_likeness(["it>birds"], ["the cat", "it sat"], model=loaded)
+        score_heads_for_pairs(["it>birds"], ["the cat", "it sat"], model=loaded)
     with pytest.raises(InputError, match="there are no sentences"):
-        head_likeness(["it>birds"], [" ", ""], model=loaded)
+        score_heads_for_pairs(["it>birds"], [" ", ""], model=loaded)
 
 
 @pytest.mark.parametrize("text", ["it", "it>", ">", "a>b>c", "It>it"])

@@ -14,7 +14,7 @@ from regard.interpret import bundled
 from regard.interpret.head_loss import head_loss
 from regard.interpret.head_scores import ENGLISH, head_scores, probe_scores
 from regard.interpret.repeated_tokens import Probe, repeated_tokens
-from regard.interpret.word_pairs import head_likeness
+from regard.interpret.word_pairs import score_heads_for_pairs
 from regard.render.head_scores import ranked
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
@@ -111,7 +111,7 @@ def test_without_its_strongest_induction_heads_smollm2_loses_more_than_without_a
 
 
 def test_one_head_of_me5_looks_from_it_to_what_it_means_in_english_and_in_chinese() -> None:
-    found = head_likeness(["it>animal", "它>貓"], SENTENCES.splitlines(), model=load("me5"))
+    found = score_heads_for_pairs(["it>animal", "它>貓"], SENTENCES.splitlines(), model=load("me5"))
     assert [len(pair.weights) for pair in found.pairs] == [5, 5]
     for pair in found.pairs:
         layer, head, weight = ranked(pair.mean, 1)[0]

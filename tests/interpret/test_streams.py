@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.errors import InputError, ObservationError
-from regard.interpret.observation import Sight
+from regard.interpret.observation import Observation
 
 IMAGE = 55
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *(f"w{number}" for number in range(4, IMAGE)), "<image>"]
@@ -119,13 +119,13 @@ def t5() -> Made:
     return made("T5ForConditionalGeneration", config, input_ids=ids(8), decoder_input_ids=ids(6))
 
 
-def seen_of(model: nn.Module, inputs: dict[str, Any], **asked: Any) -> Sight:
+def seen_of(model: nn.Module, inputs: dict[str, Any], **asked: Any) -> Observation:
     with torch.no_grad(), regard.watch(model, **asked) as seen:
         model(**inputs)
     return seen
 
 
-def layers_of(seen: Sight) -> list[tuple[Any, int]]:
+def layers_of(seen: Observation) -> list[tuple[Any, int]]:
     pairs = [(layer.query_tokens, layer.key_tokens) for layer in seen.layers]
     return [
         (pair[0] if pair[0] == pair[1] else pair, layer.number) for pair, layer in zip(pairs, seen.layers, strict=True)
@@ -390,7 +390,7 @@ def test_shared_layers_are_counted_as_the_configuration_does() -> None:
 def test_numbers_and_streams_are_in_the_atlas(tmp_path: Any, tokenizer: Any) -> None:
     seen = seen_of(*mllama(), tokenizer=tokenizer)
     seen.save(tmp_path / "it.atlas")
-    again = regard.load(tmp_path / "it.atlas")
+    again = regard.load_atlas(tmp_path / "it.atlas")
     assert layers_of(again) == layers_of(seen)
     assert again.tokens == seen.tokens
     np.testing.assert_array_equal(again.weights(layer=2, stream="text"), seen.weights(layer=2, stream="text"))

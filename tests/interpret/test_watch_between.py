@@ -266,7 +266,7 @@ def test_what_cannot_be_seen_is_an_error_or_listed_and_the_rest_is_kept(what: st
     assert reason in found
     assert "1 missing" in repr(seen)
     seen.save(tmp_path / "it.atlas")
-    assert regard.load(tmp_path / "it.atlas").missing == seen.missing
+    assert regard.load_atlas(tmp_path / "it.atlas").missing == seen.missing
 
 
 @pytest.mark.parametrize("how", ["sdpa", "hand"])

@@ -10,11 +10,11 @@ import torch
 from rich.console import Console
 
 import regard
-from regard.capture.atlas import load_atlas
+from regard.capture.atlas import read_atlas
 from regard.capture.highlight import choose_focus
 from regard.capture.tokens import Token
 from regard.errors import ObservationError
-from regard.interpret.observation import Sight
+from regard.interpret.observation import Observation
 from regard.render.terminal import picture
 from regard.web.endpoints import books
 from regard.web.record_store import Shelf
@@ -94,7 +94,7 @@ class Attends(torch.nn.Module):
 def test_the_page_the_terminal_the_notebook_and_the_server_list_what_is_missing(led, tmp_path) -> None:
     seen = led[2]
     seen.save(tmp_path / "led.atlas")
-    (record,) = load_atlas(tmp_path / "led.atlas")
+    (record,) = read_atlas(tmp_path / "led.atlas")
     assert record.missing == seen.missing
     tokens = tuple(Token(word, word=at) for at, word in enumerate("abcdefghijklmnop"))
     source = (tokens,) * 2
@@ -104,7 +104,7 @@ def test_the_page_the_terminal_the_notebook_and_the_server_list_what_is_missing(
     console = Console(width=400, color_system=None, record=True, file=io.StringIO())
     console.print(picture(record, choose_focus(record), width=400))
     assert re.search(rf"Not seen: .*{said}", console.export_text())
-    Sight((record,)).to_html(tmp_path / "led.html")
+    Observation((record,)).to_html(tmp_path / "led.html")
     page = (tmp_path / "led.html").read_text(encoding="utf-8")
     meta = json.loads(re.search(r'id="meta">(.*?)</script>', page, re.DOTALL)[1])
     assert re.search(said, meta["missing"][0])

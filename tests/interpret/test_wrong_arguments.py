@@ -12,19 +12,19 @@ from torch import nn
 
 import regard
 from regard.errors import InputError, ObservationError, RegardError
-from regard.interpret.observation import Sight
+from regard.interpret.observation import Observation
 
 N, M = 6, 4
 
 
-def encoder() -> Sight:
+def encoder() -> Observation:
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
     with torch.no_grad(), regard.watch(model, tokens=[f"w{n}" for n in range(N)]) as seen:
         model(torch.randn(1, N, 8))
     return seen
 
 
-def two_streams() -> Sight:
+def two_streams() -> Observation:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
     ends = {"vocab_size": 60, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     config = transformers.CLIPConfig(
@@ -37,7 +37,7 @@ def two_streams() -> Sight:
     return seen
 
 
-def encoder_decoder() -> Sight:
+def encoder_decoder() -> Observation:
     model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True).eval()
     given = {"source": [f"s{n}" for n in range(N)], "target": [f"t{n}" for n in range(M)]}
     with torch.no_grad(), regard.watch(model, tokens=given) as seen:
@@ -54,7 +54,7 @@ class Reader(nn.Module):
         return self.cross_attn(x, y, y)[0]
 
 
-def cross_only() -> Sight:
+def cross_only() -> Observation:
     model = Reader().eval()
     with torch.no_grad(), regard.watch(model) as seen:
         model(torch.randn(1, M, 8), torch.randn(1, N, 8))
@@ -68,7 +68,7 @@ WRONG_STREAMS = ["vision", 3, ("text",), ("image", "text", "x"), ["image"], {"a"
 
 
 @pytest.mark.parametrize("made", [encoder, two_streams, encoder_decoder, cross_only])
-def test_what_is_not_there_is_said_in_one_sentence(made: Callable[[], Sight], tmp_path: Path) -> None:
+def test_what_is_not_there_is_said_in_one_sentence(made: Callable[[], Observation], tmp_path: Path) -> None:
     torch.manual_seed(0)
     seen = made()
     good = {"layer": 0, "stream": regard.capture.selectors.stream_of(seen.layers[0])}
@@ -100,7 +100,7 @@ def test_what_is_not_there_is_said_in_one_sentence(made: Callable[[], Sight], tm
         assert "\n" not in says
 
 
-OTHERS: list[Callable[[Sight, Path], Any]] = [
+OTHERS: list[Callable[[Observation, Path], Any]] = [
     lambda seen, path: seen[7],
     lambda seen, path: seen["x"],
     lambda seen, path: seen[None],
@@ -146,7 +146,7 @@ OTHERS: list[Callable[[Sight, Path], Any]] = [
 
 
 @pytest.mark.parametrize("made", [encoder, two_streams, encoder_decoder, cross_only])
-def test_other_questions_without_an_answer_too(made: Callable[[], Sight], tmp_path: Path) -> None:
+def test_other_questions_without_an_answer_too(made: Callable[[], Observation], tmp_path: Path) -> None:
     torch.manual_seed(0)
     seen = made()
     for number, ask in enumerate(OTHERS):
@@ -183,7 +183,7 @@ def test_after_an_exception_nothing_was_kept(tmp_path: Path, when: str) -> None:
 
 
 def test_before_the_end_of_the_block_nothing_has_been_seen(tmp_path: Path) -> None:
-    empty = Sight()
+    empty = Observation()
     for ask in (
         lambda: empty.layers, lambda: empty.tokens, lambda: empty.model, lambda: empty.notes, lambda: empty.streams,
         lambda: empty.weights(layer=0), lambda: empty.heads("a", "b"), lambda: empty.plot(layer=0, head=0),

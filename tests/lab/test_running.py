@@ -36,7 +36,7 @@ class Made:
         return (Part("one", self.verdict),)
 
     def run(self, setting):
-        setting.say("working")
+        setting.progress("working")
         if self.fails is not None:
             raise self.fails
         numbers = {"drawn": float(torch.rand(())), "threads": torch.get_num_threads(), "odd": [np.float32(1), np.inf]}

@@ -120,7 +120,7 @@ def test_weights_are_those_before_dropout_and_refused_beyond_max_bytes():
     output, same = module.eval()(x, global_tokens=flags, weights=True)
     assert torch.equal(weights, same)
     assert (trained - output).abs().max() > 1e-3
-    with pytest.raises(InputError, match=r"the weights to return need 12\.5 KiB .*limit of 12\.0 KiB: raise `max_bytes`"):
+    with pytest.raises(InputError, match=r"weights to return need 12\.5 KiB .*limit of 12\.0 KiB: raise `max_bytes`"):
         module(x, weights=True, max_bytes=12 * 1024)
     long = torch.zeros(1, 16500, 8)
     with pytest.raises(InputError, match=r"more than the limit of 2\.0 GiB"):

@@ -15,11 +15,11 @@ from regard.errors import InputError
 from regard.render.head_change import HeadChange
 from regard.render.head_figure import Panel, head_figure, save_head_figure, score_panels
 from regard.render.head_files import head_rows, loss_rows, write_csv, write_json
-from regard.render.head_lists import change_lines, likeness_lines, loss_lines
+from regard.render.head_lists import change_lines, loss_lines, pair_score_lines
 from regard.render.head_loss import Loss, Lost
 from regard.render.head_scores import HeadScores
 from regard.render.head_table import head_table
-from regard.render.word_pair_scores import Likeness, Pair
+from regard.render.word_pair_scores import Pair, PairScores
 
 NAN = float("nan")
 
@@ -107,14 +107,14 @@ def test_a_table_refuses_what_it_cannot_show() -> None:
             head_table(made(), **asked)
 
 
-def likeness() -> Likeness:
+def scores() -> PairScores:
     weights = np.array([[[0.2, 0.8]], [[0.4, 0.6]]])
     pairs = Pair("it", "animal", weights, 0.071, missing=3, later=1), Pair("它", "貓", weights / 2, 0.1, missing=4)
-    return Likeness("made", pairs, 6, 1)
+    return PairScores("made", pairs, 6, 1)
 
 
 def test_pairs_of_two_languages_stand_side_by_side_in_columns() -> None:
-    lines = shown(*likeness_lines(likeness()))
+    lines = shown(*pair_score_lines(scores()))
     assert lines[:8] == [
         "made: 6 sentences, 1 of them without both words of a pair",
         "  it → animal: 2 sentences (3 lack a word, 1 have the second word only later);",
@@ -131,9 +131,9 @@ def test_pairs_of_two_languages_stand_side_by_side_in_columns() -> None:
 
 
 def test_different_strongest_heads_are_named_with_the_best_for_all() -> None:
-    one, other = likeness().pairs
+    one, other = scores().pairs
     pairs = (one, Pair("它", "貓", other.weights[..., ::-1], 0.1))
-    text = " ".join(shown(*likeness_lines(Likeness("made", pairs, 6, 0))))
+    text = " ".join(shown(*pair_score_lines(PairScores("made", pairs, 6, 0))))
     assert "Strongest for it>animal: 0.1, 它>貓: 0.0. Strongest for all of them: 0.0, at least 0.30." in text
 
 

@@ -6,7 +6,7 @@ import pytest
 from regard.errors import InputError
 from regard.render.head_change import HeadChange
 from regard.render.head_scores import MEASURES, RULES, HeadScores, ranked
-from regard.render.word_pair_scores import Likeness, Pair
+from regard.render.word_pair_scores import Pair, PairScores
 
 NAN = float("nan")
 
@@ -69,11 +69,11 @@ def test_every_test_has_a_formula_a_source_and_a_letter_of_its_own() -> None:
 def test_a_head_for_all_pairs_is_weighed_by_its_weakest() -> None:
     weights = np.array([[[0.2, 0.8]], [[0.4, 0.6]]])
     pairs = Pair("it", "animal", weights, 0.1), Pair("它", "貓", weights[:1] / 2, 0.1)
-    likeness = Likeness("made", pairs, 3, 0)
-    np.testing.assert_allclose(likeness.pairs[0].mean, [[0.3, 0.7]])
-    np.testing.assert_allclose(likeness.pairs[0].spread, [[np.sqrt(0.02), np.sqrt(0.02)]])
-    assert np.isnan(likeness.pairs[1].spread).all()
-    np.testing.assert_allclose(likeness.all, [[0.1, 0.4]])
+    scores = PairScores("made", pairs, 3, 0)
+    np.testing.assert_allclose(scores.pairs[0].mean, [[0.3, 0.7]])
+    np.testing.assert_allclose(scores.pairs[0].spread, [[np.sqrt(0.02), np.sqrt(0.02)]])
+    assert np.isnan(scores.pairs[1].spread).all()
+    np.testing.assert_allclose(scores.all, [[0.1, 0.4]])
 
 
 def test_the_sum_of_divergences_is_the_mean_times_the_rows(scores: HeadScores) -> None:

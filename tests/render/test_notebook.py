@@ -17,7 +17,7 @@ from torch import nn
 import regard
 from regard.capture.highlight import choose_focus
 from regard.capture.records import Record
-from regard.interpret.observation import Sight
+from regard.interpret.observation import Observation
 from regard.render.notebook_page import LARGEST, forwards_html, record_html
 from regard.render.png import SHADES, shaded_png
 
@@ -43,15 +43,15 @@ def test_every_record_is_small_and_names_the_way_to_the_whole(name: str, request
 
 
 def test_a_record_a_sight_and_one_of_several_show_themselves(english, chinese) -> None:
-    assert english.record._repr_html_() == record_html(english.record) == Sight((english.record,))._repr_html_()
-    both = Sight((english.record, chinese.record))
+    assert english.record._repr_html_() == record_html(english.record) == Observation((english.record,))._repr_html_()
+    both = Observation((english.record, chinese.record))
     assert both[1]._repr_html_() == record_html(chinese.record)
     listed = both._repr_html_()
     assert "2 forward passes were seen" in listed
     assert [name for name in ("seen[0]", "seen[1]") if f"<code>{name}</code></td>" in listed] == ["seen[0]", "seen[1]"]
     assert "貓追老鼠" in listed
     assert [one.record for one in both] == [english.record, chinese.record]
-    assert "Nothing has been seen yet" in Sight()._repr_html_()
+    assert "Nothing has been seen yet" in Observation()._repr_html_()
     assert "no layers" in record_html(Record(()))
 
 

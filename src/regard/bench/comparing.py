@@ -56,7 +56,7 @@ def compare_all(
     if not any(effort.wants(row) for row in asked):
         yield from asked
         return
-    effort.say(f"{case}, {at}")
+    effort.progress(f"{case}, {at}")
 
     def known(times: Times) -> bool:
         rounds = min(len(one) for one in times.seconds.values())

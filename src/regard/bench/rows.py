@@ -92,7 +92,7 @@ class Effort:
 
     seconds: float = 6.0
     longest: int = 65_536
-    say: Callable[[str], None] = lambda _: None
+    progress: Callable[[str], None] = lambda _: None
     only: Container[str] | None = None
 
     def wants(self, row: Row) -> bool:

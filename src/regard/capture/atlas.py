@@ -26,7 +26,7 @@ from regard.checksums import checksum_of_text, numbers_of
 from regard.errors import AtlasError, InputError
 from regard.files import whole_file
 
-__all__ = ["VERSION", "load_atlas", "save_atlas"]
+__all__ = ["VERSION", "read_atlas", "save_atlas"]
 
 VERSION = 5
 # Whatever reading a header of the wrong shape may raise.
@@ -102,7 +102,7 @@ def _write(target: Path, header: Header, arrays: list[npt.NDArray[Any]], folder:
                 file.write(data[first : first + _AT_ONCE])
 
 
-def load_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
+def read_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
     """Read the records of an atlas; its arrays stay in the file until they are looked at."""
     target = Path(path)
     try:

@@ -113,9 +113,9 @@ class Site:
         return same or (seen.call.queries == 1 and torch.equal(now, before))
 
     @property
-    def why_plain(self) -> str | None:
+    def fallback_reason(self) -> str | None:
         """Why the kernel that was asked for has not folded all calls, or that none was; None where it has."""
-        return self._folding.why_plain
+        return self._folding.fallback_reason
 
     @property
     def crosses(self) -> bool:

@@ -43,7 +43,7 @@ class _Finished:
     name: str
     layer: Layer
     crosses: bool = False
-    why_plain: str | None = None
+    fallback_reason: str | None = None
 
     def continues(self, seen: Seen) -> bool:
         """No second call belongs to it."""
@@ -190,7 +190,7 @@ class Recorder:
         if self._finisher is not None:
             sites = self._forwards[-1].sites
             layer = self._finisher.put(len(sites) - 1, site.finish())
-            sites[name, turn] = _Finished(site.place, site.name, layer, why_plain=site.why_plain)
+            sites[name, turn] = _Finished(site.place, site.name, layer, fallback_reason=site.fallback_reason)
         return self._ticket(caller, (name, turn))
 
     def _ticket(self, caller: Caller, key: tuple[str, int]) -> _Ticket:
@@ -260,10 +260,10 @@ class Recorder:
         self._left -= needed
 
     @property
-    def why_plain(self) -> dict[str, str]:
+    def fallback_reasons(self) -> dict[str, str]:
         """The sites that the kernel asked for has not served, and why."""
         sites = (site for forward in self._forwards for site in forward.sites.values())
-        return {one.name: one.why_plain for one in sites if one.why_plain is not None}
+        return {one.name: one.fallback_reason for one in sites if one.fallback_reason is not None}
 
     def finish(self) -> tuple[Record, ...]:
         """The records, in the order of the passes; those of which all was taken back have no layers."""

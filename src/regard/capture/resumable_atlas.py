@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.capture.atlas import VERSION, load_atlas, save_atlas
+from regard.capture.atlas import VERSION, read_atlas, save_atlas
 from regard.capture.lazy_layer import StoredLayer
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
@@ -143,7 +143,7 @@ class Part:
 
     def _read(self, number: int) -> StoredLayer | None:
         """The layer in the file of this number, if it is one of this run."""
-        (record,) = load_atlas(self._file(number))
+        (record,) = read_atlas(self._file(number))
         (layer,) = record.layers
         assert isinstance(layer, StoredLayer)
         return layer if record.notes.get("run") == self._mark else None

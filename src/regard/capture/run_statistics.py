@@ -29,7 +29,7 @@ class Folding:
 
     def __init__(self, site: str, statistics: tuple[Statistic, ...], *, kernel: Kernel | None = None) -> None:
         self._site, self._kernel = site, kernel
-        self.why_plain: str | None = None  # why the kernel that was asked for has not folded all calls
+        self.fallback_reason: str | None = None  # why the kernel that was asked for has not folded all calls
         self._now = [one for one in statistics if "gradient" not in needs_of(one)]
         self._later = [one for one in statistics if "gradient" in needs_of(one)]
         self._waiting = False  # for a backward pass
@@ -47,7 +47,7 @@ class Folding:
         plain = self._refused(extent)
         _sweep(self._now, extent, start, kernel=None if plain else self._kernel)
         if self._kernel is not None:
-            self.why_plain = self.why_plain or plain
+            self.fallback_reason = self.fallback_reason or plain
 
     def _refused(self, extent: Extent) -> str | None:
         """Why PyTorch folds this call and not a kernel."""

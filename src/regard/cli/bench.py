@@ -72,7 +72,7 @@ def bench(
         notes.print(f"{against} was measured on {then}, this is {now}: ratios may differ", soft_wrap=True)
     rows: list["Row"] = []
     with _saying(notes, rows) as say:
-        effort = Effort(seconds=1.0, longest=4096, say=say) if quick else Effort(say=say)
+        effort = Effort(seconds=1.0, longest=4096, progress=say) if quick else Effort(progress=say)
         for row in measure(picked, effort, out, told):
             rows.append(row)  # noqa: PERF402  # what `say` counts grows as it is measured
         worse = [] if before is None else confirmed(regressions(rows, before), picked, effort, before)

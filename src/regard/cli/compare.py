@@ -84,9 +84,9 @@ def _changed(
     assert a is not None and b is not None  # noqa: PT018  checked
     if _is_atlas(a):
         from regard.interpret.compare import compare_records
-        from regard.interpret.observation import load
+        from regard.interpret.observation import load_atlas
 
-        return compare_records(load(a).record, load(b).record, names=(a, b))
+        return compare_records(load_atlas(a).record, load_atlas(b).record, names=(a, b))
     texts = read_text(a), read_text(b)
     from regard.interpret.compare import compare_texts
 

@@ -31,7 +31,7 @@ def hsk(
     terminal = TextConsole(stderr=True)
     try:
         with terminal.status("looking"):
-            fetch_hsk(out, script=script, report=lambda line: terminal.print(line, soft_wrap=True))
+            fetch_hsk(out, script=script, progress=lambda line: terminal.print(line, soft_wrap=True))
     except RegardError as error:
         terminal.print(str(error), soft_wrap=True)
         raise typer.Exit(2) from error

@@ -185,10 +185,10 @@ def _like(
     pairs: Sequence[str], text: str | None, model: str | None, top: int, files: Files, status: Status
 ) -> list[Any]:
     from regard.interpret.head_scores import read
-    from regard.interpret.word_pairs import head_likeness, pair_of
+    from regard.interpret.word_pairs import pair_of, score_heads_for_pairs
     from regard.render.head_figure import Panel
     from regard.render.head_files import head_rows
-    from regard.render.head_lists import likeness_lines
+    from regard.render.head_lists import pair_score_lines
 
     for pair in pairs:
         pair_of(pair)
@@ -197,7 +197,7 @@ def _like(
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, text)
     _warn(loaded, text)
-    found = head_likeness(
+    found = score_heads_for_pairs(
         pairs, text.splitlines(), model=loaded,
         progress=lambda done, all_: status.update(f"{loaded.name} has read {done} of {all_} sentences"),
     )  # fmt: skip
@@ -207,7 +207,7 @@ def _like(
         about = {"model": found.model, "sentences": found.sentences, "unused": found.unused}
         files.write(head_rows(columns), panels, f"from word to word: the heads of {found.model}", **about)
         return []
-    return list(likeness_lines(found, top=top, width=TextConsole().width))
+    return list(pair_score_lines(found, top=top, width=TextConsole().width))
 
 
 def _columns(pair: Any) -> list[tuple[str, Any]]:

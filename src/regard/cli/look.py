@@ -110,7 +110,7 @@ def look(
             tokens=part,
             strict=strict,
             kernel=kernel,  # type: ignore[arg-type]
-            told=watched.layer,
+            progress=watched.layer,
         )
         if out is not None and atlas is None:
             watched.say(f"drawing {out}")

@@ -41,9 +41,9 @@ def open_atlas(
     with contextlib.ExitStack() as stack:
         status = stack.enter_context(progress.status("reading the libraries"))
         web = _web()
-        from regard.capture.atlas import load_atlas
+        from regard.capture.atlas import read_atlas
 
-        shelf = web.Shelf() if atlas is None else web.Shelf(load_atlas(atlas), atlas.name)
+        shelf = web.Shelf() if atlas is None else web.Shelf(read_atlas(atlas), atlas.name)
         listener = stack.enter_context(web.bind(port))
         reader = None
         if model is not None:

@@ -40,7 +40,7 @@ Who passes the sentences on, or what is made of them, keeps this notice and the 
 """
 
 
-def fetch_hsk(folder: str | Path, *, script: Script = "hans", report: Callable[[str], None] | None = None) -> Path:
+def fetch_hsk(folder: str | Path, *, script: Script = "hans", progress: Callable[[str], None] | None = None) -> Path:
     """Fetch the sentences through the package index and write them as `hsk.tsv`, with a notice of their licence.
 
     One wheel of 0.9 MB, known by its SHA-256, is downloaded by pip and nothing of it installed or run. Sentences whose
@@ -49,7 +49,7 @@ def fetch_hsk(folder: str | Path, *, script: Script = "hans", report: Callable[[
     Args:
         folder: Where `hsk.tsv` and `hsk-LICENCE.txt` go; it is made if it is missing.
         script: Simplified ("hans") or traditional ("hant") characters; the data have both.
-        report: Is told what happens, a line at a time.
+        progress: Called with what happens, a line at a time.
 
     Returns:
         The path of `hsk.tsv`: English, Chinese, attribution, as `read_corpus` reads it.
@@ -60,7 +60,7 @@ def fetch_hsk(folder: str | Path, *, script: Script = "hans", report: Callable[[
     """
     if script not in get_args(Script):
         raise InputError(f'`script` must be "hans" (simplified) or "hant" (traditional), got {script!r}')
-    say, folder = report or _say_nothing, Path(folder)
+    say, folder = progress or _say_nothing, Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""ablated(): run a model without some of its heads, and leave it as it was."""
+"""ablate_heads(): run a model without some of its heads, and leave it as it was."""
 
 import contextlib
 from collections import Counter
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.errors import InputError, ObservationError
 from regard.interpret.unsupported import refuse_compiled
 
-__all__ = ["HeadsOut", "Replacement", "ablated", "by_layer", "head_outputs"]
+__all__ = ["HeadsOut", "Replacement", "ablate_heads", "by_layer", "head_outputs"]
 
 Replacement = Literal["zero", "mean"]
 
@@ -34,7 +34,7 @@ class HeadsOut:
 
 
 @contextlib.contextmanager
-def ablated(
+def ablate_heads(
     model: nn.Module, heads: Sequence[tuple[int, int]], *, replace: Replacement = "zero"
 ) -> Iterator[nn.Module]:
     """Run `model` without some heads inside the `with` block; afterwards it is as it was.
@@ -57,7 +57,7 @@ def ablated(
     >>> config = TransformerConfig(vocabulary=9, width=8, heads=2, hidden=16, encoder_layers=1)
     >>> encoder, ids = Transformer(config).eval(), torch.tensor([[1, 2, 3]])
     >>> whole = encoder(ids).states
-    >>> with ablated(encoder, [(0, 1)]):
+    >>> with ablate_heads(encoder, [(0, 1)]):
     ...     torch.equal(encoder(ids).states, whole)
     False
     >>> torch.equal(encoder(ids).states, whole)

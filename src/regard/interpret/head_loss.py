@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.errors import InputError
-from regard.interpret.ablate_heads import Replacement, ablated, by_layer, head_outputs
+from regard.interpret.ablate_heads import Replacement, ablate_heads, by_layer, head_outputs
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_scores import default_texts, read
 from regard.interpret.look import Prepared, prepare
@@ -63,7 +63,7 @@ def head_loss(
     whole = measure()
     found: list[dict[str, float]] = []
     for number, one in enumerate(sets, 1):
-        with ablated(loaded.model, one, replace=replace):
+        with ablate_heads(loaded.model, one, replace=replace):
             found.append(measure())
         if progress is not None:
             progress(number, len(sets))

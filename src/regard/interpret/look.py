@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard.capture.atlas import load_atlas
+from regard.capture.atlas import read_atlas
 from regard.capture.call_site import Keep
 from regard.capture.highlight import Focus, choose_focus
 from regard.capture.records import Layer, Record
@@ -29,15 +29,15 @@ from regard.interpret.watch import watch
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.render.notebook_page import record_html
 
-__all__ = ["Looked", "Prepared", "look", "prepare"]
+__all__ = ["LookResult", "Prepared", "look", "prepare"]
 
-Told = Callable[[int, int | None], None]
+Progress = Callable[[int, int | None], None]
 
 _ANSWER = 64  # tokens that an encoder–decoder writes where no target is given
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
+class LookResult:
     """What a model attends to in a text: the record, what a picture of it shows, and what there is to say besides."""
 
     record: Record
@@ -102,8 +102,8 @@ def look(
     resume: bool = False,
     tokens: tuple[int, int] | None = None,
     strict: bool = True,
-    told: Told | None = None,
-) -> Looked:
+    progress: Progress | None = None,
+) -> LookResult:
     """Let a real model read a text, and see what it attends to.
 
     Args:
@@ -124,7 +124,7 @@ def look(
         tokens: The first and the last token of a long text to look at, counted from 1; all of them by default.
         strict: Whether attention that ran and could not be seen is an error. With False what was seen is shown, and
             the record's `missing` lists the rest.
-        told: Called with the number of finished layers, and of all of them where the model says it.
+        progress: Called with the number of finished layers, and of all of them where the configuration has it.
 
     Raises:
         InputError: The text is empty, of one word or too long for the model; no such model, word, layer, head or
@@ -140,7 +140,7 @@ def look(
     if out is not None:
         settings = {"keep": keep, "layers": None if layers is None else list(layers), "statistics": list(statistics)}
         part = Part(out, prepared.identity | settings, resume=resume)
-    finisher = _Telling(part, told, count)
+    finisher = _Telling(part, progress, count)
     with watch(
         loaded.model,
         keep=keep,
@@ -156,7 +156,7 @@ def look(
     record = dataclasses.replace(seen.record, tokens=prepared.tokens, model=loaded.name)
     if part is not None:
         part.finish(record)
-        record = load_atlas(part.out)[0]
+        record = read_atlas(part.out)[0]
     try:
         focus = choose_focus(record, token=token, layer=layer, head=head)
     except InputError as problem:
@@ -166,10 +166,10 @@ def look(
             ) from problem
         raise
     warnings = [advice(loaded, text)]
-    if kernel and seen.why_plain:
-        why = next(iter(seen.why_plain.values()))
-        warnings.append(f"{kernel} did not fold {len(seen.why_plain)} of {len(record)} layers: {why}")
-    return Looked(record, focus, loaded.name, "; ".join(filter(None, warnings)) or None)
+    if kernel and seen.fallback_reasons:
+        why = next(iter(seen.fallback_reasons.values()))
+        warnings.append(f"{kernel} did not fold {len(seen.fallback_reasons)} of {len(record)} layers: {why}")
+    return LookResult(record, focus, loaded.name, "; ".join(filter(None, warnings)) or None)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class _Telling:
     """Tells of each layer that is finished."""
 
     part: Part | None
-    told: Told | None
+    progress: Progress | None
     count: int | None
 
     def known(self, number: int, name: str) -> Layer | None:
@@ -194,8 +194,8 @@ class _Telling:
         return kept
 
     def _tell(self, number: int) -> None:
-        if self.told is not None:
-            self.told(number + 1, self.count)
+        if self.progress is not None:
+            self.progress(number + 1, self.count)
 
 
 def _count(loaded: Loaded) -> int | None:

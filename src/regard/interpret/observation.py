@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.capture.atlas import load_atlas, save_atlas
+from regard.capture.atlas import read_atlas, save_atlas
 from regard.capture.highlight import choose_focus
 from regard.capture.missing_attention import Missing, sum_missing
 from regard.capture.record_methods import Answers
@@ -25,7 +25,7 @@ from regard.render.word_weights import Heads, Rows
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Sight", "load"]
+__all__ = ["Observation", "load_atlas"]
 
 _NOTHING = "nothing has been seen yet: ask after the `with` block of regard.watch has ended"
 _FAILED = (
@@ -34,7 +34,7 @@ _FAILED = (
 )
 
 
-class Sight(Answers):
+class Observation(Answers):
     """What was seen: one record a forward pass. Everything a record answers can be asked of it directly.
 
     `seen.weights(layer=, head=)`, `seen.heatmap(...)`, `seen.entropy(...)`, `seen.received(...)`, `seen.top(...)`,
@@ -44,7 +44,7 @@ class Sight(Answers):
 
     def __init__(self, forwards: tuple[Record, ...] = ()) -> None:
         self.forwards = forwards
-        self.why_plain: dict[str, str] = {}  # the sites that a kernel asked for has not served, and why
+        self.fallback_reasons: dict[str, str] = {}  # the sites that a kernel asked for has not served, and why
         self.calls_elsewhere = 0  # calls of the model from threads other than the one that watched, which were not seen
         self.failed = False  # whether an exception ended the watch
 
@@ -87,14 +87,14 @@ class Sight(Answers):
     def __len__(self) -> int:
         return len(self.forwards)
 
-    def __getitem__(self, index: int) -> "Sight":
+    def __getitem__(self, index: int) -> "Observation":
         """One forward pass of several, to be asked, drawn, shown and saved by itself."""
         if not self.forwards:
             raise ObservationError(_FAILED if self.failed else _NOTHING)
-        return Sight((self.forwards[at_index("seen[i]", index, len(self.forwards), "forward passes")],))
+        return Observation((self.forwards[at_index("seen[i]", index, len(self.forwards), "forward passes")],))
 
-    def __iter__(self) -> "Iterator[Sight]":
-        return (Sight((one,)) for one in self.forwards)
+    def __iter__(self) -> "Iterator[Observation]":
+        return (Observation((one,)) for one in self.forwards)
 
     def _repr_html_(self) -> str:
         """What a notebook shows, in at most 300 kB."""
@@ -173,16 +173,16 @@ class Sight(Answers):
         write_page(record, choose_focus(record, token=token), Path(path), title=title or record.model)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one atlas file, atomically; regard.load reads it."""
+        """Write everything to one atlas file, atomically; regard.read_atlas reads it."""
         if not self.forwards:
             raise ObservationError(_FAILED if self.failed else _NOTHING)
         save_atlas(self.forwards, path)
 
 
-def load(path: str | os.PathLike[str]) -> Sight:
+def load_atlas(path: str | os.PathLike[str]) -> Observation:
     """Read an atlas that `seen.save` or `regard look --out it.atlas` wrote.
 
     Raises:
         AtlasError: The file is missing, cut off, damaged, of another version, or not an atlas.
     """
-    return Sight(load_atlas(path))
+    return Observation(read_atlas(path))

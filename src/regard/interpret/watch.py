@@ -18,7 +18,7 @@ from regard.capture.statistics import Statistic
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.interpret.input_ids_hook import Given, Heard, Named, check_tokens, given_tokens
-from regard.interpret.observation import Sight
+from regard.interpret.observation import Observation
 from regard.interpret.unsupported import refuse_compiled, refuse_missing, refusing_compiled_code, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
 from regard.problem import DEFAULT_MAX_BYTES, Problem
@@ -28,37 +28,37 @@ __all__ = ["read_attention", "watch"]
 _Asked = ParamSpec("_Asked")
 
 
-class _Watch(contextlib.AbstractContextManager[Sight]):
+class _Watch(contextlib.AbstractContextManager[Observation]):
     """One watch, entered once."""
 
-    def __init__(self, block: contextlib.AbstractContextManager[Sight]) -> None:
-        self._block: contextlib.AbstractContextManager[Sight] | None = block
-        self._entered: contextlib.AbstractContextManager[Sight] | None = None
-        self._sight = Sight()
+    def __init__(self, block: contextlib.AbstractContextManager[Observation]) -> None:
+        self._block: contextlib.AbstractContextManager[Observation] | None = block
+        self._entered: contextlib.AbstractContextManager[Observation] | None = None
+        self._observation = Observation()
 
-    def __enter__(self) -> Sight:
+    def __enter__(self) -> Observation:
         if self._block is None:
             raise InputError(
                 "this watch has been entered before, and each is good for one `with` block: call "
                 "regard.watch(model) again for another"
             )
         self._entered, self._block = self._block, None
-        self._sight = self._entered.__enter__()
-        return self._sight
+        self._observation = self._entered.__enter__()
+        return self._observation
 
     def __exit__(self, *raised: Any) -> bool | None:
         assert self._entered is not None
-        self._sight.failed = True  # also where the block went well, and what comes at its end does not
+        self._observation.failed = True  # also where the block went well, and what comes at its end does not
         suppressed = self._entered.__exit__(*raised)
-        self._sight.failed = raised[0] is not None
+        self._observation.failed = raised[0] is not None
         return suppressed
 
 
 def _entered_once(
-    watching: Callable[_Asked, contextlib.AbstractContextManager[Sight]],
-) -> Callable[_Asked, contextlib.AbstractContextManager[Sight]]:
+    watching: Callable[_Asked, contextlib.AbstractContextManager[Observation]],
+) -> Callable[_Asked, contextlib.AbstractContextManager[Observation]]:
     @functools.wraps(watching)
-    def watch(*args: _Asked.args, **kwargs: _Asked.kwargs) -> contextlib.AbstractContextManager[Sight]:
+    def watch(*args: _Asked.args, **kwargs: _Asked.kwargs) -> contextlib.AbstractContextManager[Observation]:
         return _Watch(watching(*args, **kwargs))
 
     return watch
@@ -78,7 +78,7 @@ def watch(
     finisher: Finisher | None = None,
     kernel: Kernel | None = None,
     strict: bool = True,
-) -> Iterator[Sight]:
+) -> Iterator[Observation]:
     """See every attention call of `model` inside the `with` block; its output stays the same to the bit.
 
     Sees `F.scaled_dot_product_attention`, `nn.MultiheadAttention` and `nn.TransformerEncoder` with their fast paths,
@@ -106,7 +106,7 @@ def watch(
         max_bytes: Bytes that keep="weights" or "qk" may take.
         kernel: "numba" folds calls on CPU by compiled loops, in about three quarters of the time (it needs
             `regard[numba]`); "triton" folds calls on CUDA by fused kernels where these can, and has not been run on
-            a GPU yet. Where one cannot, PyTorch folds as ever, and `seen.why_plain` has the reason for each layer.
+            a GPU yet. Where one cannot, PyTorch folds as ever, and `seen.fallback_reasons` has the reason by layer.
         strict: Whether attention that ran and could not be seen is an error. With False what was seen is kept, and
             `seen.missing` lists the rest: module, reason, number of calls.
         finisher: Takes each layer as soon as it is finished, as `observe.part.Part` does, for one pass over one text.
@@ -131,17 +131,17 @@ def watch(
     asked = Asked(keep, statistics, layers=layers, max_bytes=max_bytes)
     heard = Heard(lambda: recorder.passes, tokenizer)
     listener = heard if tokens is None else Given(tokens)
-    recorder, sight = (
+    recorder, observation = (
         Recorder(model, keep, max_bytes, asked=asked, listener=listener, finisher=finisher, kernel=kernel),
-        Sight(),
+        Observation(),
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(refusing_compiled_code())
         interception = stack.enter_context(Interception(model, recorder, {attention: read_attention}))
         if tokenizer is not None or (asked.needs("tokens") and tokens is None):
             interception.hears = heard
-        yield sight
-    sight.calls_elsewhere = interception.calls_elsewhere
+        yield observation
+    observation.calls_elsewhere = interception.calls_elsewhere
     records = recorder.finish()
     if not any(record.layers for record in records) and (recorder.missing or not recorder.calls):
         raise ObservationError(why_nothing(model, interception.calls_elsewhere, recorder.missing))
@@ -155,7 +155,7 @@ def watch(
         words = patch_tokens(model, record) | heard.tokens(tokenizer, index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
         forwards.append(Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing))
-    sight.forwards, sight.why_plain = tuple(forwards), recorder.why_plain
+    observation.forwards, observation.fallback_reasons = tuple(forwards), recorder.fallback_reasons
 
 
 def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> Seen:  # noqa: ARG001

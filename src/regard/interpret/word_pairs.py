@@ -1,4 +1,4 @@
-"""head_likeness(): which heads look from one given word to another, over many sentences."""
+"""score_heads_for_pairs(): which heads look from one given word to another, over many sentences."""
 
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ from regard.interpret.head_scores import is_causal, read
 from regard.interpret.look import prepare
 from regard.interpret.unspaced_scripts import is_cjk
 from regard.interpret.watch import watch
-from regard.render.word_pair_scores import Likeness, Pair
+from regard.render.word_pair_scores import Pair, PairScores
 
-__all__ = ["head_likeness", "occurrences", "pair_of"]
+__all__ = ["occurrences", "pair_of", "score_heads_for_pairs"]
 
 
-def head_likeness(
+def score_heads_for_pairs(
     pairs: Sequence[str],
     sentences: Sequence[str],
     *,
     model: str | Loaded | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Likeness:
+) -> PairScores:
     """Measure how strongly each head looks from one word to another, and how much that varies.
 
     The weight of a sentence is the mean over the pieces of the source, summed over the pieces of the target. Where a
@@ -54,7 +54,7 @@ def head_likeness(
         unused += not _take(line, found, loaded)
         if progress is not None:
             progress(number, len(lines))
-    return Likeness(loaded.name, tuple(one.pair(loaded.name) for one in found), len(lines), unused)
+    return PairScores(loaded.name, tuple(one.pair(loaded.name) for one in found), len(lines), unused)
 
 
 def _take(line: str, found: Sequence["_Collected"], loaded: Loaded) -> bool:

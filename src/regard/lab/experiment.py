@@ -81,14 +81,14 @@ class Setting:
     """How to run.
 
     `quick` is for minutes instead of an hour, over fewer sizes, steps or repetitions, never with other thresholds.
-    `seed` is that of every random number; a fresh `generator` is made of it for each use. `say` is told what is going
-    on, in a few words.
+    `seed` is that of every random number; a fresh `generator` is made of it for each use. `progress` is called with what
+    is going on, in a few words.
     """
 
     quick: bool = False
     seed: int = 0
     threads: int = 2
-    say: Callable[[str], None] = _silent
+    progress: Callable[[str], None] = _silent
 
 
 class Experiment(Protocol):

@@ -14,10 +14,10 @@ from torch.nn import functional
 from regard.capture.head_flips import HeadFlips
 from regard.capture.tokens import words_of
 from regard.errors import InputError
-from regard.interpret.ablate_heads import ablated, head_outputs
+from regard.interpret.ablate_heads import ablate_heads, head_outputs
 from regard.interpret.bundled import Loaded
 from regard.interpret.look import prepare
-from regard.interpret.word_pairs import head_likeness, occurrences
+from regard.interpret.word_pairs import occurrences, score_heads_for_pairs
 from regard.render.head_scores import head_number
 
 __all__ = ["Looks", "effect_on_completion", "effect_on_word", "looks"]
@@ -61,7 +61,7 @@ def looks(model: Loaded, sentences: Sequence[str], words: tuple[str, str, str]) 
     """Read two sentences that hold a pronoun and two nouns."""
     pronoun, first, second = words
     pairs = [f"{pronoun}>{noun}" for noun in (first, second)]
-    found = [[pair.mean for pair in head_likeness(pairs, [one], model=model).pairs] for one in sentences]
+    found = [[pair.mean for pair in score_heads_for_pairs(pairs, [one], model=model).pairs] for one in sentences]
     return Looks((first, second), np.array(found))
 
 
@@ -113,7 +113,7 @@ def _compared(model: Loaded, head: tuple[int, int], others: int, seed: int, chan
     drawn = np.random.default_rng(seed).permutation(len(rest))[:others]
     changes = []
     for one in (head, *(rest[at] for at in drawn)):
-        with ablated(model.model, [one]):
+        with ablate_heads(model.model, [one]):
             changes.append(change())
     less = float(np.mean([one < changes[0] for one in changes[1:]]))
     return {

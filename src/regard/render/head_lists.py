@@ -12,12 +12,12 @@ from regard.render.head_table import number, table_lines
 from regard.render.heatmap_text import share_bar
 from regard.render.labels import visible
 from regard.render.line_breaking import fit
-from regard.render.word_pair_scores import Likeness, Pair
+from regard.render.word_pair_scores import Pair, PairScores
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["change_lines", "likeness_lines", "loss_lines"]
+__all__ = ["change_lines", "loss_lines", "pair_score_lines"]
 
 _BAR = 24
 _PAIR = 18  # cells of a column
@@ -28,21 +28,21 @@ _CAVEAT = (
 )
 
 
-def likeness_lines(likeness: Likeness, *, top: int = 10, width: int = 80) -> Iterator["Text"]:
+def pair_score_lines(scores: PairScores, *, top: int = 10, width: int = 80) -> Iterator["Text"]:
     """Heads by the weight from one word to another: the mean over the sentences, and its standard deviation."""
     from rich.text import Text
 
-    rest = "" if likeness.unused == 0 else f", {likeness.unused} of them without both words of a pair"
-    yield from table_lines(f"{visible(likeness.model)}: {likeness.sentences} sentences{rest}", width)
-    for pair in likeness.pairs:
+    rest = "" if scores.unused == 0 else f", {scores.unused} of them without both words of a pair"
+    yield from table_lines(f"{visible(scores.model)}: {scores.sentences} sentences{rest}", width)
+    for pair in scores.pairs:
         yield from table_lines("  " + _counted(pair), width)
     yield Text("")
-    together = likeness.all
-    for start in range(0, len(likeness.pairs), _FEW):
-        yield from _likeness_table(likeness, likeness.pairs[start : start + _FEW], top)
+    together = scores.all
+    for start in range(0, len(scores.pairs), _FEW):
+        yield from _pair_score_table(scores, scores.pairs[start : start + _FEW], top)
         yield Text("")
-    if len(likeness.pairs) > 1:
-        firsts = {pair.name: head_number(*ranked(pair.mean, 1)[0][:2]) for pair in likeness.pairs}
+    if len(scores.pairs) > 1:
+        firsts = {pair.name: head_number(*ranked(pair.mean, 1)[0][:2]) for pair in scores.pairs}
         if len(set(firsts.values())) == 1:
             found = f"The same head is the strongest for all pairs: {next(iter(firsts.values()))}."
         else:
@@ -61,18 +61,18 @@ def _counted(pair: Pair) -> str:
     return f"{visible(pair.source)} → {visible(pair.target)}: {count}{out}; an even head would give {pair.even:.2f}"
 
 
-def _likeness_table(likeness: Likeness, pairs: tuple[Pair, ...], top: int) -> Iterator["Text"]:
+def _pair_score_table(scores: PairScores, pairs: tuple[Pair, ...], top: int) -> Iterator["Text"]:
     from rich.cells import set_cell_size
     from rich.text import Text
 
     titles = "".join(set_cell_size(fit(visible(pair.name), _PAIR - 2), _PAIR) for pair in pairs)
     yield Text(f"  {'head':<7}{titles}".rstrip(), "dim")
-    for layer, head, value in ranked(likeness.all, top):
+    for layer, head, value in ranked(scores.all, top):
         row = Text(f"  {head_number(layer, head):<7}", no_wrap=True)
         for pair in pairs:
             spread = number(float(pair.spread[layer, head]))
             row.append(f"{number(float(pair.mean[layer, head]))} ± {spread}".ljust(_PAIR))
-        if len(likeness.pairs) == 1:
+        if len(scores.pairs) == 1:
             row.append(share_bar(value, _BAR), "cyan")
         row.rstrip()
         yield row

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from regard.render.head_scores import PerHead
 
-__all__ = ["Likeness", "Pair"]
+__all__ = ["Pair", "PairScores"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class Likeness:
+class PairScores:
     """Pairs of words over the same sentences; `unused` are the sentences that count for no pair."""
 
     model: str

@@ -41,7 +41,7 @@ def rows(effort: Effort) -> Iterator[Row]:
     tensors = inputs(n)
     for peer in _peers():
         case, at = f"{peer.what}, against {peer.name}", f"{n:,} tokens"
-        effort.say(f"{case}: preparing")
+        effort.progress(f"{case}: preparing")
         ours = forward(tensors, mask=peer.mask)
         theirs = prepared(peer.package, peer.name, partial(_same, peer, tensors, ours))
         if isinstance(theirs, str):

@@ -51,7 +51,7 @@ def _one_layer(effort: Effort) -> Row:
     )  # fmt: skip
     if not effort.wants(row):
         return row
-    effort.say(f"{row.case}, {row.at}")
+    effort.progress(f"{row.case}, {row.at}")
     calls = prepared("attnread", "attnread", partial(_attnread, n))
     if isinstance(calls, str):
         return replace(row, why=calls)
@@ -97,7 +97,7 @@ def _page(effort: Effort) -> Iterator[Row]:
     size = replace(row, what="its bytes / bytes")
     if not effort.wants(row) and not effort.wants(size):
         return
-    effort.say(f"{row.case}, {row.at}")
+    effort.progress(f"{row.case}, {row.at}")
     with tempfile.TemporaryDirectory() as folder:
         paths = Path(folder) / "theirs.html", Path(folder) / "ours.html"
         calls = prepared("bertviz", "bertviz", partial(_bertviz, n, *paths))

@@ -25,7 +25,7 @@ def rows(effort: Effort) -> Iterator[Row]:
     for causal in (False, True):
         ours = partial(regard.attention, q, k, v, mask=mask if causal else None)
         theirs = partial(scaled_dot_product_attention, q, k, v, is_causal=causal)
-        effort.say(f"small calls, {'causal' if causal else 'full'}")
+        effort.progress(f"small calls, {'causal' if causal else 'full'}")
         with torch.inference_mode():
             times = in_turn({"regard": ours, "sdpa": theirs}, seconds=effort.seconds)
         more = times.difference("regard", "sdpa")

@@ -35,7 +35,7 @@ def rows(effort: Effort) -> Iterator[Row]:
         growth = Row(case, at, "power of n", target=SLOPE, unit="")
         if len(lengths) < 2 or not effort.wants(growth):
             continue
-        effort.say(f"{case}, growth")
+        effort.progress(f"{case}, growth")
         times = in_turn({str(n): training(inputs(n), mask=_masks(n)[name]) for n in lengths}, seconds=effort.seconds)
         powers = [exponent(lengths, each) for each in zip(*(times.seconds[str(n)] for n in lengths), strict=True)]
         seconds = tuple((f"{n:,}", times.median(str(n))) for n in lengths)

@@ -68,17 +68,17 @@ def verified(name: str) -> Path:
     return locate(name)
 
 
-def install(names: Iterable[str] = (), report: Callable[[str], None] | None = None) -> tuple[str, ...]:
+def install(names: Iterable[str] = (), progress: Callable[[str], None] | None = None) -> tuple[str, ...]:
     """Install the packages of these models, or of `font`, that are missing or damaged, and return whose were.
 
-    Without names all models and the font are meant. `report` gets what happens, a line at a time.
+    Without names all models and the font are meant. `progress` is called with what happens, a line at a time.
 
     Raises:
         BundledModelError: With the reason and the way out.
         InputError: There is nothing of that name.
     """
     wanted = [_named(name) for name in dict.fromkeys(names or (*BUNDLED, FONT.name))]
-    say = report or _say_nothing
+    say = progress or _say_nothing
     missing = [one for one in wanted if one.flaw()]
     for one in wanted:
         if one not in missing:

@@ -60,7 +60,7 @@ def run(setting: Setting, folder: str | Path | None = None) -> Finding:
     charts: list[Chart] = []
     texts = pairs(2 * SENTENCES, setting.seed + 10_000)
     for seed in range(setting.seed, setting.seed + (1 if setting.quick else 3)):
-        setting.say(f"training a translator, seed {seed}")
+        setting.progress(f"training a translator, seed {seed}")
         name = f"generated pairs, seed {seed}"
         found[name], drawn = _asked(setting, name, _trained(seed, dict(texts)), texts)
         charts += drawn if seed == setting.seed else []
@@ -117,7 +117,7 @@ def _asked(
     setting: Setting, name: str, translator: Translator, texts: Sequence[tuple[str, str]]
 ) -> tuple[dict[str, Any], list[Chart]]:
     """Choose a layer by some sentences, count in others, and look at the cat on its mat."""
-    setting.say(f"where {name} looks")
+    setting.progress(f"where {name} looks")
     readings = [read(translator, english) for english, _ in texts]
     choosing, judged = readings[:SENTENCES], readings[SENTENCES:]
     layers = list(judged[0].looks)

@@ -72,14 +72,14 @@ def run(setting: Setting) -> Finding:
     draws = 3 if setting.quick else 10
     performer: dict[str, dict[str, float]] = {}
     for spread in (SMALL, 0.5, USUAL):
-        setting.say(f"Performer, deviation {spread}")
+        setting.progress(f"Performer, deviation {spread}")
         errors = {str(m): performer_error(m, spread, draws=draws, seed=setting.seed) for m in FEATURES}
         performer[str(spread)] = errors
-    setting.say("Performer's bias")
+    setting.progress("Performer's bias")
     means = _means(20_000 if setting.quick else 200_000, setting.seed)
     linformer: dict[str, dict[str, float]] = {}
     for n in LENGTHS[setting.quick]:
-        setting.say(f"Linformer, {n:,} tokens")
+        setting.progress(f"Linformer, {n:,} tokens")
         linformer[str(n)] = {str(rank): lemma(rank, n, seed=setting.seed) for rank in RANKS}
     small = [performer[str(SMALL)][str(m)] for m in FEATURES]
     numbers: dict[str, Any] = {

@@ -157,7 +157,7 @@ def _models(setting: Setting, task: str, trial: Trial) -> dict[str, ByLength]:
         asked |= {LONGER: (plain, longer), WIDER: (wide, trial.lesson)}
     found = {}
     for name, (chosen, lesson) in asked.items():
-        setting.say(f"{task}, {name}: {lesson.steps:,} steps")
+        setting.progress(f"{task}, {name}: {lesson.steps:,} steps")
         with one_thread():
             model = learned(chosen, lesson, setting.seed)
             found[name] = by_length(model, lesson.task, trial.lengths, TEXTS[setting.quick], setting.seed)

@@ -76,13 +76,13 @@ def run(setting: Setting) -> Finding:
     times: dict[str, dict[int, list[float]]] = {}
     memory: dict[str, dict[int, int]] = {}
     for name in EXPECTED:
-        setting.say(name)
+        setting.progress(name)
         sizes = (SIZES if QUADRATIC in EXPECTED[name] else LONG)[setting.quick]
         with torch.inference_mode():
             calls = {n: _call(name, n, setting.seed) for n in sizes}
             times[name] = seconds_in_turn(calls, repeats)
             memory[name] = {n: peak_bytes(call) for n, call in calls.items()}
-    setting.say("window over w")
+    setting.progress("window over w")
     widths = _over_widths(setting, repeats)
     numbers = _numbers(times, memory, widths, repeats)
     parts = judge(numbers)

@@ -83,7 +83,7 @@ def run(setting: Setting) -> Finding:
         order = torch.randperm(len(every), generator=torch.Generator().manual_seed(seed)).tolist()
         data, held = numbered([every[row] for row in order[HELD_OUT:]], [every[row] for row in order[:HELD_OUT]])
         for name, (encoder, uniform) in MODELS.items():
-            setting.say(f"{name}, run {at + 1} of {runs}")
+            setting.progress(f"{name}, run {at + 1} of {runs}")
             with torch.random.fork_rng(devices=[]), one_thread():
                 model = trained(data, encoder, EPOCHS, seed, uniform=uniform)
             measured = {ACCURACY: accuracy(model, held)} | ({} if uniform else _permuted(model, held, seed))

@@ -96,8 +96,8 @@ _TOLD: dict[str, Callable[[Numbers], Sequence[Part]]] = {
 def run(setting: Setting) -> Finding:
     """Score heads, look from pronouns, take heads out, train small models."""
     models = {name: load_model(name) for name in ("minilm", "smollm2", "me5")}
-    scores = {name: head_scores(models[name], progress=setting.say) for name in ("minilm", "smollm2")}
-    setting.say("where pronouns look")
+    scores = {name: head_scores(models[name], progress=setting.progress) for name in ("minilm", "smollm2")}
+    setting.progress("where pronouns look")
     english = {name: looks(models[name], (TIRED, WIDE), ENGLISH) for name in ("minilm", "me5")}
     chinese = looks(models["me5"], (CAT, MOUSE), CHINESE)
     several = _courses(setting)
@@ -178,11 +178,11 @@ def _where(english: Mapping[str, Looks], chinese: Looks) -> dict[str, dict[str, 
 def _effects(setting: Setting, models: Mapping[str, Any], english: Looks, chinese: Looks) -> dict[str, dict[str, Any]]:
     """What removing the head changes, beside removing others, one at a time."""
     others = 30 if setting.quick else 1000
-    setting.say("without the head of minilm")
+    setting.progress("without the head of minilm")
     found = {"“it” moves": effect_on_word(models["minilm"], TIRED, "it", english.head, others, setting.seed)}
-    setting.say("without the head of me5")
+    setting.progress("without the head of me5")
     found["它 moves"] = effect_on_word(models["me5"], CAT, "它", chinese.head, others, setting.seed)
-    setting.say("without the head of smollm2")
+    setting.progress("without the head of smollm2")
     found["“tired” against “wide” moves"] = effect_on_completion(
         models["smollm2"], TIRED.rpartition(" ")[0], (" tired", " wide"), ENGLISH, others, setting.seed
     )
@@ -194,7 +194,7 @@ def _courses(setting: Setting) -> dict[str, list[Course]]:
     found: dict[str, list[Course]] = {}
     for heads in (1, HEADS):
         for run_ in range(runs):
-            setting.say(f"two relations, {heads} head{'s' if heads > 1 else ''}, run {run_ + 1} of {runs}")
+            setting.progress(f"two relations, {heads} head{'s' if heads > 1 else ''}, run {run_ + 1} of {runs}")
             with torch.random.fork_rng(devices=[]), one_thread():
                 found.setdefault(str(heads), []).append(accuracy_over_steps(heads, steps, setting.seed + run_))
     return found

@@ -50,7 +50,7 @@ def run(setting: Setting) -> Finding:
     runs: dict[str, list[Course]] = {}
     for at in range(count):
         for name, layers in ((TWO, 2), (ONE, 1)):
-            setting.say(f"{name}, run {at + 1} of {count}")
+            setting.progress(f"{name}, run {at + 1} of {count}")
             runs.setdefault(name, []).append(course(layers, steps, setting.seed + at, looks=MEASURED[setting.quick]))
     two = runs[TWO]
     appears = [first_above(one.steps, [max(each) for each in one.induction], LOOKS) for one in two]

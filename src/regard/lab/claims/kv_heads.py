@@ -70,11 +70,11 @@ def run(setting: Setting) -> Finding:
     models: dict[str, list[Transformer]] = {}
     for at in range(count):
         for name, kv_heads in KINDS.items():
-            setting.say(f"{name}, run {at + 1} of {count}")
+            setting.progress(f"{name}, run {at + 1} of {count}")
             model = trained(text, RoPE(WIDTH // HEADS), STEPS[setting.quick], setting.seed + at, kv_heads=kv_heads)
             models.setdefault(name, []).append(model)
     first = {name: found[0] for name, found in models.items()}
-    setting.say("writing in turn")
+    setting.progress("writing in turn")
     repeats = REPEATS[setting.quick]
     seconds = {
         "one text": seconds_in_turn({name: _writes(one) for name, one in first.items()}, repeats),

@@ -74,7 +74,7 @@ def run(setting: Setting) -> Finding:
         text = split(made_up(300_000, setting.seed + at))
         rows = text.rows(FAR, ROWS)
         for name, positions, some in kinds:
-            setting.say(f"{name}, run {at + 1} of {count}")
+            setting.progress(f"{name}, run {at + 1} of {count}")
             found = course(trained(text, positions, some, setting.seed + at), rows)
             runs[MADE_UP].setdefault(name, []).append(found)
     if not setting.quick:
@@ -82,7 +82,7 @@ def run(setting: Setting) -> Finding:
         rows = text.rows(FAR, ROWS)
         runs[PYTHON] = {}
         for name, positions in KINDS.items():
-            setting.say(f"{name}, {PYTHON}")
+            setting.progress(f"{name}, {PYTHON}")
             runs[PYTHON][name] = [course(trained(text, positions, LONGER, setting.seed), rows)]
     numbers: dict[str, Any] = {
         "steps": {MADE_UP: steps, "of Shaw's": of_clips} | ({} if setting.quick else {PYTHON: LONGER}),

@@ -56,7 +56,7 @@ def run(setting: Setting) -> Finding:
     generator = torch.Generator().manual_seed(setting.seed)
     gradients: dict[str, list[float]] = {}
     for name, (activation, factor) in NETWORKS.items():
-        setting.say(name)
+        setting.progress(name)
         gradients[name] = _mean(partial(_elman, activation, factor), draws, generator)
     gradients[ATTENTION] = _mean(_attention, draws, generator)
     rates = {name: rate(values) for name, values in gradients.items()}

@@ -62,7 +62,7 @@ def run(setting: Setting) -> Finding:
     generator = torch.Generator().manual_seed(setting.seed)
     found: dict[str, list[float]] = {}
     for width in WIDTHS:
-        setting.say(f"d = {width}")
+        setting.progress(f"d = {width}")
         for name, number in _measure(width, max(pairs // width, pairs // 64), generator).items():
             found.setdefault(name, []).append(number)
     numbers: dict[str, object] = {"d": list(WIDTHS), "keys": KEYS, **found}

@@ -51,7 +51,7 @@ def run(setting: Setting) -> Finding:
     """Read prose once with full attention, and once with each mask; every query sees as many keys in both windows."""
     loaded = load_model("smollm2")
     ids = _ids(loaded, TOKENS[setting.quick])
-    setting.say("full attention")
+    setting.progress("full attention")
     losses: dict[str, dict[str, Float[Tensor, " n"]]] = {}
     full = _losses(loaded, ids, Causal())
     for window in WINDOWS[setting.quick]:
@@ -61,7 +61,7 @@ def run(setting: Setting) -> Finding:
         }
         losses[str(window)] = {"full": full}
         for name, mask in ways.items():
-            setting.say(f"window of {window}, {name}")
+            setting.progress(f"window of {window}, {name}")
             losses[str(window)][name] = _losses(loaded, ids, mask)
     numbers: dict[str, Any] = {
         "model": loaded.name,

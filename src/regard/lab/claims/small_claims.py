@@ -91,7 +91,7 @@ def run(setting: Setting) -> Finding:
     dots, cosines = (a * b).sum(-1), torch.nn.functional.cosine_similarity(a, b, dim=-1)
     permuted, in_place = _love(generator)
     flops = {str(heads): _count(heads) for heads in HEADS}
-    setting.say("positions of models")
+    setting.progress("positions of models")
     numbers: dict[str, Any] = {
         "softmax [100, 1, 1]": _softmax([100.0, 1.0, 1.0]),
         "unit vectors: |dot − cosine|": float((dots - cosines).abs().max()),

@@ -14,7 +14,7 @@ import regard
 from regard.capture.highlight import choose_focus
 from regard.capture.records import Record
 from regard.errors import InputError, ObservationError
-from regard.interpret.observation import Sight
+from regard.interpret.observation import Observation
 from regard.nn.summary import summary
 from regard.render.notebook_card import card
 from regard.render.notebook_page import forwards_html
@@ -29,11 +29,11 @@ def model() -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def seen(model: nn.Module) -> Sight:
+def seen(model: nn.Module) -> Observation:
     return watched(model)
 
 
-def watched(model: nn.Module, times: int = 1, **asked: Any) -> Sight:
+def watched(model: nn.Module, times: int = 1, **asked: Any) -> Observation:
     torch.manual_seed(1)
     with torch.no_grad(), regard.watch(model, tokens=HEBREW, **asked) as seen:
         for _ in range(times):
@@ -41,10 +41,10 @@ def watched(model: nn.Module, times: int = 1, **asked: Any) -> Sight:
     return seen
 
 
-def test_everything_that_a_record_answers_is_a_method_of_its_own(seen: Sight) -> None:
+def test_everything_that_a_record_answers_is_a_method_of_its_own(seen: Observation) -> None:
     public = {name for name in dir(Record) if not name.startswith("_")} | set(Record.__dataclass_fields__)
     assert public <= set(dir(seen))
-    assert not hasattr(Sight, "__getattr__")  # so that a type checker knows every name
+    assert not hasattr(Observation, "__getattr__")  # so that a type checker knows every name
 
 
 @pytest.mark.parametrize("keep", ["maps", "qk"])
@@ -74,13 +74,13 @@ def test_a_sight_is_as_long_as_its_passes(model: nn.Module) -> None:
     three = watched(model, times=3)
     assert (len(three), len(three[0]), len(list(three)), len(three.forwards[0])) == (3, 1, 3, 2)
     assert three[-1].record is three.forwards[2]
-    assert len(Sight()) == 0
+    assert len(Observation()) == 0
     with pytest.raises(InputError, match=r"`seen\[i\]` must be from 0 to 2 \(forward passes: 3\), got 3"):
         three[3]
     with pytest.raises(InputError, match=r"`seen\[i\]` must be an integer, got 'a'"):
         three["a"]  # type: ignore[index]
     with pytest.raises(ObservationError, match="nothing has been seen yet"):
-        Sight()[0]
+        Observation()[0]
 
 
 def test_a_figure_shows_itself_without_magic(model: nn.Module) -> None:
@@ -112,7 +112,7 @@ def test_explanations_and_summaries_have_a_form_in_html() -> None:
     assert table.endswith("<p>9 parameters, 9 of them trainable</p>")
 
 
-def test_right_to_left_tokens_are_isolated_where_they_are_beside_others(seen: Sight, tmp_path: Path) -> None:
+def test_right_to_left_tokens_are_isolated_where_they_are_beside_others(seen: Observation, tmp_path: Path) -> None:
     listed = forwards_html([seen.record, seen.record])
     assert f"<bdi>{html.escape(''.join(HEBREW))}</bdi>" in listed
     drawn = card(seen.record, choose_focus(seen.record))
