@@ -81,8 +81,8 @@ class Setting:
     """How to run.
 
     `quick` is for minutes instead of an hour, over fewer sizes, steps or repetitions, never with other thresholds.
-    `seed` is that of every random number; a fresh `generator` is made of it for each use. `progress` is called with what
-    is going on, in a few words.
+    `seed` is that of every random number; a fresh `generator` is made of it for each use. `progress` hears what is
+    going on, in a few words.
     """
 
     quick: bool = False
