@@ -8,12 +8,13 @@ import torch
 from published import PUBLISHED
 
 from regard.models import Transformer, TransformerConfig
+from regard.models.activations import feed_forward_activation
 from regard.models.families import family_of
 
 __all__ = ["PAGE", "page"]
 
 PAGE = Path(__file__).resolve().parent / "models.md"
-FIRST = TransformerConfig(vocabulary=37000, encoder_layers=6, decoder_layers=6)  # Vaswani et al. 2017, "base"
+FIRST = TransformerConfig(vocab_size=37000, encoder_layers=6, decoder_layers=6)  # Vaswani et al. 2017, "base"
 BETWEEN = re.compile(r"(<!-- families: written by docs/generate.py -->\n).*?(<!-- end -->)", re.DOTALL)
 
 # What a column shows, from a configuration.
@@ -21,9 +22,9 @@ COLUMNS: dict[str, Any] = {
     "stacks": lambda config: config.kind,
     "norm": lambda config: f"{config.norm}, {'before' if config.norm_first else 'after'}",
     "positions": lambda config: _positions(config),
-    "feed-forward": lambda config: config.activation,
+    "feed-forward": lambda config: feed_forward_activation(config.hidden_act, config.is_gated_act),
     "biases": lambda config: _biases(config),
-    "kv heads": lambda config: f"{config.kv_heads or config.heads} of {config.heads}",
+    "kv heads": lambda config: f"{_kv_heads(config)} of {config.num_attention_heads}",
     "else": lambda config: _else(config),
 }
 
@@ -45,7 +46,7 @@ def _rows() -> list[str]:
         shown = {column: show(config) for column, show in COLUMNS.items()}
         cells = [one if one == first[column] or not one else f"**{one}**" for column, one in shown.items()]
         # How many kv heads there are is news only where they are shared.
-        if (config.kv_heads or config.heads) == config.heads:
+        if _kv_heads(config) == config.num_attention_heads:
             cells[list(COLUMNS).index("kv heads")] = shown["kv heads"]
         rows.append(f"| `{family.types[0]}` ({name}) | {' | '.join(cells)} | {_parameters(config)} |")
     return rows
@@ -57,9 +58,15 @@ def _parameters(config: TransformerConfig) -> str:
 
 
 def _positions(config: TransformerConfig) -> str:
+    if config.position_bias == "t5":
+        return "bias of distances"
     kind = type(config.positions).__name__
-    names = {"Sinusoidal": "sinusoidal", "Learned": "learned", "RoPE": "rotary", "Buckets": "bias of distances"}
+    names = {"Sinusoidal": "sinusoidal", "Learned": "learned", "RoPE": "rotary"}
     return names[kind] + (", halves" if getattr(config.positions, "variant", "") == "marian" else "")
+
+
+def _kv_heads(config: TransformerConfig) -> int:
+    return config.num_key_value_heads or config.num_attention_heads
 
 
 def _biases(config: TransformerConfig) -> str:
@@ -70,10 +77,10 @@ def _biases(config: TransformerConfig) -> str:
 
 def _else(config: TransformerConfig) -> str:
     said = {
-        "√width on embeddings": config.scaled_embedding,
-        "norm on embeddings": config.embedding_norm,
-        "segments": config.token_types > 1,
+        "√width on embeddings": config.scale_embedding,
+        "norm on embeddings": config.normalize_embedding,
+        "segments": config.type_vocab_size > 1,
         "scores not divided": config.scale == 1.0,
-        f"window {config.window}": config.window is not None,
+        f"window {config.sliding_window}": config.sliding_window is not None,
     }
     return ", ".join(name for name, holds in said.items() if holds)

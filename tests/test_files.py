@@ -108,7 +108,9 @@ def full_disk(most):
 
 
 def saves(path):
-    Transformer(TransformerConfig(vocabulary=9, width=4, heads=1, hidden=4, decoder_layers=1)).save_pretrained(path)
+    Transformer(
+        TransformerConfig(vocab_size=9, hidden_size=4, num_attention_heads=1, intermediate_size=4, decoder_layers=1)
+    ).save_pretrained(path)
 
 
 def checkpoints(path):

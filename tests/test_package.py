@@ -55,7 +55,8 @@ from regard.render.figure import save_figure
 from regard.interpret.model_loading import load_model
 
 config = regard.models.TransformerConfig(
-    vocabulary=9, width=8, heads=2, hidden=8, decoder_layers=1, head=regard.models.output_heads.LanguageModel()
+    vocab_size=9, hidden_size=8, num_attention_heads=2, intermediate_size=8, decoder_layers=1,
+    output_head=regard.models.output_heads.LanguageModel()
 )
 model = regard.models.Transformer(config).eval()
 assert len(model.generate([[1, 2], [3]], most=4, stop=())[1]) == 4

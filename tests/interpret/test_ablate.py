@@ -20,7 +20,7 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 OPT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 9, "ffn_dim": 48}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 9}
 NEOX = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 9}
-OURS = {"vocabulary": 9, "width": 32, "heads": 4, "hidden": 48}
+OURS = {"vocab_size": 9, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
 
 # A model, and where the output projection of layer 1 is.
 KINDS: dict[str, tuple[Callable[[], Any], str]] = {

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import regard
-from regard.models import Sinusoidal, Tokens, Transformer, TransformerConfig, output_heads
+from regard.models import Sinusoidal, SpecialTokens, Transformer, TransformerConfig, output_heads
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 
 t = pytest.importorskip("transformers")
@@ -46,8 +46,10 @@ def test_of_transformers_it_is_the_mean_of_its_cross_attentions(name: str) -> No
 
 def test_of_regards_own_transformer_too() -> None:
     config = TransformerConfig(
-        vocabulary=30, width=16, heads=4, hidden=24, encoder_layers=1, decoder_layers=2, positions=Sinusoidal(50),
-        head=output_heads.LanguageModel(), tokens=Tokens(start=1, stop=(2,), pad=0),
+        vocab_size=30, hidden_size=16, num_attention_heads=4, intermediate_size=24, encoder_layers=1,
+        decoder_layers=2, positions=Sinusoidal(50),
+        output_head=output_heads.LanguageModel(),
+        special_tokens=SpecialTokens(bos_token_id=1, eos_token_id=2, pad_token_id=0),
     )  # fmt: skip
     model = lively(Transformer(config))
     with torch.no_grad(), regard.watch(model) as seen:

@@ -168,8 +168,15 @@ def test_generation_elsewhere_lets_rows_that_have_ended_go() -> None:
     """Only a watched model keeps them, for its record has the same rows from first to last."""
     from regard.models import Transformer, TransformerConfig, output_heads
 
-    sizes = {"vocabulary": 12, "width": 8, "heads": 2, "hidden": 8, "decoder_layers": 1, "dropout": 0.0}
-    model = Transformer(TransformerConfig(**sizes, head=output_heads.LanguageModel())).eval()
+    sizes = {
+        "vocab_size": 12,
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "decoder_layers": 1,
+        "dropout": 0.0,
+    }
+    model = Transformer(TransformerConfig(**sizes, output_head=output_heads.LanguageModel())).eval()
     text, *_ = model.continuation([[1, 2]])
     with regard.watch(model):
         model(torch.tensor([[1, 2]]))

@@ -57,7 +57,7 @@ def assert_same(model: nn.Module, call: Call, generator: torch.Generator | None 
 
 
 def transformer(**given: Any) -> Transformer:
-    sizes = {"vocabulary": 20, "width": E, "heads": H, "hidden": 24, "dropout": P}
+    sizes = {"vocab_size": 20, "hidden_size": E, "num_attention_heads": H, "intermediate_size": 24, "dropout": P}
     return Transformer(TransformerConfig(**sizes | given))
 
 
@@ -97,11 +97,11 @@ DROPPING: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Any]]] = {
     "SlidingWindowAttention": (lambda: rnn.SlidingWindowAttention(E, H, 3, dropout=P), lambda model: model(X)),
     "Transformer, encoder": (lambda: transformer(encoder_layers=2), lambda model: model(IDS)),
     "Transformer, decoder": (
-        lambda: transformer(decoder_layers=2, head=output_heads.LanguageModel()),
+        lambda: transformer(decoder_layers=2, output_head=output_heads.LanguageModel()),
         lambda model: model(IDS),
     ),
     "Transformer": (
-        lambda: transformer(encoder_layers=1, decoder_layers=1, head=output_heads.LanguageModel()),
+        lambda: transformer(encoder_layers=1, decoder_layers=1, output_head=output_heads.LanguageModel()),
         lambda model: model(SOURCE, IDS),
     ),
     "RecurrentSeq2Seq, bahdanau": (lambda: recurrent("bahdanau"), lambda model: model(SOURCE, IDS)),
@@ -219,7 +219,9 @@ def test_models_of_transformers_train_as_they_do_unwatched(
     assert len(seen.record) == (6 if kind == "T5" else 2)
 
 
-@pytest.mark.parametrize("make", [lambda: transformer(decoder_layers=1, head=output_heads.LanguageModel()), None])
+@pytest.mark.parametrize(
+    "make", [lambda: transformer(decoder_layers=1, output_head=output_heads.LanguageModel()), None]
+)
 def test_sampling_of_texts_that_end_apart_draws_the_same_numbers(make: Callable[[], nn.Module] | None) -> None:
     torch.manual_seed(0)
     model = (make() if make else recurrent("bahdanau")).eval()

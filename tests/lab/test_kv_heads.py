@@ -25,13 +25,13 @@ def test_kv_heads_are_judged_to_the_byte_and_by_the_rise_of_the_loss():
 @pytest.mark.parametrize(("heads", "texts", "read"), [(4, 1, 100), (2, 3, 7), (1, 2, 1000)])
 def test_a_cache_holds_a_key_and_a_value_of_each_layer_head_and_character(heads, texts, read):
     torch.manual_seed(0)
-    model = characters.language_model(RoPE(16), kv_heads=heads).eval()
+    model = characters.language_model(positions=RoPE(16), num_key_value_heads=heads).eval()
     assert kv_heads.cache_bytes(model, texts, read) == 2 * 2 * texts * heads * read * 16 * 4
 
 
 def test_long_texts_go_on_where_they_were_and_one_writes_as_much_as_is_asked():
     torch.manual_seed(0)
-    model = characters.language_model(RoPE(16), kv_heads=2).eval()
+    model = characters.language_model(positions=RoPE(16), num_key_value_heads=2).eval()
     seen = []
     model.register_forward_hook(
         lambda _, args, kwargs, __: seen.append((*args[0].shape, kwargs["cache"].length)), with_kwargs=True

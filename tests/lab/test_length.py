@@ -13,7 +13,6 @@ from regard.lab import characters
 from regard.lab.claims import length
 from regard.lab.experiment import Setting
 from regard.lab.texts import made_up, reference, split
-from regard.models.config import Slopes
 
 
 def verdicts(rises, losses):
@@ -79,7 +78,7 @@ def test_a_python_without_its_reference_is_told_so(monkeypatch):
 
 def test_losses_are_those_of_the_softmax_by_hand():
     torch.manual_seed(0)
-    model = characters.language_model(Slopes()).eval()
+    model = characters.language_model(position_bias="alibi").eval()
     rows = torch.randint(128, (40, 9))
     with torch.no_grad():
         logits = model(rows[:, :-1]).logits.double().numpy()
@@ -106,7 +105,7 @@ def test_the_same_characters_are_compared_with_more_and_with_less_before_them(mo
 def test_training_learns_and_repeats_itself():
     text = split(made_up(60_000, seed=0))
     rows = text.rows(64, 40)
-    first, again, other = (characters.trained(text, Slopes(), 25, seed) for seed in (0, 0, 1))
+    first, again, other = (characters.trained(text, 25, seed, position_bias="alibi") for seed in (0, 0, 1))
     numbers = [characters.losses(model, rows) for model in (first, again, other)]
     assert torch.equal(numbers[0], numbers[1])
     assert not torch.equal(numbers[0], numbers[2])
@@ -115,7 +114,7 @@ def test_training_learns_and_repeats_itself():
 
 def _untrained(rows):
     torch.manual_seed(0)
-    return characters.losses(characters.language_model(Slopes()).eval(), rows).mean()
+    return characters.losses(characters.language_model(position_bias="alibi").eval(), rows).mean()
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.errors import InputError
-from regard.models import Buckets, Clipped, Learned, Sinusoidal, Slopes, Transformer, TransformerConfig, output_heads
+from regard.models import Learned, Sinusoidal, Transformer, TransformerConfig, output_heads
 from regard.positions import RoPE
 
 LENGTHS = [[5, 3, 4], [7, 2]]  # and padding behind, to 13
@@ -23,14 +23,21 @@ def model(positions, side, **more):
     torch.manual_seed(0)
     layers = {f"{side}_layers": 2}
     head = output_heads.LanguageModel() if side == "decoder" else output_heads.TokenClassification(3)
-    options = {"vocabulary": 20, "width": 16, "heads": 4, "hidden": 8, "head": head} | layers | more
-    return Transformer(TransformerConfig(positions=positions, **options)).eval()
+    options = (
+        {"vocab_size": 20, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 8, "output_head": head}
+        | layers
+        | more
+    )
+    options |= {"position_bias": positions} if isinstance(positions, str) else {"positions": positions}
+    if positions == "shaw":
+        options["max_relative_position"] = 2
+    return Transformer(TransformerConfig(**options)).eval()
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 @pytest.mark.parametrize(
     "positions",
-    [Sinusoidal(), Learned(8), Buckets(), Slopes(), Clipped(2), RoPE(4), None],
+    [Sinusoidal(), Learned(8), "t5", "alibi", "shaw", RoPE(4), None],
     ids=lambda one: str(one)[:9],
 )
 def test_each_document_is_read_as_if_it_stood_alone(side, positions):
@@ -49,7 +56,7 @@ def test_each_document_is_read_as_if_it_stood_alone(side, positions):
 
 def test_a_window_reaches_no_further_than_its_document():
     ids, documents = packed()
-    found = model(RoPE(4), "decoder", window=3)
+    found = model(RoPE(4), "decoder", sliding_window=3)
     whole = found(ids, documents=documents).logits
     torch.testing.assert_close(whole[0, 5:8], found(ids[:1, 5:8]).logits[0], atol=2e-6, rtol=1e-5)
 
@@ -82,10 +89,17 @@ def test_what_does_not_go_together_is_refused(given, words):
 def test_what_makes_one_thing_of_a_row_is_refused():
     ids, documents = packed()
     config = TransformerConfig(
-        vocabulary=20, width=8, heads=2, hidden=8, encoder_layers=1, head=output_heads.SentenceEmbedding()
+        vocab_size=20,
+        hidden_size=8,
+        num_attention_heads=2,
+        intermediate_size=8,
+        encoder_layers=1,
+        output_head=output_heads.SentenceEmbedding(),
     )
     with pytest.raises(InputError, match="`documents` share rows, and SentenceEmbedding"):
         Transformer(config).eval()(ids, documents=documents)
-    pair = TransformerConfig(vocabulary=20, width=8, heads=2, hidden=8, encoder_layers=1, decoder_layers=1)
+    pair = TransformerConfig(
+        vocab_size=20, hidden_size=8, num_attention_heads=2, intermediate_size=8, encoder_layers=1, decoder_layers=1
+    )
     with pytest.raises(InputError, match="an encoder–decoder reads pairs"):
         Transformer(pair).eval()(ids, ids, documents=documents)

@@ -9,7 +9,15 @@ from regard.models import Transformer, TransformerConfig, embed, output_heads
 
 def model(head):
     torch.manual_seed(0)
-    config = TransformerConfig(vocabulary=50, width=16, heads=2, hidden=32, encoder_layers=2, dropout=0.5, head=head)
+    config = TransformerConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_attention_heads=2,
+        intermediate_size=32,
+        encoder_layers=2,
+        dropout=0.5,
+        output_head=head,
+    )
     return Transformer(config)
 
 

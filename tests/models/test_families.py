@@ -155,27 +155,27 @@ def test_beams_of_a_decoder_alone(pairs, name, beams):
         (
             "gpt2",
             hf.GPT2ForSequenceClassification,
-            output_heads.SequenceClassification(3, pooled="last", hidden=False, bias=False),
+            output_heads.SequenceClassification(3, pooling="last", use_tanh_layer=False, bias=False),
         ),
         ("gpt2", hf.GPT2Model, None),
         (
             "llama",
             hf.LlamaForSequenceClassification,
-            output_heads.SequenceClassification(3, pooled="last", hidden=False, bias=False),
+            output_heads.SequenceClassification(3, pooling="last", use_tanh_layer=False, bias=False),
         ),
         ("llama", hf.LlamaModel, None),
         ("t5", hf.T5EncoderModel, None),
         ("t5", hf.T5Model, None),
         ("bart", hf.BartModel, None),
-        ("bart", hf.BartForSequenceClassification, output_heads.SequenceClassification(3, pooled="last")),
+        ("bart", hf.BartForSequenceClassification, output_heads.SequenceClassification(3, pooling="last")),
     ],
 )
 @torch.no_grad()
 def test_heads_of_checkpoints(tmp_path, name, kind, head):
-    more = {} if head is None or not hasattr(head, "labels") else {"num_labels": 3}
+    more = {} if head is None or not hasattr(head, "num_labels") else {"num_labels": 3}
     theirs = checkpoints.checkpoint(name, tmp_path, kind=kind, pad_token_id=1, eos_token_id=2, **more)
     ours = Transformer.from_pretrained(tmp_path)
-    assert ours.config.head == head
+    assert ours.config.output_head == head
     ids, real = checkpoints.texts(theirs.config)
     ids[0, -1] = ids[1, 6] = 2  # BART's classifier reads the end token
     given = {"input_ids": ids, "attention_mask": real.long()}
@@ -245,7 +245,7 @@ def test_an_output_layer_that_is_there_holds_whatever_is_said_of_it(tmp_path, na
     output = ours(ids, ids) if theirs.config.is_encoder_decoder else ours(ids)
     close(output.logits, output.states @ own.T)
     # A head that is asked for by its kind is the checkpoint's.
-    again = Transformer.from_pretrained(tmp_path, head=output_heads.LanguageModel())
+    again = Transformer.from_pretrained(tmp_path, output_head=output_heads.LanguageModel())
     close(again.logits(output.states), output.logits)
 
 
@@ -255,25 +255,25 @@ def test_a_head_asked_for_by_its_kind_is_that_of_the_checkpoint(pairs, tmp_path,
     theirs, ours = pairs(name)
     theirs.save_pretrained(tmp_path)
     kind = output_heads.MaskedLanguageModel if name == "bert" else output_heads.LanguageModel
-    again = Transformer.from_pretrained(tmp_path, head=kind())
+    again = Transformer.from_pretrained(tmp_path, output_head=kind())
     assert again.config == ours.config
 
 
 @torch.no_grad()
 def test_a_bare_model_gets_the_head_of_its_family_or_none(tmp_path):
     theirs = checkpoints.checkpoint("gpt2", tmp_path / "gpt2", kind=hf.GPT2Model)
-    ours = Transformer.from_pretrained(tmp_path / "gpt2", head=output_heads.LanguageModel())
+    ours = Transformer.from_pretrained(tmp_path / "gpt2", output_head=output_heads.LanguageModel())
     ids, _ = checkpoints.texts(theirs.config, real=11)
     close(ours(ids).logits, theirs(ids).last_hidden_state @ theirs.wte.weight.T)
     checkpoints.checkpoint("llama", tmp_path / "llama", kind=hf.LlamaModel)
-    with pytest.raises(InputError, match=r"lacks 1 weights, head\.weight first"):
-        Transformer.from_pretrained(tmp_path / "llama", head=output_heads.LanguageModel())
+    with pytest.raises(InputError, match=r"lacks 1 weights, output_head\.weight first"):
+        Transformer.from_pretrained(tmp_path / "llama", output_head=output_heads.LanguageModel())
 
 
 def test_a_pooler_serves_the_classifier_that_is_to_be_trained(tmp_path):
     theirs = checkpoints.checkpoint("bert", tmp_path, kind=hf.BertModel)
-    ours = Transformer.from_pretrained(tmp_path, head=output_heads.SequenceClassification(3))
-    assert torch.equal(ours.head.hidden.weight, theirs.pooler.dense.weight)
+    ours = Transformer.from_pretrained(tmp_path, output_head=output_heads.SequenceClassification(3))
+    assert torch.equal(ours.output_head.tanh_layer.weight, theirs.pooler.dense.weight)
 
 
 @torch.no_grad()
@@ -319,7 +319,11 @@ def test_what_is_said_of_writing_changes_no_architecture(tmp_path):
     said = {"hidden_size": 7, "eos_token_id": [4, 5], "pad_token_id": -1}
     (tmp_path / "generation_config.json").write_text(json.dumps(said))
     config = Transformer.from_pretrained(tmp_path).config
-    assert (config.width, config.tokens.stop, config.tokens.pad) == (32, (4, 5), None)
+    assert (config.hidden_size, config.special_tokens.eos_token_id, config.special_tokens.pad_token_id) == (
+        32,
+        (4, 5),
+        None,
+    )
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "qwen2 with windows", "t5", "marian"])
@@ -353,7 +357,7 @@ def test_watched_weights_are_those_that_transformers_returns(pairs, name):
 @pytest.mark.models
 @torch.no_grad()
 def test_minilm_embeds_sentences_as_transformers_does():
-    ours = Transformer.from_pretrained("minilm", head=output_heads.SentenceEmbedding())
+    ours = Transformer.from_pretrained("minilm", output_head=output_heads.SentenceEmbedding())
     theirs = regard.load_model("minilm")
     given = theirs.tokenizer(
         ["A cat sat on the mat.", "How do I reset my password?", "x"], return_tensors="pt", padding=True

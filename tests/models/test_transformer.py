@@ -15,33 +15,30 @@ import regard
 from regard import masks, positions
 from regard.errors import InputError
 from regard.models import (
-    Buckets,
-    Clipped,
     Learned,
     Sinusoidal,
-    Slopes,
-    Tokens,
+    SpecialTokens,
     Transformer,
     TransformerConfig,
     decoding,
     output_heads,
 )
 
-SIZES = {"vocabulary": 30, "width": 16, "heads": 4, "hidden": 24}
+SIZES = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 24}
 KINDS = {
-    "sinusoidal": Sinusoidal(50),
-    "learned": Learned(50),
-    "T5": Buckets(8, 16),
-    "ALiBi": Slopes(),
-    "Shaw": Clipped(3),
-    "rotary": positions.RoPE(4),
-    "YaRN": positions.RoPE(4, scaling=positions.YaRN(4.0, 8)),
-    "none": None,
+    "sinusoidal": {"positions": Sinusoidal(50)},
+    "learned": {"positions": Learned(50)},
+    "T5": {"position_bias": "t5", "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16},
+    "ALiBi": {"position_bias": "alibi"},
+    "Shaw": {"position_bias": "shaw", "max_relative_position": 3},
+    "rotary": {"positions": positions.RoPE(4)},
+    "YaRN": {"positions": positions.RoPE(4, scaling=positions.YaRN(4.0, 8))},
+    "none": {"positions": None},
 }
 SHAPES = {
-    "encoder": {"encoder_layers": 2, "head": output_heads.MaskedLanguageModel()},
-    "decoder": {"decoder_layers": 2, "head": output_heads.LanguageModel(), "norm_first": True, "norm": "rms"},
-    "encoder-decoder": {"encoder_layers": 1, "decoder_layers": 2, "head": output_heads.LanguageModel(bias=True)},
+    "encoder": {"encoder_layers": 2, "output_head": output_heads.MaskedLanguageModel()},
+    "decoder": {"decoder_layers": 2, "output_head": output_heads.LanguageModel(), "norm_first": True, "norm": "rms"},
+    "encoder-decoder": {"encoder_layers": 1, "decoder_layers": 2, "output_head": output_heads.LanguageModel(bias=True)},
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 shapes = pytest.mark.parametrize("shape", SHAPES)
@@ -49,9 +46,9 @@ shapes = pytest.mark.parametrize("shape", SHAPES)
 
 def made(shape="decoder", kind="sinusoidal", **more):
     torch.manual_seed(0)
-    tokens = Tokens(start=1, stop=(2,), pad=0)
+    tokens = SpecialTokens(bos_token_id=1, eos_token_id=2, pad_token_id=0)
     return Transformer(
-        TransformerConfig(**SIZES | SHAPES[shape] | {"positions": KINDS[kind], "tokens": tokens} | more)
+        TransformerConfig(**SIZES | SHAPES[shape] | KINDS[kind] | {"special_tokens": tokens} | more)
     ).eval()
 
 
@@ -85,7 +82,7 @@ def test_padding_on_either_side_changes_nothing(kind, shape, side):
 @kinds
 @pytest.mark.parametrize("window", [None, 3])
 def test_a_decoder_sees_nothing_later_and_with_a_cache_the_same(kind, window):
-    model, text = made("decoder", kind, window=window), ids()
+    model, text = made("decoder", kind, sliding_window=window), ids()
     at_once = model(text).logits
     torch.testing.assert_close(model(text[:, :4]).logits, at_once[:, :4], rtol=0, atol=1e-5)
     with torch.no_grad():
@@ -249,36 +246,38 @@ def test_writing_ends_where_positions_do():
 def test_a_head_for_other_labels_begins_at_random_and_the_rest_as_it_was(tmp_path):
     model = made("encoder")
     model.save_pretrained(tmp_path)
-    changed = Transformer.from_pretrained(tmp_path, head=output_heads.SequenceClassification(5), dropout=0.3)
+    changed = Transformer.from_pretrained(tmp_path, output_head=output_heads.SequenceClassification(5), dropout=0.3)
     assert changed(ids()).logits.shape == (2, 5)
     assert changed.config.dropout == 0.3
     torch.testing.assert_close(changed(ids()).states, model(ids()).states, rtol=0, atol=0)
 
 
 def test_a_language_model_keeps_its_own_head(tmp_path):
-    model = made("decoder", head=output_heads.LanguageModel(tied=False))
+    model = made("decoder", output_head=output_heads.LanguageModel(tie_word_embeddings=False))
     model.save_pretrained(tmp_path)
-    loaded = Transformer.from_pretrained(tmp_path, head=output_heads.LanguageModel())
+    loaded = Transformer.from_pretrained(tmp_path, output_head=output_heads.LanguageModel())
     torch.testing.assert_close(call(loaded, ids()), call(model, ids()), rtol=0, atol=0)
-    with pytest.raises(InputError, match=r"the checkpoint's head is .*tied=False.*: leave `head` out"):
-        Transformer.from_pretrained(tmp_path, head=output_heads.LanguageModel(bias=True))
+    with pytest.raises(
+        InputError, match=r"the checkpoint's output head is .*tie_word_embeddings=False.*: leave `output_head` out"
+    ):
+        Transformer.from_pretrained(tmp_path, output_head=output_heads.LanguageModel(bias=True))
 
 
 def test_a_classifier_that_is_changed_keeps_what_fits(tmp_path):
-    model = made("encoder", head=output_heads.SequenceClassification(3))
+    model = made("encoder", output_head=output_heads.SequenceClassification(3))
     model.save_pretrained(tmp_path)
-    pooled = Transformer.from_pretrained(tmp_path, head=output_heads.SequenceClassification(3, pooled="mean"))
-    assert torch.equal(pooled.head.classify.weight, model.head.classify.weight)
-    more = Transformer.from_pretrained(tmp_path, head=output_heads.SequenceClassification(5))
-    assert torch.equal(more.head.hidden.weight, model.head.hidden.weight)
-    assert more.head.classify.weight.shape == (5, 16)
-    other = Transformer.from_pretrained(tmp_path, head=output_heads.TokenClassification(3))
-    assert not torch.equal(other.head.classify.weight, model.head.classify.weight)
+    pooled = Transformer.from_pretrained(tmp_path, output_head=output_heads.SequenceClassification(3, pooling="mean"))
+    assert torch.equal(pooled.output_head.classify.weight, model.output_head.classify.weight)
+    more = Transformer.from_pretrained(tmp_path, output_head=output_heads.SequenceClassification(5))
+    assert torch.equal(more.output_head.tanh_layer.weight, model.output_head.tanh_layer.weight)
+    assert more.output_head.classify.weight.shape == (5, 16)
+    other = Transformer.from_pretrained(tmp_path, output_head=output_heads.TokenClassification(3))
+    assert not torch.equal(other.output_head.classify.weight, model.output_head.classify.weight)
 
 
 def test_a_new_head_has_the_type_of_the_rest(tmp_path):
     made("encoder").bfloat16().save_pretrained(tmp_path)
-    model = Transformer.from_pretrained(tmp_path, head=output_heads.SequenceClassification(2))
+    model = Transformer.from_pretrained(tmp_path, output_head=output_heads.SequenceClassification(2))
     assert model(ids()).logits.dtype == torch.bfloat16
 
 
@@ -332,6 +331,10 @@ def test_nothing_is_left_of_a_save_that_fails(tmp_path, monkeypatch):
 
 
 BROKEN = {
+    "an old format": (
+        lambda folder: _without_version(folder),
+        "is of format version 1, and this regard loads version 2: train or save",
+    ),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot read .*config.json"),
     "a list": (lambda folder: (folder / "config.json").write_text("[]"), "must be a JSON object, got a list"),
@@ -353,7 +356,7 @@ BROKEN = {
         "has 'depth', which this version",
     ),
     "another width": (
-        lambda folder: _edit(folder, lambda one: one.update(width=32)),
+        lambda folder: _edit(folder, lambda one: one.update(hidden_size=32)),
         "of shape .*, its configuration says",
     ),
     "more layers": (lambda folder: _edit(folder, lambda one: one.update(encoder_layers=3)), "lacks 16 weights"),
@@ -369,20 +372,30 @@ BROKEN = {
         lambda folder: _edit(folder, lambda one: one.update(positions=3)),
         "`positions` must be a value",
     ),
-    "tokens that are none": (lambda folder: _edit(folder, lambda one: one.update(tokens=None)), "`tokens` must be"),
-    "a head of another kind": (
-        lambda folder: _edit(folder, lambda one: one.update(head={"kind": "Tokens"})),
-        "`head` must be a value",
+    "tokens that are none": (
+        lambda folder: _edit(folder, lambda one: one.update(special_tokens=None)),
+        "`special_tokens` must be",
     ),
-    "a width of text": (lambda folder: _edit(folder, lambda one: one.update(width="x")), "`width` must be"),
-    "a hidden size beyond all": (lambda folder: _edit(folder, lambda one: one.update(hidden=2**63)), "makes no model"),
+    "a head of another kind": (
+        lambda folder: _edit(folder, lambda one: one.update(output_head={"kind": "SpecialTokens"})),
+        "`output_head` must be a value",
+    ),
+    "a width of text": (lambda folder: _edit(folder, lambda one: one.update(hidden_size="x")), "`hidden_size` must be"),
+    "a hidden size beyond all": (
+        lambda folder: _edit(folder, lambda one: one.update(intermediate_size=2**63)),
+        "makes no model",
+    ),
     "a length of text": (
-        lambda folder: _edit(folder, lambda one: one.update(positions={"kind": "Learned", "length": "x"})),
-        "`length` of Learned must be a whole number from 1 on, got 'x'",
+        lambda folder: _edit(
+            folder, lambda one: one.update(positions={"kind": "Learned", "max_position_embeddings": "x"})
+        ),
+        "`max_position_embeddings` of Learned must be an integer of at least 1, got 'x'",
     ),
     "a token beyond all": (
-        lambda folder: _edit(folder, lambda one: one.update(tokens={"kind": "Tokens", "start": 2**63})),
-        "`start` names tokens, each an integer from 0 to 2³¹ − 1",
+        lambda folder: _edit(
+            folder, lambda one: one.update(special_tokens={"kind": "SpecialTokens", "bos_token_id": 2**63})
+        ),
+        "`bos_token_id` must be a token, an integer from 0 to 2³¹ − 1",
     ),
     "a billion layers": (
         lambda folder: _edit(folder, lambda one: one.update(encoder_layers=10**9)),
@@ -403,6 +416,13 @@ def _quantize(folder):
     _edit(folder, lambda one: None)
 
 
+def _without_version(folder):
+    path = folder / "config.json"
+    raw = json.loads(path.read_text())
+    del raw["format_version"]
+    path.write_text(json.dumps(raw))
+
+
 def _edit(folder, change):
     raw = json.loads((folder / "config.json").read_text())
     change(raw["regard"])
@@ -413,7 +433,9 @@ def _edit(folder, change):
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_no_flipped_bit_of_a_saved_model_is_loaded(tmp_path, name):
     """It is refused in a sentence, or what is loaded is what was saved."""
-    model = Transformer(TransformerConfig(vocabulary=3, width=2, heads=1, hidden=1, decoder_layers=1))
+    model = Transformer(
+        TransformerConfig(vocab_size=3, hidden_size=2, num_attention_heads=1, intermediate_size=1, decoder_layers=1)
+    )
     model.save_pretrained(tmp_path)
     whole, rng, refused = bytearray((tmp_path / name).read_bytes()), random.Random(0), 0
     tried = range(0, len(whole), 13)
@@ -456,27 +478,33 @@ def test_broken_folders_give_one_sentence(tmp_path, case):
 REFUSED = {
     "no layers": (lambda: TransformerConfig(**SIZES), "are both 0"),
     "heads": (
-        lambda: TransformerConfig(**SIZES | {"heads": 3}, encoder_layers=1),
-        "multiple of `heads`, got 16 and 3: .*head_dim=6",
+        lambda: TransformerConfig(**SIZES | {"num_attention_heads": 3}, encoder_layers=1),
+        "multiple of `num_attention_heads`, got 16 and 3: .*head_dim=6",
     ),
     "kv_heads": (
-        lambda: TransformerConfig(**SIZES, encoder_layers=1, kv_heads=3),
-        "multiple of `kv_heads`, got 4 and 3",
+        lambda: TransformerConfig(**SIZES, encoder_layers=1, num_key_value_heads=3),
+        "multiple of `num_key_value_heads`, got 4 and 3",
     ),
-    "a window to encode": (lambda: TransformerConfig(**SIZES, encoder_layers=1, window=3), "`window` is the decoder's"),
+    "a window to encode": (
+        lambda: TransformerConfig(**SIZES, encoder_layers=1, sliding_window=3),
+        "`sliding_window` is the decoder's",
+    ),
     "a head": (
-        lambda: made("encoder", head=output_heads.LanguageModel()),
+        lambda: made("encoder", output_head=output_heads.LanguageModel()),
         "LanguageModel is for a model of kind decoder or",
     ),
     "rotary of another width": (lambda: made(positions=positions.RoPE(8)), "made for vectors of width 8, got 4"),
     "positions by name": (lambda: made(positions="rotary"), r"`positions` must be a value such as .*, got 'rotary'"),
     "a kind of positions": (lambda: made(positions=Sinusoidal), "`positions` must be a value"),
     "a bias as positions": (lambda: made(positions=positions.ALiBi(4)), "`positions` must be a value"),
-    "a head by name": (lambda: made(head="lm"), "`head` must be a value such as .*, got 'lm'"),
-    "a kind of head": (lambda: made(head=output_heads.LanguageModel), "`head` must be a value"),
-    "eps": (lambda: made(eps=-1.0), "`eps` must be a number above 0, got -1.0"),
-    "a layer too many": (lambda: made(window=3, windowed_layers=(2,)), r"from 0 to 1, got \(2,\)"),
-    "a token that is text": (lambda: Tokens(stop=("2",)), "`stop` names tokens"),
+    "a head by name": (lambda: made(output_head="lm"), "`output_head` must be a value such as .*, got 'lm'"),
+    "a kind of head": (lambda: made(output_head=output_heads.LanguageModel), "`output_head` must be a value"),
+    "eps": (lambda: made(layer_norm_eps=-1.0), "`layer_norm_eps` must be a number above 0, got -1.0"),
+    "a layer too few": (
+        lambda: made(sliding_window=3, layer_types=("sliding_attention",)),
+        r"each of the decoder's 2 layers, got \('sliding_attention',\)",
+    ),
+    "a token that is text": (lambda: SpecialTokens(eos_token_id=("2",)), "`eos_token_id` must be tokens"),
     "a gap": (
         lambda: made()(ids(), real=torch.tensor([[True, False, True] + [True] * 4] * 2)),
         "`real` has padding between tokens",
@@ -513,7 +541,10 @@ REFUSED = {
     "too long": (lambda: made(positions=Learned(5))(ids()), "has 7 tokens, and this model has positions for 5"),
     "types": (lambda: made()(ids(), types=ids()), "this model has no token types"),
     "writing with an encoder": (lambda: made("encoder").generate(ids()), "an encoder, which writes nothing"),
-    "writing without a head": (lambda: made(head=None).generate(ids()), "no head that writes: .*LanguageModel"),
+    "writing without a head": (
+        lambda: made(output_head=None).generate(ids()),
+        "no output head that generates: .*LanguageModel",
+    ),
     "writing in training": (lambda: made().train().generate(ids()), r"model.eval\(\) first"),
     "an empty prompt": (lambda: made().generate([[3], []]), "an empty text at 1"),
     "texts for tokens": (lambda: made().generate(["a b"]), "each a list of tokens"),
@@ -530,7 +561,39 @@ REFUSED = {
         "no folder './nowhere'; bundled models",
     ),
     "no name": (lambda: Transformer.from_pretrained(""), "must not be empty"),
-    "an unknown change": (lambda: Transformer.from_pretrained("minilm", layers=3), "has no 'layers'; it has "),
+    "an unknown change": (
+        lambda: Transformer.from_pretrained("minilm", colour=3),
+        "has no 'colour': it has ",
+    ),
+    "another's name as a change": (
+        lambda: Transformer.from_pretrained("minilm", d_model=3),
+        "has no 'd_model': hidden_size is meant",
+    ),
+    "another's name": (
+        lambda: TransformerConfig(**SIZES, num_hidden_layers=2),
+        "TransformerConfig has no argument `num_hidden_layers`: encoder_layers or decoder_layers",
+    ),
+    "an activation of regard.nn": (
+        lambda: made(hidden_act="swiglu"),
+        "got 'swiglu': write hidden_act='silu', is_gated_act=True",
+    ),
+    "two kinds of positions": (
+        lambda: made(position_bias="t5"),
+        "`position_bias` 't5' stands in place of `positions`, got Sinusoidal",
+    ),
+    "a bias of positions by another name": (
+        lambda: made(kind="none", position_bias="rope"),
+        "must be one of None, 't5', 'alibi', 'shaw', got 'rope'",
+    ),
+    "another's option": (
+        lambda: made(kind="ALiBi", max_relative_position=3),
+        "`max_relative_position` is an option of position_bias='shaw', got 'alibi'",
+    ),
+    "a number for a flag": (lambda: made(bias=512), "`bias` must be True or False, got 512"),
+    "a window of no layer": (
+        lambda: made(layer_types=("sliding_attention",) * 2),
+        "`layer_types` names layers that have a window",
+    ),
 }
 
 
@@ -550,7 +613,7 @@ def test_what_does_not_fit_is_refused_with_the_way_out(case):
 
 
 def test_a_table_of_masks_is_what_a_decoder_layer_has():
-    model = made("decoder", window=3, windowed_layers=(1,))
+    model = made("decoder", sliding_window=3, layer_types=("full_attention", "sliding_attention"))
     full, windowed = (layer.attention.mask() for layer in model.decoder.layers)
     assert full == masks.Causal()
     assert windowed == masks.Causal() & masks.Window(3)

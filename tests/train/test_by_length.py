@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.models import Tokens
+from regard.models import SpecialTokens
 from regard.models.output_heads import LanguageModel
 from regard.train import Journal, read_config, train, translation_scores
 from regard.train.tasks.build_model import pair_model
@@ -23,7 +23,7 @@ SPEC.loader.exec_module(by_length)
 def test_the_two_models_of_the_example_have_as_many_parameters_within_a_hundredth():
     path = PATH.parents[1] / "gru.toml"
     said = re.search(r"--model\.attention none --model\.hidden \d+", path.read_text("utf-8")).group().split()
-    tokens = Tokens(pad=0, start=1, stop=(2,))
+    tokens = SpecialTokens(pad_token_id=0, bos_token_id=1, eos_token_id=2)
     with torch.device("meta"):
         models = [
             pair_model(read_config(path, more).model, 4000, 2750, tokens, LanguageModel(), 100) for more in ([], said)

@@ -111,7 +111,7 @@ def generate(
     with progress.status("reading the libraries") as status:
         writer, tokenizer = _load(model, threads, status)
         prompt = _prompt(tokenizer, words, chat, model)
-        last = writer.config.length or _trained_positions(writer.config, model)
+        last = writer.config.max_position_embeddings or _trained_positions(writer.config, model)
         before = 1 if writer.config.kind == "encoder-decoder" else len(prompt)
         if last is not None and before >= last:
             raise InputError(
@@ -124,7 +124,7 @@ def generate(
         screen = Screen(status, words if goes_on else "", Detokenizer(tokenizer, prompt if goes_on else ()))
         seed = secrets.randbelow(2**32) if seed is None else seed
         begun = time.perf_counter()
-        written = screen.show(asked.write(writer, prompt, seed, room), writer.config.tokens.stop)
+        written = screen.show(asked.write(writer, prompt, seed, room), writer.config.special_tokens.eos_token_ids)
         seconds = time.perf_counter() - begun
     again = f", --seed {seed} repeats it" if asked.sampling else ""
     count = f"{len(written)} token{'s' if len(written) > 1 else ''}"
@@ -164,7 +164,7 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
     model = Transformer.from_pretrained(name)
     if model.config.kind == "encoder":
         raise _reads_only(name)
-    if not isinstance(model.config.head, output_heads.LanguageModel):
+    if not isinstance(model.config.output_head, output_heads.LanguageModel):
         raise InputError(f"`--model` {name!r} has no head that writes words: take smollm2, or a checkpoint with one")
     where = str(Path(name).expanduser()) if own else str(folder(name)) if name in BUNDLED else name
     with quiet(transformers.utils.logging):
@@ -224,7 +224,7 @@ def _trained_positions(config: Any, name: str) -> int | None:
 
 def _why(config: Any, last: int | None, room: float, written: Sequence[int], most: int) -> str:
     """What ended the text."""
-    forced = config.tokens.last is not None and len(written) >= min(most, room)
-    if written[-1] in config.tokens.stop and not forced:
+    forced = config.special_tokens.forced_eos_token_id is not None and len(written) >= min(most, room)
+    if written[-1] in config.special_tokens.eos_token_ids and not forced:
         return "ended by the model"
     return f"cut at --tokens {most}" if len(written) == most else f"cut at the model's last position, {last}"

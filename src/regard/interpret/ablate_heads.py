@@ -54,7 +54,8 @@ def ablate_heads(
 
     >>> import torch
     >>> from regard.models import Transformer, TransformerConfig
-    >>> config = TransformerConfig(vocabulary=9, width=8, heads=2, hidden=16, encoder_layers=1)
+    >>> sizes = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
+    >>> config = TransformerConfig(**sizes, encoder_layers=1)
     >>> encoder, ids = Transformer(config).eval(), torch.tensor([[1, 2, 3]])
     >>> whole = encoder(ids).states
     >>> with ablate_heads(encoder, [(0, 1)]):

@@ -1,5 +1,7 @@
 """A small language model that reads characters: how it is made, trained, and what it loses."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -8,7 +10,6 @@ from torch.nn import functional
 from regard.lab.texts import Text
 from regard.lab.training import fit, seeded
 from regard.models import Transformer, TransformerConfig, output_heads
-from regard.models.config import Positions
 from regard.train.schedules import Cosine
 
 __all__ = ["HEADS", "LENGTH", "WIDTH", "language_model", "losses", "trained"]
@@ -20,28 +21,27 @@ _BATCH, _RATE, _CLIP = 8, 3e-3, 1.0
 _SCHEDULE = Cosine(warmup=50, floor=0.05)
 
 
-def language_model(positions: Positions, *, kv_heads: int | None = None) -> Transformer:
-    """A decoder over characters, its numbers drawn from PyTorch's generator."""
+def language_model(**options: Any) -> Transformer:
+    """A decoder over characters with these `options` of TransformerConfig; weights by PyTorch's generator."""
     config = TransformerConfig(
-        vocabulary=VOCABULARY,
-        width=WIDTH,
-        heads=HEADS,
-        kv_heads=kv_heads,
-        hidden=4 * WIDTH,
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        num_attention_heads=HEADS,
+        intermediate_size=4 * WIDTH,
         decoder_layers=LAYERS,
         norm_first=True,
-        activation="gelu",
-        positions=positions,
+        hidden_act="gelu",
         dropout=0.0,
-        head=output_heads.LanguageModel(),
+        output_head=output_heads.LanguageModel(),
+        **options,
     )
     return Transformer(config)
 
 
-def trained(text: Text, positions: Positions, steps: int, seed: int, *, kv_heads: int | None = None) -> Transformer:
+def trained(text: Text, steps: int, seed: int, **options: Any) -> Transformer:
     """Train a model on rows of LENGTH characters; with one seed all models see the same rows in the same order."""
     with seeded(seed) as generator:
-        model = language_model(positions, kv_heads=kv_heads)
+        model = language_model(**options)
 
         def loss() -> Tensor:
             rows = text.batch(_BATCH, LENGTH, generator)

@@ -45,17 +45,17 @@ def model_of(layers: int) -> Transformer:
     2 w weights each, are one layer more.
     """
     config = TransformerConfig(
-        vocabulary=TASK.vocabulary_size,
-        width=WIDTH,
-        heads=HEADS,
-        hidden=HIDDEN if layers == 2 else 2 * WIDTH + 2 * HIDDEN + 1,
+        vocab_size=TASK.vocabulary_size,
+        hidden_size=WIDTH,
+        num_attention_heads=HEADS,
+        intermediate_size=HIDDEN if layers == 2 else 2 * WIDTH + 2 * HIDDEN + 1,
         decoder_layers=layers,
         norm_first=True,
-        activation="gelu",
+        hidden_act="gelu",
         positions=Learned(2 * TASK.pairs + 1),
         bias=False,
         dropout=0.0,
-        head=output_heads.LanguageModel(),
+        output_head=output_heads.LanguageModel(),
     )
     return Transformer(config)
 

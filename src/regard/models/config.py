@@ -1,221 +1,282 @@
 """What makes one Transformer differ from another, as a frozen value."""
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from regard.errors import InputError
-from regard.models.output_heads import HEADS, Head
+from regard.models.activations import HiddenAct, check_hidden_act
+from regard.models.output_heads import HEADS, OutputHead
+from regard.models.standard_names import CONFIG, refuse_unknown
 from regard.nn.block_base import Norm
-from regard.nn.feed_forward import Activation
 from regard.positions import NTK, DynamicNTK, Linear, Llama3, RoPE, YaRN
 from regard.positions.sinusoidal import Sinusoids
 
-__all__ = ["KINDS", "Buckets", "Clipped", "Learned", "Positions", "Sinusoidal", "Slopes", "Tokens", "TransformerConfig"]
+__all__ = ["KINDS", "Learned", "PositionBias", "Positions", "Sinusoidal", "SpecialTokens", "TransformerConfig"]
+
+PositionBias = Literal["t5", "alibi", "shaw"]
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """Positions whose whole numbers count something."""
+    """Positions of which there is a number."""
+
+    max_position_embeddings: int
 
     def __post_init__(self) -> None:
-        for name, least in (("length", 1), ("count", 1), ("max_distance", 1), ("clip", 0)):
-            value = getattr(self, name, least)
-            if type(value) is not int or value < least:
-                raise InputError(
-                    f"`{name}` of {type(self).__name__} must be a whole number from {least} on, got {value!r}"
-                )
+        value = self.max_position_embeddings
+        if type(value) is not int or value < 1:
+            raise InputError(
+                f"`max_position_embeddings` of {type(self).__name__} must be an integer of at least 1, got {value!r}"
+            )
 
 
 @dataclass(frozen=True)
 class Sinusoidal(_Counted):
     """Sines and cosines, added to the embeddings (Vaswani et al. 2017); `variant` as in positions.sinusoidal."""
 
-    length: int = 5000
+    max_position_embeddings: int = 5000
     variant: Sinusoids = "paper"
 
 
 @dataclass(frozen=True)
 class Learned(_Counted):
-    """A learned vector for each of `length` positions, added to the embeddings (BERT, GPT-2, BART)."""
+    """A learned vector for each position, added to the embeddings (BERT, GPT-2, BART)."""
 
-    length: int = 512
-
-
-@dataclass(frozen=True)
-class Buckets(_Counted):
-    """T5's bias: a learned number for each head and bucket of distances, in one table for all layers of a stack."""
-
-    count: int = 32
-    max_distance: int = 128
+    max_position_embeddings: int = 512
 
 
-@dataclass(frozen=True)
-class Slopes:
-    """ALiBi: a bias that falls with the distance, by a slope of each head (Press et al. 2022, arXiv:2108.12409)."""
+Positions = Sinusoidal | Learned | RoPE | None
 
 
-@dataclass(frozen=True)
-class Clipped(_Counted):
-    """Shaw et al. (2018, arXiv:1803.02155): a learned vector for each distance up to `clip`, on keys and on values."""
-
-    clip: int = 16
-
-
-Positions = Sinusoidal | Learned | Buckets | Slopes | Clipped | RoPE | None
-
-
-def _is_token(value: object, optional: bool) -> bool:
-    return (value is None and optional) or (
-        isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-    )
+def _is_token(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """The tokens that mean something to a model; None where it has none.
+class SpecialTokens:
+    """The tokens that mean something to a model, by transformers' names; None where it has none.
 
     Args:
-        pad: Fills up a batch.
-        start: What a decoder begins with.
-        stop: What ends a text.
-        first: What a decoder always writes first (BART's forced_bos_token_id).
-        last: What it writes when it runs out of room (forced_eos_token_id).
-        never: What it never writes (Marian: its padding).
+        pad_token_id: Fills up a batch.
+        bos_token_id: Begins a text.
+        eos_token_id: Ends a text; one token, or several of which each does.
+        decoder_start_token_id: What the decoder of an encoder–decoder reads first; `bos_token_id` by default.
+        mask_token_id: Stands for a hidden token (BERT's [MASK]).
+        forced_bos_token_id: What is always generated first (BART).
+        forced_eos_token_id: What is generated at the maximum length (BART, Marian).
+        suppress_tokens: What is never generated (Marian: its padding).
+
+    Raises:
+        InputError: A value is no token.
+
+    >>> SpecialTokens(eos_token_id=[2, 5]).eos_token_ids
+    (2, 5)
     """
 
-    pad: int | None = None
-    start: int | None = None
-    stop: tuple[int, ...] = ()
-    first: int | None = None
-    last: int | None = None
-    never: tuple[int, ...] = ()
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | Sequence[int] | None = None
+    decoder_start_token_id: int | None = None
+    mask_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | None = None
+    suppress_tokens: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        single = {name: (getattr(self, name),) for name in ("pad", "start", "first", "last")}
-        for name, found in {**single, "stop": self.stop, "never": self.never}.items():
-            if not isinstance(found, tuple) or any(not _is_token(one, name in single) for one in found):
-                raise InputError(
-                    f"`{name}` names tokens, each an integer from 0 to 2³¹ − 1, got {getattr(self, name)!r}"
-                )
+        for one in fields(self):
+            value, several = getattr(self, one.name), one.name in ("eos_token_id", "suppress_tokens")
+            if several and isinstance(value, list | tuple):
+                object.__setattr__(self, one.name, tuple(value))  # a value that can be compared and hashed
+                wrong = not all(map(_is_token, value))
+            else:
+                wrong = not _is_token(value) and (value is not None or one.name == "suppress_tokens")
+            if wrong:
+                kind = "tokens, integers" if several else "a token, an integer"
+                raise InputError(f"`{one.name}` must be {kind} from 0 to 2³¹ − 1, got {value!r}")
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """All tokens that end a text."""
+        found = self.eos_token_id
+        return () if found is None else (found,) if isinstance(found, int) else tuple(found)
 
 
+@refuse_unknown("TransformerConfig", CONFIG)
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """A Transformer: with its defaults that of Vaswani et al. (2017, arXiv:1706.03762), once it has layers.
+    """A Transformer, by transformers' names: with the defaults that of Vaswani et al. (2017, arXiv:1706.03762).
 
-    BERT, GPT-2, Llama, T5, BART and Marian are such values; `docs/models.md` shows what each changed.
+    BERT, GPT-2, Llama, T5, BART and Marian are such values; `docs/models.md` shows what each changed. What has no name
+    in transformers has that of PyTorch's nn.Transformer (`norm_first`, `bias`) or a noun of its own.
 
     Args:
-        vocabulary: Number of tokens.
-        target_vocabulary: Number of the decoder's, if they have an embedding of their own.
-        width, heads, hidden: Of the vectors, their heads, and the feed-forward layer's hidden layer.
-        encoder_layers, decoder_layers: How many blocks of each; a decoder without an encoder sees only itself.
-        kv_heads, head_dim: As in nn.MultiHeadAttention.
-        norm, norm_first, eps, activation: As in nn.EncoderBlock.
+        vocab_size: Number of tokens.
+        decoder_vocab_size: Number of the decoder's, if they have an embedding of their own (Marian).
+        hidden_size: Dimension of the embeddings and of the blocks' outputs.
+        num_attention_heads: Number of heads of each attention.
+        intermediate_size: Dimension of the feed-forward layer's hidden layer.
+        encoder_layers, decoder_layers: Number of blocks of each; a decoder without an encoder has no cross-attention.
+        num_key_value_heads: Number of heads of keys and values, which groups of heads share; all by default.
+        head_dim: Dimension of a head; hidden_size / num_attention_heads by default.
+        norm: "layer" (LayerNorm) or "rms" (RMSNorm).
+        norm_first: Whether norms come before attention and feed-forward (pre-norm) or after the sums (post-norm).
         final_norm: Whether a norm follows the last block; as `norm_first` by default.
-        embedding_norm: Whether one follows the embeddings.
-        positions: Sinusoidal, Learned, Buckets, Slopes, Clipped, a positions.RoPE, or None for none.
-        scaled_embedding: Whether embeddings are multiplied by √width.
+        normalize_embedding: Whether a norm follows the embeddings.
+        layer_norm_eps: What is added to the variance, by either norm.
+        hidden_act: "relu", "gelu", "gelu_new" ("gelu_fast", "gelu_pytorch_tanh") or "silu" ("swish").
+        is_gated_act: Whether the feed-forward layer is gated: with "silu" SwiGLU (Llama), with "gelu_new" T5 1.1's.
+        positions: Sinusoidal, Learned, a positions.RoPE, or None for none; by default Sinusoidal(), or none beside a
+            `position_bias`.
+        position_bias: "t5", a learned bias for each head and bucket of distances, in one table for all layers of a
+            stack; "alibi", a bias that falls with the distance (Press et al. 2022, arXiv:2108.12409); "shaw", a learned
+            vector for each distance, on keys and values (Shaw et al. 2018, arXiv:1803.02155).
+        relative_attention_num_buckets, relative_attention_max_distance: Of "t5"; 32 and 128 by default.
+        max_relative_position: Of "shaw", the distance from which all share a vector; 16 by default.
+        scale_embedding: Whether embeddings are multiplied by √hidden_size.
         bias: Whether linear layers and LayerNorms add a vector.
         qkv_bias, out_bias: The same for the attention's projections alone; as `bias` by default.
         scale: The factor on the scores; 1/√head_dim by default, 1 in T5.
-        window: How many positions a query of the decoder sees, itself included.
-        windowed_layers: The decoder's layers that have the window, counted from 0; all by default.
-        token_types: Number of learned vectors for kinds of tokens (BERT's segments).
+        sliding_window: How many positions a query of the decoder sees, itself included.
+        layer_types: For each of the decoder's layers "sliding_attention" or "full_attention"; all have the window by
+            default.
+        type_vocab_size: Number of learned vectors for kinds of tokens (BERT's segments).
         dropout: Probability of dropping embeddings and what is added to the residual, in training mode only.
         attention_dropout, activation_dropout: Of weights, and of the hidden layer; as `dropout` by default.
-        head: What is made of the last states, or None for the states alone.
-        tokens: The tokens that mean something.
+        output_head: What is computed from the last hidden states, or None for the states alone.
+        special_tokens: The tokens that mean something.
 
     Raises:
-        InputError: Sizes do not fit each other.
+        InputError: Sizes do not fit each other, or a name of transformers or PyTorch is given that is another one here.
 
-    >>> TransformerConfig(vocabulary=100, encoder_layers=6, decoder_layers=6).kind
+    >>> TransformerConfig(vocab_size=100, encoder_layers=6, decoder_layers=6).kind
     'encoder-decoder'
     """
 
-    vocabulary: int
-    target_vocabulary: int | None = None
-    width: int = 512
-    heads: int = 8
-    hidden: int = 2048
+    vocab_size: int
+    decoder_vocab_size: int | None = None
+    hidden_size: int = 512
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
     encoder_layers: int = 0
     decoder_layers: int = 0
-    kv_heads: int | None = None
+    num_key_value_heads: int | None = None
     head_dim: int | None = None
     norm: Norm = "layer"
     norm_first: bool = False
     final_norm: bool | None = None
-    embedding_norm: bool = False
-    eps: float = 1e-5
-    activation: Activation = "relu"
-    positions: Positions = Sinusoidal()
-    scaled_embedding: bool = True
+    normalize_embedding: bool = False
+    layer_norm_eps: float = 1e-5
+    hidden_act: HiddenAct = "relu"
+    is_gated_act: bool = False
+    positions: Positions | Literal["auto"] = "auto"
+    position_bias: PositionBias | None = None
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    max_relative_position: int = 16
+    scale_embedding: bool = True
     bias: bool = True
     qkv_bias: bool | None = None
     out_bias: bool | None = None
     scale: float | None = None
-    window: int | None = None
-    windowed_layers: tuple[int, ...] | None = None
-    token_types: int = 0
+    sliding_window: int | None = None
+    layer_types: Sequence[Literal["sliding_attention", "full_attention"]] | None = None
+    type_vocab_size: int = 0
     dropout: float = 0.1
     attention_dropout: float | None = None
     activation_dropout: float | None = None
-    head: Head | None = None
-    tokens: Tokens = field(default_factory=Tokens)
+    output_head: OutputHead | None = None
+    special_tokens: SpecialTokens = field(default_factory=SpecialTokens)
 
     def __post_init__(self) -> None:
+        if self.positions == "auto":
+            object.__setattr__(self, "positions", Sinusoidal() if self.position_bias is None else None)
+        if self.layer_types is not None:  # a list too, as configurations of transformers have it
+            object.__setattr__(self, "layer_types", tuple(self.layer_types))
         for names, least in _COUNTS:
             for name in names:
                 _count(name, getattr(self, name), least)
         self._check_kinds()
+        self._check_positions()
         self._check_heads()
         self._check_window()
         if not self.encoder_layers and not self.decoder_layers:
             raise InputError("`encoder_layers` and `decoder_layers` are both 0: a Transformer has at least one layer")
-        if self.target_vocabulary is not None and self.kind != "encoder-decoder":
-            raise InputError(f"`target_vocabulary` is for an encoder–decoder, and this is a {self.kind}: leave it out")
-        if self.head is not None:
-            self.head.check(self.kind)
+        if self.decoder_vocab_size is not None and self.kind != "encoder-decoder":
+            raise InputError(f"`decoder_vocab_size` is for an encoder–decoder, and this is a {self.kind}: leave it out")
+        if self.output_head is not None:
+            self.output_head.check(self.kind)
 
     def _check_kinds(self) -> None:
         kinds: dict[str, Any] = {
-            "positions": (
-                Sinusoidal | Learned | Buckets | Slopes | Clipped | RoPE | None,
-                "such as Learned(512) or None",
-            ),
-            "head": (Head | None, "such as output_heads.LanguageModel() or None"),
-            "tokens": (Tokens, "such as Tokens(stop=(2,))"),
+            "positions": (Sinusoidal | Learned | RoPE | None, "such as Learned(512) or None"),
+            "output_head": (OutputHead | None, "such as output_heads.LanguageModel() or None"),
+            "special_tokens": (SpecialTokens, "such as SpecialTokens(eos_token_id=2)"),
         }
         for name, (kind, example) in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"`{name}` must be a value {example}, got {getattr(self, name)!r}")
-        numbers = {"eps": self.eps} | ({} if self.scale is None else {"scale": self.scale})
+        numbers = {"layer_norm_eps": self.layer_norm_eps} | ({} if self.scale is None else {"scale": self.scale})
         for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise InputError(f"`{name}` must be a number above 0, got {value!r}")
+        check_hidden_act(self.hidden_act)
+        flags = ("norm_first", "normalize_embedding", "is_gated_act", "scale_embedding", "bias")
+        for name in (*flags, "final_norm", "qkv_bias", "out_bias"):
+            if not isinstance(getattr(self, name), bool) and (name in flags or getattr(self, name) is not None):
+                raise InputError(f"`{name}` must be True or False, got {getattr(self, name)!r}")
+
+    def _check_positions(self) -> None:
+        kinds = (None, *get_args(PositionBias))
+        if self.position_bias not in kinds:
+            raise InputError(
+                f"`position_bias` must be one of {', '.join(map(repr, kinds))}, got {self.position_bias!r}"
+            )
+        if self.position_bias is not None and self.positions is not None:
+            raise InputError(
+                f"`position_bias` {self.position_bias!r} stands in place of `positions`, got {self.positions}: give "
+                "positions=None, or no position_bias"
+            )
+        options = {
+            "relative_attention_num_buckets": (32, "t5"),
+            "relative_attention_max_distance": (128, "t5"),
+            "max_relative_position": (16, "shaw"),
+        }
+        for name, (default, kind) in options.items():
+            if getattr(self, name) != default and self.position_bias != kind:
+                raise InputError(f"`{name}` is an option of position_bias={kind!r}, got {self.position_bias!r}")
 
     def _check_heads(self) -> None:
-        if self.head_dim is None and self.width % self.heads:
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise InputError(
-                f"`width` must be a multiple of `heads`, got {self.width} and {self.heads}: choose a divisor, or give "
-                f"head_dim={-(-self.width // self.heads)}"
+                f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
+                f"{self.num_attention_heads}: choose a divisor, or give "
+                f"head_dim={-(-self.hidden_size // self.num_attention_heads)}"
             )
-        if self.heads % (self.kv_heads or self.heads):
-            raise InputError(f"`heads` must be a multiple of `kv_heads`, got {self.heads} and {self.kv_heads}")
+        if self.num_attention_heads % (self.num_key_value_heads or self.num_attention_heads):
+            raise InputError(
+                f"`num_attention_heads` must be a multiple of `num_key_value_heads`, got {self.num_attention_heads} "
+                f"and {self.num_key_value_heads}"
+            )
         if isinstance(self.positions, RoPE):
             self.positions.check(self.head_width)
 
     def _check_window(self) -> None:
-        if self.window is not None and not self.decoder_layers:
-            raise InputError("`window` is the decoder's, and there is none: give decoder_layers, or leave it out")
-        named = self.windowed_layers or ()
-        if not isinstance(named, tuple) or any(one not in range(self.decoder_layers) for one in named):
+        if self.sliding_window is not None and not self.decoder_layers:
             raise InputError(
-                f"`windowed_layers` names layers of the decoder, from 0 to {self.decoder_layers - 1}, got {named!r}"
+                "`sliding_window` is the decoder's, and there is none: give decoder_layers, or leave it out"
             )
-        if self.windowed_layers is not None and self.window is None:
-            raise InputError("`windowed_layers` names layers that have a window: give window= too")
+        kinds = ("sliding_attention", "full_attention")
+        named = self.layer_types
+        if named is None:
+            return
+        if len(named) != self.decoder_layers or any(one not in kinds for one in named):
+            raise InputError(
+                f"`layer_types` must have one of {kinds} for each of the decoder's {self.decoder_layers} layers, got "
+                f"{named!r}"
+            )
+        if "sliding_attention" in named and self.sliding_window is None:
+            raise InputError("`layer_types` names layers that have a window: give sliding_window= too")
 
     @property
     def kind(self) -> Literal["encoder", "decoder", "encoder-decoder"]:
@@ -227,25 +288,33 @@ class TransformerConfig:
     @property
     def head_width(self) -> int:
         """Width of a head's queries and keys."""
-        return self.head_dim or self.width // self.heads
+        return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
-    def length(self) -> int | None:
+    def max_position_embeddings(self) -> int | None:
         """How many positions there are, or None where nothing limits them."""
-        return self.positions.length if isinstance(self.positions, Learned | Sinusoidal) else None
+        kind = self.positions
+        return kind.max_position_embeddings if isinstance(kind, Learned | Sinusoidal) else None
+
+    @property
+    def start_token_id(self) -> int | None:
+        """What the decoder reads first: its start token, or that of all texts, as in transformers' `generate`."""
+        own = self.special_tokens.decoder_start_token_id
+        return self.special_tokens.bos_token_id if own is None else own
 
     def window_of(self, layer: int) -> int | None:
         """The window of a layer of the decoder."""
-        named = self.windowed_layers is None or layer in self.windowed_layers
-        return self.window if named else None
+        named = self.layer_types is None or self.layer_types[layer] == "sliding_attention"
+        return self.sliding_window if named else None
 
 
 _COUNTS = (
-    (("vocabulary", "width", "heads", "hidden"), 1),
-    (("encoder_layers", "decoder_layers", "token_types"), 0),
-    (("target_vocabulary", "kv_heads", "head_dim", "window"), 1),
+    (("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size"), 1),
+    (("relative_attention_num_buckets", "relative_attention_max_distance"), 1),
+    (("encoder_layers", "decoder_layers", "type_vocab_size", "max_relative_position"), 0),
+    (("decoder_vocab_size", "num_key_value_heads", "head_dim", "sliding_window"), 1),
 )
-_OPTIONAL = {"target_vocabulary", "kv_heads", "head_dim", "window"}
+_OPTIONAL = {"decoder_vocab_size", "num_key_value_heads", "head_dim", "sliding_window"}
 
 
 def _count(name: str, value: object, least: int) -> None:
@@ -258,8 +327,8 @@ def _count(name: str, value: object, least: int) -> None:
 # All that may stand in a saved configuration.
 KINDS: tuple[type, ...] = (
     TransformerConfig,
-    Tokens,
-    *(Sinusoidal, Learned, Buckets, Slopes, Clipped),
+    SpecialTokens,
+    *(Sinusoidal, Learned),
     *(RoPE, Linear, NTK, DynamicNTK, YaRN, Llama3),
     *HEADS,
 )

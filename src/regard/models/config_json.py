@@ -14,7 +14,7 @@ def to_json(value: Any) -> Any:
 
     >>> from regard.models import Learned
     >>> to_json(Learned(512))
-    {'kind': 'Learned', 'length': 512}
+    {'kind': 'Learned', 'max_position_embeddings': 512}
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {"kind": type(value).__name__} | {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
@@ -28,8 +28,8 @@ def from_json(found: Any, kinds: Sequence[type[Any]]) -> Any:
         InputError: A kind or a field is not known: the file is of another version, or was changed.
 
     >>> from regard.models import Learned
-    >>> from_json({"kind": "Learned", "length": 512}, [Learned])
-    Learned(length=512)
+    >>> from_json({"kind": "Learned", "max_position_embeddings": 512}, [Learned])
+    Learned(max_position_embeddings=512)
     """
     if isinstance(found, list):
         return tuple(from_json(one, kinds) for one in found)

@@ -18,18 +18,19 @@ def embed(model: Transformer, texts: Sequence[Sequence[int]], *, tokens: int = 4
 
     Args:
         model: A Transformer with the head `output_heads.SentenceEmbedding`, such as
-            `Transformer.from_pretrained("minilm", head=output_heads.SentenceEmbedding())`. It is put into eval mode
-            for the call; no gradients are kept.
+            `Transformer.from_pretrained("minilm", output_head=output_heads.SentenceEmbedding())`. It is put into
+            eval mode for the call; no gradients are kept.
         texts: The tokens of each text, at least one.
         tokens: Of a batch at most; a longer text is a batch of its own.
 
     Raises:
         InputError: The model has another head, or a text is empty.
     """
-    if not isinstance(model.config.head, SentenceEmbedding):
+    if not isinstance(model.config.output_head, SentenceEmbedding):
         raise InputError(
-            "`model` must have the head output_heads.SentenceEmbedding, "
-            f"got {type(model.config.head).__name__ if model.config.head else 'none'}: load it with head=..."
+            "`model` must have the output head output_heads.SentenceEmbedding, "
+            f"got {type(model.config.output_head).__name__ if model.config.output_head else 'none'}: load it with "
+            "output_head=..."
         )
     by_length: dict[int, list[int]] = {}
     for place, text in enumerate(texts):
@@ -37,7 +38,7 @@ def embed(model: Transformer, texts: Sequence[Sequence[int]], *, tokens: int = 4
             raise InputError(f"`texts` must have at least one token each, text {place} has none")
         by_length.setdefault(len(text), []).append(place)
     weight = model.embedding.weight
-    vectors = weight.new_empty(len(texts), model.config.width)
+    vectors = weight.new_empty(len(texts), model.config.hidden_size)
     trained = model.training
     model.eval()
     try:

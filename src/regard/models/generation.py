@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.cache import Cache
 from regard.capture.intercept import is_watching
 from regard.errors import InputError
-from regard.models.config import Tokens
+from regard.models.config import SpecialTokens
 from regard.models.decoding import Continuation, Decoding, Greedy, Limits, Sampling
 
 __all__ = ["Prompts", "Reading", "Writes", "batch_of"]
@@ -80,7 +80,7 @@ class Writes:
         """How many tokens may be written behind the first ones read."""
         return None
 
-    def _tokens(self) -> Tokens:
+    def _tokens(self) -> SpecialTokens:
         raise NotImplementedError  # each model defines it
 
     def _begin(
@@ -107,12 +107,12 @@ class Writes:
             )
         limits = Limits(
             most=most if room is None else min(most, room),
-            stop=tuple(known.stop if stop is None else stop),
-            pad=known.pad or 0,
+            stop=tuple(known.eos_token_ids if stop is None else stop),
+            pad=known.pad_token_id or 0,
             least=least if room is None else min(least, room),
-            forced_first=known.first,
-            forced_last=known.last,
-            banned=known.never,
+            forced_first=known.forced_bos_token_id,
+            forced_last=known.forced_eos_token_id,
+            banned=tuple(known.suppress_tokens),
         )
         return text, first, real, limits
 
@@ -193,7 +193,9 @@ class Reading:
         else:
             output = self._model.decode(tokens, self._memory, real=self._memory_real, target_real=real, **given)
         if output.logits is None:
-            raise InputError("this model has no head that writes: load it with head=output_heads.LanguageModel()")
+            raise InputError(
+                "this model has no output head that generates: load it with output_head=output_heads.LanguageModel()"
+            )
         logits: Tensor = output.logits
         return logits[:, -1]
 

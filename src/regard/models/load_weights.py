@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import InputError
-from regard.models.output_heads import Head
+from regard.models.output_heads import OutputHead
+from regard.models.standard_names import CONFIG
 
 __all__ = ["change", "fill"]
 
@@ -32,13 +33,16 @@ def change(config: Any, changes: dict[str, Any]) -> Any:
     """
     known = {field.name for field in fields(config)}
     if unknown := sorted(set(changes) - known):
-        raise InputError(f"{type(config).__name__} has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
-    head, stored = changes.get("head"), getattr(config, "head", None)
+        meant = f"{CONFIG[unknown[0]]} is meant" if unknown[0] in CONFIG else f"it has {', '.join(sorted(known))}"
+        raise InputError(f"{type(config).__name__} has no {unknown[0]!r}: {meant}")
+    head, stored = changes.get("output_head"), getattr(config, "output_head", None)
     kind: type[Any] = type(stored)
-    if isinstance(head, Head) and not head.fresh and isinstance(head, kind):
+    if isinstance(head, OutputHead) and not head.fresh and isinstance(head, kind):
         if head not in (kind(), stored):
-            raise InputError(f"the checkpoint's head is {stored}, which has its weights, got {head}: leave `head` out")
-        changes = changes | {"head": stored}
+            raise InputError(
+                f"the checkpoint's output head is {stored}, which has its weights, got {head}: leave `output_head` out"
+            )
+        changes = changes | {"output_head": stored}
     return replace(config, **changes)
 
 
@@ -62,12 +66,12 @@ def fill(cls: type[Any], config: Any, stored: Any, state: dict[str, Tensor], nam
         reason = " ".join(str(problem).split())[:200]
         raise InputError(f"the configuration of {name!r} makes no model: {reason}") from problem
     wanted: dict[str, Tensor] = dict(model.state_dict())
-    head, before = getattr(config, "head", None), getattr(stored, "head", None)
+    head, before = getattr(config, "output_head", None), getattr(stored, "output_head", None)
     if head is None or head != before:
         state = {
             key: one
             for key, one in state.items()
-            if not key.startswith("head.") or _fits(key, one, wanted, head, before)
+            if not key.startswith("output_head.") or _fits(key, one, wanted, head, before)
         }
     fresh = head != before and getattr(head, "fresh", False)
     _check(wanted, state, fresh, name)
@@ -84,12 +88,12 @@ def fill(cls: type[Any], config: Any, stored: Any, state: dict[str, Tensor], nam
 
 def _fits(key: str, one: Tensor, wanted: dict[str, Tensor], head: Any, before: Any) -> bool:
     """Whether a tensor of the checkpoint's head serves another: one of its kind, or BERT's pooler."""
-    kin = before is None or type(before) is type(head) or key.startswith("head.hidden.")
+    kin = before is None or type(before) is type(head) or key.startswith("output_head.tanh_layer.")
     return kin and key in wanted and wanted[key].shape == one.shape
 
 
 def _check(wanted: dict[str, Tensor], state: dict[str, Tensor], fresh: bool, name: str) -> None:
-    lacking = sorted(key for key in wanted if key not in state and not (fresh and key.startswith("head.")))
+    lacking = sorted(key for key in wanted if key not in state and not (fresh and key.startswith("output_head.")))
     spare = sorted(key for key in state if key not in wanted)
     if lacking:
         what = f"lacks {len(lacking)} weights, {lacking[0]} first"

@@ -1,7 +1,8 @@
-"""What is made of the last states: logits of tokens or of labels, or one vector for a sentence.
+"""What is computed from the last hidden states: logits of tokens or of labels, or one vector for a sentence.
 
-A head is a frozen value in a model's configuration; `build` makes the module, which is called with the states
-(batch, n, width), which of them are real, and the embedding that is read backwards where weights are tied.
+An output head is a frozen value in a model's configuration; `build` makes the module, which is called with the last
+hidden states (batch, n, hidden_size), which of them are tokens, and the embedding, whose matrix is used where weights
+are tied.
 """
 
 from dataclasses import dataclass
@@ -13,24 +14,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InputError
-from regard.nn.feed_forward import FUNCTIONS, Activation
+from regard.models.activations import HiddenAct, check_hidden_act, feed_forward_activation
+from regard.nn.feed_forward import FUNCTIONS
 
 __all__ = [
     "HEADS",
-    "Head",
     "LanguageModel",
     "MaskedLanguageModel",
+    "OutputHead",
     "SentenceEmbedding",
     "SequenceClassification",
     "TokenClassification",
     "pool",
 ]
 
-Pool = Literal["first", "last", "mean"]
+Pooling = Literal["first", "last", "mean"]
 
 
 @dataclass(frozen=True)
-class Head:
+class OutputHead:
     """What all heads are."""
 
     kinds: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder-decoder")
@@ -41,106 +43,112 @@ class Head:
         """Raise where a model of this kind cannot have it."""
         if kind not in self.kinds:
             raise InputError(
-                f"`head` {type(self).__name__} is for a model of kind {' or '.join(self.kinds)}, not {kind}"
+                f"`output_head` {type(self).__name__} is for a model of kind {' or '.join(self.kinds)}, not {kind}"
             )
 
-    def build(self, width: int, vocabulary: int, eps: float, dropout: float) -> nn.Module:
+    def build(self, hidden_size: int, vocab_size: int, eps: float, dropout: float) -> nn.Module:
         """Make the module."""
         raise NotImplementedError  # each head defines it
 
 
 @dataclass(frozen=True)
-class LanguageModel(Head):
-    """Logits of the next token: W (scale · h) + b (batch, n, vocabulary).
+class LanguageModel(OutputHead):
+    """Logits of the next token: W (scale · h) + b (batch, n, vocab_size).
 
     Args:
-        tied: Whether W is the embedding (Press & Wolf 2017, arXiv:1608.05859).
+        tie_word_embeddings: Whether W is the embedding (Press & Wolf 2017, arXiv:1608.05859).
         bias: Whether there is a b.
-        scale: T5's is 1/√width where W is tied.
+        scale: T5's is 1/√hidden_size where W is tied.
     """
 
-    tied: bool = True
+    tie_word_embeddings: bool = True
     bias: bool = False
     scale: float = 1.0
     kinds: ClassVar[tuple[str, ...]] = ("decoder", "encoder-decoder")
     fresh: ClassVar[bool] = False
 
-    def build(self, width: int, vocabulary: int, eps: float, dropout: float) -> nn.Module:
+    def build(self, hidden_size: int, vocab_size: int, eps: float, dropout: float) -> nn.Module:
         """Make the module."""
-        return _Vocabulary(width, vocabulary, self.tied, self.bias, self.scale)
+        return _Vocabulary(hidden_size, vocab_size, self.tie_word_embeddings, self.bias, self.scale)
 
 
 @dataclass(frozen=True)
-class MaskedLanguageModel(Head):
+class MaskedLanguageModel(OutputHead):
     """Logits of the token at each place: W LayerNorm(φ(W_t h + b_t)) + b (Devlin et al. 2019, arXiv:1810.04805).
 
     Args:
-        tied: Whether W is the embedding.
-        activation: φ, one of FeedForward's that has no gate.
+        tie_word_embeddings: Whether W is the embedding.
+        hidden_act: φ, as in TransformerConfig.
     """
 
-    tied: bool = True
-    activation: Activation = "gelu"
+    tie_word_embeddings: bool = True
+    hidden_act: HiddenAct = "gelu"
     kinds: ClassVar[tuple[str, ...]] = ("encoder",)
     fresh: ClassVar[bool] = False
 
-    def build(self, width: int, vocabulary: int, eps: float, dropout: float) -> nn.Module:
+    def __post_init__(self) -> None:
+        check_hidden_act(self.hidden_act)
+
+    def build(self, hidden_size: int, vocab_size: int, eps: float, dropout: float) -> nn.Module:
         """Make the module."""
-        return _Masked(width, vocabulary, self, eps)
+        return _Masked(hidden_size, vocab_size, self, eps)
 
 
 @dataclass(frozen=True)
-class SequenceClassification(Head):
-    """Logits of labels for a whole text (batch, labels), from one state.
+class SequenceClassification(OutputHead):
+    """Logits of labels for a whole text (batch, num_labels), from one state.
 
     Args:
-        labels: How many there are.
-        pooled: Which state: that of the first token (BERT), of the last real one (GPT, Llama, BART), or their mean.
-        hidden: Whether a layer with tanh comes between: W tanh(W_h h + b_h) + b.
+        num_labels: Number of labels.
+        pooling: Which state: that of the "first" token (BERT), of the "last" one that is no padding (GPT, Llama, BART),
+            or the "mean" of all.
+        use_tanh_layer: Whether a layer with tanh comes between: W tanh(W_h h + b_h) + b.
         bias: Whether there is a b.
     """
 
-    labels: int = 2
-    pooled: Pool = "first"
-    hidden: bool = True
+    num_labels: int = 2
+    pooling: Pooling = "first"
+    use_tanh_layer: bool = True
     bias: bool = True
     each: ClassVar[bool] = False
 
-    def build(self, width: int, vocabulary: int, eps: float, dropout: float) -> nn.Module:
+    def build(self, hidden_size: int, vocab_size: int, eps: float, dropout: float) -> nn.Module:
         """Make the module."""
-        return _Sequence(width, self, dropout)
+        return _Sequence(hidden_size, self, dropout)
 
 
 @dataclass(frozen=True)
-class TokenClassification(Head):
-    """Logits of labels for each token (batch, n, labels)."""
+class TokenClassification(OutputHead):
+    """Logits of labels for each token (batch, n, num_labels)."""
 
-    labels: int = 2
+    num_labels: int = 2
 
-    def build(self, width: int, vocabulary: int, eps: float, dropout: float) -> nn.Module:
+    def build(self, hidden_size: int, vocab_size: int, eps: float, dropout: float) -> nn.Module:
         """Make the module."""
-        return _Tokens(width, self.labels, dropout)
+        return _Tokens(hidden_size, self.num_labels, dropout)
 
 
 @dataclass(frozen=True)
-class SentenceEmbedding(Head):
-    """One vector for a text (batch, width): the mean of its real states (Reimers & Gurevych 2019, arXiv:1908.10084).
+class SentenceEmbedding(OutputHead):
+    """One vector for a text (batch, hidden_size): the mean of its tokens' states.
+
+    Reimers & Gurevych 2019, arXiv:1908.10084.
 
     Args:
-        pooled: Which states it is made of.
+        pooling: Which states it is made of.
         normalize: Whether it has length 1, so that the product of two is their cosine.
     """
 
-    pooled: Pool = "mean"
+    pooling: Pooling = "mean"
     normalize: bool = True
     each: ClassVar[bool] = False
 
-    def build(self, width: int, vocabulary: int, eps: float, dropout: float) -> nn.Module:
+    def build(self, hidden_size: int, vocab_size: int, eps: float, dropout: float) -> nn.Module:
         """Make the module."""
         return _Sentence(self)
 
 
-HEADS: tuple[type[Head], ...] = (
+HEADS: tuple[type[OutputHead], ...] = (
     LanguageModel,
     MaskedLanguageModel,
     SequenceClassification,
@@ -150,8 +158,8 @@ HEADS: tuple[type[Head], ...] = (
 
 
 def pool(
-    states: Float[Tensor, "batch n width"], real: Bool[Tensor, "batch n"] | None, which: Pool
-) -> Float[Tensor, "batch width"]:
+    states: Float[Tensor, "batch n hidden_size"], real: Bool[Tensor, "batch n"] | None, which: Pooling
+) -> Float[Tensor, "batch hidden_size"]:
     """One state for each text: of its first real token, of its last, or the mean of all real ones."""
     if which == "mean":
         if real is None:
@@ -181,9 +189,9 @@ class _Vocabulary(nn.Module):
 class _Masked(nn.Module):
     def __init__(self, width: int, vocabulary: int, head: MaskedLanguageModel, eps: float) -> None:
         super().__init__()
-        self.activation = FUNCTIONS[head.activation]
+        self.activation = FUNCTIONS[feed_forward_activation(head.hidden_act)]
         self.transform, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps)
-        self.vocabulary = _Vocabulary(width, vocabulary, head.tied, True, 1.0)
+        self.vocabulary = _Vocabulary(width, vocabulary, head.tie_word_embeddings, True, 1.0)
 
     def forward(self, states: Tensor, real: Tensor | None, embedding: Tensor) -> Tensor:
         logits: Tensor = self.vocabulary(self.norm(self.activation(self.transform(states))), real, embedding)
@@ -193,14 +201,14 @@ class _Masked(nn.Module):
 class _Sequence(nn.Module):
     def __init__(self, width: int, head: SequenceClassification, dropout: float) -> None:
         super().__init__()
-        self.pooled, self.dropout = head.pooled, dropout
-        self.hidden = nn.Linear(width, width) if head.hidden else None
-        self.classify = nn.Linear(width, head.labels, bias=head.bias)
+        self.pooling, self.dropout = head.pooling, dropout
+        self.tanh_layer = nn.Linear(width, width) if head.use_tanh_layer else None
+        self.classify = nn.Linear(width, head.num_labels, bias=head.bias)
 
     def forward(self, states: Tensor, real: Tensor | None, embedding: Any) -> Tensor:
-        state = pool(states, real, self.pooled)
-        if self.hidden is not None:
-            state = torch.tanh(self.hidden(functional.dropout(state, self.dropout, self.training)))
+        state = pool(states, real, self.pooling)
+        if self.tanh_layer is not None:
+            state = torch.tanh(self.tanh_layer(functional.dropout(state, self.dropout, self.training)))
         logits: Tensor = self.classify(functional.dropout(state, self.dropout, self.training))
         return logits
 
@@ -218,8 +226,8 @@ class _Tokens(nn.Module):
 class _Sentence(nn.Module):
     def __init__(self, head: SentenceEmbedding) -> None:
         super().__init__()
-        self.pooled, self.normalize = head.pooled, head.normalize
+        self.pooling, self.normalize = head.pooling, head.normalize
 
     def forward(self, states: Tensor, real: Tensor | None, embedding: Any) -> Tensor:
-        vector = pool(states, real, self.pooled)
+        vector = pool(states, real, self.pooling)
         return functional.normalize(vector, dim=-1) if self.normalize else vector

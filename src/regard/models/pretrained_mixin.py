@@ -17,6 +17,7 @@ from regard.models.load_weights import change, fill
 __all__ = ["Saved"]
 
 _OURS = "regard"  # the key of config.json that marks a folder of ours
+_FORMAT, _VERSION = "format_version", 2  # 1 had no such key, and the names of before transformers' were taken
 _SUMS = "crc"  # the key of its checksums; a folder without them is loaded unchecked
 _WEIGHTS = "model.safetensors"
 
@@ -48,7 +49,7 @@ class Saved(nn.Module):
             save_file({name: one.contiguous() for name, one in self.state_dict().items()}, folder / _WEIGHTS)
             config = to_json(self.config)
             sums = {_OURS: checksum_of_json(config), _WEIGHTS: checksum_of_file(folder / _WEIGHTS)}
-            text = json.dumps({_OURS: config, _SUMS: sums}, indent=2, ensure_ascii=False)
+            text = json.dumps({_FORMAT: _VERSION, _OURS: config, _SUMS: sums}, indent=2, ensure_ascii=False)
             (folder / "config.json").write_text(text + "\n", "utf-8")
 
         for unused in ("config", "model_card_kwargs"):
@@ -99,9 +100,9 @@ class Saved(nn.Module):
             name: A folder, an id of the Hugging Face hub, or one of the bundled models.
             dtype: The type of its numbers; as they were saved by default.
             revision, token, cache_dir, local_files_only, force_download: As in huggingface_hub.
-            changes: What the configuration shall say instead, such as head=output_heads.SequenceClassification(3). A
-                head that is to be trained takes the weights that fit it and begins at random for the rest; a language
-                model's is the checkpoint's own.
+            changes: Values of the configuration that replace the checkpoint's, such as
+                output_head=output_heads.SequenceClassification(3). A head that is to be trained takes the weights that
+                fit it and begins at random for the rest; a language model's is the checkpoint's own.
 
         Raises:
             InputError: There is no such model, its family or configuration is not read, weights are missing, or a file
@@ -117,12 +118,18 @@ class Saved(nn.Module):
         if _OURS in raw:
             config, state = cls._ours(raw, checkpoint)
         else:
-            config, state = cls._theirs(raw, checkpoint, changes.get("head"))
+            config, state = cls._theirs(raw, checkpoint, changes.get("output_head"))
         filled: Self = fill(cls, change(config, changes), config, state, checkpoint.name)
         return filled if dtype is None else filled.to(dtype)
 
     @classmethod
     def _ours(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> tuple[Any, dict[str, Tensor]]:
+        if (version := raw.get(_FORMAT, 1)) != _VERSION:
+            way = "train or save the model again" if version == 1 else "update regard"
+            raise InputError(
+                f"the config.json of {checkpoint.name!r} is of format version {version}, and this regard loads version "
+                f"{_VERSION}: {way}"
+            )
         _verify(raw, checkpoint)
         config = from_json(raw[_OURS], cls.config_kinds)
         if not isinstance(config, cls.config_kinds[0]):

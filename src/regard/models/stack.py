@@ -10,7 +10,8 @@ from regard.cache import Cache, KeyValues, Memory
 from regard.errors import InputError
 from regard.masks import Causal, Document, Mask, Padding, Window
 from regard.masks.shared_binding import SharedMask, share
-from regard.models.config import Buckets, Clipped, Learned, Sinusoidal, Slopes, TransformerConfig
+from regard.models.activations import feed_forward_activation
+from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
 from regard.nn.attention_dropout import dropped
 from regard.nn.value_module import Held, value_of
@@ -92,7 +93,7 @@ class Stack(nn.Module):
         config = self.config
         weights_dropped = config.dropout if config.attention_dropout is None else config.attention_dropout
         shared = {
-            "kv_heads": config.kv_heads,
+            "kv_heads": config.num_key_value_heads,
             "head_dim": config.head_dim,
             "bias": config.bias if config.qkv_bias is None else config.qkv_bias,
             "out_bias": config.bias if config.out_bias is None else config.out_bias,
@@ -104,14 +105,14 @@ class Stack(nn.Module):
         options: dict[str, Any] = {
             "norm": config.norm,
             "norm_first": config.norm_first,
-            "eps": config.eps,
-            "activation": config.activation,
+            "eps": config.layer_norm_eps,
+            "activation": feed_forward_activation(config.hidden_act, config.is_gated_act),
             "dropout": config.dropout,
             "bias": config.bias,
             "attention": own,
             "feed_forward": {"dropout": hidden_dropped},
         }
-        sizes = config.width, config.heads, config.hidden
+        sizes = config.hidden_size, config.num_attention_heads, config.intermediate_size
         if self.crossed:
             return DecoderBlock(*sizes, **options, cross_attention=shared)
         return EncoderBlock(*sizes, **options)
@@ -123,12 +124,13 @@ class Stack(nn.Module):
         return Causal() if window is None else Causal() & Window(window)
 
     def _bias(self) -> Held | None:
-        kind, heads = self.config.positions, self.config.heads
-        if isinstance(kind, Buckets):
-            table = nn.Parameter(torch.empty(kind.count, heads))
-            nn.init.normal_(table, std=self.config.width**-0.5)
-            return Held(T5Bias(table, bidirectional=not self.causal, max_distance=kind.max_distance))
-        if isinstance(kind, Slopes):
+        config, heads = self.config, self.config.num_attention_heads
+        if config.position_bias == "t5":
+            table = nn.Parameter(torch.empty(config.relative_attention_num_buckets, heads))
+            nn.init.normal_(table, std=config.hidden_size**-0.5)
+            distance = config.relative_attention_max_distance
+            return Held(T5Bias(table, bidirectional=not self.causal, max_distance=distance))
+        if config.position_bias == "alibi":
             return Held(ALiBi(heads, side="causal" if self.causal else "both"))
         return None
 
@@ -141,17 +143,23 @@ class _Inputs(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         kind, self.dropout = config.positions, config.dropout
-        self.positions = nn.Embedding(kind.length, config.width) if isinstance(kind, Learned) else None
-        self._kind, self._width = kind, config.width
+        self.positions = (
+            nn.Embedding(kind.max_position_embeddings, config.hidden_size) if isinstance(kind, Learned) else None
+        )
+        self._kind, self._width = kind, config.hidden_size
         self.make_buffers()
-        self.types = nn.Embedding(config.token_types, config.width) if config.token_types else None
-        self.norm = _norm(config) if config.embedding_norm else None
-        self.length = config.length
+        self.types = nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
+        self.norm = _norm(config) if config.normalize_embedding else None
+        self.length = config.max_position_embeddings
 
     def make_buffers(self) -> None:
         """Compute what no checkpoint holds."""
         kind, width = self._kind, self._width
-        table = sinusoidal(kind.length, width, variant=kind.variant) if isinstance(kind, Sinusoidal) else None
+        table = (
+            sinusoidal(kind.max_position_embeddings, width, variant=kind.variant)
+            if isinstance(kind, Sinusoidal)
+            else None
+        )
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
@@ -169,17 +177,16 @@ class _Inputs(nn.Module):
 
 def _norm(config: TransformerConfig) -> nn.Module:
     if config.norm == "rms":
-        return nn.RMSNorm(config.width, config.eps)
-    return nn.LayerNorm(config.width, config.eps, bias=config.bias)
+        return nn.RMSNorm(config.hidden_size, config.layer_norm_eps)
+    return nn.LayerNorm(config.hidden_size, config.layer_norm_eps, bias=config.bias)
 
 
 def _relative(config: TransformerConfig) -> dict[str, Any]:
     """Positions that each attention has for itself."""
-    kind = config.positions
-    if isinstance(kind, RoPE):
-        return {"rotary": kind}
-    if isinstance(kind, Clipped):
-        rows, dim = 2 * kind.clip + 1, config.head_width
+    if isinstance(config.positions, RoPE):
+        return {"rotary": config.positions}
+    if config.position_bias == "shaw":
+        rows, dim = 2 * config.max_relative_position + 1, config.head_width
         keys, values = (nn.Parameter(torch.randn(rows, dim) * dim**-0.5) for _ in range(2))
         return {"score": Shaw(keys, values)}
     return {}

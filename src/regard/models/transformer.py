@@ -10,7 +10,7 @@ from torch.nn import functional
 from regard.cache import Cache
 from regard.errors import InputError
 from regard.models.checkpoint_files import Checkpoint
-from regard.models.config import KINDS, Tokens, TransformerConfig
+from regard.models.config import KINDS, SpecialTokens, TransformerConfig
 from regard.models.families import family_of
 from regard.models.families.convert_checkpoint import read
 from regard.models.generation import Prompts, Reading, Writes, batch_of
@@ -40,12 +40,15 @@ class Output(NamedTuple):
 class Transformer(Writes, Saved):
     """Vaswani et al. (2017, arXiv:1706.03762) and what became of it, by a configuration.
 
-    Modules: `embedding`, `target_embedding` if the decoder has its own, `encoder`, `decoder`, `head`.
+    Modules: `embedding`, `decoder_embedding` if the decoder has its own, `encoder`, `decoder`, `output_head`.
 
     Args:
         config: What it is made of.
 
-    >>> config = TransformerConfig(vocabulary=10, width=8, heads=2, hidden=16, encoder_layers=1, decoder_layers=2)
+    >>> config = TransformerConfig(
+    ...     vocab_size=10, hidden_size=8, num_attention_heads=2, intermediate_size=16,
+    ...     encoder_layers=1, decoder_layers=2,
+    ... )
     >>> model = Transformer(config).eval()
     >>> model(torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]])).states.shape
     torch.Size([1, 2, 8])
@@ -58,19 +61,21 @@ class Transformer(Writes, Saved):
         if not isinstance(config, TransformerConfig):
             raise InputError(f"`config` must be a TransformerConfig, got {type(config).__name__}")
         self.config = config
-        self.embedding = nn.Embedding(config.vocabulary, config.width)
-        own = config.target_vocabulary is not None
-        self.target_embedding = nn.Embedding(config.target_vocabulary or 1, config.width) if own else None
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        own = config.decoder_vocab_size is not None
+        self.decoder_embedding = nn.Embedding(config.decoder_vocab_size or 1, config.hidden_size) if own else None
         self.encoder = Stack(config, "encoder") if config.encoder_layers else None
         self.decoder = Stack(config, "decoder") if config.decoder_layers else None
-        vocabulary = config.target_vocabulary or config.vocabulary
-        head = config.head
-        self.head = None if head is None else head.build(config.width, vocabulary, config.eps, config.dropout)
+        vocabulary = config.decoder_vocab_size or config.vocab_size
+        head = config.output_head
+        self.output_head = (
+            None if head is None else head.build(config.hidden_size, vocabulary, config.layer_norm_eps, config.dropout)
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw embeddings and projections anew: 1/√width where embeddings are scaled, else 0.02; Glorot's uniform."""
-        std = self.config.width**-0.5 if self.config.scaled_embedding else 0.02
+        """Draw embeddings anew (std 1/√hidden_size where they are scaled, else 0.02), and projections (Glorot)."""
+        std = self.config.hidden_size**-0.5 if self.config.scale_embedding else 0.02
         for module in self.modules():
             if isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=std)
@@ -181,32 +186,34 @@ class Transformer(Writes, Saved):
         """Prompts as decoding wants them: the text that goes on, what it reads first, and what of that is real."""
         if self.decoder is None:
             raise InputError("this model is an encoder, which writes nothing: take a decoder or an encoder–decoder")
-        device, pad = self.embedding.weight.device, self.config.tokens.pad
+        device, pad = self.embedding.weight.device, self.config.special_tokens.pad_token_id
         cache = self.cache() if cached else None
         if self.encoder is None:
             ids, real = batch_of(prompts, pad, left=True, device=device, real=real)
             return Reading(self, cache), ids, real
-        start = self.config.tokens.start
+        start = self.config.start_token_id
         if start is None:
-            raise InputError("the configuration has no start token: give it tokens=Tokens(start=...)")
+            raise InputError(
+                "the configuration has no start token: give it special_tokens=SpecialTokens(decoder_start_token_id=...)"
+            )
         ids, real = batch_of(prompts, pad, left=False, device=device, real=real)
         with torch.no_grad():
             memory = self.encode(ids, real=real)
         return Reading(self, cache, memory, real), ids.new_full((len(ids), 1), start), None
 
-    def _tokens(self) -> Tokens:
-        known: Tokens = self.config.tokens
+    def _tokens(self) -> SpecialTokens:
+        known: SpecialTokens = self.config.special_tokens
         return known
 
     def _room(self, first: int) -> int | None:
-        return None if self.config.length is None else self.config.length - first
+        return None if self.config.max_position_embeddings is None else self.config.max_position_embeddings - first
 
     def logits(self, states: Float[Tensor, "batch n width"]) -> Float[Tensor, "batch n labels"]:
         """What the head makes of states, such as those of the last token alone."""
         found = self._head(states, None)
         if found is None:
             raise InputError(
-                "this model has no head: Transformer.from_pretrained(..., head=output_heads.LanguageModel())"
+                "this model has no head: Transformer.from_pretrained(..., output_head=output_heads.LanguageModel())"
             )
         return found
 
@@ -219,15 +226,15 @@ class Transformer(Writes, Saved):
         return read(family_of(raw), raw, checkpoint.tensors(), name=checkpoint.name, wanted=wanted)
 
     def _head(self, states: Tensor, real: Tensor | None, last: bool = False) -> Tensor | None:
-        if self.head is None:
+        if self.output_head is None:
             return None
-        if last and not isinstance(self.config.head, LanguageModel):
+        if last and not isinstance(self.config.output_head, LanguageModel):
             raise InputError(
-                f"`last` is for a model that writes, and the head of this one is {self.config.head}: leave it out"
+                f"`last` is for a model that writes, and this one has {self.config.output_head}: leave it out"
             )
         states = states[:, -1:] if last else states
-        embedding = self.embedding if self.target_embedding is None else self.target_embedding
-        logits: Tensor = self.head(states, real, embedding.weight)
+        embedding = self.embedding if self.decoder_embedding is None else self.decoder_embedding
+        logits: Tensor = self.output_head(states, real, embedding.weight)
         return logits
 
     def _decode(
@@ -242,7 +249,7 @@ class Transformer(Writes, Saved):
         assert self.decoder is not None
         if len(target) != len(memory):
             raise InputError(f"`target` must have as many texts as the source, got {len(target)} and {len(memory)}")
-        embedding = self.embedding if self.target_embedding is None else self.target_embedding
+        embedding = self.embedding if self.decoder_embedding is None else self.decoder_embedding
         given = {"memory": memory, "memory_real": real, "cache": cache, "layers": layers}
         return self._run(self.decoder, embedding, "target", target, target_real, **given)
 
@@ -266,8 +273,8 @@ class Transformer(Writes, Saved):
         told = read is not None or documents is not None
         self._check_length(positions if told else before + ids.shape[1])
         x = embedding(ids)
-        if self.config.scaled_embedding:
-            x = x * self.config.width**0.5
+        if self.config.scale_embedding:
+            x = x * self.config.hidden_size**0.5
         if cache is not None:
             cache.real = read
         states, kept = stack(x, positions, real=read, **given)
@@ -281,11 +288,11 @@ class Transformer(Writes, Saved):
                 f"`documents` must be integers of the shape of `ids`, {tuple(ids.shape)}, got {documents.dtype} of "
                 f"shape {tuple(documents.shape)}"
             )
-        if self.config.head is not None and not self.config.head.each:
-            raise InputError(f"`documents` share rows, and {self.config.head} makes one thing of a row: give real=")
+        if self.config.output_head is not None and not self.config.output_head.each:
+            raise InputError(f"`documents` share rows, and {self.config.output_head} pools a row: give real=")
 
     def _check_length(self, length: int | Tensor) -> None:
-        limit = self.config.length
+        limit = self.config.max_position_embeddings
         if limit is None or torch.compiler.is_compiling():
             return
         length = int(length.max()) + 1 if isinstance(length, Tensor) else length

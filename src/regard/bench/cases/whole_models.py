@@ -51,8 +51,9 @@ def _translator() -> Call:
     """Forward and backward of regard's model."""
     torch.manual_seed(0)
     config = TransformerConfig(
-        vocabulary=_VOCABULARY, width=256, heads=4, hidden=1024, encoder_layers=3, decoder_layers=3, dropout=0.1,
-        attention_dropout=0.0, activation_dropout=0.0, head=output_heads.LanguageModel(tied=True),
+        vocab_size=_VOCABULARY, hidden_size=256, num_attention_heads=4, intermediate_size=1024, encoder_layers=3,
+        decoder_layers=3, dropout=0.1, attention_dropout=0.0, activation_dropout=0.0,
+        output_head=output_heads.LanguageModel(tie_word_embeddings=True),
     )  # fmt: skip
     model = Transformer(config).train()
     source, target, labels = _pairs()
@@ -120,7 +121,7 @@ def _against_transformers(sides: Mapping[str, Call]) -> dict[str, Pair]:
 def _embedding(effort: Effort) -> Iterator[Row]:
     """Texts of 4 to 60 tokens, as sentences have; transformers gets them sorted, 32 a batch, padded."""
     loaded = regard.load_model("minilm")
-    model = Transformer.from_pretrained("minilm", head=output_heads.SentenceEmbedding())
+    model = Transformer.from_pretrained("minilm", output_head=output_heads.SentenceEmbedding())
     generator = random.Random(0)
     lengths = [min(60, max(4, round(generator.lognormvariate(2.8, 0.5)))) for _ in range(_SENTENCES)]
     texts = [[101, *(generator.randrange(1000, 30000) for _ in range(n - 2)), 102] for n in lengths]

@@ -71,7 +71,10 @@ def run(setting: Setting) -> Finding:
     for at in range(count):
         for name, kv_heads in KINDS.items():
             setting.progress(f"{name}, run {at + 1} of {count}")
-            model = trained(text, RoPE(WIDTH // HEADS), STEPS[setting.quick], setting.seed + at, kv_heads=kv_heads)
+            model = trained(
+                text, STEPS[setting.quick], setting.seed + at,
+                positions=RoPE(WIDTH // HEADS), num_key_value_heads=kv_heads,
+            )  # fmt: skip
             models.setdefault(name, []).append(model)
     first = {name: found[0] for name, found in models.items()}
     setting.progress("writing in turn")

@@ -13,7 +13,7 @@ from regard.lab.charts import Line, Lines
 from regard.lab.experiment import Claim, Finding, Numbers, Part, Setting, within
 from regard.lab.texts import made_up, reference, split
 from regard.models import Transformer
-from regard.models.config import Buckets, Clipped, Positions, Sinusoidal, Slopes
+from regard.models.config import Sinusoidal
 from regard.positions import RoPE
 
 __all__ = ["CLAIM", "Course", "course", "judge", "run"]
@@ -32,11 +32,12 @@ HOLDS, BREAKS = 0.05, 0.50  # a rise of the loss that is small, and one that is 
 SAME = 0.01  # a difference of rises that does not count
 WORSE = 0.05  # how much more loss than the best clip's is clearly worse
 ALIBI, SINES, BETWEEN = "ALiBi", "sinusoidal", ("RoPE", "T5")
-KINDS: Mapping[str, Positions] = {
-    ALIBI: Slopes(),
-    SINES: Sinusoidal(),
-    "RoPE": RoPE(WIDTH // HEADS),
-    "T5": Buckets(16, 32),  # every bucket is trained, as in T5: its 32 end at 128, of 512 tokens in training
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    ALIBI: {"position_bias": "alibi"},
+    SINES: {"positions": Sinusoidal()},
+    "RoPE": {"positions": RoPE(WIDTH // HEADS)},
+    # Every bucket is trained, as in T5: its 32 end at 128, of 512 tokens in training.
+    "T5": {"position_bias": "t5", "relative_attention_num_buckets": 16, "relative_attention_max_distance": 32},
 }
 CLIPS = (0, 1, 4, 16)
 MADE_UP, PYTHON = "made-up language", "Python's reference"
@@ -67,23 +68,23 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 def run(setting: Setting) -> Finding:
     """Train a model for each kind of positions on rows of 64, and read held-out rows of 256 with it."""
     count, steps, of_clips = RUNS[setting.quick], STEPS[setting.quick], OF_CLIPS[setting.quick]
-    kinds = [(name, positions, steps) for name, positions in KINDS.items()]
-    kinds += [(_clip(clip), Clipped(clip), of_clips) for clip in CLIPS]
+    kinds = [(name, options, steps) for name, options in KINDS.items()]
+    kinds += [(_clip(clip), {"position_bias": "shaw", "max_relative_position": clip}, of_clips) for clip in CLIPS]
     runs: dict[str, dict[str, list[Course]]] = {MADE_UP: {}}
     for at in range(count):
         text = split(made_up(300_000, setting.seed + at))
         rows = text.rows(FAR, ROWS)
-        for name, positions, some in kinds:
+        for name, options, some in kinds:
             setting.progress(f"{name}, run {at + 1} of {count}")
-            found = course(trained(text, positions, some, setting.seed + at), rows)
+            found = course(trained(text, some, setting.seed + at, **options), rows)
             runs[MADE_UP].setdefault(name, []).append(found)
     if not setting.quick:
         text = split(reference())
         rows = text.rows(FAR, ROWS)
         runs[PYTHON] = {}
-        for name, positions in KINDS.items():
+        for name, options in KINDS.items():
             setting.progress(f"{name}, {PYTHON}")
-            runs[PYTHON][name] = [course(trained(text, positions, LONGER, setting.seed), rows)]
+            runs[PYTHON][name] = [course(trained(text, LONGER, setting.seed, **options), rows)]
     numbers: dict[str, Any] = {
         "steps": {MADE_UP: steps, "of Shaw's": of_clips} | ({} if setting.quick else {PYTHON: LONGER}),
         "loss within the trained length": _each(runs, "near"),

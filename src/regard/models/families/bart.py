@@ -19,39 +19,39 @@ def _config(raw: Raw, **more: Any) -> TransformerConfig:
     for part in ("attention_heads", "ffn_dim"):
         refuse(raw, **{f"decoder_{part}": need(raw, f"encoder_{part}")})
     return TransformerConfig(
-        vocabulary=need(raw, "vocab_size"),
-        width=need(raw, "d_model"),
-        heads=need(raw, "encoder_attention_heads"),
-        hidden=need(raw, "encoder_ffn_dim"),
+        vocab_size=need(raw, "vocab_size"),
+        hidden_size=need(raw, "d_model"),
+        num_attention_heads=need(raw, "encoder_attention_heads"),
+        intermediate_size=need(raw, "encoder_ffn_dim"),
         encoder_layers=need(raw, "encoder_layers"),
         decoder_layers=need(raw, "decoder_layers"),
-        activation=activation(raw.get("activation_function", "gelu")),
-        scaled_embedding=raw.get("scale_embedding", False),
+        hidden_act=activation(raw.get("activation_function", "gelu")),
+        scale_embedding=raw.get("scale_embedding", False),
         dropout=raw.get("dropout", 0.1),
         attention_dropout=raw.get("attention_dropout", 0.0),
         activation_dropout=raw.get("activation_dropout", 0.0),
-        tokens=tokens(raw),
+        special_tokens=tokens(raw),
         **more,
     )
 
 
 def _bart(raw: Raw) -> TransformerConfig:
     heads = {
-        "ForConditionalGeneration": LanguageModel(tied=raw.get("tie_word_embeddings", True), bias=True),
-        "ForSequenceClassification": SequenceClassification(label_count(raw), pooled="last"),
+        "ForConditionalGeneration": LanguageModel(tie_word_embeddings=raw.get("tie_word_embeddings", True), bias=True),
+        "ForSequenceClassification": SequenceClassification(label_count(raw), pooling="last"),
     }
     refuse(raw, normalize_embedding=True)
     length = need(raw, "max_position_embeddings")
-    return _config(raw, positions=Learned(length), embedding_norm=True, head=choose(raw, heads))
+    return _config(raw, positions=Learned(length), normalize_embedding=True, output_head=choose(raw, heads))
 
 
 def _marian(raw: Raw) -> TransformerConfig:
     refuse(raw, normalize_embedding=False)
     shared = raw.get("share_encoder_decoder_embeddings", True)
     own = None if shared else raw.get("decoder_vocab_size") or need(raw, "vocab_size")
-    heads = {"MTModel": LanguageModel(tied=raw.get("tie_word_embeddings", True), bias=True)}
+    heads = {"MTModel": LanguageModel(tie_word_embeddings=raw.get("tie_word_embeddings", True), bias=True)}
     positions = Sinusoidal(need(raw, "max_position_embeddings"), "marian")
-    return _config(raw, positions=positions, target_vocabulary=own, head=choose(raw, heads))
+    return _config(raw, positions=positions, decoder_vocab_size=own, output_head=choose(raw, heads))
 
 
 def _layers(side: str, norms: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -68,16 +68,16 @@ def _layers(side: str, norms: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 _BLOCKS = (
     *_layers("encoder", ("self_attn_layer_norm", "final_layer_norm")),
     *_layers("decoder", ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")),
-    (r"final_logits_bias", "head.bias"),
-    (r"lm_head\.weight", "head.weight"),
+    (r"final_logits_bias", "output_head.bias"),
+    (r"lm_head\.weight", "output_head.weight"),
 )
 
 
 def _reshape(name: str, one: Tensor, config: TransformerConfig) -> Iterator[tuple[str, Tensor]]:
     """Positions begin with the third row, and the bias of the logits has a dimension more."""
-    if name.endswith("inputs.positions.weight") and config.length is not None:
-        one = one[-config.length :].contiguous()
-    yield name, one[0] if name == "head.bias" else one
+    if name.endswith("inputs.positions.weight") and config.max_position_embeddings is not None:
+        one = one[-config.max_position_embeddings :].contiguous()
+    yield name, one[0] if name == "output_head.bias" else one
 
 
 BART = Family(
@@ -93,8 +93,8 @@ BART = Family(
         (r"(encoder|decoder)\.embed_positions\.weight", r"\1.inputs.positions.weight"),
         (rf"(encoder|decoder)\.layernorm_embedding{_PART}", r"\1.inputs.norm.\2"),
         *_BLOCKS,
-        (rf"classification_head\.dense{_PART}", r"head.hidden.\1"),
-        (rf"classification_head\.out_proj{_PART}", r"head.classify.\1"),
+        (rf"classification_head\.dense{_PART}", r"output_head.tanh_layer.\1"),
+        (rf"classification_head\.out_proj{_PART}", r"output_head.classify.\1"),
     ),
 )
 MARIAN = Family(
@@ -107,7 +107,7 @@ MARIAN = Family(
     rules=(
         (r"shared\.weight", "embedding.weight"),
         (r"encoder\.embed_tokens\.weight", "?embedding.weight"),
-        (r"decoder\.embed_tokens\.weight", "target_embedding.weight"),
+        (r"decoder\.embed_tokens\.weight", "decoder_embedding.weight"),
         (r"(?:encoder|decoder)\.embed_positions\.weight", ""),
         *_BLOCKS,
     ),

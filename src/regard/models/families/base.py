@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.models.config import Tokens, TransformerConfig
-from regard.models.output_heads import Head
-from regard.nn.feed_forward import Activation
+from regard.models.activations import HiddenAct, check_hidden_act
+from regard.models.config import SpecialTokens, TransformerConfig
+from regard.models.output_heads import OutputHead
 
 __all__ = ["WANTED", "Family", "Raw", "activation", "choose", "label_count", "need", "refuse", "saved_class", "tokens"]
 
@@ -71,28 +71,18 @@ def refuse(raw: Raw, **wanted: Any) -> None:
             )
 
 
-_ACTIVATIONS: dict[str, Activation] = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "silu": "silu",
-    "swish": "silu",
-}
-
-
-def activation(name: str) -> Activation:
-    """The activation by transformers' name."""
-    if name not in _ACTIVATIONS:
-        raise InputError(f"the checkpoint's activation must be one of {', '.join(_ACTIVATIONS)}, got {name!r}")
-    return _ACTIVATIONS[name]
+def activation(name: str) -> HiddenAct:
+    """Return the activation of a config.json if it is one that a Transformer has."""
+    try:
+        return check_hidden_act(name)
+    except InputError as problem:
+        raise InputError(f"the checkpoint's activation: {problem}") from problem
 
 
 WANTED = "regard.head"  # a key beside those of config.json: the kind of head that is asked for
 
 
-def choose(raw: Raw, heads: Mapping[str, Head]) -> Head | None:
+def choose(raw: Raw, heads: Mapping[str, OutputHead]) -> OutputHead | None:
     """The head of the class that was saved, by the end of its name; of a bare model that which is asked for.
 
     None for a bare model and for heads that we lack.
@@ -115,16 +105,16 @@ def label_count(raw: Raw) -> int:
     return len(raw.get("id2label") or ()) or int(raw.get("num_labels", 2))
 
 
-def tokens(raw: Raw) -> Tokens:
+def tokens(raw: Raw) -> SpecialTokens:
     """The tokens that mean something; those for writing are read from generation_config.json, which is merged in."""
     stop = raw.get("eos_token_id")
-    start = raw.get("decoder_start_token_id")
-    banned = [one[0] for one in raw.get("bad_words_ids") or () if len(one) == 1]
-    return Tokens(
-        pad=None if (pad := raw.get("pad_token_id")) is None or pad < 0 else pad,
-        start=raw.get("bos_token_id") if start is None else start,
-        stop=tuple(stop) if isinstance(stop, list | tuple) else () if stop is None else (stop,),
-        first=raw.get("forced_bos_token_id"),
-        last=raw.get("forced_eos_token_id"),
-        never=tuple(banned),
+    suppressed = [one[0] for one in raw.get("bad_words_ids") or () if len(one) == 1]
+    return SpecialTokens(
+        pad_token_id=None if (pad := raw.get("pad_token_id")) is None or pad < 0 else pad,
+        bos_token_id=raw.get("bos_token_id"),
+        eos_token_id=tuple(stop) if isinstance(stop, list | tuple) else stop,
+        decoder_start_token_id=raw.get("decoder_start_token_id"),
+        forced_bos_token_id=raw.get("forced_bos_token_id"),
+        forced_eos_token_id=raw.get("forced_eos_token_id"),
+        suppress_tokens=tuple(suppressed),
     )

@@ -38,20 +38,20 @@ _EMBEDDINGS = (
 def _config(raw: Raw, **more: Any) -> TransformerConfig:
     refuse(raw, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     return TransformerConfig(
-        vocabulary=need(raw, "vocab_size"),
-        width=need(raw, "hidden_size"),
-        heads=need(raw, "num_attention_heads"),
-        hidden=need(raw, "intermediate_size"),
+        vocab_size=need(raw, "vocab_size"),
+        hidden_size=need(raw, "hidden_size"),
+        num_attention_heads=need(raw, "num_attention_heads"),
+        intermediate_size=need(raw, "intermediate_size"),
         encoder_layers=need(raw, "num_hidden_layers"),
-        embedding_norm=True,
-        eps=raw.get("layer_norm_eps", 1e-12),
-        activation=activation(raw.get("hidden_act", "gelu")),
-        scaled_embedding=False,
-        token_types=raw.get("type_vocab_size", 2),
+        normalize_embedding=True,
+        layer_norm_eps=raw.get("layer_norm_eps", 1e-12),
+        hidden_act=activation(raw.get("hidden_act", "gelu")),
+        scale_embedding=False,
+        type_vocab_size=raw.get("type_vocab_size", 2),
         dropout=raw.get("hidden_dropout_prob", 0.1),
         attention_dropout=raw.get("attention_probs_dropout_prob", 0.1),
         activation_dropout=0.0,
-        tokens=tokens(raw),
+        special_tokens=tokens(raw),
         **more,
     )
 
@@ -65,27 +65,29 @@ def _bert(raw: Raw) -> TransformerConfig:
         "ForSequenceClassification": SequenceClassification(label_count(raw)),
         "ForTokenClassification": TokenClassification(label_count(raw)),
     }
-    return _config(raw, positions=Learned(need(raw, "max_position_embeddings")), head=choose(raw, heads))
+    return _config(raw, positions=Learned(need(raw, "max_position_embeddings")), output_head=choose(raw, heads))
 
 
 def _roberta(raw: Raw) -> TransformerConfig:
     # The first real token stands at padding_idx + 1; the rows before it are cut off, so that ours begin with 0.
     heads = {
-        "ForMaskedLM": MaskedLanguageModel(tied=raw.get("tie_word_embeddings", True)),
+        "ForMaskedLM": MaskedLanguageModel(tie_word_embeddings=raw.get("tie_word_embeddings", True)),
         "ForSequenceClassification": SequenceClassification(label_count(raw)),
         "ForTokenClassification": TokenClassification(label_count(raw)),
     }
     padding = raw.get("pad_token_id")
     length = need(raw, "max_position_embeddings") - (1 if padding is None else padding) - 1
-    return _config(raw, positions=Learned(length), head=choose(raw, heads))
+    return _config(raw, positions=Learned(length), output_head=choose(raw, heads))
 
 
 def _reshape(name: str, one: Tensor, config: TransformerConfig) -> Iterator[tuple[str, Tensor]]:
     """RoBERTa's first rows of positions are of no use; the oldest checkpoints call a norm's parts gamma and beta."""
-    if name.startswith("head.hidden.") and isinstance(config.head, MaskedLanguageModel | TokenClassification):
+    if name.startswith("output_head.tanh_layer.") and isinstance(
+        config.output_head, MaskedLanguageModel | TokenClassification
+    ):
         return  # BERT's pooler, which its other heads do not look at
-    if name == "encoder.inputs.positions.weight" and config.length is not None:
-        one = one[-config.length :].contiguous()
+    if name == "encoder.inputs.positions.weight" and config.max_position_embeddings is not None:
+        one = one[-config.max_position_embeddings :].contiguous()
     yield name.replace(".gamma", ".weight").replace(".beta", ".bias"), one
 
 
@@ -99,14 +101,14 @@ BERT = Family(
     rules=(
         *_EMBEDDINGS,
         *_LAYERS,
-        (rf"cls\.predictions\.transform\.dense{_PART}", r"head.transform.\1"),
-        (rf"cls\.predictions\.transform\.LayerNorm{_NORM}", r"head.norm.\1"),
-        (r"cls\.predictions\.decoder\.weight", "head.vocabulary.weight"),
-        (r"cls\.predictions\.bias", "?head.vocabulary.bias"),
-        (r"cls\.predictions\.decoder\.bias", "head.vocabulary.bias"),
+        (rf"cls\.predictions\.transform\.dense{_PART}", r"output_head.transform.\1"),
+        (rf"cls\.predictions\.transform\.LayerNorm{_NORM}", r"output_head.norm.\1"),
+        (r"cls\.predictions\.decoder\.weight", "output_head.vocabulary.weight"),
+        (r"cls\.predictions\.bias", "?output_head.vocabulary.bias"),
+        (r"cls\.predictions\.decoder\.bias", "output_head.vocabulary.bias"),
         (rf"cls\.seq_relationship{_PART}", ""),
-        (rf"pooler\.dense{_PART}", r"head.hidden.\1"),
-        (rf"classifier{_PART}", r"head.classify.\1"),
+        (rf"pooler\.dense{_PART}", r"output_head.tanh_layer.\1"),
+        (rf"classifier{_PART}", r"output_head.classify.\1"),
     ),
 )
 
@@ -121,13 +123,13 @@ ROBERTA = Family(
     rules=(
         *_EMBEDDINGS,
         *_LAYERS,
-        (rf"lm_head\.dense{_PART}", r"head.transform.\1"),
-        (rf"lm_head\.layer_norm{_PART}", r"head.norm.\1"),
-        (r"lm_head\.decoder\.weight", "head.vocabulary.weight"),
-        (r"lm_head\.bias", "?head.vocabulary.bias"),
-        (r"lm_head\.decoder\.bias", "head.vocabulary.bias"),
-        (rf"classifier\.dense{_PART}", r"head.hidden.\1"),
-        (rf"classifier(?:\.out_proj)?{_PART}", r"head.classify.\1"),
+        (rf"lm_head\.dense{_PART}", r"output_head.transform.\1"),
+        (rf"lm_head\.layer_norm{_PART}", r"output_head.norm.\1"),
+        (r"lm_head\.decoder\.weight", "output_head.vocabulary.weight"),
+        (r"lm_head\.bias", "?output_head.vocabulary.bias"),
+        (r"lm_head\.decoder\.bias", "output_head.vocabulary.bias"),
+        (rf"classifier\.dense{_PART}", r"output_head.tanh_layer.\1"),
+        (rf"classifier(?:\.out_proj)?{_PART}", r"output_head.classify.\1"),
         (rf"pooler\.dense{_PART}", ""),
     ),
 )

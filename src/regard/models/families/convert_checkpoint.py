@@ -47,7 +47,7 @@ def read(
             f"the config.json of {name!r} cannot be read as a {family.types[0]} model: {problem}"
         ) from problem
     found = _sorted(family, config, tensors, name)
-    foreign = [one for one in found.foreign if not found.prefixed or config.head or one.startswith(family.trunk)]
+    foreign = [one for one in found.foreign if not found.prefixed or config.output_head or one.startswith(family.trunk)]
     if foreign:
         raise InputError(
             f"the checkpoint {name!r} has {foreign[0]}, which a {family.types[0]} model of ours has no place for: "
@@ -85,18 +85,18 @@ def _tied(
     config: TransformerConfig, state: dict[str, Tensor], name: str
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
     """What is said to be tied may be written twice, and then differently: the weights that are there hold."""
-    own = state.pop("target_embedding.weight", None) if config.target_vocabulary is None else None
+    own = state.pop("decoder_embedding.weight", None) if config.decoder_vocab_size is None else None
     if own is not None and not torch.equal(own, state["embedding.weight"]):
         raise InputError(
             f"the checkpoint {name!r} has an embedding of its own for the decoder, and its config.json says one for "
             "both: regard.load_model and regard.watch run it as transformers has it"
         )
-    source = "embedding.weight" if config.target_vocabulary is None else "target_embedding.weight"
-    for key in ("head.weight", "head.vocabulary.weight"):
-        head: Any = config.head
-        if key in state and getattr(head, "tied", False):
+    source = "embedding.weight" if config.decoder_vocab_size is None else "decoder_embedding.weight"
+    for key in ("output_head.weight", "output_head.vocabulary.weight"):
+        head: Any = config.output_head
+        if key in state and getattr(head, "tie_word_embeddings", False):
             if torch.equal(state[key], state[source]):
                 del state[key]
             else:
-                config = replace(config, head=replace(head, tied=False))
+                config = replace(config, output_head=replace(head, tie_word_embeddings=False))
     return config, state

@@ -17,26 +17,28 @@ def _config(raw: Raw) -> TransformerConfig:
     refuse(raw, add_cross_attention=False, scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True)
     width = need(raw, "n_embd")
     heads = {
-        "LMHeadModel": LanguageModel(tied=raw.get("tie_word_embeddings", True)),
-        "ForSequenceClassification": SequenceClassification(label_count(raw), pooled="last", hidden=False, bias=False),
+        "LMHeadModel": LanguageModel(tie_word_embeddings=raw.get("tie_word_embeddings", True)),
+        "ForSequenceClassification": SequenceClassification(
+            label_count(raw), pooling="last", use_tanh_layer=False, bias=False
+        ),
         "ForTokenClassification": TokenClassification(label_count(raw)),
     }
     return TransformerConfig(
-        vocabulary=need(raw, "vocab_size"),
-        width=width,
-        heads=need(raw, "n_head"),
-        hidden=raw.get("n_inner") or 4 * width,
+        vocab_size=need(raw, "vocab_size"),
+        hidden_size=width,
+        num_attention_heads=need(raw, "n_head"),
+        intermediate_size=raw.get("n_inner") or 4 * width,
         decoder_layers=need(raw, "n_layer"),
         norm_first=True,
-        eps=raw.get("layer_norm_epsilon", 1e-5),
-        activation=activation(raw.get("activation_function", "gelu_new")),
+        layer_norm_eps=raw.get("layer_norm_epsilon", 1e-5),
+        hidden_act=activation(raw.get("activation_function", "gelu_new")),
         positions=Learned(need(raw, "n_positions")),
-        scaled_embedding=False,
+        scale_embedding=False,
         dropout=raw.get("resid_pdrop", 0.1),
         attention_dropout=raw.get("attn_pdrop", 0.1),
         activation_dropout=0.0,
-        head=choose(raw, heads),
-        tokens=tokens(raw),
+        output_head=choose(raw, heads),
+        special_tokens=tokens(raw),
     )
 
 
@@ -69,7 +71,7 @@ GPT2 = Family(
         (rf"h\.(\d+)\.mlp\.c_proj{_PART}", r"decoder.layers.\1.feed_forward.down_proj.\2"),
         (rf"ln_f{_PART}", r"decoder.norm.\1"),
         (r"h\.\d+\.attn\.(bias|masked_bias)", ""),
-        (r"lm_head\.weight", "head.weight"),
-        (rf"(?:score|classifier){_PART}", r"head.classify.\1"),
+        (r"lm_head\.weight", "output_head.weight"),
+        (rf"(?:score|classifier){_PART}", r"output_head.classify.\1"),
     ),
 )

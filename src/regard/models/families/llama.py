@@ -1,6 +1,7 @@
 """Llama, Mistral and Qwen2 (and SmolLM2, which is a Llama)."""
 
 from types import SimpleNamespace
+from typing import Any
 
 from regard.models.config import TransformerConfig
 from regard.models.families.base import Family, Raw, choose, label_count, need, refuse, tokens
@@ -19,43 +20,46 @@ _RULES = (
     (r"layers\.(\d+)\.post_attention_layernorm\.weight", r"decoder.layers.\1.norms.1.weight"),
     (r"norm\.weight", "decoder.norm.weight"),
     (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", ""),
-    (r"lm_head\.weight", "head.weight"),
-    (rf"score{_PART}", r"head.classify.\1"),
+    (r"lm_head\.weight", "output_head.weight"),
+    (rf"score{_PART}", r"output_head.classify.\1"),
 )
 
 
 def _config(
-    raw: Raw, qkv_bias: bool, out_bias: bool, window: int | None, layers: tuple[int, ...] | None
+    raw: Raw, qkv_bias: bool, out_bias: bool, window: int | None, layers: tuple[Any, ...] | None
 ) -> TransformerConfig:
     refuse(raw, hidden_act="silu", mlp_bias=False, partial_rotary_factor=1.0)
     heads = {
-        "ForCausalLM": LanguageModel(tied=raw.get("tie_word_embeddings", False)),
-        "ForSequenceClassification": SequenceClassification(label_count(raw), pooled="last", hidden=False, bias=False),
+        "ForCausalLM": LanguageModel(tie_word_embeddings=raw.get("tie_word_embeddings", False)),
+        "ForSequenceClassification": SequenceClassification(
+            label_count(raw), pooling="last", use_tanh_layer=False, bias=False
+        ),
         "ForTokenClassification": TokenClassification(label_count(raw)),
     }
     return TransformerConfig(
-        vocabulary=need(raw, "vocab_size"),
-        width=need(raw, "hidden_size"),
-        heads=need(raw, "num_attention_heads"),
-        kv_heads=raw.get("num_key_value_heads"),
+        vocab_size=need(raw, "vocab_size"),
+        hidden_size=need(raw, "hidden_size"),
+        num_attention_heads=need(raw, "num_attention_heads"),
+        num_key_value_heads=raw.get("num_key_value_heads"),
         head_dim=raw.get("head_dim"),
-        hidden=need(raw, "intermediate_size"),
+        intermediate_size=need(raw, "intermediate_size"),
         decoder_layers=need(raw, "num_hidden_layers"),
         norm="rms",
         norm_first=True,
-        eps=raw.get("rms_norm_eps", 1e-6),
-        activation="swiglu",
+        layer_norm_eps=raw.get("rms_norm_eps", 1e-6),
+        hidden_act="silu",
+        is_gated_act=True,
         positions=_rope(raw),
-        scaled_embedding=False,
+        scale_embedding=False,
         bias=False,
         qkv_bias=qkv_bias,
         out_bias=out_bias,
-        window=window,
-        windowed_layers=layers,
+        sliding_window=window,
+        layer_types=layers,
         dropout=0.0,
         attention_dropout=raw.get("attention_dropout", 0.0),
-        head=choose(raw, heads),
-        tokens=tokens(raw),
+        output_head=choose(raw, heads),
+        special_tokens=tokens(raw),
     )
 
 
@@ -79,8 +83,8 @@ def _qwen2(raw: Raw) -> TransformerConfig:
     kinds = raw.get("layer_types") or [
         "sliding_attention" if layer >= raw.get("max_window_layers", 28) else "full_attention" for layer in range(count)
     ]
-    layers = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
-    return _config(raw, True, False, window if layers else None, layers if window and layers else None)
+    sliding = window is not None and "sliding_attention" in kinds
+    return _config(raw, True, False, window if sliding else None, tuple(kinds) if sliding else None)
 
 
 LLAMA = Family(

@@ -1,20 +1,20 @@
 """T5, its versions 1.0 and 1.1 (and mT5, Flan-T5)."""
 
 from regard.errors import InputError
-from regard.models.config import Buckets, TransformerConfig
+from regard.models.activations import HiddenAct
+from regard.models.config import TransformerConfig
 from regard.models.families.base import Family, Raw, choose, need, refuse, saved_class, tokens
 from regard.models.output_heads import LanguageModel
-from regard.nn.feed_forward import Activation
 
 __all__ = ["T5"]
 
-_FEED_FORWARD: dict[str, Activation] = {
-    "relu": "relu",
-    "gated-gelu": "geglu_tanh",
-    "gated-relu": "reglu",
-    "gated-silu": "swiglu",
-    "gelu": "gelu",
-    "silu": "silu",
+_FEED_FORWARD: dict[str, tuple[HiddenAct, bool]] = {
+    "relu": ("relu", False),
+    "gated-gelu": ("gelu_new", True),  # which T5Config reads in the place of "gelu"
+    "gated-relu": ("relu", True),
+    "gated-silu": ("silu", True),
+    "gelu": ("gelu", False),
+    "silu": ("silu", False),
 }
 _PARTS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
 
@@ -31,30 +31,31 @@ def _config(raw: Raw) -> TransformerConfig:
     scaled = raw.get("scale_decoder_outputs", raw.get("tie_word_embeddings", True)) is not False
     scaled = scaled and raw.get("model_type") != "mt5"  # which never had it
     tied = raw.get("tie_word_embeddings", True)
-    heads = {"ForConditionalGeneration": LanguageModel(tied=tied, scale=width**-0.5 if scaled else 1.0)}
+    heads = {"ForConditionalGeneration": LanguageModel(tie_word_embeddings=tied, scale=width**-0.5 if scaled else 1.0)}
     layers = need(raw, "num_layers")
     alone = saved_class(raw).endswith("EncoderModel")
     return TransformerConfig(
-        vocabulary=need(raw, "vocab_size"),
-        width=width,
-        heads=need(raw, "num_heads"),
+        vocab_size=need(raw, "vocab_size"),
+        hidden_size=width,
+        num_attention_heads=need(raw, "num_heads"),
         head_dim=need(raw, "d_kv"),
-        hidden=need(raw, "d_ff"),
+        intermediate_size=need(raw, "d_ff"),
         encoder_layers=layers,
         decoder_layers=0 if alone else raw.get("num_decoder_layers") or layers,
         norm="rms",
         norm_first=True,
-        eps=raw.get("layer_norm_epsilon", 1e-6),
-        activation=_FEED_FORWARD[feed_forward],
-        positions=Buckets(
-            raw.get("relative_attention_num_buckets", 32), raw.get("relative_attention_max_distance", 128)
-        ),
-        scaled_embedding=False,
+        layer_norm_eps=raw.get("layer_norm_epsilon", 1e-6),
+        hidden_act=_FEED_FORWARD[feed_forward][0],
+        is_gated_act=_FEED_FORWARD[feed_forward][1],
+        position_bias="t5",
+        relative_attention_num_buckets=raw.get("relative_attention_num_buckets", 32),
+        relative_attention_max_distance=raw.get("relative_attention_max_distance", 128),
+        scale_embedding=False,
         bias=False,
         scale=1.0,
         dropout=raw.get("dropout_rate", 0.1),
-        head=choose(raw, heads),
-        tokens=tokens({"decoder_start_token_id": raw.get("pad_token_id", 0), **raw}),
+        output_head=choose(raw, heads),
+        special_tokens=tokens({"decoder_start_token_id": raw.get("pad_token_id", 0), **raw}),
     )
 
 
@@ -92,6 +93,6 @@ T5 = Family(
         (r"(?:encoder|decoder)\.embed_tokens\.weight", "=embedding.weight"),
         *_stack("encoder", ("attention", "feed_forward")),
         *_stack("decoder", ("attention", "cross_attention", "feed_forward")),
-        (r"lm_head\.weight", "head.weight"),
+        (r"lm_head\.weight", "output_head.weight"),
     ),
 )

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InputError
-from regard.models.config import Tokens
+from regard.models.config import SpecialTokens
 from regard.models.generation import Prompts, Writes, batch_of
 from regard.models.pretrained_mixin import Saved
 from regard.models.recurrent.checks import check_ids, real_of
@@ -153,6 +153,8 @@ class RecurrentSeq2Seq(Writes, Saved):
             text = self.writing(ids, real)
         return text, ids.new_full((len(ids), 1), config.start_token), None
 
-    def _tokens(self) -> Tokens:
+    def _tokens(self) -> SpecialTokens:
         config = self.config
-        return Tokens(pad=config.pad_token, start=config.start_token, stop=(config.stop_token,))
+        return SpecialTokens(
+            pad_token_id=config.pad_token, bos_token_id=config.start_token, eos_token_id=config.stop_token
+        )

@@ -9,42 +9,40 @@ import torch
 from regard.data import Vocabulary
 from regard.errors import InputError
 from regard.models import (
-    Buckets,
-    Clipped,
     Learned,
     RecurrentConfig,
     RecurrentSeq2Seq,
     Sinusoidal,
-    Slopes,
-    Tokens,
+    SpecialTokens,
     TransformerConfig,
 )
 from regard.models import Transformer as TransformerModel
+from regard.models.activations import hidden_act_of
 from regard.models.checkpoint_files import Checkpoint as Files
-from regard.models.output_heads import Head
+from regard.models.output_heads import OutputHead
 from regard.models.pretrained_mixin import Saved
 from regard.positions import RoPE
 from regard.train.config import Checkpoint, Model, Recurrent, Transformer, Words
 
 __all__ = ["pair_model", "text_model", "vocabulary"]
 
-_POSITIONS: dict[str, Any] = {
-    "sinusoidal": Sinusoidal(),
-    "buckets": Buckets(),
-    "slopes": Slopes(),
-    "clipped": Clipped(),
-    "none": None,
+_POSITIONS: dict[str, dict[str, Any]] = {
+    "sinusoidal": {"positions": Sinusoidal()},
+    "buckets": {"position_bias": "t5"},
+    "slopes": {"position_bias": "alibi"},
+    "clipped": {"position_bias": "shaw"},
+    "none": {"positions": None},
 }
 
 
-def pair_model(chosen: Model, source: int, target: int, tokens: Tokens, head: Head, longest: int) -> Saved:
+def pair_model(chosen: Model, source: int, target: int, tokens: SpecialTokens, head: OutputHead, longest: int) -> Saved:
     """An encoder–decoder over vocabularies of these sizes."""
     if isinstance(chosen, Checkpoint):
         return _loaded(chosen, head)
     if isinstance(chosen, Recurrent):
         attention = None if chosen.attention == "none" else chosen.attention
-        assert tokens.pad is not None
-        assert tokens.start is not None
+        assert tokens.pad_token_id is not None
+        assert tokens.bos_token_id is not None
         config = RecurrentConfig(
             source_vocabulary=source,
             target_vocabulary=target,
@@ -55,15 +53,17 @@ def pair_model(chosen: Model, source: int, target: int, tokens: Tokens, head: He
             bidirectional=chosen.bidirectional,
             attention=attention,
             dropout=chosen.dropout,
-            pad_token=tokens.pad,
-            start_token=tokens.start,
-            stop_token=tokens.stop[0],
+            pad_token=tokens.pad_token_id,
+            start_token=tokens.bos_token_id,
+            stop_token=tokens.eos_token_ids[0],
         )
         return RecurrentSeq2Seq(config)
     return _transformer(chosen, source, tokens, head, longest, target=target, sides=("encoder", "decoder"))
 
 
-def text_model(chosen: Model, vocabulary: int, tokens: Tokens, head: Head, longest: int, side: str) -> Saved:
+def text_model(
+    chosen: Model, vocabulary: int, tokens: SpecialTokens, head: OutputHead, longest: int, side: str
+) -> Saved:
     """An encoder or a decoder over one vocabulary."""
     if isinstance(chosen, Checkpoint):
         return _loaded(chosen, head)
@@ -101,9 +101,9 @@ def _brought(chosen: Checkpoint, name: str) -> Vocabulary:
     )
 
 
-def _loaded(chosen: Checkpoint, head: Head) -> Saved:
+def _loaded(chosen: Checkpoint, head: OutputHead) -> Saved:
     # In float32, whatever it was saved in: a step of 1e-5 is nothing to the eight bits of bfloat16.
-    asked: dict[str, Any] = {"head": head, "dtype": torch.float32}
+    asked: dict[str, Any] = {"output_head": head, "dtype": torch.float32}
     if chosen.dropout is not None:
         asked |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), chosen.dropout)
     return TransformerModel.from_pretrained(chosen.name, **asked)
@@ -112,34 +112,36 @@ def _loaded(chosen: Checkpoint, head: Head) -> Saved:
 def _transformer(
     chosen: Transformer,
     vocabulary: int,
-    tokens: Tokens,
-    head: Head,
+    tokens: SpecialTokens,
+    head: OutputHead,
     longest: int,
     *,
     sides: tuple[str, ...],
     target: int | None = None,
 ) -> Saved:
     if chosen.positions == "learned":
-        positions: Any = Learned(longest)
+        positions: dict[str, Any] = {"positions": Learned(longest)}
     elif chosen.positions == "rope":
-        positions = RoPE(chosen.width // chosen.heads)
+        positions = {"positions": RoPE(chosen.width // chosen.heads)}
     else:
         positions = _POSITIONS[chosen.positions]
+    hidden_act, is_gated_act = hidden_act_of(chosen.activation)
     config = TransformerConfig(
-        vocabulary=vocabulary,
-        target_vocabulary=target,
-        width=chosen.width,
-        heads=chosen.heads,
-        hidden=chosen.hidden,
-        kv_heads=chosen.kv_heads,
+        vocab_size=vocabulary,
+        decoder_vocab_size=target,
+        hidden_size=chosen.width,
+        num_attention_heads=chosen.heads,
+        intermediate_size=chosen.hidden,
+        num_key_value_heads=chosen.kv_heads,
         encoder_layers=chosen.layers if "encoder" in sides else 0,
         decoder_layers=chosen.layers if "decoder" in sides else 0,
-        positions=positions,
+        **positions,
         norm=chosen.norm,
         norm_first=chosen.norm_first,
-        activation=chosen.activation,
+        hidden_act=hidden_act,
+        is_gated_act=is_gated_act,
         dropout=chosen.dropout,
-        head=head,
-        tokens=tokens,
+        output_head=head,
+        special_tokens=tokens,
     )
     return TransformerModel(config)

@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.data import pad, read_corpus, split
 from regard.errors import InputError
-from regard.models.config import Tokens
+from regard.models.config import SpecialTokens
 from regard.models.output_heads import SequenceClassification
 from regard.train import config as chosen
 from regard.train.config import Checkpoint, Config, Model
@@ -53,9 +53,11 @@ class ClassificationTask(Task):
     def model(self, chosen: Model) -> Any:
         """An encoder, or what the checkpoint is, with a head for these labels."""
         vocabulary = self.vocabulary
-        tokens = Tokens(pad=vocabulary.pad, start=vocabulary.start, stop=(vocabulary.end or 0,))
+        tokens = SpecialTokens(
+            pad_token_id=vocabulary.pad, bos_token_id=vocabulary.start, eos_token_id=vocabulary.end or 0
+        )
         pooled: Literal["mean", "first"] = "mean" if isinstance(chosen, Checkpoint) else "first"
-        head = SequenceClassification(len(self.labels), pooled=pooled, hidden=False)
+        head = SequenceClassification(len(self.labels), pooling=pooled, use_tanh_layer=False)
         return text_model(chosen, len(vocabulary), tokens, head, 2 * self.asked.longest, "encoder")
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:

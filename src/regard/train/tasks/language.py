@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.data import pack, packed, pad, read_corpus, split, windows
 from regard.errors import InputError
-from regard.models.config import Tokens
+from regard.models.config import SpecialTokens
 from regard.models.output_heads import LanguageModel
 from regard.train import config as chosen
 from regard.train.config import Config, Model
@@ -45,8 +45,10 @@ class CausalTask(Task):
     def model(self, chosen: Model) -> Any:
         """A decoder."""
         end = self.vocabulary.end
-        tokens = Tokens(pad=self.vocabulary.pad, start=self.vocabulary.start, stop=(end or 0,))
-        head = LanguageModel(tied=True)
+        tokens = SpecialTokens(
+            pad_token_id=self.vocabulary.pad, bos_token_id=self.vocabulary.start, eos_token_id=end or 0
+        )
+        head = LanguageModel(tie_word_embeddings=True)
         return text_model(chosen, len(self.vocabulary), tokens, head, 2 * self.asked.length, "decoder")
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:

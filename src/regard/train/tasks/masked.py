@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.data import mask_tokens, pad, read_corpus, split
 from regard.errors import InputError
-from regard.models.config import Tokens
+from regard.models.config import SpecialTokens
 from regard.models.output_heads import MaskedLanguageModel
 from regard.train import config as chosen
 from regard.train.config import Config, Model
@@ -44,7 +44,9 @@ class MaskedTask(Task):
     def model(self, chosen: Model) -> Any:
         """An encoder."""
         vocabulary = self.vocabulary
-        tokens = Tokens(pad=vocabulary.pad, start=vocabulary.start, stop=(vocabulary.end or 0,))
+        tokens = SpecialTokens(
+            pad_token_id=vocabulary.pad, bos_token_id=vocabulary.start, eos_token_id=vocabulary.end or 0
+        )
         longest = 2 * self.asked.length
         return text_model(chosen, len(vocabulary), tokens, MaskedLanguageModel(), longest, "encoder")
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from regard.data import pad
-from regard.models.config import Tokens
+from regard.models.config import SpecialTokens
 from regard.models.output_heads import LanguageModel
 from regard.train.config import Config, Model
 from regard.train.losses import IGNORED
@@ -25,7 +25,7 @@ class PairsTask(Task):
     def __init__(self, config: Config, folder: Path) -> None:
         super().__init__(config, folder)
         self.sizes = 0, 0  # of the vocabularies
-        self.tokens = Tokens()
+        self.tokens = SpecialTokens()
 
     def take(self, trained: Rows, held: Rows) -> None:
         """Set the rows."""
@@ -35,17 +35,17 @@ class PairsTask(Task):
     def model(self, chosen: Model) -> Any:
         """An encoder–decoder that is as long as the longest row."""
         longest = max(max(pair) for pair in (*self.lengths, *self.held_lengths))
-        head = LanguageModel(tied=True, bias=True)
+        head = LanguageModel(tie_word_embeddings=True, bias=True)
         return pair_model(chosen, *self.sizes, self.tokens, head, 2 * longest)
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
         """Sources, and targets that are read from the start token on and predicted up to the stop token."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
-        filled, start = self.tokens.pad or 0, self.tokens.start
+        filled, start = self.tokens.pad_token_id or 0, self.tokens.bos_token_id
         assert start is not None
         ids, real = pad([source for source, _ in chosen], filled)
         read, _ = pad([[start, *target] for _, target in chosen], filled)  # no token sees the padding behind it
-        labels, _ = pad([[*target, self.tokens.stop[0]] for _, target in chosen], IGNORED)
+        labels, _ = pad([[*target, self.tokens.eos_token_ids[0]] for _, target in chosen], IGNORED)
         inputs = {"ids": ids, "target": read} | ({} if bool(real.all()) else {"real": real})
         return Batch(inputs, labels, int(real.sum()) + int((labels != IGNORED).sum()))
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.data import AssociativeRecall, Copy, Reverse, Sort
 from regard.errors import InputError
-from regard.models.config import Tokens
+from regard.models.config import SpecialTokens
 from regard.train import config as chosen
 from regard.train.config import Config
 from regard.train.events import Sample
@@ -44,13 +44,16 @@ class SyntheticTask(PairsTask):
         if not trained:
             raise InputError("all texts that can be drawn are held out: raise `symbols`, `longest` or `examples`")
         self.sizes = kind.vocabulary_size, kind.vocabulary_size
-        self.tokens = Tokens(pad=kind.pad, start=kind.start, stop=(kind.end,))
+        self.tokens = SpecialTokens(pad_token_id=kind.pad, bos_token_id=kind.start, eos_token_id=kind.end)
         self.take(trained, rows[: asked.held_out])
 
     def evaluate(self, model: nn.Module, tokens: int) -> dict[str, float]:
         """The loss, and the share of texts that are right to the last token."""
         written = written_of(model, [source for source, _ in self.held])
-        right = [said == [*target, self.tokens.stop[0]] for said, (_, target) in zip(written, self.held, strict=True)]
+        right = [
+            said == [*target, self.tokens.eos_token_ids[0]]
+            for said, (_, target) in zip(written, self.held, strict=True)
+        ]
         return super().evaluate(model, tokens) | {"exact": sum(right) / len(right)}
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:

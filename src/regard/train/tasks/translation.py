@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.data import Corpus, Vocabulary, read_corpus, references, split, to_script, without_sources
 from regard.errors import InputError
-from regard.models.config import Tokens
+from regard.models.config import SpecialTokens
 from regard.train import config as chosen
 from regard.train.config import Config, Words
 from regard.train.events import Sample
@@ -47,7 +47,9 @@ class TranslationTask(PairsTask):
         if None in (self.target.pad, self.target.start, self.target.end, self.source.end):
             raise InputError("the checkpoint's tokenizer lacks a padding, start or end token: take another one")
         self.sizes = len(self.source), len(self.target)
-        self.tokens = Tokens(pad=self.target.pad, start=self.target.start, stop=(self.target.end or 0,))
+        self.tokens = SpecialTokens(
+            pad_token_id=self.target.pad, bos_token_id=self.target.start, eos_token_id=self.target.end or 0
+        )
         rows = self._rows(trained)
         kept = [pair for pair in rows if max(map(len, pair)) < asked.longest]
         left = (
