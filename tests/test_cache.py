@@ -26,14 +26,14 @@ def randn(*shape, seed=0):
 def attention(window=None, **more):
     torch.manual_seed(0)
     mask = masks.Causal() if window is None else masks.Causal() & masks.Window(window)
-    return MultiHeadAttention(16, 4, kv_heads=2, mask=mask, **more).eval()
+    return MultiHeadAttention(16, 4, num_kv_heads=2, mask=mask, **more).eval()
 
 
 PARTS = {
     "plain": {},
     "rotary": {"rotary": positions.RoPE(4)},
     "rotary, interleaved": {"rotary": positions.RoPE(4, layout="interleaved", rotated=2)},
-    "ALiBi": {"attention_bias": positions.ALiBi(4)},
+    "ALiBi": {"attn_bias": positions.ALiBi(4)},
     "norms": {"q_norm": torch.nn.RMSNorm(4), "k_norm": torch.nn.RMSNorm(4)},
 }
 

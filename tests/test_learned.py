@@ -9,7 +9,7 @@ from torch import nn
 import regard
 from regard import normalizers, positions, scores
 from regard.errors import InputError
-from regard.nn import Held, MultiHeadAttention
+from regard.nn import MultiHeadAttention, ValueModule
 
 X = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -73,7 +73,7 @@ def test_the_way_out_trains_moves_and_saves():
     module(X).square().sum().backward()
     assert module.table.grad.abs().sum() > 0
     assert list(module.state_dict()) == ["table"]
-    held = Held(t5(parameter(32, 2)))
+    held = ValueModule(t5(parameter(32, 2)))
     assert [name for name, _ in Lost(bias=held).named_parameters()] == ["bias.table"]
 
 
@@ -84,7 +84,7 @@ def test_there_is_no_false_alarm():
     torch.func.functional_call(Kept(), {"table": torch.zeros(32, 2)}, X)
     copy.deepcopy(Kept())(X)
     nn.Sequential(Kept(), Kept())(X)
-    MultiHeadAttention(16, 2, attention_bias=t5(parameter(32, 2)), score=scores.Bilinear(parameter(8, 8)))(
+    MultiHeadAttention(16, 2, attn_bias=t5(parameter(32, 2)), score=scores.Bilinear(parameter(8, 8)))(
         X.flatten(1, 2)[:, :6].repeat(1, 1, 2)
     )
 

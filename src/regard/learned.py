@@ -48,7 +48,7 @@ def _check(name: str, value: object, parameter: nn.Parameter) -> None:
         raise InputError(
             f"`{name}` holds a parameter {tuple(parameter.shape)} that no module has, so that it is not trained, moved "
             f"or saved with {type(computing[0]).__name__}: write `self.{field} = nn.Parameter(...)` in __init__ and "
-            f"`{name}={kind}({field}=self.{field}, ...)` in forward, or assign regard.nn.Held({kind}(...)) and "
+            f"`{name}={kind}({field}=self.{field}, ...)` in forward, or assign regard.nn.ValueModule({kind}(...)) and "
             f"pass `{name}=self.{name}()`"
         )
     _FOUND[parameter] = True

@@ -23,7 +23,7 @@ def randn(*shape, seed=0, dtype=torch.float64):
 
 def made(sharing="none", *, bias=True, length=9, rank=3):
     torch.manual_seed(0)
-    return LinformerAttention(12, 4, Compression(length, rank, heads=4, sharing=sharing), bias=bias).double()
+    return LinformerAttention(12, 4, Compression(length, rank, num_heads=4, sharing=sharing), bias=bias).double()
 
 
 def written_out(module, x):
@@ -54,7 +54,7 @@ def test_padded_keys_are_zeroed_before_they_are_compressed(sharing):
     module, x = made(sharing), randn(2, 9, 12)
     real = torch.arange(9)[None] < torch.tensor([[9], [4]])
     x[1, 4:] = 1e9
-    output = module(x, real=real).output
+    output = module(x, key_padding_mask=~real).output
     np.testing.assert_allclose(f64(output[0]), written_out(module, x[:1])[0], atol=1e-12)
     np.testing.assert_allclose(f64(output[1, :4]), written_out(module, x[1:, :4])[0], atol=1e-12)
 
@@ -69,7 +69,7 @@ def test_with_all_positions_kept_apart_it_is_exact():
 
 
 def test_layerwise_is_one_compression_for_several_layers():
-    shared = Compression(9, 3, heads=4, sharing="key-value")
+    shared = Compression(9, 3, num_heads=4, sharing="key-value")
     layers = torch.nn.Sequential(*(LinformerAttention(12, 4, shared) for _ in range(3)))
     assert sum(one is shared.e for one in layers.parameters()) == 1
     assert [tuple(one.shape) for one in shared.parameters()] == [(1, 3, 9)]
@@ -127,7 +127,7 @@ def test_anything_but_a_batch_of_sequences_is_refused(shape):
 def test_a_sequence_of_nothing_but_padding_gives_the_output_bias_alone():
     module, x = made(), randn(2, 9, 12)
     real = torch.tensor([[True] * 9, [False] * 9])
-    output = module(x, real=real).output
+    output = module(x, key_padding_mask=~real).output
     assert torch.equal(output[1], module.output.bias.expand(9, 12))
     torch.testing.assert_close(output[:1], module(x[:1]).output)
 
@@ -141,16 +141,16 @@ def test_refusals_name_the_way_out():
     with pytest.raises(InputError, match="for up to 9 keys, got 10: make it with length=10"):
         module(randn(1, 10, 12))
     with pytest.raises(InputError, match='share it with sharing="headwise"'):
-        LinformerAttention(12, 3, Compression(9, 3, heads=4)).double()(x)
-    with pytest.raises(InputError, match="`dim` must be divisible by `heads`, got 10 and 4"):
+        LinformerAttention(12, 3, Compression(9, 3, num_heads=4)).double()(x)
+    with pytest.raises(InputError, match="`embed_dim` must be a multiple of `num_heads`, got 10 and 4"):
         LinformerAttention(10, 4, Compression(9, 3))
-    with pytest.raises(InputError, match="`real` must be boolean"):
-        module(x, real=torch.ones(1, 9))
+    with pytest.raises(InputError, match="`key_padding_mask` must be boolean"):
+        module(x, key_padding_mask=torch.ones(1, 9))
     with pytest.raises(InputError, match="for layerwise sharing give one"):
         Compression(9, 3, sharing="layerwise")
-    with pytest.raises(InputError, match="`heads` must be an integer of at least 1, got True"):
-        Compression(9, 3, heads=True)
-    with pytest.raises(InputError, match=r"must be a Compression, got int: Compression\(length, rank, heads=4\)"):
+    with pytest.raises(InputError, match="`num_heads` must be an integer of at least 1, got True"):
+        Compression(9, 3, num_heads=True)
+    with pytest.raises(InputError, match=r"must be a Compression, got int: Compression\(length, rank, num_heads=4\)"):
         LinformerAttention(12, 4, 3)
     with pytest.raises(InputError, match=r"a sequence for each of 2 in `x`, got 3: write source\.expand"):
         module(randn(2, 9, 12), randn(3, 9, 12))

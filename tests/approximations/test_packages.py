@@ -62,7 +62,7 @@ def test_causal_performer_agrees_with_the_package_given_its_features():
 
 def test_the_performer_module_agrees_with_the_package_given_its_weights():
     their = stored("performer.module")
-    ours = PerformerAttention(12, heads=3, features=10).double()
+    ours = PerformerAttention(12, num_heads=3, num_features=10).double()
     names = {"query": "to_q", "key": "to_k", "value": "to_v", "output": "to_out"}
     state = {f"{name}.{part}": their[f"{other}.{part}"] for name, other in names.items() for part in ("weight", "bias")}
     ours.load_state_dict(state | {"features": their["fast_attention.projection_matrix"]})

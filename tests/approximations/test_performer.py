@@ -72,7 +72,7 @@ def test_padding_is_as_if_it_were_not_there(causal):
     k[:, :, 6:] *= 30
     v[:, :, 6:] = 1e6
     real = torch.arange(9)[None, None] < 6
-    ours = performer_attention(q, k, v, w, causal=causal, real=real).output[:, :, :6]
+    ours = performer_attention(q, k, v, w, causal=causal, key_padding_mask=~real).output[:, :, :6]
     short = performer_attention(*(x[:, :, :6] for x in (q, k, v)), w, causal=causal).output
     torch.testing.assert_close(ours, short)
 
@@ -81,7 +81,7 @@ def test_padding_is_as_if_it_were_not_there(causal):
 def test_a_query_that_sees_no_key_gives_zero_and_finite_gradients(causal):
     q, k, v, w = (randn(1, 1, 4, 8, seed=seed).requires_grad_() for seed in range(4))
     real = torch.tensor([[[False, False, True, True]]]) if causal else torch.zeros(1, 1, 4, dtype=torch.bool)
-    out = performer_attention(q, k, v, w[0, 0], causal=causal, real=real).output
+    out = performer_attention(q, k, v, w[0, 0], causal=causal, key_padding_mask=~real).output
     assert (out[0, 0, :2] == 0).all()
     assert causal == bool((out[0, 0, 2:] != 0).all())
     out.sum().backward()
@@ -172,23 +172,23 @@ def test_the_error_falls_with_the_features():
 
 def test_the_module_projects_and_splits_heads():
     torch.manual_seed(0)
-    module = PerformerAttention(12, heads=3, features=20, eps=0.0).double()
+    module = PerformerAttention(12, num_heads=3, num_features=20, eps=0.0).double()
     x = randn(2, 6, 12)
     q, k, v = (layer(x).view(2, 6, 3, 4).transpose(1, 2) for layer in (module.query, module.key, module.value))
     heads = torch.from_numpy(written_out(q, k, v, module.features, 0.0))
     torch.testing.assert_close(module(x).output, module.output(heads.transpose(1, 2).reshape(2, 6, 12)))
     real = torch.arange(6)[None].expand(2, 6) < 4
-    torch.testing.assert_close(module(x, real=real).output, module(x, x[:, :4]).output)
+    torch.testing.assert_close(module(x, key_padding_mask=~real).output, module(x, x[:, :4]).output)
 
 
 def test_features_are_redrawn_on_request_only_and_travel_with_the_module(tmp_path):
-    module = PerformerAttention(8, heads=2, features=6, generator=torch.Generator().manual_seed(1))
+    module = PerformerAttention(8, num_heads=2, num_features=6, generator=torch.Generator().manual_seed(1))
     x, first = torch.randn(1, 5, 8), module.features.clone()
     module.train()(x)
     assert torch.equal(module.features, first)
     twin = copy.deepcopy(module)
     torch.save(module.state_dict(), tmp_path / "state.pt")
-    other = PerformerAttention(8, heads=2, features=6)
+    other = PerformerAttention(8, num_heads=2, num_features=6)
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for one in (twin, other):
         assert torch.equal(one(x).output, module(x).output)
@@ -215,19 +215,19 @@ def test_a_result_is_no_tensor():
 @pytest.mark.parametrize("causal", [False, True])
 def test_anything_but_a_batch_of_sequences_is_refused(causal, shape):
     # 4 heads of width 4: heads and widths could be taken for one another without an error.
-    module = PerformerAttention(16, heads=4, features=6, causal=causal)
+    module = PerformerAttention(16, num_heads=4, num_features=6, causal=causal)
     with pytest.raises(InputError, match=r"must be \(batch, tokens, 16\) with a token at least.*x\[None\]"):
         module(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("flags", [(2, 5), (5,), (1, 4), (1, 1, 5)], ids=str)
 def test_flags_never_make_a_batch_larger(flags):
-    module, x = PerformerAttention(8, heads=2, features=6), torch.zeros(1, 5, 8)
-    with pytest.raises(InputError, match=r"`real` must be boolean \(1, 5\)"):
-        module(x, real=torch.ones(flags).bool())
+    module, x = PerformerAttention(8, num_heads=2, num_features=6), torch.zeros(1, 5, 8)
+    with pytest.raises(InputError, match=r"`key_padding_mask` must be boolean \(1, 5\)"):
+        module(x, key_padding_mask=torch.zeros(flags).bool())
     if flags in ((2, 5), (1, 4)):
-        with pytest.raises(InputError, match=r"`real` must be .* and broadcast to \(1, 5\)"):
-            performer_attention(x, x, x, random_features(4, 8), real=torch.ones(flags).bool())
+        with pytest.raises(InputError, match=r"`key_padding_mask` must be .* and broadcast to \(1, 5\)"):
+            performer_attention(x, x, x, random_features(4, 8), key_padding_mask=torch.zeros(flags).bool())
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -247,19 +247,19 @@ def test_half_types_err_by_the_rounding_of_the_output_alone(dtype, causal):
 
 def test_refusals_name_the_way_out():
     x, w = torch.zeros(1, 2, 5, 4), random_features(8, 4)
-    with pytest.raises(InputError, match="`dim` must be divisible by `heads`, got 10 and 4"):
-        PerformerAttention(10, heads=4)
+    with pytest.raises(InputError, match="`embed_dim` must be a multiple of `num_heads`, got 10 and 4"):
+        PerformerAttention(10, num_heads=4)
     with pytest.raises(InputError, match="causal sums need a query for each key"):
         performer_attention(x[:, :, :3], x, x, w, causal=True)
     with pytest.raises(InputError, match="repeat_interleave"):
         performer_attention(x, x[:, :1], x[:, :1], w)
-    with pytest.raises(InputError, match="`real` must be boolean with a flag for each of 5 keys"):
-        performer_attention(x, x, x, w, real=torch.ones(1, 1, 5))
+    with pytest.raises(InputError, match="`key_padding_mask` must be boolean with a flag for each of 5 keys"):
+        performer_attention(x, x, x, w, key_padding_mask=torch.ones(1, 1, 5))
     for eps in (-1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="`eps` must be 0 or more and finite, got"):
             performer_attention(x, x, x, w, eps=eps)
         with pytest.raises(InputError, match="`eps` must be 0 or more and finite, got"):
-            PerformerAttention(8, heads=2, eps=eps)
+            PerformerAttention(8, num_heads=2, eps=eps)
     with pytest.raises(InputError, match=r"one floating-point type, got torch\.float32, torch\.float64 and"):
         performer_attention(x, x.double(), x, w)
     with pytest.raises(InputError, match=r"one floating-point type, got torch\.int64"):
@@ -267,7 +267,7 @@ def test_refusals_name_the_way_out():
     with pytest.raises(InputError, match=r"neither of them 0, got q \(4,\).*: write q\[None\]"):
         performer_attention(x[0, 0, 0], x[0, 0], x[0, 0], w)
     with pytest.raises(InputError, match="a sequence for each of 2 in `x`, got 1"):
-        PerformerAttention(8, heads=2)(torch.zeros(2, 5, 8), torch.zeros(1, 5, 8))
+        PerformerAttention(8, num_heads=2)(torch.zeros(2, 5, 8), torch.zeros(1, 5, 8))
     with pytest.raises(InputError, match=r"draw them with random_features\(count, 4\)"):
         performer_attention(x, x, x, random_features(8, 5))
     with pytest.raises(InputError, match="`count` must be an integer of at least 1"):

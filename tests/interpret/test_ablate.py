@@ -160,7 +160,7 @@ def test_gradients_flow_through_the_heads_that_are_left() -> None:
 
 @pytest.mark.parametrize("replace", ["zero", "mean"])
 def test_what_the_caller_holds_is_not_changed(replace: str) -> None:
-    layer = MultiHeadAttention(8, heads=2).eval()
+    layer = MultiHeadAttention(8, num_heads=2).eval()
     outputs = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
     kept = outputs.clone()
     with torch.no_grad(), ablate_heads(layer, [(0, 1)], replace=replace):
@@ -240,7 +240,7 @@ def test_heads_without_a_known_number_are_refused() -> None:
 
 
 def test_one_attention_layer_is_a_model_too() -> None:
-    layer = MultiHeadAttention(8, heads=2).eval()
+    layer = MultiHeadAttention(8, num_heads=2).eval()
     x = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), ablate_heads(layer, [(0, 0), (0, 1)]):
         nothing = layer(x)

@@ -78,7 +78,7 @@ DROPPING: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Any]]] = {
         lambda cell: cell(X[:, 0], MEMORY),
     ),
     "AxialAttention": (
-        lambda: rnn.AxialAttention(E, H, axes=2, dropout=P),
+        lambda: rnn.AxialAttention(E, H, num_axes=2, dropout=P),
         lambda model: model(MEMORY.view(2, 3, 3, E)),
     ),
     "BigBirdAttention": (

@@ -18,7 +18,7 @@ from regard.backends.numba_loops import Compiled
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.errors import InputError
-from regard.nn import Held
+from regard.nn import ValueModule
 from regard.problem import Problem
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without:UserWarning")
@@ -91,7 +91,7 @@ def test_a_change_of_the_source_has_no_effect(name, backend):
 def test_a_mask_that_a_module_holds_or_that_is_copied_keeps_what_it_had(name):
     array, make, seen = HOLDING[name]
     source = torch.from_numpy(array.copy())
-    mask, held = make(source), Held(make(source))
+    mask, held = make(source), ValueModule(make(source))
     source.zero_()
     for one in (held.to("cpu")(), copy.deepcopy(mask)):
         close(_ask("blockwise", one), dense(Q, K, V, visible=seen).output)

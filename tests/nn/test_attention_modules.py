@@ -13,9 +13,9 @@ FLAGS = torch.arange(12)[None] == 3
 CASES = {
     "additive": (lambda: nn.AdditiveAttention(8, 6), lambda: (torch.randn(2, 5, 8), torch.randn(2, 7, 6)), {}),
     "bilinear": (lambda: nn.BilinearAttention(8, 6), lambda: (torch.randn(2, 5, 8), torch.randn(2, 7, 6)), {}),
-    "soft": (lambda: nn.SoftAttention(8), lambda: (torch.randn(2, 7, 8),), {}),
+    "soft": (lambda: nn.AttentionPooling(8), lambda: (torch.randn(2, 7, 8),), {}),
     "soft with a query": (
-        lambda: nn.SoftAttention(8, query_width=6),
+        lambda: nn.AttentionPooling(8, query_dim=6),
         lambda: (torch.randn(2, 7, 8), torch.randn(2, 6)),
         {},
     ),
@@ -83,8 +83,8 @@ def test_weights_beyond_the_budget_are_refused_and_the_budget_can_be_raised(name
     make, inputs, options = CASES[name]
     module, given = make(), inputs()
     with pytest.raises(InputError, match=r"more than the limit of 8 B: raise `max_bytes`"):
-        module(*given, weights=True, max_bytes=8, **options)
-    assert len(module(*given, weights=True, max_bytes=10**6, **options)) == 2
+        module(*given, need_weights=True, max_bytes=8, **options)
+    assert len(module(*given, need_weights=True, max_bytes=10**6, **options)) == 2
 
 
 def test_is_watched(case):
@@ -101,6 +101,6 @@ def test_is_watched(case):
 def test_watched_weights_are_the_modules_own():
     module, x = nn.SlidingWindowAttention(8, 2, 3).eval(), torch.randn(1, 7, 8)
     with regard.watch(module, keep="weights") as seen:
-        _, weights = module(x, weights=True)
+        _, weights = module(x, need_weights=True)
     for head in range(2):
         torch.testing.assert_close(torch.as_tensor(seen.weights(layer=0, head=head))[0], weights[0, head].detach())

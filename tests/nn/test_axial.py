@@ -15,7 +15,7 @@ from regard.nn import AxialAttention
 
 def line(attend, x):
     """One line of cells (n, width) through one MultiHeadAttention, and its weights (heads, n, n)."""
-    heads, n = attend.heads, len(x)
+    heads, n = attend.num_heads, len(x)
     q, k, v = (
         (x @ f64(layer.weight).T + f64(layer.bias)).reshape(1, n, heads, -1).swapaxes(1, 2)
         for layer in (attend.q_proj, attend.k_proj, attend.v_proj)
@@ -29,7 +29,7 @@ def along(attend, x, axis):
     """Lines of a grid (batch, *grid, width) along one axis, and the weights (batch, *others, heads, side, side)."""
     out, side = np.empty_like(x), x.shape[axis]
     others = tuple(size for at, size in enumerate(x.shape[:-1]) if at != axis)
-    weights = np.empty((*others, attend.heads, side, side))
+    weights = np.empty((*others, attend.num_heads, side, side))
     for cell in itertools.product(*(range(size) for size in x.shape[:-1])):
         if cell[axis] == 0:
             at = (*cell[:axis], slice(None), *cell[axis + 1 :])
@@ -41,7 +41,7 @@ def along(attend, x, axis):
 @pytest.mark.parametrize("combine", ["sum", "sequential"])
 def test_equals_loops_over_all_lines(combine, grid):
     torch.manual_seed(0)
-    module = AxialAttention(8, 2, axes=len(grid), combine=combine).double()
+    module = AxialAttention(8, 2, num_axes=len(grid), combine=combine).double()
     x = torch.randn(2, *grid, 8, dtype=torch.float64)
     expected, total, seen = f64(x), 0, []
     for axis, attend in enumerate(module.along, start=1):
@@ -51,7 +51,7 @@ def test_equals_loops_over_all_lines(combine, grid):
         seen.append(weights)
     wanted = expected if combine == "sequential" else total
     np.testing.assert_allclose(f64(module(x)), wanted, atol=1e-12)
-    output, weights = module(x, weights=True)
+    output, weights = module(x, need_weights=True)
     np.testing.assert_allclose(f64(output), wanted, atol=1e-12)
     assert len(weights) == len(grid)
     for ours, theirs in zip(weights, seen, strict=True):
@@ -59,26 +59,28 @@ def test_equals_loops_over_all_lines(combine, grid):
 
 
 def test_each_axis_has_weights_of_its_own():
-    assert len(list(AxialAttention(8, 2, axes=3).parameters())) == 3 * 8
+    assert len(list(AxialAttention(8, 2, num_axes=3).parameters())) == 3 * 8
     given = {"q_norm": nn.RMSNorm(4), "score": scores.Bilinear(nn.Parameter(torch.eye(4)))}
-    module = AxialAttention(8, 2, axes=3, **given)
+    module = AxialAttention(8, 2, num_axes=3, **given)
     assert len(list(module.parameters())) == 3 * (8 + 2)
     assert not {id(one) for one in module.parameters()} & {id(given["q_norm"].weight), id(given["score"].weight)}
 
 
 def test_weights_beyond_the_budget_are_refused():
     module, x = AxialAttention(8, 2), torch.zeros(1, 4, 30, 8)
-    assert len(module(x, weights=True, max_bytes=4 * 2 * 30 * 30 * 4)[1]) == 2
+    assert len(module(x, need_weights=True, max_bytes=4 * 2 * 30 * 30 * 4)[1]) == 2
     with pytest.raises(InputError, match=r"need 28\.1 KiB .*: raise `max_bytes`"):
-        module(x, weights=True, max_bytes=4 * 2 * 30 * 30 * 4 - 1)
+        module(x, need_weights=True, max_bytes=4 * 2 * 30 * 30 * 4 - 1)
     with pytest.raises(InputError, match=r"limit of 2\.0 GiB"):
-        AxialAttention(8, 2, axes=1)(torch.zeros(1, 16500, 8), weights=True)
+        AxialAttention(8, 2, num_axes=1)(torch.zeros(1, 16500, 8), need_weights=True)
 
 
 def test_refusals_name_the_way_out():
     with pytest.raises(InputError, match='`combine` must be "sum" or "sequential"'):
         AxialAttention(8, 2, combine="mean")
-    with pytest.raises(InputError, match=r"with 2 axes, got shape \(1, 3, 8\): build the module with another `axes=`"):
+    with pytest.raises(
+        InputError, match=r"with 2 axes, got shape \(1, 3, 8\): build the module with another `num_axes=`"
+    ):
         AxialAttention(8, 2)(torch.zeros(1, 3, 8))
-    with pytest.raises(InputError, match="`axes` counts axes"):
-        AxialAttention(8, 2, axes=0)
+    with pytest.raises(InputError, match="`num_axes` counts axes"):
+        AxialAttention(8, 2, num_axes=0)

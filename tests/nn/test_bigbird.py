@@ -6,14 +6,14 @@ import torch
 
 from regard import masks
 from regard.errors import InputError
-from regard.nn import BigBirdAttention, Held
+from regard.nn import BigBirdAttention, ValueModule
 
 
 def copied(theirs, ours):
     for mine, other in (("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value")):
         getattr(ours.attention, mine).load_state_dict(getattr(theirs, other).state_dict())
     with torch.no_grad():
-        ours.attention.out_proj.weight.copy_(torch.eye(ours.attention.width))
+        ours.attention.out_proj.weight.copy_(torch.eye(ours.attention.embed_dim))
         ours.attention.out_proj.bias.zero_()
     return ours
 
@@ -49,8 +49,8 @@ def test_its_block_sparse_attention_with_its_random_plan(monkeypatch):
         for row, drawn in enumerate(rows):
             blocks[head, row + 1, torch.as_tensor(np.asarray(drawn, dtype=np.int64))] = True
     drawn = masks.Dense(blocks.repeat_interleave(4, 1).repeat_interleave(4, 2)[None])
-    ours.attention.mask = Held(ours.attention.mask() | drawn)
-    output = ours(x, real=real)
+    ours.attention.mask = ValueModule(ours.attention.mask() | drawn)
+    output = ours(x, key_padding_mask=~real)
     torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)
     up = torch.randn(2, 48, 24)
     mine = [p for name in ("q_proj", "k_proj", "v_proj") for p in getattr(ours.attention, name).parameters()]
@@ -74,7 +74,7 @@ def test_its_full_attention_where_the_window_covers_all():
 def test_the_plan_is_one_a_head_and_the_same_for_the_same_seed_and_length():
     def seen(seed):
         attend = BigBirdAttention(8, 2, block=1, num_random_blocks=2, seed=seed)
-        return attend(torch.zeros(1, 32, 8), weights=True)[1][0] > 0
+        return attend(torch.zeros(1, 32, 8), need_weights=True)[1][0] > 0
 
     assert torch.equal(seen(1), seen(1))
     assert not torch.equal(seen(1), seen(2))
@@ -84,7 +84,7 @@ def test_the_plan_is_one_a_head_and_the_same_for_the_same_seed_and_length():
 def test_padding_is_seen_by_no_one_and_gives_zero():
     attend, x = BigBirdAttention(8, 2, block=1, num_random_blocks=0), torch.randn(1, 9, 8)
     real = torch.arange(9)[None] < 6
-    output, weights = attend(x, real=real, weights=True)
+    output, weights = attend(x, key_padding_mask=~real, need_weights=True)
     assert (output[0, 6:] == 0).all()
     assert (weights[..., 6:] == 0).all()
     assert (weights[:, :, 6:] == 0).all()
@@ -94,5 +94,5 @@ def test_padding_is_seen_by_no_one_and_gives_zero():
 def test_refusals_name_the_way_out():
     with pytest.raises(InputError, match="must be odd, got 2"):
         BigBirdAttention(8, 2, num_window_blocks=2)
-    with pytest.raises(InputError, match="`real` must be boolean"):
-        BigBirdAttention(8, 2)(torch.zeros(1, 4, 8), real=torch.ones(1, 4))
+    with pytest.raises(InputError, match="`key_padding_mask` must be boolean"):
+        BigBirdAttention(8, 2)(torch.zeros(1, 4, 8), key_padding_mask=torch.ones(1, 4))

@@ -18,7 +18,7 @@ def test_equals_the_formula():
     torch.manual_seed(0)
     module = BilinearAttention(5, 6).double()
     q, k, real = randn(2, 3, 5), randn(2, 7, 6, seed=1), torch.arange(7)[None] < torch.tensor([[7], [4]])
-    output, weights = module(q, k, mask=Padding(real), weights=True)
+    output, weights = module(q, k, mask=Padding(real), need_weights=True)
     scores = f64(q) @ f64(module.weight) @ f64(k).swapaxes(1, 2)
     expected = softmax(np.where(real.numpy()[:, None], scores, -np.inf))[0]
     np.testing.assert_allclose(f64(weights), expected, atol=1e-12)
@@ -35,10 +35,10 @@ def test_its_scores_start_with_variance_one():
 def test_dropout_acts_in_training_only():
     module, q, k = BilinearAttention(5, dropout=0.5).double(), randn(3, 5), randn(7, 5, seed=1)
     torch.testing.assert_close(module.eval()(q, k), module(q, k))
-    output, weights = module.train()(q, k, weights=True)
+    output, weights = module.train()(q, k, need_weights=True)
     assert not torch.allclose(output, weights @ k)
 
 
 def test_refusals_name_the_way_out():
-    with pytest.raises(InputError, match="build the module with `query_width=6`"):
+    with pytest.raises(InputError, match="build the module with `embed_dim=6`"):
         BilinearAttention(5, 6)(torch.zeros(3, 6), torch.zeros(7, 6))

@@ -45,7 +45,7 @@ ENCODER_SAID = {
     "nothing": ({}, {}),
     "pairs": ({"src_mask": CAUSAL}, {"mask": ~CAUSAL}),
     "floats": ({"src_mask": added(CAUSAL)}, {"mask": masks.Causal()}),
-    "numbers": ({"src_mask": NUMBERS}, {"attention_bias": NUMBERS}),
+    "numbers": ({"src_mask": NUMBERS}, {"attn_bias": NUMBERS}),
     "causal": ({"src_mask": CAUSAL, "is_causal": True}, {"mask": masks.Causal()}),
     "padding": ({"src_key_padding_mask": PADDING}, {"mask": SHOWN}),
     "padding as floats": ({"src_key_padding_mask": added(PADDING)}, {"mask": SHOWN}),
@@ -54,13 +54,13 @@ ENCODER_SAID = {
 DECODER_SAID = {
     "nothing": ({}, {}),
     "causal": ({"tgt_mask": CAUSAL, "tgt_is_causal": True}, {"mask": masks.Causal()}),
-    "numbers": ({"tgt_mask": NUMBERS}, {"attention_bias": NUMBERS}),
+    "numbers": ({"tgt_mask": NUMBERS}, {"attn_bias": NUMBERS}),
     "padding": ({"tgt_key_padding_mask": PADDING}, {"mask": SHOWN}),
-    "memory pairs": ({"memory_mask": ~SEEN}, {"memory_mask": SEEN}),
-    "memory numbers": ({"memory_mask": randn(N, M, seed=5)}, {"memory_bias": randn(N, M, seed=5)}),
+    "memory pairs": ({"memory_mask": ~SEEN}, {"cross_attn_mask": SEEN}),
+    "memory numbers": ({"memory_mask": randn(N, M, seed=5)}, {"cross_attn_bias": randn(N, M, seed=5)}),
     "all": (
         {"tgt_mask": added(CAUSAL), "tgt_key_padding_mask": added(PADDING), "memory_key_padding_mask": MEMORY_PADDING},
-        {"mask": SHOWN & masks.Causal(), "memory_mask": masks.from_key_padding_mask(MEMORY_PADDING)},
+        {"mask": SHOWN & masks.Causal(), "cross_attn_mask": masks.from_key_padding_mask(MEMORY_PADDING)},
     ),
 }  # fmt: skip
 MADE = {
@@ -94,7 +94,7 @@ def test_a_decoder_block_agrees_with_pytorch_s_layer(training, made, said):
     ours, x, memory = DecoderBlock.from_torch(theirs), randn(B, N, W), randn(B, M, W, seed=1)
     theirs_said, ours_said = DECODER_SAID[said]
     close(ours(x, memory, **ours_said), theirs(x, memory, **theirs_said))
-    close(ours(x, memory, weights=True, **ours_said)[0], theirs(x, memory, **theirs_said))
+    close(ours(x, memory, need_weights=True, **ours_said)[0], theirs(x, memory, **theirs_said))
 
 
 def test_from_torch_keeps_dropout_and_type_and_refuses_what_it_cannot_keep():
@@ -115,8 +115,8 @@ def test_from_torch_keeps_dropout_and_type_and_refuses_what_it_cannot_keep():
 def test_a_block_with_rms_norms_and_swiglu_is_its_formula(norm_first):
     torch.manual_seed(0)
     block = EncoderBlock(
-        W, 4, 24, norm="rms", norm_first=norm_first, eps=1e-3, activation="swiglu", bias=False,
-        attention={"kv_heads": 2, "rotary": positions.RoPE(4), "mask": masks.Causal()},
+        W, 4, 24, norm="rms", norm_first=norm_first, layer_norm_eps=1e-3, activation="swiglu", bias=False,
+        attention={"num_kv_heads": 2, "rotary": positions.RoPE(4), "mask": masks.Causal()},
     )  # fmt: skip
     for norm in block.norms:
         nn.init.normal_(norm.weight, mean=1.0)
@@ -147,14 +147,14 @@ def test_a_block_with_rms_norms_and_swiglu_is_its_formula(norm_first):
 def test_a_decoder_block_never_sees_later_positions_unless_it_is_told_to():
     torch.manual_seed(0)
     x, memory = randn(B, N, W), randn(B, M, 7, seed=1)
-    block = DecoderBlock(W, 4, 24, memory_width=7, cross_attention={"kv_heads": 1})
-    output, own, cross = block(x, memory, weights=True)
+    block = DecoderBlock(W, 4, 24, memory_dim=7, cross_attention={"num_kv_heads": 1})
+    output, own, cross = block(x, memory, need_weights=True)
     assert (own.triu(1) == 0).all()
     assert cross.shape == (B, 4, N, M)
     assert (cross > 0).all()
-    open_block = DecoderBlock(W, 4, 24, memory_width=7, cross_attention={"kv_heads": 1}, attention={"mask": None})
+    open_block = DecoderBlock(W, 4, 24, memory_dim=7, cross_attention={"num_kv_heads": 1}, attention={"mask": None})
     open_block.load_state_dict(block.state_dict())
-    assert (open_block(x, memory, weights=True)[1] > 0).all()
+    assert (open_block(x, memory, need_weights=True)[1] > 0).all()
     close(open_block(x, memory, mask=masks.Causal()), output)
 
 
@@ -210,7 +210,7 @@ def test_errors_of_blocks_say_the_way_out():
         FeedForward(4, 4, activation="selu")
     with pytest.raises(InputError, match='`norm` must be "layer" or "rms", got \'batch\''):
         EncoderBlock(4, 2, 4, norm="batch")
-    with pytest.raises(InputError, match=r"`x` must be \(..., length, 4\), .*`width=5`"):
+    with pytest.raises(InputError, match=r"`x` must be \(..., length, 4\), .*`embed_dim=5`"):
         FeedForward(4, 4)(torch.zeros(2, 5))
 
 
@@ -226,8 +226,8 @@ def test_watching_sees_the_blocks_own_weights_cross_attention_included():
     torch.manual_seed(0)
     model, x, y = Both().eval(), randn(B, M, W), randn(B, N, W, seed=1)
     with torch.no_grad():
-        plain, own, cross = model(x, y, weights=True)
-        encoder = model.encoder(x, mask=masks.Padding(~MEMORY_PADDING), weights=True)[1]
+        plain, own, cross = model(x, y, need_weights=True)
+        encoder = model.encoder(x, mask=masks.Padding(~MEMORY_PADDING), need_weights=True)[1]
         with regard.watch(model, keep="weights") as seen:
             output = model(x, y)
     close(output, plain)

@@ -14,7 +14,7 @@ BOTH = (torch.ones(5, 5).tril() * torch.ones(5, 5).triu(-1)).bool()
 @pytest.mark.parametrize("own", [masks.Causal(), masks.Causal().bind(5, 5)], ids=["free", "bound"])
 @pytest.mark.parametrize("given", [masks.Window(2), masks.Window(2).bind(5, 5)], ids=["free", "bound"])
 def test_both_hide_wherever_they_are_bound(own, given):
-    _, weights = MultiHeadAttention(8, 2, mask=own)(X, mask=given, weights=True)
+    _, weights = MultiHeadAttention(8, 2, mask=own)(X, mask=given, need_weights=True)
     assert torch.equal(weights > 0, BOTH.expand(1, 2, 5, 5))
 
 

@@ -13,7 +13,7 @@ def randn(*shape, seed=0):
 
 def test_one_sequence_and_more_dimensions_give_what_a_batch_gives():
     torch.manual_seed(0)
-    layer, x, hidden = Elman(4, 8, 3), randn(2, 3, 5, 4), randn(2, 3, 8, seed=1)
+    layer, x, hidden = Elman(4, 8, output_size=3), randn(2, 3, 5, 4), randn(2, 3, 8, seed=1)
     many, few, one = layer(x, hidden), layer(x[1], hidden[1]), layer(x[1, 2], hidden[1, 2])
     for a, b, c in zip(many, few, one, strict=True):
         torch.testing.assert_close(a[1], b)
@@ -33,7 +33,7 @@ def test_a_state_of_another_batch_is_refused(shape):
 
 
 def test_a_step_of_another_width_and_a_sequence_without_steps_are_refused():
-    with pytest.raises(InputError, match=r"`x` must be \(batch, 4\), got shape \(2, 5\): .*`input_width=`"):
+    with pytest.raises(InputError, match=r"`x` must be \(batch, 4\), got shape \(2, 5\): .*`input_size=`"):
         ElmanCell(4, 8)(randn(2, 5))
     with pytest.raises(InputError, match=r"`x` must have a step at least, got shape \(2, 0, 4\)"):
         Elman(4, 8)(randn(2, 0, 4))

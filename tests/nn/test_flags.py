@@ -32,7 +32,7 @@ def test_a_flag_is_no_number(make, wrong):
 @pytest.mark.parametrize("wrong", [True, False])
 def test_a_bias_of_the_scores_is_no_flag_for_those_of_the_projections(wrong):
     with pytest.raises(InputError, match=f"added to the scores, got {wrong}: `bias={wrong}` says whether"):
-        nn.MultiHeadAttention(8, 2, attention_bias=wrong)
+        nn.MultiHeadAttention(8, 2, attn_bias=wrong)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_bias_of_the_scores_is_no_flag_for_those_of_the_projections(wrong):
     [
         ({"mask": masks.Causal}, r"got the class Causal: write Causal\(...\)"),
         ({"score": scores.ScaledDot}, r"got the class ScaledDot: write ScaledDot\(...\)"),
-        ({"attention_bias": positions.ALiBi}, r"got the class ALiBi: write ALiBi\(...\)"),
+        ({"attn_bias": positions.ALiBi}, r"got the class ALiBi: write ALiBi\(...\)"),
         ({"mask": True}, "or a module that gives one, got True"),
         ({"rotary": 64}, "or a module that gives one, got 64"),
         ({"normalizer": "softmax"}, "or a module that gives one, got 'softmax'"),
@@ -58,7 +58,7 @@ def test_masks_are_given_by_name_alone():
         if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
             continue
         for parameter in inspect.signature(kind.forward).parameters.values():
-            if "mask" in parameter.name or parameter.name == "real":
+            if "mask" in parameter.name or parameter.name == "key_padding_mask":
                 assert parameter.kind is parameter.KEYWORD_ONLY, (name, parameter.name)
     with pytest.raises(TypeError, match="positional"):
         nn.MultiHeadAttention(8, 2)(X, X, X, torch.ones(2, 4, dtype=torch.bool))

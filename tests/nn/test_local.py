@@ -15,7 +15,7 @@ def randn(*shape, seed=0):
 
 def made(alignment, radius=2):
     torch.manual_seed(0)
-    return LocalAttention(5, radius, source_width=6, alignment=alignment).double()
+    return LocalAttention(5, radius, kdim=6, alignment=alignment).double()
 
 
 def page(module, query, source, lengths, first=0):
@@ -42,8 +42,8 @@ def page(module, query, source, lengths, first=0):
 def test_equals_the_page(alignment, padded):
     module, query, source = made(alignment), 3 * randn(2, 12, 5), randn(2, 9, 6, seed=1)
     lengths = [9, 6] if padded else [9, 9]
-    real = torch.arange(9)[None] < torch.tensor(lengths)[:, None] if padded else None
-    output, weights = module(query, source, real=real, weights=True)
+    padding = torch.arange(9)[None] >= torch.tensor(lengths)[:, None] if padded else None
+    output, weights = module(query, source, key_padding_mask=padding, need_weights=True)
     wanted_weights, wanted = page(module, query, source, lengths)
     # p is computed in float64 here, so that ⌊p⌋ is the same on both sides.
     np.testing.assert_allclose(f64(weights), wanted_weights, atol=1e-12)
@@ -54,9 +54,9 @@ def test_equals_the_page(alignment, padded):
 @pytest.mark.parametrize("alignment", ["monotonic", "predictive"])
 def test_one_step_at_a_time_is_the_same(alignment, padded):
     module, query, source = made(alignment), randn(2, 12, 5), randn(2, 9, 6, seed=1)
-    real = torch.arange(9)[None] < torch.tensor([[9], [6]]) if padded else None
-    steps = [module(query[:, t : t + 1], source, real=real, first=t) for t in range(12)]
-    torch.testing.assert_close(torch.cat(steps, 1), module(query, source, real=real))
+    padding = torch.arange(9)[None] >= torch.tensor([[9], [6]]) if padded else None
+    steps = [module(query[:, t : t + 1], source, key_padding_mask=padding, q_offset=t) for t in range(12)]
+    torch.testing.assert_close(torch.cat(steps, 1), module(query, source, key_padding_mask=padding))
 
 
 def test_the_place_is_learned_through_the_gaussian():
@@ -79,12 +79,12 @@ def test_a_monotonic_module_has_nothing_to_predict_with():
 def test_refusals_name_the_way_out():
     module, query, source = made("predictive"), randn(1, 2, 5), randn(1, 4, 6)
     with pytest.raises(InputError, match="pad on the right"):
-        module(query, source, real=torch.tensor([[False, True, True, True]]))
-    with pytest.raises(InputError, match=r"`real` must be boolean \(1, 4\)"):
-        module(query, source, real=torch.ones(1, 3, dtype=torch.bool))
+        module(query, source, key_padding_mask=torch.tensor([[True, False, False, False]]))
+    with pytest.raises(InputError, match=r"`key_padding_mask` must be boolean \(batch, tokens\) for source"):
+        module(query, source, key_padding_mask=torch.zeros(1, 3, dtype=torch.bool))
     with pytest.raises(InputError, match='`alignment` must be "monotonic" or "predictive"'):
         LocalAttention(5, 2, alignment="global")
     with pytest.raises(InputError, match="`radius` counts the positions on either side"):
         LocalAttention(5, 0)
-    with pytest.raises(InputError, match="build the module with `source_width=5`"):
+    with pytest.raises(InputError, match="build the module with `kdim=5`"):
         module(query, query)

@@ -67,7 +67,7 @@ def test_equals_transformers_with_gradients(flags, padded):
     x = randn(2, 32, 24).requires_grad_()
     up = randn(2, 32, 24, seed=1) * real[..., None]
     expected = theirs(x, **told)[0]
-    output = ours(x, global_tokens=seeing_all, real=real)
+    output = ours(x, global_tokens=seeing_all, key_padding_mask=~real)
     torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)
     assert (output[~real] == 0).all()
 
@@ -103,28 +103,28 @@ def spread(local, rows, flags):
 def test_weights_are_those_of_transformers_spread_out(flags, padded):
     theirs, ours, seeing_all, real, told = both(flags, padded)
     x = randn(2, 32, 24)
-    output, weights = ours(x, global_tokens=seeing_all, real=real, weights=True)
+    output, weights = ours(x, global_tokens=seeing_all, key_padding_mask=~real, need_weights=True)
     _, local, *rows = theirs.eval()(x, **told, output_attentions=True)
     expected = spread(local, rows[0] if rows else None, seeing_all)
     torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(weights.sum(-1), real[:, None].expand(2, 3, 32).float())
-    torch.testing.assert_close(output, ours(x, global_tokens=seeing_all, real=real), atol=1e-6, rtol=0)
+    torch.testing.assert_close(output, ours(x, global_tokens=seeing_all, key_padding_mask=~real), atol=1e-6, rtol=0)
 
 
 def test_weights_are_those_before_dropout_and_refused_beyond_max_bytes():
     torch.manual_seed(0)
     module, x = LongformerAttention(8, 2, window=4, dropout=0.5), randn(1, 40, 8)
     flags = torch.arange(40)[None] == 3
-    trained, weights = module(x, global_tokens=flags, weights=True)
+    trained, weights = module(x, global_tokens=flags, need_weights=True)
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 40))
-    output, same = module.eval()(x, global_tokens=flags, weights=True)
+    output, same = module.eval()(x, global_tokens=flags, need_weights=True)
     assert torch.equal(weights, same)
     assert (trained - output).abs().max() > 1e-3
     with pytest.raises(InputError, match=r"weights to return need 12\.5 KiB .*limit of 12\.0 KiB: raise `max_bytes`"):
-        module(x, weights=True, max_bytes=12 * 1024)
+        module(x, need_weights=True, max_bytes=12 * 1024)
     long = torch.zeros(1, 16500, 8)
     with pytest.raises(InputError, match=r"more than the limit of 2\.0 GiB"):
-        module(long, weights=True)
+        module(long, need_weights=True)
 
 
 @pytest.mark.parametrize("shape", [(6, 8), (2, 3, 6, 8)], ids=str)
@@ -151,17 +151,17 @@ def test_any_length_serves_and_every_row_is_the_dense_formula():
 def test_padding_is_never_global():
     module, x = LongformerAttention(8, 2, window=2), randn(1, 6, 8)
     real, flags = torch.arange(6)[None] < 4, torch.arange(6)[None] == 5
-    torch.testing.assert_close(module(x, global_tokens=flags, real=real)[:, :4], module(x[:, :4]))
+    torch.testing.assert_close(module(x, global_tokens=flags, key_padding_mask=~real)[:, :4], module(x[:, :4]))
 
 
 def test_refusals_name_the_way_out():
     with pytest.raises(InputError, match="must be even, got 5: take 6"):
         LongformerAttention(8, 2, window=5)
-    with pytest.raises(InputError, match="`width` must be a multiple of `heads`, got 8 and 3"):
+    with pytest.raises(InputError, match="`embed_dim` must be a multiple of `num_heads`, got 8 and 3"):
         LongformerAttention(8, 3, window=4)
     module, x = LongformerAttention(8, 2, window=4), torch.zeros(1, 6, 8)
-    with pytest.raises(InputError, match=r"`real` must be boolean .*write real\.bool\(\)"):
-        module(x, real=torch.ones(1, 6))
+    with pytest.raises(InputError, match=r"`real` must be boolean .*attention_mask == 0"):
+        module(x, key_padding_mask=torch.ones(1, 6))
     with pytest.raises(InputError, match=r"`global_tokens` must be boolean .*write global_tokens\.bool\(\)"):
         module(x, global_tokens=torch.ones(1, 6))
     with pytest.raises(InputError, match=r"`global_tokens` must be boolean .* got list"):

@@ -44,10 +44,10 @@ SAID = {
     "pairs": ({"attn_mask": PAIRS}, {"mask": ~PAIRS}),
     "pairs of each head": ({"attn_mask": EACH}, {"mask": masks.from_mha_attn_mask(EACH, num_heads=H)}),
     "floats that hide": ({"attn_mask": added(PAIRS)}, {"mask": added(PAIRS)[None, None] == 0}),
-    "floats that are added": ({"attn_mask": NUMBERS}, {"attention_bias": NUMBERS}),
+    "floats that are added": ({"attn_mask": NUMBERS}, {"attn_bias": NUMBERS}),
     "floats of each head": (
         {"attn_mask": randn(B * H, Q, K, seed=7)},
-        {"attention_bias": randn(B * H, Q, K, seed=7).unflatten(0, (B, H))},
+        {"attn_bias": randn(B * H, Q, K, seed=7).unflatten(0, (B, H))},
     ),
     "padding": ({"key_padding_mask": PADDING}, {"mask": masks.from_key_padding_mask(PADDING)}),
     "padding as floats": (
@@ -56,7 +56,7 @@ SAID = {
     ),
     "padding as numbers": (
         {"key_padding_mask": randn(B, K, seed=8)},
-        {"attention_bias": randn(B, K, seed=8)[:, None, None]},
+        {"attn_bias": randn(B, K, seed=8)[:, None, None]},
     ),
     "causal": ({"attn_mask": CAUSAL, "is_causal": True}, {"mask": masks.Causal(align="start")}),
     "causal and padding": (
@@ -65,7 +65,7 @@ SAID = {
     ),
     "numbers and padding": (
         {"attn_mask": NUMBERS, "key_padding_mask": added(PADDING)},
-        {"attention_bias": NUMBERS, "mask": masks.from_key_padding_mask(PADDING)},
+        {"attn_bias": NUMBERS, "mask": masks.from_key_padding_mask(PADDING)},
     ),
 }
 MADE = {"fused": {}, "without biases": {"bias": False}, "other widths": {"kdim": 10, "vdim": 6}}
@@ -91,7 +91,7 @@ def test_copied_weights_agree_with_pytorch_whatever_is_hidden(training, made, sa
     theirs, ours = pair(made, training)
     theirs_said, ours_said = SAID[said]
     x = inputs(theirs)
-    output, weights = ours(*x, weights=True, **ours_said)
+    output, weights = ours(*x, need_weights=True, **ours_said)
     expected, expected_weights = theirs(*x, average_attn_weights=False, **theirs_said)
     close(output, expected)
     close(weights, expected_weights)
@@ -152,15 +152,15 @@ def test_keys_that_pytorch_appends_are_refused(more):
 @pytest.mark.parametrize(
     ("more", "name"),
     [
-        ({"kv_heads": 1}, "kv_heads"),
+        ({"num_kv_heads": 1}, "num_kv_heads"),
         ({"head_dim": 5}, "head_dim"),
-        ({"value_dim": 5}, "value_dim"),
-        ({"out_width": 9}, "out_width"),
+        ({"v_head_dim": 5}, "v_head_dim"),
+        ({"out_dim": 9}, "out_dim"),
         ({"out_bias": False}, "out_bias"),
         ({"mask": masks.Causal()}, "mask"),
         ({"score": scores.Dot()}, "score"),
         ({"rotary": positions.RoPE(4)}, "rotary"),
-        ({"attention_bias": positions.ALiBi(2)}, "attention_bias"),
+        ({"attn_bias": positions.ALiBi(2)}, "attn_bias"),
         ({"normalizer": normalizers.Sigmoid()}, "normalizer"),
         ({"scale": 1.0}, "scale"),
         ({"q_norm": nn.RMSNorm(4)}, "q_norm"),
@@ -177,15 +177,15 @@ def test_every_part_is_where_the_formula_has_it():
     torch.manual_seed(2)
     rope = positions.RoPE(6)
     layer = MultiHeadAttention(
-        16, 4, kv_heads=2, head_dim=6, value_dim=3, key_width=5, value_width=7, out_width=9, bias=False, out_bias=True,
-        score=scores.ScaledDot(softcap=2.0), mask=masks.Causal(), attention_bias=positions.ALiBi(4), rotary=rope,
+        16, 4, num_kv_heads=2, head_dim=6, v_head_dim=3, kdim=5, vdim=7, out_dim=9, bias=False, out_bias=True,
+        score=scores.ScaledDot(softcap=2.0), mask=masks.Causal(), attn_bias=positions.ALiBi(4), rotary=rope,
         normalizer=normalizers.Softmax(nn.Parameter(torch.randn(4))), scale=0.7, q_norm=nn.RMSNorm(6),
         k_norm=nn.LayerNorm(6), dtype=torch.float64,
     ).double()  # fmt: skip
     nn.init.normal_(layer.q_norm.weight)
     nn.init.normal_(layer.k_norm.bias)
     x, y, z = (randn(2, n, w, seed=n, dtype=torch.float64) for n, w in ((4, 16), (6, 5), (6, 7)))
-    output, weights = layer(x, y, z, mask=masks.Window(3), weights=True)
+    output, weights = layer(x, y, z, mask=masks.Window(3), need_weights=True)
 
     q = layer.q_norm((x @ layer.q_proj.weight.T).reshape(2, 4, 4, 6)).permute(0, 2, 1, 3)
     k = layer.k_norm((y @ layer.k_proj.weight.T).reshape(2, 6, 2, 6)).permute(0, 2, 1, 3)
@@ -203,11 +203,11 @@ def test_every_part_is_where_the_formula_has_it():
 
 
 def test_one_sequence_and_more_leading_dimensions_give_what_a_batch_gives():
-    layer, x, y = MultiHeadAttention(8, 2, kv_heads=1), randn(2, 3, 5, 8), randn(2, 3, 6, 8, seed=1)
-    output, weights = layer(x, y, weights=True)
+    layer, x, y = MultiHeadAttention(8, 2, num_kv_heads=1), randn(2, 3, 5, 8), randn(2, 3, 6, 8, seed=1)
+    output, weights = layer(x, y, need_weights=True)
     assert (output.shape, weights.shape) == ((2, 3, 5, 8), (2, 3, 2, 5, 6))
-    batched = layer(x[1], y[1], weights=True)
-    single = layer(x[1, 2], y[1, 2], weights=True)
+    batched = layer(x[1], y[1], need_weights=True)
+    single = layer(x[1, 2], y[1, 2], need_weights=True)
     for many, few, one in zip((output, weights), batched, single, strict=True):
         close(many[1], few)
         close(few[2], one)
@@ -216,7 +216,7 @@ def test_one_sequence_and_more_leading_dimensions_give_what_a_batch_gives():
 @pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32], ids=str)
 def test_zeros_and_ones_in_four_dimensions_are_a_mask(kind):
     layer, x, seen = MultiHeadAttention(8, 2), randn(B, Q, 8), ~hidden(B, 1, 1, Q)
-    _, weights = layer(x, mask=seen.to(kind), weights=True)
+    _, weights = layer(x, mask=seen.to(kind), need_weights=True)
     assert (weights.masked_select(~seen.expand(weights.shape)) == 0).all()
     close(weights.sum(-1), torch.ones(B, 2, Q))
 
@@ -225,7 +225,7 @@ def test_zeros_and_ones_in_four_dimensions_are_a_mask(kind):
     ("mask", "way"),
     [
         (torch.ones(B, Q, dtype=torch.int64), r"masks.from_attention_mask\(mask\) if it is \(batch, keys\)"),
-        (torch.zeros(Q, Q), "`attention_bias=`"),
+        (torch.zeros(Q, Q), "`attn_bias=`"),
         (torch.ones(B, Q, Q).bool(), r"mask\[:, None\] if it is \(batch, queries, keys\)"),
     ],
     ids=["tokens", "floats", "three"],
@@ -240,7 +240,7 @@ def test_a_query_that_sees_nothing_gets_the_output_bias_alone_and_no_nan(dtype):
     layer, seen = MultiHeadAttention(8, 2, dtype=dtype), torch.ones(Q, Q).bool()
     seen[2] = False
     x = randn(B, Q, 8).to(dtype).requires_grad_()
-    output, weights = layer(x, mask=seen, weights=True)
+    output, weights = layer(x, mask=seen, need_weights=True)
     assert (weights[:, :, 2] == 0).all()
     close(
         weights.sum(-1)[:, :, [0, 1, 3, 4]],
@@ -257,21 +257,21 @@ def test_the_module_s_mask_and_that_of_the_call_both_hide():
     seen = ~hidden(Q, Q)
     both = seen & torch.ones(Q, Q).tril().bool()
     for given in (seen, masks.Dense(seen), masks.Dense(seen).bind(Q, Q)):
-        _, weights = layer(x, mask=given, weights=True)
+        _, weights = layer(x, mask=given, need_weights=True)
         assert torch.equal(weights > 0, both.expand(B, 2, Q, Q))
 
 
 def test_dropout_is_for_training_and_weights_are_those_before_it():
     torch.manual_seed(0)
     layer, x = MultiHeadAttention(8, 2, dropout=0.5), randn(B, 50, 8)
-    trained, weights = layer(x, weights=True)
-    again, _ = layer(x, weights=True)
+    trained, weights = layer(x, need_weights=True)
+    again, _ = layer(x, need_weights=True)
     assert not torch.equal(trained, again)
     close(weights.sum(-1), torch.ones(B, 2, 50))
     first, second = (layer(x, generator=torch.Generator().manual_seed(4)) for _ in range(2))
     assert torch.equal(first, second)
     layer.eval()
-    output, same = layer(x, weights=True)
+    output, same = layer(x, need_weights=True)
     close(same, weights)
     close(output, layer(x))
     assert (output - trained).abs().max() > 1e-3
@@ -281,23 +281,23 @@ def test_dropout_is_for_training_and_weights_are_those_before_it():
 
 def test_weights_beyond_the_budget_are_refused_with_the_way_out():
     with pytest.raises(InputError, match=r"more than the limit of 64 B.*use regard\.watch"):
-        MultiHeadAttention(8, 2)(randn(B, Q, 8), weights=True, max_bytes=64)
+        MultiHeadAttention(8, 2)(randn(B, Q, 8), need_weights=True, max_bytes=64)
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: MultiHeadAttention(10, 4), r"multiple of `heads`, got 10 and 4: .* head_dim=3"),
-        (lambda: MultiHeadAttention(8, 4, kv_heads=3), "`heads` must be a multiple of `kv_heads`, got 4 and 3"),
-        (lambda: MultiHeadAttention(8, 0), "`heads` counts heads and must be an integer of at least 1, got 0"),
+        (lambda: MultiHeadAttention(10, 4), r"multiple of `num_heads`, got 10 and 4: .* head_dim=3"),
+        (lambda: MultiHeadAttention(8, 4, num_kv_heads=3), "multiple of `num_kv_heads`, got 4 and 3"),
+        (lambda: MultiHeadAttention(8, 0), "`num_heads` counts heads and must be an integer of at least 1, got 0"),
         (lambda: MultiHeadAttention(8, 2, dropout=1.0), "`dropout` is a probability from 0 to less than 1, got 1.0"),
         (lambda: MultiHeadAttention(8, 2, rotary=positions.RoPE(8)), "made for vectors of width 8, got 4"),
-        (lambda: MultiHeadAttention(8, 2)(randn(B, Q, 9)), r"`query` must be \(..., length, 8\), .*`width=9`"),
-        (lambda: MultiHeadAttention(8, 2)(randn(B, Q, 8), randn(B, K, 6)), "`key_width=6`"),
-        (lambda: MultiHeadAttention(8, 2)(randn(B, Q, 8), randn(B, K, 8), randn(B, K, 6)), "`value_width=6`"),
+        (lambda: MultiHeadAttention(8, 2)(randn(B, Q, 9)), r"`query` must be \(..., length, 8\), .*`embed_dim=9`"),
+        (lambda: MultiHeadAttention(8, 2)(randn(B, Q, 8), randn(B, K, 6)), "`kdim=6`"),
+        (lambda: MultiHeadAttention(8, 2)(randn(B, Q, 8), randn(B, K, 8), randn(B, K, 6)), "`vdim=6`"),
         (
-            lambda: MultiHeadAttention(8, 2, attention_bias=randn(Q, Q))(randn(B, Q, 8), attention_bias=randn(Q, Q)),
-            "`attention_bias` is given, but the module has one of its own",
+            lambda: MultiHeadAttention(8, 2, attn_bias=randn(Q, Q))(randn(B, Q, 8), attn_bias=randn(Q, Q)),
+            "`attn_bias` is given, but the module has one of its own",
         ),
     ],
 )  # fmt: skip
@@ -310,7 +310,7 @@ def test_a_learned_score_is_trained_moved_and_saved_with_the_module():
     made = scores.Additive(nn.Parameter(randn(6, 4)), nn.Parameter(randn(6, 4, seed=1)), nn.Parameter(randn(6, seed=2)))
     layer, x = MultiHeadAttention(8, 2, score=made), randn(B, Q, 8)
     assert {name for name, _ in layer.named_parameters()} >= {"score.w_query", "score.w_key", "score.vector"}
-    output, weights = layer(x, weights=True)
+    output, weights = layer(x, need_weights=True)
     output.sum().backward()
     assert layer.score.vector.grad.abs().min() > 0
     q, k = (project(x).reshape(B, Q, 2, 4).transpose(1, 2) for project in (layer.q_proj, layer.k_proj))
@@ -343,27 +343,31 @@ def test_a_tensor_that_wants_gradients_must_be_a_parameter():
 
 def test_tensors_that_are_no_parameters_are_buffers():
     padding = masks.Padding(torch.tensor([[True, False, True]]))
-    layer = MultiHeadAttention(8, 2, mask=padding & masks.Window(2), attention_bias=torch.eye(3))
-    assert [name for name, _ in layer.named_buffers()] == ["mask.left_attention_mask", "attention_bias.values"]
+    layer = MultiHeadAttention(8, 2, mask=padding & masks.Window(2), attn_bias=torch.eye(3))
+    assert [name for name, _ in layer.named_buffers()] == ["mask.left_attention_mask", "attn_bias.values"]
     with pytest.raises(InputError, match="`bias` holds only zeros and ones"):
         layer(randn(1, 3, 8))
 
 
 def test_a_table_of_numbers_can_be_the_module_s_own_bias():
     table = nn.Parameter(randn(Q, Q))
-    layer, x = MultiHeadAttention(8, 2, attention_bias=table), randn(B, Q, 8)
+    layer, x = MultiHeadAttention(8, 2, attn_bias=table), randn(B, Q, 8)
     plain = MultiHeadAttention(8, 2)
-    plain.load_state_dict({name: one for name, one in layer.state_dict().items() if "attention_bias" not in name})
-    close(layer(x), plain(x, attention_bias=table))
+    plain.load_state_dict({name: one for name, one in layer.state_dict().items() if "attn_bias" not in name})
+    close(layer(x), plain(x, attn_bias=table))
     layer(x).square().sum().backward()
     assert table.grad.abs().max() > 0
 
 
 def test_watching_sees_the_module_s_own_weights():
-    layer, x, y = MultiHeadAttention(8, 4, kv_heads=2, rotary=positions.RoPE(2)), randn(B, Q, 8), randn(B, K, 8, seed=1)
+    layer, x, y = (
+        MultiHeadAttention(8, 4, num_kv_heads=2, rotary=positions.RoPE(2)),
+        randn(B, Q, 8),
+        randn(B, K, 8, seed=1),
+    )
     with regard.watch(layer, keep="weights") as seen:
         output = layer(x, y, mask=masks.Causal())
     assert torch.equal(output, layer(x, y, mask=masks.Causal()))
-    _, weights = layer(x, y, mask=masks.Causal(), weights=True)
+    _, weights = layer(x, y, mask=masks.Causal(), need_weights=True)
     for head in range(4):
         np.testing.assert_allclose(seen.weights(layer=0, head=head), weights[:, head].detach(), atol=1e-5)

@@ -15,6 +15,7 @@ def test_the_public_names_are_these():
     assert nn.__all__ == [
         "AdditiveAttention",
         "AttentionDecoderCell",
+        "AttentionPooling",
         "AxialAttention",
         "BigBirdAttention",
         "BilinearAttention",
@@ -24,7 +25,6 @@ def test_the_public_names_are_these():
         "ElmanCell",
         "EncoderBlock",
         "FeedForward",
-        "Held",
         "LearnedPositions",
         "LocalAttention",
         "LongformerAttention",
@@ -32,8 +32,8 @@ def test_the_public_names_are_these():
         "NeighborhoodAttention",
         "PositionalEncoding",
         "SlidingWindowAttention",
-        "SoftAttention",
         "Summary",
+        "ValueModule",
         "summary",
         "tutorials",
     ]

@@ -39,7 +39,7 @@ def test_equals_an_explicit_gather(grid, size, border):
             rows[(b, *cell, h)] = softmax((keys @ q[(b, *cell, h)] / 2)[None])[0][0] @ values
     expected = attend.out_proj(torch.from_numpy(rows.reshape(2, *grid, 8)))
     np.testing.assert_allclose(f64(module(x)), f64(expected), atol=1e-12)
-    output, weights = module(x, weights=True)
+    output, weights = module(x, need_weights=True)
     assert weights.shape == (2, 2, np.prod(grid), np.prod(grid))
     torch.testing.assert_close(output, expected)
 
@@ -48,7 +48,7 @@ def test_one_number_serves_any_number_of_axes():
     module = NeighborhoodAttention(8, 2, 3)
     for grid in ((5,), (4, 5), (3, 4, 5)):
         assert module(torch.zeros(1, *grid, 8)).shape == (1, *grid, 8)
-        assert int((module(torch.zeros(1, *grid, 8), weights=True)[1][0, 0, 0] > 0).sum()) == 3 ** len(grid)
+        assert int((module(torch.zeros(1, *grid, 8), need_weights=True)[1][0, 0, 0] > 0).sum()) == 3 ** len(grid)
 
 
 def test_refusals_name_the_way_out():

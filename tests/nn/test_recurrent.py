@@ -21,7 +21,7 @@ def randn(*shape, seed=0):
 def test_elman_is_pytorch_s_rnn_and_a_linear_layer(activation):
     torch.manual_seed(0)
     theirs = nn.RNN(3, 5, nonlinearity=activation, batch_first=True).double()
-    ours = Elman(3, 5, 2, activation=activation).double()
+    ours = Elman(3, 5, output_size=2, nonlinearity=activation).double()
     ours.cell.input_to_hidden.weight.data = theirs.weight_ih_l0.data
     ours.cell.input_to_hidden.bias.data = theirs.bias_ih_l0.data + theirs.bias_hh_l0.data
     ours.cell.hidden_to_hidden.weight.data = theirs.weight_hh_l0.data
@@ -39,9 +39,9 @@ def test_elman_is_pytorch_s_rnn_and_a_linear_layer(activation):
 
 
 def test_elman_refuses_what_does_not_fit():
-    with pytest.raises(InputError, match='`activation` must be "tanh" or "relu", got \'gelu\''):
-        ElmanCell(3, 5, activation="gelu")
-    with pytest.raises(InputError, match=r"`x` must be .*`input_width=4`"):
+    with pytest.raises(InputError, match='`nonlinearity` must be "tanh" or "relu", got \'gelu\''):
+        ElmanCell(3, 5, nonlinearity="gelu")
+    with pytest.raises(InputError, match=r"`x` must be .*`input_size=4`"):
         Elman(3, 5)(torch.zeros(2, 6, 4))
     with pytest.raises(InputError, match=r"`hidden` must be .*`hidden_width=4`"):
         Elman(3, 5)(torch.zeros(2, 6, 3), torch.zeros(2, 4))
@@ -72,7 +72,7 @@ def test_three_steps_are_the_formula(order, name, kind):
     hidden = kept = fed = torch.zeros(4, 5, dtype=torch.float64)
     state = None
     for given in x:
-        output, state, weights = cell(given, memory, state, mask=masks.Padding(seen), weights=True)
+        output, state, weights = cell(given, memory, state, mask=masks.Padding(seen), need_weights=True)
 
         def renew(more, given=given, hidden=hidden, kept=kept):
             whole = torch.cat([given, more], 1)
@@ -90,8 +90,8 @@ def test_three_steps_are_the_formula(order, name, kind):
         torch.testing.assert_close(weights, expected_weights)
         torch.testing.assert_close(output, expected)
         torch.testing.assert_close(state.hidden, hidden)
-    assert (state.memory is not None) == (kind == "lstm")
-    assert (state.fed is not None) == (order == "luong")
+    assert (state.cell_state is not None) == (kind == "lstm")
+    assert (state.attentional_hidden is not None) == (order == "luong")
     if order == "luong":
         assert cell.combine.bias is None
 
@@ -128,7 +128,7 @@ def test_a_prepared_memory_gives_the_same_and_is_projected_once(kind):
     memory, x, hidden = randn(2, 4, 6, seed=4).requires_grad_(), randn(2, 3, seed=5), randn(2, 5, seed=6)
     mask = masks.Padding(torch.tensor([[True] * 4, [True, True, False, False]]))
     once = cell.prepare(memory)
-    found = cell(x, once, cell.start(hidden), mask=mask, weights=True)
+    found = cell(x, once, cell.start(hidden), mask=mask, need_weights=True)
     _, wanted = regard.attention(hidden[:, None], memory, memory, score=score, mask=mask, return_weights=True)
     torch.testing.assert_close(found[2], wanted[:, 0])
     plain = cell(x, memory, cell.start(hidden), mask=mask)[0]
@@ -139,8 +139,8 @@ def test_a_prepared_memory_gives_the_same_and_is_projected_once(kind):
     torch.testing.assert_close(grad, wanted_grad)
     assert (once.keys is memory) == (kind == "keys alone")
     # What was prepared is what the score compares: other keys, other weights.
-    other = cell(x, once._replace(keys=once.keys.flip(1)), cell.start(hidden), weights=True)[2]
-    torch.testing.assert_close(other, cell(x, memory, cell.start(hidden), weights=True)[2].flip(1))
+    other = cell(x, once._replace(keys=once.keys.flip(1)), cell.start(hidden), need_weights=True)[2]
+    torch.testing.assert_close(other, cell(x, memory, cell.start(hidden), need_weights=True)[2].flip(1))
 
 
 def test_a_score_of_another_width_is_refused_in_its_own_words():
@@ -165,16 +165,21 @@ def test_dropout_of_additive_attention_is_in_training_alone():
 def test_each_sequence_can_be_at_a_step_of_its_own(padded):
     part = LocalAttention(5, 1, alignment="monotonic").double()
     query, source = randn(3, 2, 5), randn(3, 6, 5, seed=1)
-    real = torch.arange(6) < torch.tensor([[6], [2], [4]]) if padded else None
-    together = part(query, source, real=real, first=torch.tensor([0, 3, 7]))
+    padding = torch.arange(6) >= torch.tensor([[6], [2], [4]]) if padded else None
+    together = part(query, source, key_padding_mask=padding, q_offset=torch.tensor([0, 3, 7]))
     for b, first in enumerate((0, 3, 7)):
-        alone = part(query[b, None], source[b, None], real=None if real is None else real[b, None], first=first)
+        alone = part(
+            query[b, None],
+            source[b, None],
+            key_padding_mask=None if padding is None else padding[b, None],
+            q_offset=first,
+        )
         torch.testing.assert_close(together[b], alone[0])
 
 
 def test_local_attention_can_be_the_attention():
     cell = AttentionDecoderCell(3, 5, order="luong", attention=LocalAttention(5, 1, alignment="monotonic"))
-    output, _, weights = cell(torch.ones(2, 3), torch.randn(2, 6, 5), weights=True, first=3)
+    output, _, weights = cell(torch.ones(2, 3), torch.randn(2, 6, 5), need_weights=True, q_offset=3)
     assert output.shape == (2, 5)
     assert (weights > 0).tolist() == [[False, False, True, True, True, False]] * 2
 
@@ -193,7 +198,7 @@ def test_orders_and_cells_that_do_not_exist_are_refused(asked, words):
 def test_a_cell_is_copied_moved_saved_and_watched(order):
     torch.manual_seed(0)
     cell, x, memory = AttentionDecoderCell(3, 5, 6, order=order), torch.randn(2, 3), torch.randn(2, 4, 6)
-    plain, _, weights = cell(x, memory, weights=True)
+    plain, _, weights = cell(x, memory, need_weights=True)
     assert torch.equal(copy.deepcopy(cell)(x, memory)[0], plain)
     other = AttentionDecoderCell(3, 5, 6, order=order)
     other.load_state_dict(cell.state_dict())

@@ -31,11 +31,11 @@ LEARNED = {
 
 # A module, made anew each time, and what it is called with.
 MODULES = {
-    "MultiHeadAttention": (lambda: MultiHeadAttention(8, 2, kv_heads=1, dropout=0.5), (X, MEMORY)),
+    "MultiHeadAttention": (lambda: MultiHeadAttention(8, 2, num_kv_heads=1, dropout=0.5), (X, MEMORY)),
     "MultiHeadAttention with learned parts": (
         lambda: MultiHeadAttention(
             8, 2, **{name: make() for name, make in LEARNED.items()}, mask=masks.Dense(torch.ones(5, 7).tril().bool()),
-            attention_bias=positions.ALiBi(2), rotary=positions.RoPE(4), q_norm=nn.RMSNorm(4),
+            attn_bias=positions.ALiBi(2), rotary=positions.RoPE(4), q_norm=nn.RMSNorm(4),
         ),
         (X, MEMORY),
     ),
@@ -61,7 +61,7 @@ GRID, LONG = (torch.randn(2, *shape, 8, generator=torch.Generator().manual_seed(
 COMPILED = MODULES | {
     "AdditiveAttention": (lambda: regard.nn.AdditiveAttention(8, dropout=0.5), (X, MEMORY)),
     "BilinearAttention": (lambda: regard.nn.BilinearAttention(8), (X, MEMORY)),
-    "SoftAttention": (lambda: regard.nn.SoftAttention(8, query_width=8), (MEMORY, X[:, 0])),
+    "AttentionPooling": (lambda: regard.nn.AttentionPooling(8, query_dim=8), (MEMORY, X[:, 0])),
     "LocalAttention, local-m": (lambda: regard.nn.LocalAttention(8, 2, alignment="monotonic"), (X, MEMORY)),
     "LocalAttention, local-p": (lambda: regard.nn.LocalAttention(8, 2), (X, MEMORY)),
     "SlidingWindowAttention": (lambda: regard.nn.SlidingWindowAttention(8, 2, 3), (MEMORY,)),
@@ -70,9 +70,9 @@ COMPILED = MODULES | {
     "AxialAttention": (lambda: regard.nn.AxialAttention(8, 2), (GRID,)),
     "NeighborhoodAttention": (lambda: regard.nn.NeighborhoodAttention(8, 2, 3), (GRID,)),
     "Elman": (lambda: regard.nn.Elman(8, 6), (X,)),
-    "PerformerAttention": (lambda: PerformerAttention(8, 2, features=6), (X, MEMORY)),
-    "PerformerAttention, causal": (lambda: PerformerAttention(8, 2, features=6, causal=True), (LONG,)),
-    "LinformerAttention": (lambda: LinformerAttention(8, 2, Compression(9, 4, heads=2)), (X, MEMORY)),
+    "PerformerAttention": (lambda: PerformerAttention(8, 2, num_features=6), (X, MEMORY)),
+    "PerformerAttention, causal": (lambda: PerformerAttention(8, 2, num_features=6, causal=True), (LONG,)),
+    "LinformerAttention": (lambda: LinformerAttention(8, 2, Compression(9, 4, num_heads=2)), (X, MEMORY)),
 }
 
 
@@ -194,7 +194,7 @@ STACKS = {
         lambda: nn.Sequential(
             PositionalEncoding(8),
             EncoderBlock(8, 2, 12, norm_first=True, attention={"rotary": positions.RoPE(4)}),
-            EncoderBlock(8, 2, 12, norm="rms", norm_first=True, activation="swiglu", attention={"kv_heads": 1}),
+            EncoderBlock(8, 2, 12, norm="rms", norm_first=True, activation="swiglu", attention={"num_kv_heads": 1}),
             nn.LayerNorm(8),
         ),
         X,
@@ -204,7 +204,7 @@ STACKS = {
     "tutorials.TransformerEncoder": (encoder, TOKENS, OTHER_TOKENS),
     "of tutorials, padded": (lambda: Padded(encoder(), lambda real: real[:, None, None]), TOKENS, OTHER_TOKENS),
     "a window": (lambda: blocks(mask=masks.Window(3)), X, OTHER),
-    "ALiBi": (lambda: blocks(attention_bias=positions.ALiBi(2)), X, OTHER),
+    "ALiBi": (lambda: blocks(attn_bias=positions.ALiBi(2)), X, OTHER),
     "learned positions": (lambda: nn.Sequential(LearnedPositions(8, 64), EncoderBlock(8, 2, 12)), X, OTHER),
 }
 

@@ -119,7 +119,7 @@ def test_multi_head_attention(training, batch_first, bias, kind):
     their_given = (turned_x,) * 3 if kind == "self" else (turned_x, turned_y, turned_y)
     for what, ((mask, padding), (mine, added_to)) in (SELF if kind == "self" else CROSS).items():
         said = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": what == "causal"}
-        output, weights = ours(*given, mask=mine, attention_bias=added_to, weights=True)
+        output, weights = ours(*given, mask=mine, attn_bias=added_to, need_weights=True)
         expected, expected_weights = theirs(*their_given, average_attn_weights=False, **said)
         close(output, turned(expected, batch_first), what)
         close(weights, expected_weights, what)
@@ -127,7 +127,7 @@ def test_multi_head_attention(training, batch_first, bias, kind):
             continue  # the fast path takes any number for "hidden"
         with torch.no_grad():
             close(
-                ours(*given, mask=mine, attention_bias=added_to),
+                ours(*given, mask=mine, attn_bias=added_to),
                 turned(theirs(*their_given, need_weights=False, **said)[0], batch_first),
                 f"{what}, without weights",
             )
@@ -142,7 +142,7 @@ def test_encoder_layer(training, norm_first, activation, bias, batch_first):
     for what, ((mask, padding), (mine, added_to)) in SELF.items():
         said = {"src_mask": mask, "src_key_padding_mask": padding, "is_causal": what == "causal"}
         expected = turned(theirs(turned(x, batch_first), **said), batch_first)
-        close(ours(x, mask=mine, attention_bias=added_to), expected, what)
+        close(ours(x, mask=mine, attn_bias=added_to), expected, what)
 
 
 @every_layer
@@ -162,7 +162,7 @@ def test_decoder_layer(training, norm_first, activation, bias, batch_first):
             "memory_is_causal": on == "causal",
         }
         expected = turned(theirs(turned(x, batch_first), turned(memory, batch_first), **said), batch_first)
-        output = ours(x, memory, mask=mine, memory_mask=cross_mine, attention_bias=added_to, memory_bias=cross_added)
+        output = ours(x, memory, mask=mine, cross_attn_mask=cross_mine, attn_bias=added_to, cross_attn_bias=cross_added)
         close(output, expected, f"{what}; memory {on}")
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["check_heads", "check_real", "check_size", "check_tokens"]
+__all__ = ["check_heads", "check_padding", "check_size", "check_tokens"]
 
 
 def check_size(name: str, value: object) -> int:
@@ -15,20 +15,23 @@ def check_size(name: str, value: object) -> int:
     return value
 
 
-def check_heads(dim: int, heads: int) -> int:
-    """Give the width of one of `heads` heads that share `dim`."""
-    if check_size("dim", dim) % check_size("heads", heads):
-        raise InputError(f"`dim` must be divisible by `heads`, got {dim} and {heads}: choose heads that divide it")
-    return dim // heads
-
-
-def check_tokens(name: str, x: Tensor, dim: int, batch: int | None = None) -> None:
-    """Raise unless `x` is (batch, tokens, dim), with the batch of the queries if that is given."""
-    if x.ndim != 3 or x.shape[-1] != dim or 0 in x.shape[1:]:
+def check_heads(embed_dim: int, num_heads: int) -> int:
+    """Give the width of one of `num_heads` heads that share `embed_dim`."""
+    if check_size("embed_dim", embed_dim) % check_size("num_heads", num_heads):
         raise InputError(
-            f"`{name}` must be (batch, tokens, {dim}) with a token at least, got shape {tuple(x.shape)}: write "
+            f"`embed_dim` must be a multiple of `num_heads`, got {embed_dim} and {num_heads}: choose a divisor of "
+            f"{embed_dim}"
+        )
+    return embed_dim // num_heads
+
+
+def check_tokens(name: str, x: Tensor, embed_dim: int, batch: int | None = None) -> None:
+    """Raise unless `x` is (batch, tokens, embed_dim), with the batch of the queries if that is given."""
+    if x.ndim != 3 or x.shape[-1] != embed_dim or 0 in x.shape[1:]:
+        raise InputError(
+            f"`{name}` must be (batch, tokens, {embed_dim}) with a token at least, got shape {tuple(x.shape)}: write "
             f"{name}[None] for one sequence, {name}.flatten(0, -3) for more dimensions, or build the module with "
-            "another `dim`"
+            "another `embed_dim`"
         )
     if batch is not None and x.shape[0] != batch:
         raise InputError(
@@ -36,10 +39,11 @@ def check_tokens(name: str, x: Tensor, dim: int, batch: int | None = None) -> No
         )
 
 
-def check_real(real: Tensor, source: Tensor) -> None:
+def check_padding(padding: Tensor, source: Tensor) -> None:
     """Raise unless there is a flag for each key of each sequence."""
-    if real.dtype != torch.bool or real.shape != source.shape[:2]:
+    if padding.dtype != torch.bool or padding.shape != source.shape[:2]:
         raise InputError(
-            f"`real` must be boolean {tuple(source.shape[:2])}, True for tokens, got {real.dtype} of shape "
-            f"{tuple(real.shape)}: write real.bool(), and real.expand(...) where sequences share it"
+            f"`key_padding_mask` must be boolean {tuple(source.shape[:2])}, True for padding, got {padding.dtype} of "
+            f"shape {tuple(padding.shape)}: write attention_mask == 0 for the 0/1 mask of transformers, and "
+            "mask.expand(...) where sequences share it"
         )

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.approximations.approximate import Approximate
-from regard.approximations.checks import check_heads, check_real, check_size, check_tokens
+from regard.approximations.checks import check_heads, check_padding, check_size, check_tokens
 from regard.errors import InputError
 
 __all__ = ["Compression", "LinformerAttention"]
@@ -26,22 +26,22 @@ class Compression(nn.Module):
     Raises:
         InputError: A size is less than 1, or the sharing is none of the three.
 
-    >>> {name: tuple(one.shape) for name, one in Compression(8, 2, heads=4).named_parameters()}
+    >>> {name: tuple(one.shape) for name, one in Compression(8, 2, num_heads=4).named_parameters()}
     {'e': (4, 2, 8), 'f': (4, 2, 8)}
-    >>> {name: tuple(one.shape) for name, one in Compression(8, 2, heads=4, sharing="key-value").named_parameters()}
+    >>> {name: tuple(one.shape) for name, one in Compression(8, 2, num_heads=4, sharing="key-value").named_parameters()}
     {'e': (1, 2, 8)}
     """
 
-    def __init__(self, length: int, rank: int, *, heads: int = 1, sharing: Sharing = "none") -> None:
+    def __init__(self, length: int, rank: int, *, num_heads: int = 1, sharing: Sharing = "none") -> None:
         super().__init__()
-        for name, value in (("length", length), ("rank", rank), ("heads", heads)):
+        for name, value in (("length", length), ("rank", rank), ("num_heads", num_heads)):
             check_size(name, value)
         if sharing not in ("none", "headwise", "key-value"):
             raise InputError(
                 f'`sharing` must be "none", "headwise" or "key-value", got {sharing!r}: for layerwise sharing give one '
                 'Compression(..., sharing="key-value") to every layer'
             )
-        shape = (heads if sharing == "none" else 1, rank, length)
+        shape = (num_heads if sharing == "none" else 1, rank, length)
         self.e = nn.Parameter(torch.randn(shape) * rank**-0.5)
         self.f = nn.Parameter(torch.randn(shape) * rank**-0.5) if sharing != "key-value" else None
 
@@ -74,63 +74,63 @@ class LinformerAttention(nn.Module):
     Cost: O(n · rank · dim) time, O(n · rank) memory.
 
     Raises:
-        InputError: `dim` is not divisible by `heads`; the input is longer than the compression; a mask is passed.
+        InputError: `num_heads` does not divide `embed_dim`; the input is longer than the compression; a mask is passed.
 
-    >>> attend = LinformerAttention(16, heads=2, compression=Compression(10, 4, heads=2))
+    >>> attend = LinformerAttention(16, num_heads=2, compression=Compression(10, 4, num_heads=2))
     >>> attend(torch.zeros(1, 7, 16))
     Approximate(Linformer, rank 4 for 7 keys: output (1, 7, 16))
     """
 
-    def __init__(self, dim: int, heads: int, compression: Compression, *, bias: bool = True) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, compression: Compression, *, bias: bool = True) -> None:
         super().__init__()
-        check_heads(dim, heads)
+        check_heads(embed_dim, num_heads)
         if not isinstance(compression, Compression):
             raise InputError(
                 f"`compression` must be a Compression, got {type(compression).__name__}: "
-                f"Compression(length, rank, heads={heads})"
+                f"Compression(length, rank, num_heads={num_heads})"
             )
-        self.dim, self.heads = dim, heads
-        self.query = nn.Linear(dim, dim, bias=bias)
-        self.key = nn.Linear(dim, dim, bias=bias)
-        self.value = nn.Linear(dim, dim, bias=bias)
-        self.output = nn.Linear(dim, dim)
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.query = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.key = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.value = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.output = nn.Linear(embed_dim, embed_dim)
         self.compression = compression
 
     def forward(
         self,
-        x: Float[Tensor, "batch tokens dim"],
-        source: Float[Tensor, "batch keys dim"] | None = None,
+        x: Float[Tensor, "batch tokens embed_dim"],
+        source: Float[Tensor, "batch keys embed_dim"] | None = None,
         *,
-        real: Bool[Tensor, "batch keys"] | None = None,
+        key_padding_mask: Bool[Tensor, "batch keys"] | None = None,
         mask: object = None,
     ) -> Approximate:
-        """Let x look at the source, or at itself; `real` is True for keys that are tokens, any `mask` is refused."""
+        """Let x look at the source, or at itself; `key_padding_mask` hides padding, any `mask` is refused."""
         if mask is not None:
             raise InputError(
                 f"Linformer has no mask over pairs, causal or other, got {type(mask).__name__}: E mixes all positions "
-                "before a query looks. Pass `real=` for padding, or use PerformerAttention(causal=True) or "
+                "before a query looks. Pass `key_padding_mask=` for padding, or use PerformerAttention(causal=True) or "
                 "regard.attention with the mask"
             )
         source = x if source is None else source
-        check_tokens("x", x, self.dim)
-        check_tokens("source", source, self.dim, x.shape[0])
-        if real is not None:
-            check_real(real, source)
-            source = source.masked_fill(~real[..., None], 0.0)
+        check_tokens("x", x, self.embed_dim)
+        check_tokens("source", source, self.embed_dim, x.shape[0])
+        if key_padding_mask is not None:
+            check_padding(key_padding_mask, source)
+            source = source.masked_fill(key_padding_mask[..., None], 0.0)
         k, v = self.compression(
             self._split(functional.linear(source, self.key.weight)),
             self._split(functional.linear(source, self.value.weight)),
         )
         k, v = self._biased(k, self.key), self._biased(v, self.value)
         out = functional.scaled_dot_product_attention(self._split(self.query(x)), k, v)
-        if real is not None:
-            out = out.masked_fill(~real.any(1)[:, None, None, None], 0.0)
+        if key_padding_mask is not None:
+            out = out.masked_fill(key_padding_mask.all(1)[:, None, None, None], 0.0)
         method = f"Linformer, rank {k.shape[-2]} for {source.shape[1]} keys"
         return Approximate(self.output(out.transpose(1, 2).flatten(-2)), method)
 
-    def _split(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch heads tokens head_dim"]:
-        heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def _split(self, x: Float[Tensor, "batch tokens embed_dim"]) -> Float[Tensor, "batch heads tokens head_dim"]:
+        heads: Tensor = x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         return heads
 
     def _biased(self, x: Float[Tensor, "batch heads rank head_dim"], layer: nn.Linear) -> Tensor:
-        return x if layer.bias is None else x + layer.bias.view(self.heads, 1, -1)
+        return x if layer.bias is None else x + layer.bias.view(self.num_heads, 1, -1)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.approximations.approximate import Approximate
-from regard.approximations.checks import check_heads, check_real, check_tokens
+from regard.approximations.checks import check_heads, check_padding, check_tokens
 from regard.approximations.features import positive_features, random_features
 from regard.approximations.prefix_sums import prefix_sums
 from regard.errors import InputError
@@ -22,7 +22,7 @@ def performer_attention(
     features: Float[Tensor, "count dim"],
     *,
     causal: bool = False,
-    real: Bool[Tensor, "*#batch keys"] | None = None,
+    key_padding_mask: Bool[Tensor, "*#batch keys"] | None = None,
     eps: float = 1e-4,
 ) -> Approximate:
     """Estimate softmax(q·k/√d) v by φ(q)(φ(k)ᵀ v) / φ(q)(φ(k)ᵀ 1) (Choromanski et al. 2021, arXiv:2009.14794).
@@ -39,39 +39,39 @@ def performer_attention(
         v: Values.
         features: Directions w, as random_features draws them.
         causal: Query i sees keys 0 to i only.
-        real: Keys that are tokens; False is padding, which no query sees. A query that sees no key gets 0.
+        key_padding_mask: True for keys that are padding, which no query sees. A query that sees no key gets 0.
         eps: Keeps the denominator away from 0. The estimate of exp(q·k/√d) is unbiased at eps=0 only.
 
     Raises:
-        InputError: Widths or lengths do not fit, `real` is not boolean, or eps is negative.
+        InputError: Widths or lengths do not fit, `key_padding_mask` is not boolean, or eps is negative.
 
     >>> q = torch.zeros(2, 4)
     >>> performer_attention(q, q, torch.tensor([[0.0], [1.0]]), random_features(8, 4)).output
     tensor([[0.5000],
             [0.5000]])
     """
-    _check(q, k, v, causal, real, eps)
+    _check(q, k, v, causal, key_padding_mask, eps)
     with torch.autocast(q.device.type, enabled=False):
         wide = [x.float() if x.element_size() < 4 else x for x in (q, k, v)]
-        output = _estimate(wide[0], wide[1], wide[2], features, causal, real, eps)
+        output = _estimate(wide[0], wide[1], wide[2], features, causal, key_padding_mask, eps)
     return Approximate(output.to(q.dtype), f"Performer, {features.shape[0]} random features")
 
 
 def _estimate(
-    q: Tensor, k: Tensor, v: Tensor, features: Tensor, causal: bool, real: Tensor | None, eps: float
+    q: Tensor, k: Tensor, v: Tensor, features: Tensor, causal: bool, padding: Tensor | None, eps: float
 ) -> Float[Tensor, "*batch queries value_dim"]:
     log_q, half_q = positive_features(q, features)
     log_k, half_k = positive_features(k, features)
-    if real is not None:
-        log_k = log_k.masked_fill(~real[..., None], -torch.inf)
+    if padding is not None:
+        log_k = log_k.masked_fill(padding[..., None], -torch.inf)
     root = features.shape[0] ** -0.5
     left = root * ((log_q - half_q - log_q.detach().amax(-1, keepdim=True)).exp() + eps)
     level = log_k.detach().amax(-1)
     level = level.cummax(-1).values if causal else level.amax(-1, keepdim=True)
     level = level.masked_fill(level == -torch.inf, 0.0)
     right = root * ((log_k - half_k - level[..., None]).exp() + eps)
-    if real is not None:
-        right = right.masked_fill(~real[..., None], 0.0)
+    if padding is not None:
+        right = right.masked_fill(padding[..., None], 0.0)
     counted = torch.cat([v, torch.ones_like(v[..., :1])], -1)  # the last column sums to the denominator
     if causal:
         sums = prefix_sums(left, right, counted, level.expand(right.shape[:-1]))
@@ -96,9 +96,9 @@ class PerformerAttention(nn.Module):
     Cost: O(n · features · dim) time, O(n · (features + dim)) memory, forward and backward, causal or not.
 
     Raises:
-        InputError: `dim` is not divisible by `heads`; shapes do not fit; causal with a source of another length.
+        InputError: `num_heads` does not divide `embed_dim`; shapes do not fit; causal with a source of another length.
 
-    >>> attend = PerformerAttention(16, heads=2, features=32, causal=True)
+    >>> attend = PerformerAttention(16, num_heads=2, num_features=32, causal=True)
     >>> attend(torch.zeros(1, 5, 16))
     Approximate(Performer, 32 random features: output (1, 5, 16))
     """
@@ -107,24 +107,24 @@ class PerformerAttention(nn.Module):
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        embed_dim: int,
+        num_heads: int,
         *,
-        features: int | None = None,
+        num_features: int | None = None,
         causal: bool = False,
         bias: bool = True,
         eps: float = 1e-4,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        width = check_heads(dim, heads)
+        width = check_heads(embed_dim, num_heads)
         _check_eps(eps)
-        self.dim, self.heads, self.causal, self.eps = dim, heads, causal, eps
-        self.query = nn.Linear(dim, dim, bias=bias)
-        self.key = nn.Linear(dim, dim, bias=bias)
-        self.value = nn.Linear(dim, dim, bias=bias)
-        self.output = nn.Linear(dim, dim)
-        count = max(1, int(width * math.log(width))) if features is None else features
+        self.embed_dim, self.num_heads, self.causal, self.eps = embed_dim, num_heads, causal, eps
+        self.query = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.key = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.value = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.output = nn.Linear(embed_dim, embed_dim)
+        count = max(1, int(width * math.log(width))) if num_features is None else num_features
         self.register_buffer("features", random_features(count, width, generator=generator))
 
     @torch.no_grad()
@@ -134,27 +134,27 @@ class PerformerAttention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch tokens dim"],
-        source: Float[Tensor, "batch keys dim"] | None = None,
+        x: Float[Tensor, "batch tokens embed_dim"],
+        source: Float[Tensor, "batch keys embed_dim"] | None = None,
         *,
-        real: Bool[Tensor, "batch keys"] | None = None,
+        key_padding_mask: Bool[Tensor, "batch keys"] | None = None,
     ) -> Approximate:
-        """Let x look at the source, or at itself; `real` is True for the keys that are tokens."""
+        """Let x look at the source, or at itself; `key_padding_mask` is True for padding."""
         source = x if source is None else source
-        check_tokens("x", x, self.dim)
-        check_tokens("source", source, self.dim, x.shape[0])
-        if real is not None:
-            check_real(real, source)
+        check_tokens("x", x, self.embed_dim)
+        check_tokens("source", source, self.embed_dim, x.shape[0])
+        if key_padding_mask is not None:
+            check_padding(key_padding_mask, source)
         q, k, v = (
-            layer(one).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            layer(one).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for layer, one in ((self.query, x), (self.key, source), (self.value, source))
         )
-        seen = None if real is None else real[:, None]
-        result = performer_attention(q, k, v, self.features, causal=self.causal, real=seen, eps=self.eps)
+        padding = None if key_padding_mask is None else key_padding_mask[:, None]
+        result = performer_attention(q, k, v, self.features, causal=self.causal, key_padding_mask=padding, eps=self.eps)
         return Approximate(self.output(result.output.transpose(1, 2).flatten(-2)), result.method)
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool, real: Tensor | None, eps: float) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool, padding: Tensor | None, eps: float) -> None:
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.dtype == k.dtype == v.dtype or not q.is_floating_point():
         raise InputError(
@@ -169,21 +169,21 @@ def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool, real: Tensor | None, e
         )
     if causal and q.shape[-2] != k.shape[-2]:
         raise InputError(f"causal sums need a query for each key, got {shapes}: pass whole sequences, or causal=False")
-    if real is not None:
-        _check_flags(real, k)
+    if padding is not None:
+        _check_flags(padding, k)
     _check_eps(eps)
 
 
-def _check_flags(real: Tensor, k: Tensor) -> None:
+def _check_flags(padding: Tensor, k: Tensor) -> None:
     """Flags broadcast over the keys, and never the keys over the flags."""
-    flags, keys = real.shape, k.shape[:-1]
+    flags, keys = padding.shape, k.shape[:-1]
     pairs = zip(flags[-2::-1], keys[-2::-1], strict=False)
     fits = len(flags) <= len(keys) and all(one in (1, size) for one, size in pairs)
-    if real.dtype != torch.bool or flags[-1:] != keys[-1:] or not fits:
+    if padding.dtype != torch.bool or flags[-1:] != keys[-1:] or not fits:
         raise InputError(
-            f"`real` must be boolean with a flag for each of {k.shape[-2]} keys, True for tokens, and broadcast to "
-            f"{tuple(keys)}, got {real.dtype} of shape {tuple(flags)}: write real.bool(), and real[:, None] where k "
-            "has heads"
+            f"`key_padding_mask` must be boolean with a flag for each of {k.shape[-2]} keys, True for padding, and "
+            f"broadcast to {tuple(keys)}, got {padding.dtype} of shape {tuple(flags)}: write attention_mask == 0 for "
+            "the 0/1 mask of transformers, and mask[:, None] where k has heads"
         )
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.lab.texts import chapters
-from regard.nn import SoftAttention
+from regard.nn import AttentionPooling
 
 __all__ = [
     "CHAPTERS",
@@ -91,7 +91,7 @@ class Classifier(nn.Module):
         self.dropout = nn.Dropout(_DROPOUT)
         both = nn.GRU(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True)
         self.encoder = both if encoder == "gru" else None
-        self.pool = None if uniform else SoftAttention(WIDTH)
+        self.pool = None if uniform else AttentionPooling(WIDTH)
         self.out = nn.Linear(WIDTH, 1)
 
     def forward(
@@ -103,7 +103,7 @@ class Classifier(nn.Module):
         if self.pool is None:
             weights = real / real.sum(1, keepdim=True)
         else:
-            _, weights = self.pool(states, real=real, weights=True)
+            _, weights = self.pool(states, key_padding_mask=~real, need_weights=True)
         said = self.out(self.dropout(states)).squeeze(-1)  # weights add up to 1, and so b may stand within the sum
         return (weights * said).sum(1), weights, said
 

@@ -14,7 +14,7 @@ from regard.models.activations import feed_forward_activation
 from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
 from regard.nn.attention_dropout import dropped
-from regard.nn.value_module import Held, value_of
+from regard.nn.value_module import ValueModule, value_of
 from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
 from regard.scores import Shaw
 
@@ -73,7 +73,7 @@ class Stack(nn.Module):
             entries = (None, None) if cache is None else cache.layers[index]
             given: dict[str, Any] = seen.by(None if entries[0] is None else entries[0].reach(n), x)
             if self.crossed:
-                given |= {"memory": memory, "memory_mask": memory_mask, "cache": entries}
+                given |= {"memory": memory, "cross_attn_mask": memory_mask, "cache": entries}
             elif cache is not None:
                 given["cache"] = entries[0]
             x = block(x, **given)
@@ -93,7 +93,7 @@ class Stack(nn.Module):
         config = self.config
         weights_dropped = config.dropout if config.attention_dropout is None else config.attention_dropout
         shared = {
-            "kv_heads": config.num_key_value_heads,
+            "num_kv_heads": config.num_key_value_heads,
             "head_dim": config.head_dim,
             "bias": config.bias if config.qkv_bias is None else config.qkv_bias,
             "out_bias": config.bias if config.out_bias is None else config.out_bias,
@@ -105,7 +105,7 @@ class Stack(nn.Module):
         options: dict[str, Any] = {
             "norm": config.norm,
             "norm_first": config.norm_first,
-            "eps": config.layer_norm_eps,
+            "layer_norm_eps": config.layer_norm_eps,
             "activation": feed_forward_activation(config.hidden_act, config.is_gated_act),
             "dropout": config.dropout,
             "bias": config.bias,
@@ -123,15 +123,15 @@ class Stack(nn.Module):
         window = self.config.window_of(layer)
         return Causal() if window is None else Causal() & Window(window)
 
-    def _bias(self) -> Held | None:
+    def _bias(self) -> ValueModule | None:
         config, heads = self.config, self.config.num_attention_heads
         if config.position_bias == "t5":
             table = nn.Parameter(torch.empty(config.relative_attention_num_buckets, heads))
             nn.init.normal_(table, std=config.hidden_size**-0.5)
             distance = config.relative_attention_max_distance
-            return Held(T5Bias(table, bidirectional=not self.causal, max_distance=distance))
+            return ValueModule(T5Bias(table, bidirectional=not self.causal, max_distance=distance))
         if config.position_bias == "alibi":
-            return Held(ALiBi(heads, side="causal" if self.causal else "both"))
+            return ValueModule(ALiBi(heads, side="causal" if self.causal else "both"))
         return None
 
 
@@ -208,7 +208,7 @@ class _Seen:
                 kind = Padding if self._real.dtype == torch.bool else Document
                 given["mask"] = _shared(kind(self._real[:, self._real.shape[1] - keys :]), self._queries, keys)
             if self._bias is not None:
-                given["attention_bias"] = self._tile(self._bias, keys, x)
+                given["attn_bias"] = self._tile(self._bias, keys, x)
             self._known[reach] = given
         return dict(self._known[reach])
 

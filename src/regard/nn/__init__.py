@@ -3,7 +3,7 @@
 from regard.nn import tutorials
 from regard.nn.additive import AdditiveAttention
 from regard.nn.attention_decoder import AttentionDecoderCell, DecoderState
-from regard.nn.attention_pooling import SoftAttention
+from regard.nn.attention_pooling import AttentionPooling
 from regard.nn.axial import AxialAttention
 from regard.nn.bigbird import BigBirdAttention
 from regard.nn.bilinear import BilinearAttention
@@ -18,11 +18,12 @@ from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.neighborhood import NeighborhoodAttention
 from regard.nn.sliding_window import SlidingWindowAttention
 from regard.nn.summary import Summary, summary
-from regard.nn.value_module import Held
+from regard.nn.value_module import ValueModule
 
 __all__ = [
     "AdditiveAttention",
     "AttentionDecoderCell",
+    "AttentionPooling",
     "AxialAttention",
     "BigBirdAttention",
     "BilinearAttention",
@@ -32,7 +33,6 @@ __all__ = [
     "ElmanCell",
     "EncoderBlock",
     "FeedForward",
-    "Held",
     "LearnedPositions",
     "LocalAttention",
     "LongformerAttention",
@@ -40,8 +40,8 @@ __all__ = [
     "NeighborhoodAttention",
     "PositionalEncoding",
     "SlidingWindowAttention",
-    "SoftAttention",
     "Summary",
+    "ValueModule",
     "summary",
     "tutorials",
 ]

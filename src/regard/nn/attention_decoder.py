@@ -13,7 +13,7 @@ from regard.masks import BoundMask, Mask
 from regard.nn.additive import AdditiveAttention
 from regard.nn.bilinear import BilinearAttention
 from regard.nn.checks import check_size, check_width, mask_of
-from regard.nn.value_module import Held
+from regard.nn.value_module import ValueModule
 from regard.scores import Additive, Concat, Score
 
 __all__ = ["AttentionDecoderCell", "DecoderState", "PreparedMemory"]
@@ -23,15 +23,15 @@ class DecoderState(NamedTuple):
     """What goes from one step to the next: the hidden state, an LSTM's cell state, and Luong's h̃, which is fed in."""
 
     hidden: Float[Tensor, "batch hidden"]
-    memory: Float[Tensor, "batch hidden"] | None = None
-    fed: Float[Tensor, "batch hidden"] | None = None
+    cell_state: Float[Tensor, "batch hidden"] | None = None
+    attentional_hidden: Float[Tensor, "batch hidden"] | None = None
 
 
 class PreparedMemory(NamedTuple):
     """The states of an encoder, and what of a score needs them alone: Bahdanau's U h_j, once a source."""
 
     memory: Float[Tensor, "batch keys memory"]
-    keys: Float[Tensor, "batch keys key_width"]
+    keys: Float[Tensor, "batch keys kdim"]
 
 
 class AttentionDecoderCell(nn.Module):
@@ -46,9 +46,9 @@ class AttentionDecoderCell(nn.Module):
     The cell is PyTorch's: Bahdanau's own GRU resets the state before its matrix, and keeps where PyTorch's renews.
 
     Args:
-        input_width: Width of x.
-        hidden_width: Width of the state and of the output.
-        memory_width: Width of the encoder's states; `hidden_width` by default.
+        input_size: Width of x.
+        hidden_size: Width of the state and of the output.
+        memory_dim: Width of the encoder's states; `hidden_size` by default.
         order: "bahdanau" (attention before the cell) or "luong" (after it).
         cell: "gru" or "lstm".
         attention: A module over (query, memory), or a score (scores.Dot(), scores.Concat(...)). By default
@@ -59,16 +59,16 @@ class AttentionDecoderCell(nn.Module):
 
     >>> import torch
     >>> step = AttentionDecoderCell(4, 8, 6)
-    >>> output, state, weights = step(torch.zeros(2, 4), torch.zeros(2, 5, 6), weights=True)
+    >>> output, state, weights = step(torch.zeros(2, 4), torch.zeros(2, 5, 6), need_weights=True)
     >>> output.shape, weights.shape
     (torch.Size([2, 8]), torch.Size([2, 5]))
     """
 
     def __init__(
         self,
-        input_width: int,
-        hidden_width: int,
-        memory_width: int | None = None,
+        input_size: int,
+        hidden_size: int,
+        memory_dim: int | None = None,
         *,
         order: Literal["bahdanau", "luong"] = "bahdanau",
         cell: Literal["gru", "lstm"] = "gru",
@@ -79,18 +79,18 @@ class AttentionDecoderCell(nn.Module):
             raise InputError(f'`order` must be "bahdanau" or "luong", got {order!r}')
         if cell not in ("gru", "lstm"):
             raise InputError(f'`cell` must be "gru" or "lstm", got {cell!r}')
-        self.order, self.input_width = order, check_size("input_width", input_width, "is that of the input")
-        self.hidden_width = check_size("hidden_width", hidden_width, "is that of the state")
-        memory_width = hidden_width if memory_width is None else memory_width
-        self.memory_width = check_size("memory_width", memory_width, "is that of the memory")
+        self.order, self.input_size = order, check_size("input_size", input_size, "is that of the input")
+        self.hidden_size = check_size("hidden_size", hidden_size, "is that of the state")
+        memory_dim = hidden_size if memory_dim is None else memory_dim
+        self.memory_dim = check_size("memory_dim", memory_dim, "is that of the memory")
         if attention is None:
             kind: Any = AdditiveAttention if order == "bahdanau" else BilinearAttention
-            attention = kind(hidden_width, self.memory_width)
-        self.attention = Held(attention) if isinstance(attention, Score) else attention
-        more = self.memory_width if order == "bahdanau" else hidden_width
-        self.cell = (nn.GRUCell if cell == "gru" else nn.LSTMCell)(input_width + more, hidden_width)
+            attention = kind(hidden_size, self.memory_dim)
+        self.attention = ValueModule(attention) if isinstance(attention, Score) else attention
+        more = self.memory_dim if order == "bahdanau" else hidden_size
+        self.cell = (nn.GRUCell if cell == "gru" else nn.LSTMCell)(input_size + more, hidden_size)
         luong = order == "luong"
-        self.combine = nn.Linear(self.memory_width + hidden_width, hidden_width, bias=False) if luong else None
+        self.combine = nn.Linear(self.memory_dim + hidden_size, hidden_size, bias=False) if luong else None
 
     def start(self, hidden: Float[Tensor, "batch hidden"]) -> DecoderState:
         """Begin with this hidden state; what else there is begins with 0."""
@@ -108,9 +108,9 @@ class AttentionDecoderCell(nn.Module):
         >>> torch.allclose(step(torch.ones(2, 4), once)[0], step(torch.ones(2, 4), memory)[0])
         True
         """
-        check_width("memory", memory, self.memory_width, "memory_width")
+        check_width("memory", memory, self.memory_dim, "memory_dim")
         score = self._score()
-        project = None if score is None else _project(score, self.hidden_width, self.memory_width)[0]
+        project = None if score is None else _project(score, self.hidden_size, self.memory_dim)[0]
         return PreparedMemory(memory, memory if project is None else memory @ project.to(memory.dtype).T)
 
     def forward(
@@ -120,21 +120,21 @@ class AttentionDecoderCell(nn.Module):
         state: DecoderState | None = None,
         *,
         mask: Mask | BoundMask | Tensor | None = None,
-        weights: bool = False,
+        need_weights: bool = False,
         **asked: Any,
     ) -> tuple[Tensor, DecoderState] | tuple[Tensor, DecoderState, Tensor]:
         """Give (output, state) and, on request, the weights (batch, keys) before dropout.
 
         `memory` is that of the encoder, or `prepare(memory)`, which many steps share. `mask` hides keys, as
-        masks.Padding does; what else is `asked` goes to the attention (LocalAttention's `real` and `first`). Without a
-        state the first step begins with 0.
+        masks.Padding does; what else is `asked` goes to the attention (LocalAttention's `key_padding_mask` and
+        `q_offset`). Without a state the first step begins with 0.
         """
-        check_width("x", x, self.input_width, "input_width")
+        check_width("x", x, self.input_size, "input_size")
         if isinstance(memory, Tensor):
             memory = self.prepare(memory)
-        state = self.start(x.new_zeros(len(x), self.hidden_width)) if state is None else state
+        state = self.start(x.new_zeros(len(x), self.hidden_size)) if state is None else state
         lstm = isinstance(self.cell, nn.LSTMCell)
-        if (lstm and state.memory is None) or (self.combine is not None and state.fed is None):
+        if (lstm and state.cell_state is None) or (self.combine is not None and state.attentional_hidden is None):
             raise InputError("`state` lacks a part that this cell needs: begin with cell.start(hidden)")
         asked |= {} if mask is None else {"mask": mask_of(mask)}
         if self.combine is None:
@@ -142,21 +142,21 @@ class AttentionDecoderCell(nn.Module):
             hidden, kept = self._step(torch.cat([x, context], -1), state)
             output, state = hidden, DecoderState(hidden, kept)
         else:
-            assert state.fed is not None
-            hidden, kept = self._step(torch.cat([x, state.fed], -1), state)
+            assert state.attentional_hidden is not None
+            hidden, kept = self._step(torch.cat([x, state.attentional_hidden], -1), state)
             context, seen = self._look(hidden, memory, asked)
             output = torch.tanh(self.combine(torch.cat([context, hidden], -1)))
             state = DecoderState(hidden, kept, output)
-        return (output, state, seen) if weights else (output, state)
+        return (output, state, seen) if need_weights else (output, state)
 
     def _look(self, hidden: Tensor, memory: PreparedMemory, asked: dict[str, Any]) -> tuple[Tensor, Tensor]:
         query, score = hidden[:, None], self._score()
         if score is None:
-            found = self.attention(query, memory.memory, weights=True, **asked)
+            found = self.attention(query, memory.memory, need_weights=True, **asked)
         else:
             if isinstance(self.attention, AdditiveAttention) and self.training:
                 asked = asked | {"dropout": self.attention.dropout}
-            score = _project(score, self.hidden_width, self.memory_width)[1]
+            score = _project(score, self.hidden_size, self.memory_dim)[1]
             found = attend(query, memory.keys, memory.memory, score=score, return_weights=True, **asked)
         return found[0][:, 0], found[1].flatten(1)
 
@@ -165,23 +165,23 @@ class AttentionDecoderCell(nn.Module):
         if isinstance(self.attention, AdditiveAttention):
             part = self.attention
             return Additive(part.query_proj.weight, part.key_proj.weight, part.vector)
-        return self.attention() if isinstance(self.attention, Held) else None
+        return self.attention() if isinstance(self.attention, ValueModule) else None
 
     def _step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None]:
         if isinstance(self.cell, nn.LSTMCell):
-            assert state.memory is not None
-            return self.cell(x, (state.hidden, state.memory))  # type: ignore[no-any-return]
+            assert state.cell_state is not None
+            return self.cell(x, (state.hidden, state.cell_state))  # type: ignore[no-any-return]
         return self.cell(x, state.hidden), None
 
 
-def _project(score: Score, query_width: int, memory_width: int) -> tuple[Tensor | None, Score]:
+def _project(score: Score, query_width: int, memory_dim: int) -> tuple[Tensor | None, Score]:
     """The matrix that meets the keys alone, if there is one, and the score of keys that have met it.
 
     A score that does not fit stays as it is: the attention refuses it in its own words.
     """
-    if isinstance(score, Concat) and score.weight.shape[1] == query_width + memory_width:
-        w_query, w_key = score.weight.split([query_width, memory_width], 1)
+    if isinstance(score, Concat) and score.weight.shape[1] == query_width + memory_dim:
+        w_query, w_key = score.weight.split([query_width, memory_dim], 1)
         score = Additive(w_query, w_key, score.vector, score.bias, score.softcap)
-    if isinstance(score, Additive) and score.w_key is not None and score.w_key.shape[1] == memory_width:
+    if isinstance(score, Additive) and score.w_key is not None and score.w_key.shape[1] == memory_dim:
         return score.w_key, replace(score, w_key=None)
     return None, score

@@ -1,4 +1,4 @@
-"""Soft attention: one query over a bag of vectors, which makes one vector of them."""
+"""Attention pooling: one query over a set of vectors, which makes one vector of them."""
 
 from typing import Any
 
@@ -9,75 +9,78 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Padding
-from regard.nn.checks import check_size, check_width
+from regard.nn.checks import check_padding, check_size, check_width
 from regard.scores import Additive
 
-__all__ = ["SoftAttention"]
+__all__ = ["AttentionPooling"]
 
 
-class SoftAttention(nn.Module):
-    """Σ_j a_j x_j with a = softmax(v·tanh(U x_j + b)): a bag as one vector.
+class AttentionPooling(nn.Module):
+    """Σ_j a_j x_j with a = softmax(v·tanh(U x_j + b)): a set of vectors as one.
 
     Without a query this is the pooling of Yang et al. 2016 (hierarchical attention networks, v their context vector
-    u_w) and, but for b, of Ilse et al. 2018 (arXiv:1802.04712). With `query_width` the score is v·tanh(U x_j + W q +
+    u_w) and, but for b, of Ilse et al. 2018 (arXiv:1802.04712). With `query_dim` the score is v·tanh(U x_j + W q +
     b): Xu et al. 2015 (arXiv:1502.03044, 4.2), an image's regions and the state of the decoder.
 
     Args:
-        width: Width of the vectors in the bag.
-        hidden: Width of the layer between; `width` by default.
-        query_width: Width of a query that is passed with each bag; None for none.
+        embed_dim: Width of the vectors in x.
+        hidden_features: Width of the layer between; `embed_dim` by default.
+        query_dim: Width of a query that is passed with each x; None for none.
 
     Raises:
         InputError: Sizes do not fit, or a query is passed where none was announced, or lacks.
 
-    >>> pool = SoftAttention(8)
-    >>> output, weights = pool(torch.zeros(2, 5, 8), weights=True)
+    >>> pool = AttentionPooling(8)
+    >>> output, weights = pool(torch.zeros(2, 5, 8), need_weights=True)
     >>> output.shape, weights.shape
     (torch.Size([2, 8]), torch.Size([2, 5]))
     """
 
-    def __init__(self, width: int, *, hidden: int | None = None, query_width: int | None = None) -> None:
+    def __init__(self, embed_dim: int, *, hidden_features: int | None = None, query_dim: int | None = None) -> None:
         super().__init__()
-        self.width = check_size("width", width, "is that of the vectors in the bag")
-        hidden = check_size("hidden", width if hidden is None else hidden, "is that of the layer between")
-        self.key_proj = nn.Linear(width, hidden)
+        self.embed_dim = check_size("embed_dim", embed_dim, "is that of the vectors in x")
+        hidden = check_size(
+            "hidden_features", embed_dim if hidden_features is None else hidden_features, "is that of the layer between"
+        )
+        self.key_proj = nn.Linear(embed_dim, hidden)
         self.query_proj = None
-        if query_width is not None:
-            self.query_proj = nn.Linear(
-                check_size("query_width", query_width, "is that of the query"), hidden, bias=False
-            )
+        if query_dim is not None:
+            self.query_proj = nn.Linear(check_size("query_dim", query_dim, "is that of the query"), hidden, bias=False)
         self.vector = nn.Parameter(torch.empty(hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
 
     def forward(
         self,
-        bag: Float[Tensor, "batch items width"],
-        query: Float[Tensor, "batch query_width"] | None = None,
+        x: Float[Tensor, "batch items embed_dim"],
+        query: Float[Tensor, "batch query_dim"] | None = None,
         *,
-        real: Bool[Tensor, "batch items"] | None = None,
-        weights: bool = False,
+        key_padding_mask: Bool[Tensor, "batch items"] | None = None,
+        need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (batch, width), and with `weights` the weights (batch, items); `real` is False for padding."""
-        check_width("bag", bag, self.width, "width")
-        if bag.ndim != 3:
-            raise InputError(f"`bag` must be (batch, items, {self.width}), got {tuple(bag.shape)}: write bag[None]")
+        """Give (batch, embed_dim), and with `need_weights` the weights (batch, items).
+
+        `key_padding_mask` is True for padding.
+        """
+        check_width("x", x, self.embed_dim, "embed_dim")
+        if x.ndim != 3:
+            raise InputError(f"`x` must be (batch, items, {self.embed_dim}), got {tuple(x.shape)}: write x[None]")
         if (query is None) != (self.query_proj is None):
             raise InputError(
-                "this module learns its one query and takes none: build it with `query_width=`"
+                "this module learns its one query and takes none: build it with `query_dim=`"
                 if query is not None
                 else f"`query` is missing: pass (batch, {self.query_proj.in_features})"  # type: ignore[union-attr]
             )
-        at = bag.new_zeros(bag.shape[0], self.vector.shape[0]) if query is None else query
+        at = x.new_zeros(x.shape[0], self.vector.shape[0]) if query is None else query
         found: Any = attention(
             at[:, None],
-            bag,
-            bag,
+            x,
+            x,
             score=Additive(
                 None if self.query_proj is None else self.query_proj.weight,
                 self.key_proj.weight,
                 self.vector,
                 bias=self.key_proj.bias,
             ),
-            mask=None if real is None else Padding(real),
-            return_weights=weights,
+            mask=None if key_padding_mask is None else Padding(~check_padding(x, key_padding_mask)),
+            return_weights=need_weights,
         )
-        return tuple(one.squeeze(1) for one in found) if weights else found.squeeze(1)
+        return tuple(one.squeeze(1) for one in found) if need_weights else found.squeeze(1)

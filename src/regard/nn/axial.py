@@ -21,11 +21,11 @@ class AxialAttention(nn.Module):
     cell has seen all (Ho et al. 2019, arXiv:1912.12180; Axial-DeepLab, arXiv:2003.07853, goes along the height first).
 
     Args:
-        width: Width of the cells.
-        heads: Number of heads.
-        axes: Number of axes: 2 for an image, 3 for a video.
+        embed_dim: Width of the cells.
+        num_heads: Number of heads.
+        num_axes: Number of axes: 2 for an image, 3 for a video.
         combine: How the axes come together.
-        options: As in MultiHeadAttention (kv_heads, bias, rotary, dropout, …); each axis has a copy of its own.
+        options: As in MultiHeadAttention (num_kv_heads, bias, rotary, dropout, …); each axis has a copy of its own.
 
     Cost: O(n · (sum of the sides)) time instead of O(n²).
 
@@ -33,19 +33,19 @@ class AxialAttention(nn.Module):
         InputError: Widths and heads do not divide, or x has another number of axes.
 
     >>> import torch
-    >>> attend = AxialAttention(8, heads=2, axes=3)
+    >>> attend = AxialAttention(8, num_heads=2, num_axes=3)
     >>> attend(torch.zeros(1, 4, 5, 6, 8)).shape
     torch.Size([1, 4, 5, 6, 8])
-    >>> [tuple(one.shape) for one in attend(torch.zeros(1, 4, 5, 6, 8), weights=True)[1]]
+    >>> [tuple(one.shape) for one in attend(torch.zeros(1, 4, 5, 6, 8), need_weights=True)[1]]
     [(1, 5, 6, 2, 4, 4), (1, 4, 6, 2, 5, 5), (1, 4, 5, 2, 6, 6)]
     """
 
     def __init__(
         self,
-        width: int,
-        heads: int,
+        embed_dim: int,
+        num_heads: int,
         *,
-        axes: int = 2,
+        num_axes: int = 2,
         combine: Literal["sum", "sequential"] = "sum",
         **options: Any,
     ) -> None:
@@ -54,33 +54,37 @@ class AxialAttention(nn.Module):
             raise InputError(f'`combine` must be "sum" or "sequential", got {combine!r}')
         self.combine = combine
         self.along = nn.ModuleList(
-            MultiHeadAttention(width, heads, **copy.deepcopy(options))
-            for _ in range(check_size("axes", axes, "counts axes"))
+            MultiHeadAttention(embed_dim, num_heads, **copy.deepcopy(options))
+            for _ in range(check_size("num_axes", num_axes, "counts axes"))
         )
 
     def forward(
-        self, x: Float[Tensor, "batch *grid width"], *, weights: bool = False, max_bytes: int = DEFAULT_MAX_BYTES
+        self,
+        x: Float[Tensor, "batch *grid embed_dim"],
+        *,
+        need_weights: bool = False,
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
-        """Let every cell look along each axis; give (batch, *grid, width), or a tuple of it and the weights.
+        """Let every cell look along each axis; give (batch, *grid, embed_dim), or a tuple of it and the weights.
 
-        With `weights` these are a tuple with a tensor for each axis, dense along it: (batch, *the other axes, heads,
-        side, side), those of the lines along an axis with `side` cells, before dropout. In "sequential" an axis looks
-        at what the one before it gave. Of no axis may they take more than `max_bytes`.
+        With `need_weights` these are a tuple with a tensor for each axis, dense along it: (batch, *the other axes,
+        heads, side, side), those of the lines along an axis with `side` cells, before dropout. In "sequential" an axis
+        looks at what the one before it gave. Of no axis may they take more than `max_bytes`.
         """
         if x.ndim != len(self.along) + 2:
             raise InputError(
-                f"`x` must be (batch, *grid, width) with {len(self.along)} axes, got shape {tuple(x.shape)}: build the "
-                "module with another `axes=`, or write x[None] for one sample"
+                f"`x` must be (batch, *grid, embed_dim) with {len(self.along)} axes, got shape {tuple(x.shape)}: "
+                "build the module with another `num_axes=`, or write x[None] for one sample"
             )
         total: Tensor | None = None
         seen: list[Tensor] = []
         for axis, attend in enumerate(self.along, start=1):
-            found: Any = attend(x.movedim(axis, -2), weights=weights, max_bytes=max_bytes)
-            lines, *of_lines = found if weights else (found,)
+            found: Any = attend(x.movedim(axis, -2), need_weights=need_weights, max_bytes=max_bytes)
+            lines, *of_lines = found if need_weights else (found,)
             seen += of_lines
             looked: Tensor = lines.movedim(-2, axis)
             if self.combine == "sequential":
                 x = looked
             total = looked if total is None or self.combine == "sequential" else total + looked
         assert total is not None
-        return (total, tuple(seen)) if weights else total
+        return (total, tuple(seen)) if need_weights else total

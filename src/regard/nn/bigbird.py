@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.masks import bigbird
 from regard.nn.multi_head import MultiHeadAttention
-from regard.nn.padding_rows import attend_real
+from regard.nn.padding_rows import attend_padded
 from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["BigBirdAttention"]
@@ -21,13 +21,13 @@ class BigBirdAttention(nn.Module):
     once more for each random block, so that checkpoints run there with other weights than here.
 
     Args:
-        width: Width of the tokens.
-        heads: Number of heads.
+        embed_dim: Width of the tokens.
+        num_heads: Number of heads.
         block: Tokens in a block.
         num_window_blocks, num_global_blocks, num_random_blocks: Blocks around a token (odd), global blocks at each end,
             random blocks of each row.
         seed: Where the plan is drawn from.
-        options: As in MultiHeadAttention (kv_heads, bias, dropout, …).
+        options: As in MultiHeadAttention (num_kv_heads, bias, dropout, …).
 
     Cost: O(n · (w + 4 · g + r) · block) time.
 
@@ -35,8 +35,8 @@ class BigBirdAttention(nn.Module):
         InputError: Widths and heads do not divide, or the window is even.
 
     >>> import torch
-    >>> attend = BigBirdAttention(8, heads=2, block=1, num_random_blocks=0)
-    >>> _, weights = attend(torch.zeros(1, 6, 8), weights=True)
+    >>> attend = BigBirdAttention(8, num_heads=2, block=1, num_random_blocks=0)
+    >>> _, weights = attend(torch.zeros(1, 6, 8), need_weights=True)
     >>> (weights[0, 0] > 0).int()
     tensor([[1, 1, 1, 1, 1, 1],
             [1, 1, 1, 0, 0, 1],
@@ -48,8 +48,8 @@ class BigBirdAttention(nn.Module):
 
     def __init__(
         self,
-        width: int,
-        heads: int,
+        embed_dim: int,
+        num_heads: int,
         *,
         block: int = 64,
         num_window_blocks: int = 3,
@@ -60,19 +60,19 @@ class BigBirdAttention(nn.Module):
     ) -> None:
         super().__init__()
         counts = num_window_blocks, num_global_blocks, num_random_blocks
-        seen = bigbird(*counts, seed=seed, block=block, heads=heads)
-        self.attention = MultiHeadAttention(width, heads, mask=seen, **options)
+        seen = bigbird(*counts, seed=seed, block=block, heads=num_heads)
+        self.attention = MultiHeadAttention(embed_dim, num_heads, mask=seen, **options)
 
     def forward(
         self,
-        x: Float[Tensor, "batch tokens width"],
+        x: Float[Tensor, "batch tokens embed_dim"],
         *,
-        real: Bool[Tensor, "batch tokens"] | None = None,
-        weights: bool = False,
+        key_padding_mask: Bool[Tensor, "batch tokens"] | None = None,
+        need_weights: bool = False,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (batch, tokens, width), 0 for padding, which is False in `real`; on request the weights of the heads.
+        """Give (batch, tokens, embed_dim), 0 where `key_padding_mask` is True (padding), and on request the weights.
 
         These are (batch, heads, tokens, tokens), refused beyond `max_bytes`.
         """
-        return attend_real(self.attention, x, real, weights, max_bytes)
+        return attend_padded(self.attention, x, key_padding_mask, need_weights, max_bytes)

@@ -21,8 +21,8 @@ class BilinearAttention(nn.Module):
     The keys are their own values unless others are given. In the paper the query is the decoder's current state.
 
     Args:
-        query_width: Width of the queries.
-        key_width: Width of the keys; `query_width` by default.
+        embed_dim: Width of the queries.
+        kdim: Width of the keys; `embed_dim` by default.
         dropout: The probability with which a weight is dropped, in training mode only.
 
     Raises:
@@ -33,40 +33,38 @@ class BilinearAttention(nn.Module):
     (torch.Size([2, 3, 6]), torch.Size([8, 6]))
     """
 
-    def __init__(self, query_width: int, key_width: int | None = None, *, dropout: float = 0.0) -> None:
+    def __init__(self, embed_dim: int, kdim: int | None = None, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.query_width = check_size("query_width", query_width, "is that of the queries")
-        self.key_width = check_size("key_width", query_width if key_width is None else key_width, "is that of the keys")
+        self.embed_dim = check_size("embed_dim", embed_dim, "is that of the queries")
+        self.kdim = check_size("kdim", embed_dim if kdim is None else kdim, "is that of the keys")
         self.dropout = check_probability("dropout", dropout)
         # q·W·k of independent standard normal q and k has variance 1.
-        self.weight = nn.Parameter(
-            torch.randn(self.query_width, self.key_width) * (query_width * self.key_width) ** -0.5
-        )
+        self.weight = nn.Parameter(torch.randn(self.embed_dim, self.kdim) * (embed_dim * self.kdim) ** -0.5)
 
     def forward(
         self,
-        query: Float[Tensor, "*batch queries query_width"],
-        keys: Float[Tensor, "*batch keys key_width"],
-        values: Float[Tensor, "*batch keys value_width"] | None = None,
+        query: Float[Tensor, "*batch queries embed_dim"],
+        key: Float[Tensor, "*batch keys kdim"],
+        value: Float[Tensor, "*batch keys vdim"] | None = None,
         *,
         mask: Mask | BoundMask | Tensor | None = None,
-        weights: bool = False,
+        need_weights: bool = False,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (..., queries, value_width), and with `weights` those before dropout (..., queries, keys).
+        """Give (..., queries, vdim), and with `need_weights` those before dropout (..., queries, keys).
 
         Weights of more than `max_bytes` are refused.
         """
-        check_width("query", query, self.query_width, "query_width")
-        check_width("keys", keys, self.key_width, "key_width")
+        check_width("query", query, self.embed_dim, "embed_dim")
+        check_width("key", key, self.kdim, "kdim")
         found: Any = attention(
             query,
-            keys,
-            keys if values is None else values,
+            key,
+            key if value is None else value,
             score=Bilinear(self.weight),
             mask=mask_of(mask),
             dropout=self.dropout if self.training else 0.0,
-            return_weights=weights,
+            return_weights=need_weights,
             max_bytes=max_bytes,
         )
         return found  # type: ignore[no-any-return]

@@ -18,13 +18,22 @@ Norm = Literal["layer", "rms"]
 class Block(nn.Module):
     """What both blocks share: the place of the norm, and dropout of what is added to the residual."""
 
-    def __init__(self, width: int, norm: Norm, norm_first: bool, eps: float, bias: bool, dropout: float, count: int):
+    def __init__(
+        self,
+        embed_dim: int,
+        norm: Norm,
+        norm_first: bool,
+        layer_norm_eps: float,
+        bias: bool,
+        dropout: float,
+        count: int,
+    ):
         super().__init__()
         if norm not in ("layer", "rms"):
             raise InputError(f'`norm` must be "layer" or "rms", got {norm!r}')
         kinds: dict[str, Any] = {
-            "layer": lambda: nn.LayerNorm(width, eps, bias=check_flag("bias", bias)),
-            "rms": lambda: nn.RMSNorm(width, eps),
+            "layer": lambda: nn.LayerNorm(embed_dim, layer_norm_eps, bias=check_flag("bias", bias)),
+            "rms": lambda: nn.RMSNorm(embed_dim, layer_norm_eps),
         }
         self.norm_first, self.dropout = check_flag("norm_first", norm_first), check_probability("dropout", dropout)
         self.norms = nn.ModuleList(kinds[norm]() for _ in range(count))
@@ -40,17 +49,17 @@ class Block(nn.Module):
 
 
 def attention_of(
-    width: int, heads: int, bias: bool, dropout: float, asked: dict[str, Any] | nn.Module | None
+    embed_dim: int, num_heads: int, bias: bool, dropout: float, asked: dict[str, Any] | nn.Module | None
 ) -> nn.Module:
     """Build an attention of further arguments, or take the module that was given."""
     if isinstance(asked, nn.Module):
         return asked
-    return MultiHeadAttention(width, heads, **{"bias": bias, "dropout": dropout, **(asked or {})})
+    return MultiHeadAttention(embed_dim, num_heads, **{"bias": bias, "dropout": dropout, **(asked or {})})
 
 
 def feed_forward_of(
-    width: int,
-    hidden: int,
+    embed_dim: int,
+    dim_feedforward: int,
     bias: bool,
     dropout: float,
     activation: Activation,
@@ -59,7 +68,9 @@ def feed_forward_of(
     """Build a feed-forward layer of further arguments, or take the module that was given."""
     if isinstance(asked, nn.Module):
         return asked
-    return FeedForward(width, hidden, **{"activation": activation, "bias": bias, "dropout": dropout, **(asked or {})})
+    return FeedForward(
+        embed_dim, dim_feedforward, **{"activation": activation, "bias": bias, "dropout": dropout, **(asked or {})}
+    )
 
 
 def parts_of(found: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -1,11 +1,12 @@
 """What several modules ask of their sizes and masks."""
 
+import torch
 from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks import BoundMask, Dense, Mask, from_attention_mask
 
-__all__ = ["both", "check_flag", "check_probability", "check_size", "check_width", "mask_of"]
+__all__ = ["both", "check_flag", "check_padding", "check_probability", "check_size", "check_width", "mask_of"]
 
 
 def check_size(name: str, value: object, what: str) -> int:
@@ -38,6 +39,21 @@ def check_width(name: str, x: Tensor, width: int, made_by: str) -> None:
         )
 
 
+def check_padding(x: Tensor, padding: object, name: str = "key_padding_mask", *, x_name: str = "x") -> Tensor:
+    """Give `padding` back if it has a flag for each token of each sequence of `x`; `name` is that of the argument."""
+    if isinstance(padding, Tensor) and padding.dtype == torch.bool and x.ndim == 3 and padding.shape == x.shape[:2]:
+        return padding
+    got = f"{padding.dtype} of shape {tuple(padding.shape)}" if isinstance(padding, Tensor) else type(padding).__name__
+    way = f"{name}.bool()"
+    if name == "key_padding_mask":
+        way += " if True (1) is padding, attention_mask == 0 if 1 is a token as in transformers"
+    raise InputError(
+        f"`{name}` must be boolean (batch, tokens) for {x_name} (batch, tokens, width), got {got} for {x_name} "
+        f"{tuple(x.shape)}: write {way}, {name}.expand(...) where sequences share it, and {x_name}[None] for one "
+        "sequence"
+    )
+
+
 def mask_of(mask: Mask | BoundMask | Tensor | None) -> Mask | BoundMask | None:
     """Read what is given to `forward`: a mask, a boolean tensor, or zeros and ones in four dimensions."""
     if not isinstance(mask, Tensor):
@@ -49,7 +65,7 @@ def mask_of(mask: Mask | BoundMask | Tensor | None) -> Mask | BoundMask | None:
             f"`mask` must be a mask of regard.masks, a boolean tensor (queries, keys), or one of booleans or zeros "
             f"and ones (batch, heads, queries, keys), got {mask.dtype} of shape {tuple(mask.shape)}: write "
             "masks.from_attention_mask(mask) if it is (batch, keys), mask.bool() if it is (queries, keys), mask[:, "
-            "None] if it is (batch, queries, keys); floats that are added to the scores are `attention_bias=`"
+            "None] if it is (batch, queries, keys); floats that are added to the scores are `attn_bias=`"
         )
     return Dense(mask)
 

@@ -23,32 +23,32 @@ class DecoderBlock(Block):
     Positions see none later than themselves: `attention` has mask=masks.Causal() unless its arguments say otherwise.
 
     Args:
-        width: Width of x.
-        heads: Number of heads.
-        hidden: Width of the hidden layer.
-        memory_width: Width of the memory; `width` by default.
+        embed_dim: Width of x.
+        num_heads: Number of heads.
+        dim_feedforward: Width of the hidden layer of the feed-forward network.
+        memory_dim: Width of the memory; `embed_dim` by default.
         attention: Further arguments of the first MultiHeadAttention (mask=None shows later positions), or a module.
         cross_attention: The same for the second, which looks at the memory.
         feed_forward: Further arguments of FeedForward, or a module in its place.
-        norm, norm_first, eps, activation, dropout, bias: As in EncoderBlock.
+        norm, norm_first, layer_norm_eps, activation, dropout, bias: As in EncoderBlock.
 
     >>> import torch
     >>> block = DecoderBlock(8, 2, 32)
-    >>> output, own, cross = block(torch.zeros(3, 5, 8), torch.zeros(3, 7, 8), weights=True)
+    >>> output, own, cross = block(torch.zeros(3, 5, 8), torch.zeros(3, 7, 8), need_weights=True)
     >>> own.shape, cross.shape
     (torch.Size([3, 2, 5, 5]), torch.Size([3, 2, 5, 7]))
     """
 
     def __init__(
         self,
-        width: int,
-        heads: int,
-        hidden: int,
+        embed_dim: int,
+        num_heads: int,
+        dim_feedforward: int,
         *,
-        memory_width: int | None = None,
+        memory_dim: int | None = None,
         norm: Norm = "layer",
         norm_first: bool = False,
-        eps: float = 1e-5,
+        layer_norm_eps: float = 1e-5,
         activation: Activation = "relu",
         dropout: float = 0.0,
         bias: bool = True,
@@ -56,34 +56,35 @@ class DecoderBlock(Block):
         cross_attention: dict[str, Any] | nn.Module | None = None,
         feed_forward: dict[str, Any] | nn.Module | None = None,
     ) -> None:
-        super().__init__(width, norm, norm_first, eps, bias, dropout, 3)
+        super().__init__(embed_dim, norm, norm_first, layer_norm_eps, bias, dropout, 3)
         attention = attention if isinstance(attention, nn.Module) else {"mask": Causal(), **(attention or {})}
-        self.attention = attention_of(width, heads, bias, dropout, attention)
+        self.attention = attention_of(embed_dim, num_heads, bias, dropout, attention)
         if not isinstance(cross_attention, nn.Module):
-            cross_attention = {"key_width": memory_width, **(cross_attention or {})}
-        self.cross_attention = attention_of(width, heads, bias, dropout, cross_attention)
-        self.feed_forward = feed_forward_of(width, hidden, bias, dropout, activation, feed_forward)
+            cross_attention = {"kdim": memory_dim, "vdim": memory_dim, **(cross_attention or {})}
+        self.cross_attention = attention_of(embed_dim, num_heads, bias, dropout, cross_attention)
+        self.feed_forward = feed_forward_of(embed_dim, dim_feedforward, bias, dropout, activation, feed_forward)
 
     def forward(
         self,
-        x: Float[Tensor, "*batch queries width"],
-        memory: Float[Tensor, "*batch keys memory_width"],
+        x: Float[Tensor, "*batch queries embed_dim"],
+        memory: Float[Tensor, "*batch keys memory_dim"],
         *,
         mask: Mask | BoundMask | Tensor | None = None,
-        memory_mask: Mask | BoundMask | Tensor | None = None,
-        weights: bool = False,
-        attention_bias: Any = None,
-        memory_bias: Any = None,
+        cross_attn_mask: Mask | BoundMask | Tensor | None = None,
+        need_weights: bool = False,
+        attn_bias: Any = None,
+        cross_attn_bias: Any = None,
         cache: tuple[Entry | None, Entry | None] = (None, None),
     ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
         """Give x after the block and, on request, the weights of both attentions, before dropout.
 
-        `mask` and `attention_bias` are those of x on itself, `memory_mask` and `memory_bias` those of x on the memory.
-        `cache` holds what the first attention has read before and, with `Memory`, the memory as the second sees it.
+        `mask` and `attn_bias` are those of x on itself, `cross_attn_mask` and `cross_attn_bias` those of x on the
+        memory. `cache` holds what the first attention has read before and, with `Memory`, the memory as the second
+        sees it.
         """
         added, *own = parts_of(
             self.attention(
-                self.before(x, 0), mask=mask, attention_bias=attention_bias, weights=weights, **_given(cache[0])
+                self.before(x, 0), mask=mask, attn_bias=attn_bias, need_weights=need_weights, **_given(cache[0])
             )
         )
         x = self.after(x, added, 0)
@@ -91,15 +92,15 @@ class DecoderBlock(Block):
             self.cross_attention(
                 self.before(x, 1),
                 memory,
-                mask=memory_mask,
-                attention_bias=memory_bias,
-                weights=weights,
+                mask=cross_attn_mask,
+                attn_bias=cross_attn_bias,
+                need_weights=need_weights,
                 **_given(cache[1]),
             )
         )
         x = self.after(x, added, 1)
         x = self.after(x, self.feed_forward(self.before(x, 2)), 2)
-        return (x, own[0], cross[0]) if weights else x
+        return (x, own[0], cross[0]) if need_weights else x
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerDecoderLayer) -> Self:

@@ -23,47 +23,47 @@ class ElmanCell(nn.Module):
     `nn.RNNCell` is the first half of it, with a second bias in place of which b_h is their sum.
 
     Args:
-        input_width: Width of X.
-        hidden_width: Width of H.
-        output_width: Width of O; `hidden_width` by default.
-        activation: φ, "tanh" or "relu".
+        input_size: Width of X.
+        hidden_size: Width of H.
+        output_size: Width of O; `hidden_size` by default.
+        nonlinearity: φ, "tanh" or "relu".
 
     Raises:
-        InputError: A width is not positive or does not fit, or the activation does not exist.
+        InputError: A width is not positive or does not fit, or the nonlinearity does not exist.
 
     >>> import torch
-    >>> output, hidden = ElmanCell(4, 8, 3)(torch.zeros(2, 4))
+    >>> output, hidden = ElmanCell(4, 8, output_size=3)(torch.zeros(2, 4))
     >>> output.shape, hidden.shape
     (torch.Size([2, 3]), torch.Size([2, 8]))
     """
 
     def __init__(
         self,
-        input_width: int,
-        hidden_width: int,
-        output_width: int | None = None,
+        input_size: int,
+        hidden_size: int,
         *,
-        activation: Literal["tanh", "relu"] = "tanh",
+        output_size: int | None = None,
+        nonlinearity: Literal["tanh", "relu"] = "tanh",
     ) -> None:
         super().__init__()
-        if activation not in ("tanh", "relu"):
-            raise InputError(f'`activation` must be "tanh" or "relu", got {activation!r}')
-        self.input_width = check_size("input_width", input_width, "is that of the input")
-        self.hidden_width = check_size("hidden_width", hidden_width, "is that of the state")
-        output_width = hidden_width if output_width is None else output_width
-        self.activation = activation
-        self.input_to_hidden = nn.Linear(input_width, hidden_width)
-        self.hidden_to_hidden = nn.Linear(hidden_width, hidden_width, bias=False)
-        self.hidden_to_output = nn.Linear(hidden_width, check_size("output_width", output_width, "is a width"))
+        if nonlinearity not in ("tanh", "relu"):
+            raise InputError(f'`nonlinearity` must be "tanh" or "relu", got {nonlinearity!r}')
+        self.input_size = check_size("input_size", input_size, "is that of the input")
+        self.hidden_size = check_size("hidden_size", hidden_size, "is that of the state")
+        output_size = hidden_size if output_size is None else output_size
+        self.nonlinearity = nonlinearity
+        self.input_to_hidden = nn.Linear(input_size, hidden_size)
+        self.hidden_to_hidden = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.hidden_to_output = nn.Linear(hidden_size, check_size("output_size", output_size, "is a width"))
 
     def forward(
         self, x: Float[Tensor, "batch input"], hidden: Float[Tensor, "batch hidden"] | None = None
     ) -> tuple[Float[Tensor, "batch output"], Float[Tensor, "batch hidden"]]:
         """Give the output and the new state; the state before the first step is 0."""
-        if x.shape[-1:] != (self.input_width,):
+        if x.shape[-1:] != (self.input_size,):
             raise InputError(
-                f"`x` must be (batch, {self.input_width}), got shape {tuple(x.shape)}: build the module with another "
-                "`input_width=`, or give the steps of a sequence to Elman"
+                f"`x` must be (batch, {self.input_size}), got shape {tuple(x.shape)}: build the module with another "
+                "`input_size=`, or give the steps of a sequence to Elman"
             )
         hidden = self.state(x, x.shape[:-1], hidden)
         hidden = self.step(self.input_to_hidden(x), hidden)
@@ -71,12 +71,12 @@ class ElmanCell(nn.Module):
 
     def state(self, x: Tensor, batch: torch.Size, hidden: Tensor | None) -> Float[Tensor, "batch hidden"]:
         """Give the state before the first step: the given one, a row for each row of the batch, or zeros."""
-        shape = (*batch, self.hidden_width)
+        shape = (*batch, self.hidden_size)
         if hidden is None:
             return x.new_zeros(shape)
         if hidden.shape != shape:
             other = hidden.shape[-1:] != shape[-1:]
-            way = f"build the module with `hidden_width={hidden.shape[-1]}`" if other and hidden.ndim else _WAY
+            way = f"build the module with `hidden_size={hidden.shape[-1]}`" if other and hidden.ndim else _WAY
             raise InputError(f"`hidden` must be {shape} for x {tuple(x.shape)}, got {tuple(hidden.shape)}: {way}")
         return hidden
 
@@ -84,7 +84,7 @@ class ElmanCell(nn.Module):
         self, given: Float[Tensor, "batch hidden"], hidden: Float[Tensor, "batch hidden"]
     ) -> Float[Tensor, "batch hidden"]:
         """Give the new state, where X_t W_xh + b_h is `given`."""
-        return (torch.tanh if self.activation == "tanh" else torch.relu)(given + self.hidden_to_hidden(hidden))
+        return (torch.tanh if self.nonlinearity == "tanh" else torch.relu)(given + self.hidden_to_hidden(hidden))
 
 
 class Elman(nn.Module):
@@ -93,27 +93,27 @@ class Elman(nn.Module):
     Formula: H_t = φ(X_t W_xh + H_{t−1} W_hh + b_h); O_t = H_t W_hq + b_q
 
     >>> import torch
-    >>> outputs, hidden = Elman(4, 8, 3)(torch.zeros(2, 5, 4))
+    >>> outputs, hidden = Elman(4, 8, output_size=3)(torch.zeros(2, 5, 4))
     >>> outputs.shape, hidden.shape
     (torch.Size([2, 5, 3]), torch.Size([2, 8]))
     """
 
     def __init__(
         self,
-        input_width: int,
-        hidden_width: int,
-        output_width: int | None = None,
+        input_size: int,
+        hidden_size: int,
         *,
-        activation: Literal["tanh", "relu"] = "tanh",
+        output_size: int | None = None,
+        nonlinearity: Literal["tanh", "relu"] = "tanh",
     ) -> None:
         super().__init__()
-        self.cell = ElmanCell(input_width, hidden_width, output_width, activation=activation)
+        self.cell = ElmanCell(input_size, hidden_size, output_size=output_size, nonlinearity=nonlinearity)
 
     def forward(
         self, x: Float[Tensor, "batch n input"], hidden: Float[Tensor, "batch hidden"] | None = None
     ) -> tuple[Float[Tensor, "batch n output"], Float[Tensor, "batch hidden"]]:
         """Give the outputs of all steps and the last state; the state before the first step is 0 unless given."""
-        check_width("x", x, self.cell.input_width, "input_width")
+        check_width("x", x, self.cell.input_size, "input_size")
         hidden = self.cell.state(x, x.shape[:-2], hidden)
         if not x.shape[-2]:
             raise InputError(f"`x` must have a step at least, got shape {tuple(x.shape)}: leave out what is empty")

@@ -15,40 +15,43 @@ __all__ = ["LearnedPositions", "PositionalEncoding"]
 class PositionalEncoding(nn.Module):
     """Add a fixed table of sines and cosines (Vaswani et al. 2017, 3.5, arXiv:1706.03762).
 
-    Formula: dropout(x_p + [sin(p ω_i), cos(p ω_i)]), ω_i = 10000^(−2i/width), interleaved
+    Formula: dropout(x_p + [sin(p ω_i), cos(p ω_i)]), ω_i = 10000^(−2i/embed_dim), interleaved
 
     With an odd width the last cosine is missing. The table is a buffer, not part of the state dict: it follows `.to()`,
     and any checkpoint loads. `positions.sinusoidal` has the orders of other libraries.
 
     Args:
-        width: Width of the embeddings; it may be odd.
-        length: How many positions the table has.
+        embed_dim: Width of the embeddings; it may be odd.
+        max_len: How many positions the table has.
         dropout: The probability with which a number of the sum is dropped, in training mode only.
 
     Raises:
         InputError: A text is longer than the table.
 
-    >>> PositionalEncoding(3, length=2)(torch.zeros(1, 2, 3))
+    >>> PositionalEncoding(3, max_len=2)(torch.zeros(1, 2, 3))
     tensor([[[0.0000, 1.0000, 0.0000],
              [0.8415, 0.5403, 0.0022]]])
     """
 
     table: Tensor
 
-    def __init__(self, width: int, length: int = 5000, *, dropout: float = 0.0) -> None:
+    def __init__(self, embed_dim: int, max_len: int = 5000, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.width, self.dropout = check_size("width", width, "is that of x"), check_probability("dropout", dropout)
-        table = sinusoidal(check_size("length", length, "counts positions"), width)
+        self.embed_dim, self.dropout = (
+            check_size("embed_dim", embed_dim, "is that of x"),
+            check_probability("dropout", dropout),
+        )
+        table = sinusoidal(check_size("max_len", max_len, "counts positions"), embed_dim)
         self.register_buffer("table", table, persistent=False)
 
-    def forward(self, x: Float[Tensor, "*batch n width"], start: int = 0) -> Float[Tensor, "*batch n width"]:
+    def forward(self, x: Float[Tensor, "*batch n embed_dim"], start: int = 0) -> Float[Tensor, "*batch n embed_dim"]:
         """Add the rows from `start` on, which is the number of tokens in a cache."""
-        check_width("x", x, self.width, "width")
+        check_width("x", x, self.embed_dim, "embed_dim")
         n, length = x.shape[-2], self.table.shape[0]
         if start < 0 or start + n > length:
             raise InputError(
                 f"the table has positions 0 to {length - 1}, and x has {n} from {start} on: build it with "
-                f"length={start + n} at least"
+                f"max_len={start + n} at least"
             )
         return dropped(x + self.table[start : start + n].to(x.dtype), self.dropout, self.training)
 
@@ -58,33 +61,36 @@ class LearnedPositions(nn.Module):
 
     Formula: dropout(x_p + table[p])
 
-    The parameter `weight` (length, width) begins normal with a standard deviation of 0.02, as in BERT.
+    The parameter `weight` (max_len, embed_dim) begins normal with a standard deviation of 0.02, as in BERT.
 
     Args:
-        width: Width of the embeddings.
-        length: How many positions there are; a longer text is refused.
+        embed_dim: Width of the embeddings.
+        max_len: How many positions there are; a longer text is refused.
         dropout: The probability with which a number of the sum is dropped, in training mode only.
         device, dtype: Of the table.
 
     Raises:
         InputError: A text is longer than the table.
 
-    >>> LearnedPositions(4, length=9)(torch.zeros(2, 5, 4)).shape
+    >>> LearnedPositions(4, max_len=9)(torch.zeros(2, 5, 4)).shape
     torch.Size([2, 5, 4])
     """
 
     def __init__(
         self,
-        width: int,
-        length: int,
+        embed_dim: int,
+        max_len: int,
         *,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.width, self.dropout = check_size("width", width, "is that of x"), check_probability("dropout", dropout)
-        shape = (check_size("length", length, "counts positions"), width)
+        self.embed_dim, self.dropout = (
+            check_size("embed_dim", embed_dim, "is that of x"),
+            check_probability("dropout", dropout),
+        )
+        shape = (check_size("max_len", max_len, "counts positions"), embed_dim)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -92,8 +98,8 @@ class LearnedPositions(nn.Module):
         """Draw the table anew."""
         nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, x: Float[Tensor, "*batch n width"], start: int = 0) -> Float[Tensor, "*batch n width"]:
+    def forward(self, x: Float[Tensor, "*batch n embed_dim"], start: int = 0) -> Float[Tensor, "*batch n embed_dim"]:
         """Add the rows from `start` on, which is the number of tokens in a cache."""
-        check_width("x", x, self.width, "width")
+        check_width("x", x, self.embed_dim, "embed_dim")
         summed = x + learned(self.weight, x.shape[-2], start=start)
         return dropped(summed, self.dropout, self.training)

@@ -23,61 +23,61 @@ class EncoderBlock(Block):
     mode only. After the last of several pre-norm blocks a model needs one more norm.
 
     Args:
-        width: Width of x.
-        heads: Number of heads.
-        hidden: Width of the hidden layer.
+        embed_dim: Width of x.
+        num_heads: Number of heads.
+        dim_feedforward: Width of the hidden layer of the feed-forward network.
         norm: "layer" (nn.LayerNorm) or "rms" (nn.RMSNorm).
         norm_first: Whether the norm comes before attention and feed-forward (pre-norm) or after the sum (post-norm).
-        eps: What is added to the variance.
+        layer_norm_eps: What is added to the variance.
         activation: One of FeedForward's: "relu", "gelu", "swiglu", ...
         dropout: The probability of dropping, in all places.
         bias: Whether projections, layers and LayerNorms add a vector.
-        attention: Further arguments of MultiHeadAttention (kv_heads, rotary, mask, ...), or a module in its place.
+        attention: Further arguments of MultiHeadAttention (num_kv_heads, rotary, mask, ...), or a module in its place.
         feed_forward: Further arguments of FeedForward, or a module in its place.
 
     >>> import torch
     >>> block = EncoderBlock(8, 2, 32)
-    >>> output, weights = block(torch.zeros(3, 5, 8), weights=True)
+    >>> output, weights = block(torch.zeros(3, 5, 8), need_weights=True)
     >>> output.shape, weights.shape
     (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
     """
 
     def __init__(
         self,
-        width: int,
-        heads: int,
-        hidden: int,
+        embed_dim: int,
+        num_heads: int,
+        dim_feedforward: int,
         *,
         norm: Norm = "layer",
         norm_first: bool = False,
-        eps: float = 1e-5,
+        layer_norm_eps: float = 1e-5,
         activation: Activation = "relu",
         dropout: float = 0.0,
         bias: bool = True,
         attention: dict[str, Any] | nn.Module | None = None,
         feed_forward: dict[str, Any] | nn.Module | None = None,
     ) -> None:
-        super().__init__(width, norm, norm_first, eps, bias, dropout, 2)
-        self.attention = attention_of(width, heads, bias, dropout, attention)
-        self.feed_forward = feed_forward_of(width, hidden, bias, dropout, activation, feed_forward)
+        super().__init__(embed_dim, norm, norm_first, layer_norm_eps, bias, dropout, 2)
+        self.attention = attention_of(embed_dim, num_heads, bias, dropout, attention)
+        self.feed_forward = feed_forward_of(embed_dim, dim_feedforward, bias, dropout, activation, feed_forward)
 
     def forward(
         self,
-        x: Float[Tensor, "*batch n width"],
+        x: Float[Tensor, "*batch n embed_dim"],
         *,
         mask: Mask | BoundMask | Tensor | None = None,
-        weights: bool = False,
+        need_weights: bool = False,
         **asked: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give x after the block and, on request, the weights (..., heads, n, n) before dropout.
 
-        `mask` and what else is `asked` (attention_bias, cache, backend, ...) are the attention's.
+        `mask` and what else is `asked` (attn_bias, cache, backend, ...) are the attention's.
         """
         asked |= {} if mask is None else {"mask": mask}  # a module in the attention's place need not take masks
-        added, *seen = parts_of(self.attention(self.before(x, 0), weights=weights, **asked))
+        added, *seen = parts_of(self.attention(self.before(x, 0), need_weights=need_weights, **asked))
         x = self.after(x, added, 0)
         x = self.after(x, self.feed_forward(self.before(x, 1)), 1)
-        return (x, seen[0]) if weights else x
+        return (x, seen[0]) if need_weights else x
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerEncoderLayer) -> Self:

@@ -43,8 +43,8 @@ class FeedForward(nn.Module):
     with a hidden layer of two thirds the parameters stay the same.
 
     Args:
-        width: Width of what comes in and goes out.
-        hidden: Width of the hidden layer.
+        embed_dim: Width of what comes in and goes out.
+        hidden_features: Width of the hidden layer.
         activation: One of the names above.
         dropout: The probability with which a number of the hidden layer is dropped, in training mode only.
         bias: Whether the layers add a vector.
@@ -61,8 +61,8 @@ class FeedForward(nn.Module):
 
     def __init__(
         self,
-        width: int,
-        hidden: int,
+        embed_dim: int,
+        hidden_features: int,
         *,
         activation: Activation = "relu",
         dropout: float = 0.0,
@@ -74,17 +74,18 @@ class FeedForward(nn.Module):
         if activation not in get_args(Activation):
             choices = ", ".join(map(repr, get_args(Activation)))
             raise InputError(f"`activation` must be one of {choices}, got {activation!r}")
-        self.width, hidden = check_size("width", width, "is that of x"), check_size("hidden", hidden, "is a width")
+        self.embed_dim = check_size("embed_dim", embed_dim, "is that of x")
+        hidden = check_size("hidden_features", hidden_features, "is that of the hidden layer")
         self.activation, self.dropout = activation, check_probability("dropout", dropout)
         bias = check_flag("bias", bias)
-        self.up_proj = nn.Linear(width, hidden, bias=bias, device=device, dtype=dtype)
-        self.down_proj = nn.Linear(hidden, width, bias=bias, device=device, dtype=dtype)
+        self.up_proj = nn.Linear(embed_dim, hidden, bias=bias, device=device, dtype=dtype)
+        self.down_proj = nn.Linear(hidden, embed_dim, bias=bias, device=device, dtype=dtype)
         gated = activation.endswith("glu") or "glu_" in activation
-        self.gate_proj = nn.Linear(width, hidden, bias=bias, device=device, dtype=dtype) if gated else None
+        self.gate_proj = nn.Linear(embed_dim, hidden, bias=bias, device=device, dtype=dtype) if gated else None
 
-    def forward(self, x: Float[Tensor, "*batch n width"]) -> Float[Tensor, "*batch n width"]:
+    def forward(self, x: Float[Tensor, "*batch n embed_dim"]) -> Float[Tensor, "*batch n embed_dim"]:
         """Map every position."""
-        check_width("x", x, self.width, "width")
+        check_width("x", x, self.embed_dim, "embed_dim")
         function = FUNCTIONS[self.activation]
         if self.gate_proj is not None:
             hidden = function(self.gate_proj(x)) * self.up_proj(x)

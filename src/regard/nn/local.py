@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import LocalMonotonic, LocalPredictive, Mask, Padding
-from regard.nn.checks import check_size, check_width
+from regard.nn.checks import check_padding, check_size, check_width
 from regard.positions import Gaussian
 from regard.scores import Bilinear
 
@@ -27,16 +27,17 @@ class LocalAttention(nn.Module):
     `weight` holds W, `place_proj` W_p and `place_vector` v_p. The source is its own values.
 
     Args:
-        width: Width of the decoder's states h.
+        embed_dim: Width of the decoder's states h.
         radius: D, how many positions on either side are seen; the paper takes 10.
-        source_width: Width of the source; `width` by default.
+        kdim: Width of the source; `embed_dim` by default.
         alignment: How p is found.
 
     Raises:
-        InputError: Widths do not fit, the alignment is neither, `real` has gaps, or a predictive radius is 0.
+        InputError: Widths do not fit, the alignment is neither, `key_padding_mask` has gaps, or a predictive radius is
+            0.
 
     >>> attend = LocalAttention(8, radius=1, alignment="monotonic")
-    >>> _, weights = attend(torch.zeros(1, 2, 8), torch.zeros(1, 4, 8), weights=True)
+    >>> _, weights = attend(torch.zeros(1, 2, 8), torch.zeros(1, 4, 8), need_weights=True)
     >>> weights.detach()
     tensor([[[0.5000, 0.5000, 0.0000, 0.0000],
              [0.3333, 0.3333, 0.3333, 0.0000]]])
@@ -44,55 +45,54 @@ class LocalAttention(nn.Module):
 
     def __init__(
         self,
-        width: int,
+        embed_dim: int,
         radius: int,
         *,
-        source_width: int | None = None,
+        kdim: int | None = None,
         alignment: Literal["monotonic", "predictive"] = "predictive",
     ) -> None:
         super().__init__()
-        self.width = check_size("width", width, "is that of the queries")
-        self.source_width = check_size(
-            "source_width", width if source_width is None else source_width, "is that of the source"
-        )
+        self.embed_dim = check_size("embed_dim", embed_dim, "is that of the queries")
+        self.kdim = check_size("kdim", embed_dim if kdim is None else kdim, "is that of the source")
         self.radius = check_size("radius", radius, "counts the positions on either side")
         if alignment not in ("monotonic", "predictive"):
             raise InputError(f'`alignment` must be "monotonic" or "predictive", got {alignment!r}')
         self.alignment = alignment
-        self.weight = nn.Parameter(torch.randn(width, self.source_width) * (width * self.source_width) ** -0.5)
+        self.weight = nn.Parameter(torch.randn(embed_dim, self.kdim) * (embed_dim * self.kdim) ** -0.5)
         if alignment == "predictive":
-            self.place_proj = nn.Linear(width, width, bias=False)
-            self.place_vector = nn.Parameter(torch.randn(width) * width**-0.5)
+            self.place_proj = nn.Linear(embed_dim, embed_dim, bias=False)
+            self.place_vector = nn.Parameter(torch.randn(embed_dim) * embed_dim**-0.5)
 
     def forward(
         self,
-        query: Float[Tensor, "batch queries width"],
-        source: Float[Tensor, "batch positions source_width"],
+        query: Float[Tensor, "batch queries embed_dim"],
+        source: Float[Tensor, "batch positions kdim"],
         *,
-        real: Bool[Tensor, "batch positions"] | None = None,
-        first: int | Int[Tensor, " batch"] = 0,
-        weights: bool = False,
+        key_padding_mask: Bool[Tensor, "batch positions"] | None = None,
+        q_offset: int | Int[Tensor, " batch"] = 0,
+        need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (batch, queries, source_width), and with `weights` the weights (batch, queries, positions).
+        """Give (batch, queries, kdim), and with `need_weights` the weights (batch, queries, positions).
 
         Args:
-            query: The decoder's states, number `first` and those after it.
+            query: The decoder's states, number `q_offset` and those after it.
             source: The encoder's states.
-            real: False for padding, which follows the source; its length S is then that of each sequence.
-            first: Number of the first query, for a decoder that asks step by step; one for each sequence, or for all.
-            weights: Return the weights too.
+            key_padding_mask: True for padding, which follows the source; its length S is then that of each sequence.
+            q_offset: Number of the first query, for a decoder that runs step by step; one a sequence, or one for all.
+            need_weights: Return the weights too.
         """
-        check_width("query", query, self.width, "width")
-        check_width("source", source, self.source_width, "source_width")
+        check_width("query", query, self.embed_dim, "embed_dim")
+        check_width("source", source, self.kdim, "kdim")
+        real = None if key_padding_mask is None else ~check_padding(source, key_padding_mask, x_name="source")
         mask: Mask
         if self.alignment == "predictive":
             place = self.places(query, _lengths(source, real))
             mask, weight_factor = LocalPredictive(place, self.radius), Gaussian(place, float(self.radius))
-        elif real is None and isinstance(first, int):
-            mask, weight_factor = LocalMonotonic(self.radius, first), None
+        elif real is None and isinstance(q_offset, int):
+            mask, weight_factor = LocalMonotonic(self.radius, q_offset), None
         else:
             step = torch.arange(query.shape[1], device=query.device, dtype=torch.float32)
-            at = step + (first if isinstance(first, int) else first[:, None])
+            at = step + (q_offset if isinstance(q_offset, int) else q_offset[:, None])
             mask, weight_factor = LocalPredictive(at.minimum(_lengths(source, real) - 1), self.radius), None
         found: Any = attention(
             query,
@@ -101,12 +101,12 @@ class LocalAttention(nn.Module):
             score=Bilinear(self.weight),
             mask=mask if real is None else mask & Padding(real),
             weight_factor=weight_factor,
-            return_weights=weights,
+            return_weights=need_weights,
         )
         return found  # type: ignore[no-any-return]
 
     def places(
-        self, query: Float[Tensor, "batch queries width"], lengths: Float[Tensor, "batch 1"]
+        self, query: Float[Tensor, "batch queries embed_dim"], lengths: Float[Tensor, "batch 1"]
     ) -> Float[Tensor, "batch queries"]:
         """p = S · σ(v_p·tanh(W_p h)) in positions from 0, in float32 at least: float16 cannot count beyond 2,048."""
         logits = self.place_proj(query).tanh() @ self.place_vector
@@ -119,15 +119,10 @@ def _lengths(source: Tensor, real: Tensor | None) -> Float[Tensor, "batch 1"]:
     batch, positions = source.shape[:2]
     if real is None:
         return torch.full((batch, 1), float(positions), device=source.device)
-    if real.shape != (batch, positions) or real.dtype != torch.bool:
-        raise InputError(
-            f"`real` must be boolean {(batch, positions)}, True for tokens, got {real.dtype} of shape "
-            f"{tuple(real.shape)}"
-        )
     lengths = real.sum(1, keepdim=True)
     if not bool((real == (torch.arange(positions, device=real.device) < lengths)).all()):
         raise InputError(
-            "`real` must be True for the first positions of each source and False for the rest, as places are counted "
-            "from the first: pad on the right"
+            "`key_padding_mask` must be False for the first positions of each source and True for the rest, as places "
+            "are counted from the first: pad on the right"
         )
     return lengths.to(torch.float32)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Mask, Padding, Window
-from regard.nn.checks import check_flag, check_probability, check_size, check_width
-from regard.nn.padding_rows import check_real
+from regard.nn.checks import check_flag, check_padding, check_probability, check_size, check_width
 from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["LongformerAttention"]
@@ -25,8 +24,8 @@ class LongformerAttention(nn.Module):
     (`attention.output.dense` in transformers).
 
     Args:
-        width: Width of the tokens.
-        heads: Number of heads.
+        embed_dim: Width of the tokens.
+        num_heads: Number of heads.
         window: Tokens seen besides the own one, half of them on either side; even.
         bias: Whether the projections add a vector.
         dropout: The probability with which a weight is dropped, in training mode only.
@@ -36,18 +35,19 @@ class LongformerAttention(nn.Module):
     Raises:
         InputError: Widths and heads do not divide, the window is odd, or flags are missing.
 
-    >>> attend = LongformerAttention(8, heads=2, window=4)
+    >>> attend = LongformerAttention(8, num_heads=2, window=4)
     >>> attend(torch.zeros(1, 10, 8), global_tokens=torch.arange(10)[None] == 0).shape
     torch.Size([1, 10, 8])
     """
 
-    def __init__(self, width: int, heads: int, window: int, *, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, window: int, *, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        self.width = check_size("width", width, "is that of the tokens")
-        self.heads = check_size("heads", heads, "counts heads")
-        if width % heads:
+        self.embed_dim = check_size("embed_dim", embed_dim, "is that of the tokens")
+        self.num_heads = check_size("num_heads", num_heads, "counts heads")
+        if embed_dim % num_heads:
             raise InputError(
-                f"`width` must be a multiple of `heads`, got {width} and {heads}: choose a divisor of {width}"
+                f"`embed_dim` must be a multiple of `num_heads`, got {embed_dim} and {num_heads}: choose a divisor of "
+                f"{embed_dim}"
             )
         if check_size("window", window, "counts the tokens on both sides") % 2:
             raise InputError(
@@ -55,48 +55,48 @@ class LongformerAttention(nn.Module):
             )
         self.window, self.dropout = window, check_probability("dropout", dropout)
         bias = check_flag("bias", bias)
-        self.q_proj = nn.Linear(width, width, bias=bias)
-        self.k_proj = nn.Linear(width, width, bias=bias)
-        self.v_proj = nn.Linear(width, width, bias=bias)
-        self.q_global = nn.Linear(width, width, bias=bias)
-        self.k_global = nn.Linear(width, width, bias=bias)
-        self.v_global = nn.Linear(width, width, bias=bias)
-        self.out_proj = nn.Linear(width, width, bias=bias)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.k_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.v_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.q_global = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.k_global = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.v_global = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
 
     def forward(
         self,
-        x: Float[Tensor, "batch tokens width"],
+        x: Float[Tensor, "batch tokens embed_dim"],
         *,
         global_tokens: Bool[Tensor, "batch tokens"] | None = None,
-        real: Bool[Tensor, "batch tokens"] | None = None,
-        weights: bool = False,
+        key_padding_mask: Bool[Tensor, "batch tokens"] | None = None,
+        need_weights: bool = False,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Let the tokens look; give (batch, tokens, width), or a tuple of it and the weights.
+        """Let the tokens look; give (batch, tokens, embed_dim), or a tuple of it and the weights.
 
         Args:
             x: The tokens, any number of them.
             global_tokens: True for the global ones; none by default.
-            real: False for padding, which is seen by no token and sees none, flagged as global or not.
-            weights: Return the weights too, dense (batch, heads, tokens, tokens) and before dropout: a global token's
-                row has those of q_global and k_global, a row of padding has zeros.
+            key_padding_mask: True for padding, which is seen by no token and sees none, flagged as global or not.
+            need_weights: Return the weights too, dense (batch, heads, tokens, tokens) and before dropout: a global
+                token's row has those of q_global and k_global, a row of padding has zeros.
             max_bytes: Bytes that the weights may take; beyond it the call is refused.
         """
-        check_width("x", x, self.width, "width")
+        check_width("x", x, self.embed_dim, "embed_dim")
         if x.ndim != 3:
             raise InputError(
-                f"`x` must be (batch, tokens, {self.width}), got shape {tuple(x.shape)}: write x[None] for one "
+                f"`x` must be (batch, tokens, {self.embed_dim}), got shape {tuple(x.shape)}: write x[None] for one "
                 "sequence, x.flatten(0, -3) for more dimensions"
             )
-        for name, flags in (("global_tokens", global_tokens), ("real", real)):
-            if flags is not None:
-                check_real(x, flags, name)
+        if global_tokens is not None:
+            check_padding(x, global_tokens, "global_tokens")
+        real = None if key_padding_mask is None else ~check_padding(x, key_padding_mask)
         half = self.window // 2
         mask: Mask = Window(before=half, after=half)
         if global_tokens is not None:
             mask = mask | Padding(global_tokens)  # columns alone: the rows are replaced below
         mask = mask if real is None else mask & Padding(real)
-        rows, seen = self._attend(self.q_proj(x), self.k_proj(x), self.v_proj(x), mask, weights, max_bytes)
+        rows, seen = self._attend(self.q_proj(x), self.k_proj(x), self.v_proj(x), mask, need_weights, max_bytes)
         if global_tokens is not None and bool(global_tokens.any()):
             rows, seen = self._with_global_rows(rows, seen, x, global_tokens, real, max_bytes)
         output: Tensor = self.out_proj(rows)
@@ -107,9 +107,9 @@ class LongformerAttention(nn.Module):
 
     def _with_global_rows(
         self,
-        rows: Float[Tensor, "batch tokens width"],
+        rows: Float[Tensor, "batch tokens embed_dim"],
         seen: Float[Tensor, "batch heads tokens tokens"] | None,
-        x: Float[Tensor, "batch tokens width"],
+        x: Float[Tensor, "batch tokens embed_dim"],
         global_tokens: Bool[Tensor, "batch tokens"],
         real: Bool[Tensor, "batch tokens"] | None,
         max_bytes: int,
@@ -118,7 +118,7 @@ class LongformerAttention(nn.Module):
         counts = global_tokens.sum(1)
         most = int(counts.max())
         places: Int[Tensor, "batch most"] = global_tokens.int().argsort(dim=1, descending=True, stable=True)[:, :most]
-        chosen = x.gather(1, places[..., None].expand(-1, -1, self.width))
+        chosen = x.gather(1, places[..., None].expand(-1, -1, self.embed_dim))
         q, k, v = self.q_global(chosen), self.k_global(x), self.v_global(x)
         found, weights = self._attend(q, k, v, None if real is None else Padding(real), seen is not None, max_bytes)
         sequence, slot = (torch.arange(most, device=x.device) < counts[:, None]).nonzero(as_tuple=True)
@@ -129,16 +129,16 @@ class LongformerAttention(nn.Module):
 
     def _attend(
         self,
-        q: Float[Tensor, "batch queries width"],
-        k: Float[Tensor, "batch tokens width"],
-        v: Float[Tensor, "batch tokens width"],
+        q: Float[Tensor, "batch queries embed_dim"],
+        k: Float[Tensor, "batch tokens embed_dim"],
+        v: Float[Tensor, "batch tokens embed_dim"],
         mask: Mask | None,
-        weights: bool,
+        need_weights: bool,
         max_bytes: int,
     ) -> tuple[Tensor, Tensor | None]:
-        """Give (batch, queries, width), and on request the weights (batch, heads, queries, tokens)."""
-        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
+        """Give (batch, queries, embed_dim), and on request the weights (batch, heads, queries, tokens)."""
+        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
         dropout = self.dropout if self.training else 0.0
-        found: Any = attention(q, k, v, mask=mask, dropout=dropout, return_weights=weights, max_bytes=max_bytes)
-        heads, seen = found if weights else (found, None)
+        found: Any = attention(q, k, v, mask=mask, dropout=dropout, return_weights=need_weights, max_bytes=max_bytes)
+        heads, seen = found if need_weights else (found, None)
         return heads.transpose(1, 2).flatten(-2), seen

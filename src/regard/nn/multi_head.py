@@ -29,20 +29,21 @@ class MultiHeadAttention(nn.Module):
 
     Four layers hold the projections: `q_proj`, `k_proj`, `v_proj`, `out_proj`. Everything that regard.attention takes
     as a frozen value can be given here. Tensors in it that are `nn.Parameter` become parameters of this module, others
-    buffers (`regard.nn.Held`); a module that gives such a value when it is called without arguments serves too.
+    buffers (`regard.nn.ValueModule`); a module that gives such a value when it is called without arguments serves too.
 
     Args:
-        width: Width of the queries' vectors, and of the output unless `out_width` says otherwise.
-        heads: Number of query heads.
-        kv_heads: Number of key–value heads, a divisor of `heads` (GQA: arXiv:2305.13245; 1 is MQA); `heads` by default.
-        head_dim: Width of a head's queries and keys; width / heads by default.
-        value_dim: Width of a head's values; `head_dim` by default.
-        key_width: Width of the keys' vectors; `width` by default.
-        value_width: Width of the values' vectors; `key_width` by default.
-        out_width: Width of the output; `width` by default.
+        embed_dim: Width of the queries' vectors, and of the output unless `out_dim` says otherwise.
+        num_heads: Number of query heads.
+        num_kv_heads: Number of key–value heads, a divisor of `num_heads` (GQA: arXiv:2305.13245; 1 is MQA); `num_heads`
+            by default.
+        head_dim: Width of a head's queries and keys; embed_dim / num_heads by default.
+        v_head_dim: Width of a head's values; `head_dim` by default.
+        kdim: Width of the keys' vectors; `embed_dim` by default.
+        vdim: Width of the values' vectors; `embed_dim` by default, as in PyTorch.
+        out_dim: Width of the output; `embed_dim` by default.
         bias: Whether the projections of queries, keys and values add a vector.
         out_bias: Whether that of the output does; as `bias` by default.
-        score, mask, attention_bias, rotary, normalizer, scale: As in regard.attention (`attention_bias` is its `bias`).
+        score, mask, attn_bias, rotary, normalizer, scale: As in regard.attention (`attn_bias` is its `bias`).
         q_norm, k_norm: Modules over (..., heads, n, head_dim), such as nn.RMSNorm(head_dim), before `rotary`.
         dropout: The probability with which a weight is dropped, in training mode only.
         device, dtype: Of the projections.
@@ -51,28 +52,28 @@ class MultiHeadAttention(nn.Module):
         InputError: Widths and heads do not divide; see regard.attention for the rest.
 
     >>> _ = torch.manual_seed(0)
-    >>> layer = MultiHeadAttention(8, heads=2, kv_heads=1)
-    >>> output, weights = layer(torch.randn(3, 5, 8), torch.randn(3, 7, 8), weights=True)
+    >>> layer = MultiHeadAttention(8, num_heads=2, num_kv_heads=1)
+    >>> output, weights = layer(torch.randn(3, 5, 8), torch.randn(3, 7, 8), need_weights=True)
     >>> output.shape, weights.shape
     (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 7]))
     """
 
     def __init__(
         self,
-        width: int,
-        heads: int,
+        embed_dim: int,
+        num_heads: int,
         *,
-        kv_heads: int | None = None,
+        num_kv_heads: int | None = None,
         head_dim: int | None = None,
-        value_dim: int | None = None,
-        key_width: int | None = None,
-        value_width: int | None = None,
-        out_width: int | None = None,
+        v_head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        out_dim: int | None = None,
         bias: bool = True,
         out_bias: bool | None = None,
         score: Score | nn.Module | None = None,
         mask: Mask | nn.Module | None = None,
-        attention_bias: Bias | Tensor | nn.Module | None = None,
+        attn_bias: Bias | Tensor | nn.Module | None = None,
         rotary: Rotary | nn.Module | None = None,
         normalizer: Normalizer | nn.Module | None = None,
         scale: float | None = None,
@@ -83,87 +84,89 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.width, self.heads = (
-            check_size("width", width, "is that of the queries"),
-            check_size("heads", heads, "counts heads"),
+        self.embed_dim, self.num_heads = (
+            check_size("embed_dim", embed_dim, "is that of the queries"),
+            check_size("num_heads", num_heads, "counts heads"),
         )
-        self.kv_heads = check_size("kv_heads", heads if kv_heads is None else kv_heads, "counts key–value heads")
-        if heads % self.kv_heads:
-            raise InputError(f"`heads` must be a multiple of `kv_heads`, got {heads} and {kv_heads}")
-        if head_dim is None and width % heads:
+        self.num_kv_heads = check_size(
+            "num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads, "counts key–value heads"
+        )
+        if num_heads % self.num_kv_heads:
+            raise InputError(f"`num_heads` must be a multiple of `num_kv_heads`, got {num_heads} and {num_kv_heads}")
+        if head_dim is None and embed_dim % num_heads:
             raise InputError(
-                f"`width` must be a multiple of `heads`, got {width} and {heads}: choose a divisor of {width}, or give "
-                f"the width of a head, head_dim={-(-width // heads)}"
+                f"`embed_dim` must be a multiple of `num_heads`, got {embed_dim} and {num_heads}: choose a divisor of "
+                f"{embed_dim}, or give the width of a head, head_dim={-(-embed_dim // num_heads)}"
             )
-        self.head_dim = check_size("head_dim", width // heads if head_dim is None else head_dim, "is that of a head")
-        self.value_dim = check_size(
-            "value_dim", self.head_dim if value_dim is None else value_dim, "is that of a value"
+        self.head_dim = check_size(
+            "head_dim", embed_dim // num_heads if head_dim is None else head_dim, "is that of a head"
         )
-        self.key_width = check_size("key_width", width if key_width is None else key_width, "is that of the keys")
-        self.value_width = check_size(
-            "value_width", self.key_width if value_width is None else value_width, "is that of the values"
+        self.v_head_dim = check_size(
+            "v_head_dim", self.head_dim if v_head_dim is None else v_head_dim, "is that of a value"
         )
+        self.kdim = check_size("kdim", embed_dim if kdim is None else kdim, "is that of the keys")
+        self.vdim = check_size("vdim", embed_dim if vdim is None else vdim, "is that of the values")
         self.dropout, self.scale = check_probability("dropout", dropout), scale
         bias = check_flag("bias", bias)
-        if isinstance(attention_bias, bool):
+        if isinstance(attn_bias, bool):
             raise InputError(
-                f"`attention_bias` is what is added to the scores, got {attention_bias}: `bias={attention_bias}` says "
+                f"`attn_bias` is what is added to the scores, got {attn_bias}: `bias={attn_bias}` says "
                 "whether the projections have biases"
             )
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.q_proj = nn.Linear(width, heads * self.head_dim, bias=bias, **made)
-        self.k_proj = nn.Linear(self.key_width, self.kv_heads * self.head_dim, bias=bias, **made)
-        self.v_proj = nn.Linear(self.value_width, self.kv_heads * self.value_dim, bias=bias, **made)
+        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias=bias, **made)
+        self.k_proj = nn.Linear(self.kdim, self.num_kv_heads * self.head_dim, bias=bias, **made)
+        self.v_proj = nn.Linear(self.vdim, self.num_kv_heads * self.v_head_dim, bias=bias, **made)
         self.out_proj = nn.Linear(
-            heads * self.value_dim,
-            width if out_width is None else check_size("out_width", out_width, "is that of the output"),
+            num_heads * self.v_head_dim,
+            embed_dim if out_dim is None else check_size("out_dim", out_dim, "is that of the output"),
             bias=bias if out_bias is None else check_flag("out_bias", out_bias),
             **made,
         )
         self.q_norm, self.k_norm = q_norm, k_norm
         self.score, self.mask, self.rotary, self.normalizer = hold(score), hold(mask), hold(rotary), hold(normalizer)
-        self.attention_bias = hold(attention_bias)
+        self.attn_bias = hold(attn_bias)
         if isinstance(rotary, Rotary):
             rotary.check(self.head_dim)
 
     def forward(
         self,
-        query: Float[Tensor, "*batch queries width"],
-        key: Float[Tensor, "*batch keys key_width"] | None = None,
-        value: Float[Tensor, "*batch keys value_width"] | None = None,
+        query: Float[Tensor, "*batch queries embed_dim"],
+        key: Float[Tensor, "*batch keys kdim"] | None = None,
+        value: Float[Tensor, "*batch keys vdim"] | None = None,
         *,
         mask: Mask | BoundMask | Tensor | None = None,
-        attention_bias: Bias | Tensor | None = None,
-        weights: bool = False,
+        attn_bias: Bias | Tensor | None = None,
+        need_weights: bool = False,
         cache: Entry | None = None,
         generator: torch.Generator | None = None,
         backend: str = "auto",
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Let every query look at the keys; give (..., queries, out_width), or a tuple of it and the weights.
+        """Let every query look at the keys; give (..., queries, out_dim), or a tuple of it and the weights.
 
         Args:
             query, key, value: The keys are the queries by default (self-attention), the values the keys.
             mask: A mask of regard.masks; a boolean tensor (queries, keys) or (batch, heads, queries, keys), True = may
                 see; or four dimensions of zeros and ones, such as (batch, 1, 1, keys). The module's own holds as well.
                 A query that sees nothing gets weights 0 and, of each head, 0.
-            attention_bias: What is added to the scores, if the module has no bias of its own.
-            weights: Return the weights too (..., heads, queries, keys), those before dropout.
+            attn_bias: What is added to the scores, if the module has no bias of its own.
+            need_weights: Return the weights too (..., heads, queries, keys), those before dropout.
             cache: What was read before (regard.cache): the queries stand behind it, `key` and `value` are added to it,
                 and masks and biases count all the keys that it then gives. `Memory` projects its keys once.
             generator, backend, max_bytes: As in regard.attention.
         """
         key = query if key is None else key
         value = key if value is None else value
-        check_width("query", query, self.width, "width")
-        check_width("key", key, self.key_width, "key_width")
-        check_width("value", value, self.value_width, "value_width")
-        if attention_bias is not None and self.attention_bias is not None:
-            raise InputError("`attention_bias` is given, but the module has one of its own: leave one of them out")
+        check_width("query", query, self.embed_dim, "embed_dim")
+        check_width("key", key, self.kdim, "kdim")
+        check_width("value", value, self.vdim, "vdim")
+        if attn_bias is not None and self.attn_bias is not None:
+            raise InputError("`attn_bias` is given, but the module has one of its own: leave one of them out")
         single = query.ndim == key.ndim == value.ndim == 2
         q, k, v = (query[None], key[None], value[None]) if single else (query, key, value)
         own, rotary = value_of(self.mask), value_of(self.rotary)
-        q = _split(self.q_proj(q), self.heads)
+        q = _split(self.q_proj(q), self.num_heads)
         q = q if self.q_norm is None else self.q_norm(q)
         if cache is None:
             k, v = self._keys_and_values(k, v)
@@ -176,13 +179,13 @@ class MultiHeadAttention(nn.Module):
             v,
             score=value_of(self.score),
             mask=both(own, mask_of(mask)),
-            bias=attention_bias if self.attention_bias is None else value_of(self.attention_bias),
+            bias=attn_bias if self.attn_bias is None else value_of(self.attn_bias),
             rotary=rotary,
             scale=self.scale,
             normalizer=value_of(self.normalizer),
             dropout=self.dropout if self.training else 0.0,
             generator=generator,
-            return_weights=weights,
+            return_weights=need_weights,
             backend=backend,
             max_bytes=max_bytes,
         )
@@ -194,7 +197,7 @@ class MultiHeadAttention(nn.Module):
         return output, seen.squeeze(0) if single else seen
 
     def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = _split(self.k_proj(key), self.kv_heads), _split(self.v_proj(value), self.kv_heads)
+        k, v = _split(self.k_proj(key), self.num_kv_heads), _split(self.v_proj(value), self.num_kv_heads)
         return (k if self.k_norm is None else self.k_norm(k)), v
 
     def _remembered(
@@ -209,7 +212,7 @@ class MultiHeadAttention(nn.Module):
             nonlocal q
             k, v = self._keys_and_values(key, value)
             # At once: while a model writes, a step is so small that each operation counts.
-            q, k = turn(torch.cat([q, k], -3)).split([self.heads, self.kv_heads], -3)
+            q, k = turn(torch.cat([q, k], -3)).split([self.num_heads, self.num_kv_heads], -3)
             return k, v
 
         pair = cache.extend(turned)
@@ -225,17 +228,17 @@ class MultiHeadAttention(nn.Module):
 
     def to_torch(self) -> nn.MultiheadAttention:
         """Copy into an nn.MultiheadAttention, batch first; refused where that could not compute the same."""
-        parts = ("score", "mask", "attention_bias", "rotary", "normalizer", "scale", "q_norm", "k_norm")
+        parts = ("score", "mask", "attn_bias", "rotary", "normalizer", "scale", "q_norm", "k_norm")
         widths = {
-            "kv_heads": self.kv_heads != self.heads,
-            "head_dim": self.head_dim * self.heads != self.width,
-            "value_dim": self.value_dim != self.head_dim,
-            "out_width": self.out_proj.out_features != self.width,
+            "num_kv_heads": self.num_kv_heads != self.num_heads,
+            "head_dim": self.head_dim * self.num_heads != self.embed_dim,
+            "v_head_dim": self.v_head_dim != self.head_dim,
+            "out_dim": self.out_proj.out_features != self.embed_dim,
             "out_bias": (self.out_proj.bias is None) != (self.q_proj.bias is None),
         }
         refuse_more([one for one in parts if getattr(self, one) is not None] + [one for one in widths if widths[one]])
-        return write_multihead(self.state_dict(), self.heads, self.dropout).train(self.training)
+        return write_multihead(self.state_dict(), self.num_heads, self.dropout).train(self.training)
 
 
-def _split(x: Float[Tensor, "*batch n wide"], heads: int) -> Float[Tensor, "*batch heads n dim"]:
-    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
+def _split(x: Float[Tensor, "*batch n wide"], num_heads: int) -> Float[Tensor, "*batch heads n dim"]:
+    return x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads).transpose(-3, -2)

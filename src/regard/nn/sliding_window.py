@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.masks import Window
 from regard.nn.multi_head import MultiHeadAttention
-from regard.nn.padding_rows import attend_real
+from regard.nn.padding_rows import attend_padded
 from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["SlidingWindowAttention"]
@@ -16,15 +16,15 @@ __all__ = ["SlidingWindowAttention"]
 class SlidingWindowAttention(nn.Module):
     """Multi-head self-attention in which a token sees those near it (masks.Window; Mistral 7B, arXiv:2310.06825).
 
-    `SlidingWindowAttention(width, heads, 512)` is causal: a token sees itself and the 511 before it. `before=` and
-    `after=` count the tokens on either side, besides itself; Longformer's window w is before=w/2, after=w/2.
+    `SlidingWindowAttention(embed_dim, num_heads, 512)` is causal: a token sees itself and the 511 before it. `before=`
+    and `after=` count the tokens on either side, besides itself; Longformer's window w is before=w/2, after=w/2.
 
     Args:
-        width: Width of the tokens.
-        heads: Number of heads.
+        embed_dim: Width of the tokens.
+        num_heads: Number of heads.
         size: How many tokens one sees, the last of which is itself.
         before, after: How many it sees on either side, instead of `size`.
-        options: As in MultiHeadAttention (kv_heads, bias, rotary, dropout, …).
+        options: As in MultiHeadAttention (num_kv_heads, bias, rotary, dropout, …).
 
     Cost: O(n · window) time.
 
@@ -32,8 +32,8 @@ class SlidingWindowAttention(nn.Module):
         InputError: Widths and heads do not divide, or the window is given twice or not at all.
 
     >>> import torch
-    >>> attend = SlidingWindowAttention(8, heads=2, size=2)
-    >>> _, weights = attend(torch.zeros(1, 4, 8), weights=True)
+    >>> attend = SlidingWindowAttention(8, num_heads=2, size=2)
+    >>> _, weights = attend(torch.zeros(1, 4, 8), need_weights=True)
     >>> weights[0, 0].detach()
     tensor([[1.0000, 0.0000, 0.0000, 0.0000],
             [0.5000, 0.5000, 0.0000, 0.0000],
@@ -43,8 +43,8 @@ class SlidingWindowAttention(nn.Module):
 
     def __init__(
         self,
-        width: int,
-        heads: int,
+        embed_dim: int,
+        num_heads: int,
         size: int | None = None,
         *,
         before: int | None = None,
@@ -52,18 +52,20 @@ class SlidingWindowAttention(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(width, heads, mask=Window(size, before=before, after=after), **options)
+        self.attention = MultiHeadAttention(
+            embed_dim, num_heads, mask=Window(size, before=before, after=after), **options
+        )
 
     def forward(
         self,
-        x: Float[Tensor, "batch tokens width"],
+        x: Float[Tensor, "batch tokens embed_dim"],
         *,
-        real: Bool[Tensor, "batch tokens"] | None = None,
-        weights: bool = False,
+        key_padding_mask: Bool[Tensor, "batch tokens"] | None = None,
+        need_weights: bool = False,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (batch, tokens, width), 0 for padding, which is False in `real`; on request the weights of the heads.
+        """Give (batch, tokens, embed_dim), 0 where `key_padding_mask` is True (padding), and on request the weights.
 
         These are (batch, heads, tokens, tokens), refused beyond `max_bytes`.
         """
-        return attend_real(self.attention, x, real, weights, max_bytes)
+        return attend_padded(self.attention, x, key_padding_mask, need_weights, max_bytes)

@@ -26,11 +26,11 @@ def read_block(layer: Any, kind: type[nn.Module]) -> tuple[dict[str, Any], dict[
     if len(dropouts) > 1:
         raise InputError(f"`layer` must drop with one probability everywhere, got {sorted(dropouts)}: set them alike")
     options = {
-        "width": theirs.self_attn.embed_dim,
-        "heads": theirs.self_attn.num_heads,
-        "hidden": theirs.linear1.out_features,
+        "embed_dim": theirs.self_attn.embed_dim,
+        "num_heads": theirs.self_attn.num_heads,
+        "dim_feedforward": theirs.linear1.out_features,
         "norm_first": theirs.norm_first,
-        "eps": theirs.norm1.eps,
+        "layer_norm_eps": theirs.norm1.eps,
         "activation": _activation(theirs.activation),
         "dropout": dropouts.pop(),
         "bias": theirs.linear1.bias is not None,

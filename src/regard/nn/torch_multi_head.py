@@ -27,10 +27,10 @@ def read_multihead(module: nn.MultiheadAttention) -> tuple[dict[str, Any], dict[
             "normalizer=normalizers.Softmax(sink), takes weight without being a key"
         )
     options = {
-        "width": module.embed_dim,
-        "heads": module.num_heads,
-        "key_width": module.kdim,
-        "value_width": module.vdim,
+        "embed_dim": module.embed_dim,
+        "num_heads": module.num_heads,
+        "kdim": module.kdim,
+        "vdim": module.vdim,
         "bias": module.in_proj_bias is not None,
         "dropout": module.dropout,
         "dtype": module.out_proj.weight.dtype,
@@ -58,13 +58,13 @@ def refuse_more(names: list[str]) -> None:
         )
 
 
-def write_multihead(state: Mapping[str, Tensor], heads: int, dropout: float) -> nn.MultiheadAttention:
+def write_multihead(state: Mapping[str, Tensor], num_heads: int, dropout: float) -> nn.MultiheadAttention:
     """Make an nn.MultiheadAttention (batch first) of the tensors of four projections."""
     queries, keys, values = (state[f"{part}.weight"] for part in _PARTS)
-    width, biased = queries.shape[0], "q_proj.bias" in state
+    embed_dim, biased = queries.shape[0], "q_proj.bias" in state
     module = nn.MultiheadAttention(
-        width,
-        heads,
+        embed_dim,
+        num_heads,
         dropout=dropout,
         bias=biased,
         kdim=keys.shape[1],

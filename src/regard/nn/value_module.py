@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.frozen import replace_tensors, tensors
 
-__all__ = ["Held", "hold", "value_of"]
+__all__ = ["ValueModule", "hold", "value_of"]
 
 
-class Held(nn.Module):
+class ValueModule(nn.Module):
     """A score, mask, bias, rotary embedding or normalizer as a module; called without arguments it gives the value.
 
     Tensors in the value that are `nn.Parameter` become parameters, others buffers, under the names of their fields.
@@ -23,8 +23,8 @@ class Held(nn.Module):
 
     >>> import torch
     >>> from regard.scores import Bilinear
-    >>> held = Held(Bilinear(nn.Parameter(torch.eye(2))))
-    >>> [name for name, _ in held.named_parameters()], held().weight is held.weight
+    >>> module = ValueModule(Bilinear(nn.Parameter(torch.eye(2))))
+    >>> [name for name, _ in module.named_parameters()], module().weight is module.weight
     (['weight'], True)
     """
 
@@ -70,12 +70,12 @@ def hold(value: object | None) -> nn.Module | None:
             "a module holds a value of regard.scores, masks, positions or normalizers, or a module that gives one, "
             f"got {got}"
         )
-    return Held(value)
+    return ValueModule(value)
 
 
 def value_of(module: nn.Module | None) -> Any:
     """Ask a held value for itself; None where nothing is held."""
-    if isinstance(module, Held):
+    if isinstance(module, ValueModule):
         return module.forward()  # of which no hook has anything to say
     return None if module is None else module()
 

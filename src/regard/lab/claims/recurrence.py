@@ -119,7 +119,7 @@ def _mean(make: Callable[[], Callable[[Tensor], Tensor]], draws: int, generator:
 
 
 def _elman(activation: str, factor: float | None) -> Callable[[Tensor], Tensor]:
-    network = Elman(WIDTH, WIDTH, activation=activation).double()  # type: ignore[arg-type]
+    network = Elman(WIDTH, WIDTH, nonlinearity=activation).double()  # type: ignore[arg-type]
     if factor is not None:
         with torch.no_grad():
             torch.nn.init.orthogonal_(network.cell.hidden_to_hidden.weight, gain=factor)

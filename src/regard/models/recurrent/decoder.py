@@ -11,7 +11,14 @@ from regard.masks import Padding
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.encoder import recurrence
 from regard.models.recurrent.state import RecurrentState
-from regard.nn import AdditiveAttention, AttentionDecoderCell, BilinearAttention, DecoderState, Held, LocalAttention
+from regard.nn import (
+    AdditiveAttention,
+    AttentionDecoderCell,
+    BilinearAttention,
+    DecoderState,
+    LocalAttention,
+    ValueModule,
+)
 from regard.nn.attention_decoder import PreparedMemory
 from regard.scores import Concat, Dot, Score
 
@@ -79,14 +86,14 @@ class SteppingDecoder(nn.Module):
         top = DecoderState(state.hidden[:, -1], None if state.cells is None else state.cells[:, -1], state.fed)
         outputs, weights, asked = [], [], _asked(state, self.local)
         for t, one in enumerate(x.unbind(1)):
-            more = asked | {"first": state.steps + t} if self.local else asked
-            output, top, seen = self.cross_attention(one, memory, top, weights=True, **more)
+            more = asked | {"q_offset": state.steps + t} if self.local else asked
+            output, top, seen = self.cross_attention(one, memory, top, need_weights=True, **more)
             outputs.append(output)
             weights.append(seen)
         state = state._replace(
             hidden=torch.cat([hidden, top.hidden[:, None]], 1),
-            cells=None if cells is None or top.memory is None else torch.cat([cells, top.memory[:, None]], 1),
-            fed=top.fed,
+            cells=None if cells is None or top.cell_state is None else torch.cat([cells, top.cell_state[:, None]], 1),
+            fed=top.attentional_hidden,
             steps=state.steps + x.shape[1],
         )
         return torch.stack(outputs, 1), state, torch.stack(weights, 1)
@@ -110,8 +117,8 @@ class ParallelDecoder(nn.Module):
     def forward(self, x: Float[Tensor, "batch n width"], state: RecurrentState) -> Decoded:
         """Read n embedded tokens."""
         states, hidden, cells = _run(self.layers, x, state.hidden, state.cells)
-        asked = _asked(state, self.local) | ({"first": state.steps} if self.local else {})
-        context, weights = self.cross_attention(states, state.memory, weights=True, **asked)
+        asked = _asked(state, self.local) | ({"q_offset": state.steps} if self.local else {})
+        context, weights = self.cross_attention(states, state.memory, need_weights=True, **asked)
         outputs = torch.tanh(self.combine(torch.cat([context, states], -1)))
         return outputs, state._replace(hidden=hidden, cells=cells, steps=state.steps + x.shape[1]), weights
 
@@ -131,16 +138,16 @@ class _Scored(nn.Module):
 
     def __init__(self, score: Score) -> None:
         super().__init__()
-        self.score = Held(score)
+        self.score = ValueModule(score)
 
-    def forward(self, query: Tensor, memory: Tensor, **asked: Any) -> Any:
-        return attend(query, memory, memory, score=self.score(), **asked)
+    def forward(self, query: Tensor, memory: Tensor, *, need_weights: bool = False, **asked: Any) -> Any:
+        return attend(query, memory, memory, score=self.score(), return_weights=need_weights, **asked)
 
 
 def _attention_of(config: RecurrentConfig) -> Score | nn.Module:
     hidden, memory = config.hidden, config.memory_width
     if config.attention == "bahdanau":
-        return AdditiveAttention(hidden, memory, hidden=hidden)
+        return AdditiveAttention(hidden, memory, hidden_features=hidden)
     if config.attention == "general":
         return BilinearAttention(hidden, memory)
     if config.attention == "dot":
@@ -151,13 +158,13 @@ def _attention_of(config: RecurrentConfig) -> Score | nn.Module:
         vector = torch.empty(hidden).uniform_(-1, 1) * hidden**-0.5
         return Concat(nn.Parameter(weight), nn.Parameter(vector))
     alignment: Any = "monotonic" if config.attention == "local-m" else "predictive"
-    return LocalAttention(hidden, config.radius, source_width=memory, alignment=alignment)
+    return LocalAttention(hidden, config.radius, kdim=memory, alignment=alignment)
 
 
 def _asked(state: RecurrentState, local: bool) -> dict[str, Any]:
     """The padding, in the words of the attention."""
     if local:
-        return {"real": state.real}
+        return {} if state.real is None else {"key_padding_mask": ~state.real}
     return {} if state.real is None else {"mask": Padding(state.real)}
 
 
