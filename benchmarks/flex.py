@@ -142,7 +142,10 @@ def differences() -> dict[str, float]:
         },
         "ALiBi": lambda _: {"bias": positions.ALiBi(4), "mask": masks.Causal()},
         "ALiBi, learned": lambda t: {"bias": positions.ALiBi(4, _leaf(slopes, t)), "mask": masks.Causal()},
-        "distances, learned": lambda t: {"bias": positions.RelativeTable(_leaf(table, t)), "mask": masks.Window(300)},
+        "distances, learned": lambda t: {
+            "bias": positions.RelativePositionBias(_leaf(table, t)),
+            "mask": masks.Window(300),
+        },
         "keys, learned": lambda t: {"bias": _leaf(row, t), "mask": masks.longformer(128, global_positions=[0])},
         "rows that see nothing": lambda _: {"mask": masks.Causal() & masks.Document(_documents(n))},
         "narrow heads": lambda _: {"mask": masks.Causal()},

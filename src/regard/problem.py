@@ -396,7 +396,7 @@ def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias
         bias = whole if bias.dtype in (problem.q.dtype, wide) else DenseBias(bias.to(wide))
     if isinstance(bias, type) or not isinstance(bias, Bias):
         raise InputError(
-            f"`{name}` must be a tensor or a bias of regard.positions, such as ALiBi(heads=8), got {_named(bias)}"
+            f"`{name}` must be a tensor or a bias of regard.positions, such as ALiBi(num_heads=8), got {_named(bias)}"
         )
     _check_is_value(name, bias)
     if bias.role not in (None, name):

@@ -138,7 +138,7 @@ def _slopes():
 RELATIVE = {
     "ALiBi": (lambda: positions.ALiBi(4), lambda t, h, far: -(2.0 ** (-2 * (h + 1))) * far, None),
     "ALiBi with slopes, both sides": (
-        lambda: positions.ALiBi(4, _slopes(), side="both"),
+        lambda: positions.ALiBi(4, _slopes(), bidirectional=True),
         lambda t, h, far: -t[h] * abs(far),
         None,
     ),
@@ -148,7 +148,7 @@ RELATIVE = {
         lambda h, far: ((h,), -far),
     ),
     "a table of distances, learned": (
-        lambda: positions.RelativeTable(_randn(13, 4, seed=3).requires_grad_()),
+        lambda: positions.RelativePositionBias(_randn(13, 4, seed=3).requires_grad_()),
         lambda t, h, far: t[np.clip(far, -6, 6) + 6, h],
         lambda h, far: ((np.clip(far, -6, 6) + 6, h), 1.0),
     ),
@@ -188,7 +188,7 @@ def test_a_table_of_grid_offsets_is_learned():
     wanted = np.zeros((15, 2))
     for head in range(2):
         np.add.at(wanted[:, head], row, expected.bias[0, head])
-    _check(inputs, expected, cotangent, [(table, wanted)], bias=positions.GridBias(table, (2, 3)))
+    _check(inputs, expected, cotangent, [(table, wanted)], bias=positions.RelativePositionBiasND(table, (2, 3)))
 
 
 @pytest.mark.usefixtures("gradients")

@@ -48,7 +48,7 @@ def _compare(queries, keys, **asked):
 
 
 def test_growing_keys_are_compiled_twice(graphs):
-    table = positions.RelativeTable(_randn(7, 2).float())
+    table = positions.RelativePositionBias(_randn(7, 2).float())
     for keys in range(60, 72):
         _compare(1, keys, mask=masks.Causal() & masks.Window(20), bias=table)
     assert len(graphs) == 2
@@ -90,7 +90,7 @@ def test_compiled_on_cpu_it_gives_the_formula():
     mask = (masks.Window(before=20, after=20) | masks.Global((200,))) & masks.Padding.from_lengths(
         torch.tensor([300, 170]), kv_len=300
     )
-    bias = positions.ALiBi(4, side="both")
+    bias = positions.ALiBi(4, bidirectional=True)
     i, j = np.arange(150, 300)[:, None], np.arange(300)
     seen = (abs(i - j) <= 20) | (i == 200) | (j == 200)
     seen = seen & (j < np.array([300, 170])[:, None, None, None])

@@ -28,7 +28,7 @@ def _far(n, m):
 def _alibi(n, m):
     slopes = torch.tensor([0.75, 0.53125])
     distance = np.arange(n)[:, None] + m - n - np.arange(m)
-    return positions.ALiBi(HEADS, slopes, side="both"), -slopes.double().numpy()[:, None, None] * abs(distance)
+    return positions.ALiBi(HEADS, slopes, bidirectional=True), -slopes.double().numpy()[:, None, None] * abs(distance)
 
 
 def _t5(n, m):

@@ -39,8 +39,8 @@ CALLS = (
         "mask": masks.Document.from_lengths(torch.tensor([2, 4]), within=masks.Causal()),
         "bias": positions.T5Bias(torch.zeros(8, 2), bidirectional=True),
     },
-    {"mask": masks.RandomBlocks(1, block=2, heads=2), "bias": positions.RelativeTable(torch.zeros(5, 2))},
-    {"mask": masks.Neighborhood((2, 3), 1), "bias": positions.GridBias(torch.zeros(15, 2), (2, 3))},
+    {"mask": masks.RandomBlocks(1, block=2, heads=2), "bias": positions.RelativePositionBias(torch.zeros(5, 2))},
+    {"mask": masks.Neighborhood((2, 3), 1), "bias": positions.RelativePositionBiasND(torch.zeros(15, 2), (2, 3))},
     {"score": scores.Bilinear(torch.zeros(2, 4, 4)), "normalizer": regard.normalizers.Sigmoid()},
 )
 

@@ -48,7 +48,7 @@ EXAMPLES = {
     "ALiBi": [
         (positions.ALiBi(HEADS), lambda b, h, i, j: -np.array([1 / 16, 1 / 256, 1 / 4])[h] * (i - j)),
         (positions.ALiBi(HEADS, torch.tensor(SLOPES)), lambda b, h, i, j: -SLOPES[h] * (i - j)),
-        (positions.ALiBi(HEADS, torch.tensor(SLOPES), "both"), lambda b, h, i, j: -SLOPES[h] * abs(i - j)),
+        (positions.ALiBi(HEADS, torch.tensor(SLOPES), True), lambda b, h, i, j: -SLOPES[h] * abs(i - j)),
     ],
     "DenseBias": [
         (positions.DenseBias(torch.tensor(DENSE)), lambda b, h, i, j: DENSE[b, h, i - START, j]),
@@ -64,13 +64,16 @@ EXAMPLES = {
             lambda b, h, i, j: np.exp(-((j - CENTER[0, i - START]) ** 2) / (2 * 1.25**2)),
         ),
     ],
-    "GridBias": [
-        (positions.GridBias(torch.tensor(GRID), (3, 4)), lambda b, h, i, j: GRID[_grid((3, 4), i, j), h]),
-        (positions.GridBias(torch.tensor(CUBE), (2, 2, 3)), lambda b, h, i, j: CUBE[_grid((2, 2, 3), i, j), h]),
+    "RelativePositionBiasND": [
+        (positions.RelativePositionBiasND(torch.tensor(GRID), (3, 4)), lambda b, h, i, j: GRID[_grid((3, 4), i, j), h]),
+        (
+            positions.RelativePositionBiasND(torch.tensor(CUBE), (2, 2, 3)),
+            lambda b, h, i, j: CUBE[_grid((2, 2, 3), i, j), h],
+        ),
     ],
-    "RelativeTable": [
-        (positions.RelativeTable(torch.tensor(TABLE)), lambda b, h, i, j: TABLE[np.clip(i - j, -3, 3) + 3, h]),
-        (positions.RelativeTable(torch.tensor(TABLE[:1])), lambda b, h, i, j: TABLE[0 * (i - j), h]),
+    "RelativePositionBias": [
+        (positions.RelativePositionBias(torch.tensor(TABLE)), lambda b, h, i, j: TABLE[np.clip(i - j, -3, 3) + 3, h]),
+        (positions.RelativePositionBias(torch.tensor(TABLE[:1])), lambda b, h, i, j: TABLE[0 * (i - j), h]),
     ],
     "T5Bias": [
         (
@@ -168,7 +171,7 @@ def test_a_bias_of_ones_own_may_know_the_key_alone():
 def test_what_is_no_relative_bias_does_not_know_it():
     assert {name for name in EXAMPLES if issubclass(getattr(positions, name), Relative)} == {
         "ALiBi",
-        "RelativeTable",
+        "RelativePositionBias",
         "T5Bias",
     }
 
@@ -244,11 +247,11 @@ def test_the_public_names_are_these():
         "DenseBias",
         "DynamicNTK",
         "Gaussian",
-        "GridBias",
-        "Linear",
+        "LinearScaling",
         "Llama3",
         "Relative",
-        "RelativeTable",
+        "RelativePositionBias",
+        "RelativePositionBiasND",
         "RoPE",
         "Rotary",
         "Scaling",

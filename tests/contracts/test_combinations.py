@@ -188,14 +188,14 @@ class Decay(Relative):
 
 def _grid(s, new):
     offsets = (2 * 5 - 1) * (2 * (-(-s.keys // 5)) - 1)
-    return positions.GridBias(new("grid", offsets, s.heads), (5, -(-s.keys // 5)))
+    return positions.RelativePositionBiasND(new("grid", offsets, s.heads), (5, -(-s.keys // 5)))
 
 
 BIASES = {
     "none": lambda s, new: None,
-    "alibi": lambda s, new: positions.ALiBi(s.heads, new("slopes", s.heads).abs(), "both"),
+    "alibi": lambda s, new: positions.ALiBi(s.heads, new("slopes", s.heads).abs(), bidirectional=True),
     "t5": lambda s, new: positions.T5Bias(new("table", 16, s.heads), bidirectional=True, max_distance=60),
-    "table": lambda s, new: positions.RelativeTable(new("table", 41, s.heads)),
+    "table": lambda s, new: positions.RelativePositionBias(new("table", 41, s.heads)),
     "grid": _grid,
     "matrix": lambda s, new: new("matrix", s.queries, s.keys),
     "matrix of heads": lambda s, new: new("matrix", 1, s.heads, s.queries, s.keys),
@@ -219,7 +219,7 @@ NORMALIZERS = {
 ROTARY = {
     "none": None,
     "rope": positions.RoPE(WIDTH),
-    "interleaved half": positions.RoPE(WIDTH, layout="interleaved", rotated=4),
+    "interleaved half": positions.RoPE(WIDTH, layout="interleaved", rotary_dim=4),
 }
 
 

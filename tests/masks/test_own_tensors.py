@@ -128,7 +128,7 @@ def test_a_boolean_tensor_that_changes_before_the_backward_changes_no_gradient(b
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "blockwise", "numba"])
 def test_an_optimizer_step_on_a_bias_is_seen_by_plans_that_are_remembered(backend):
-    bias = positions.RelativeTable(torch.nn.Parameter(torch.randn(2 * N - 1, 1)))
+    bias = positions.RelativePositionBias(torch.nn.Parameter(torch.randn(2 * N - 1, 1)))
     mask = masks.Padding(torch.tensor(FLAGS))
     for _ in range(2):
         with torch.no_grad():

@@ -160,7 +160,7 @@ def test_gptj(backend):
     module = model.h[1].attn
     x, theirs = _heard(model, module)
     q, k, v = (_split(one(x), HEADS) for one in (module.q_proj, module.k_proj, module.v_proj))
-    rotary = positions.RoPE(8, rotated=4, layout="interleaved")
+    rotary = positions.RoPE(8, rotary_dim=4, layout="interleaved")
     ours = regard.attention(q, k, v, rotary=rotary, mask=masks.Causal(), backend=backend)
     _agree(module.out_proj(_joined(ours)), theirs)
 

@@ -24,7 +24,7 @@ def randn(*shape, seed=0, dtype=torch.float32):
 
 def without_output_layer(module):
     with torch.no_grad():
-        module.out_proj.weight.copy_(torch.eye(module.width))
+        module.out_proj.weight.copy_(torch.eye(module.embed_dim))
         module.out_proj.bias.zero_()
     return module
 
@@ -160,7 +160,7 @@ def test_refusals_name_the_way_out():
     with pytest.raises(InputError, match="`embed_dim` must be a multiple of `num_heads`, got 8 and 3"):
         LongformerAttention(8, 3, window=4)
     module, x = LongformerAttention(8, 2, window=4), torch.zeros(1, 6, 8)
-    with pytest.raises(InputError, match=r"`real` must be boolean .*attention_mask == 0"):
+    with pytest.raises(InputError, match=r"`key_padding_mask` must be boolean .*attention_mask == 0"):
         module(x, key_padding_mask=torch.ones(1, 6))
     with pytest.raises(InputError, match=r"`global_tokens` must be boolean .*write global_tokens\.bool\(\)"):
         module(x, global_tokens=torch.ones(1, 6))

@@ -43,7 +43,7 @@ def test_elman_refuses_what_does_not_fit():
         ElmanCell(3, 5, nonlinearity="gelu")
     with pytest.raises(InputError, match=r"`x` must be .*`input_size=4`"):
         Elman(3, 5)(torch.zeros(2, 6, 4))
-    with pytest.raises(InputError, match=r"`hidden` must be .*`hidden_width=4`"):
+    with pytest.raises(InputError, match=r"`hidden` must be .*`hidden_size=4`"):
         Elman(3, 5)(torch.zeros(2, 6, 3), torch.zeros(2, 4))
     assert Elman(3, 5)(torch.zeros(2, 6, 3))[0].shape == (2, 6, 5)
 

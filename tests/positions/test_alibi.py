@@ -62,14 +62,14 @@ def test_blooms_and_ours_give_the_same_weights():
 def test_queries_are_the_last_positions():
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 4, 9, 8) for _ in range(3))
-    whole = attention(q, k, v, bias=ALiBi(4, side="both"))
-    torch.testing.assert_close(attention(q[:, :, 6:], k, v, bias=ALiBi(4, side="both")), whole[:, :, 6:])
+    whole = attention(q, k, v, bias=ALiBi(4, bidirectional=True))
+    torch.testing.assert_close(attention(q[:, :, 6:], k, v, bias=ALiBi(4, bidirectional=True)), whole[:, :, 6:])
 
 
 def test_later_keys_go_on_along_the_line_or_fall_off_again():
     at = torch.tensor([-2, -1, 0, 1, 2])
     assert ALiBi(1, torch.tensor([0.5])).diagonals(at).tolist() == [[1.0, 0.5, 0.0, -0.5, -1.0]]
-    assert ALiBi(1, torch.tensor([0.5]), side="both").diagonals(at).tolist() == [[-1.0, -0.5, 0.0, -0.5, -1.0]]
+    assert ALiBi(1, torch.tensor([0.5]), bidirectional=True).diagonals(at).tolist() == [[-1.0, -0.5, 0.0, -0.5, -1.0]]
 
 
 def test_learned_slopes_learn_through_attention():
@@ -98,16 +98,16 @@ def test_slopes_are_made_where_the_distances_are():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ALiBi(0), "`heads` counts heads and must be an integer of at least 1, got 0"),
+        (lambda: ALiBi(0), "`num_heads` counts heads and must be an integer of at least 1, got 0"),
         (lambda: ALiBi(2.0), "got 2.0"),
-        (lambda: alibi_slopes(0), "`heads` counts heads"),
+        (lambda: alibi_slopes(0), "`num_heads` counts heads"),
         (lambda: ALiBi(2, torch.ones(3)), r"one slope for each of 2 heads, got shape \(3,\)"),
         (
             lambda: ALiBi(2, torch.ones(2, dtype=torch.long)),
             "floating-point tensor with one slope a head, got torch.int64",
         ),
         (lambda: ALiBi(2, [1.0, 2.0]), "got list"),
-        (lambda: ALiBi(2, side="left"), '`side` must be "causal" or "both", got \'left\''),
+        (lambda: ALiBi(2, bidirectional="left"), r"`bidirectional` must be True \(encoders\) or False .* got 'left'"),
     ],
 )
 def test_a_wrong_bias_says_what_is_right(make, words):

@@ -10,11 +10,11 @@ from regard.positions import RoPE, Rotary
 LAYOUTS = ["halves", "interleaved"]
 SCALINGS = [
     None,
-    positions.Linear(3.0),
+    positions.LinearScaling(3.0),
     positions.NTK(4.0),
-    positions.DynamicNTK(2.0, original_length=10),
-    positions.YaRN(4.0, original_length=64, beta_fast=8),
-    positions.Llama3(4.0, original_length=64),
+    positions.DynamicNTK(2.0, original_max_position_embeddings=10),
+    positions.YaRN(4.0, original_max_position_embeddings=64, beta_fast=8),
+    positions.Llama3(4.0, original_max_position_embeddings=64),
 ]
 
 
@@ -41,7 +41,7 @@ def test_pairs_are_multiplied_by_complex_numbers(dim, layout):
 def test_a_part_is_turned_as_a_vector_of_its_own_width(layout):
     torch.manual_seed(0)
     x, at = torch.randn(5, 16), torch.arange(5)
-    ours = RoPE(16, layout=layout, rotated=6).rotate(x, at)
+    ours = RoPE(16, layout=layout, rotary_dim=6).rotate(x, at)
     assert torch.equal(ours[:, :6], RoPE(6, layout=layout).rotate(x[:, :6], at))
     assert torch.equal(ours[:, 6:], x[:, 6:])
 
@@ -66,7 +66,7 @@ def test_it_is_gpt_js():
     sin, cos = gptj.create_sinusoidal_positions(200, 8)[at][None].chunk(2, -1)
     theirs = torch.cat([gptj.apply_rotary_pos_emb(x[..., :8], sin, cos), x[..., 8:]], -1)
     turn = RoPE.from_transformers(config, layout="interleaved")
-    assert (turn.dim, turn.rotated) == (32, 8)
+    assert (turn.dim, turn.rotary_dim) == (32, 8)
     torch.testing.assert_close(turn.rotate(x.transpose(1, 2), at).transpose(1, 2), theirs, rtol=0, atol=1e-5)
 
 
@@ -77,7 +77,7 @@ def test_it_is_gpt_neoxs():
     x, at = torch.randn(1, 2, 9, 32), torch.arange(40, 49)
     theirs, _ = neox.apply_rotary_pos_emb(x, x, *neox.GPTNeoXRotaryEmbedding(config)(x, at[None]))
     turn = RoPE.from_transformers(config, layout="halves")
-    assert (turn.dim, turn.rotated, turn.base) == (32, 8, 5000.0)
+    assert (turn.dim, turn.rotary_dim, turn.base) == (32, 8, 5000.0)
     torch.testing.assert_close(turn.rotate(x, at), theirs, rtol=0, atol=1e-6)
 
 
@@ -86,7 +86,7 @@ def test_it_is_gpt_neoxs():
 def test_through_the_door_it_is_rotating_by_hand(layout, scaling):
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 20, 8), torch.randn(2, 2, 20, 3)
-    turn = RoPE(8, layout=layout, rotated=6, scaling=scaling)
+    turn = RoPE(8, layout=layout, rotary_dim=6, scaling=scaling)
     by_hand = attention(turn.rotate(q, torch.arange(15, 20)), turn.rotate(k, torch.arange(20)), v, mask=masks.Causal())
     torch.testing.assert_close(attention(q, k, v, rotary=turn, mask=masks.Causal()), by_hand, rtol=0, atol=1e-6)
 
@@ -113,7 +113,7 @@ def test_lengths_stay_as_they_are():
 def test_turning_back_is_the_gradient():
     torch.manual_seed(0)
     x = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
-    turn, at, up = RoPE(6, rotated=4), torch.arange(3), torch.randn(3, 6, dtype=torch.float64)
+    turn, at, up = RoPE(6, rotary_dim=4), torch.arange(3), torch.randn(3, 6, dtype=torch.float64)
     (gradient,) = torch.autograd.grad(turn.rotate(x, at), x, up)
     torch.testing.assert_close(gradient, turn.rotate(up, -at))
     assert torch.autograd.gradcheck(lambda x: turn.rotate(x, at), x)
@@ -123,9 +123,9 @@ def test_turning_back_is_the_gradient():
 def test_narrow_vectors_are_rounded_once(dtype):
     torch.manual_seed(0)
     x, at = torch.randn(50, 8).to(dtype), torch.arange(1000, 1050)
-    ours = RoPE(8, rotated=6).rotate(x, at)
+    ours = RoPE(8, rotary_dim=6).rotate(x, at)
     assert ours.dtype == dtype
-    assert torch.equal(ours, RoPE(8, rotated=6).rotate(x.float(), at).to(dtype))
+    assert torch.equal(ours, RoPE(8, rotary_dim=6).rotate(x.float(), at).to(dtype))
 
 
 def test_double_vectors_have_double_angles():
@@ -145,9 +145,9 @@ def test_positions_may_be_short_integers():
 
 
 def test_dynamic_ntk_turns_queries_and_keys_alike_wherever_the_queries_stand():
-    turn = RoPE(8, scaling=positions.DynamicNTK(2.0, original_length=10))
+    turn = RoPE(8, scaling=positions.DynamicNTK(2.0, original_max_position_embeddings=10))
     fixed = turn.resolve(5, 40, 3)
-    assert fixed == RoPE(8, scaling=positions.DynamicNTK(2.0, original_length=10, length=40))
+    assert fixed == RoPE(8, scaling=positions.DynamicNTK(2.0, original_max_position_embeddings=10, length=40))
     assert fixed.resolve(1, 50, 49) == fixed
     x = torch.randn(40, 8)
     assert torch.equal(fixed.rotate(x, torch.arange(40))[3:8], fixed.rotate(x[3:8], torch.arange(3, 8)))
@@ -159,10 +159,10 @@ def test_dynamic_ntk_turns_queries_and_keys_alike_wherever_the_queries_stand():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: RoPE(7), r"`dim` must be even, .* got 7: rotated=6 turns"),
+        (lambda: RoPE(7), r"`dim` must be even, .* got 7: rotary_dim=6 turns"),
         (lambda: RoPE(0), "`dim` is the width of a head and must be an integer of at least 2, got 0"),
-        (lambda: RoPE(8, rotated=3), "`rotated` must be even, .* got 3: rotated=2"),
-        (lambda: RoPE(8, rotated=10), r"`rotated` must be at most the width of a head \(8\), got 10"),
+        (lambda: RoPE(8, rotary_dim=3), "`rotary_dim` must be even, .* got 3: rotary_dim=2"),
+        (lambda: RoPE(8, rotary_dim=10), r"`rotary_dim` must be at most the width of a head \(8\), got 10"),
         (lambda: RoPE(8, base=1.0), "`base` .* above 1, got 1.0"),
         (lambda: RoPE(8, base="x"), "got 'x'"),
         (lambda: RoPE(8, layout="neox"), '"halves" or "interleaved", got \'neox\''),

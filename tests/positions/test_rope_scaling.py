@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.errors import InputError
-from regard.positions import NTK, DynamicNTK, Linear, Llama3, RoPE, YaRN
+from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, RoPE, YaRN
 
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096}
 LLAMA3 = {
@@ -15,7 +15,7 @@ LLAMA3 = {
 }  # fmt: skip
 CASES = [
     ({"rope_type": "default"}, None, None),
-    ({"rope_type": "linear", "factor": 4.0}, Linear(4.0), None),
+    ({"rope_type": "linear", "factor": 4.0}, LinearScaling(4.0), None),
     ({"rope_type": "dynamic", "factor": 2.0}, DynamicNTK(2.0, 2048), None),
     ({"rope_type": "dynamic", "factor": 2.0}, DynamicNTK(2.0, 2048), 1000),
     ({"rope_type": "dynamic", "factor": 2.0}, DynamicNTK(2.0, 2048), 5000),
@@ -26,7 +26,7 @@ CASES = [
     ({**YARN, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0}, YaRN(40.0, 4096, attention_factor=1.0), None),
     ({**YARN, "original_max_position_embeddings": 6}, YaRN(8.0, 6), None),  # a ramp without width
     (LLAMA3, Llama3(), None),
-    ({**LLAMA3, "factor": 32.0, "low_freq_factor": 2.0}, Llama3(32.0, low=2.0), None),
+    ({**LLAMA3, "factor": 32.0, "low_freq_factor": 2.0}, Llama3(32.0, low_freq_factor=2.0), None),
 ]
 
 
@@ -45,13 +45,13 @@ def test_frequencies_are_those_of_transformers(rope, scaling, length, part):
     config = _config({**rope, "partial_rotary_factor": part})
     turn = RoPE.from_transformers(config, layout="halves")
     width = 128 if part == 1 else 32
-    assert turn == RoPE(128, base=500000.0, rotated=None if part == 1 else 32, scaling=scaling)
+    assert turn == RoPE(128, base=500000.0, rotary_dim=None if part == 1 else 32, scaling=scaling)
     if scaling is None:
         theirs, factor = 1.0 / 500000.0 ** (torch.arange(0, width, 2).double() / width), 1.0
     else:
         theirs, factor = utils.ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, "cpu", seq_len=length)
     ours = turn.frequencies
-    plain = RoPE(128, base=500000.0, rotated=width).frequencies
+    plain = RoPE(128, base=500000.0, rotary_dim=width).frequencies
     if scaling is not None:
         ours, our_factor = scaling(plain, 500000.0, length or 1)
         assert our_factor == pytest.approx(factor, rel=1e-12)
@@ -82,7 +82,7 @@ def test_ntk_slows_the_slowest_pair_by_the_factor_and_the_fastest_not_at_all():
 
 def test_dynamic_ntk_is_not_felt_within_the_original_length():
     x = torch.randn(10, 8)
-    turn = RoPE(8, scaling=DynamicNTK(4.0, original_length=10))
+    turn = RoPE(8, scaling=DynamicNTK(4.0, original_max_position_embeddings=10))
     for length in (5, 10):
         at = torch.arange(length)
         assert torch.equal(turn.rotate(x[:length], at), RoPE(8).rotate(x[:length], at))
@@ -97,13 +97,13 @@ def test_old_names_are_read_too():
         rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "finetuned": True},
         partial_rotary_factor=0.5,
     )  # fmt: skip
-    assert RoPE.from_transformers(old, layout="halves") == RoPE(64, rotated=32, scaling=YaRN(4.0, 1024))
+    assert RoPE.from_transformers(old, layout="halves") == RoPE(64, rotary_dim=32, scaling=YaRN(4.0, 1024))
     old.rope_scaling["factor"] = None
     assert RoPE.from_transformers(old, layout="halves").scaling == YaRN(4.0, 1024)
     old.rope_scaling = None
-    assert RoPE.from_transformers(old, layout="interleaved") == RoPE(64, layout="interleaved", rotated=32)
+    assert RoPE.from_transformers(old, layout="interleaved") == RoPE(64, layout="interleaved", rotary_dim=32)
     neox = SimpleNamespace(hidden_size=64, num_attention_heads=4, rotary_pct=0.25, rotary_emb_base=5000)
-    assert RoPE.from_transformers(neox, layout="halves") == RoPE(16, base=5000.0, rotated=4)
+    assert RoPE.from_transformers(neox, layout="halves") == RoPE(16, base=5000.0, rotary_dim=4)
 
 
 def test_layers_that_differ_are_read_one_type_at_a_time():
@@ -140,16 +140,19 @@ def _wrong(kind=None, **fields):
         (lambda: _wrong(head_dim=None), "neither `head_dim` nor `hidden_size`"),
         (lambda: _wrong(rope_parameters={"a": {"rope_type": "linear"}, "b": None}), "`layer_type` must be one of a$"),
         (lambda: _wrong(kind="a", rope_scaling=None), r"all layers are alike: leave it out\), got 'a'"),
-        (lambda: Linear(0.5), "`factor` .* at least 1, got 0.5"),
+        (lambda: LinearScaling(0.5), "`factor` .* at least 1, got 0.5"),
         (lambda: NTK(float("nan")), "finite number at least 1, got nan"),
-        (lambda: DynamicNTK(2.0, 0), "`original_length` .* above 0, got 0"),
+        (lambda: DynamicNTK(2.0, 0), "`original_max_position_embeddings` .* above 0, got 0"),
         (lambda: DynamicNTK(2.0, 5, length=0), "`length` .* at least 1, got 0"),
-        (lambda: YaRN(2.0, 5.5), "`original_length` .* got 5.5"),
+        (lambda: YaRN(2.0, 5.5), "`original_max_position_embeddings` .* got 5.5"),
         (lambda: YaRN(2.0, 5, beta_fast=1.0), "`beta_fast` .* above 1, got 1.0"),
         (lambda: YaRN(2.0, 5, beta_slow=0), "`beta_slow` .* above 0, got 0"),
         (lambda: YaRN(2.0, 5, attention_factor=-1.0), "`attention_factor` .* above 0, got -1.0"),
-        (lambda: Llama3(low=4.0), "`high` counts turns, more than `low`, .* above 4, got 4.0"),
-        (lambda: Llama3(original_length=True), "`original_length` .* got True"),
+        (
+            lambda: Llama3(low_freq_factor=4.0),
+            "`high_freq_factor` counts turns, more than `low_freq_factor`, .* above 4, got 4.0",
+        ),
+        (lambda: Llama3(original_max_position_embeddings=True), "`original_max_position_embeddings` .* got True"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(make, words):

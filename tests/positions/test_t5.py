@@ -77,9 +77,9 @@ def test_everything_from_max_distance_on_shares_the_last_bucket():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: T5Bias(torch.zeros(33, 2), bidirectional=True), "`buckets` must be even, .* got 33"),
-        (lambda: T5Bias(torch.zeros(2, 2), bidirectional=True), "`buckets` .* at least 4, got 2"),
-        (lambda: T5Bias(torch.zeros(1, 2), bidirectional=False), "`buckets` .* at least 2, got 1"),
+        (lambda: T5Bias(torch.zeros(33, 2), bidirectional=True), "`num_buckets` must be even, .* got 33"),
+        (lambda: T5Bias(torch.zeros(2, 2), bidirectional=True), "`num_buckets` .* at least 4, got 2"),
+        (lambda: T5Bias(torch.zeros(1, 2), bidirectional=False), "`num_buckets` .* at least 2, got 1"),
         (lambda: T5Bias(torch.zeros(32, 2), bidirectional=False, max_distance=16), "`max_distance` .* at least 17"),
         (lambda: T5Bias(torch.zeros(32, 2), bidirectional=None), "`bidirectional` must be True .* got None"),
         (lambda: T5Bias(torch.zeros(32), bidirectional=True), r"`table` must be \(buckets, heads\) .* got \(32,\)"),

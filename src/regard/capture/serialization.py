@@ -27,7 +27,13 @@ _MASKS = (
     *(masks.Sinks, masks.Strided, masks.Window, And, Or, Not, Inside),
 )
 _BIASES = (
-    *(positions.ALiBi, positions.DenseBias, positions.Gaussian, positions.GridBias, positions.RelativeTable),
+    *(
+        positions.ALiBi,
+        positions.DenseBias,
+        positions.Gaussian,
+        positions.RelativePositionBiasND,
+        positions.RelativePositionBias,
+    ),
     positions.T5Bias,
 )
 _SCORES = (

@@ -9,7 +9,7 @@ from regard.models.activations import HiddenAct, check_hidden_act
 from regard.models.output_heads import HEADS, OutputHead
 from regard.models.standard_names import CONFIG, refuse_unknown
 from regard.nn.block_base import Norm
-from regard.positions import NTK, DynamicNTK, Linear, Llama3, RoPE, YaRN
+from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, RoPE, YaRN
 from regard.positions.sinusoidal import Sinusoids
 
 __all__ = ["KINDS", "Learned", "PositionBias", "Positions", "Sinusoidal", "SpecialTokens", "TransformerConfig"]
@@ -329,6 +329,6 @@ KINDS: tuple[type, ...] = (
     TransformerConfig,
     SpecialTokens,
     *(Sinusoidal, Learned),
-    *(RoPE, Linear, NTK, DynamicNTK, YaRN, Llama3),
+    *(RoPE, LinearScaling, NTK, DynamicNTK, YaRN, Llama3),
     *HEADS,
 )

@@ -131,7 +131,7 @@ class Stack(nn.Module):
             distance = config.relative_attention_max_distance
             return ValueModule(T5Bias(table, bidirectional=not self.causal, max_distance=distance))
         if config.position_bias == "alibi":
-            return ValueModule(ALiBi(heads, side="causal" if self.causal else "both"))
+            return ValueModule(ALiBi(heads, bidirectional=not self.causal))
         return None
 
 

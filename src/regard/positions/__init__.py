@@ -5,10 +5,10 @@ from regard.positions.base import Bias, Relative, Rotary
 from regard.positions.dense_bias import DenseBias
 from regard.positions.gaussian import Gaussian
 from regard.positions.learned import learned
-from regard.positions.relative_position_bias import RelativeTable
-from regard.positions.relative_position_bias_nd import GridBias
+from regard.positions.relative_position_bias import RelativePositionBias
+from regard.positions.relative_position_bias_nd import RelativePositionBiasND
 from regard.positions.rope import RoPE
-from regard.positions.rope_scaling import NTK, DynamicNTK, Linear, Llama3, Scaling, YaRN
+from regard.positions.rope_scaling import NTK, DynamicNTK, LinearScaling, Llama3, Scaling, YaRN
 from regard.positions.sinusoidal import sinusoidal
 from regard.positions.t5 import T5Bias, t5_buckets
 
@@ -19,11 +19,11 @@ __all__ = [
     "DenseBias",
     "DynamicNTK",
     "Gaussian",
-    "GridBias",
-    "Linear",
+    "LinearScaling",
     "Llama3",
     "Relative",
-    "RelativeTable",
+    "RelativePositionBias",
+    "RelativePositionBiasND",
     "RoPE",
     "Rotary",
     "Scaling",

@@ -15,7 +15,7 @@ from regard.positions.checks import check_count
 __all__ = ["ALiBi", "alibi_slopes"]
 
 
-def alibi_slopes(heads: int, device: torch.device | str | None = None) -> Float[Tensor, " heads"]:
+def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Float[Tensor, " heads"]:
     """Give the slopes of Press et al. 2022: 2^(−8/n), 2^(−16/n), ..., 2^(−8) for n heads, n a power of two.
 
     For other n, with c = 2^⌊log₂ n⌋: the slopes for c heads, then every second of those for 2c, n − c of them, as in
@@ -26,10 +26,10 @@ def alibi_slopes(heads: int, device: torch.device | str | None = None) -> Float[
     >>> alibi_slopes(6)[4:]
     tensor([0.5000, 0.1250])
     """
-    check_count("heads", heads, 1, "counts heads", most=2**16)
-    power = 2 ** math.floor(math.log2(heads))
+    check_count("num_heads", num_heads, 1, "counts heads", most=2**16)
+    power = 2 ** math.floor(math.log2(num_heads))
     first = torch.arange(1, power + 1, device=device) / power
-    others = torch.arange(1, 2 * (heads - power) + 1, 2, device=device) / (2 * power)
+    others = torch.arange(1, 2 * (num_heads - power) + 1, 2, device=device) / (2 * power)
     return torch.exp2(-8 * torch.cat([first, others]))
 
 
@@ -37,15 +37,16 @@ def alibi_slopes(heads: int, device: torch.device | str | None = None) -> Float[
 class ALiBi(Relative):
     """−slope_h · (i − j), added to the scores (Press et al. 2022, arXiv:2108.12409).
 
-    With side="causal" the line goes on for later keys: there (j > i) the bias is positive and grows, so it is meant for
-    a causal mask, which hides them. (Bloom's slope_h · j differs by a constant in each row, which softmax cancels.)
-    With side="both" it is −slope_h · |i − j|: earlier and later keys alike, for encoders.
+    With bidirectional=False the line continues for later keys: there (j > i) the bias is positive and grows, so it is
+    meant for a causal mask, which hides them. (Bloom's slope_h · j differs by a constant in each row, which softmax
+    cancels.)
+    With bidirectional=True it is −slope_h · |i − j|: earlier and later keys alike, for encoders.
 
     Args:
-        heads: Number of heads.
-        slopes: One for each head (heads,); `alibi_slopes(heads)` by default. They get gradients. Falcon's are divided
-            by √d.
-        side: "causal" or "both".
+        num_heads: Number of heads.
+        slopes: One for each head (heads,); `alibi_slopes(num_heads)` by default. They get gradients. Falcon's are
+            divided by √d.
+        bidirectional: True for encoders: later keys are penalized as earlier ones are. False for causal masks.
 
     Shapes: the bias is (1, heads, queries, keys), in float32 or the slopes' wider type.
 
@@ -53,38 +54,40 @@ class ALiBi(Relative):
     heads · queries · keys numbers for a backend that wants the bias as a tensor.
 
     Raises:
-        InputError: The slopes are not one floating-point number a head, or the side does not exist.
+        InputError: The slopes are not one floating-point number a head, or `bidirectional` is not a boolean.
 
-    >>> ALiBi(heads=8).diagonals(torch.tensor([2, 1, 0, -1]))[:2]
+    >>> ALiBi(num_heads=8).diagonals(torch.tensor([2, 1, 0, -1]))[:2]
     tensor([[-1.0000, -0.5000,  0.0000,  0.5000],
             [-0.5000, -0.2500,  0.0000,  0.2500]])
-    >>> ALiBi(heads=8, side="both").diagonals(torch.tensor([2, 1, 0, -1]))[:1]
+    >>> ALiBi(num_heads=8, bidirectional=True).diagonals(torch.tensor([2, 1, 0, -1]))[:1]
     tensor([[-1.0000, -0.5000,  0.0000, -0.5000]])
     """
 
     role: ClassVar[Literal["bias", "weight_factor"] | None] = "bias"
-    heads: int
+    num_heads: int
     slopes: Float[Tensor, " heads"] | None = None
-    side: Literal["causal", "both"] = "causal"
+    bidirectional: bool = False
 
     def __post_init__(self) -> None:
-        check_count("heads", self.heads, 1, "counts heads", most=2**16)
-        if not isinstance(self.side, str) or self.side not in ("causal", "both"):
-            raise InputError(f'`side` must be "causal" or "both", got {self.side!r}')
+        check_count("num_heads", self.num_heads, 1, "counts heads", most=2**16)
+        if not isinstance(self.bidirectional, bool):
+            raise InputError(
+                f"`bidirectional` must be True (encoders) or False (decoders, causal), got {self.bidirectional!r}"
+            )
         if self.slopes is None:
             return
         if not isinstance(self.slopes, Tensor) or not self.slopes.is_floating_point():
             kind = self.slopes.dtype if isinstance(self.slopes, Tensor) else type(self.slopes).__name__
             raise InputError(f"`slopes` must be a floating-point tensor with one slope a head, got {kind}")
-        if tuple(self.slopes.shape) != (self.heads,):
+        if tuple(self.slopes.shape) != (self.num_heads,):
             raise InputError(
-                f"`slopes` must have one slope for each of {self.heads} heads, got shape {tuple(self.slopes.shape)}"
+                f"`slopes` must have one slope for each of {self.num_heads} heads, got shape {tuple(self.slopes.shape)}"
             )
 
     @property
     def leading(self) -> tuple[int, int]:
         """The same for all sequences."""
-        return 1, self.heads
+        return 1, self.num_heads
 
     def diagonals(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """One line a head."""
@@ -95,8 +98,8 @@ class ALiBi(Relative):
         return self._slopes(i.device)[head] * self._far(i - j)
 
     def _slopes(self, device: torch.device) -> Tensor:
-        slopes = alibi_slopes(self.heads, device) if self.slopes is None else self.slopes
+        slopes = alibi_slopes(self.num_heads, device) if self.slopes is None else self.slopes
         return slopes.to(torch.promote_types(slopes.dtype, torch.float32))  # bfloat16 rounds the distance 257 to 256
 
     def _far(self, distance: Tensor) -> Tensor:
-        return -(distance if self.side == "causal" else distance.abs())
+        return -(distance.abs() if self.bidirectional else distance)

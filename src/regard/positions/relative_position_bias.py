@@ -1,4 +1,4 @@
-"""RelativeTable: one learned number for each head and distance."""
+"""RelativePositionBias: one learned number for each head and distance."""
 
 from dataclasses import dataclass
 
@@ -9,23 +9,23 @@ from regard.errors import InputError
 from regard.positions.base import Relative
 from regard.positions.checks import check_table
 
-__all__ = ["RelativeTable"]
+__all__ = ["RelativePositionBias"]
 
 
 @dataclass(frozen=True, eq=False)
-class RelativeTable(Relative):
-    """table[clip(i − j, −reach, reach) + reach, head], added to the scores.
+class RelativePositionBias(Relative):
+    """table[clip(i − j, −m, m) + m, head] with m = `max_distance`, added to the scores.
 
     The bias of Swin (Liu et al. 2021, 3.2, arXiv:2103.14030) along one axis, clipped as in Shaw et al. 2018:
-    all that is further than `reach` is alike. The first row is for the furthest later key (j = i + reach), the middle
-    one for the query itself. Tables that are written by j − i are turned over: table.flip(0).
+    all that is further than `max_distance` is alike. The first row is for the furthest later key (j = i + m), the
+    middle one for the query itself. Tables that are written by j − i are turned over: table.flip(0).
 
     Args:
-        table: A number for each distance and head (2 · reach + 1, heads). It gets gradients.
+        table: A number for each distance and head (2 · max_distance + 1, heads). It gets gradients.
 
     Shapes: the bias is (1, heads, queries, keys), in the table's type.
 
-    Cost: (2 · reach + 1) · heads parameters, looked up for queries + keys − 1 distances: one addition a pair. O(n)
+    Cost: (2 · m + 1) · heads parameters, looked up for queries + keys − 1 distances: one addition a pair. O(n)
     memory in blocks; heads · queries · keys numbers for a backend that wants the bias as a tensor.
 
     Raises:
@@ -33,7 +33,7 @@ class RelativeTable(Relative):
 
     >>> import torch
     >>> at = torch.arange(4)
-    >>> RelativeTable(torch.tensor([[-1.0], [0.0], [1.0]])).tile(slice(0, 1), slice(0, 1), at, at)[0, 0]
+    >>> RelativePositionBias(torch.tensor([[-1.0], [0.0], [1.0]])).tile(slice(0, 1), slice(0, 1), at, at)[0, 0]
     tensor([[ 0., -1., -1., -1.],
             [ 1.,  0., -1., -1.],
             [ 1.,  1.,  0., -1.],
@@ -43,15 +43,15 @@ class RelativeTable(Relative):
     table: Float[Tensor, "distances heads"]
 
     def __post_init__(self) -> None:
-        check_table("table", self.table, "2 · reach + 1")
+        check_table("table", self.table, "2 · max_distance + 1")
         if self.table.shape[0] % 2 == 0:
             raise InputError(
-                f"`table` must have 2 · reach + 1 rows, the middle one for distance 0, got {self.table.shape[0]} in "
-                f"shape {tuple(self.table.shape)}"
+                f"`table` must have 2 · max_distance + 1 rows, the middle one for distance 0, got "
+                f"{self.table.shape[0]} in shape {tuple(self.table.shape)}"
             )
 
     @property
-    def reach(self) -> int:
+    def max_distance(self) -> int:
         """The distance, in tokens, from which on all are alike."""
         return self.table.shape[0] // 2
 
@@ -69,4 +69,4 @@ class RelativeTable(Relative):
         return self.table[self._row(i - j), head]
 
     def _row(self, distance: Tensor) -> Tensor:
-        return distance.clamp(-self.reach, self.reach) + self.reach
+        return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance

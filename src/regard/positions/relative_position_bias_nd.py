@@ -1,4 +1,4 @@
-"""GridBias: one learned number for each head and offset between two cells of a grid."""
+"""RelativePositionBiasND: one learned number for each head and offset between two cells of a grid."""
 
 import math
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from regard.errors import InputError
 from regard.positions.base import Bias
 from regard.positions.checks import check_count, check_table
 
-__all__ = ["GridBias"]
+__all__ = ["RelativePositionBiasND"]
 
 
 @dataclass(frozen=True, eq=False)
-class GridBias(Bias):
+class RelativePositionBiasND(Bias):
     """table[offset of the cells, head], added to the scores: Swin's relative position bias in any dimension.
 
     Liu et al. 2021, 3.2, arXiv:2103.14030. Positions count the cells of the grid row by row (of a window of it, in
@@ -25,7 +25,7 @@ class GridBias(Bias):
     Args:
         table: A number for each offset and head (Π (2 · size − 1), heads): transformers'
             relative_position_bias_table. It gets gradients.
-        shape: The grid, such as (height, width).
+        grid: Its size, such as (height, width).
 
     Shapes: the bias is (1, heads, queries, keys), in the table's type.
 
@@ -35,7 +35,7 @@ class GridBias(Bias):
     Raises:
         InputError: The table does not fit the grid; or, with a call, there are more tokens than cells.
 
-    >>> bias, at = GridBias(torch.arange(9.0)[:, None], (2, 2)), torch.arange(4)
+    >>> bias, at = RelativePositionBiasND(torch.arange(9.0)[:, None], (2, 2)), torch.arange(4)
     >>> bias.tile(slice(0, 1), slice(0, 1), at, at)[0, 0]
     tensor([[4., 3., 1., 0.],
             [5., 4., 2., 1.],
@@ -44,18 +44,18 @@ class GridBias(Bias):
     """
 
     table: Float[Tensor, "offsets heads"]
-    shape: tuple[int, ...]
+    grid: tuple[int, ...]
 
     def __post_init__(self) -> None:
         check_table("table", self.table, "offsets")
-        if not isinstance(self.shape, tuple) or not self.shape:
-            raise InputError(f"`shape` must be a tuple of sizes, such as (height, width), got {self.shape!r}")
-        for size in self.shape:
-            check_count("shape", size, 1, "counts the cells along each axis")
-        offsets = math.prod(2 * size - 1 for size in self.shape)
+        if not isinstance(self.grid, tuple) or not self.grid:
+            raise InputError(f"`grid` must be a tuple of sizes, such as (height, width), got {self.grid!r}")
+        for size in self.grid:
+            check_count("grid", size, 1, "counts the cells along each axis")
+        offsets = math.prod(2 * size - 1 for size in self.grid)
         if self.table.shape[0] != offsets:
             raise InputError(
-                f"`table` must have a row for each of {offsets} offsets in a grid of {self.shape}, "
+                f"`table` must have a row for each of {offsets} offsets in a grid of {self.grid}, "
                 f"Π (2 · size − 1), got {self.table.shape[0]} in shape {tuple(self.table.shape)}"
             )
 
@@ -68,18 +68,18 @@ class GridBias(Bias):
         """Look the offset of the two cells up."""
         row = torch.zeros_like(i - j)
         step = 1
-        for size in reversed(self.shape):
+        for size in reversed(self.grid):
             row = row + (i % size - j % size + size - 1) * step
             i, j, step = i // size, j // size, step * (2 * size - 1)
         return self.table[row, head]
 
-    def resolve(self, queries: int, keys: int, q_offset: int) -> "GridBias":
+    def resolve(self, queries: int, keys: int, q_offset: int) -> "RelativePositionBiasND":
         """Check that every token has a cell."""
-        cells, tokens = math.prod(self.shape), max(keys, q_offset + queries)
+        cells, tokens = math.prod(self.grid), max(keys, q_offset + queries)
         if tokens > cells or q_offset < 0:
             first = f", the first query at {q_offset}" if q_offset else ""
             raise InputError(
-                f"`shape` must have a cell for each token, got {cells} cells in {self.shape} for {queries} queries and "
+                f"`grid` must have a cell for each token, got {cells} cells in {self.grid} for {queries} queries and "
                 f"{keys} keys{first}: cut them into windows of {cells} tokens, as the batch"
             )
         return self

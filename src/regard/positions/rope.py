@@ -30,9 +30,9 @@ class RoPE(Rotary):
         base: θ, the ratio of the slowest wavelength to the fastest, about.
         layout: "halves" pairs number i with i + d/2 (GPT-NeoX, Llama, Qwen, Gemma), "interleaved" 2i with 2i + 1 (the
             paper, GPT-J, Cohere, GLM). A checkpoint works with its own alone.
-        rotated: How many of the first numbers are turned; the others stay as they are. All by default; GPT-NeoX turns
-            a quarter. ω is that of a vector of this width: d = rotated.
-        scaling: How it is stretched to longer texts: Linear, NTK, DynamicNTK, YaRN or Llama3.
+        rotary_dim: How many of the first numbers are turned; the others stay as they are. All by default; GPT-NeoX
+            turns a quarter. ω is that of a vector of this width: d = rotary_dim.
+        scaling: How it is stretched to longer texts: LinearScaling, NTK, DynamicNTK, YaRN or Llama3.
 
     Angles are float32, as checkpoints were trained, and float64 for float64 vectors; narrower vectors are turned in
     float32 and rounded once.
@@ -46,27 +46,27 @@ class RoPE(Rotary):
     >>> turn.rotate(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
     tensor([[1.0000, 0.0000],
             [0.5403, 0.8415]])
-    >>> RoPE(8, base=10000.0, rotated=4).frequencies
+    >>> RoPE(8, base=10000.0, rotary_dim=4).frequencies
     tensor([1.0000, 0.0100])
     """
 
     dim: int
     base: float = 10000.0
     layout: Literal["halves", "interleaved"] = "halves"
-    rotated: int | None = None
+    rotary_dim: int | None = None
     scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         check_count("dim", self.dim, 2, "is the width of a head")
-        width, name = (self.dim, "dim") if self.rotated is None else (self.rotated, "rotated")
+        width, name = (self.dim, "dim") if self.rotary_dim is None else (self.rotary_dim, "rotary_dim")
         check_count(name, width, 2, "counts the numbers that are turned")
         if width % 2:
             raise InputError(
-                f"`{name}` must be even, numbers are turned in pairs, got {width}: rotated={max(2, width - 1)} turns "
-                "the pairs there are"
+                f"`{name}` must be even, numbers are turned in pairs, got {width}: rotary_dim={max(2, width - 1)} "
+                "turns the pairs there are"
             )
         if width > self.dim:
-            raise InputError(f"`rotated` must be at most the width of a head ({self.dim}), got {width}")
+            raise InputError(f"`rotary_dim` must be at most the width of a head ({self.dim}), got {width}")
         check_number("base", self.base, "is the ratio of wavelengths", least=1.0)
         if self.layout not in ("halves", "interleaved"):
             raise InputError(f'`layout` must be "halves" or "interleaved", got {self.layout!r}')
@@ -90,7 +90,7 @@ class RoPE(Rotary):
         >>> from types import SimpleNamespace
         >>> old = SimpleNamespace(head_dim=8, rope_theta=500.0, rope_scaling={"type": "linear", "factor": 2.0})
         >>> RoPE.from_transformers(old, layout="halves")
-        RoPE(dim=8, base=500.0, layout='halves', rotated=None, scaling=Linear(factor=2.0))
+        RoPE(dim=8, base=500.0, layout='halves', rotary_dim=None, scaling=LinearScaling(factor=2.0))
         """
         return cls(**read(config, layer_type), layout=layout)
 
@@ -104,7 +104,7 @@ class RoPE(Rotary):
         if dim != self.dim:
             raise InputError(
                 f"`rotary` is made for vectors of width {self.dim}, got {dim} in q: RoPE({dim}), or "
-                "rotated=... to turn a part of them"
+                "rotary_dim=... to turn a part of them"
             )
 
     def resolve(self, queries: int, keys: int, q_offset: int) -> "RoPE":
@@ -143,7 +143,7 @@ class RoPE(Rotary):
 
         For halves they may come `doubled`, as wide as what is turned: half the operations on a small step.
         """
-        width = self.dim if self.rotated is None else self.rotated
+        width = self.dim if self.rotary_dim is None else self.rotary_dim
         turned, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
         turned = turned.to(cos.dtype)
         if self.layout == "halves" and cos.shape[-1] == width:
@@ -159,6 +159,6 @@ class RoPE(Rotary):
         return turned if rest is None else torch.cat([turned, rest], -1)
 
     def _frequencies(self, length: Tensor | int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, float]:
-        width = self.dim if self.rotated is None else self.rotated
+        width = self.dim if self.rotary_dim is None else self.rotary_dim
         plain = 1.0 / self.base ** (torch.arange(0, width, 2, dtype=dtype, device=device) / width)
         return (plain, 1.0) if self.scaling is None else self.scaling(plain, self.base, length)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import InputError
-from regard.positions.rope_scaling import DynamicNTK, Linear, Llama3, Scaling, YaRN
+from regard.positions.rope_scaling import DynamicNTK, LinearScaling, Llama3, Scaling, YaRN
 
 __all__ = ["read"]
 
@@ -20,7 +20,7 @@ _KNOWN = {
 
 
 def read(config: Any, layer_type: str | None = None) -> dict[str, Any]:
-    """Give RoPE's `dim`, `base`, `rotated` and `scaling` for a configuration's layers of one type."""
+    """Give RoPE's `dim`, `base`, `rotary_dim` and `scaling` for a configuration's layers of one type."""
     said = _parameters(config, layer_type)
     dim = getattr(config, "head_dim", None)
     if dim is None:
@@ -35,11 +35,11 @@ def read(config: Any, layer_type: str | None = None) -> dict[str, Any]:
         base = 10000.0  # GPT-J and CodeGen do not say it
     part = said.get("partial_rotary_factor")
     part = _first(config, "partial_rotary_factor", "rotary_pct") if part is None else part
-    rotated = getattr(config, "rotary_dim", None) if part is None else int(dim * part)
+    rotary_dim = getattr(config, "rotary_dim", None) if part is None else int(dim * part)
     return {
         "dim": dim,
         "base": float(base),
-        "rotated": None if rotated == dim else rotated,
+        "rotary_dim": None if rotary_dim == dim else rotary_dim,
         "scaling": _scaling(config, said),
     }
 
@@ -66,7 +66,7 @@ def _scaling(config: Any, said: Mapping[str, Any]) -> Scaling | None:
             f"the configuration's RoPE of type {kind!r} has parameters that are not understood: {', '.join(unknown)}"
         )
     if kind == "linear":
-        return Linear(_need(said, "factor"))
+        return LinearScaling(_need(said, "factor"))
     if kind == "dynamic":
         return DynamicNTK(_need(said, "factor"), config.max_position_embeddings)
     if kind == "llama3":

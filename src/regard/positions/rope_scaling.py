@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.positions.checks import check_count, check_number
 
-__all__ = ["NTK", "DynamicNTK", "Linear", "Llama3", "Scaling", "YaRN"]
+__all__ = ["NTK", "DynamicNTK", "LinearScaling", "Llama3", "Scaling", "YaRN"]
 
 
 class Scaling:
@@ -27,12 +27,12 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Linear(Scaling):
+class LinearScaling(Scaling):
     """ω / factor: positions are interpolated (Chen et al. 2023, arXiv:2306.15595).
 
     Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
 
-    >>> Linear(4.0)(torch.tensor([1.0, 0.1]), 100.0, 8)
+    >>> LinearScaling(4.0)(torch.tensor([1.0, 0.1]), 100.0, 8)
     (tensor([0.2500, 0.0250]), 1.0)
     """
 
@@ -78,31 +78,32 @@ class DynamicNTK(Scaling):
 
     Args:
         factor: s; at L = P it is not felt, at L = 2P it slows by s + 1.
-        original_length: P, in tokens.
+        original_max_position_embeddings: P, in tokens.
         length: L, in tokens; the last position + 1 by default.
 
     Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
 
-    >>> DynamicNTK(2.0, original_length=8)(torch.tensor([1.0, 0.1]), 100.0, 8)
+    >>> DynamicNTK(2.0, original_max_position_embeddings=8)(torch.tensor([1.0, 0.1]), 100.0, 8)
     (tensor([1.0000, 0.1000]), 1.0)
-    >>> DynamicNTK(2.0, original_length=8)(torch.tensor([1.0, 0.1]), 100.0, 20)
+    >>> DynamicNTK(2.0, original_max_position_embeddings=8)(torch.tensor([1.0, 0.1]), 100.0, 20)
     (tensor([1.0000, 0.0250]), 1.0)
     """
 
     factor: float
-    original_length: int
+    original_max_position_embeddings: int
     length: int | None = None
 
     def __post_init__(self) -> None:
         _check_factor(self.factor)
-        _check_original(self.original_length)
+        _check_original(self.original_max_position_embeddings)
         if self.length is not None:
             check_count("length", self.length, 1, "counts tokens")
 
     def __call__(self, frequencies: Tensor, base: float, length: Tensor | int) -> tuple[Tensor, float]:
         """Slow the pairs for the length at hand."""
         asked = torch.as_tensor(length if self.length is None else self.length, device=frequencies.device)
-        share = asked.clamp(min=self.original_length).to(frequencies.dtype) / self.original_length
+        trained = self.original_max_position_embeddings
+        share = asked.clamp(min=trained).to(frequencies.dtype) / trained
         return _slowed(frequencies, self.factor * share - (self.factor - 1)), 1.0
 
 
@@ -118,7 +119,7 @@ class YaRN(Scaling):
 
     Args:
         factor: s, how many times longer the texts are.
-        original_length: Length in training, in tokens.
+        original_max_position_embeddings: Length in training, in tokens.
         beta_fast: Turns at which, and above which, a pair is kept.
         beta_slow: Turns at which, and below which, a pair is interpolated.
         attention_factor: 0.1 · ln s + 1 by default. DeepSeek's mscale and mscale_all_dim are the quotient of two such.
@@ -126,12 +127,13 @@ class YaRN(Scaling):
 
     Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
 
-    >>> YaRN(4.0, original_length=64, beta_fast=8, beta_slow=1)(torch.tensor([1.0, 0.1, 0.01]), 1000.0, 8)
+    >>> scaling = YaRN(4.0, original_max_position_embeddings=64, beta_fast=8, beta_slow=1)
+    >>> scaling(torch.tensor([1.0, 0.1, 0.01]), 1000.0, 8)
     (tensor([1.0000, 0.0625, 0.0025]), 1.138629436111989)
     """
 
     factor: float
-    original_length: int
+    original_max_position_embeddings: int
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     attention_factor: float | None = None
@@ -139,7 +141,7 @@ class YaRN(Scaling):
 
     def __post_init__(self) -> None:
         _check_factor(self.factor)
-        _check_original(self.original_length)
+        _check_original(self.original_max_position_embeddings)
         check_number("beta_slow", self.beta_slow, "counts turns")
         check_number("beta_fast", self.beta_fast, "counts turns, more than `beta_slow`,", least=self.beta_slow)
         if self.attention_factor is not None:
@@ -149,7 +151,7 @@ class YaRN(Scaling):
         """Mix the frequencies as they are with the interpolated ones."""
         pairs = frequencies.shape[0]
         first, last = (
-            pairs * math.log(self.original_length / (turns * 2 * math.pi)) / math.log(base)
+            pairs * math.log(self.original_max_position_embeddings / (turns * 2 * math.pi)) / math.log(base)
             for turns in (self.beta_fast, self.beta_slow)
         )
         if self.truncate:
@@ -164,34 +166,41 @@ class YaRN(Scaling):
 
 @dataclass(frozen=True)
 class Llama3(Scaling):
-    """Three bands by turns in the original length: above `high` kept, below `low` divided, between them blended.
+    """Three bands by turns in the original length: fast pairs are kept, slow ones divided, between them blended.
 
-    Llama 3.1 (Dubey et al. 2024, arXiv:2407.21783, and its code): with t = original_length · ω / 2π turns and
-    γ = (t − low) / (high − low) clipped to [0, 1].
+    Llama 3.1 (Dubey et al. 2024, arXiv:2407.21783, and its code): with t = original_max_position_embeddings · ω / 2π
+    turns and γ = (t − low_freq_factor) / (high_freq_factor − low_freq_factor) clipped to [0, 1].
 
     Formula: ω · (γ + (1 − γ) / factor)
 
     Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
 
-    >>> Llama3(4.0, low=1.0, high=4.0, original_length=100)(torch.tensor([1.0, 0.157, 0.01]), 1000.0, 8)
+    >>> scaling = Llama3(4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=100)
+    >>> scaling(torch.tensor([1.0, 0.157, 0.01]), 1000.0, 8)
     (tensor([1.0000, 0.0981, 0.0025]), 1.0)
     """
 
     factor: float = 8.0
-    low: float = 1.0
-    high: float = 4.0
-    original_length: int = 8192
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 8192
 
     def __post_init__(self) -> None:
         _check_factor(self.factor)
-        check_number("low", self.low, "counts turns")
-        check_number("high", self.high, "counts turns, more than `low`,", least=self.low)
-        _check_original(self.original_length)
+        check_number("low_freq_factor", self.low_freq_factor, "counts turns")
+        check_number(
+            "high_freq_factor",
+            self.high_freq_factor,
+            "counts turns, more than `low_freq_factor`,",
+            least=self.low_freq_factor,
+        )
+        _check_original(self.original_max_position_embeddings)
 
     def __call__(self, frequencies: Tensor, base: float, length: Tensor | int) -> tuple[Tensor, float]:
         """Blend the frequencies as they are with the interpolated ones."""
-        turns = self.original_length * frequencies / (2 * math.pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        turns = self.original_max_position_embeddings * frequencies / (2 * math.pi)
+        low, high = self.low_freq_factor, self.high_freq_factor
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
         return frequencies * kept + frequencies / self.factor * (1 - kept), 1.0
 
 
@@ -208,4 +217,7 @@ def _check_factor(factor: float) -> None:
 
 def _check_original(length: int) -> None:
     if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-        raise InputError(f"`original_length` is the length in training and must be an integer above 0, got {length!r}")
+        raise InputError(
+            "`original_max_position_embeddings` is the length in training and must be an integer above 0, got "
+            f"{length!r}"
+        )

@@ -16,7 +16,7 @@ __all__ = ["T5Bias", "t5_buckets"]
 
 
 def t5_buckets(
-    distance: Int[Tensor, "*pairs"], buckets: int = 32, *, bidirectional: bool, max_distance: int = 128
+    distance: Int[Tensor, "*pairs"], num_buckets: int = 32, *, bidirectional: bool, max_distance: int = 128
 ) -> Int[Tensor, "*pairs"]:
     """Sort the distances i − j into buckets (Raffel et al. 2020, 2.1, arXiv:1910.10683; the authors' Mesh TensorFlow).
 
@@ -26,7 +26,7 @@ def t5_buckets(
 
     Args:
         distance: Query position − key position (transformers' relative_position is its negative).
-        buckets: How many in all: the rows of the table.
+        num_buckets: How many in all: the rows of the table.
         bidirectional: Encoders: half the buckets are for later keys (j > i), in the upper half. Decoders: all buckets
             are for earlier keys, and later ones, which a causal mask hides, fall into bucket 0.
         max_distance: From here on all distances share the last bucket, in tokens.
@@ -39,8 +39,8 @@ def t5_buckets(
     >>> t5_buckets(torch.tensor([1, 2, 50, -1, -2, -50]), 8, bidirectional=True, max_distance=16)
     tensor([1, 2, 3, 5, 6, 7])
     """
-    _check(buckets, bidirectional, max_distance)
-    side = buckets // 2 if bidirectional else buckets
+    _check(num_buckets, bidirectional, max_distance)
+    side = num_buckets // 2 if bidirectional else num_buckets
     exact = side // 2
     later = torch.where(distance < 0, side, 0) if bidirectional else 0
     far = distance.abs() if bidirectional else distance.clamp(min=0)
@@ -106,13 +106,14 @@ class T5Bias(Relative):
         )
 
 
-def _check(buckets: int, bidirectional: bool, max_distance: int) -> None:
+def _check(num_buckets: int, bidirectional: bool, max_distance: int) -> None:
     if not isinstance(bidirectional, bool):
         raise InputError(f"`bidirectional` must be True (encoders) or False (decoders, causal), got {bidirectional!r}")
-    check_count("buckets", buckets, 4 if bidirectional else 2, "counts the rows of the table")
-    if bidirectional and buckets % 2:
+    check_count("num_buckets", num_buckets, 4 if bidirectional else 2, "counts the rows of the table")
+    if bidirectional and num_buckets % 2:
         raise InputError(
-            f"`buckets` must be even, half of them for each direction, got {buckets}: the last row would never be read"
+            f"`num_buckets` must be even, half of them for each direction, got {num_buckets}: the last row would "
+            "never be read"
         )
-    exact = buckets // 4 if bidirectional else buckets // 2
+    exact = num_buckets // 4 if bidirectional else num_buckets // 2
     check_count("max_distance", max_distance, exact + 1, "lies beyond the buckets of one distance each")

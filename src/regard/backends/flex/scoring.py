@@ -40,7 +40,7 @@ def _added(bias: Bias, problem: Problem) -> Added:
     learned = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(bias))
     wide = torch.promote_types(problem.q.dtype, torch.float32)
     if isinstance(bias, ALiBi) and not learned:
-        slopes = alibi_slopes(bias.heads, problem.q.device) if bias.slopes is None else bias.slopes.detach()
+        slopes = alibi_slopes(bias.num_heads, problem.q.device) if bias.slopes is None else bias.slopes.detach()
         return _asked(replace(bias, slopes=slopes.to(wide)), problem.q_offset)
     if isinstance(bias, Relative):
         # A number for each distance: little is computed for each pair, and gradients of fewer pairs meet in one place.
