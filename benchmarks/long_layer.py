@@ -71,7 +71,7 @@ def main() -> None:
         with torch.inference_mode():
             layer()
         plain = time.perf_counter() - begin
-        with torch.inference_mode(), regard.watch(layer, keep="qk", finisher=part) as seen:
+        with torch.inference_mode(), regard.watch(layer, keep="qk", on_layer_end=part) as seen:
             layer()
         part.finish(seen.record)
         both = time.perf_counter() - begin - plain

@@ -35,7 +35,7 @@ with regard.watch(model, tokens=words) as seen:
     watched = model(x, mask)
 assert torch.equal(plain, watched), "watching changed the output"
 
-for best in seen.heads("mouse", "cat"):
+for best in seen.rank_heads("mouse", "cat"):
     print(f"layer {best.layer} head {best.head}: mouse looks at cat with weight {best.weight:.3f}")
 print("head 0, every weight (before dropout):")
 print(seen.weights(layer=0, head=0)[0].round(2))

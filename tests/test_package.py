@@ -38,7 +38,7 @@ model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True
 with torch.no_grad(), regard.watch(model, tokens=["a", "b", "c"]) as seen:
     model(torch.randn(1, 3, 16))
 assert seen.weights(layer=1, head=1).shape == (1, 3, 3)
-assert len(seen.heads("a", "c")) == 4
+assert len(seen.rank_heads("a", "c")) == 4
 
 
 def names(extra, call, *args, **kwargs):

@@ -75,7 +75,7 @@ print("tokens:", *(token.text for token in seen.tokens["text"][0]))
 # 每个头都给每个词元（**查询**）一行权重，分配给所有词元（**键**），每行之和为 1。哪些头最多地从“它”看向“动物”？
 
 # %%
-ranked = seen.heads(IT, ANIMAL)
+ranked = seen.rank_heads(IT, ANIMAL)
 for one in ranked[:4]:
     print(f"layer {one.layer:>2} head {one.head:>2}: {one.weight:.2f}")
 best = ranked[0]

@@ -72,7 +72,7 @@ class Brightest:
         self.found = np.zeros((extent.batch, extent.heads))
 
     def fold(self, rows):
-        here = self.found[rows.sequence, rows.heads]
+        here = self.found[rows.batch_index, rows.heads]
         np.maximum(here, rows.weights.amax((1, 2)).numpy(), out=here)
 
     def finish(self, extent):

@@ -64,7 +64,7 @@ def test_the_two_heads_look_from_one_word_at_two_others(exact):
     assert seen(focus) == ("it", [(0, 0, "animal"), (0, 1, "street")])
     assert [look.weight for look in focus.looks] == pytest.approx([0.9, 0.8])
     assert focus.queries == focus.keys
-    assert focus.sequence == 0
+    assert focus.batch_index == 0
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -175,8 +175,8 @@ def test_a_head_that_was_asked_for_is_shown_even_if_it_looks_at_a_special_token(
         ({"layer": 0, "head": 2}, r"`head` must be from 0 to 1 \(heads: 2\), got 2"),
         ({"layer": 0, "head": -3}, r"`head` must be from 0 to 1 \(heads: 2\), got -3"),
         ({"token": "giraffe"}, r"`token` must be a word of the text .* number from 1 to 12, got 'giraffe'"),
-        ({"sequence": 1}, r"`sequence` must be from 0 to 0 \(batch: 1\), got 1"),
-        ({"sequence": -2}, r"`sequence` must be from 0 to 0 \(batch: 1\), got -2"),
+        ({"batch_index": 1}, r"`batch_index` must be from 0 to 0 \(batch: 1\), got 1"),
+        ({"batch_index": -2}, r"`batch_index` must be from 0 to 0 \(batch: 1\), got -2"),
     ],
 )
 def test_what_is_not_there_is_refused(asked, words):
@@ -385,8 +385,8 @@ def test_a_layer_that_sees_a_part_of_the_text_is_left_out_of_the_choice():
     words = ["black", "little", "cat"]
     both = record(layer(weights), layer(part), words=words)
     assert seen(choose_focus(both)) == ("cat", [(0, 0, "black")])
-    assert [one.layer for one in both.heads("cat", "black")] == [0]
-    assert [one.layer for one in both.heads("little", "black")] == [1, 0]
+    assert [one.layer for one in both.rank_heads("cat", "black")] == [0]
+    assert [one.layer for one in both.rank_heads("little", "black")] == [1, 0]
 
 
 def test_a_text_of_many_words_is_chosen_from_its_strongest_keys():
@@ -412,8 +412,8 @@ def test_the_second_sequence_has_its_own_words():
     )
     texts = tokens(["a", "dog", "sat", "it"]), tokens(["a", "cat", "sat", "it"])
     both = Record((two,), {"text": texts})
-    assert seen(choose_focus(both, sequence=1)) == ("it", [(0, 0, "cat")])
-    assert choose_focus(both, sequence=1).sequence == 1
+    assert seen(choose_focus(both, batch_index=1)) == ("it", [(0, 0, "cat")])
+    assert choose_focus(both, batch_index=1).batch_index == 1
 
 
 def naive_pair(words, row, looks):

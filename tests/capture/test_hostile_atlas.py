@@ -108,14 +108,22 @@ def used(path):
         shelf = Shelf((record,))
         books(shelf, None)
         for index, one in enumerate(record.layers):
-            for head, sequence in {(0, 0), (one.heads - 1, one.batch - 1)}:
+            for head, batch_index in {(0, 0), (one.heads - 1, one.batch - 1)}:
                 at = {"layer": index, "head": head}
                 if one.exact is not None or one.kept is not None:
                     record.weights(**at)
-                record.top(**at, query=-1, sequence=sequence)
+                record.top(**at, query=-1, batch_index=batch_index)
                 record.heatmap(**at, pool="max"), record.entropy(**at), record.received(**at)
-                step = Matrix(one, head, sequence).finest
-                asked = {"record": 0, "sequence": sequence, "step": step, "row": 0, "column": 0, "query": 0, "key": 0}
+                step = Matrix(one, head, batch_index).finest
+                asked = {
+                    "record": 0,
+                    "batch_index": batch_index,
+                    "step": step,
+                    "row": 0,
+                    "column": 0,
+                    "query": 0,
+                    "key": 0,
+                }
                 for name in ANSWERS:
                     answer(name, shelf, {key: str(value) for key, value in (at | asked | {"at": 0}).items()})
             for name in one.statistics:

@@ -41,8 +41,8 @@ class Stack(nn.Module):
             block(torch.randn(1, 2, N, 8, generator=torch.Generator().manual_seed(n)))
 
 
-def watched(finisher=None, before=lambda n: None, **asked):
-    with regard.watch(model := Stack(before), **({"keep": "qk"} | asked), finisher=finisher) as seen:
+def watched(on_layer_end=None, before=lambda n: None, **asked):
+    with regard.watch(model := Stack(before), **({"keep": "qk"} | asked), on_layer_end=on_layer_end) as seen:
         model()
     return seen.record
 
@@ -73,9 +73,9 @@ def test_layers_by_way_of_a_folder_are_those_of_a_run_without(tmp_path):
 class Counting(Part):
     put_again = 0
 
-    def put(self, number, layer):
+    def __call__(self, number, layer):
         self.put_again += 1
-        return super().put(number, layer)
+        return super().__call__(number, layer)
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4])
@@ -232,7 +232,7 @@ def test_a_second_pass_is_refused(tmp_path):
     model = Stack()
 
     def twice():
-        with regard.watch(model, finisher=Part(tmp_path / "it.atlas", RUN)):
+        with regard.watch(model, on_layer_end=Part(tmp_path / "it.atlas", RUN)):
             model()
             model()
 

@@ -118,15 +118,15 @@ def both(seen, tmp_path):
 
 def near(kept, expected, tolerance):
     """The whole matrix, and rectangles of it."""
-    for sequence in range(2):
+    for batch_index in range(2):
         for head in range(4):
-            wanted = expected[sequence, head]
+            wanted = expected[batch_index, head]
             queries, keys = wanted.shape
             for rows, columns in [
                 (slice(0, queries), slice(0, keys)), (slice(3, 4), slice(5, 6)), (slice(17, 31), slice(2, 19)),
                 (slice(queries - 1, queries), slice(0, keys)), (slice(0, queries), slice(keys - 1, keys)),
             ]:  # fmt: skip
-                tile = kept.tile(sequence, head, rows, columns)
+                tile = kept.tile(batch_index, head, rows, columns)
                 np.testing.assert_allclose(tile, wanted[rows, columns], rtol=tolerance, atol=tolerance)
 
 
@@ -477,9 +477,9 @@ def test_a_padded_batch_is_kept_as_flags_and_not_as_pairs():
     assert isinstance(kept, Kept)
     assert sum(array.nbytes for name, array in kept.arrays.items() if name.startswith("held")) == 2 * N / 8
     near_all = dense(q, q, q, visible=f64(mask) > 0).weights
-    for sequence in range(2):
+    for batch_index in range(2):
         for head in range(2):
-            np.testing.assert_allclose(kept.whole(sequence, head, N, N), near_all[sequence, head], atol=1e-12)
+            np.testing.assert_allclose(kept.whole(batch_index, head, N, N), near_all[batch_index, head], atol=1e-12)
 
 
 def test_every_part_of_the_equation_has_a_serial_form():

@@ -30,9 +30,9 @@ def gathered(call, start=0, align=1):
         inside = slice(rows.columns.start, min(rows.columns.stop, call.keys))
         part = f64(rows.weights)
         assert (part[..., inside.stop - inside.start :] == 0).all(), "columns behind the last key have no weight"
-        whole[rows.sequence, rows.heads, at, inside] = part[..., : inside.stop - inside.start]
-        entropies[rows.sequence, rows.heads, at] = f64(rows.entropy)
-        times[rows.sequence, rows.heads, at] += 1
+        whole[rows.batch_index, rows.heads, at, inside] = part[..., : inside.stop - inside.start]
+        entropies[rows.batch_index, rows.heads, at] = f64(rows.entropy)
+        times[rows.batch_index, rows.heads, at] += 1
     assert (times == 1).all(), "each row comes exactly once"
     return whole, entropies
 

@@ -91,7 +91,7 @@ def test_a_failure_stops_all_and_is_told(threads):
 
     def fold(rows):
         folded.append(rows)
-        if rows.sequence == 1:
+        if rows.batch_index == 1:
             raise ValueError("the second portion fails")
 
     with pytest.raises(ValueError, match="the second portion fails"):

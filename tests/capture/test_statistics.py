@@ -111,12 +111,12 @@ def test_a_mask_tensor_hides_from_every_head_of_a_group_that_is_cut():
     check(fold([Computed(Problem.of(q, k, k, mask=torch.tensor(visible)))]), dense(q, k, k, visible=visible).weights)
 
 
-@pytest.mark.parametrize("by", ["sequence", "head"])
+@pytest.mark.parametrize("by", ["batch_index", "head"])
 def test_a_rule_hides_other_pairs_from_each_sequence_or_head(by):
     n = 300
     q, k = randn(2, 2, n, 4), randn(2, 2, n, 4, seed=1)
     rule = {
-        "sequence": lambda batch, head, i, j: (j <= i) & (j % (2 + batch) == 0),
+        "batch_index": lambda batch, head, i, j: (j <= i) & (j % (2 + batch) == 0),
         "head": lambda batch, head, i, j: (j <= i) & (j % (2 + head) == 0),
     }[by]
     batch, head = np.arange(2)[:, None, None, None], np.arange(2)[None, :, None, None]

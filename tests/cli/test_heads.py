@@ -55,7 +55,7 @@ def test_it_writes_numbers_and_a_figure(run, tmp_path: Path) -> None:
 def test_pairs_of_words_in_two_languages_find_the_same_head(run, tmp_path: Path) -> None:
     text = tmp_path / "sentences.txt"
     text.write_text(f"{SENTENCE}\n\n貓打破了杯子，所以它躲起來了。\nNeither word.\n", encoding="utf-8")
-    code, out, err = run("heads", "--model", "me5", "--like", "it>animal", "--like", "它>貓", "--text", str(text))
+    code, out, err = run("heads", "--model", "me5", "--pair", "it>animal", "--pair", "它>貓", "--text", str(text))
     assert code == 0, err
     assert "me5: 3 sentences, 1 of them without both words of a pair" in out
     assert "it → animal: 1 sentence (2 lack a word)" in out
@@ -79,12 +79,12 @@ def test_what_is_lost_without_a_head_of_an_encoder_is_a_change_of_its_vectors(ru
         (["--sort", "beauty"], "`--sort` must be one of best, previous"),
         (["--ablate", "5"], "`--ablate` takes LAYER.HEAD, such as 5.11, got '5'"),
         (["--ablate", "9.0", "--model", "minilm"], "`layer` must be from 0 to 5, got 9.0"),
-        (["--ablate", "0.2", "--like", "it>animal"], "two questions"),
+        (["--ablate", "0.2", "--pair", "it>animal"], "two questions"),
         (["--ablate", "0.2", "--out", "a.png"], "`--out` draws one number a head"),
-        (["--like", "it>animal", "--sort", "self"], "leave it out"),
-        (["--like", "it>animal"], "`--like` needs `--text`"),
-        (["--like", "it", "--text", SENTENCE], "a pair must be two words"),
-        (["--like", "it>giraffe", "--text", SENTENCE], "no sentence shows 'it' looking at 'giraffe': 1 lack one"),
+        (["--pair", "it>animal", "--sort", "self"], "leave it out"),
+        (["--pair", "it>animal"], "`--pair` needs `--text`"),
+        (["--pair", "it", "--text", SENTENCE], "a pair must be two words"),
+        (["--pair", "it>giraffe", "--text", SENTENCE], "no sentence shows 'it' looking at 'giraffe': 1 lack one"),
         (["--out", "heads.pdf"], "`--out` must end in .png or .svg"),
         (["--json", "no/such/heads.json"], "there is no folder no/such"),
         (["--text", "  "], "the text is empty"),

@@ -64,6 +64,11 @@ def test_the_version_is_that_of_the_package(run):
     assert run("--version") == (0, f"regard {regard.__version__}\n", "")
 
 
+@pytest.mark.parametrize("command", [(one,) for one in COMMANDS] + [("models", "list"), ("data", "hsk"), ("models",)])
+def test_every_command_says_the_version(run, command):
+    assert run(*command, "--version") == (0, f"regard {regard.__version__}\n", "")
+
+
 @pytest.mark.parametrize(
     ("command", "meant"),
     [

@@ -125,7 +125,7 @@ def test_pictures_of_all_of_them(seen: Observation, tmp_path: Path, what: str, s
         ("it.csv", "heads", {}, r"'heads' cannot end in \.csv: write \.png or \.svg"),
         ("it.png", "top", {}, r"'top' cannot end in \.png: write \.csv or \.npz"),
         ("it.csv", "entropy", {"layer": 2}, r"`layer` must be from 0 to 1"),
-        ("it.csv", "entropy", {"layer": 0, "sequence": 1}, r"`sequence` must be from 0 to 0"),
+        ("it.csv", "entropy", {"layer": 0, "batch_index": 1}, r"`batch_index` must be from 0 to 0"),
         ("no/it.csv", "entropy", {"layer": 0}, r"a folder that exists"),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_text_that_is_generated_beside_an_image_is_one_record(tokenizer: Any) 
 def test_words_rank_the_heads_of_the_text_and_of_no_tower(tokenizer: Any) -> None:
     model, inputs = clip()
     seen = seen_of(model, inputs, tokenizer=tokenizer)
-    ranked = seen.heads("w9", "w6")
+    ranked = seen.rank_heads("w9", "w6")
     assert {(one.stream, one.layer, one.head) for one in ranked} == {
         ("text", layer, head) for layer in (0, 1) for head in (0, 1)
     }
@@ -205,12 +205,12 @@ def test_words_rank_the_heads_of_the_text_and_of_no_tower(tokenizer: Any) -> Non
         assert one.weight == pytest.approx(float(expected[5, 2]), abs=1e-6)
         found = seen.weights(layer=one.layer, head=one.head, stream=one.stream)[0]
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
-    patches = seen.heads("(3,1)", "cls")
+    patches = seen.rank_heads("(3,1)", "cls")
     assert {one.stream for one in patches} == {"image"}
-    with pytest.raises(InputError, match=r"`heads` needs words of the text, got 'w9'$"):
-        seen.heads("w9", "cls", stream="image")
-    with pytest.raises(InputError, match=r"`heads` needs words of the text, got 'nowhere'$"):
-        seen.heads("nowhere", "w6")
+    with pytest.raises(InputError, match=r"`rank_heads` needs words of the text, got 'w9'$"):
+        seen.rank_heads("w9", "cls", stream="image")
+    with pytest.raises(InputError, match=r"`rank_heads` needs words of the text, got 'nowhere'$"):
+        seen.rank_heads("nowhere", "w6")
 
 
 def test_layers_of_a_language_model_are_those_of_eager_attention(tokenizer: Any) -> None:
@@ -254,7 +254,7 @@ def test_tokens_are_given_for_each_stream() -> None:
     source, target = [f"s{n}" for n in range(8)], [f"t{n}" for n in range(6)]
     seen = seen_of(model, inputs, tokens={"source": source, "target": target})
     assert [token.text for token in seen.stream("source")] == source
-    assert seen.heads("t2", "s3")[0].stream == ("target", "source")
+    assert seen.rank_heads("t2", "s3")[0].stream == ("target", "source")
     assert set(seen_of(model, inputs, tokens={"target": target}).tokens) == {"target"}
 
 

@@ -106,12 +106,12 @@ def test_words_of_a_real_text_are_found_and_kept_in_an_atlas(load, tmp_path) -> 
         loaded.model.set_attn_implementation("sdpa")
     pieces = loaded.tokenizer.convert_ids_to_tokens(ids["input_ids"][0])
     at, to = pieces.index("it"), pieces.index("animal")
-    ranked = seen.heads("it", "animal")
+    ranked = seen.rank_heads("it", "animal")
     best = ranked[0]
     assert len(ranked) == sum(layer.shape[1] for layer in eager)
     assert best.weight == pytest.approx(max(float(layer[0, :, at, to].max()) for layer in eager), abs=2e-5)
     assert best.weight == pytest.approx(float(eager[best.layer][0, best.head, at, to]), abs=2e-5)
     seen.save(tmp_path / "it.atlas")
     again = regard.load_atlas(tmp_path / "it.atlas")
-    assert again.heads("it", "animal") == ranked
+    assert again.rank_heads("it", "animal") == ranked
     assert (again.weights(layer=2, head=3) == seen.weights(layer=2, head=3)).all()

@@ -297,10 +297,10 @@ def test_tokens_given_by_hand_are_the_words(tmp_path) -> None:
     model = Attention()
     with regard.watch(model, tokens=["the", "cat", "sleeps"]) as seen:
         model(torch.randn(1, 3, D))
-    ranked = seen.heads("sleeps", "cat")
+    ranked = seen.rank_heads("sleeps", "cat")
     assert [one.weight for one in ranked] == sorted(seen.layer(0).exact[0, head, 2, 1] for head in (0, 1))[::-1]
     seen.save(tmp_path / "a.atlas")
-    assert regard.load_atlas(tmp_path / "a.atlas").heads("sleeps", "cat") == ranked
+    assert regard.load_atlas(tmp_path / "a.atlas").rank_heads("sleeps", "cat") == ranked
 
 
 class Sizes(TorchDispatchMode):

@@ -165,11 +165,11 @@ def test_a_projection_that_is_not_known_is_asked_for() -> None:
 def same(ids: np.ndarray, weights: np.ndarray, behind: int) -> np.ndarray:
     """The mass on earlier keys with the query's token, or on those behind them; a loop, as one would say it."""
     found = np.zeros(weights.shape[:3])
-    for sequence, text in enumerate(ids):
+    for batch_index, text in enumerate(ids):
         for i in range(weights.shape[2]):
             for j in range(weights.shape[3]):
                 if behind <= j < i + behind and text[i] == text[j - behind]:
-                    found[sequence, :, i] += weights[sequence, :, i, j]
+                    found[batch_index, :, i] += weights[batch_index, :, i, j]
     return found
 
 

@@ -125,8 +125,8 @@ def test_padding_takes_the_fast_path_of_a_subclass(kind: str) -> None:
     assert [layer.name for layer in seen.record] == ["layers.0.self_attn", "layers.1.self_attn"]
     y = x * 1.5 if kind == "forward" else x
     expected = model.layers[0].self_attn(y, y, y, key_padding_mask=PADDED, average_attn_weights=False)[1]
-    for sequence, length in enumerate((6, 4, 2)):
-        ours, theirs = seen.layer(0).weights[sequence, :, :length], expected[sequence, :, :length].detach()
+    for batch_index, length in enumerate((6, 4, 2)):
+        ours, theirs = seen.layer(0).weights[batch_index, :, :length], expected[batch_index, :, :length].detach()
         np.testing.assert_allclose(ours, theirs, atol=2e-6)
 
 

@@ -67,9 +67,9 @@ def test_an_encoder_is_seen_on_its_fast_path_and_off_it(
     for layer, theirs in zip(seen.record, expected, strict=True):
         ours = layer.weights
         assert ours.shape == theirs.shape
-        for sequence, length in enumerate(LENGTHS if padding is not None else [N] * B):
+        for batch_index, length in enumerate(LENGTHS if padding is not None else [N] * B):
             # What padded queries look at has no meaning: a fast path drops them.
-            assert far(ours[sequence, :, :length], theirs[sequence, :, :length]) < TOLERANCE
+            assert far(ours[batch_index, :, :length], theirs[batch_index, :, :length]) < TOLERANCE
 
 
 def test_the_padded_fast_path_is_really_taken(watched) -> None:
@@ -90,8 +90,8 @@ def test_a_nested_batch_is_seen(watched, far) -> None:
         seen = watched(model, lambda: model(torch.nested.nested_tensor(rows)))
     padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
     expected = by_layers(model, padded, None, PADDED)[0]
-    for sequence, length in enumerate(LENGTHS):
-        assert far(seen.layer(0).weights[sequence, :, :length], expected[sequence, :, :length]) < TOLERANCE
+    for batch_index, length in enumerate(LENGTHS):
+        assert far(seen.layer(0).weights[batch_index, :, :length], expected[batch_index, :, :length]) < TOLERANCE
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])

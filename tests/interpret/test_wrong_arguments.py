@@ -88,7 +88,7 @@ def test_what_is_not_there_is_said_in_one_sentence(made: Callable[[], Observatio
     wrong += [{"stream": one} for one in WRONG_STREAMS]
     asked = [(name, good | one) for name in calls for one in wrong]
     of_one = ("top", "plot", "plot_patches", "export", "alignment")
-    asked += [(name, good | {"sequence": one}) for name in of_one for one in WRONG_SEQUENCES]
+    asked += [(name, good | {"batch_index": one}) for name in of_one for one in WRONG_SEQUENCES]
     asked += [("top", good | {"query": one}) for one in (99, -99, 0.5, "w0", True, None)]
     for name, given in asked:
         if given.get("layer") is None and name == "alignment":
@@ -115,12 +115,12 @@ OTHERS: list[Callable[[Observation, Path], Any]] = [
     lambda seen, path: seen.words(["text"]),
     lambda seen, path: seen.stream("text", 5),
     lambda seen, path: seen.stream("target", "x"),
-    lambda seen, path: seen.heads("nowhere", "w1"),
-    lambda seen, path: seen.heads(3, "w1"),
-    lambda seen, path: seen.heads("w1", None),
-    lambda seen, path: seen.heads("w1", "w2", stream="nothing"),
-    lambda seen, path: seen.heads("w1", "w2", sequence=4),
-    lambda seen, path: seen.heads("s1", "s2", sequence="x"),
+    lambda seen, path: seen.rank_heads("nowhere", "w1"),
+    lambda seen, path: seen.rank_heads(3, "w1"),
+    lambda seen, path: seen.rank_heads("w1", None),
+    lambda seen, path: seen.rank_heads("w1", "w2", stream="nothing"),
+    lambda seen, path: seen.rank_heads("w1", "w2", batch_index=4),
+    lambda seen, path: seen.rank_heads("s1", "s2", batch_index="x"),
     lambda seen, path: seen.plot_alignment("all"),
     lambda seen, path: seen.plot_alignment([(9, 0)]),
     lambda seen, path: seen.plot_alignment([(0, 9)]),
@@ -129,7 +129,7 @@ OTHERS: list[Callable[[Observation, Path], Any]] = [
     lambda seen, path: seen.plot_alignment([("x", 0)]),
     lambda seen, path: seen.plot_alignment([(0, "x")]),
     lambda seen, path: seen.plot_alignment(rows="x"),
-    lambda seen, path: seen.plot_alignment(sequence=3),
+    lambda seen, path: seen.plot_alignment(batch_index=3),
     lambda seen, path: seen.plot_alignment(source=range(99)),
     lambda seen, path: seen.export(path / "it.txt"),
     lambda seen, path: seen.export(path / "it.csv", "nothing", layer=seen.layers[0].name),
@@ -186,7 +186,7 @@ def test_before_the_end_of_the_block_nothing_has_been_seen(tmp_path: Path) -> No
     empty = Observation()
     for ask in (
         lambda: empty.layers, lambda: empty.tokens, lambda: empty.model, lambda: empty.notes, lambda: empty.streams,
-        lambda: empty.weights(layer=0), lambda: empty.heads("a", "b"), lambda: empty.plot(layer=0, head=0),
+        lambda: empty.weights(layer=0), lambda: empty.rank_heads("a", "b"), lambda: empty.plot(layer=0, head=0),
         lambda: empty.plot_alignment(), lambda: empty.export(tmp_path / "it.csv"), lambda: empty.save(tmp_path / "a"),
         lambda: empty.to_html(tmp_path / "it.html"), lambda: empty.words(), lambda: empty.layer(0),
     ):  # fmt: skip

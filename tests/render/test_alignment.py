@@ -157,8 +157,8 @@ def test_what_is_no_alignment_is_refused_with_the_way_out(german: Record, englis
             alignment_figure(german, heads)
     with pytest.raises(InputError, match="`rows` must be"):
         alignment_figure(german, rows="next")
-    with pytest.raises(InputError, match=r"`sequence` must be from 0 to 0 \(batch: 1\), got 3"):
-        alignment_figure(german, sequence=3)
+    with pytest.raises(InputError, match=r"`batch_index` must be from 0 to 0 \(batch: 1\), got 3"):
+        alignment_figure(german, batch_index=3)
 
 
 def test_two_times_the_same_file(german: Record, tmp_path: Path) -> None:

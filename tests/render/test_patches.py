@@ -74,7 +74,7 @@ def test_places_are_counted_row_by_row_behind_the_prefix() -> None:
     [
         ({"layer": 0}, r"8 in all, got layer 0 of 5 × 5: choose layer 1"),
         ({"layer": 1, "head": 2}, r"`head` must be from 0 to 1 \(heads: 2\), got 2"),
-        ({"layer": 1, "sequence": 1}, r"`sequence` must be from 0 to 0"),
+        ({"layer": 1, "batch_index": 1}, r"`batch_index` must be from 0 to 0"),
         ({"layer": 1, "grid": PatchGrid(4, 4)}, r"give the grid yourself: PatchGrid"),
         ({"layer": 1, "image": IMAGE[:, :20]}, r"proportions of 2 × 3 patches, got 20 × 20 pixels: resize and crop"),
     ],

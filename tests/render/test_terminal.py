@@ -168,7 +168,7 @@ def test_arcs_to_both_sides_leave_the_word_without_crossing(english) -> None:
         (None, r"`focus.looks` must hold at least one head"),
         ("head", r"heads from 0 to 11, got 12"),
         ("target", r"words from 0 to 12, got 99"),
-        ("sequence", r"`focus.sequence` must be from 0 to 0, got 1"),
+        ("batch_index", r"`focus.sequence` must be from 0 to 0, got 1"),
     ],
 )
 def test_a_focus_that_does_not_fit_is_refused(english, focus, words: str) -> None:
@@ -177,7 +177,7 @@ def test_a_focus_that_does_not_fit_is_refused(english, focus, words: str) -> Non
         None: Focus(whole.queries, whole.keys, 8, ()),
         "head": Focus(whole.queries, whole.keys, 8, (Look(0, 12, 0, 0.1),)),
         "target": Focus(whole.queries, whole.keys, 8, (Look(0, 0, 99, 0.1),)),
-        "sequence": Focus(whole.queries, whole.keys, 8, whole.looks, 1),
+        "batch_index": Focus(whole.queries, whole.keys, 8, whole.looks, 1),
     }
     with pytest.raises(InputError, match=words):
         picture(english.record, made.get(focus, focus))

@@ -13,7 +13,7 @@ from regard.capture.tokens import Token
 from regard.errors import InputError
 from web.cases import HOSTILE, Client, blocks, layer_of, serving, web
 
-HEAD = {"record": 0, "layer": 0, "head": 0, "sequence": 0}
+HEAD = {"record": 0, "layer": 0, "head": 0, "batch_index": 0}
 POST = {"Content-Type": "application/json"}
 
 
@@ -74,12 +74,12 @@ def test_records_tokens_and_heads_are_told(client) -> None:
     assert [one["model"] for one in told["records"]] == ["handmade", "pooled"]
     assert [one["finest"] for one in told["records"][1]["layers"]] == [4]
     assert told["records"][0]["layers"][1]["size"] == [1, 3, 300, 300]
-    tokens = client.json("/tokens", record=0, layer=0, sequence=0)
+    tokens = client.json("/tokens", record=0, layer=0, batch_index=0)
     assert tokens["queries"]["texts"][:2] == ["w0", "w1"]
     assert tokens["queries"]["marks"][:2] == "01"
     head = client.json("/head", **HEAD)
     assert [sink["key"] for sink in head["sinks"]] == [37]
-    thumbs = client.get("/thumbs", record=0, layer=0, sequence=0)
+    thumbs = client.get("/thumbs", record=0, layer=0, batch_index=0)
     assert len(thumbs) == 2 + 3 * thumbs[0] * thumbs[1]
 
 
@@ -91,22 +91,22 @@ def test_lines_of_a_map_say_what_they_do_not_know(client) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/tile", "/tile?record=0", "/tile?record=9&layer=0&head=0&sequence=0&step=1&row=0&column=0",
-        "/tile?record=0&layer=7&head=0&sequence=0&step=1&row=0&column=0",
-        "/tile?record=0&layer=0&head=7&sequence=0&step=1&row=0&column=0",
-        "/tile?record=0&layer=0&head=0&sequence=1&step=1&row=0&column=0",
-        "/tile?record=0&layer=0&head=0&sequence=0&step=3&row=0&column=0",
-        "/tile?record=0&layer=0&head=0&sequence=0&step=1&row=2&column=0",
-        "/tile?record=0&layer=0&head=0&sequence=0&step=999999999&row=999999999&column=0",
-        "/tile?record=0&layer=0&head=0&sequence=0&step=1&row=0&column=0&pool=sum",
-        "/tile?record=0&layer=0&head=0&sequence=0&step=1&row=-1&column=0",
-        "/tile?record=0&layer=0&head=0&sequence=0&step=" + "9" * 5000 + "&row=0&column=0",
-        "/tile?record=1&layer=0&head=0&sequence=0&step=1&row=0&column=0",
-        "/weight?record=0&layer=0&head=0&sequence=0&query=300&key=0",
-        "/line?record=0&layer=0&head=0&sequence=0&axis=row&at=300", "/tokens?record=0&layer=0&sequence=1",
-        "/tile?record=0&layer=0&head=0&sequence=0&step=0&row=0&column=0",
-        "/tile?record=1&layer=0&head=0&sequence=0&step=0&row=0&column=0",
-        "/thumbs?record=0&layer=0&sequence=4", "/head?record=%D9%A0&layer=0&head=0&sequence=0",
+        "/tile", "/tile?record=0", "/tile?record=9&layer=0&head=0&batch_index=0&step=1&row=0&column=0",
+        "/tile?record=0&layer=7&head=0&batch_index=0&step=1&row=0&column=0",
+        "/tile?record=0&layer=0&head=7&batch_index=0&step=1&row=0&column=0",
+        "/tile?record=0&layer=0&head=0&batch_index=1&step=1&row=0&column=0",
+        "/tile?record=0&layer=0&head=0&batch_index=0&step=3&row=0&column=0",
+        "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=2&column=0",
+        "/tile?record=0&layer=0&head=0&batch_index=0&step=999999999&row=999999999&column=0",
+        "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=0&column=0&pool=sum",
+        "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=-1&column=0",
+        "/tile?record=0&layer=0&head=0&batch_index=0&step=" + "9" * 5000 + "&row=0&column=0",
+        "/tile?record=1&layer=0&head=0&batch_index=0&step=1&row=0&column=0",
+        "/weight?record=0&layer=0&head=0&batch_index=0&query=300&key=0",
+        "/line?record=0&layer=0&head=0&batch_index=0&axis=row&at=300", "/tokens?record=0&layer=0&batch_index=1",
+        "/tile?record=0&layer=0&head=0&batch_index=0&step=0&row=0&column=0",
+        "/tile?record=1&layer=0&head=0&batch_index=0&step=0&row=0&column=0",
+        "/thumbs?record=0&layer=0&batch_index=4", "/head?record=%D9%A0&layer=0&head=0&batch_index=0",
     ],
 )  # fmt: skip
 def test_a_wrong_question_gets_one_sentence(client, path: str) -> None:
@@ -171,7 +171,7 @@ def test_other_methods_are_refused(client, method: str, path: str, status: int) 
 
 def test_hostile_tokens_are_told_as_text(hostile) -> None:
     with serving(hostile.record) as client:
-        _, headers, body = client.send("GET", "/tokens?record=0&layer=0&sequence=0")
+        _, headers, body = client.send("GET", "/tokens?record=0&layer=0&batch_index=0")
         assert headers["content-type"] == "application/json"
         assert headers["x-content-type-options"] == "nosniff"
         texts = json.loads(body)["queries"]["texts"]
@@ -181,7 +181,7 @@ def test_hostile_tokens_are_told_as_text(hostile) -> None:
 
 def test_cross_attention_has_two_texts(crossing) -> None:
     with serving(crossing.record) as client:
-        tokens = client.json("/tokens", record=0, layer=0, sequence=0)
+        tokens = client.json("/tokens", record=0, layer=0, batch_index=0)
         assert not tokens["same"]
         assert (len(tokens["queries"]["texts"]), len(tokens["keys"]["texts"])) == (5, 9)
         cells = client.floats("/tile", **HEAD, step=1, row=0, column=0).reshape(5, 9)
@@ -205,7 +205,7 @@ def test_the_oldest_typed_text_leaves_and_its_number_is_never_used_again(small, 
         numbers = [client.read(f"text {at}")[1]["number"] for at in range(12)]
         assert numbers == list(range(1, 13))
         assert [one["number"] for one in client.json("/records")["records"]] == [0, *range(5, 13)]
-        assert "no longer" in refused(client, "GET", "/head?record=1&layer=0&head=0&sequence=0", 400)
+        assert "no longer" in refused(client, "GET", "/head?record=1&layer=0&head=0&batch_index=0", 400)
 
 
 def test_of_long_typed_texts_the_latest_is_kept(small, pooled_record) -> None:
@@ -279,7 +279,7 @@ def test_two_hundred_questions_at_once_are_all_answered_rightly(client, small) -
     def ask(at: int) -> bool:
         layer, head, step = at % 2, at % 3, 2 ** (at % 4)
         cells = client.floats(
-            "/tile", record=0, layer=layer, head=head, sequence=0, step=step, row=0, column=0, pool="max"
+            "/tile", record=0, layer=layer, head=head, batch_index=0, step=step, row=0, column=0, pool="max"
         )
         side = min(256 * step, 300)
         expected = blocks(small.weights[layer][head][:side, :side], step, "max")
@@ -296,7 +296,7 @@ def test_what_fails_unforeseen_is_one_sentence_too(small, monkeypatch: pytest.Mo
     monkeypatch.setattr(web.Sheet, "tile", broken)
     with serving(small.record) as client:
         assert "FloatingPointError" in refused(
-            client, "GET", "/tile?record=0&layer=0&head=0&sequence=0&step=1&row=0&column=0", 500
+            client, "GET", "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=0&column=0", 500
         )
 
 

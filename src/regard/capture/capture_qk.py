@@ -100,7 +100,7 @@ class QueriesKeys:
         """The log-sum-exp of some rows; a normalizer without one leaves NaN."""
         if rows.lse is not None:
             here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
-            self._lse[-1][rows.sequence, rows.heads, here] = rows.lse.cpu()
+            self._lse[-1][rows.batch_index, rows.heads, here] = rows.lse.cpu()
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
         """Everything in arrays."""

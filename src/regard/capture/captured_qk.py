@@ -52,11 +52,11 @@ class Kept:
         """Bytes of q, k and the log-sum-exps."""
         return sum(self.arrays[name].nbytes for name in ("q", "k", "lse"))
 
-    def tile(self, sequence: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
+    def tile(self, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
         """Every weight of a rectangle, in float64 where it is small or q is, else in float32."""
         from regard.capture.recompute_tile import weights  # here, because torch takes seconds to load
 
-        return weights(self, sequence, head, rows, columns)
+        return weights(self, batch_index, head, rows, columns)
 
     def bands(self, rows: slice, columns: slice, step: int) -> Iterator[slice]:
         """The rows of a rectangle in bands of a multiple of `step`, so that few pairs are computed together."""
@@ -64,8 +64,8 @@ class Kept:
         for top in range(rows.start, rows.stop, tall):
             yield slice(top, min(top + tall, rows.stop))
 
-    def whole(self, sequence: int, head: int, queries: int, keys: int) -> npt.NDArray[Any]:
+    def whole(self, batch_index: int, head: int, queries: int, keys: int) -> npt.NDArray[Any]:
         """All weights of one head."""
         columns = slice(0, keys)
         bands = self.bands(slice(0, queries), columns, 1)
-        return np.concatenate([self.tile(sequence, head, band, columns) for band in bands])
+        return np.concatenate([self.tile(batch_index, head, band, columns) for band in bands])

@@ -29,7 +29,7 @@ class Focus:
     keys: tuple[Word, ...]
     word: int
     looks: tuple[Look, ...]
-    sequence: int = 0
+    batch_index: int = 0
     part: str = ""
     note: str = ""
 
@@ -40,7 +40,7 @@ def choose_focus(
     token: str | None = None,
     layer: int | str | None = None,
     head: int | None = None,
-    sequence: int = 0,
+    batch_index: int = 0,
     stream: Stream | None = None,
     among: frozenset[str] | None = None,
     sources: frozenset[int] | None = None,
@@ -53,7 +53,7 @@ def choose_focus(
             pair of looks.
         layer: The layer of the first head, by its number or name; by default any.
         head: The first head, in that layer; by default any.
-        sequence: Which sequence of the batch.
+        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
         stream: Whose layers; by default those of cross-attention, where there are any, or of the first text.
         among: Words in lower case: no others are looked at.
         sources: Indices of words: no others are chosen to look from.
@@ -66,7 +66,7 @@ def choose_focus(
         raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
     if token is not None and not isinstance(token, str):
         raise InputError(f"`token` must be a word of the text, got {token!r}")
-    looks, lead = WordLooks.of(record, layer, sequence, stream, among)
+    looks, lead = WordLooks.of(record, layer, batch_index, stream, among)
     head = None if head is None else at_index("head", head, lead.heads, "heads")
     pinned = None if layer is None else (record.layers.index(lead), head)
     found = None if token is None else looks.find(token)
@@ -86,7 +86,7 @@ def choose_focus(
     feeble = not sharp and (pinned is None or pinned[1] is None)
     notes = [_feeble(token, reach, in_layer=layer is not None)] if feeble else []
     notes += [_within(part, looks.queries[row])] if part else []
-    return Focus(looks.queries, looks.keys, row, pairs[row], sequence, part, " ".join(notes))
+    return Focus(looks.queries, looks.keys, row, pairs[row], batch_index, part, " ".join(notes))
 
 
 def _chosen(looks: WordLooks, pairs: dict[int, tuple[Look, ...]], sharp: dict[int, tuple[Look, ...]]) -> int:

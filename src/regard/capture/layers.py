@@ -15,7 +15,7 @@ __all__ = ["Computable", "HeadScore", "Layer"]
 class Computable(Protocol):
     """Queries and keys that were kept (`observe.kept`), from which any rectangle of weights can be computed."""
 
-    def tile(self, sequence: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
+    def tile(self, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
         """Every weight of a rectangle."""
         ...
 
@@ -23,7 +23,7 @@ class Computable(Protocol):
         """The rows of a rectangle in bands that are computed one after the other."""
         ...
 
-    def whole(self, sequence: int, head: int, queries: int, keys: int) -> npt.NDArray[Any]:
+    def whole(self, batch_index: int, head: int, queries: int, keys: int) -> npt.NDArray[Any]:
         """All weights of one head."""
         ...
 

@@ -26,17 +26,17 @@ class Matrix:
     Args:
         layer: Where they were seen.
         head: Which head, counted from 0.
-        sequence: Which of the batch.
+        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
 
     Raises:
         InputError: There is no such head or sequence.
     """
 
-    def __init__(self, layer: Layer, head: int, sequence: int = 0) -> None:
-        for name, value, count in (("head", head, layer.heads), ("sequence", sequence, layer.batch)):
+    def __init__(self, layer: Layer, head: int, batch_index: int = 0) -> None:
+        for name, value, count in (("head", head, layer.heads), ("batch_index", batch_index, layer.batch)):
             if not 0 <= value < count:
                 raise InputError(f"`{name}` must be from 0 to {count - 1}, got {value}")
-        self.layer, self.head, self.sequence = layer, head, sequence
+        self.layer, self.head, self.batch_index = layer, head, batch_index
         self.queries, self.keys = layer.queries, layer.keys
 
     @property
@@ -77,7 +77,7 @@ class Matrix:
         """
         self._check(rows, columns, step)
         if (exact := self.layer.exact) is not None:
-            return pooled(exact[self.sequence, self.head, rows, columns], step, step, pool)
+            return pooled(exact[self.batch_index, self.head, rows, columns], step, step, pool)
         if step < max(self.layer.query_bin, self.layer.key_bin):
             return self._computed(rows, columns, step, pool)
         return self._merged(rows, columns, step, pool)
@@ -97,7 +97,7 @@ class Matrix:
                 "for a larger `step`"
             )
         bands = kept.bands(rows, columns, step)
-        parts = [pooled(kept.tile(self.sequence, self.head, band, columns), step, step, pool) for band in bands]
+        parts = [pooled(kept.tile(self.batch_index, self.head, band, columns), step, step, pool) for band in bands]
         return np.concatenate(parts).astype(self._dtype, copy=False)
 
     def _merged(self, rows: slice, columns: slice, step: int, pool: Pool) -> Array:
@@ -108,7 +108,7 @@ class Matrix:
             for along, width in ((rows, layer.query_bin), (columns, layer.key_bin))
         ]
         stored = layer.mean if pool == "mean" else layer.max
-        part = np.asarray(stored[self.sequence, self.head, bins[0], bins[1]])
+        part = np.asarray(stored[self.batch_index, self.head, bins[0], bins[1]])
         steps = step // layer.query_bin, step // layer.key_bin
         if pool == "max":
             return pooled(part, *steps, "max")

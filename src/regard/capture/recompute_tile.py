@@ -46,13 +46,13 @@ class _Parts:
 class _Place:
     """One rectangle of one call, in its own rows and columns."""
 
-    sequence: slice
+    batch_index: slice
     head: slice
     rows: slice
     columns: slice
 
 
-def weights(kept: Kept, sequence: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
+def weights(kept: Kept, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
     """Every weight of the rectangle; rows of each call are computed with its own mask, bias and scale."""
     q, k = kept.arrays["q"], kept.arrays["k"]
     pairs = (rows.stop - rows.start) * (columns.stop - columns.start)
@@ -65,13 +65,13 @@ def weights(kept: Kept, sequence: int, head: int, rows: slice, columns: slice) -
         if top >= bottom or left >= right:
             continue
         place = _Place(
-            *(slice(sequence, sequence + 1), slice(head, head + 1)),
+            *(slice(batch_index, batch_index + 1), slice(head, head + 1)),
             slice(top - segment.first, bottom - segment.first),
             slice(left - segment.shift, right - segment.shift),
         )
-        here = tensor_of(q[sequence, head, top:bottom], brain=kept.brain).to(wide)
-        there = tensor_of(k[sequence, kv_head, left:right], brain=kept.brain).to(wide)
-        lse = tensor_of(kept.arrays["lse"][sequence, head, top:bottom]).to(wide)
+        here = tensor_of(q[batch_index, head, top:bottom], brain=kept.brain).to(wide)
+        there = tensor_of(k[batch_index, kv_head, left:right], brain=kept.brain).to(wide)
+        lse = tensor_of(kept.arrays["lse"][batch_index, head, top:bottom]).to(wide)
         part = _weigh(_parts(kept, number, segment), place, here, there, lse)
         found[top - rows.start : bottom - rows.start, left - columns.start : right - columns.start] = part
     array: npt.NDArray[Any] = found.numpy()
@@ -153,9 +153,9 @@ def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> T
         if (cap := parts.score.softcap) is not None:
             scores = (scores / cap).tanh() * cap
         if parts.bias is not None:
-            scores = scores + parts.bias.tile(place.sequence, place.head, i, j)[0, 0].to(q.dtype)
+            scores = scores + parts.bias.tile(place.batch_index, place.head, i, j)[0, 0].to(q.dtype)
         if parts.mask is not None:
-            where = {"batch": place.sequence, "heads": place.head}
+            where = {"batch": place.batch_index, "heads": place.head}
             visible = parts.mask.tile(place.rows, place.columns, **where, device=q.device)[0, 0]
             scores = scores.masked_fill(~visible, -torch.inf)
         if isinstance(parts.normalizer, Softmax):
@@ -164,7 +164,7 @@ def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> T
             # A hidden pair has weight 0, also of a normalizer that gives some to minus infinity.
             found = parts.normalizer.weights(scores[None, None], (scores > -torch.inf)[None, None])[0][0, 0]
         if parts.weight_factor is not None:
-            found = found * parts.weight_factor.tile(place.sequence, place.head, i, j)[0, 0].to(q.dtype)
+            found = found * parts.weight_factor.tile(place.batch_index, place.head, i, j)[0, 0].to(q.dtype)
     return found
 
 

@@ -75,8 +75,8 @@ class Answers:
                 "rectangle with regard.capture.matrix_pyramid.Matrix(layer, head).tile(...)"
             )
         found = np.empty((seen.batch, len(heads), seen.queries, seen.keys), seen.entropy.dtype)
-        for sequence, (at, one) in itertools.product(range(seen.batch), enumerate(heads)):
-            found[sequence, at] = seen.kept.whole(sequence, one, seen.queries, seen.keys)
+        for batch_index, (at, one) in itertools.product(range(seen.batch), enumerate(heads)):
+            found[batch_index, at] = seen.kept.whole(batch_index, one, seen.queries, seen.keys)
         return found if isinstance(chosen, slice) else found[:, 0]
 
     def heatmap(
@@ -115,11 +115,11 @@ class Answers:
         return seen.received[:, _heads(seen, head)]
 
     def top(
-        self, *, layer: int | str | Layer, head: int, query: int, sequence: int = 0, stream: Stream | None = None
+        self, *, layer: int | str | Layer, head: int, query: int, batch_index: int = 0, stream: Stream | None = None
     ) -> list[tuple[int, float]]:
         """The strongest keys of one query with their weights, best first."""
         seen = self.layer(layer, stream)
-        at = at_index("sequence", sequence, seen.batch, "batch"), at_index("head", head, seen.heads, "heads")
+        at = at_index("batch_index", batch_index, seen.batch, "batch"), at_index("head", head, seen.heads, "heads")
         row = *at, at_index("query", query, seen.queries)
         pairs = zip(seen.top_keys[row].tolist(), seen.top_weights[row].tolist(), strict=True)
         return [(key, weight) for key, weight in pairs if key >= 0]
@@ -144,11 +144,11 @@ class Answers:
         chosen = _heads(seen, head)
         return found if head is None else found[:, 0 if found.shape[1] == 1 else chosen]
 
-    def words(self, stream: str = "text", sequence: int = 0) -> tuple[Word, ...]:
+    def words(self, stream: str = "text", batch_index: int = 0) -> tuple[Word, ...]:
         """The words of one sequence, merged from their pieces."""
-        return words_of(self.stream(stream, sequence))
+        return words_of(self.stream(stream, batch_index))
 
-    def stream(self, name: str, sequence: int = 0) -> tuple[Token, ...]:
+    def stream(self, name: str, batch_index: int = 0) -> tuple[Token, ...]:
         """The tokens of one sequence of one stream.
 
         Raises:
@@ -156,7 +156,7 @@ class Answers:
             ObservationError: Its tokens are not known.
         """
         if isinstance(name, str) and self.tokens.get(name):
-            return self.tokens[name][at_index("sequence", sequence, len(self.tokens[name]), "batch")]
+            return self.tokens[name][at_index("batch_index", batch_index, len(self.tokens[name]), "batch")]
         streams = self.streams
         if not isinstance(name, str) or (name not in streams and streams):
             raise InputError(f"`stream` must be one of {', '.join(map(repr, streams))}, got {name!r}")
@@ -170,22 +170,24 @@ class Answers:
         )
 
     def word_weight(
-        self, layer: int | str | Layer, query: Word, key: Word, sequence: int = 0
+        self, layer: int | str | Layer, query: Word, key: Word, batch_index: int = 0
     ) -> npt.NDArray[np.float32]:
         """Weight from one word to another for every head of a layer (heads,): mean over the pieces of the query, sum
         over the pieces of the key. From the exact weights where they are at hand, else from each query's top keys.
         """
         seen = self.layer(layer)
-        sequence = at_index("sequence", sequence, seen.batch, "batch")
+        batch_index = at_index("batch_index", batch_index, seen.batch, "batch")
         rows = list(query.pieces)
         if seen.exact is not None:
-            block = seen.exact[sequence][:, rows][:, :, list(key.pieces)]
+            block = seen.exact[batch_index][:, rows][:, :, list(key.pieces)]
             return np.asarray(block.sum(-1).mean(-1), dtype=np.float32)
-        hit = np.isin(seen.top_keys[sequence][:, rows], list(key.pieces))
-        return np.asarray((seen.top_weights[sequence][:, rows] * hit).sum(-1).mean(-1), dtype=np.float32)
+        hit = np.isin(seen.top_keys[batch_index][:, rows], list(key.pieces))
+        return np.asarray((seen.top_weights[batch_index][:, rows] * hit).sum(-1).mean(-1), dtype=np.float32)
 
-    def heads(self, source: str, target: str, *, sequence: int = 0, stream: Stream | None = None) -> list[HeadScore]:
-        """All heads, ranked by the weight from the word `source` to the word `target`.
+    def rank_heads(
+        self, query_token: str, key_token: str, *, batch_index: int = 0, stream: Stream | None = None
+    ) -> list[HeadScore]:
+        """Rank all heads by the weight from the word `query_token` to the word `key_token`.
 
         Those of layers whose tokens are known; `stream` chooses among these.
 
@@ -193,7 +195,7 @@ class Answers:
             InputError: No layer has these words, or there is no such stream or sequence.
             ObservationError: No layer's tokens are known.
         """
-        for name, word in (("source", source), ("target", target)):
+        for name, word in (("query_token", query_token), ("key_token", key_token)):
             if not isinstance(word, str):
                 raise InputError(f"`{name}` must be a word of the text, got {word!r}")
         ranked = []
@@ -201,19 +203,19 @@ class Answers:
         layers = in_stream(self.layers, stream)
         known = [one for one in layers if {one.query_tokens, one.key_tokens} <= set(self.tokens)]
         for seen in known or layers:
-            queries, keys = self.words(seen.query_tokens, sequence), self.words(seen.key_tokens, sequence)
-            at, to = find_word(queries, source), find_word(keys, target)
+            queries, keys = self.words(seen.query_tokens, batch_index), self.words(seen.key_tokens, batch_index)
+            at, to = find_word(queries, query_token), find_word(keys, key_token)
             at = at if at is not None and queries[at].pieces[-1] < seen.queries else None  # a layer may see a part
             to = to if to is not None and keys[to].pieces[-1] < seen.keys else None
             if at is None or to is None:
-                missing.append({word for word, found in ((source, at), (target, to)) if found is None})
+                missing.append({word for word, found in ((query_token, at), (key_token, to)) if found is None})
                 continue
-            weights = self.word_weight(seen, queries[at], keys[to], sequence).tolist()
+            weights = self.word_weight(seen, queries[at], keys[to], batch_index).tolist()
             place = self.number(seen), stream_of(seen)
             ranked += [HeadScore(place[0], head, weight, place[1]) for head, weight in enumerate(weights)]
         if not ranked:
-            least = min(missing, key=len, default={source, target})
-            raise InputError(f"`heads` needs words of the text, got {' and '.join(map(repr, sorted(least)))}")
+            least = min(missing, key=len, default={query_token, key_token})
+            raise InputError(f"`rank_heads` needs words of the text, got {' and '.join(map(repr, sorted(least)))}")
         return sorted(ranked, key=lambda score: -score.weight)
 
 

@@ -20,18 +20,17 @@ from regard.capture.token_ids import Listener
 from regard.errors import ObservationError
 from regard.shapes import human_bytes
 
-__all__ = ["Finisher", "Recorder"]
+__all__ = ["OnLayerEnd", "Recorder"]
 
 
-class Finisher(Protocol):
-    """Takes each layer of one pass over a whole text as soon as it is finished, and may know some beforehand."""
+class OnLayerEnd(Protocol):
+    """A function of each finished layer of one pass over a whole text.
 
-    def known(self, number: int, name: str) -> Layer | None:
-        """The layer, if it need not be observed again."""
-        ...
+    An object may have a method `known(number, name)` too: it returns a layer that need not be observed again, or None.
+    """
 
-    def put(self, number: int, layer: Layer) -> Layer:
-        """Take a finished layer; give what the record is to hold of it."""
+    def __call__(self, number: int, layer: Layer) -> Layer | None:
+        """Take a finished layer; return what the record is to hold in its place, or None for the layer itself."""
         ...
 
 
@@ -49,7 +48,7 @@ class _Finished:
         """No second call belongs to it."""
         raise ObservationError(
             f"{self.name or 'this call'} was called twice, and layers that are taken as they are finished need one "
-            "pass over the whole text: watch it without `finisher=`"
+            "pass over the whole text: watch it without `on_layer_end=`"
         )
 
     def finish(self) -> Layer:
@@ -88,13 +87,13 @@ class Recorder:
         *,
         asked: Asked | None = None,
         listener: Listener | None = None,
-        finisher: Finisher | None = None,
+        on_layer_end: OnLayerEnd | None = None,
         kernel: Kernel | None = None,
     ) -> None:
         self._kernel = kernel
-        self._finisher = finisher
+        self._on_layer_end = on_layer_end
         self._asked = asked or Asked(keep, max_bytes=max_bytes)
-        if finisher is not None:
+        if on_layer_end is not None:
             self._asked.check_alone()
         self._listener = listener if self._asked.needs("tokens") else None
         self._names = {id(module): name for name, module in model.named_modules()}
@@ -180,16 +179,17 @@ class Recorder:
             turn -= 1
         self._turns[name] = turn + 1
         self.calls += 1
-        if self._finisher is not None and self._take_known(self._finisher, (name, turn), seen):
+        if self._on_layer_end is not None and self._take_known(self._on_layer_end, (name, turn), seen):
             return self._ticket(caller, (name, turn))
         site = self._site((name, turn), seen)
         assert isinstance(site, Site)
         if self._keep == "weights" and site.in_full:
             self._spend(site, seen)
         site.see(seen)
-        if self._finisher is not None:
+        if self._on_layer_end is not None:
             sites = self._forwards[-1].sites
-            layer = self._finisher.put(len(sites) - 1, site.finish())
+            finished = site.finish()
+            layer = self._on_layer_end(len(sites) - 1, finished) or finished
             sites[name, turn] = _Finished(site.place, site.name, layer, fallback_reason=site.fallback_reason)
         return self._ticket(caller, (name, turn))
 
@@ -198,7 +198,7 @@ class Recorder:
         forward.runs.add(caller.run)
         return _Ticket(caller, forward, key)
 
-    def _take_known(self, finisher: Finisher, key: tuple[str, int], seen: Seen) -> bool:
+    def _take_known(self, on_layer_end: OnLayerEnd, key: tuple[str, int], seen: Seen) -> bool:
         """Whether the layer is known already, so that its rows need not be gone through."""
         if not self._forwards:
             self._forwards.append(_Forward(self._asked.of_pass()))
@@ -206,7 +206,8 @@ class Recorder:
         if key in sites:
             sites[key].continues(seen)  # says what is wrong
         name = _named(key)
-        layer = finisher.known(len(sites), name)
+        known = getattr(on_layer_end, "known", None)
+        layer = None if known is None else known(len(sites), name)
         if layer is None:
             return False
         if (layer.batch, layer.heads) != (seen.call.batch, seen.call.heads):

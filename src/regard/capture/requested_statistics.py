@@ -87,7 +87,7 @@ class Asked:
             if needs_of(one) & {"layers", "gradient"}:
                 raise InputError(
                     f"the statistic {one.name!r} needs all layers, or a backward pass, and here each layer is finished "
-                    "as soon as it was seen: ask for it with regard.watch, without `finisher=`"
+                    "as soon as it was seen: ask for it with regard.watch, without `on_layer_end=`"
                 )
 
     def of_pass(self) -> dict[int, Statistic]:

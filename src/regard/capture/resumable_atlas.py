@@ -111,7 +111,7 @@ class Part:
             return None
         return layer if layer is not None and layer.name == name else None
 
-    def put(self, number: int, layer: Layer) -> Layer:
+    def __call__(self, number: int, layer: Layer) -> Layer:
         """Write a finished layer, and give the one in the file, which takes no memory.
 
         Raises:

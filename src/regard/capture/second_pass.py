@@ -72,29 +72,29 @@ class Computed(Call):
         fit = BLOCK_ELEMENTS // (max(plan.unit, problem.queries) * plan.padded)  # heads whose rows are one block
         ceilings: dict[Any, Tensor] = {}  # kept for as long as the portions are
         return [
-            partial(self._portion, plan, ceilings, sequence, heads, start)
-            for sequence in range(problem.batch)
+            partial(self._portion, plan, ceilings, batch_index, heads, start)
+            for batch_index in range(problem.batch)
             for heads in _together(problem.heads, group, fit)
         ]
 
     def _portion(
-        self, plan: Plan, ceilings: dict[Any, Tensor], sequence: int, heads: slice, start: int
+        self, plan: Plan, ceilings: dict[Any, Tensor], batch_index: int, heads: slice, start: int
     ) -> Iterator[Rows]:
         problem = self.problem
         wide = torch.promote_types(problem.q.dtype, torch.float32)
-        q = problem.q[sequence, heads].to(wide)
+        q = problem.q[batch_index, heads].to(wide)
         q = q * problem.scale if problem.score.product else q
         k = torch.zeros(plan.padded, problem.k.shape[-1], dtype=wide, device=q.device)
-        k[: problem.keys] = problem.k[sequence, heads.start // (problem.heads // problem.kv_heads)]
+        k[: problem.keys] = problem.k[batch_index, heads.start // (problem.heads // problem.kv_heads)]
         room = [torch.empty(0, dtype=wide, device=q.device)] * 3
-        for block in plan.blocks(sequence, heads):
+        for block in plan.blocks(batch_index, heads):
             shape = (len(q), block.bottom - block.top, block.right - block.left)
             size = math.prod(shape)
             if size > len(room[0]):
                 room = [one.new_empty(size) for one in room]
             scores, weights, scratch = (one[:size].view(shape) for one in room)
             self._score(q[:, block.top : block.bottom], k[block.left : block.right], heads, block, scores)
-            rows = self._rows(sequence, heads, block, scores, weights, start, ceilings)
+            rows = self._rows(batch_index, heads, block, scores, weights, start, ceilings)
             rows.scratch = scratch
             yield rows
 
@@ -126,7 +126,7 @@ class Computed(Call):
 
     def _rows(
         self,
-        sequence: int,
+        batch_index: int,
         heads: slice,
         block: Block,
         scores: Tensor,
@@ -143,16 +143,16 @@ class Computed(Call):
         if problem.bias is not None:
             # Adding to the most negative number would overflow; whatever is hidden stays at `lowest`.
             rows, columns = slice(block.top, block.bottom), slice(block.left, block.left + inside)
-            bias = problem.bias.tile(slice(sequence, sequence + 1), heads, problem.i(rows), problem.j(columns))[0]
+            bias = problem.bias.tile(slice(batch_index, batch_index + 1), heads, problem.i(rows), problem.j(columns))[0]
             scores[..., :inside].add_(bias.to(scores.dtype)).clamp_min_(lowest)
         if inside < scores.shape[2]:
             scores[..., inside:] = lowest
         if block.cut is not None and problem.mask is not None:
-            self._hide(scores, sequence, heads, block, ceilings)
+            self._hide(scores, batch_index, heads, block, ceilings)
         if not isinstance(problem.normalizer, Softmax):
             # Without a log-sum-exp the entropy is computed from the weights alone.
             weights.copy_(problem.normalizer.weights(scores, scores > lowest)[0])
-            return self._rows_of(sequence, heads, block, weights, None, start, leaks=True)
+            return self._rows_of(batch_index, heads, block, weights, None, start, leaks=True)
         torch.softmax(scores, -1, out=weights)
         sink = problem.sink
         if sink is not None:
@@ -165,9 +165,9 @@ class Computed(Call):
             blind = bool(hidden.any())
             if blind:
                 weights.masked_fill_(hidden, 0.0)
-        return self._rows_of(sequence, heads, block, weights, scores, start, leaks=blind or sink is not None)
+        return self._rows_of(batch_index, heads, block, weights, scores, start, leaks=blind or sink is not None)
 
-    def _hide(self, scores: Tensor, sequence: int, heads: slice, block: Block, ceilings: dict[Any, Tensor]) -> None:
+    def _hide(self, scores: Tensor, batch_index: int, heads: slice, block: Block, ceilings: dict[Any, Tensor]) -> None:
         """Lower the scores of hidden pairs to a quarter of the most negative number.
 
         By a minimum where no score can be lower or NaN: filling by a boolean mask took forty times as long. What scores
@@ -179,12 +179,12 @@ class Computed(Call):
         part = scores[..., where.start - block.left : where.stop - block.left]
         lowest = torch.finfo(scores.dtype).min / 4
         if not self._is_tame:
-            part.masked_fill_(~self._visible(sequence, heads, block, where), lowest)
+            part.masked_fill_(~self._visible(batch_index, heads, block, where), lowest)
             return
         key = block.top, block.bottom, where.start, where.stop
         ceiling = ceilings.get(key)
         if ceiling is None:
-            visible = self._visible(sequence, heads, block, where)
+            visible = self._visible(batch_index, heads, block, where)
             shared = band_of(self.problem.mask.mask) is not None
             visible = visible[:1] if shared else visible
             ceiling = visible.to(scores.dtype).sub_(0.5).mul_(torch.inf).clamp_min_(lowest)
@@ -192,10 +192,12 @@ class Computed(Call):
                 ceilings[key] = ceiling
         torch.minimum(part, ceiling, out=part)
 
-    def _visible(self, sequence: int, heads: slice, block: Block, where: slice) -> Bool[Tensor, "#heads rows columns"]:
+    def _visible(
+        self, batch_index: int, heads: slice, block: Block, where: slice
+    ) -> Bool[Tensor, "#heads rows columns"]:
         problem = self.problem
         assert problem.mask is not None
-        sizes = {"batch": slice(sequence, sequence + 1), "heads": heads}
+        sizes = {"batch": slice(batch_index, batch_index + 1), "heads": heads}
         return problem.mask.tile(slice(block.top, block.bottom), where, **sizes, device=problem.q.device)[0]
 
     @cached_property
@@ -208,7 +210,14 @@ class Computed(Call):
         return abs(problem.scale) * q * k * problem.q.shape[-1] < _TAME
 
     def _rows_of(
-        self, sequence: int, heads: slice, block: Block, weights: Tensor, scores: Tensor | None, start: int, leaks: bool
+        self,
+        batch_index: int,
+        heads: slice,
+        block: Block,
+        weights: Tensor,
+        scores: Tensor | None,
+        start: int,
+        leaks: bool,
     ) -> Rows:
         """The rows, multiplied by the factor where there is one."""
         before = None
@@ -218,10 +227,10 @@ class Computed(Call):
             i = self.problem.i(slice(block.top, block.bottom))
             j = self.problem.j(slice(block.left, block.left + inside))
             weights[..., :inside].mul_(
-                weight_factor.tile(slice(sequence, sequence + 1), heads, i, j)[0].to(weights.dtype)
+                weight_factor.tile(slice(batch_index, batch_index + 1), heads, i, j)[0].to(weights.dtype)
             )
             scores, leaks = None, True
-        return Rows(sequence, heads, start + block.top, block.left, weights, scores, leaks, before)
+        return Rows(batch_index, heads, start + block.top, block.left, weights, scores, leaks, before)
 
 
 @dataclass(eq=False)
@@ -241,20 +250,20 @@ class Given(Call):
         """The rows of each sequence and head."""
         plan = Plan.of(None, self.queries, self.keys, start, align)
         return [
-            partial(self._portion, plan, sequence, head, start)
-            for sequence in range(self.batch)
+            partial(self._portion, plan, batch_index, head, start)
+            for batch_index in range(self.batch)
             for head in range(self.heads)
         ]
 
-    def _portion(self, plan: Plan, sequence: int, head: int, start: int) -> Iterator[Rows]:
+    def _portion(self, plan: Plan, batch_index: int, head: int, start: int) -> Iterator[Rows]:
         bounds = [(block.top, block.bottom) for block in plan.blocks(0, slice(0, 1))]
         tallest = max(bottom - top for top, bottom in bounds)
         wide = torch.promote_types(self.weights.dtype, torch.float32)
         buffer = torch.zeros(1, tallest, plan.padded, dtype=wide, device=self.weights.device)
         for top, bottom in bounds:
             weights = buffer[:, : bottom - top]
-            weights[0, :, : self.keys] = self.weights[sequence, head, top:bottom]
-            yield Rows(sequence, slice(head, head + 1), start + top, 0, weights)
+            weights[0, :, : self.keys] = self.weights[batch_index, head, top:bottom]
+            yield Rows(batch_index, slice(head, head + 1), start + top, 0, weights)
 
 
 def _together(heads: int, group: int, fit: int) -> Iterator[slice]:

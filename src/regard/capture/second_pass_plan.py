@@ -55,11 +55,11 @@ class Plan:
         kinds = None if mask is None else mask.blocks(bounds, edges(keys, _COLUMNS)).numpy()
         return cls(bounds.numpy(), kinds, unit, padded)
 
-    def blocks(self, sequence: int, heads: slice) -> list[Block]:
+    def blocks(self, batch_index: int, heads: slice) -> list[Block]:
         """The blocks of some heads of one sequence: neighbouring units, joined while they stay in cache together."""
         count = heads.stop - heads.start
         batch, all_heads = self.kinds.shape[:2] if self.kinds is not None else (1, 1)
-        row, which = sequence if batch > 1 else 0, heads if all_heads > 1 else slice(0, 1)
+        row, which = batch_index if batch > 1 else 0, heads if all_heads > 1 else slice(0, 1)
         key = (row, which.start, count)
         if key not in self._known:
             if self.kinds is None:

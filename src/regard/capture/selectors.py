@@ -1,4 +1,4 @@
-"""What `layer=`, `stream=`, `head=`, `query=` and `sequence=` mean, and one sentence for each that means nothing."""
+"""What `layer=`, `stream=`, `head=`, `query=` and `batch_index=` mean, and one sentence for each that means nothing."""
 
 import operator
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ class Rows:
     Valid until the next block is asked for.
     """
 
-    sequence: int
+    batch_index: int
     heads: slice
     start: int
     key_start: int

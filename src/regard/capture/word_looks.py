@@ -63,7 +63,7 @@ class WordLooks:
     layers: tuple[int, ...]
     queries: tuple[Word, ...]
     keys: tuple[Word, ...]
-    sequence: int
+    batch_index: int
     among: frozenset[str] | None = None  # words in lower case: no others are looked at
 
     @classmethod
@@ -71,7 +71,7 @@ class WordLooks:
         cls,
         record: Record,
         layer: int | str | None,
-        sequence: int,
+        batch_index: int,
         stream: Stream | None,
         among: frozenset[str] | None = None,
     ) -> "tuple[WordLooks, Layer]":
@@ -87,15 +87,15 @@ class WordLooks:
         lead = lead or next((one for one in candidates if one.query_tokens == "text"), candidates[0])
         if layer is not None:
             lead = record.layer(layer, None if isinstance(layer, str) else stream_of(lead))
-        sequence = at_index("sequence", sequence, lead.batch, "batch")
+        batch_index = at_index("batch_index", batch_index, lead.batch, "batch")
         streams = lead.query_tokens, lead.key_tokens
         sides = *streams, lead.queries, lead.keys
         same = tuple(
             i for i, one in enumerate(record.layers)
             if (one.query_tokens, one.key_tokens, one.queries, one.keys) == sides
         )  # fmt: skip
-        queries, keys = (words_of(record.stream(name, sequence)) for name in streams)
-        return cls(record, same, queries, keys, sequence, among), lead
+        queries, keys = (words_of(record.stream(name, batch_index)) for name in streams)
+        return cls(record, same, queries, keys, batch_index, among), lead
 
     @property
     def one_text(self) -> bool:
@@ -105,7 +105,7 @@ class WordLooks:
     def find(self, token: str) -> tuple[int, str]:
         """The word that was asked for, and if it is only a part of one, that part."""
         name = self.record.layers[self.layers[0]].query_tokens
-        row = token_row(self.record.stream(name, self.sequence), token).row
+        row = token_row(self.record.stream(name, self.batch_index), token).row
         index = next(index for index, word in enumerate(self.queries) if row in word.pieces)
         word, part = self.queries[index].text, token.strip()
         at = word.casefold().find(part.casefold())
@@ -132,8 +132,8 @@ class WordLooks:
         sharp = np.zeros(len(self.queries))
         for seen, head in ((self.record.layers[index], head) for index in self.layers for head in self._heads(index)):
             keys, weights = (
-                seen.top_keys[self.sequence, head][at.pieces],
-                seen.top_weights[self.sequence, head][at.pieces],
+                seen.top_keys[self.batch_index, head][at.pieces],
+                seen.top_weights[self.batch_index, head][at.pieces],
             )
             far = (np.abs(keys - firsts) > 2) & allowed[keys]
             each = np.maximum.reduceat((weights * far).max(-1), at.starts)
@@ -240,7 +240,7 @@ class WordLooks:
         at = _Gathered.of([self.queries[row].pieces for row in rows])
         total = np.zeros((seen.heads, len(rows), len(self.keys)))
         if seen.exact is not None:
-            each = np.add.reduceat(seen.exact[self.sequence][:, at.pieces], at.starts, axis=1)
+            each = np.add.reduceat(seen.exact[self.batch_index][:, at.pieces], at.starts, axis=1)
             each = each / at.counts[:, None].astype(each.dtype)
             starts = [word.pieces[0] for word in self.keys if word.pieces[0] < seen.keys]
             known = min(seen.keys, self.keys[-1].pieces[-1] + 1)
@@ -249,7 +249,7 @@ class WordLooks:
         owner = np.zeros(seen.keys + 1, dtype=np.intp)
         for index, word in enumerate(self.keys):
             owner[[piece for piece in word.pieces if piece < seen.keys]] = index
-        keys, weights = seen.top_keys[self.sequence][:, at.pieces], seen.top_weights[self.sequence][:, at.pieces]
+        keys, weights = seen.top_keys[self.batch_index][:, at.pieces], seen.top_weights[self.batch_index][:, at.pieces]
         given = np.where(keys >= 0, weights, 0) / np.repeat(at.counts, at.counts)[:, None].astype(weights.dtype)
         lines = np.arange(seen.heads)[:, None] * len(rows) + np.repeat(np.arange(len(rows)), at.counts)
         cells = lines[..., None] * len(self.keys) + owner[keys]

@@ -1,7 +1,5 @@
 """All commands in one place."""
 
-from typing import Annotated
-
 import typer
 
 from regard.cli import data, models
@@ -16,6 +14,7 @@ from regard.cli.open import open_atlas
 from regard.cli.steps import steps
 from regard.cli.train import train
 from regard.cli.translate import translate
+from regard.cli.version_option import with_version
 
 __all__ = ["app"]
 
@@ -26,35 +25,23 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
-        import regard
-
-        print(f"regard {regard.__version__}")
-        raise typer.Exit
-
-
 @app.callback()
-def _regard(
-    version: Annotated[
-        bool,
-        typer.Option("--version", metavar="", help="Show the version and exit.", callback=_show_version, is_eager=True),
-    ] = False,
-) -> None:
+@with_version
+def _regard() -> None:
     """Take what comes before a command."""
 
 
-app.command()(look)
-app.command("open")(open_atlas)
-app.command()(steps)
-app.command()(heads)
-app.command()(compare)
-app.command()(generate)
+app.command()(with_version(look))
+app.command("open")(with_version(open_atlas))
+app.command()(with_version(steps))
+app.command()(with_version(heads))
+app.command()(with_version(compare))
+app.command()(with_version(generate))
 # Every key of a configuration is an option of `train`: which there are, the configuration knows.
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
-app.command()(translate)
-app.command()(lab)
-app.command()(bench)
-app.command()(doctor)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(with_version(train))
+app.command()(with_version(translate))
+app.command()(with_version(lab))
+app.command()(with_version(bench))
+app.command()(with_version(doctor))
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from regard.cli.console import TextConsole
+from regard.cli.version_option import with_version
 from regard.errors import RegardError
 
 __all__ = ["app"]
@@ -14,11 +15,13 @@ app = typer.Typer(no_args_is_help=True, help="Get sentences to train on.")
 
 
 @app.callback()
+@with_version
 def _group() -> None:
     """Keep `hsk` a command of its own while it is the only one."""
 
 
 @app.command("hsk")
+@with_version
 def hsk(
     out: Annotated[Path, typer.Option("--out", help="The folder for hsk.tsv and its licence.")] = Path("data"),
     script: Annotated[

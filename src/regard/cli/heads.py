@@ -83,14 +83,14 @@ def heads(
     text: Annotated[
         str | None,
         typer.Option(
-            help="A text, a text file, or - for standard input; by default some sentences. For --like one a line."
+            help="A text, a text file, or - for standard input; by default some sentences. For --pair one a line."
         ),
     ] = None,
     sort: Annotated[
         str | None, typer.Option(help=f"Rank all heads by one of {', '.join(_SORTS)}.", autocompletion=_sorts)
     ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="How many heads of each list.")] = None,
-    like: Annotated[
+    pair: Annotated[
         list[str] | None,
         typer.Option(help='Rank heads by how they look from word to word: "it>animal". Again for further pairs.'),
     ] = None,
@@ -107,19 +107,19 @@ def heads(
     """See what every head of a model does: which look at the previous token, the same one, the first …
 
     Each head is scored by the tests of the literature, on a text and on random
-    tokens that are said twice. --like finds the heads that look from one given
+    tokens that are said twice. --pair finds the heads that look from one given
     word to another. --ablate takes heads out: a weight alone is not an
     explanation. Heads are named LAYER.HEAD, counted from 0.
     """
-    _check(like, ablate, sort, out)
+    _check(pair, ablate, sort, out)
     removed = _heads_of(ablate or ())
     files = Files(out, json, csv)
     files.check()
     words = None if text is None else read_text(text)
     progress = TextConsole(stderr=True)
     with progress.status("reading the libraries") as status:
-        if like:
-            lines = _like(like, words, model, top or _TOP, files, status)
+        if pair:
+            lines = _pairs(pair, words, model, top or _TOP, files, status)
         elif removed:
             lines = _ablate(removed, words, model, str(replace), random, files, status)
         else:
@@ -129,11 +129,11 @@ def heads(
         screen.print(line)
 
 
-def _check(like: list[str] | None, ablate: list[str] | None, sort: str | None, out: Path | None) -> None:
-    if like and ablate:
-        raise InputError("`--like` and `--ablate` are two questions: ask one at a time")
-    if sort is not None and (like or ablate):
-        raise InputError("`--sort` ranks scores: leave it out with `--like` and `--ablate`")
+def _check(pair: list[str] | None, ablate: list[str] | None, sort: str | None, out: Path | None) -> None:
+    if pair and ablate:
+        raise InputError("`--pair` and `--ablate` are two questions: ask one at a time")
+    if sort is not None and (pair or ablate):
+        raise InputError("`--sort` ranks scores: leave it out with `--pair` and `--ablate`")
     if sort is not None and sort not in _SORTS:
         raise InputError(f"`--sort` must be one of {', '.join(_SORTS)}, got {sort!r}")
     if ablate and out is not None:
@@ -181,7 +181,7 @@ def _score(
     return [head_table(scores, sort=sort, top=top, width=width)]
 
 
-def _like(
+def _pairs(
     pairs: Sequence[str], text: str | None, model: str | None, top: int, files: Files, status: Status
 ) -> list[Any]:
     from regard.interpret.head_scores import read
@@ -193,7 +193,7 @@ def _like(
     for pair in pairs:
         pair_of(pair)
     if text is None:
-        raise InputError("`--like` needs `--text`: a file of sentences, one a line, that have both words")
+        raise InputError("`--pair` needs `--text`: a file of sentences, one a line, that have both words")
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, text)
     _warn(loaded, text)

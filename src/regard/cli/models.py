@@ -7,6 +7,7 @@ from rich.table import Table
 
 from regard.cli.console import TextConsole
 from regard.cli.model_option import complete_model
+from regard.cli.version_option import with_version
 from regard.errors import RegardError
 
 __all__ = ["app"]
@@ -14,7 +15,14 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, help="See and get the models and the font that come with regard.")
 
 
+@app.callback()
+@with_version
+def _group() -> None:
+    """Take what comes before a command."""
+
+
 @app.command("list")
+@with_version
 def list_models() -> None:
     """Show the models and the font, what they are, whether they are installed, their licence and size."""
     from regard.interpret.bundled import BUNDLED
@@ -32,6 +40,7 @@ def _complete(incomplete: str) -> list[str]:
 
 
 @app.command("get")
+@with_version
 def get(
     names: Annotated[
         list[str] | None,

@@ -31,7 +31,7 @@ def _token(record: Record, focus: Focus) -> str | None:
     if len(record.tokens) != 1:
         return None
     (stream,) = record.tokens.values()
-    tokens, word = stream[focus.sequence], focus.queries[focus.word]
+    tokens, word = stream[focus.batch_index], focus.queries[focus.word]
     alone = sum(other.text.casefold() == word.text.casefold() for other in focus.queries) == 1
     number = str(word.pieces[0] + 1)
     for name in (word.text, number) if alone and len(word.pieces) == 1 else (number,):

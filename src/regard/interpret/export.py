@@ -48,7 +48,7 @@ def export(
     *,
     layer: int | str | Layer | None = None,
     head: int | None = None,
-    sequence: int = 0,
+    batch_index: int = 0,
     stream: Stream | None = None,
 ) -> None:
     """Write one thing that a record holds; the end of the name says how: .csv, .npy, .npz, .png or .svg.
@@ -60,7 +60,7 @@ def export(
             words; "heads", a picture of all; or the name of a statistic that was kept, such as "entropy".
         layer: Which layer; "top", "alignment" and "heads" can do without one.
         head: Which head; without it all heads of the layer, where the file has room for them.
-        sequence: Which of the batch.
+        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
         stream: Which stream the number of the layer is of, where there are several.
 
     Raises:
@@ -77,12 +77,12 @@ def export(
         raise ObservationError("the record holds no attention layer, so there is nothing to export")
     seen = None if layer is None else record.layer(layer, stream)
     chosen = record.layers if seen is None else (seen,)
-    sequence = at_index("sequence", sequence, min(one.batch for one in chosen), "batch")
+    batch_index = at_index("batch_index", batch_index, min(one.batch for one in chosen), "batch")
     if head is not None:
         if seen is None and what != "top":
             raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
         head = at_index("head", head, min(one.heads for one in chosen), "heads")
-    made = _thing(record, what, seen, head, sequence)
+    made = _thing(record, what, seen, head, batch_index)
     if suffix in (".png", ".svg"):
         write_figure(_form(made.figure, what, suffix)(), path)
     elif suffix == ".csv":
@@ -99,30 +99,30 @@ def _form(form: Any, what: str, suffix: str) -> Any:
     return form
 
 
-def _thing(record: Record, what: str, seen: Layer | None, head: int | None, sequence: int) -> _Export:
+def _thing(record: Record, what: str, seen: Layer | None, head: int | None, batch_index: int) -> _Export:
     if what == "heads":
-        return _Export(None, None, lambda: heads_figure(record, sequence=sequence))
+        return _Export(None, None, lambda: heads_figure(record, batch_index=batch_index))
     if what == "alignment":
-        return _alignment(record, seen, head, sequence)
+        return _alignment(record, seen, head, batch_index)
     if what == "top":
-        return _top(record, seen, head, sequence)
+        return _top(record, seen, head, batch_index)
     if seen is None:
         raise InputError(f"`layer` must be given to export {what!r}, its number or the name of its module")
     if what in ("weights", "map", "map.max"):
-        return _matrix(record, seen, what, head, sequence)
-    return _statistic(record, seen, what, head, sequence)
+        return _matrix(record, seen, what, head, batch_index)
+    return _statistic(record, seen, what, head, batch_index)
 
 
-def _matrix(record: Record, seen: Layer, what: str, head: int | None, sequence: int) -> _Export:
+def _matrix(record: Record, seen: Layer, what: str, head: int | None, batch_index: int) -> _Export:
     def values(one: int) -> npt.NDArray[Any]:
         if what == "weights":
-            return np.asarray(record.weights(layer=seen, head=one)[sequence])
+            return np.asarray(record.weights(layer=seen, head=one)[batch_index])
         pool: Literal["mean", "max"] = "max" if what == "map.max" else "mean"
-        return np.asarray(record.heatmap(layer=seen, head=one, pool=pool)[sequence])
+        return np.asarray(record.heatmap(layer=seen, head=one, pool=pool)[batch_index])
 
     bins = (1, 1) if what == "weights" else (seen.query_bin, seen.key_bin)
-    rows = _binned(_names(query_labels(record, seen, sequence)), bins[0])
-    columns = _binned(_names(key_labels(record, seen, sequence)), bins[1])
+    rows = _binned(_names(query_labels(record, seen, batch_index)), bins[0])
+    columns = _binned(_names(key_labels(record, seen, batch_index)), bins[1])
 
     def arrays() -> Mapping[str, npt.NDArray[Any]]:
         found = np.stack([values(one) for one in range(seen.heads)]) if head is None else values(head)
@@ -133,20 +133,20 @@ def _matrix(record: Record, seen: Layer, what: str, head: int | None, sequence: 
     return _Export(
         arrays,
         lambda: matrix_table("query", rows, columns, values(head)),
-        lambda: heatmap_figure(record, layer=seen, head=head, sequence=sequence),
+        lambda: heatmap_figure(record, layer=seen, head=head, batch_index=batch_index),
     )
 
 
-def _statistic(record: Record, seen: Layer, what: str, head: int | None, sequence: int) -> _Export:
+def _statistic(record: Record, seen: Layer, what: str, head: int | None, batch_index: int) -> _Export:
     index = record.layers.index(seen)
-    found = record.statistic(what, layer=seen)[sequence]  # (heads, ...)
+    found = record.statistic(what, layer=seen)[batch_index]  # (heads, ...)
     shared = found.shape[0] == 1 and seen.heads > 1
     heads = [head] if head is not None else list(range(found.shape[0]))
     chosen = found[[0 if shared else one for one in heads]]
     rows = [f"{layer_name(record, index)}, all heads" if shared else head_name(record, index, one) for one in heads]
     if chosen.ndim == 1:
         chosen = chosen[:, None]
-    names = _positions(record, seen, what, chosen.shape[-1], sequence)
+    names = _positions(record, seen, what, chosen.shape[-1], batch_index)
     arrays = {what: chosen if head is None else chosen[0], "positions": np.array(names)}
     if chosen.ndim == 2:
         heading = f"{visible(record.model)}: {what}" if record.model else what
@@ -165,23 +165,25 @@ def _statistic(record: Record, seen: Layer, what: str, head: int | None, sequenc
     )
 
 
-def _top(record: Record, seen: Layer | None, head: int | None, sequence: int) -> _Export:
+def _top(record: Record, seen: Layer | None, head: int | None, batch_index: int) -> _Export:
     layers = range(len(record)) if seen is None else [record.layers.index(seen)]
     return _Export(
-        lambda: top_arrays(record, layers, head, sequence), lambda: top_table(record, layers, head, sequence), None
+        lambda: top_arrays(record, layers, head, batch_index),
+        lambda: top_table(record, layers, head, batch_index),
+        None,
     )
 
 
-def _alignment(record: Record, seen: Layer | None, head: int | None, sequence: int) -> _Export:
+def _alignment(record: Record, seen: Layer | None, head: int | None, batch_index: int) -> _Export:
     heads: Any = "mean"
     if seen is not None:
         heads = [(seen, one) for one in (range(seen.heads) if head is None else [head])]
-    found = align(record, heads, sequence=sequence)
+    found = align(record, heads, batch_index=batch_index)
     rows, columns = [word.text for word in found.target], [word.text for word in found.source]
     return _Export(
         lambda: {"weights": found.weights, "target": np.array(rows), "source": np.array(columns)},
         lambda: matrix_table("target", rows, columns, found.weights),
-        lambda: alignment_figure(record, heads, sequence=sequence),
+        lambda: alignment_figure(record, heads, batch_index=batch_index),
     )
 
 
@@ -196,8 +198,8 @@ def _binned(names: Sequence[str], size: int) -> list[str]:
     return [f"{start}:{min(start + size, len(names))}" for start in range(0, len(names), size)]
 
 
-def _positions(record: Record, seen: Layer, what: str, count: int, sequence: int) -> list[str]:
+def _positions(record: Record, seen: Layer, what: str, count: int, batch_index: int) -> list[str]:
     """Names of the positions that a statistic is of, numbers where it is of others."""
     keys = what in _PER_KEY or seen.queries != count
-    labels = key_labels(record, seen, sequence) if keys else query_labels(record, seen, sequence)
+    labels = key_labels(record, seen, batch_index) if keys else query_labels(record, seen, batch_index)
     return _names(labels) if len(labels) == count else [str(number) for number in range(count)]

@@ -85,7 +85,7 @@ class Heard:
         for argument, steps in heard.items():
             if any(len(step) != len(steps[0]) for step in steps):
                 continue
-            ids = [[int(one) for step in steps for one in step[sequence]] for sequence in range(len(steps[0]))]
+            ids = [[int(one) for step in steps for one in step[batch_index]] for batch_index in range(len(steps[0]))]
             stream = _stream_of(argument, len(ids[0]), record)
             if stream is not None:
                 found[stream] = tuple(tokens_of(tokenizer, one[: lengths[stream]]) for one in ids)

@@ -140,7 +140,7 @@ def look(
     if out is not None:
         settings = {"keep": keep, "layers": None if layers is None else list(layers), "statistics": list(statistics)}
         part = Part(out, prepared.identity | settings, resume=resume)
-    finisher = _Telling(part, progress, count)
+    on_layer_end = _Telling(part, progress, count)
     with watch(
         loaded.model,
         keep=keep,
@@ -148,7 +148,7 @@ def look(
         statistics=statistics,
         max_bytes=max_bytes,
         kernel=kernel,
-        finisher=finisher,
+        on_layer_end=on_layer_end,
         strict=strict,
         tokenizer=loaded.tokenizer if statistics else None,
     ) as seen:
@@ -187,9 +187,9 @@ class _Telling:
             self._tell(number)
         return found
 
-    def put(self, number: int, layer: Layer) -> Layer:
+    def __call__(self, number: int, layer: Layer) -> Layer:
         """Keep the layer, in the folder if there is one."""
-        kept = layer if self.part is None else self.part.put(number, layer)
+        kept = layer if self.part is None else self.part(number, layer)
         self._tell(number)
         return kept
 

@@ -38,8 +38,9 @@ class Observation(Answers):
     """What was seen: one record a forward pass. Everything a record answers can be asked of it directly.
 
     `seen.weights(layer=, head=)`, `seen.heatmap(...)`, `seen.entropy(...)`, `seen.received(...)`, `seen.top(...)`,
-    `seen.statistic("distance", layer=, head=)` and `seen.heads("it", "animal")` are of the only pass, and so is all
-    that is drawn; of several, choose `seen[i]`. `len(seen)` is the number of passes, as `for one in seen` gives them.
+    `seen.statistic("distance", layer=, head=)` and `seen.rank_heads("it", "animal")` are of the only pass, and so is
+    all that is drawn; of several, choose `seen[i]`. `len(seen)` is the number of passes, and `for one in seen` goes
+    through them.
     """
 
     def __init__(self, forwards: tuple[Record, ...] = ()) -> None:
@@ -106,9 +107,11 @@ class Observation(Answers):
         layers = [len(one) for one in self.forwards]
         return f"<{len(self.forwards)} forward passes seen, of {layers} layers{missing}{unseen}>"
 
-    def plot(self, *, layer: int | str | Layer, head: int, sequence: int = 0, stream: Stream | None = None) -> "Figure":
+    def plot(
+        self, *, layer: int | str | Layer, head: int, batch_index: int = 0, stream: Stream | None = None
+    ) -> "Figure":
         """Draw the heat map of one head as a matplotlib Figure (`.savefig`); a notebook shows it as it is."""
-        return heatmap_figure(self.record, layer=layer, head=head, sequence=sequence, stream=stream)
+        return heatmap_figure(self.record, layer=layer, head=head, batch_index=batch_index, stream=stream)
 
     def plot_alignment(
         self,
@@ -117,7 +120,7 @@ class Observation(Answers):
         rows: Rows = "read",
         source: range | None = None,
         target: range | None = None,
-        sequence: int = 0,
+        batch_index: int = 0,
     ) -> "Figure":
         """Draw which words of the target look at which of the source, as a matplotlib Figure.
 
@@ -125,7 +128,7 @@ class Observation(Answers):
         A row is called after the word that the decoder has "read", or the one that is "written" from there. Of more
         than 60 words a side, `source=range(...)` and `target=range(...)` choose.
         """
-        return alignment_figure(self.record, heads, rows=rows, source=source, target=target, sequence=sequence)
+        return alignment_figure(self.record, heads, rows=rows, source=source, target=target, batch_index=batch_index)
 
     def plot_patches(
         self,
@@ -135,7 +138,7 @@ class Observation(Answers):
         layer: int | str | Layer,
         head: int | None = None,
         patch: Patch = "cls",
-        sequence: int = 0,
+        batch_index: int = 0,
         stream: Stream | None = None,
     ) -> "Figure":
         """Draw where a patch (row, column) of an image, or "cls", looks, laid over the image: a matplotlib Figure.
@@ -149,7 +152,7 @@ class Observation(Answers):
         seen = self.layer(layer, stream)
         found = grid_of(grid, self.record, seen)
         pixels = image_of(image)
-        return patch_figure(self.record, found, pixels, layer=seen, head=head, patch=patch, sequence=sequence)
+        return patch_figure(self.record, found, pixels, layer=seen, head=head, patch=patch, batch_index=batch_index)
 
     def export(
         self,
@@ -158,14 +161,14 @@ class Observation(Answers):
         *,
         layer: int | str | Layer | None = None,
         head: int | None = None,
-        sequence: int = 0,
+        batch_index: int = 0,
         stream: Stream | None = None,
     ) -> None:
         """Write one thing to a file .csv, .npy, .npz, .png or .svg.
 
         `what` is "weights", "map", "map.max", "top", "alignment", "heads", or a statistic that was kept: "entropy".
         """
-        export(self.record, path, what, layer=layer, head=head, sequence=sequence, stream=stream)
+        export(self.record, path, what, layer=layer, head=head, batch_index=batch_index, stream=stream)
 
     def to_html(self, path: str | os.PathLike[str], *, token: str | None = None, title: str = "") -> None:
         """Write one self-contained page that a browser opens without a server; needs the tokens to be known."""

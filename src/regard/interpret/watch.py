@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.capture.call_site import Keep, Seen
 from regard.capture.intercept import Interception
-from regard.capture.recorder import Finisher, Recorder
+from regard.capture.recorder import OnLayerEnd, Recorder
 from regard.capture.records import Record
 from regard.capture.requested_statistics import Asked
 from regard.capture.run_statistics import Kernel
@@ -75,7 +75,7 @@ def watch(
     statistics: Sequence[str | Statistic] = (),
     layers: Sequence[int | str] | None = None,
     max_bytes: int = DEFAULT_MAX_BYTES,
-    finisher: Finisher | None = None,
+    on_layer_end: OnLayerEnd | None = None,
     kernel: Kernel | None = None,
     strict: bool = True,
 ) -> Iterator[Observation]:
@@ -109,7 +109,8 @@ def watch(
             a GPU yet. Where one cannot, PyTorch folds as ever, and `seen.fallback_reasons` has the reason by layer.
         strict: Whether attention that ran and could not be seen is an error. With False what was seen is kept, and
             `seen.missing` lists the rest: module, reason, number of calls.
-        finisher: Takes each layer as soon as it is finished, as `observe.part.Part` does, for one pass over one text.
+        on_layer_end: Called with the number and the layer as soon as each is finished, for one pass over one text. What
+            it returns takes the layer's place in the record; None leaves it.
 
     Raises:
         InputError: `model` is not a module, `keep` is none of the three, `tokens` are not as many as positions, a
@@ -132,7 +133,7 @@ def watch(
     heard = Heard(lambda: recorder.passes, tokenizer)
     listener = heard if tokens is None else Given(tokens)
     recorder, observation = (
-        Recorder(model, keep, max_bytes, asked=asked, listener=listener, finisher=finisher, kernel=kernel),
+        Recorder(model, keep, max_bytes, asked=asked, listener=listener, on_layer_end=on_layer_end, kernel=kernel),
         Observation(),
     )
     with contextlib.ExitStack() as stack:

@@ -31,7 +31,7 @@ def alignment_figure(
     rows: Rows = "read",
     source: range | None = None,
     target: range | None = None,
-    sequence: int = 0,
+    batch_index: int = 0,
 ) -> "Figure":
     """Draw which words of the target look at which words of the source, pieces merged into words.
 
@@ -41,7 +41,7 @@ def alignment_figure(
             to average, such as [(5, 3)] for one.
         rows: What a row is called: the word that the decoder has "read", or the one that is "written" from there.
         source, target: Which words to show, counted from 0, where there are more than 60.
-        sequence: Which of the batch.
+        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
 
     Raises:
         InputError: No such head, a text of more than 60 words without a range, or a range outside of it.
@@ -49,8 +49,8 @@ def alignment_figure(
     """
     pairs = chosen_heads(record, heads)
     if heads == "each":
-        return _grid(record, pairs, rows, source, target, sequence)
-    found = align(record, _layers(record, pairs), rows=rows, sequence=sequence)
+        return _grid(record, pairs, rows, source, target, batch_index)
+    found = align(record, _layers(record, pairs), rows=rows, batch_index=batch_index)
     down, across = _shown("target", target, found.target), _shown("source", source, found.source)
     part = _cut(found, down, across)
     with sheet([*_texts(part), record.model]) as brush:
@@ -74,14 +74,14 @@ def _grid(
     rows: Rows,
     source: range | None,
     target: range | None,
-    sequence: int,
+    batch_index: int,
 ) -> "Figure":
     """Every head by itself, layers down, all on one scale."""
     if len(pairs) > _MAPS:
         raise InputError(
             f'`heads="each"` draws up to {_MAPS} heads, there are {len(pairs)}: name some, [(layer, head)]'
         )
-    found = [align(record, [pair], rows=rows, sequence=sequence) for pair in _layers(record, pairs)]
+    found = [align(record, [pair], rows=rows, batch_index=batch_index) for pair in _layers(record, pairs)]
     down, across = _shown("target", target, found[0].target), _shown("source", source, found[0].source)
     maps = [_cut(each, down, across) for each in found]
     highest = max(float(each.weights.max(initial=0.0)) for each in maps) or 1.0

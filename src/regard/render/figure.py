@@ -28,18 +28,18 @@ _SIDE = 5.2
 
 
 def heatmap_figure(
-    record: Record, *, layer: int | str | Layer, head: int, sequence: int = 0, stream: Stream | None = None
+    record: Record, *, layer: int | str | Layer, head: int, batch_index: int = 0, stream: Stream | None = None
 ) -> "Figure":
     """Draw the heat map of one head, its tokens along both axes."""
     layer = record.layer(layer, stream)
     head = at_index("head", head, layer.heads, "heads")
-    sequence = at_index("sequence", sequence, layer.batch, "batch")
-    with _figure(record, sequence) as brush:
-        left, top = label_room(brush, record, layer, sequence)
+    batch_index = at_index("batch_index", batch_index, layer.batch, "batch")
+    with _figure(record, batch_index) as brush:
+        left, top = label_room(brush, record, layer, batch_index)
         width, height = left + _SIDE + 0.9, top + _SIDE + 0.9
         brush.figure.set_size_inches(width, height)
         axes = place(brush, (left, 0.5, _SIDE, _SIDE))
-        draw_heatmap(brush, axes, record, layer, head, sequence)
+        draw_heatmap(brush, axes, record, layer, head, batch_index)
         written = says_written(record)
         title(
             brush, axes, head_name(record, record.layers.index(layer), head) + (f": {written}" if written else ""), top
@@ -47,13 +47,13 @@ def heatmap_figure(
     return brush.figure
 
 
-def heads_figure(record: Record, *, sequence: int = 0) -> "Figure":
+def heads_figure(record: Record, *, batch_index: int = 0) -> "Figure":
     """Draw every head of every layer as a small map, all on one scale."""
-    with _figure(record, sequence) as brush:
+    with _figure(record, batch_index) as brush:
         wide, high = _grid_size(record, 9.0)
         brush.figure.set_size_inches(wide + 1.7, high + 1.3)
         axes = place(brush, (0.8, 0.25, wide, high))
-        draw_heads(brush, axes, record, sequence)
+        draw_heads(brush, axes, record, batch_index)
         title(brush, axes, _all_heads(record), 0.5)
     return brush.figure
 
@@ -62,10 +62,10 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
     """Draw the sentence with its arcs, under it the first head in full and the grid of all heads."""
     check_focus(record, focus)
     look = focus.looks[0]
-    habits = describe(record, sequence=focus.sequence)
+    habits = describe(record, batch_index=focus.batch_index)
     says = f"{visible(focus.note)} {habits}" if focus.note else habits
-    with _figure(record, focus.sequence, says) as brush:
-        left, top = label_room(brush, record, record.layers[look.layer], focus.sequence)
+    with _figure(record, focus.batch_index, says) as brush:
+        left, top = label_room(brush, record, record.layers[look.layer], focus.batch_index)
         wide, high = _grid_size(record, _SIDE)
         right, full = left + _SIDE + 1.75, left + _SIDE + 1.75 + max(wide, 3.5) + 0.8
         sketch = plan_sketch(brush, record, focus, full - 0.8)
@@ -75,10 +75,10 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
         draw_sketch(brush, place(brush, (0.4, below, full - 0.8, sketch.height)), sketch, focus)
         map_axes = place(brush, (left, foot, _SIDE, _SIDE))
         pieces = focus.queries[focus.word].pieces
-        draw_heatmap(brush, map_axes, record, record.layers[look.layer], look.head, focus.sequence, pieces)
+        draw_heatmap(brush, map_axes, record, record.layers[look.layer], look.head, focus.batch_index, pieces)
         title(brush, map_axes, head_name(record, look.layer, look.head), top)
         grid_axes = place(brush, (right, foot + _SIDE - high, wide, high))
-        draw_heads(brush, grid_axes, record, focus.sequence, [(each.layer, each.head) for each in focus.looks])
+        draw_heads(brush, grid_axes, record, focus.batch_index, [(each.layer, each.head) for each in focus.looks])
         title(brush, grid_axes, _all_heads(record), 0.5)
         note(brush, grid_axes, says, room=max(wide, 3.5), below=10 / 72, size=10)
     return brush.figure
@@ -90,10 +90,10 @@ def save_figure(record: Record, focus: Focus, path: str | Path) -> None:
 
 
 @contextmanager
-def _figure(record: Record, sequence: int, *texts: str) -> Iterator[Brush]:
+def _figure(record: Record, batch_index: int, *texts: str) -> Iterator[Brush]:
     if not len(record):
         raise InputError("`record` must hold at least one layer to draw, got none")
-    labels = [label(record, seen, sequence) for seen in record for label in (query_labels, key_labels)]
+    labels = [label(record, seen, batch_index) for seen in record for label in (query_labels, key_labels)]
     tokens = {token.text for tokens in labels for token in tokens}
     with sheet([*tokens, *texts, visible(record.model)]) as brush:
         yield brush

@@ -34,9 +34,9 @@ def ink() -> "Colormap":
     return LinearSegmentedColormap.from_list("regard", ["#ffffff", "#9ecae9", COLOURS[0], "#00203f"])
 
 
-def panel_map(layer: Layer, head: int, sequence: int) -> HeadMap:
+def panel_map(layer: Layer, head: int, batch_index: int) -> HeadMap:
     """The map of one head at the resolution of a panel."""
-    return head_map(layer, head, sequence, rows=_CELLS, columns=_CELLS)
+    return head_map(layer, head, batch_index, rows=_CELLS, columns=_CELLS)
 
 
 def axis_names(tokens: Sequence[Token]) -> list[str]:
@@ -51,10 +51,10 @@ def label_size(count: int) -> float:
     return float(min(11.0, max(5.0, 270.0 / max(count, 1))))
 
 
-def label_room(brush: Brush, record: Record, seen: Layer, sequence: int) -> tuple[float, float]:
+def label_room(brush: Brush, record: Record, seen: Layer, batch_index: int) -> tuple[float, float]:
     """Inches that the names of the rows and of the columns need."""
     rooms = []
-    for tokens in (query_labels(record, seen, sequence), key_labels(record, seen, sequence)):
+    for tokens in (query_labels(record, seen, batch_index), key_labels(record, seen, batch_index)):
         widths = [brush.width(name, label_size(len(tokens)), bold=True) for name in axis_names(tokens)]
         rooms.append(max(widths, default=0.3) + 0.25)
     return rooms[0] + 0.1, rooms[1] + 0.15
@@ -66,7 +66,7 @@ def draw_heatmap(
     record: Record,
     seen: Layer,
     head: int,
-    sequence: int,
+    batch_index: int,
     marked: Sequence[int] = (),
     top: float = 0.0,
 ) -> None:
@@ -76,7 +76,7 @@ def draw_heatmap(
     """
     from matplotlib.ticker import MaxNLocator
 
-    picture = panel_map(seen, head, sequence)
+    picture = panel_map(seen, head, batch_index)
     extent = (0, seen.keys, seen.queries, 0)
     image = axes.imshow(
         picture.values, cmap=ink(), vmin=0, vmax=float(picture.values.max(initial=top)) or 1.0, aspect="auto",
@@ -85,8 +85,8 @@ def draw_heatmap(
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=3)
     for axis, tokens in (
-        (axes.yaxis, query_labels(record, seen, sequence)),
-        (axes.xaxis, key_labels(record, seen, sequence)),
+        (axes.yaxis, query_labels(record, seen, batch_index)),
+        (axes.xaxis, key_labels(record, seen, batch_index)),
     ):
         names = axis_names(tokens)
         font = brush.font(label_size(len(tokens)) if names else 9)
@@ -97,7 +97,7 @@ def draw_heatmap(
         for tick in axis.get_major_ticks():
             for label in (tick.label1, tick.label2):
                 label.set(parse_math=False, family=font["fontfamily"], size=font["fontsize"])
-    if axis_names(key_labels(record, seen, sequence)):
+    if axis_names(key_labels(record, seen, batch_index)):
         axes.tick_params(axis="x", rotation=90)
     _mark_rows(axes, seen.keys, marked)
     if (rows := prompt_rows(record, seen)) is not None:  # below it, and right of it, stands what the model has written
@@ -130,13 +130,13 @@ def _bar(brush: Brush, axes: "Axes", image: "AxesImage", caption: str) -> None:
 
 
 def draw_heads(
-    brush: Brush, axes: "Axes", record: Record, sequence: int, marked: Sequence[tuple[int, int]] = ()
+    brush: Brush, axes: "Axes", record: Record, batch_index: int, marked: Sequence[tuple[int, int]] = ()
 ) -> None:
     """Every head as a small map, layers down, heads across; frames in the colours of the arcs around `marked`."""
     from matplotlib.colors import PowerNorm
     from matplotlib.patches import Rectangle
 
-    mosaic = head_mosaic(record, sequence)
+    mosaic = head_mosaic(record, batch_index)
     layers, heads = len(record), max(seen.heads for seen in record)
     image = axes.imshow(
         mosaic, cmap=ink(), norm=PowerNorm(0.5, vmin=0, vmax=1), interpolation="nearest", aspect="auto",
@@ -178,13 +178,13 @@ def _heads_bar(axes: "Axes", image: "AxesImage") -> None:
     beside.tick_params(labelsize=8, length=2, color="#888888")
 
 
-def head_mosaic(record: Record, sequence: int) -> npt.NDArray[np.float32]:
+def head_mosaic(record: Record, batch_index: int) -> npt.NDArray[np.float32]:
     """All heads in one image, a pixel-exact grid with gaps of NaN between them."""
     layers, heads = len(record), max(seen.heads for seen in record)
     mosaic = np.full((layers * (_THUMB + 3), heads * (_THUMB + 3)), np.nan, dtype=np.float32)
     for row, seen in enumerate(record):
         for head in range(seen.heads):
-            small = head_map(seen, head, sequence, rows=_THUMB, columns=_THUMB).values
+            small = head_map(seen, head, batch_index, rows=_THUMB, columns=_THUMB).values
             top, left = row * (_THUMB + 3) + 2, head * (_THUMB + 3) + 2
             mosaic[top : top + _THUMB, left : left + _THUMB] = _stretch(small, _THUMB)
     return mosaic

@@ -22,17 +22,17 @@ _MOST = 0.5
 _EVEN = 0.9
 
 
-def head_habits(record: Record, layer: int | str | Layer, *, sequence: int = 0) -> tuple[str, ...]:
+def head_habits(record: Record, layer: int | str | Layer, *, batch_index: int = 0) -> tuple[str, ...]:
     """Name the habit of each head of a layer, one of `HABITS`.
 
     Rows that stand for no text ([CLS], padding) do not count. From exact weights where they are at hand, else from the
     strongest keys of each row, which can only understate a mass.
     """
     seen = record.layer(layer)
-    queries, keys = query_labels(record, seen, sequence), key_labels(record, seen, sequence)
+    queries, keys = query_labels(record, seen, batch_index), key_labels(record, seen, batch_index)
     rows = np.array([index for index, token in enumerate(queries) if not token.special] or range(seen.queries))
-    masses = _masses(seen, rows, keys, sequence)
-    even = (_evenness(seen, sequence)[:, rows] >= _EVEN).mean(-1) > _MOST
+    masses = _masses(seen, rows, keys, batch_index)
+    even = (_evenness(seen, batch_index)[:, rows] >= _EVEN).mean(-1) > _MOST
     names = list(masses)
     table = np.stack([masses[name] for name in names])
     winners = table.argmax(0)
@@ -43,51 +43,53 @@ def head_habits(record: Record, layer: int | str | Layer, *, sequence: int = 0) 
 
 
 def _masses(
-    seen: Layer, rows: npt.NDArray[np.int_], keys: Sequence[Token], sequence: int
+    seen: Layer, rows: npt.NDArray[np.int_], keys: Sequence[Token], batch_index: int
 ) -> dict[str, npt.NDArray[np.float64]]:
     special = [index for index, token in enumerate(keys) if token.special]
-    masses = {"first": _mass(seen, rows, np.zeros_like(rows), sequence)}
+    masses = {"first": _mass(seen, rows, np.zeros_like(rows), batch_index)}
     if special:
-        masses = {"special": np.sum([_mass(seen, rows, np.full_like(rows, key), sequence) for key in special], axis=0)}
+        masses = {
+            "special": np.sum([_mass(seen, rows, np.full_like(rows, key), batch_index) for key in special], axis=0)
+        }
     if seen.kind == "self":
         ahead = seen.keys - seen.queries  # the queries are the last positions
         for name, step in (("previous", ahead - 1), ("next", ahead + 1), ("self", ahead)):
             inside = rows[(rows + step >= 0) & (rows + step < seen.keys)]
-            masses[name] = _mass(seen, inside, inside + step, sequence)
+            masses[name] = _mass(seen, inside, inside + step, batch_index)
     return masses
 
 
 def _mass(
-    seen: Layer, rows: npt.NDArray[np.int_], columns: npt.NDArray[np.int_], sequence: int
+    seen: Layer, rows: npt.NDArray[np.int_], columns: npt.NDArray[np.int_], batch_index: int
 ) -> npt.NDArray[np.float64]:
     """Mean over the rows of the weight on one key each (heads,)."""
     if not len(rows):
         return np.zeros(seen.heads)
     if seen.exact is not None:
-        picked = seen.exact[sequence][:, rows, columns]
+        picked = seen.exact[batch_index][:, rows, columns]
     else:
-        hit = seen.top_keys[sequence][:, rows] == columns[None, :, None]
-        picked = (seen.top_weights[sequence][:, rows] * hit).sum(-1)
+        hit = seen.top_keys[batch_index][:, rows] == columns[None, :, None]
+        picked = (seen.top_weights[batch_index][:, rows] * hit).sum(-1)
     return np.asarray(picked.mean(-1), dtype=np.float64)
 
 
-def _evenness(seen: Layer, sequence: int) -> npt.NDArray[np.float64]:
+def _evenness(seen: Layer, batch_index: int) -> npt.NDArray[np.float64]:
     """Entropy as a share of its ceiling, ln of the keys a row can see (heads, queries)."""
     queries = np.arange(seen.queries) + (seen.keys - seen.queries if seen.kind == "self" else 0)
-    causal = seen.kind == "self" and bool((seen.top_keys[sequence] <= queries[None, :, None]).all())
+    causal = seen.kind == "self" and bool((seen.top_keys[batch_index] <= queries[None, :, None]).all())
     visible = queries + 1 if causal else np.full_like(queries, seen.keys)
     ceiling = np.log(np.maximum(visible, 1))
     share: npt.NDArray[np.float64] = np.divide(
-        seen.entropy[sequence], ceiling, out=np.zeros(seen.entropy[sequence].shape), where=ceiling > 0
+        seen.entropy[batch_index], ceiling, out=np.zeros(seen.entropy[batch_index].shape), where=ceiling > 0
     )
     return share
 
 
-def describe(record: Record, *, sequence: int = 0) -> str:
+def describe(record: Record, *, batch_index: int = 0) -> str:
     """One sentence on what all heads do: simple rules first, by number of heads."""
-    counts = Counter(habit for seen in record for habit in head_habits(record, seen, sequence=sequence))
+    counts = Counter(habit for seen in record for habit in head_habits(record, seen, batch_index=batch_index))
     places = {
-        "special": f"at {_specials(record, sequence)}",
+        "special": f"at {_specials(record, batch_index)}",
         "first": "at the first token",
         "previous": "at the previous token",
         "next": "at the next",
@@ -109,8 +111,8 @@ def _verb(count: int, verb: str) -> str:
     return verb if count != 1 else f"{verb}s"
 
 
-def _specials(record: Record, sequence: int) -> str:
+def _specials(record: Record, batch_index: int) -> str:
     names = dict.fromkeys(
-        token.text for seen in record for token in key_labels(record, seen, sequence) if token.special
+        token.text for seen in record for token in key_labels(record, seen, batch_index) if token.special
     )
     return "/".join(list(names)[:3])

@@ -34,12 +34,12 @@ class HeadMap:
         return f"each cell is {self.query_bin} × {self.key_bin} tokens, largest weight"
 
 
-def head_map(layer: Layer, head: int, sequence: int, *, rows: int, columns: int) -> HeadMap:
+def head_map(layer: Layer, head: int, batch_index: int, *, rows: int, columns: int) -> HeadMap:
     """The map of one head in at most `rows` × `columns` cells, square ones where it looks at its own tokens."""
     if layer.exact is not None:
-        values, query_bin, key_bin = layer.exact[sequence, head], 1, 1
+        values, query_bin, key_bin = layer.exact[batch_index, head], 1, 1
     else:
-        values, query_bin, key_bin = layer.max[sequence, head], layer.query_bin, layer.key_bin
+        values, query_bin, key_bin = layer.max[batch_index, head], layer.query_bin, layer.key_bin
     down, across = -(-values.shape[0] // rows), -(-values.shape[1] // columns)
     if layer.kind == "self":
         down = across = max(down, across)

@@ -50,10 +50,10 @@ def _spell(character: str) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
-def _tokens(record: Record, stream: str, count: int, sequence: int) -> tuple[Token, ...]:
+def _tokens(record: Record, stream: str, count: int, batch_index: int) -> tuple[Token, ...]:
     """`count` tokens of a stream, in visible text; positions without a known token are called by their number."""
     sequences = record.tokens.get(stream, ())
-    known = sequences[sequence] if sequence < len(sequences) else ()
+    known = sequences[batch_index] if batch_index < len(sequences) else ()
     shown = [_shown(token) for token in known[:count]]
     return (*shown, *(Token(str(position), space=True) for position in range(len(shown), count)))
 
@@ -63,14 +63,14 @@ def _shown(token: Token) -> Token:
     return token if text == token.text else Token(text, token.special, token.word, token.space)
 
 
-def query_labels(record: Record, layer: Layer, sequence: int) -> tuple[Token, ...]:
+def query_labels(record: Record, layer: Layer, batch_index: int) -> tuple[Token, ...]:
     """The tokens of a layer's rows."""
-    return _tokens(record, layer.query_tokens, layer.queries, sequence)
+    return _tokens(record, layer.query_tokens, layer.queries, batch_index)
 
 
-def key_labels(record: Record, layer: Layer, sequence: int) -> tuple[Token, ...]:
+def key_labels(record: Record, layer: Layer, batch_index: int) -> tuple[Token, ...]:
     """The tokens of a layer's columns."""
-    return _tokens(record, layer.key_tokens, layer.keys, sequence)
+    return _tokens(record, layer.key_tokens, layer.keys, batch_index)
 
 
 def apart(text: str) -> str:
@@ -121,5 +121,5 @@ def check_focus(record: Record, focus: Focus) -> None:
             raise InputError(f"`focus.looks` must name heads from 0 to {layer.heads - 1}, got {look.head}")
         if not 0 <= look.target < len(focus.keys):
             raise InputError(f"`focus.looks` must name words from 0 to {len(focus.keys) - 1}, got {look.target}")
-        if not 0 <= focus.sequence < layer.batch:
-            raise InputError(f"`focus.sequence` must be from 0 to {layer.batch - 1}, got {focus.sequence}")
+        if not 0 <= focus.batch_index < layer.batch:
+            raise InputError(f"`focus.sequence` must be from 0 to {layer.batch - 1}, got {focus.batch_index}")

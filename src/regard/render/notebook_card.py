@@ -30,16 +30,18 @@ def card(record: Record, focus: Focus) -> str:
     """The finding, the strongest keys of the word it is about, one head's map and all heads, as one element."""
     look = focus.looks[0]
     seen = record.layers[look.layer]
-    one = head_map(seen, look.head, focus.sequence, rows=_MAP, columns=_MAP)
+    one = head_map(seen, look.head, focus.batch_index, rows=_MAP, columns=_MAP)
     name = head_name(record, look.layer, look.head)
     figures = [
         _figure(one.values / (float(one.values.max(initial=0.0)) or 1.0), f"{name}: {one.caption}", _SHOWN),
-        _figure(np.sqrt(_mosaic(record, focus.sequence)), "all heads, layers down, heads across; root of weight", None),
+        _figure(
+            np.sqrt(_mosaic(record, focus.batch_index)), "all heads, layers down, heads across; root of weight", None
+        ),
     ]
     missing = "; ".join(missing_lines(record.missing))
     parts = [
         f"<p><strong>{html.escape(size(record))}</strong></p>",
-        f"<p>{lede(record, focus)} {html.escape(describe(record, sequence=focus.sequence))}</p>",
+        f"<p>{lede(record, focus)} {html.escape(describe(record, batch_index=focus.batch_index))}</p>",
         f"<p>{html.escape(visible(f'Not seen: {missing}.'))}</p>" if missing else "",
         _strongest(record, focus),
         f'<div style="display:flex;flex-wrap:wrap;gap:1rem;align-items:flex-start">{"".join(figures)}</div>',
@@ -81,9 +83,9 @@ def _strongest(record: Record, focus: Focus) -> str:
     rows = []
     for look in focus.looks:
         seen = record.layers[look.layer]
-        queries, keys = query_labels(record, seen, focus.sequence), key_labels(record, seen, focus.sequence)
+        queries, keys = query_labels(record, seen, focus.batch_index), key_labels(record, seen, focus.batch_index)
         query = focus.queries[focus.word].pieces[0]
-        best = record.top(layer=seen, head=look.head, query=query, sequence=focus.sequence)[:_BEST]
+        best = record.top(layer=seen, head=look.head, query=query, batch_index=focus.batch_index)[:_BEST]
         to = ", ".join(f"{apart(keys[key].text)} {weight:.2f}" for key, weight in best)
         name = html.escape(head_name(record, look.layer, look.head))
         rows.append((name, apart(queries[query].text), f"→ {to}"))
@@ -105,11 +107,11 @@ def _figure(values: npt.NDArray[np.floating], caption: str, side: int | None) ->
     )
 
 
-def _mosaic(record: Record, sequence: int) -> npt.NDArray[np.float32]:
+def _mosaic(record: Record, batch_index: int) -> npt.NDArray[np.float32]:
     """All heads as small maps with white between them, as large as there is room for."""
     heads = max(seen.heads for seen in record)
     side = next((side for side in _SIDES if _fits(side + 2, len(record), heads)), _SIDES[-1])
-    rows = [_row([head_map(seen, head, sequence, rows=side, columns=side).values for head in range(seen.heads)],
+    rows = [_row([head_map(seen, head, batch_index, rows=side, columns=side).values for head in range(seen.heads)],
                  side, heads) for seen in record]  # fmt: skip
     return np.concatenate(rows)
 

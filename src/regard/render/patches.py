@@ -76,7 +76,7 @@ def patch_weights(
     layer: int | str | Layer,
     head: int | None = None,
     patch: Patch = "cls",
-    sequence: int = 0,
+    batch_index: int = 0,
     stream: Stream | None = None,
 ) -> PatchWeights:
     """Take the weights of one row apart by patches; without `head`, the mean of all heads of the layer.
@@ -86,10 +86,10 @@ def patch_weights(
     """
     seen = record.layer(layer, stream)
     _check(record, seen, grid)
-    sequence = at_index("sequence", sequence, seen.batch, "batch")
+    batch_index = at_index("batch_index", batch_index, seen.batch, "batch")
     row = grid.position(patch)
     heads = range(seen.heads) if head is None else [at_index("head", head, seen.heads, "heads")]
-    rows = [np.asarray(record.weights(layer=seen, head=one)[sequence, row], dtype=np.float64) for one in heads]
+    rows = [np.asarray(record.weights(layer=seen, head=one)[batch_index, row], dtype=np.float64) for one in heads]
     weights = rows[0] if head is not None else np.mean(rows, axis=0)
     start = len(grid.prefix)
     before = {name: float(weights[at]) for at, name in enumerate(grid.prefix)}
@@ -104,7 +104,7 @@ def patch_figure(
     layer: int | str | Layer,
     head: int | None = None,
     patch: Patch = "cls",
-    sequence: int = 0,
+    batch_index: int = 0,
     stream: Stream | None = None,
 ) -> "Figure":
     """Draw the image with the chosen patch framed, and beside it, fainter, with its weights laid over.
@@ -116,14 +116,14 @@ def patch_figure(
         layer: Which layer, by number or name; of several streams with `stream`, such as "image".
         head: Which head; without it, the mean of all heads of the layer.
         patch: Which patch looks, (row, column) from the top left, or the name of a token before the patches: "cls".
-        sequence: Which of the batch.
+        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
         stream: Which stream the number of the layer is of.
 
     Raises:
         InputError: No such layer, head or patch; an image of other proportions; a layer that does not read this grid.
     """
     layer = record.layer(layer, stream)
-    found = patch_weights(record, grid, layer=layer, head=head, patch=patch, sequence=sequence)
+    found = patch_weights(record, grid, layer=layer, head=head, patch=patch, batch_index=batch_index)
     _check_image(image, grid)
     heading = _heading(record, layer, head)
     scale = _SIDE / max(grid.rows, grid.columns)

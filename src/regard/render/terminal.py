@@ -41,7 +41,7 @@ class Picture:
             sentence_lines(self.record, self.focus, width),
             [*_looks(self.record, self.focus, width), *_note(self.focus, width)],
             _map(self.record, self.focus, width),
-            _wrapped(describe(self.record, sequence=self.focus.sequence), width),
+            _wrapped(describe(self.record, batch_index=self.focus.batch_index), width),
         ]
         if self.record.missing:
             parts.append(_wrapped(visible(f"Not seen: {'; '.join(missing_lines(self.record.missing))}."), width))
@@ -65,7 +65,7 @@ def picture(record: Record, focus: Focus, *, width: int = 80) -> Picture:
 
 def _words(record: Record, focus: Focus) -> tuple[tuple[Token, ...], tuple[Token, ...], bool]:
     layer = record.layers[focus.looks[0].layer]
-    queries, keys = query_labels(record, layer, focus.sequence), key_labels(record, layer, focus.sequence)
+    queries, keys = query_labels(record, layer, focus.batch_index), key_labels(record, layer, focus.batch_index)
     return queries, keys, layer.query_tokens != layer.key_tokens
 
 
@@ -140,7 +140,7 @@ def _map(record: Record, focus: Focus, width: int) -> list["Text"]:
     layer = record.layers[look.layer]
     queries, keys, cross = _words(record, focus)
     columns = map_columns(layer.keys, layer.queries, width)
-    seen = head_map(layer, look.head, focus.sequence, rows=MAX_ROWS, columns=columns)
+    seen = head_map(layer, look.head, focus.batch_index, rows=MAX_ROWS, columns=columns)
     title = Text(no_wrap=True)
     title.append(f"{MARKS[0]} {head_name(record, look.layer, look.head)}", LOOK_STYLES[0])
     title.append(": rows look at columns, each cell is one weight" if seen.exact else f": {seen.caption}")

@@ -32,7 +32,7 @@ class Alignment:
     rows: Rows = "read"
 
 
-def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", sequence: int = 0) -> Alignment:
+def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", batch_index: int = 0) -> Alignment:
     """Average the cross-attention of some heads, from words of the target to words of the source.
 
     The weight from a word to a word is the mean over the pieces of the one, which look, of the sum over the pieces of
@@ -44,7 +44,7 @@ def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", sequenc
         rows: What a row is called: the word that the decoder has "read" at that position, or the one that is
             "written" from there, a position further (both are used: Kobayashi et al. 2020, arXiv:2004.10102). What the
             last position writes is not in the record, "?"; behind the end of a text there is no such row.
-        sequence: Which of the batch.
+        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
 
     Raises:
         InputError: No such head, or one whose keys are its own text.
@@ -52,8 +52,8 @@ def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", sequenc
     """
     pairs = chosen_heads(record, heads)
     first = record.layers[pairs[0][0]]
-    sequence = at_index("sequence", sequence, first.batch, "batch")
-    target, source = _words(record, first, rows, sequence)
+    batch_index = at_index("batch_index", batch_index, first.batch, "batch")
+    target, source = _words(record, first, rows, batch_index)
     total = np.zeros((len(target), len(source)))
     for layer, head in pairs:
         seen = record.layers[layer]
@@ -63,7 +63,7 @@ def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", sequenc
                 f"{layer_name(record, layer)} and {first.queries} × {first.keys} in "
                 f"{layer_name(record, pairs[0][0])}: draw them one by one"
             )
-        weights = record.weights(layer=seen, head=head)[sequence]
+        weights = record.weights(layer=seen, head=head)[batch_index]
         total += word_weights(weights, target, source)
     if rows == "written" and len(target) > 1 and target[-2].special:
         target, total = target[:-1], total[:-1]  # behind the end of a text nothing is written
@@ -116,10 +116,10 @@ def _checked(record: Record, pair: tuple[int | str | Layer, int], crossing: Sequ
     return record.layers.index(layer), at_index("head", head, layer.heads, "heads")
 
 
-def _words(record: Record, layer: Layer, rows: Rows, sequence: int) -> tuple[tuple[Word, ...], tuple[Word, ...]]:
+def _words(record: Record, layer: Layer, rows: Rows, batch_index: int) -> tuple[tuple[Word, ...], tuple[Word, ...]]:
     if rows not in ("read", "written"):
         raise InputError(f'`rows` must be "read" or "written", got {rows!r}')
-    target, source = query_labels(record, layer, sequence), key_labels(record, layer, sequence)
+    target, source = query_labels(record, layer, batch_index), key_labels(record, layer, batch_index)
     if rows == "written":
         target = (*target[1:], Token("?", special=True, space=True))  # what comes last is not in the record
     left, right = shown_words(target), shown_words(source)

@@ -56,11 +56,11 @@ class _Asked:
         return self.one_of("sinks", "1", "0") == "1"
 
     def sheet(self, shelf: Shelf) -> Sheet:
-        return shelf.sheet(*map(self.number, ("record", "layer", "head", "sequence")))
+        return shelf.sheet(*map(self.number, ("record", "layer", "head", "batch_index")))
 
     def layer(self, shelf: Shelf) -> tuple[Layer, int]:
-        layer, sequence = shelf.layer(self.number("record"), self.number("layer")), self.number("sequence")
-        return layer, _below("sequence", sequence, layer.batch)
+        layer, batch_index = shelf.layer(self.number("record"), self.number("layer")), self.number("batch_index")
+        return layer, _below("batch_index", batch_index, layer.batch)
 
 
 def _below(name: str, value: int, count: int) -> int:
@@ -102,9 +102,9 @@ def _layer(record: Record, index: int) -> dict[str, Any]:
 
 def _tokens(shelf: Shelf, asked: _Asked) -> Answer:
     """The tokens of both sides of a layer, in visible text."""
-    layer, sequence = asked.layer(shelf)
+    layer, batch_index = asked.layer(shelf)
     record = shelf.book(asked.number("record")).record
-    sides = query_labels(record, layer, sequence), key_labels(record, layer, sequence)
+    sides = query_labels(record, layer, batch_index), key_labels(record, layer, batch_index)
     same = layer.kind == "self" and layer.query_tokens == layer.key_tokens and layer.queries == layer.keys
     return {"same": same, "queries": _stream(sides[0]), "keys": None if same else _stream(sides[1])}
 
@@ -117,8 +117,8 @@ def _stream(tokens: tuple[Token, ...]) -> dict[str, Any]:
 
 def _thumbs(shelf: Shelf, asked: _Asked) -> Answer:
     """A small map of each head of a layer: one byte a cell, the root of its largest weight; the sizes go first."""
-    layer, sequence = asked.layer(shelf)
-    stored = np.asarray(layer.max[sequence])
+    layer, batch_index = asked.layer(shelf)
+    stored = np.asarray(layer.max[batch_index])
     down, across = (-(-side // _THUMB) for side in stored.shape[1:])
     cells = np.nan_to_num(pool_max(stored, down, across))
     rows, columns = cells.shape[1:]
@@ -131,7 +131,7 @@ def _head(shelf: Shelf, asked: _Asked) -> Answer:
     sheet = asked.sheet(shelf)
     return {
         "finest": sheet.matrix.finest,
-        "causal": is_causal(sheet.layer, sheet.sequence),
+        "causal": is_causal(sheet.layer, sheet.batch_index),
         "sinks": [{"key": sink.key, "share": sink.share} for sink in sheet.found],
         "tops": sheet.tops(sinks=True),
         "without": sheet.tops(sinks=False) if sheet.found else None,
@@ -168,8 +168,8 @@ def _weight(shelf: Shelf, asked: _Asked) -> Answer:
     key = _below("key", asked.number("key"), sheet.matrix.keys)
     record = shelf.book(asked.number("record")).record
     return sheet.weight(query, key) | {
-        "query": _around(query_labels(record, sheet.layer, sheet.sequence), query),
-        "key": _around(key_labels(record, sheet.layer, sheet.sequence), key),
+        "query": _around(query_labels(record, sheet.layer, sheet.batch_index), query),
+        "key": _around(key_labels(record, sheet.layer, sheet.batch_index), key),
     }
 
 

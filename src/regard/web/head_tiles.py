@@ -30,13 +30,13 @@ class Sheet:
     Args:
         layer: Where it was seen.
         head: Which head, counted from 0.
-        sequence: Which of the batch.
+        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
     """
 
-    def __init__(self, layer: Layer, head: int, sequence: int = 0) -> None:
-        self.matrix = Matrix(layer, head, sequence)
-        self.layer, self.head, self.sequence = layer, head, sequence
-        self.found = find_sinks(layer, sequence)
+    def __init__(self, layer: Layer, head: int, batch_index: int = 0) -> None:
+        self.matrix = Matrix(layer, head, batch_index)
+        self.layer, self.head, self.batch_index = layer, head, batch_index
+        self.found = find_sinks(layer, batch_index)
         self.sinks = np.array([sink.key for sink in self.found], dtype=np.intp)
 
     @cached_property
@@ -45,7 +45,7 @@ class Sheet:
         matrix = self.matrix
         if self.matrix.finest == 1:
             return np.stack([matrix.column(int(key)) for key in self.sinks], 1)
-        keys, weights = (array[self.sequence, self.head] for array in (self.layer.top_keys, self.layer.top_weights))
+        keys, weights = (array[self.batch_index, self.head] for array in (self.layer.top_keys, self.layer.top_weights))
         return np.stack([(weights * (keys == key)).sum(-1) for key in self.sinks], 1)
 
     @cached_property
@@ -104,7 +104,7 @@ class Sheet:
         layer, matrix = self.layer, self.matrix
         whole = (rows, columns) == (slice(0, matrix.queries), slice(0, matrix.keys))
         if whole and layer.query_bin == layer.key_bin == step:
-            return np.asarray((layer.mean if pool == "mean" else layer.max)[self.sequence, self.head])
+            return np.asarray((layer.mean if pool == "mean" else layer.max)[self.batch_index, self.head])
         return matrix.tile(rows, columns, step=step, pool=pool)
 
     def line(self, axis: str, at: int, *, sinks: bool = True) -> Array:
@@ -126,7 +126,7 @@ class Sheet:
 
     def _known(self, row: bool, at: int) -> Array:
         """Of a row or a column, what the strongest keys of each query tell."""
-        keys, weights = (array[self.sequence, self.head] for array in (self.layer.top_keys, self.layer.top_weights))
+        keys, weights = (array[self.batch_index, self.head] for array in (self.layer.top_keys, self.layer.top_weights))
         line = np.full(self.matrix.keys if row else self.matrix.queries, np.nan, dtype=np.float32)
         if row:
             kept = (keys[at] >= 0) & (keys[at] < self.matrix.keys)
@@ -143,7 +143,7 @@ class Sheet:
         else:
             known = float(self._known(True, query)[key])
             weight = None if np.isnan(known) else known
-        least = float(self.layer.top_weights[self.sequence, self.head, query, -1])
+        least = float(self.layer.top_weights[self.batch_index, self.head, query, -1])
         without = None
         if weight is not None and len(self.sinks):
             without = 0.0 if key in self.sinks else weight / float(self.remaining[query])

@@ -77,15 +77,15 @@ class Shelf:
         layers = self.book(number).record.layers
         return layers[at_index("layer", layer, len(layers), "seen layers")]
 
-    def sheet(self, number: int, layer: int, head: int, sequence: int) -> Sheet:
+    def sheet(self, number: int, layer: int, head: int, batch_index: int) -> Sheet:
         """One head of one sequence; those used last stay open."""
-        key = (number, layer, head, sequence)
+        key = (number, layer, head, batch_index)
         with self._lock:
             found = self._sheets.get(key)
             if found is not None:
                 self._sheets.move_to_end(key)
                 return found
-        sheet = Sheet(self.layer(number, layer), head, sequence)
+        sheet = Sheet(self.layer(number, layer), head, batch_index)
         with self._lock:
             sheet = self._sheets.setdefault(key, sheet)
             while len(self._sheets) > _SHEETS:

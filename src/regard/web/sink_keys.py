@@ -23,7 +23,7 @@ class Sink:
     share: float
 
 
-def find_sinks(layer: Layer, sequence: int = 0) -> tuple[Sink, ...]:
+def find_sinks(layer: Layer, batch_index: int = 0) -> tuple[Sink, ...]:
     r"""The sinks of one layer in one sequence, in the order of their keys.
 
     The share of key j is $a_j = \frac{1}{H} \sum_h \sum_i p_{hij} / n_j$, where $n_j$ queries can see it (those from j
@@ -36,10 +36,10 @@ def find_sinks(layer: Layer, sequence: int = 0) -> tuple[Sink, ...]:
     """
     queries, keys = layer.queries, layer.keys
     seen_by, blind = np.full(keys, queries), np.full(keys, 1 / keys)
-    if is_causal(layer, sequence):
+    if is_causal(layer, batch_index):
         seen_by = np.minimum(keys - np.arange(keys), queries)
         blind = _even_causal(queries, keys) / seen_by
-    received = np.asarray(layer.received[sequence], dtype=np.float64).mean(0)
+    received = np.asarray(layer.received[batch_index], dtype=np.float64).mean(0)
     share = received / seen_by
     found = (share > LEAST) & (share > ABOVE_EVEN / keys) & (seen_by >= _SEEN_BY * queries)
     found &= share > _ABOVE_BLIND * blind
@@ -53,9 +53,9 @@ def _even_causal(queries: int, keys: int) -> npt.NDArray[np.float64]:
     return np.cumsum(given[::-1])[::-1]
 
 
-def is_causal(layer: Layer, sequence: int = 0) -> bool:
+def is_causal(layer: Layer, batch_index: int = 0) -> bool:
     """Whether no query of a text has looked behind itself; the queries are the last of the keys."""
     if layer.kind == "cross" or layer.queries > layer.keys:
         return False
     places: npt.NDArray[np.int64] = np.arange(layer.queries) + layer.keys - layer.queries
-    return bool((layer.top_keys[sequence] <= places[None, :, None]).all())
+    return bool((layer.top_keys[batch_index] <= places[None, :, None]).all())

@@ -76,9 +76,9 @@ def portions(
             bins=Bins(tall, broad, start % tall, shift % broad),
             by_keys=any(isinstance(one, HeatMap | Received) for one in statistics),
         )
-        for sequence in range(call.batch):
+        for batch_index in range(call.batch):
             weights = problem.q.new_empty(call.heads, call.queries, 0)
-            yield Summary(sequence, slice(0, call.heads), start, 0, weights, found=found)
+            yield Summary(batch_index, slice(0, call.heads), start, 0, weights, found=found)
 
     return [fold]
 
@@ -91,7 +91,7 @@ class Summary(Rows):
 
     def _of(self, found: Tensor | None) -> Tensor:
         assert found is not None  # `refuses` and `portions` see to it
-        return found[self.sequence]
+        return found[self.batch_index]
 
     @property
     def columns(self) -> slice:

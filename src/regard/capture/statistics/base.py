@@ -104,7 +104,7 @@ class PerQuery:
     def fold(self, rows: Rows) -> None:
         """Fill in the numbers of some rows."""
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
-        self._parts[-1][rows.sequence, rows.heads, here] = self.of(rows).to(self._parts[-1].dtype)
+        self._parts[-1][rows.batch_index, rows.heads, here] = self.of(rows).to(self._parts[-1].dtype)
 
     def of(self, rows: Rows) -> Float[Tensor, "heads rows ..."]:
         """What is kept of each row."""
@@ -138,7 +138,7 @@ class PerKey:
     def fold(self, rows: Rows) -> None:
         """Add the columns of some rows."""
         assert self._sums is not None  # start comes first
-        sums = self._sums[rows.sequence, rows.heads, rows.columns]
+        sums = self._sums[rows.batch_index, rows.heads, rows.columns]
         sums += self.of(rows)[:, : sums.shape[1]]
 
     def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:

@@ -75,7 +75,7 @@ class Rectangle:
                 :, top - rows.start : bottom - rows.start, left - rows.key_start : right - rows.key_start
             ]
             to = slice(top - self.rows.start, bottom - self.rows.start)
-            self._found[rows.sequence, rows.heads, to, left - self.columns.start : right - self.columns.start] = part
+            self._found[rows.batch_index, rows.heads, to, left - self.columns.start : right - self.columns.start] = part
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
         """The rectangle, and no number where the matrix has ended."""
@@ -111,7 +111,7 @@ class Rows:
         assert self._found is not None  # start comes first
         for at, query in enumerate(self.queries):
             if rows.rows.start <= query < rows.rows.stop:
-                target = self._found[rows.sequence, rows.heads, at, rows.columns]
+                target = self._found[rows.batch_index, rows.heads, at, rows.columns]
                 target.copy_(rows.weights[:, query - rows.start, : target.shape[1]])
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:

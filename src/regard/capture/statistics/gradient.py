@@ -53,10 +53,10 @@ class GradientTimesAttention:
         assert self._values is not None
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
         group = self._gradient.shape[1] // self._values.shape[1]
-        values = self._values[rows.sequence, rows.heads.start // group, rows.columns]
-        slopes = self._gradient[rows.sequence, rows.heads, here] @ values.T
+        values = self._values[rows.batch_index, rows.heads.start // group, rows.columns]
+        slopes = self._gradient[rows.batch_index, rows.heads, here] @ values.T
         product = rows.weights[..., : slopes.shape[2]] * slopes
-        folded = Rows(rows.sequence, rows.heads, rows.start, rows.key_start, product)
+        folded = Rows(rows.batch_index, rows.heads, rows.start, rows.key_start, product)
         for one in (self._heat, self._rows, self._columns):
             one.fold(folded)
 

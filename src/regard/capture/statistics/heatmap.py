@@ -77,10 +77,10 @@ class HeatMap:
         tall, broad = self._widths
         first, left = rows.rows.start // tall, rows.key_start // broad
         here, most = rows.pooled(tall, broad)
-        target = self._sum[rows.sequence, rows.heads, first : first + here.shape[1], left : left + here.shape[2]]
+        target = self._sum[rows.batch_index, rows.heads, first : first + here.shape[1], left : left + here.shape[2]]
         target += here[:, :, : target.shape[2]]
         if self._max is not self._sum:
-            target = self._max[rows.sequence, rows.heads, first : first + most.shape[1], left : left + most.shape[2]]
+            target = self._max[rows.batch_index, rows.heads, first : first + most.shape[1], left : left + most.shape[2]]
             torch.maximum(target, most[:, :, : target.shape[2]], out=target)
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ class Mass(PerQuery):
     def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
         """The mass of some rows."""
         if self._columns is not None:
-            some = self._columns[rows.sequence if len(self._columns) > 1 else 0, rows.columns]
+            some = self._columns[rows.batch_index if len(self._columns) > 1 else 0, rows.columns]
             return rows.weights[..., : len(some)] @ some.to(rows.weights.dtype)
         if self._on in _STEPS:
             return self._beside(rows, _STEPS[self._on])
@@ -110,9 +110,9 @@ class Mass(PerQuery):
         """Keys that equal the query's token, or come right behind one that does; earlier ones, in one text."""
         assert self._ids is not None
         behind = 1 if self._on == "induction" else 0
-        queries = self._ids.queries[rows.sequence, rows.rows]
+        queries = self._ids.queries[rows.batch_index, rows.rows]
         j = torch.arange(rows.columns.start, rows.columns.stop, device=rows.weights.device) - behind
-        keys = self._ids.keys[rows.sequence]
+        keys = self._ids.keys[rows.batch_index]
         inside = (j >= 0) & (j < len(keys))
         chosen = (queries[:, None] == keys[j.clamp(0, len(keys) - 1)]) & inside
         if not self.extent.cross:

@@ -91,10 +91,10 @@ class Rollout:
     def fold(self, rows: Rows) -> None:
         """Multiply the column by some rows."""
         assert self._inputs is not None  # start comes first
-        inputs = self._inputs[rows.sequence, rows.columns]
+        inputs = self._inputs[rows.batch_index, rows.columns]
         assert self._extent is not None
         summed = rows.weights[..., : len(inputs)].sum(0) @ inputs
-        self._vectors[self._site][rows.sequence, rows.rows] += summed / (2 * self._extent.heads)
+        self._vectors[self._site][rows.batch_index, rows.rows] += summed / (2 * self._extent.heads)
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
         """The vector of one layer."""
@@ -155,9 +155,9 @@ class Rollout:
             through = vector / 2
             for one in self._kept[site]:
                 for rows in one.call.blocks(one.start, 1):
-                    columns = through[rows.sequence, rows.key_start + one.shift :][: rows.weights.shape[2]]
+                    columns = through[rows.batch_index, rows.key_start + one.shift :][: rows.weights.shape[2]]
                     mean = rows.weights[..., : len(columns)].sum(0) / (2 * extent.heads)
-                    columns += vector[rows.sequence, rows.rows] @ mean
+                    columns += vector[rows.batch_index, rows.rows] @ mean
             found[site] = vector = through
         self._vectors = {site: found[site] for site in self._kept}
         self._kept = {}

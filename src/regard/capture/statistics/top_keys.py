@@ -50,8 +50,8 @@ class Top:
         values, columns = rows.strongest(self.count)
         keys = (columns + rows.key_start).to(torch.int32).masked_fill(values <= 0, -1)
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
-        self._keys[-1][rows.sequence, rows.heads, here, : keys.shape[-1]] = keys
-        self._weights[-1][rows.sequence, rows.heads, here, : keys.shape[-1]] = values
+        self._keys[-1][rows.batch_index, rows.heads, here, : keys.shape[-1]] = keys
+        self._weights[-1][rows.batch_index, rows.heads, here, : keys.shape[-1]] = values
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
         """All rows, with no more columns than there are keys."""

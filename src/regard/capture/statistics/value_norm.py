@@ -74,9 +74,9 @@ class ValueNorm:
     def fold(self, rows: Rows) -> None:
         """Weigh each column by the norm of its value."""
         assert self._norms is not None  # start comes first
-        norms = self._norms[rows.sequence, rows.heads, rows.columns]
+        norms = self._norms[rows.batch_index, rows.heads, rows.columns]
         norms = functional.pad(norms, (0, rows.weights.shape[2] - norms.shape[-1]))
-        moved = Rows(rows.sequence, rows.heads, rows.start, rows.key_start, rows.weights * norms[:, None])
+        moved = Rows(rows.batch_index, rows.heads, rows.start, rows.key_start, rows.weights * norms[:, None])
         self._heat.fold(moved)
         self._received.fold(moved)
 
@@ -99,10 +99,10 @@ class ValueNorm:
         group = extent.heads // values.shape[1]
         norms = values.new_empty(len(values), extent.heads, values.shape[2])
         for head in range(extent.heads):
-            for sequence in range(len(values)):
+            for batch_index in range(len(values)):
                 for part in range(0, values.shape[2], _KEYS):
-                    some = values[sequence, head // group, part : part + _KEYS]
-                    norms[sequence, head, part : part + _KEYS] = torch.linalg.vector_norm(some @ heads[head], dim=-1)
+                    some = values[batch_index, head // group, part : part + _KEYS]
+                    norms[batch_index, head, part : part + _KEYS] = torch.linalg.vector_norm(some @ heads[head], dim=-1)
         return norms
 
     def _weight(self, extent: Extent, value_dim: int) -> Float[Tensor, "in_width out_width"]:

@@ -36,7 +36,7 @@ class Weights:
     def fold(self, rows: Rows) -> None:
         """Copy some rows."""
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
-        part = self._parts[-1][rows.sequence, rows.heads, here, rows.columns]
+        part = self._parts[-1][rows.batch_index, rows.heads, here, rows.columns]
         part.copy_(rows.weights[..., : part.shape[-1]])
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:

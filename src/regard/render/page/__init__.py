@@ -38,7 +38,7 @@ def page(record: Record, focus: Focus, *, title: str = "What attends to what", c
     `command` is what a reader can type to see one of its weights computed step by step.
     """
     check_focus(record, focus)
-    packed = pack(record, focus.sequence)
+    packed = pack(record, focus.batch_index)
     style, script = _asset("page.css"), "\n".join(_asset(name) for name in _SCRIPTS)
     return Template(_asset("template.html")).substitute(
         policy=_policy(script, style),

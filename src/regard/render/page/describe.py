@@ -18,25 +18,25 @@ __all__ = ["description"]
 def description(record: Record, focus: Focus, packed: Packed) -> dict[str, Any]:
     """Everything for the page's JSON element; tokens are in visible text already."""
     return {
-        "streams": _streams(record, focus.sequence),
-        "layers": [_layer(record, number, focus.sequence, packed) for number in range(len(record))],
+        "streams": _streams(record, focus.batch_index),
+        "layers": [_layer(record, number, focus.batch_index, packed) for number in range(len(record))],
         "focus": {
             "piece": focus.queries[focus.word].pieces[0],
             "looks": [{"layer": look.layer % len(record), "head": look.head} for look in focus.looks],
         },
-        "habits": describe(record, sequence=focus.sequence),
+        "habits": describe(record, batch_index=focus.batch_index),
         "written": says_written(record),
         "missing": [visible(line) for line in missing_lines(record.missing)],
     }
 
 
-def _streams(record: Record, sequence: int) -> dict[str, Any]:
+def _streams(record: Record, batch_index: int) -> dict[str, Any]:
     """The longest sight of each stream: a layer may see only a part of it."""
     streams: dict[str, Sequence[Token]] = {}
     for layer in record:
         for name, tokens in (
-            (layer.query_tokens, query_labels(record, layer, sequence)),
-            (layer.key_tokens, key_labels(record, layer, sequence)),
+            (layer.query_tokens, query_labels(record, layer, batch_index)),
+            (layer.key_tokens, key_labels(record, layer, batch_index)),
         ):
             if len(tokens) > len(streams.get(name, ())):
                 streams[name] = tokens
@@ -55,7 +55,7 @@ def _stream(tokens: Sequence[Token]) -> dict[str, Any]:
     }
 
 
-def _layer(record: Record, number: int, sequence: int, packed: Packed) -> dict[str, Any]:
+def _layer(record: Record, number: int, batch_index: int, packed: Packed) -> dict[str, Any]:
     seen, blob = record.layers[number], packed.layers[number]
     return {
         "name": seen.name,
@@ -69,5 +69,5 @@ def _layer(record: Record, number: int, sequence: int, packed: Packed) -> dict[s
         "map": [blob.rows, blob.columns],
         "bins": [blob.query_bin, blob.key_bin],
         "thumb": [blob.thumb_rows, blob.thumb_columns],
-        "habits": list(head_habits(record, seen, sequence=sequence)),
+        "habits": list(head_habits(record, seen, batch_index=batch_index)),
     }

@@ -54,13 +54,13 @@ class Packed:
     thumbs: bytes
 
 
-def pack(record: Record, sequence: int) -> Packed:
+def pack(record: Record, batch_index: int) -> Packed:
     """Quantize and deflate one sequence of a record: in full where it is short, else as much as opens at once."""
     for layer in record:
         _check(layer)
     pairs = sum(layer.heads * layer.queries * layer.keys for layer in record)
     if pairs <= _EXACT_WEIGHTS and all(layer.exact is not None for layer in record):
-        return _packed(record, sequence, lambda layer, thumb: _in_full(layer, sequence, thumb))
+        return _packed(record, batch_index, lambda layer, thumb: _in_full(layer, batch_index, thumb))
     queries = sum(layer.heads * layer.queries for layer in record)
     heads = sum(layer.heads for layer in record)
     longest = max(max(layer.queries, layer.keys) for layer in record)
@@ -69,17 +69,17 @@ def pack(record: Record, sequence: int) -> Packed:
         finest = most if longest > _SHORT else _PARTS[-1][1]
         side = max(16, min(finest, math.isqrt(_MAP_CELLS // max(heads, 1))))
         fine = sum(layer.heads * min(side, layer.queries) * min(side, layer.keys) for layer in record) <= _FINE_CELLS
-        part = functools.partial(_in_part, sequence=sequence, top=top, side=side, fine=fine)
-        packed = _packed(record, sequence, part)
+        part = functools.partial(_in_part, batch_index=batch_index, top=top, side=side, fine=fine)
+        packed = _packed(record, batch_index, part)
         if len(packed.thumbs) + sum(len(layer.blob) for layer in packed.layers) <= _LARGEST:
             break
     return packed
 
 
-def _packed(record: Record, sequence: int, one: Callable[[Layer, tuple[int, ...]], PackedLayer]) -> Packed:
+def _packed(record: Record, batch_index: int, one: Callable[[Layer, tuple[int, ...]], PackedLayer]) -> Packed:
     layers, thumbs = [], []
     for layer in record:
-        small = _maps(layer, sequence, _THUMB_SIDE)
+        small = _maps(layer, batch_index, _THUMB_SIDE)
         thumbs.append(_roots(small).tobytes())
         layers.append(one(layer, small[0].values.shape))
     return Packed(tuple(layers), zlib.compress(b"".join(thumbs), _LEVEL))
@@ -96,25 +96,27 @@ def _check(layer: Layer) -> None:
             raise InputError(f"weights of a page must be finite and not negative, got others in {layer.name}.{name}")
 
 
-def _in_full(layer: Layer, sequence: int, thumb: tuple[int, ...]) -> PackedLayer:
+def _in_full(layer: Layer, batch_index: int, thumb: tuple[int, ...]) -> PackedLayer:
     exact = layer.exact
     assert exact is not None  # pack asked
-    blob = zlib.compress(_planes(_quantized(exact[sequence], 65_535)), _LEVEL)
+    blob = zlib.compress(_planes(_quantized(exact[batch_index], 65_535)), _LEVEL)
     return PackedLayer(blob, True, 65_535, 0, layer.queries, layer.keys, 1, 1, *thumb)
 
 
-def _in_part(layer: Layer, thumb: tuple[int, ...], *, sequence: int, top: int, side: int, fine: bool) -> PackedLayer:
+def _in_part(layer: Layer, thumb: tuple[int, ...], *, batch_index: int, top: int, side: int, fine: bool) -> PackedLayer:
     unit, top = 10_000 if fine else 1000, min(top, layer.top_keys.shape[-1])
-    keys = np.where(layer.top_keys[sequence][..., :top] < 0, 0, layer.top_keys[sequence][..., :top]).astype(np.uint16)
-    weights = _quantized(layer.top_weights[sequence][..., :top], unit)
-    maps = _maps(layer, sequence, side)
+    keys = np.where(layer.top_keys[batch_index][..., :top] < 0, 0, layer.top_keys[batch_index][..., :top]).astype(
+        np.uint16
+    )
+    weights = _quantized(layer.top_weights[batch_index][..., :top], unit)
+    maps = _maps(layer, batch_index, side)
     blob = zlib.compress(_planes(keys) + _planes(weights) + _roots(maps, 255 if fine else 51).tobytes(), _LEVEL)
     rows, columns = maps[0].values.shape
     return PackedLayer(blob, False, unit, top, rows, columns, maps[0].query_bin, maps[0].key_bin, *thumb)
 
 
-def _maps(layer: Layer, sequence: int, side: int) -> list[HeadMap]:
-    return [head_map(layer, head, sequence, rows=side, columns=side) for head in range(layer.heads)]
+def _maps(layer: Layer, batch_index: int, side: int) -> list[HeadMap]:
+    return [head_map(layer, head, batch_index, rows=side, columns=side) for head in range(layer.heads)]
 
 
 def _quantized(weights: npt.NDArray[np.float32], unit: int) -> npt.NDArray[np.uint16]:

@@ -29,7 +29,7 @@ const answer = async (path, options) => {
 const json = async (path, asked = {}) => (await answer(`${path}?${query(asked)}`)).json();
 const floats = async (path, asked, signal) => new Float32Array(await (await answer(`${path}?${query(asked)}`, { signal })).arrayBuffer());
 
-const place = () => ({ record: view.record, layer: view.layer, head: view.head, sequence: view.sequence });
+const place = () => ({ record: view.record, layer: view.layer, head: view.head, batch_index: view.sequence });
 
 export const record = () => book.records.find((one) => one.number === view.record);
 // A layer's own number, with its stream where there are several.
@@ -50,9 +50,9 @@ const remembered = (name, load, most = 64) => {
 };
 
 export const loadTokens = () => {
-  const { record: number, layer: at, sequence } = place();
+  const { record: number, layer: at, batch_index: sequence } = place();
   const streams = layer().streams.concat(layer().size).join();
-  return remembered(`tokens ${number} ${sequence} ${streams}`, () => json("tokens", { record: number, layer: at, sequence }));
+  return remembered(`tokens ${number} ${sequence} ${streams}`, () => json("tokens", { record: number, layer: at, batch_index: sequence }));
 };
 export const loadHead = () => remembered(`head ${query(place())}`, () => json("head", place()));
 export const loadWeight = (row, column) => json("weight", { ...place(), query: row, key: column });
@@ -61,7 +61,7 @@ export const loadLine = (axis, at) => {
   return remembered(`line ${query(asked)}`, () => floats("line", asked));
 };
 export const loadThumbs = async (at) => {
-  const asked = { record: view.record, layer: at, sequence: view.sequence };
+  const asked = { record: view.record, layer: at, batch_index: view.sequence };
   return new Uint8Array(await (await answer(`thumbs?${query(asked)}`)).arrayBuffer());
 };
 export const sendText = async (text) => {
