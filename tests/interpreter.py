@@ -18,7 +18,8 @@ def run(file: Path, what: str, folder: Path, **environment: str) -> dict[str, np
     pytest.importorskip("triton")
     path = folder / f"{what}.npz"
     # A cache of its own, as what another version has compiled proves nothing.
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TRITON_CACHE_DIR": str(folder), **environment}
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    variables = {**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder), **environment}
     command = [sys.executable, file, what, path]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
