@@ -39,10 +39,10 @@ ROOT = Path(__file__).resolve().parent.parent
 REACH = ROOT / "out" / "mutants" / "reach"
 # Loops and kernels that are compiled, or interpreted by Triton, are not seen by coverage: their tests, by folder.
 UNSEEN = {
-    "src/regard/backends/compiled/": "tests/backends/test_numba.py",
-    "src/regard/observe/compiled/": "tests/observe/test_compiled.py",
-    "src/regard/backends/additive/": "tests/backends/test_additive_triton.py",
-    "src/regard/observe/fused/": "tests/observe/test_fused.py",
+    "src/regard/backends/numba_loops/": "tests/backends/test_numba.py",
+    "src/regard/capture/numba_loops/": "tests/capture/test_compiled.py",
+    "src/regard/backends/triton_additive/": "tests/backends/test_additive_triton.py",
+    "src/regard/capture/fused/": "tests/capture/test_fused.py",
 }
 COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 COMPARED |= {ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
