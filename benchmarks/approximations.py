@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import regard
-from regard.approximations import Compression, performer_attention, random_features
+from regard.approximations import Compression, nystromformer_attention, performer_attention, random_features
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FEATURES = (16, 64, 256, 1024)
@@ -77,6 +77,12 @@ def linformer(rank: int) -> float:
         return float((regard.attention(q, *compression(k, v)) - exact).norm() / exact.norm())
 
 
+def nystromformer(num_landmarks: int, *, smooth: bool) -> float:
+    """Relative error over 256 tokens that resemble their neighbours, or standard normal ones."""
+    q, k, v = sequences(32, seed=1) if smooth else normal(3, 32, 1, 256, 32, seed=1)
+    return nystromformer_attention(q, k, v, num_landmarks).error(regard.attention(q, k, v))
+
+
 def measure() -> dict[str, dict[int, float]]:
     return {
         "Performer, deviation 0.35": {count: performer(count, 0.35, 1e-4) for count in FEATURES},
@@ -87,6 +93,8 @@ def measure() -> dict[str, dict[int, float]]:
         "Performer, deviation 1": {count: performer(count, 1.0, 1e-4) for count in FEATURES},
         "Performer, deviation 1, eps 0": {count: performer(count, 1.0, 0.0) for count in FEATURES},
         "Linformer, fitted, 256 tokens": {rank: linformer(rank) for rank in RANKS},
+        "Nyströmformer, 256 tokens": {rank: nystromformer(rank, smooth=True) for rank in RANKS},
+        "Nyströmformer, 256 unlike tokens": {rank: nystromformer(rank, smooth=False) for rank in RANKS},
         "RᵀR, 256 tokens": {rank: lemma(rank, 256) for rank in RANKS},
         "RᵀR, 4,096 tokens": {rank: lemma(rank, 4096) for rank in RANKS},
     }
@@ -95,7 +103,7 @@ def measure() -> dict[str, dict[int, float]]:
 def table(measured: dict[str, dict[int, float]]) -> str:
     sizes = sorted({size for line in measured.values() for size in line})
     rows = [
-        "| features or rank | " + " | ".join(f"{size:,}" for size in sizes) + " |",
+        "| features, rank or landmarks | " + " | ".join(f"{size:,}" for size in sizes) + " |",
         "|---|" + "---:|" * len(sizes),
     ]
     for name, line in measured.items():
@@ -114,7 +122,7 @@ def figure(measured: dict[str, dict[int, float]], path: Path) -> None:
     for name, line in measured.items():
         line = {size: error for size, error in line.items() if error > 1e-3}  # a logarithm cannot show what is exact
         axes.plot(list(line), list(line.values()), marker="o", markersize=4, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="features (Performer) or rank (Linformer)", ylabel="relative error")
+    axes.set(xscale="log", yscale="log", xlabel="features (Performer), rank (Linformer) or landmarks (Nyströmformer)", ylabel="relative error")
     axes.set_xticks([4**n for n in range(1, 6)], [f"{4**n:,}" for n in range(1, 6)])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
