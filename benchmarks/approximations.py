@@ -122,7 +122,12 @@ def figure(measured: dict[str, dict[int, float]], path: Path) -> None:
     for name, line in measured.items():
         line = {size: error for size, error in line.items() if error > 1e-3}  # a logarithm cannot show what is exact
         axes.plot(list(line), list(line.values()), marker="o", markersize=4, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="features (Performer), rank (Linformer) or landmarks (Nyströmformer)", ylabel="relative error")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="features (Performer), rank (Linformer) or landmarks (Nyströmformer)",
+        ylabel="relative error",
+    )
     axes.set_xticks([4**n for n in range(1, 6)], [f"{4**n:,}" for n in range(1, 6)])
     axes.minorticks_off()
     axes.grid(alpha=0.3)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["check_heads", "check_padding", "check_size", "check_tokens"]
+__all__ = ["check_heads", "check_padding", "check_padding_of_keys", "check_size", "check_tokens"]
 
 
 def check_size(name: str, value: object) -> int:
@@ -46,4 +46,17 @@ def check_padding(padding: Tensor, source: Tensor) -> None:
             f"`key_padding_mask` must be boolean {tuple(source.shape[:2])}, True for padding, got {padding.dtype} of "
             f"shape {tuple(padding.shape)}: write attention_mask == 0 for the 0/1 mask of transformers, and "
             "mask.expand(...) where sequences share it"
+        )
+
+
+def check_padding_of_keys(padding: Tensor, keys: torch.Size) -> None:
+    """Raise unless the flags broadcast over the batch and length of the keys, and never the keys over the flags."""
+    flags = padding.shape
+    pairs = zip(flags[-2::-1], keys[-2::-1], strict=False)
+    fits = len(flags) <= len(keys) and all(one in (1, size) for one, size in pairs)
+    if padding.dtype != torch.bool or flags[-1:] != keys[-1:] or not fits:
+        raise InputError(
+            f"`key_padding_mask` must be boolean with a flag for each of {keys[-1]} keys, True for padding, and "
+            f"broadcast to {tuple(keys)}, got {padding.dtype} of shape {tuple(flags)}: write attention_mask == 0 for "
+            "the 0/1 mask of transformers, and mask[:, None] where k has heads"
         )

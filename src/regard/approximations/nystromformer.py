@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.approximations.approximate import Approximate
-from regard.approximations.checks import check_heads, check_size, check_tokens
+from regard.approximations.checks import check_heads, check_padding, check_padding_of_keys, check_size, check_tokens
 from regard.autocast import without_autocast
 from regard.errors import InputError
 
@@ -134,10 +134,9 @@ class NystromformerAttention(nn.Module):
                 "PerformerAttention(causal=True) or regard.attention with the mask"
             )
         check_tokens("x", x, self.embed_dim)
-        padding = None
         if key_padding_mask is not None:
-            _check_flags(key_padding_mask, x.shape[:-1])
-            padding = key_padding_mask.expand(x.shape[:-1])[:, None]
+            check_padding(key_padding_mask, x)
+        padding = None if key_padding_mask is None else key_padding_mask[:, None]
         q, k, v = (
             layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
@@ -236,17 +235,4 @@ def _check(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> None:
             "grouped heads with repeat_interleave"
         )
     if padding is not None:
-        _check_flags(padding, k.shape[:-1])
-
-
-def _check_flags(padding: Tensor, keys: torch.Size) -> None:
-    """Flags broadcast over the keys, and never the keys over the flags."""
-    flags = padding.shape
-    pairs = zip(flags[-2::-1], keys[-2::-1], strict=False)
-    fits = len(flags) <= len(keys) and all(one in (1, size) for one, size in pairs)
-    if padding.dtype != torch.bool or flags[-1:] != keys[-1:] or not fits:
-        raise InputError(
-            f"`key_padding_mask` must be boolean with a flag for each of {keys[-1]} tokens, True for padding, and "
-            f"broadcast to {tuple(keys)}, got {padding.dtype} of shape {tuple(flags)}: write attention_mask == 0 for "
-            "the 0/1 mask of transformers, and mask[:, None] where k has heads"
-        )
+        check_padding_of_keys(padding, k.shape[:-1])

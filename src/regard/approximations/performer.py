@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.approximations.approximate import Approximate
-from regard.approximations.checks import check_heads, check_padding, check_tokens
+from regard.approximations.checks import check_heads, check_padding, check_padding_of_keys, check_tokens
 from regard.approximations.features import positive_features, random_features
 from regard.approximations.prefix_sums import prefix_sums
 from regard.errors import InputError
@@ -170,21 +170,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool, padding: Tensor | None
     if causal and q.shape[-2] != k.shape[-2]:
         raise InputError(f"causal sums need a query for each key, got {shapes}: pass whole sequences, or causal=False")
     if padding is not None:
-        _check_flags(padding, k)
+        check_padding_of_keys(padding, k.shape[:-1])
     _check_eps(eps)
-
-
-def _check_flags(padding: Tensor, k: Tensor) -> None:
-    """Flags broadcast over the keys, and never the keys over the flags."""
-    flags, keys = padding.shape, k.shape[:-1]
-    pairs = zip(flags[-2::-1], keys[-2::-1], strict=False)
-    fits = len(flags) <= len(keys) and all(one in (1, size) for one, size in pairs)
-    if padding.dtype != torch.bool or flags[-1:] != keys[-1:] or not fits:
-        raise InputError(
-            f"`key_padding_mask` must be boolean with a flag for each of {k.shape[-2]} keys, True for padding, and "
-            f"broadcast to {tuple(keys)}, got {padding.dtype} of shape {tuple(flags)}: write attention_mask == 0 for "
-            "the 0/1 mask of transformers, and mask[:, None] where k has heads"
-        )
 
 
 def _check_eps(eps: float) -> None:
