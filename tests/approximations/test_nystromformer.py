@@ -123,6 +123,16 @@ def test_padding_is_as_if_it_were_not_there(side, kernel, length):
     torch.testing.assert_close(output[1, ~padding[1]], alone, atol=1e-10, rtol=0)
 
 
+@pytest.mark.parametrize("length", [0, 1, 4, 5])
+def test_a_sequence_without_a_pseudo_inverse_changes_nothing_in_its_neighbours(length):
+    q, k, v = (4 * randn(2, 14, 4, seed=seed) for seed in range(3))
+    q[1], k[1] = 20 * q[1], -20 * q[1]  # a greater column sum
+    padding = torch.arange(14) >= torch.tensor([[14], [length]])
+    alone = nystromformer_attention(q[0], k[0], v[0], 5).output
+    both = nystromformer_attention(q, k, v, 5, key_padding_mask=padding).output
+    torch.testing.assert_close(both[0], alone, atol=1e-11, rtol=0)
+
+
 def test_nothing_but_padding_gives_zero_and_finite_gradients():
     q, k, v = (randn(2, 3, 9, 4, seed=seed).requires_grad_() for seed in range(3))
     padding = torch.tensor([[[True] * 9], [[False] * 9]])

@@ -172,11 +172,11 @@ def _padded(
     means, used = segments / count.clamp(min=1), count.transpose(-2, -1) > 0
     v = v.masked_fill(~real[..., None], 0.0)
     q_landmarks, k_landmarks = means @ q, means @ k
-    middle = (q_landmarks @ k_landmarks.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(~used, -torch.inf)
-    middle = middle.softmax(-1).masked_fill(~(used.transpose(-2, -1) & some[..., None]), 0.0)
+    few = real.sum(-1)[..., None, None] <= num_landmarks
+    middle = (q_landmarks @ k_landmarks.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)
+    middle = middle.masked_fill(few | ~some[..., None], 0.0)  # it has no part in the largest sum of the others
     context = functional.scaled_dot_product_attention(q_landmarks, k, v, attn_mask=real[..., None, :])
     context = _pseudo_inverse(middle, iterations, own) @ context
-    few = real.sum(-1)[..., None, None] <= num_landmarks
     context = torch.where(few, means @ v, context)
     output = functional.scaled_dot_product_attention(q, k_landmarks, context, attn_mask=used)
     return output.masked_fill(~some[..., None], 0.0)
