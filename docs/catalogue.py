@@ -294,7 +294,7 @@ _POSITIONS = [
         "ALiBi",
         "ALiBi（线性偏置）",
         "positions.ALiBi(num_heads=8)",
-        'positions.ALiBi(num_heads=1, slopes=torch.tensor([0.5]), bidirectional=True)',
+        "positions.ALiBi(num_heads=1, slopes=torch.tensor([0.5]), bidirectional=True)",
     ),
     _bias(
         "T5Bias",

@@ -330,8 +330,7 @@ from pathlib import Path
 
 from regard.lab.cat_and_mat import ASKED, pairs
 from regard.train import Translator, train
-from regard.train.config import Config, Optimizer, Run, Transformer, Translation, Words
-from regard.train.schedules import Cosine
+from regard.train.config import Config, TokenizerConfig, Training, Transformer, Translation
 
 EPOCHS = 12
 unseen = pairs(60, seed=10_000)
@@ -340,16 +339,30 @@ with tempfile.TemporaryDirectory() as folder:
     data = Path(folder) / "pairs.tsv"
     lines = [f"{english}\t{chinese}\n" for english, chinese in pairs(3000, seed=0) if english not in asked]
     data.write_text("".join(lines), encoding="utf-8")
-    words = Words(kind="bpe", size=400, lowercase=True)
+    tokenizer = TokenizerConfig(kind="bpe", vocab_size=400, lowercase=True)
     config = Config(
-        out=f"{folder}/run",
-        task=Translation(data=str(data), held_out=20, source_words=words, shown=0, scored=0),
+        task=Translation(
+            train_file=str(data),
+            validation_size=20,
+            src_tokenizer=tokenizer,
+            num_printed_samples=0,
+            num_bleu_samples=0,
+        ),
         model=Transformer(width=64, heads=4, hidden=128, layers=2, dropout=0.1),
-        optimizer=Optimizer(rate=3e-3, schedule=Cosine(warmup=50), smoothing=0.1),
-        run=Run(epochs=EPOCHS, tokens=1024, evaluate=10**6, threads=1),
+        training=Training(
+            output_dir=f"{folder}/run",
+            num_train_epochs=EPOCHS,
+            learning_rate=3e-3,
+            lr_scheduler_type="cosine",
+            warmup_steps=50,
+            label_smoothing=0.1,
+            max_tokens_per_batch=1024,
+            eval_steps=10**6,
+            num_threads=1,
+        ),
     )
     train(config)
-    translator = Translator.load(config.out)
+    translator = Translator.load(config.training.output_dir)
 print(*lines[:3], sep="")
 
 # %%
@@ -373,7 +386,7 @@ for english in (ASKED[0], unseen[0][0], unseen[1][0]):
 # %%
 from regard.render.alignment import alignment_figure
 
-alignment_figure(translator.aligned(ASKED[0], beams=1), rows="written")
+alignment_figure(translator.align(ASKED[0], num_beams=1), rows="written")
 
 # %%
 from regard.lab.aligned_words import read, share

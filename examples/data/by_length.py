@@ -25,7 +25,7 @@ from regard.files import write_atomically
 from regard.lab.charts import Line, Lines
 from regard.lab.drawing import PAPER, figure_of
 from regard.render.mpl_figure import write_figure
-from regard.train import Score, Translator, read_journal, translation_scores
+from regard.train import Score, Translator, read_log, translation_scores
 from regard.train.config import Config, Recurrent, Translation
 from regard.train.config_file import from_mapping
 from regard.train.tasks import task_of
@@ -70,23 +70,23 @@ def bucket_of(text: str) -> str:
 
 
 def scores_by_length(
-    translator: Translator, sources: Sequence[str], references: Sequence[Sequence[str]], beams: int
+    translator: Translator, sources: Sequence[str], references: Sequence[Sequence[str]], num_beams: int
 ) -> dict[str, Bucket]:
     """Translate all, and score each bucket that has a sentence, and the whole."""
-    said = translator.translate(sources, beams=beams)
+    said = translator.translate(sources, num_beams=num_beams)
     places = [bucket_of(text) for text in sources]
     found = {}
     for name in (*NAMES, ALL):
         rows = [row for row, place in enumerate(places) if name in (place, ALL)]
         if rows:
             score = translation_scores(
-                [said[row] for row in rows], [references[row] for row in rows], translator.languages[1]
+                [said[row] for row in rows], [references[row] for row in rows], translator.target_lang
             )
             found[name] = Bucket(len(rows), mean(len(sources[row].split()) for row in rows), score)
     return found
 
 
-def read_run(folder: Path, beams: int) -> Run:
+def read_run(folder: Path, num_beams: int) -> Run:
     """Translate the held-out pairs of a run with the model that came of it."""
     translator = Translator.load(folder)
     try:
@@ -98,10 +98,10 @@ def read_run(folder: Path, beams: int) -> Run:
     if task.data != known["data"]:
         raise InputError(f"the data of {folder} has changed since it was trained: bring the old files back")
     parameters = sum(one.numel() for one in translator.model.parameters())
-    events = read_journal(folder / "log.jsonl")
+    events = read_log(folder / "log.jsonl")
     seconds = sum(one["seconds"] for one in events if one["event"] in ("stepped", "evaluated"))
-    buckets = scores_by_length(translator, task.held_texts["source"], task.references, beams)
-    return Run(model_of(config), config.seed, parameters, seconds / 60, buckets)
+    buckets = scores_by_length(translator, task.held_texts["source"], task.references, num_beams)
+    return Run(model_of(config), config.training.seed, parameters, seconds / 60, buckets)
 
 
 def model_of(config: Config) -> str:
@@ -114,7 +114,7 @@ def model_of(config: Config) -> str:
     return f"{model.cell.upper()} {model.hidden}, {spelled.get(model.attention, model.attention)} attention"
 
 
-def results(runs: Sequence[Run], beams: int) -> dict[str, Any]:
+def results(runs: Sequence[Run], num_beams: int) -> dict[str, Any]:
     """Everything as JSON keeps it: for each model lists with a number for each seed."""
     models: dict[str, dict[str, Any]] = {}
     for model in dict.fromkeys(run.model for run in runs):
@@ -134,7 +134,7 @@ def results(runs: Sequence[Run], beams: int) -> dict[str, Any]:
     score = runs[0].buckets[ALL].score
     return {
         "models": models,
-        "beams": beams,
+        "num_beams": num_beams,
         "signatures": [score.bleu_signature, score.chrf_signature],
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
@@ -178,21 +178,21 @@ def chart(found: dict[str, Any]) -> Lines:
     )  # fmt: skip
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, help="folders that `regard train` has written")
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs of `regard train`")
     parser.add_argument("--out", type=Path, help="a JSON file for all numbers")
     parser.add_argument("--figure", type=Path, help="a PNG or SVG file")
-    parser.add_argument("--beams", type=int, default=4)
-    asked = parser.parse_args(given)
+    parser.add_argument("--num-beams", type=int, default=4)
+    given = parser.parse_args(arguments)
     try:
-        found = results([read_run(folder, asked.beams) for folder in asked.runs], asked.beams)
-        if asked.out:
-            write_atomically(asked.out, (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode())
-        if asked.figure:
+        found = results([read_run(folder, given.num_beams) for folder in given.runs], given.num_beams)
+        if given.out:
+            write_atomically(given.out, (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode())
+        if given.figure:
             figure = figure_of(chart(found))
             figure.set_facecolor(PAPER)
-            write_figure(figure, asked.figure)
+            write_figure(figure, given.figure)
     except RegardError as problem:
         sys.exit(str(problem))
     print(table(found))

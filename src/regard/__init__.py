@@ -4,7 +4,14 @@ import importlib
 from importlib import util
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import AtlasError, InputError, MissingExtraError, ObservationError, RegardError
+from regard.errors import (
+    AtlasError,
+    InputError,
+    MissingExtraError,
+    NonFiniteLossError,
+    ObservationError,
+    RegardError,
+)
 
 if TYPE_CHECKING:
     from regard import masks, models, nn, normalizers, positions, scores
@@ -32,6 +39,7 @@ __all__ = [
     "LookPair",
     "LookResult",
     "MissingExtraError",
+    "NonFiniteLossError",
     "Observation",
     "ObservationError",
     "Record",

@@ -1,6 +1,13 @@
 """The errors regard raises: each says which rule was broken, by what value, and the way out."""
 
-__all__ = ["AtlasError", "InputError", "MissingExtraError", "ObservationError", "RegardError"]
+__all__ = [
+    "AtlasError",
+    "InputError",
+    "MissingExtraError",
+    "NonFiniteLossError",
+    "ObservationError",
+    "RegardError",
+]
 
 
 class RegardError(Exception):
@@ -17,6 +24,10 @@ class ObservationError(RegardError, RuntimeError):
 
 class AtlasError(RegardError, ValueError):
     """A file is not a readable atlas."""
+
+
+class NonFiniteLossError(RegardError, FloatingPointError):
+    """The loss of a training step, or the norm of its gradient, is NaN or infinite; the step is not taken."""
 
 
 class MissingExtraError(RegardError, ImportError):

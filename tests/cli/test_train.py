@@ -15,24 +15,24 @@ PAIRS = "".join(
     for thing, stuff in zip("cat car book tree".split(), "猫车书树", strict=True)
 )
 CONFIG = """
-out = "run"
 [task]
 kind = "translation"
-data = "pairs.tsv"
-held_out = 3
-shown = 1
-scored = 3
-source_words = {kind = "characters", size = 40}
+train_file = "pairs.tsv"
+validation_size = 3
+num_printed_samples = 1
+num_bleu_samples = 3
+src_tokenizer = {kind = "characters", vocab_size = 40}
 [model]
 width = 16
 heads = 2
 hidden = 16
 layers = 1
-[run]
-steps = 6
-tokens = 100
-evaluate = 3
-threads = 1
+[training]
+output_dir = "run"
+max_steps = 6
+max_tokens_per_batch = 100
+eval_steps = 3
+num_threads = 1
 """
 
 
@@ -53,14 +53,14 @@ def test_a_run_tells_what_it_does_and_goes_on(here, run):
     assert "6 steps, in run" in err
     assert err.count("held out: loss") == 2
     assert "tok:zh" in err
-    status, _, err = run("train", "it.toml", "--run.steps", "8")
+    status, _, err = run("train", "it.toml", "--max_steps", "8")
     assert status == 0, err
-    assert "goes on behind step 6 of 8" in err
+    assert "resumed after step 6 of 8" in err
     events = [json.loads(line) for line in (here / "run" / "log.jsonl").read_text("utf-8").splitlines()]
     assert [one["step"] for one in events if one["event"] == "stepped"] == list(range(1, 9))
     assert (here / "run" / "curves.svg").stat().st_size > 5000
     (here / "run" / "log.jsonl").write_text("")
-    status, _, err = run("train", "it.toml", "--run.steps", "9")
+    status, _, err = run("train", "it.toml", "--max_steps", "9")
     assert status == 0, err
     assert "run/log.jsonl is gone or empty: the curves lack steps 1 to 8\n" in err
 
@@ -69,15 +69,15 @@ def test_a_run_tells_what_it_does_and_goes_on(here, run):
     ("asked", "words"),
     [
         (["it.toml", "--model.widht", "3"], "did you mean `model.width`?"),
-        (["it.toml", "--run.steps"], "`--run.steps` has no value"),
+        (["it.toml", "--max_steps"], "`--max_steps` has no value"),
         (["nowhere.toml"], "cannot read the configuration nowhere.toml"),
-        (["it.toml", "--task.data", "gone.tsv"], "cannot read gone.tsv"),
-        (["it.toml", "--threads", "0"], "`threads` must be at least 1"),
+        (["it.toml", "--task.train_file", "gone.tsv"], "cannot read gone.tsv"),
+        (["it.toml", "--threads", "0"], "`num_threads` must be at least 1"),
     ],
     ids=" ".join,
 )
 def test_what_is_wrong_is_one_sentence(here, run, asked, words):
-    if asked == ["it.toml", "--run.steps"]:
+    if asked == ["it.toml", "--max_steps"]:
         asked = [*asked, "--seed", "1"]
     status, _, err = run("train", *asked)
     assert status == 2
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_one_sentence(here, run, asked, words):
 
 def test_check_prints_the_whole_configuration_and_trains_nothing(here, run):
     status, out, err = run("train", "it.toml", "--check", "--seed", "4")
-    assert (status, json.loads(out)["seed"]) == (0, 4), err
+    assert (status, json.loads(out)["training"]["seed"]) == (0, 4), err
     assert not (here / "run").exists()
 
 
@@ -100,11 +100,11 @@ def test_check_refuses_what_this_machine_cannot_hold(here, run):
 def test_translate_keeps_the_order_of_lines(here, run):
     run("train", "it.toml")
     (here / "some.txt").write_text("red cat\n\nold book\nbig\u2028car\n", "utf-8")
-    status, out, err = run("translate", "some.txt", "--model", "run", "--beams", "2")
+    status, out, err = run("translate", "some.txt", "--model", "run", "--num-beams", "2")
     assert status == 0, err
     lines = out.split("\n")
     assert (len(lines), lines[1], lines[4]) == (5, "", "")
-    one = run("translate", "old book", "--model", "run", "--beams", "2")[1]
+    one = run("translate", "old book", "--model", "run", "--num-beams", "2")[1]
     assert one == lines[2] + "\n"
 
 
@@ -131,8 +131,8 @@ def test_translate_shows_what_each_word_looks_at(here, run):
     ("asked", "words"),
     [
         (["red cat", "--model", "gone"], "there is no folder 'gone'"),
-        (["red cat", "--model", "."], "holds no model that translates"),
-        (["red cat", "--model", ".", "--beams", "0"], "`--beams` must be at least 1"),
+        (["red cat", "--model", "."], "has no translation model"),
+        (["red cat", "--model", ".", "--num-beams", "0"], "`--num-beams` must be at least 1"),
         (["red cat", "--model", ".", "--script", "latin"], "`--script` must be hans or hant"),
         (["red\ncat", "--model", ".", "--align", "-"], "`--align` shows one sentence"),
         (["red cat", "--model", ".", "--align", "it.gif"], "`--align` must end in .png or .svg"),
@@ -147,8 +147,8 @@ def test_translate_says_what_is_wrong(here, run, asked, words):
 
 @pytest.mark.slow
 def test_ctrl_c_stops_with_a_checkpoint_and_the_same_command_goes_on(here):
-    command = [sys.executable, "-W", "ignore", "-m", "regard", "train", "it.toml", "--run.steps", "100000"]
-    command += ["--run.evaluate", "100000"]
+    command = [sys.executable, "-W", "ignore", "-m", "regard", "train", "it.toml", "--max_steps", "100000"]
+    command += ["--eval_steps", "100000"]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "80"})
     log, limit = here / "run" / "log.jsonl", time.time() + 60
     while time.time() < limit and (not log.exists() or log.read_text("utf-8").count("stepped") < 5):
@@ -156,15 +156,15 @@ def test_ctrl_c_stops_with_a_checkpoint_and_the_same_command_goes_on(here):
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=60)
     assert started.returncode == 130, err
-    assert "the same command goes on from there" in err
+    assert "the same command resumes from there" in err
     assert "Traceback" not in err
     assert len(list((here / "run" / "checkpoints").iterdir())) == 1
 
 
 @pytest.mark.parametrize("name", ['a "b"', "C:\\new\\table", "2024", "[x]", "täglich"])
 def test_a_folder_has_the_name_that_was_typed(here, run, name):
-    status, out, err = run("train", "it.toml", "--check", "--out", name)
-    assert (status, json.loads(out)["out"]) == (0, name), err
+    status, out, err = run("train", "it.toml", "--check", "--output-dir", name)
+    assert (status, json.loads(out)["training"]["output_dir"]) == (0, name), err
 
 
 def test_of_nothing_comes_nothing(here, run):
@@ -180,16 +180,16 @@ def test_a_line_stays_a_line_and_the_alignment_is_of_what_was_said(here, run, mo
     from regard.train import Translator
 
     run("train", "it.toml")
-    asked, usual = [], Translator.aligned
+    asked, usual = [], Translator.align
     monkeypatch.setattr(Translator, "translate", lambda self, texts, **_: ["one\ntwo" for _ in texts])
     monkeypatch.setattr(
-        Translator, "aligned", lambda self, text, **given: asked.append(given) or usual(self, text, **given)
+        Translator, "align", lambda self, text, **given: asked.append(given) or usual(self, text, **given)
     )
-    given = ["--beams", "1", "--length-penalty", "0.5", "--align", "-"]
+    given = ["--num-beams", "1", "--length-penalty", "0.5", "--align", "-"]
     status, out, err = run("translate", "red cat", "--model", "run", *given)
     assert status == 0, err
     assert out.startswith("one two\n")
-    assert asked == [{"beams": 1, "length_penalty": 0.5}]
+    assert asked == [{"num_beams": 1, "length_penalty": 0.5}]
 
 
 def test_a_model_that_lost_its_configuration_is_one_sentence(here, run):

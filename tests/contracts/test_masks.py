@@ -383,6 +383,7 @@ def test_the_public_names_are_these():
         "LookPair",
         "LookResult",
         "MissingExtraError",
+        "NonFiniteLossError",
         "Observation",
         "ObservationError",
         "Record",

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from regard.lab.training import fit, seeded
-from regard.train.schedules import Cosine
+from regard.train.schedules import Schedule
 
 
 def line(start=2.0):
@@ -16,16 +16,16 @@ def line(start=2.0):
 
 def test_the_first_steps_of_adam_are_the_rate_of_the_schedule():
     # Of a constant gradient Adam's step is the rate itself.
-    for schedule, moved in ((None, 0.3), (Cosine(warmup=2), 0.1 * (0.5 + 1.0 + 0.0))):
+    for schedule, moved in ((None, 0.3), (Schedule("cosine", 2), 0.1 * (0.5 + 1.0 + 0.0))):
         model = line()
-        fit(model, lambda model=model: model(torch.ones(1, 1)).sum(), 3, rate=0.1, schedule=schedule)
+        fit(model, lambda model=model: model(torch.ones(1, 1)).sum(), 3, learning_rate=0.1, schedule=schedule)
         assert model.weight.item() == pytest.approx(2 - moved, abs=1e-6)
 
 
 def test_gradients_are_cut_to_their_norm():
     model, seen = line(), []
     model.weight.register_post_accumulate_grad_hook(lambda one: seen.append(one.grad))
-    fit(model, lambda: 30 * model(torch.ones(1, 1)).sum(), 1, clip=0.5)
+    fit(model, lambda: 30 * model(torch.ones(1, 1)).sum(), 1, max_grad_norm=0.5)
     assert float(seen[0]) == pytest.approx(0.5, rel=1e-4)  # the same tensor, cut in place
 
 

@@ -19,10 +19,10 @@ def main() -> None:
     told: list[object] = []
     steps = int(sys.argv[3]) if len(sys.argv) > 3 else 20
     options = {
-        "run__steps": steps,
-        "run__tokens": tokens,
-        "run__save": None,
-        "run__evaluate": 20,
+        "training__max_steps": steps,
+        "training__max_tokens_per_batch": tokens,
+        "training__save_steps": None,
+        "training__eval_steps": 20,
         "model__dropout": 0.0,
     }
     train(tiny(folder, **options), [told.append])

@@ -19,13 +19,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import accelerate  # noqa: F401 - read before the forks
 from runs import tiny
 
-from regard.train import Journal, train
+from regard.train import JsonlLog, train
 from regard.train.checkpoints import Checkpoints
 
 
 def run(folder: Path) -> None:
     """Train to the end."""
-    train(tiny(folder, run__steps=40), [Journal(folder / "log.jsonl")])
+    train(tiny(folder, training__max_steps=40), [JsonlLog(folder / "log.jsonl")])
 
 
 def main() -> None:

@@ -10,12 +10,11 @@ from regard.train.config_file import from_mapping
 def tiny(out: Path, **changes: Any) -> Config:
     """Copying three symbols, in a model that takes a step in milliseconds."""
     found: dict[str, Any] = {
-        "out": str(out),
-        "task": {"kind": "synthetic", "task": "copy", "symbols": 5, "shortest": 1, "longest": 4, "examples": 200}
-        | {"held_out": 20},
+        "task": {"kind": "synthetic", "operation": "copy", "num_symbols": 5, "min_length": 1, "max_length": 4}
+        | {"num_examples": 200, "validation_size": 20},
         "model": {"kind": "transformer", "width": 16, "heads": 2, "hidden": 16, "layers": 1, "dropout": 0.2},
-        "optimizer": {"rate": 3e-3, "schedule": {"kind": "noam", "warmup": 10}},
-        "run": {"steps": 12, "tokens": 60, "evaluate": 5, "save": 1, "threads": 1},
+        "training": {"output_dir": str(out), "learning_rate": 3e-3, "warmup_steps": 10, "max_steps": 12}
+        | {"max_tokens_per_batch": 60, "eval_steps": 5, "save_steps": 1, "num_threads": 1},
     }
     for name, value in changes.items():
         section, _, key = name.partition("__")
@@ -23,6 +22,6 @@ def tiny(out: Path, **changes: Any) -> Config:
             found[section] = dict(found[section]) | {key: value}
         else:
             found[section] = value
-    found["run"] = {key: value for key, value in found["run"].items() if value is not None}
+    found["training"] = {key: value for key, value in found["training"].items() if value is not None}
     made: Config = from_mapping(Config, found)
     return made

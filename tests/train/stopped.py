@@ -1,4 +1,4 @@
-"""A script for `torchrun`: of two processes the second alone is asked to stop, behind the fifth step.
+"""A script for `torchrun`: only the second of two processes should stop, after the fifth step.
 
 torchrun --nproc-per-node 2 tests/train/stopped.py FOLDER
 """
@@ -16,10 +16,12 @@ from regard.train import train
 
 
 def main() -> None:
-    """Train, and say where it ended."""
-    rank, asked = int(os.environ["RANK"]), count(1)
-    ended = train(tiny(Path(sys.argv[1]), run__save=None), stops=lambda: rank == 1 and next(asked) == 5)
-    Path(sys.argv[1], f"{rank}.txt").write_text(f"{ended.step} {ended.why}", "utf-8")
+    """Train, and save where it ended."""
+    rank, calls = int(os.environ["RANK"]), count(1)
+    ended = train(
+        tiny(Path(sys.argv[1]), training__save_steps=None), should_stop=lambda: rank == 1 and next(calls) == 5
+    )
+    Path(sys.argv[1], f"{rank}.txt").write_text(f"{ended.step} {ended.reason}", "utf-8")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 
 from regard.models import SpecialTokens
 from regard.models.output_heads import LanguageModel
-from regard.train import Journal, read_config, train, translation_scores
+from regard.train import JsonlLog, read_config, train, translation_scores
 from regard.train.tasks.build_model import pair_model
 from train.runs import tiny
 
@@ -44,21 +44,21 @@ def test_a_sentence_is_in_the_bucket_of_its_words(words, name):
 class Fake:
     """A translator that is right about short sentences alone."""
 
-    languages = ("en", "zh")
+    target_lang = "zh"
 
-    def translate(self, texts, *, beams):
-        assert beams == 3
+    def translate(self, texts, *, num_beams):
+        assert num_beams == 3
         return ["我喜欢这本书。" if len(text.split()) < 4 else "不知道。" for text in texts]
 
 
 def test_each_bucket_is_scored_by_itself():
     sources = ["I like it.", "I like this very long book of yours."] * 2
-    found = by_length.scores_by_length(Fake(), sources, [["我喜欢这本书。"]] * 4, beams=3)
+    found = by_length.scores_by_length(Fake(), sources, [["我喜欢这本书。"]] * 4, num_beams=3)
     assert {name: one.sentences for name, one in found.items()} == {"1 to 3": 2, "8 to 9": 2, "all": 4}
     assert found["1 to 3"].score.bleu == pytest.approx(100)
     assert found["8 to 9"].score.bleu < 10
     assert found["all"].words == pytest.approx((3 + 8) / 2)
-    whole = translation_scores(Fake().translate(sources, beams=3), [["我喜欢这本书。"]] * 4, "zh")
+    whole = translation_scores(Fake().translate(sources, num_beams=3), [["我喜欢这本书。"]] * 4, "zh")
     assert found["all"].score == whole
 
 
@@ -74,13 +74,24 @@ def runs(tmp_path_factory):
         for column, size in enumerate(more)
     ]
     data.write_text("\n".join(lines) + "\n", "utf-8")
-    task = {"kind": "translation", "data": str(data), "held_out": 8, "scored": 0, "shown": 0}
-    task |= {"source_words": {"kind": "characters", "size": 60}}
+    task = {
+        "kind": "translation",
+        "train_file": str(data),
+        "validation_size": 8,
+        "num_bleu_samples": 0,
+        "num_printed_samples": 0,
+    }
+    task |= {"src_tokenizer": {"kind": "characters", "vocab_size": 60}}
     for seed, attention, hidden in ((0, "bahdanau", 8), (1, "bahdanau", 8), (0, "none", 9)):
         model = {"kind": "recurrent", "width": 8, "hidden": hidden, "attention": attention}
-        options = {"run__save": None, "run__evaluate": None, "run__steps": 3, "run__tokens": 300}
+        options = {
+            "training__save_steps": None,
+            "training__eval_steps": None,
+            "training__max_steps": 3,
+            "training__max_tokens_per_batch": 300,
+        }
         out = folder / f"{attention}-{seed}"
-        train(tiny(out, task=task, model=model, seed=seed, **options), [Journal(out / "log.jsonl")])
+        train(tiny(out, task=task, model=model, training__seed=seed, **options), [JsonlLog(out / "log.jsonl")])
     return folder
 
 

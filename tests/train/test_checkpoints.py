@@ -149,15 +149,15 @@ def test_a_checkpoint_without_checksums_is_refused_with_its_version(saved):
 def test_a_run_refuses_and_continues_when_the_damaged_folder_is_removed(tmp_path):
     """The way out is the one that the sentence names, and it ends with the same bits."""
     whole = Checkpoints(tmp_path / "whole" / "checkpoints")
-    train(tiny(tmp_path / "whole", run__steps=3))
-    train(tiny(tmp_path / "run", run__steps=2))
+    train(tiny(tmp_path / "whole", training__max_steps=3))
+    train(tiny(tmp_path / "run", training__max_steps=2))
     folder = tmp_path / "run" / "checkpoints" / "step-00000002"
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[-1] ^= 64
     (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(InputError, match=r"step-00000002: .*model\.safetensors does not hold; .* from step 1"):
-        train(tiny(tmp_path / "run", run__steps=3))
+        train(tiny(tmp_path / "run", training__max_steps=3))
     folder.rename(tmp_path / "away")
-    train(tiny(tmp_path / "run", run__steps=3))
+    train(tiny(tmp_path / "run", training__max_steps=3))
     one, other = whole.weights(3), Checkpoints(tmp_path / "run" / "checkpoints").weights(3)
     assert all(torch.equal(one[name], other[name]) for name in one)

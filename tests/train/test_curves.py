@@ -3,13 +3,13 @@
 import pytest
 
 from regard.errors import InputError
-from regard.train import Journal, curves_figure, read_journal
+from regard.train import JsonlLog, curves_figure, read_log
 from regard.train.events import Evaluated, Started, Stepped
 
 
 @pytest.fixture
 def log(tmp_path):
-    journal = Journal(tmp_path / "log.jsonl")
+    journal = JsonlLog(tmp_path / "log.jsonl")
     journal(Started(tmp_path, 0, 4, 10))
     for step in range(1, 5):
         journal(Stepped(step, 0, 5.0 / step, 0.1 * step, 1.0, 100, 0.5))
@@ -19,7 +19,7 @@ def log(tmp_path):
 
 
 def test_each_score_has_a_panel_with_its_numbers(log):
-    panels = curves_figure(read_journal(log)).axes
+    panels = curves_figure(read_log(log)).axes
     assert [axes.get_ylabel() for axes in panels] == ["loss (nats)", "BLEU", "learning rate"]
     trained, held = panels[0].lines
     assert list(trained.get_ydata()) == [5.0, 2.5, pytest.approx(5 / 3), 1.25]
@@ -29,15 +29,15 @@ def test_each_score_has_a_panel_with_its_numbers(log):
 
 
 def test_a_run_that_has_just_begun_can_be_drawn(tmp_path):
-    journal = Journal(tmp_path / "log.jsonl")
+    journal = JsonlLog(tmp_path / "log.jsonl")
     journal(Started(tmp_path, 0, 4, 10))
-    assert len(curves_figure(read_journal(tmp_path / "log.jsonl")).axes) == 2
+    assert len(curves_figure(read_log(tmp_path / "log.jsonl")).axes) == 2
 
 
 def test_a_line_that_a_kill_has_cut_is_left_out_and_another_is_named(log):
     whole = log.read_text("utf-8")
     log.write_text(whole + '{"event": "step', "utf-8")
-    assert len(read_journal(log)) == 7
+    assert len(read_log(log)) == 7
     log.write_text('{"event": "step\n' + whole, "utf-8")
     with pytest.raises(InputError, match="cannot read line 1 of"):
-        read_journal(log)
+        read_log(log)

@@ -14,18 +14,18 @@ import torch
 from regard.data import Vocabulary
 from regard.errors import InputError
 from regard.files import write_folder
-from regard.train import Journal, Translator, read_journal, train
+from regard.train import JsonlLog, Translator, read_log, train
 from regard.train.checkpoints import Checkpoints, Place
-from regard.train.config import Optimizer
+from regard.train.config import Training
 from regard.train.config_file import read_config
 from regard.train.events import Evaluated, Sample, Started
 from regard.train.run_dir import Folder
-from regard.train.schedules import Cosine
+from regard.train.schedules import Schedule, SchedulerKwargs
 from regard.train.tasks import task_of
 from regard.train.tasks.synthetic import SyntheticTask
 from train.runs import tiny
 
-WHOLE = 'out = "run"\n[task]\nkind = "synthetic"\ntask = "sort"\n[run]\nepochs = 2\n'
+WHOLE = '[task]\nkind = "synthetic"\noperation = "sort"\n[training]\noutput_dir = "run"\nnum_train_epochs = 2\n'
 
 
 @pytest.fixture
@@ -36,12 +36,18 @@ def pairs(tmp_path):
 
 
 def translation(pairs, **more):
-    words = {"kind": "characters", "size": 40}
-    found = {"kind": "translation", "data": str(pairs), "held_out": 5, "target": "de", "scored": 0, "shown": 0}
-    return found | {"source_words": words, "target_words": words} | more
+    tokenizer = {"kind": "characters", "vocab_size": 40}
+    found = {"kind": "translation", "train_file": str(pairs), "validation_size": 5, "target_lang": "de"}
+    found |= {"num_bleu_samples": 0, "num_printed_samples": 0}
+    return found | {"src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer} | more
 
 
-FEW = {"run__steps": 2, "run__save": None, "run__evaluate": None, "run__tokens": 60}
+FEW = {
+    "training__max_steps": 2,
+    "training__save_steps": None,
+    "training__eval_steps": None,
+    "training__max_tokens_per_batch": 60,
+}
 
 
 # Starting
@@ -49,12 +55,15 @@ FEW = {"run__steps": 2, "run__save": None, "run__evaluate": None, "run__tokens":
 
 def test_what_a_start_that_failed_has_left_binds_nobody(tmp_path, pairs):
     """A vocabulary of 12 tokens lay there, of a run that took no step, and one of 40 was asked for."""
-    small = translation(pairs, source_words={"kind": "characters", "size": 12})
+    small = translation(pairs, src_tokenizer={"kind": "characters", "vocab_size": 12})
     with pytest.raises(InputError, match=r"`tokens` must be at least"):
-        train(tiny(tmp_path / "run", task=small, **FEW | {"run__tokens": 2}))
+        train(tiny(tmp_path / "run", task=small, **FEW | {"training__max_tokens_per_batch": 2}))
     train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
     assert len(Vocabulary.load(tmp_path / "run" / "model" / "source.json")) > 12
-    assert json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["config"]["run"]["tokens"] == 60
+    assert (
+        json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["config"]["training"]["max_tokens_per_batch"]
+        == 60
+    )
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "model", "vocabulary", "log.jsonl", "run.json", "curves.svg"])
@@ -64,7 +73,9 @@ def test_what_lies_in_the_way_is_refused_before_a_step(tmp_path, name):
     if folder:
         path.write_text("")
     kind = "a folder and is a file" if folder else "a file and is none"
-    with pytest.raises(InputError, match=rf"run/{name} must be {kind}: move it, or name another folder as `out`"):
+    with pytest.raises(
+        InputError, match=rf"run/{name} must be {kind}: move it, or name another folder as `output_dir`"
+    ):
         Folder(tmp_path / "run", tiny(tmp_path / "run"))
 
 
@@ -73,13 +84,13 @@ def begun(tmp_path_factory):
     """A run of two steps, of three that are asked for."""
     out = tmp_path_factory.mktemp("begun") / "run"
     stops = iter([False, True]).__next__
-    train(tiny(out, run__steps=3), [Journal(out / "log.jsonl")], stops=stops)
+    train(tiny(out, training__max_steps=3), [JsonlLog(out / "log.jsonl")], should_stop=stops)
     return out
 
 
 def going_on(begun, tmp_path):
     shutil.copytree(begun, out := tmp_path / "run")
-    return out, tiny(out, run__steps=3), Journal(out / "log.jsonl")
+    return out, tiny(out, training__max_steps=3), JsonlLog(out / "log.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -89,6 +100,11 @@ def going_on(begun, tmp_path):
         ("processes", "one", "\"processes\" must be a whole number, got 'one'"),
         ("data", {"text": 5}, "\"data\" must be the hashes of files, got {'text': 5}"),
         ("data", None, '"data" must be the hashes of files, got None'),
+        (
+            "version",
+            1,
+            "it is of format 1, and this release reads format 2: .* by the release that started it",
+        ),
         ("config", [], "it has no configuration"),
         ("config", None, "it has no configuration"),
     ],
@@ -97,7 +113,7 @@ def test_a_record_of_a_run_with_other_contents_is_refused_by_name(begun, tmp_pat
     out, config, _ = going_on(begun, tmp_path)
     about = json.loads((out / "run.json").read_text("utf-8"))
     (out / "run.json").write_text(json.dumps(about | {name: value}), "utf-8")
-    with pytest.raises(InputError, match=rf"cannot read .*run\.json: {words}; name another folder as `out`"):
+    with pytest.raises(InputError, match=rf"cannot read .*run\.json: {words}; name another folder as `output_dir`"):
         Folder(out, config)
 
 
@@ -117,19 +133,23 @@ def test_a_record_of_a_run_that_is_no_object_is_refused(begun, tmp_path):
         ('{"event": "stepped", "step": "x"}', "\"step\" a whole number, got 'stepped' and 'x'"),
         ('{"event": "stepped"}', "got 'stepped' and None"),
         ('{"step": 1}', "got None and 1"),
-        ('{"event": "stepped", "step": 1, "loss": "x", "rate": 1}', "\"loss\" must hold numbers, got 'x'"),
-        ('{"event": "stepped", "step": 1, "loss": null, "rate": []}', r'"rate" must hold numbers, got \[\]'),
+        ('{"event": "stepped", "step": 1, "loss": "x", "learning_rate": 1}', "\"loss\" must hold numbers, got 'x'"),
+        (
+            '{"event": "stepped", "step": 1, "loss": null, "learning_rate": []}',
+            r'"learning_rate" must hold numbers, got \[\]',
+        ),
         ('{"event": "evaluated", "step": 1, "scores": 1}', '"scores" must be an object, got 1'),
         ('{"event": "evaluated", "step": 1, "scores": {"loss": "x"}}', "\"scores\" must hold numbers, got 'x'"),
+        ('{"event": "stepped", "step": 1, "loss": 1, "rate": 1}', "it is of log format 1, and this release reads"),
         ("[" * 100_000, ""),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_line_of_the_log_that_is_no_event_is_refused_by_its_number(tmp_path, line, words):
-    good = '{"event": "stepped", "step": 1, "loss": null, "rate": 1}\n'
+    good = '{"event": "stepped", "step": 1, "loss": null, "learning_rate": 1}\n'
     (path := tmp_path / "log.jsonl").write_text(f"{good}{line}\n{good}", "utf-8")
     with pytest.raises(InputError, match=rf"cannot read line 2 of .*log\.jsonl: .*{words}.*; remove the line, or the"):
-        read_journal(path)
+        read_log(path)
 
 
 def test_what_is_missing_of_a_log_is_said_when_a_run_goes_on(begun, tmp_path):
@@ -144,10 +164,10 @@ def test_what_is_missing_of_a_log_is_said_when_a_run_goes_on(begun, tmp_path):
         log.path.unlink()
         if content is not None:
             log.path.write_text("".join(content), "utf-8")
-        again = Journal(log.path)
+        again = JsonlLog(log.path)
         again(started)
         assert again.note == f"{log.path} {words}"
-    new = Journal(tmp_path / "new.jsonl")
+    new = JsonlLog(tmp_path / "new.jsonl")
     new(Started(out, 0, 3, 9))
     assert new.note == ""
 
@@ -178,13 +198,13 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
 
     train(tiny(tmp_path / "run"), [other])
     assert told[0].startswith("another process trains in")
-    assert train(tiny(tmp_path / "run", run__steps=13)).step == 13  # and is held no longer than that
+    assert train(tiny(tmp_path / "run", training__max_steps=13)).step == 13  # and is held no longer than that
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in fp16")
 def test_fp16_without_a_gpu_is_refused(tmp_path):
     with pytest.raises(InputError, match='"fp16" needs a GPU'):
-        train(tiny(tmp_path / "run", run__precision="fp16"))
+        train(tiny(tmp_path / "run", training__mixed_precision="fp16"))
 
 
 def test_a_vocabulary_that_cannot_be_written_is_one_sentence(tmp_path, pairs):
@@ -194,15 +214,25 @@ def test_a_vocabulary_that_cannot_be_written_is_one_sentence(tmp_path, pairs):
 
 
 def test_bleu_is_no_metric_where_it_is_not_counted(tmp_path, pairs):
-    with pytest.raises(InputError, match=r"`run.metric` is bleu, and `task.scored` 0"):
-        train(tiny(tmp_path / "run", task=translation(pairs), run__metric="bleu", run__steps=1))
+    with pytest.raises(InputError, match=r"`training.metric_for_best_model` is bleu, and `task.num_bleu_samples` 0"):
+        train(
+            tiny(
+                tmp_path / "run", task=translation(pairs), training__metric_for_best_model="bleu", training__max_steps=1
+            )
+        )
+
+
+def test_a_translation_of_format_1_is_refused(tmp_path):
+    (tmp_path / "translation.json").write_text('{"languages": ["en", "zh"], "script": "hans"}', "utf-8")
+    with pytest.raises(InputError, match=r"translation\.json: it is of format 1, and this release reads format 2"):
+        Translator.load(tmp_path)
 
 
 def test_two_files_of_one_name_are_both_known(tmp_path, pairs):
     other = tmp_path / "other" / "pairs.tsv"
     other.parent.mkdir()
     other.write_text("something new\tneu\n", "utf-8")
-    task = task_of(tiny(tmp_path / "run", task=translation(pairs, also=str(other))), tmp_path / "words")
+    task = task_of(tiny(tmp_path / "run", task=translation(pairs, extra_train_file=str(other))), tmp_path / "words")
     assert len({one for name, one in task.data.items() if "pairs.tsv" in name}) == 2
 
 
@@ -212,7 +242,7 @@ def test_two_files_of_one_name_are_both_known(tmp_path, pairs):
 def test_held_out_rows_may_be_longer_than_a_batch(tmp_path, monkeypatch):
     usual = SyntheticTask.take
     monkeypatch.setattr(SyntheticTask, "take", lambda self, trained, held: usual(self, trained, [([5] * 90, [6] * 90)]))
-    assert math.isfinite(train(tiny(tmp_path / "run", run__steps=1)).scores["loss"])
+    assert math.isfinite(train(tiny(tmp_path / "run", training__max_steps=1)).scores["loss"])
 
 
 def test_compiled_code_is_not_watched(tmp_path, pairs, monkeypatch):
@@ -220,7 +250,11 @@ def test_compiled_code_is_not_watched(tmp_path, pairs, monkeypatch):
     monkeypatch.setattr(
         torch.nn.Module, "compile", lambda self, **_: setattr(self, "_compiled_call_impl", self._call_impl)
     )
-    train(tiny(tmp_path / "run", task=translation(pairs, shown=1), **FEW | {"run__compiled": True}))
+    train(
+        tiny(
+            tmp_path / "run", task=translation(pairs, num_printed_samples=1), **FEW | {"training__torch_compile": True}
+        )
+    )
 
 
 def test_a_score_that_is_no_number_is_never_the_best():
@@ -232,29 +266,33 @@ def test_a_score_that_is_no_number_is_never_the_best():
 def test_a_checkpoint_in_half_precision_is_trained_in_single(tmp_path, pairs):
     data = tmp_path / "labels.tsv"
     data.write_text("".join(f"{a} {b}\t{a > 'd'}\n" for a in "abcdefgh" for b in "ijkl"), "utf-8")
-    task = {"kind": "classification", "data": str(data), "held_out": 4, "words": {"kind": "characters", "size": 40}}
+    task = {"kind": "classification", "train_file": str(data), "validation_size": 4}
+    task |= {"tokenizer": {"kind": "characters", "vocab_size": 40}}
     train(tiny(tmp_path / "run", task=task, **FEW))
     from regard.models import Transformer
 
     folder = tmp_path / "half"
     Transformer.from_pretrained(tmp_path / "run" / "model").to(torch.bfloat16).save_pretrained(folder)
     (folder / "tokenizer.json").write_bytes((tmp_path / "run" / "model" / "tokenizer.json").read_bytes())
-    config = tiny(tmp_path / "on", task=task, model={"kind": "checkpoint", "name": str(folder)}, **FEW)
+    config = tiny(tmp_path / "on", task=task, model={"kind": "checkpoint", "model_name_or_path": str(folder)}, **FEW)
     model = task_of(config, tmp_path / "words").model(config.model)
     assert {one.dtype for one in model.parameters()} == {torch.float32}
 
 
 def test_another_precision_in_the_same_process_is_one_sentence(tmp_path):
     """accelerate keeps the first for as long as a process lives."""
-    train(tiny(tmp_path / "one", run__steps=1))
-    with pytest.raises(InputError, match=r"`run.precision` bf16 cannot be had in this process: AcceleratorState has"):
-        train(tiny(tmp_path / "other", run__steps=1, run__precision="bf16"))
+    train(tiny(tmp_path / "one", training__max_steps=1))
+    with pytest.raises(
+        InputError, match=r"`training.mixed_precision` bf16 is not available in this process: AcceleratorState has"
+    ):
+        train(tiny(tmp_path / "other", training__max_steps=1, training__mixed_precision="bf16"))
 
 
 def test_what_is_held_out_is_hidden_alike_in_every_batch(tmp_path):
     data = tmp_path / "texts.txt"
     data.write_text("".join(f"abc def {i} {i * i}\n" for i in range(80)), "utf-8")
-    task = {"kind": "masked language", "data": str(data), "held_out": 9, "words": {"kind": "characters", "size": 30}}
+    task = {"kind": "mlm", "train_file": str(data), "validation_size": 9}
+    task |= {"tokenizer": {"kind": "characters", "vocab_size": 30}}
     made = task_of(tiny(tmp_path / "run", task=task), tmp_path / "words")
     together = made.rows(list(range(9)), held=True)
     for row in range(9):
@@ -268,7 +306,7 @@ def test_a_text_that_is_too_long_is_named_before_any_is_translated(tmp_path, pai
     train(tiny(tmp_path / "run", task=translation(pairs), model__positions="learned", **FEW))
     translator, done = Translator.load(tmp_path / "run"), []
     with pytest.raises(InputError, match="text 2 has 201 tokens, and this model has positions for 12"):
-        translator.translate(["a b", "a" * 200], progress=done.append, rows=1)
+        translator.translate(["a b", "a" * 200], progress=done.append, batch_size=1)
     assert not done
 
 
@@ -278,19 +316,51 @@ def test_a_text_that_is_too_long_is_named_before_any_is_translated(tmp_path, pai
 def test_an_average_over_checkpoints_that_are_gone_is_refused(tmp_path, monkeypatch):
     """It took the best one, kept from long ago, for one of the last."""
     scores = iter([1.0] + [2.0] * 20)
-    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, tokens: {"loss": next(scores), "exact": 0.0})
-    options = {"run__evaluate": 1, "run__save": None}
-    train(tiny(tmp_path / "run", run__steps=6, run__keep=1, **options))
+    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, _: {"loss": next(scores), "exact": 0.0})
+    options = {"training__eval_steps": 1, "training__save_steps": None}
+    train(tiny(tmp_path / "run", training__max_steps=6, training__save_total_limit=1, **options))
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [1, 6]
-    with pytest.raises(InputError, match=r"checkpoints of step 5, 6, and that of step 5 is gone: say `run.average`"):
-        train(tiny(tmp_path / "run", run__steps=6, run__keep=2, run__average=2, **options))
-    assert train(tiny(tmp_path / "run", run__steps=7, run__keep=2, run__average=2, **options)).step == 7
+    with pytest.raises(
+        InputError,
+        match=r"checkpoints of step 5, 6, and that of step 5 is gone: set `training.num_averaged_checkpoints`",
+    ):
+        train(
+            tiny(
+                tmp_path / "run",
+                training__max_steps=6,
+                training__save_total_limit=2,
+                training__num_averaged_checkpoints=2,
+                **options,
+            )
+        )
+    assert (
+        train(
+            tiny(
+                tmp_path / "run",
+                training__max_steps=7,
+                training__save_total_limit=2,
+                training__num_averaged_checkpoints=2,
+                **options,
+            )
+        ).step
+        == 7
+    )
 
 
 def test_a_metric_that_earlier_evaluations_lack_is_refused(tmp_path, pairs):
     train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
-    with pytest.raises(InputError, match=r"`run.metric` is bleu, which earlier evaluations of this run did not count"):
-        train(tiny(tmp_path / "run", task=translation(pairs, scored=2), run__metric="bleu", **FEW))
+    with pytest.raises(
+        InputError,
+        match=r"`training.metric_for_best_model` is bleu, which earlier evaluations of this run did not compute",
+    ):
+        train(
+            tiny(
+                tmp_path / "run",
+                task=translation(pairs, num_bleu_samples=2),
+                training__metric_for_best_model="bleu",
+                **FEW,
+            )
+        )
 
 
 def test_another_vocabulary_is_refused(tmp_path, pairs):
@@ -299,11 +369,11 @@ def test_another_vocabulary_is_refused(tmp_path, pairs):
     path = tmp_path / "run" / "vocabulary" / "source.json"
     path.write_text(path.read_text("utf-8").replace('"a"', '"?"').replace('"b"', '"a"').replace('"?"', '"b"'), "utf-8")
     with pytest.raises(InputError, match=r"the data of 'source.json' has changed since this run was started"):
-        train(tiny(tmp_path / "run", task=translation(pairs), **FEW | {"run__steps": 3}))
+        train(tiny(tmp_path / "run", task=translation(pairs), **FEW | {"training__max_steps": 3}))
 
 
 def test_a_copy_of_a_checkpoint_is_none(tmp_path):
-    train(tiny(tmp_path / "run", run__steps=2))
+    train(tiny(tmp_path / "run", training__max_steps=2))
     folder = tmp_path / "run" / "checkpoints"
     (folder / "step-00000002").rename(folder / "step-00000002 copy")
     assert Checkpoints(folder).steps() == [1]
@@ -336,9 +406,9 @@ def test_a_folder_is_replaced_without_waiting_for_the_old_ones_end(tmp_path, mon
     ids=lambda one: "-".join(map(str, one["model"].values())),
 )
 def test_every_model_goes_on_from_its_checkpoint(tmp_path, options):
-    train(tiny(tmp_path / "whole", run__steps=4, **options))
-    train(tiny(tmp_path / "run", run__steps=2, **options))
-    assert train(tiny(tmp_path / "run", run__steps=4, **options)).step == 4
+    train(tiny(tmp_path / "whole", training__max_steps=4, **options))
+    train(tiny(tmp_path / "run", training__max_steps=2, **options))
+    assert train(tiny(tmp_path / "run", training__max_steps=4, **options)).step == 4
     one, other = (Checkpoints(tmp_path / name / "checkpoints").weights(4) for name in ("whole", "run"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -347,7 +417,7 @@ def test_every_model_goes_on_from_its_checkpoint(tmp_path, options):
 
 
 def told(path, said):
-    journal = Journal(path)
+    journal = JsonlLog(path)
     journal(Started(path.parent, 0, 2, 5))
     journal(Evaluated(1, 0, {"loss": 1.0}, True, 0.1, (Sample("a", said, "b"),)))
     return journal
@@ -357,16 +427,16 @@ def test_a_sample_may_hold_line_separators_of_unicode(tmp_path):
     path = tmp_path / "log.jsonl"
     journal = told(path, "one\u2028two\x85three")
     journal(Started(tmp_path, 1, 2, 5))
-    assert read_journal(path)[1]["samples"][0]["said"] == "one\u2028two\x85three"
+    assert read_log(path)[1]["samples"][0]["prediction"] == "one\u2028two\x85three"
 
 
 def test_a_log_that_is_cut_within_a_character_goes_on(tmp_path):
     path = tmp_path / "log.jsonl"
     journal = told(path, "图书馆")
     with path.open("ab") as file:
-        file.write('{"event": "evaluated", "said": "图'.encode()[:-1])
+        file.write('{"event": "evaluated", "prediction": "图'.encode()[:-1])
     journal(Started(tmp_path, 1, 2, 5))
-    assert [one["event"] for one in read_journal(path)] == ["started", "evaluated", "started"]
+    assert [one["event"] for one in read_log(path)] == ["started", "evaluated", "started"]
 
 
 def test_a_log_that_cannot_be_written_again_is_one_sentence(tmp_path, monkeypatch):
@@ -388,38 +458,39 @@ def test_a_log_that_cannot_be_written_again_is_one_sentence(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"betas": (0.9, 1.5)}, "`betas` must be at least 0 and below 1, got 1.5"),
-        ({"eps": -1.0}, "`eps` must be at least 0"),
-        ({"decay": -0.1}, "`decay` must be at least 0"),
-        ({"decay": math.nan}, "`decay` must be at least 0"),
-        ({"clip": math.nan}, "`clip` must be at least 0"),
+        ({"adam_beta2": 1.5}, "`adam_beta2` must be at least 0 and below 1, got 1.5"),
+        ({"adam_epsilon": -1.0}, "`adam_epsilon` must be at least 0"),
+        ({"weight_decay": -0.1}, "`weight_decay` must be at least 0"),
+        ({"weight_decay": math.nan}, "`weight_decay` must be at least 0"),
+        ({"max_grad_norm": math.nan}, "`max_grad_norm` must be at least 0"),
     ],
     ids=str,
 )
 def test_an_optimizers_numbers_are_checked(given, words):
     with pytest.raises(InputError, match=words):
-        Optimizer(**given)
+        Training(output_dir="run", max_steps=1, **given)
 
 
 @pytest.mark.parametrize("floor", [-1.0, 2.0, math.nan])
 def test_a_floor_that_is_no_share_is_refused(floor):
-    with pytest.raises(InputError, match="`floor` is a share of the highest rate"):
-        Cosine(floor=floor)
+    with pytest.raises(InputError, match="`min_lr_rate` must be a fraction of the learning rate"):
+        SchedulerKwargs(min_lr_rate=floor)
 
 
 def test_a_number_of_yaml_may_have_no_point(tmp_path):
     """YAML 1.1, which PyYAML reads, takes 1e-3 for a text."""
     path = tmp_path / "it.yaml"
-    rest = "out: run\ntask: {kind: synthetic, task: sort}\nrun: {epochs: 2}\n"
-    path.write_text(rest + "optimizer: {rate: 1e-3, eps: 1E-9, decay: 1.e-2}\n", "utf-8")
-    found = read_config(path).optimizer
-    assert (found.rate, found.eps, found.decay) == (1e-3, 1e-9, 1e-2)
+    numbers = "learning_rate: 1e-3, adam_epsilon: 1E-9, weight_decay: 1.e-2"
+    training = f"training: {{output_dir: run, num_train_epochs: 2, {numbers}}}\n"
+    path.write_text("task: {kind: synthetic, operation: sort}\n" + training, "utf-8")
+    found = read_config(path).training
+    assert (found.learning_rate, found.adam_epsilon, found.weight_decay) == (1e-3, 1e-9, 1e-2)
 
 
 def test_a_folder_without_a_name_is_refused(tmp_path):
     path = tmp_path / "it.toml"
     path.write_text(WHOLE.replace('"run"', '" "'), "utf-8")
-    with pytest.raises(InputError, match="`out` must name the folder of the run"):
+    with pytest.raises(InputError, match="`output_dir` must name the folder of the run"):
         read_config(path)
 
 
@@ -430,10 +501,11 @@ def test_what_is_said_before_the_kind_is_said_too(tmp_path):
     assert found.model.width == 96
 
 
-def test_a_table_that_was_a_word_may_be_said_in_keys(tmp_path):
+def test_a_table_that_was_a_word_may_be_given_in_keys(tmp_path):
     path = tmp_path / "it.toml"
-    path.write_text(WHOLE + '[optimizer]\nschedule = "noam"\n', "utf-8")
-    found = read_config(path, ["--optimizer.schedule", "cosine", "--optimizer.schedule.warmup", "5"])
-    assert found.optimizer.schedule == Cosine(warmup=5)
-    found = read_config(path, ["--optimizer.schedule.kind", "cosine", "--optimizer.schedule.floor", "0.5"])
-    assert found.optimizer.schedule == Cosine(floor=0.5)
+    path.write_text(WHOLE.replace('kind = "synthetic"\noperation = "sort"', 'kind = "clm"\ntrain_file = "a"'), "utf-8")
+    found = read_config(path, ["--task.tokenizer", "unigram", "--task.tokenizer.vocab_size", "50"])
+    assert (found.task.tokenizer.kind, found.task.tokenizer.vocab_size) == ("unigram", 50)
+    given = ["--lr_scheduler_type", "cosine_with_min_lr", "--training.lr_scheduler_kwargs.min_lr_rate", "0.5"]
+    found = read_config(path, given)
+    assert found.training.schedule == Schedule("cosine_with_min_lr", 1000, SchedulerKwargs(min_lr_rate=0.5))

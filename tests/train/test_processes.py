@@ -31,7 +31,13 @@ def test_two_processes_have_the_curve_of_one_with_twice_the_batch(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     two = json.loads((tmp_path / "two" / "losses.json").read_text("utf-8"))
     told = []
-    options = {"run__steps": 20, "run__tokens": 120, "run__save": None, "run__evaluate": 20, "model__dropout": 0.0}
+    options = {
+        "training__max_steps": 20,
+        "training__max_tokens_per_batch": 120,
+        "training__save_steps": None,
+        "training__eval_steps": 20,
+        "model__dropout": 0.0,
+    }
     train(tiny(tmp_path / "one", **options), [told.append])
     one = [event.loss for event in told if type(event).__name__ == "Stepped"]
     assert len(two) == len(one) == 20
@@ -52,7 +58,7 @@ def test_all_processes_stop_behind_the_same_step(tmp_path):
         [*command, str(script), str(tmp_path / "run")], capture_output=True, text=True, timeout=120, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert [(tmp_path / "run" / f"{rank}.txt").read_text("utf-8") for rank in (0, 1)] == ["5 stopped"] * 2
+    assert [(tmp_path / "run" / f"{rank}.txt").read_text("utf-8") for rank in (0, 1)] == ["5 should_stop"] * 2
 
 
 @pytest.mark.slow

@@ -5,20 +5,19 @@ import json
 import pytest
 
 from regard.errors import InputError
-from regard.train.config import CausalLanguage, Config, Recurrent, Synthetic, Transformer
+from regard.train.config import CausalLM, Config, Recurrent, Synthetic, Transformer
 from regard.train.config_file import from_mapping, read_config, to_mapping
-from regard.train.schedules import Cosine
+from regard.train.schedules import Schedule
 
 WHOLE = """
-out = "run"
 [task]
 kind = "synthetic"
-task = "sort"
-[optimizer]
-betas = [0.9, 0.95]
-schedule = "cosine"
-[run]
-epochs = 2
+operation = "sort"
+[training]
+output_dir = "run"
+adam_beta2 = 0.95
+lr_scheduler_type = "cosine"
+num_train_epochs = 2
 """
 
 
@@ -34,16 +33,17 @@ def file(tmp_path):
 
 def test_a_file_is_a_value(file):
     found = read_config(file())
-    assert found.task == Synthetic(task="sort")
+    assert found.task == Synthetic(operation="sort")
     assert found.model == Transformer()
-    assert found.optimizer.betas == (0.9, 0.95)
-    assert found.optimizer.schedule == Cosine()
-    assert (found.run.epochs, found.run.steps) == (2, None)
+    assert (found.training.adam_beta1, found.training.adam_beta2) == (0.9, 0.95)
+    assert found.training.schedule == Schedule("cosine", 1000)
+    assert (found.training.num_train_epochs, found.training.max_steps) == (2, None)
 
 
 def test_yaml_says_the_same(file):
-    text = "out: run\ntask: {kind: synthetic, task: sort}\noptimizer: {betas: [0.9, 0.95], schedule: cosine}\n"
-    assert read_config(file(text + "run: {epochs: 2}\n", "it.yaml")) == read_config(file())
+    training = "output_dir: run, adam_beta2: 0.95, lr_scheduler_type: cosine, num_train_epochs: 2"
+    text = f"task: {{kind: synthetic, operation: sort}}\ntraining: {{{training}}}\n"
+    assert read_config(file(text, "it.yaml")) == read_config(file())
 
 
 def test_a_value_and_its_mapping_say_the_same(file):
@@ -55,47 +55,42 @@ def test_a_value_and_its_mapping_say_the_same(file):
 @pytest.mark.parametrize(
     ("said", "of", "expected"),
     [
-        (["--run.epochs", "7"], lambda it: it.run.epochs, 7),
-        (["--run.epochs=7"], lambda it: it.run.epochs, 7),
-        (["--optimizer.rate", "1e-3"], lambda it: it.optimizer.rate, 1e-3),
-        (["--optimizer.rate", "1"], lambda it: it.optimizer.rate, 1.0),
-        (["--out", "other folder"], lambda it: it.out, "other folder"),
-        (["--run.compiled", "true"], lambda it: it.run.compiled, True),
-        (["--optimizer.schedule.warmup", "5"], lambda it: it.optimizer.schedule, Cosine(warmup=5)),
-        (["--optimizer.schedule", "{kind = 'cosine', floor = 0.5}"], lambda it: it.optimizer.schedule.floor, 0.5),
-        (["--run.epochs", "none", "--run.steps", "9"], lambda it: (it.run.epochs, it.run.steps), (None, 9)),
-        (
-            ["--task.kind", "causal language", "--task.data", "it.txt"],
-            lambda it: it.task,
-            CausalLanguage(data="it.txt"),
-        ),
+        (["--training.num_train_epochs", "7"], lambda it: it.training.num_train_epochs, 7),
+        (["--training.num_train_epochs=7"], lambda it: it.training.num_train_epochs, 7),
+        (["--learning_rate", "1e-3"], lambda it: it.training.learning_rate, 1e-3),
+        (["--training.learning-rate", "1"], lambda it: it.training.learning_rate, 1.0),
+        (["--output-dir", "other folder"], lambda it: it.training.output_dir, "other folder"),
+        (["--training.torch_compile", "true"], lambda it: it.training.torch_compile, True),
+        (["--warmup_steps", "5"], lambda it: it.training.schedule, Schedule("cosine", 5)),
+        (["--num_train_epochs", "none", "--max_steps", "9"], lambda it: it.training.max_steps, 9),
+        (["--task.kind", "clm", "--task.train_file", "it.txt"], lambda it: it.task, CausalLM(train_file="it.txt")),
     ],
 )
 def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
-    text = WHOLE.replace('schedule = "cosine"', '[optimizer.schedule]\nkind = "cosine"')
-    assert of(read_config(file(text), said)) == expected
+    assert of(read_config(file(), said)) == expected
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
         (["--model.widht", "3"], r"the key `model.widht` is unknown: did you mean `model.width`\?"),
-        (["--optimiser.rate", "3"], r"the key `optimiser` is unknown: did you mean `optimizer`\?"),
+        (["--trainin.learning_rate", "3"], r"the key `trainin` is unknown: did you mean `training`\?"),
         (["--model.nothing_like_it", "3"], r"the key `model.nothing_like_it` is unknown: there are width, heads"),
         (["--model.kind", "transfomer"], r"got 'transfomer': did you mean 'transformer'\?"),
         (["--model.width", "wide"], r"`model.width` must be a whole number, got 'wide'"),
         (["--model.width", "2.5"], r"`model.width` must be a whole number, got 2.5"),
         (["--model.width", "true"], r"`model.width` must be a whole number, got True"),
-        (["--run.precision", "fp8"], r'`run.precision` must be "fp32" or "bf16" or "fp16", got \'fp8\''),
-        (["--optimizer.betas", "[0.9]"], r"`optimizer.betas` must be a list of 2 numbers, got \[0.9\]"),
-        (["--optimizer.rate", "-1"], r"\[optimizer\] `rate` must be above 0"),
-        (["--run.steps", "5"], r"\[run\] training ends after `steps` or after `epochs`: give one"),
-        (["--run.average", "9"], r"\[run\] `average` takes the last 9 checkpoints, and `keep` is 3"),
-        (["--run.epochs"], r"`--run.epochs` has no value: write --run.epochs value"),
-        (["epochs"], r"'epochs' is no key: write --section.key value"),
-        (["--out.folder", "x"], r"`--out.folder` names a key of `out`, which is no table"),
+        (["--mixed_precision", "fp8"], r'`training.mixed_precision` must be "no" or "bf16" or "fp16", got \'fp8\''),
+        (["--training.adam_beta1", "[0.9]"], r"`training.adam_beta1` must be a number, got \[0.9\]"),
+        (["--learning_rate", "-1"], r"\[training\] `learning_rate` must be above 0"),
+        (["--max_steps", "5"], r"\[training\] training ends after `max_steps` or after `num_train_epochs`: give one"),
+        (["--num_averaged_checkpoints", "9"], r"`num_averaged_checkpoints` is 9, more than `save_total_limit`, 3"),
+        (["--training.max_steps"], r"`--training.max_steps` has no value: write --training.max_steps value"),
+        (["epochs"], r"'epochs' is no key: write --table.key value"),
+        (["--output_dir.folder", "x"], r"the key `output_dir` is in the wrong table: it is `training.output_dir`"),
         (["--seed", "-1"], r"`seed` must be from 0"),
-        (["--task.kind", "translation"], r"the key `task.data` is missing: a text"),
+        (["--task.kind", "translation"], r"the key `task.train_file` is missing: a text"),
+        (["--task.kind", "causal language"], r"got 'causal language': did you mean 'clm'\?"),
         (["--task", "3"], r'`task` must be a table with kind = "translation"'),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -108,12 +103,12 @@ def test_what_is_wrong_is_said_with_the_way_out(file, said, words):
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
-        ("out = ", "it.toml", "cannot read the configuration"),
-        ("out: [", "it.yaml", "cannot read the configuration"),
-        ("seed: 1\nout: a\nseed: 2\n", "it.yaml", "it names the key 'seed' twice, again in line 3"),
+        ("task = ", "it.toml", "cannot read the configuration"),
+        ("task: [", "it.yaml", "cannot read the configuration"),
+        ("model: 1\ntask: a\nmodel: 2\n", "it.yaml", "it names the key 'model' twice, again in line 3"),
         ("- a\n- b\n", "it.yaml", "must be a table of keys and values, got list"),
         ("!!python/object/apply:os.system ['true']", "it.yaml", "cannot read the configuration"),
-        ("[task]\nkind = 'synthetic'\n", "it.toml", "the key `out` is missing: a text"),
+        ("[task]\nkind = 'synthetic'\n", "it.toml", "the key `training` is missing: a table"),
     ],
 )
 def test_files_that_are_none_are_refused(file, text, name, words):
@@ -127,10 +122,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("text", ['"\\u0000"', '"a\\u0000b"'])
-@pytest.mark.parametrize("key", ["out", "task.task", "model.kind"])
+@pytest.mark.parametrize("key", ["training.output_dir", "task.operation", "model.kind"])
 def test_a_text_with_a_nul_is_one_sentence(tmp_path, key, text):
     path = tmp_path / "it.toml"
-    path.write_text('out = "run"\n[task]\nkind = "synthetic"\ntask = "sort"\n[run]\nepochs = 2\n', "utf-8")
+    path.write_text(WHOLE, "utf-8")
     with pytest.raises(InputError, match=f"`{key}` must be .*got '.*x00"):
         read_config(path, [f"--{key}={text}"])
 
@@ -138,6 +133,94 @@ def test_a_text_with_a_nul_is_one_sentence(tmp_path, key, text):
 @pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000, "nan", "inf", "9" * 400, "caf\udce9"])
 def test_a_value_of_an_option_that_is_no_number_is_one_sentence(tmp_path, value):
     path = tmp_path / "it.toml"
-    path.write_text('out = "run"\n[task]\nkind = "synthetic"\ntask = "sort"\n[run]\nepochs = 2\n', "utf-8")
-    with pytest.raises(InputError, match=r"`optimizer\.rate` must be"):
-        read_config(path, ["--optimizer.rate", value])
+    path.write_text(WHOLE, "utf-8")
+    with pytest.raises(InputError, match=r"`training\.learning_rate` must be"):
+        read_config(path, ["--learning_rate", value])
+
+
+OLD = """
+out = "run"
+seed = 3
+[task]
+kind = "causal language"
+data = "it.txt"
+words = {kind = "bpe", size = 100}
+length = 8
+[optimizer]
+rate = 1e-3
+schedule = {kind = "cosine", warmup = 10}
+betas = [0.9, 0.98]
+[run]
+steps = 5
+tokens = 64
+"""
+
+
+def test_a_file_of_format_1_is_refused_with_each_new_name(file):
+    with pytest.raises(InputError) as caught:
+        read_config(file(OLD))
+    text = str(caught.value)
+    assert text.startswith(f"{file(OLD)} has keys of configuration format 1, and this release reads format 2: ")
+    for old, new in (
+        ("out", "training.output_dir"),
+        ("seed", "training.seed"),
+        ("task.data", "task.train_file"),
+        ("task.words", "task.tokenizer"),
+        ("task.words.size", "task.tokenizer.vocab_size"),
+        ("task.length", "task.block_size"),
+        ("optimizer.rate", "training.learning_rate"),
+        ("optimizer.schedule.kind", "training.lr_scheduler_type"),
+        ("optimizer.schedule.warmup", "training.warmup_steps"),
+        ("optimizer.betas", "training.adam_beta1 and training.adam_beta2"),
+        ("run.steps", "training.max_steps"),
+        ("run.tokens", "training.max_tokens_per_batch"),
+    ):
+        assert f"`{old}` is now `{new}`" in text
+    with pytest.raises(InputError, match=r"the command line has keys of .* 1, .*: `run.steps` is now `training.max_st"):
+        read_config(file(), ["--run.steps", "5"])
+
+
+def test_every_new_name_of_a_key_is_a_key():
+    from dataclasses import fields
+
+    from regard.train import config, key_names
+
+    tasks = (config.Translation, config.Synthetic, config.CausalLM, config.MaskedLM, config.Classification)
+    known = {"training": {one.name for one in fields(config.Training)}, "model": {"model_name_or_path"}}
+    known["task"] = {one.name for task in tasks for one in fields(task)}
+    for names in key_names._RENAMED.values():
+        for name in names.split(" and "):
+            table, key = name.split(".")[:2]
+            assert key in known[table], name
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("per_device_train_batch_size", "set `training.max_tokens_per_batch`"),
+        ("fp16", 'set `training.mixed_precision` = "fp16"'),
+        ("label_smoothing_factor", "set `training.label_smoothing`"),
+        ("eval_strategy", "set `training.eval_steps`"),
+        ("logging_steps", "each step is logged in log.jsonl"),
+        ("optim", "AdamW is the only optimizer"),
+    ],
+)
+def test_a_key_of_transformers_that_is_none_here_is_refused_with_the_way_out(file, key, words):
+    for said in ([f"--{key}", "8"], [f"--training.{key}", "8"]):
+        with pytest.raises(InputError, match=f"{key}` of transformers is none here: .*{words}"):
+            read_config(file(), said)
+
+
+def test_no_key_is_both_ours_and_refused():
+    from dataclasses import fields
+
+    from transformers import TrainingArguments
+
+    from regard.train import key_names
+    from regard.train.config import Training
+
+    ours = {one.name for one in fields(Training)}
+    assert not ours & set(key_names._INSTEAD)
+    theirs = {one.name for one in fields(TrainingArguments)}
+    own = {"label_smoothing", "max_tokens_per_batch", "mixed_precision", "num_averaged_checkpoints", "num_threads"}
+    assert ours - theirs == own | {"early_stopping_patience"}  # of transformers' EarlyStoppingCallback

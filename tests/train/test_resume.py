@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from regard.errors import InputError
-from regard.train import Journal, read_journal, train
+from regard.train import JsonlLog, read_log, train
 from regard.train.checkpoints import Checkpoints
 from regard.train.run_dir import Folder
 from train.runs import tiny
@@ -27,7 +27,7 @@ def same(one, other):
 @pytest.mark.slow
 def test_ten_sigkills_change_no_bit(tmp_path):
     """The run that is never killed is made in this process, the others each in one of their own."""
-    train(tiny(tmp_path / "whole", run__steps=40), [Journal(tmp_path / "whole" / "log.jsonl")])
+    train(tiny(tmp_path / "whole", training__max_steps=40), [JsonlLog(tmp_path / "whole" / "log.jsonl")])
     script = Path(__file__).with_name("killed.py")
     asked = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "killed"), "10", "3"]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=300)
@@ -38,7 +38,7 @@ def test_ten_sigkills_change_no_bit(tmp_path):
     assert died[-1] < 40
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
     kept = [
-        [{key: value for key, value in one.items() if key != "seconds"} for one in read_journal(folder / "log.jsonl")]
+        [{key: value for key, value in one.items() if key != "seconds"} for one in read_log(folder / "log.jsonl")]
         for folder in (tmp_path / "whole", tmp_path / "killed")
     ]
     steps = [[one for one in events if one["event"] in ("stepped", "evaluated")] for events in kept]
@@ -50,19 +50,19 @@ def test_ten_sigkills_change_no_bit(tmp_path):
 def test_a_run_that_is_stopped_goes_on_with_the_same_bits(tmp_path):
     train(tiny(tmp_path / "whole"))
     asked = iter([False, False, False, True])
-    ended = train(tiny(tmp_path / "parts", run__save=None), stops=lambda: next(asked))
-    assert (ended.step, ended.why, ended.model) == (4, "stopped", None)
-    train(tiny(tmp_path / "parts", run__save=None))
+    ended = train(tiny(tmp_path / "parts", training__save_steps=None), should_stop=lambda: next(asked))
+    assert (ended.step, ended.reason, ended.model) == (4, "should_stop", None)
+    train(tiny(tmp_path / "parts", training__save_steps=None))
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
 def test_a_resumed_run_has_the_rate_and_the_moments_it_would_have_had(tmp_path):
     """OpenNMT-py#617 and #2075, transformers#17157: a rate or an optimizer that began anew."""
     told = []
-    train(tiny(tmp_path / "run", run__steps=6), [told.append])
-    train(tiny(tmp_path / "run", run__steps=12), [told.append])
-    rates = [one.rate for one in told if type(one).__name__ == "Stepped"]
-    assert rates == pytest.approx([3e-3 * min(step / 10, (10 / step) ** 0.5) for step in range(1, 13)])
+    train(tiny(tmp_path / "run", training__max_steps=6), [told.append])
+    train(tiny(tmp_path / "run", training__max_steps=12), [told.append])
+    rates = [one.learning_rate for one in told if type(one).__name__ == "Stepped"]
+    assert rates == pytest.approx([3e-3 * (step / 10 if step < 10 else (10 / step) ** 0.5) for step in range(12)])
     state = load_file(tmp_path / "run" / "checkpoints" / "step-00000012" / "optimizer.safetensors")
     assert {int(one) for name, one in state.items() if name.startswith("step:")} == {12}
     assert all(bool(one.any()) for name, one in state.items() if name.startswith("exp_avg_sq:") and "q_proj" in name)
@@ -70,9 +70,9 @@ def test_a_resumed_run_has_the_rate_and_the_moments_it_would_have_had(tmp_path):
 
 def test_a_run_that_goes_on_past_its_end_saves_what_comes(tmp_path):
     """joeynmt#128: nothing was saved any more."""
-    train(tiny(tmp_path / "run", run__steps=6))
+    train(tiny(tmp_path / "run", training__max_steps=6))
     before = weights(tmp_path / "run")
-    ended = train(tiny(tmp_path / "run", run__steps=9))
+    ended = train(tiny(tmp_path / "run", training__max_steps=9))
     assert ended.step == 9
     assert not same(before, weights(tmp_path / "run"))
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps()[-1] == 9
@@ -87,51 +87,62 @@ def test_a_run_that_has_ended_is_not_trained_on(tmp_path):
 
 
 def test_another_configuration_is_refused_by_the_key_that_changed(tmp_path):
-    train(tiny(tmp_path / "run", run__steps=3))
+    train(tiny(tmp_path / "run", training__max_steps=3))
     for changed, words in (
-        ({"optimizer__rate": 1e-2}, "`optimizer.rate` was 0.003 .* and is 0.01 now"),
-        ({"seed": 4}, "`seed` was 0"),
+        ({"training__learning_rate": 1e-2}, "`training.learning_rate` was 0.003 .* and is 0.01 now"),
+        ({"training__seed": 4}, "`training.seed` was 0"),
         ({"model__layers": 2}, "`model.layers` was 1"),
-        ({"run__tokens": 70}, "`run.tokens` was 60"),
+        ({"training__max_tokens_per_batch": 70}, "`training.max_tokens_per_batch` was 60"),
     ):
         with pytest.raises(InputError, match=words):
-            train(tiny(tmp_path / "run", run__steps=3, **changed))
+            train(tiny(tmp_path / "run", training__max_steps=3, **changed))
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [1, 2, 3]
 
 
 def test_the_end_may_move_unless_the_schedule_depends_on_it(tmp_path):
-    cosine = {"optimizer__schedule": {"kind": "cosine", "warmup": 2}}
-    train(tiny(tmp_path / "run", run__steps=3, **cosine))
-    with pytest.raises(InputError, match=r"`run.steps` was 3 .* depends on the end"):
-        train(tiny(tmp_path / "run", run__steps=5, **cosine))
+    cosine = {"training__lr_scheduler_type": "cosine", "training__warmup_steps": 2}
+    train(tiny(tmp_path / "run", training__max_steps=3, **cosine))
+    with pytest.raises(InputError, match=r"`training.max_steps` was 3 .* depends on the end"):
+        train(tiny(tmp_path / "run", training__max_steps=5, **cosine))
 
 
 def test_data_that_changed_is_refused_and_the_checkpoints_stay(tmp_path):
     data = tmp_path / "pairs.tsv"
     lines = [f"{word} {other}.\t{other} {word}!" for word in "abcdefgh" for other in "ijklmnop"]
     data.write_text("\n".join(lines), "utf-8")
-    task = {"kind": "translation", "data": str(data), "held_out": 5, "source": "en", "target": "de", "scored": 0}
-    task |= {"source_words": {"kind": "characters", "size": 40}, "target_words": {"kind": "characters", "size": 40}}
-    train(tiny(tmp_path / "run", task=task, run__steps=2))
+    task = {
+        "kind": "translation",
+        "train_file": str(data),
+        "validation_size": 5,
+        "source_lang": "en",
+        "target_lang": "de",
+        "num_bleu_samples": 0,
+    }
+    task |= {
+        "src_tokenizer": {"kind": "characters", "vocab_size": 40},
+        "tgt_tokenizer": {"kind": "characters", "vocab_size": 40},
+    }
+    train(tiny(tmp_path / "run", task=task, training__max_steps=2))
     data.write_text("\n".join(reversed(lines)), "utf-8")
     with pytest.raises(InputError, match=r"the data of 'pairs.tsv' has changed since this run was started"):
-        train(tiny(tmp_path / "run", task=task, run__steps=4))
+        train(tiny(tmp_path / "run", task=task, training__max_steps=4))
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [1, 2]
 
 
 def test_another_number_of_processes_is_refused(tmp_path):
-    config = tiny(tmp_path / "run", run__steps=2)
+    config = tiny(tmp_path / "run", training__max_steps=2)
     train(config)
     with pytest.raises(InputError, match="was started on 1 processes and has 2 now"):
         Folder(tmp_path / "run", config, processes=2)
 
 
 def test_a_run_remembers_what_it_was_made_of(tmp_path):
-    train(tiny(tmp_path / "run", run__steps=1))
-    train(tiny(tmp_path / "run", run__steps=2))
+    train(tiny(tmp_path / "run", training__max_steps=1))
+    train(tiny(tmp_path / "run", training__max_steps=2))
     found = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))
-    assert found["config"]["seed"] == 0
-    assert found["config"]["optimizer"]["schedule"] == {"kind": "noam", "warmup": 10}
+    assert found["version"] == 2
+    assert found["config"]["training"]["seed"] == 0
+    assert found["config"]["training"]["warmup_steps"] == 10
     assert len(found["sessions"]) == 2
     assert found["sessions"][0]["versions"].keys() >= {"torch", "accelerate", "safetensors"}
 
@@ -140,7 +151,7 @@ def test_training_leaves_the_callers_generator_alone(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    train(tiny(tmp_path / "run", run__steps=2))
+    train(tiny(tmp_path / "run", training__max_steps=2))
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -148,7 +159,7 @@ def test_training_leaves_the_callers_number_of_threads_alone(tmp_path):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        train(tiny(tmp_path / "run", run__steps=1, run__threads=1))
+        train(tiny(tmp_path / "run", training__max_steps=1, training__num_threads=1))
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)

@@ -5,7 +5,7 @@ import torch
 
 from regard.errors import InputError
 from regard.train import memory_check, train
-from regard.train.config import Words
+from regard.train.config import TokenizerConfig
 from regard.train.memory_check import check_size, least_parameters
 from regard.train.tasks import task_of
 from train.runs import tiny
@@ -22,7 +22,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_has_at_least_as_many_parameters_as_are_counted(tmp_path, name):
-    config = tiny(tmp_path / "run", model=MODELS[name], task__symbols=1000)
+    config = tiny(tmp_path / "run", model=MODELS[name], task__num_symbols=1000)
     made = sum(one.numel() for one in task_of(config, tmp_path).model(config.model).parameters())
     assert made / 2 < least_parameters(config) <= made
 
@@ -34,13 +34,13 @@ def test_a_model_has_at_least_as_many_parameters_as_are_counted(tmp_path, name):
             {"model__width": 2**19},
             r"at least .* parameters, .* AdamW's moments take .* GiB, and this machine has 4\.0 G",
         ),
-        ({"task__symbols": 2**20, "model__width": 1024}, "or `symbols` under .task."),
+        ({"task__num_symbols": 2**20, "model__width": 1024}, "or `num_symbols` under .task."),
         (
-            {"task__examples": 10**9},
-            r"1,000,000,000 examples .* take about .* lower `examples`, `held_out` or `longest`",
+            {"task__num_examples": 10**9},
+            r"1,000,000,000 examples .* take about .* lower `num_examples`, `validation_size` or `max_length`",
         ),
-        ({"task__longest": 10**6, "task__examples": 10**4}, "of up to 1,000,000 symbols take about"),
-        ({"task__task": "recall", "task__symbols": 10**6, "task__examples": 1000}, "lower `examples`"),
+        ({"task__max_length": 10**6, "task__num_examples": 10**4}, "of up to 1,000,000 symbols take about"),
+        ({"task__operation": "recall", "task__num_symbols": 10**6, "task__num_examples": 1000}, "lower `num_examples`"),
     ],
 )
 def test_what_memory_cannot_hold_is_refused_before_anything_is_made(tmp_path, monkeypatch, changes, words):
@@ -77,10 +77,10 @@ HUGE = 99_999_999_999_999_999_999
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("task__symbols", 3_000_000_000, "[task] `symbols` must be at most 1,048,576, got 3,000,000,000"),
-        ("task__longest", HUGE, "[task] `longest` must be at most 1,048,576, got 99,999"),
-        ("task__examples", HUGE, "[task] `examples` must be at most 1,000,000,000, got 99,999"),
-        ("task__held_out", HUGE, "[task] `held_out` must be at most"),
+        ("task__num_symbols", 3_000_000_000, "[task] `num_symbols` must be at most 1,048,576, got 3,000,000,000"),
+        ("task__max_length", HUGE, "[task] `max_length` must be at most 1,048,576, got 99,999"),
+        ("task__num_examples", HUGE, "[task] `num_examples` must be at most 1,000,000,000, got 99,999"),
+        ("task__validation_size", HUGE, "[task] `validation_size` must be at most"),
         ("model__width", HUGE, "[model] `width` must be at most 1,048,576, got 99,999"),
         ("model__hidden", HUGE, "[model] `hidden` must be at most"),
         ("model__layers", 100_000_000, "[model] `layers` must be at most 10,000, got 100,000,000"),
@@ -91,10 +91,10 @@ HUGE = 99_999_999_999_999_999_999
         ("model__layers", -1, "[model] `layers` must be at least 1, got -1"),
         ("model__kv_heads", 0, "[model] `kv_heads` must be at least 1, got 0"),
         ("model__width", 15, "[model] `width` must be a multiple of `heads`, got 15 and 2: take 16, for example"),
-        ("run__steps", HUGE, "[run] `steps` must be at most"),
-        ("run__tokens", HUGE, "[run] `tokens` must be at most"),
-        ("run__parts", HUGE, "[run] `parts` must be at most"),
-        ("run__threads", HUGE, "[run] `threads` must be at most"),
+        ("training__max_steps", HUGE, "[training] `max_steps` must be at most"),
+        ("training__max_tokens_per_batch", HUGE, "[training] `max_tokens_per_batch` must be at most"),
+        ("training__gradient_accumulation_steps", HUGE, "[training] `gradient_accumulation_steps` must be at most"),
+        ("training__num_threads", HUGE, "[training] `num_threads` must be at most"),
     ],
 )
 def test_counts_beyond_all_reason_are_refused_by_the_key_of_the_file(tmp_path, key, value, words):
@@ -106,18 +106,18 @@ def test_counts_beyond_all_reason_are_refused_by_the_key_of_the_file(tmp_path, k
 @pytest.mark.parametrize(
     ("task", "name"),
     [
-        ({"kind": "translation"}, "longest"),
-        ({"kind": "causal language"}, "length"),
-        ({"kind": "masked language"}, "length"),
-        ({"kind": "classification"}, "longest"),
+        ({"kind": "translation"}, "max_length"),
+        ({"kind": "clm"}, "block_size"),
+        ({"kind": "mlm"}, "block_size"),
+        ({"kind": "classification"}, "max_length"),
     ],
 )
 def test_lengths_and_rows_of_every_task_have_a_limit(tmp_path, task, name):
-    for key in (name, "held_out"):
+    for key in (name, "validation_size"):
         with pytest.raises(InputError, match=rf"\[task\] `{key}` must be at most"):
-            tiny(tmp_path / "run", task=task | {"data": "x.tsv", key: HUGE})
+            tiny(tmp_path / "run", task=task | {"train_file": "x.tsv", key: HUGE})
 
 
 def test_a_vocabulary_that_no_trainer_can_reserve_is_refused_when_the_file_is_read():
-    with pytest.raises(InputError, match="`size` must be at most 1,048,576, got 1,000,000,000"):
-        Words(size=10**9)
+    with pytest.raises(InputError, match="`vocab_size` must be at most 1,048,576, got 1,000,000,000"):
+        TokenizerConfig(vocab_size=10**9)

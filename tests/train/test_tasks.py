@@ -36,18 +36,29 @@ def texts(tmp_path):
 
 
 def translation(pairs, **more):
-    words = {"kind": "characters", "size": 100}
-    return {"kind": "translation", "data": str(pairs), "held_out": 6, "source_words": words, "scored": 4} | more
+    tokenizer = {"kind": "characters", "vocab_size": 100}
+    found = {"kind": "translation", "train_file": str(pairs), "validation_size": 6, "num_bleu_samples": 4}
+    return found | {"src_tokenizer": tokenizer} | more
 
 
-RUN = {"run__save": None, "run__evaluate": None, "run__steps": 4, "run__tokens": 300}
+RUN = {
+    "training__save_steps": None,
+    "training__eval_steps": None,
+    "training__max_steps": 4,
+    "training__max_tokens_per_batch": 300,
+}
 
 
 @pytest.mark.slow
 def test_a_translator_learns_words_and_translates_text(tmp_path, pairs):
-    task = translation(pairs, source_words={"kind": "bpe", "size": 60})
-    options = RUN | {"run__steps": 260, "run__tokens": 500, "model__width": 32, "model__dropout": 0.0}
-    ended = train(tiny(tmp_path / "run", task=task, optimizer__rate=1e-2, **options))
+    task = translation(pairs, src_tokenizer={"kind": "bpe", "vocab_size": 60})
+    options = RUN | {
+        "training__max_steps": 260,
+        "training__max_tokens_per_batch": 500,
+        "model__width": 32,
+        "model__dropout": 0.0,
+    }
+    ended = train(tiny(tmp_path / "run", task=task, training__learning_rate=1e-2, **options))
     assert ended.scores["bleu"] > 50
     assert ended.scores["chrf"] > 40
     assert "tok:zh" in ended.notes[0]
@@ -55,7 +66,7 @@ def test_a_translator_learns_words_and_translates_text(tmp_path, pairs):
     said = translator.translate(["the red cat.", "", "the new house."])
     assert said == ["红猫。", "", "新房子。"]
     assert said == [translator.translate([one])[0] for one in ("the red cat.", "", "the new house.")]
-    record = translator.aligned("the red cat.")
+    record = translator.align("the red cat.")
     assert [one.text for one in record.tokens["target"][0]] == ["<s>", "红", "猫", "。", "</s>"]
     crossing = [layer for layer in record.layers if layer.kind == "cross"]
     assert crossing[0].queries == 5
@@ -70,7 +81,7 @@ def test_a_recurrent_translator_is_read_back_as_one(tmp_path, pairs):
     translator = Translator.load(tmp_path / "run")
     assert isinstance(translator.model, RecurrentSeq2Seq)
     assert translator.model.config.attention == "bahdanau"
-    assert len(translator.translate(["the red cat."], beams=2)) == 1
+    assert len(translator.translate(["the red cat."], num_beams=2)) == 1
 
 
 def test_bad_lines_are_counted_and_said(tmp_path, pairs):
@@ -87,12 +98,12 @@ def test_no_held_out_source_is_trained_on(tmp_path, pairs):
 
 
 def test_pairs_that_are_too_long_are_left_out_and_counted(tmp_path, pairs):
-    task = task_of(tiny(tmp_path / "run", task=translation(pairs, longest=15)), tmp_path / "words")
+    task = task_of(tiny(tmp_path / "run", task=translation(pairs, max_length=15)), tmp_path / "words")
     long = 54 - len(task.trained)
     assert long > 0
     assert f"{long} pairs are longer than 15 tokens" in task.notes[1]
-    with pytest.raises(InputError, match=r"no pair is shorter than `task.longest`, 3 tokens"):
-        task_of(tiny(tmp_path / "run", task=translation(pairs, longest=3)), tmp_path / "words")
+    with pytest.raises(InputError, match=r"no pair is shorter than `task.max_length`, 3 tokens"):
+        task_of(tiny(tmp_path / "run", task=translation(pairs, max_length=3)), tmp_path / "words")
 
 
 def test_a_further_file_is_trained_on_but_for_what_is_held_out(tmp_path, pairs):
@@ -100,7 +111,7 @@ def test_a_further_file_is_trained_on_but_for_what_is_held_out(tmp_path, pairs):
     held = before.held_texts["source"][0]
     more = tmp_path / "more.tsv"
     more.write_text(f"a whole new thing\t新东西\n{held.upper()}!\t不\n", "utf-8")
-    task = task_of(tiny(tmp_path / "run", task=translation(pairs, also=str(more))), tmp_path / "more words")
+    task = task_of(tiny(tmp_path / "run", task=translation(pairs, extra_train_file=str(more))), tmp_path / "more words")
     assert len(task.trained) == len(before.trained) + 1
     assert len(task.held) == len(before.held)
     assert task.data.keys() == {"pairs.tsv", "more.tsv", "source.json", "target.json"}
@@ -109,15 +120,22 @@ def test_a_further_file_is_trained_on_but_for_what_is_held_out(tmp_path, pairs):
 def test_chinese_is_written_in_one_script(tmp_path):
     data = tmp_path / "pairs.tsv"
     data.write_text("".join(f"{word}\t{word}圖書館\n" for word in "abcdefgh"), "utf-8")
-    task = task_of(tiny(tmp_path / "run", task=translation(data, held_out=1, script="hans")), tmp_path / "words")
+    task = task_of(
+        tiny(tmp_path / "run", task=translation(data, validation_size=1, chinese_script="hans")), tmp_path / "words"
+    )
     assert all(task.target.decode(target).endswith("图书馆") for _, target in task.trained)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_causal_language_model(tmp_path, texts, packed):
-    task = {"kind": "causal language", "data": str(texts), "held_out": 20, "length": 16, "packed": packed}
-    task["words"] = {"kind": "bpe", "size": 80}
-    options = RUN | {"run__steps": 60, "run__tokens": 400, "optimizer__rate": 1e-2, "model__dropout": 0.0}
+    task = {"kind": "clm", "train_file": str(texts), "validation_size": 20, "block_size": 16, "packing": packed}
+    task["tokenizer"] = {"kind": "bpe", "vocab_size": 80}
+    options = RUN | {
+        "training__max_steps": 60,
+        "training__max_tokens_per_batch": 400,
+        "training__learning_rate": 1e-2,
+        "model__dropout": 0.0,
+    }
     ended = train(tiny(tmp_path / "run", task=task, **options))
     assert ended.scores["perplexity"] == pytest.approx(float(torch.tensor(ended.scores["loss"]).exp()))
     assert ended.scores["perplexity"] < 12  # of 80 tokens
@@ -127,7 +145,7 @@ def test_a_causal_language_model(tmp_path, texts, packed):
 
 
 def test_packed_documents_are_read_as_if_each_stood_alone(tmp_path, texts):
-    task = {"kind": "causal language", "data": str(texts), "held_out": 20, "length": 32, "packed": True}
+    task = {"kind": "clm", "train_file": str(texts), "validation_size": 20, "block_size": 32, "packing": True}
     made = task_of(tiny(tmp_path / "run", task=task, model__dropout=0.0), tmp_path / "words")
     model = made.model(tiny(tmp_path / "x").model).eval()
     batch = made.rows([0], held=False)
@@ -142,7 +160,12 @@ def test_packed_documents_are_read_as_if_each_stood_alone(tmp_path, texts):
 
 
 def test_a_masked_language_model(tmp_path, texts):
-    task = {"kind": "masked language", "data": str(texts), "held_out": 20, "words": {"kind": "bpe", "size": 80}}
+    task = {
+        "kind": "mlm",
+        "train_file": str(texts),
+        "validation_size": 20,
+        "tokenizer": {"kind": "bpe", "vocab_size": 80},
+    }
     first = train(tiny(tmp_path / "run", task=task, **RUN))
     assert Transformer.from_pretrained(tmp_path / "run" / "model").config.kind == "encoder"
     again = train(tiny(tmp_path / "again", task=task, **RUN))
@@ -153,9 +176,20 @@ def test_a_classifier_learns_its_labels(tmp_path):
     data = tmp_path / "labels.jsonl"
     rows = [{"text": f"a {word} {thing}", "label": int(word in WORDS[:5])} for word in WORDS for thing in THINGS]
     data.write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    task = {"kind": "classification", "data": str(data), "held_out": 12, "words": {"kind": "bpe", "size": 60}}
+    task = {
+        "kind": "classification",
+        "train_file": str(data),
+        "validation_size": 12,
+        "tokenizer": {"kind": "bpe", "vocab_size": 60},
+    }
     ended = train(
-        tiny(tmp_path / "run", task=task, model__dropout=0.0, optimizer__rate=1e-2, **RUN | {"run__steps": 60})
+        tiny(
+            tmp_path / "run",
+            task=task,
+            model__dropout=0.0,
+            training__learning_rate=1e-2,
+            **RUN | {"training__max_steps": 60},
+        )
     )
     assert ended.scores["accuracy"] > 0.9
     assert (tmp_path / "run" / "model" / "labels.txt").read_text("utf-8") == "0\n1\n"
@@ -167,13 +201,15 @@ def test_minilm_becomes_a_classifier(tmp_path):
     data = tmp_path / "labels.tsv"
     rows = [f"I see a {word} {thing}\t{'animal' if thing == 'cat' else 'thing'}" for word in WORDS for thing in THINGS]
     data.write_text("\n".join(rows), "utf-8")
-    task = {"kind": "classification", "data": str(data), "held_out": 12}
+    task = {"kind": "classification", "train_file": str(data), "validation_size": 12}
     config = tiny(
         tmp_path / "run",
         task=task,
-        model={"kind": "checkpoint", "name": "minilm"},
-        optimizer={"rate": 1e-4, "schedule": {"kind": "constant", "warmup": 5}},
-        **RUN | {"run__steps": 30, "run__tokens": 200},
+        model={"kind": "checkpoint", "model_name_or_path": "minilm"},
+        training__learning_rate=1e-4,
+        training__lr_scheduler_type="constant_with_warmup",
+        training__warmup_steps=5,
+        **RUN | {"training__max_steps": 30, "training__max_tokens_per_batch": 200},
     )
     assert train(config).scores["accuracy"] == 1.0
 
@@ -182,14 +218,14 @@ def test_minilm_becomes_a_classifier(tmp_path):
 @pytest.mark.models
 def test_smollm2_goes_on_with_a_text_of_ones_own(tmp_path, texts):
     """It has never seen this text, and after a few steps finds it likelier."""
-    task = {"kind": "causal language", "data": str(texts), "held_out": 5, "length": 32}
+    task = {"kind": "clm", "train_file": str(texts), "validation_size": 5, "block_size": 32}
     told = []
     config = tiny(
         tmp_path / "run",
         task=task,
-        model={"kind": "checkpoint", "name": "smollm2"},
-        optimizer={"rate": 3e-5, "schedule": {"kind": "constant", "warmup": 0}},
-        run={"steps": 4, "tokens": 128, "evaluate": 2, "keep": 1},
+        model={"kind": "checkpoint", "model_name_or_path": "smollm2"},
+        training={"output_dir": str(tmp_path / "run"), "learning_rate": 3e-5, "lr_scheduler_type": "constant"}
+        | {"max_steps": 4, "max_tokens_per_batch": 128, "eval_steps": 2, "save_total_limit": 1},
     )
     train(config, [told.append])
     losses = [one.loss for one in told if type(one).__name__ == "Stepped"]
@@ -199,31 +235,37 @@ def test_smollm2_goes_on_with_a_text_of_ones_own(tmp_path, texts):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"task__kind": "classification", "task__data": "{labels}"}, "have one label, 'x'"),
-        ({"model__kind": "checkpoint", "model__name": "minilm"}, "a synthetic task has symbols of its own"),
-        ({"run__metric": "bleu"}, r"`run.metric` must be one of loss, exact for this task, got 'bleu'"),
+        ({"task__kind": "classification", "task__train_file": "{labels}"}, "have one label, 'x'"),
+        (
+            {"model__kind": "checkpoint", "model__model_name_or_path": "minilm"},
+            "a synthetic task has symbols of its own",
+        ),
+        (
+            {"training__metric_for_best_model": "bleu"},
+            r"`training.metric_for_best_model` must be one of loss, exact for this task, got 'bleu'",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said(tmp_path, changes, words):
     labels = tmp_path / "labels.tsv"
     labels.write_text("".join(f"text {number}\tx\n" for number in range(9)), "utf-8")
-    found = {"task": {"kind": "synthetic", "task": "copy", "examples": 20}, "model": {"kind": "transformer"}}
+    found = {"task": {"kind": "synthetic", "operation": "copy", "num_examples": 20}, "model": {"kind": "transformer"}}
     if "task__kind" in changes:
-        found["task"] = {"kind": "classification", "data": str(labels), "held_out": 2}
+        found["task"] = {"kind": "classification", "train_file": str(labels), "validation_size": 2}
     if "model__kind" in changes:
-        found["model"] = {"kind": "checkpoint", "name": "minilm"}
-    run = {"steps": 1, "tokens": 60} | ({"metric": "bleu"} if "run__metric" in changes else {})
+        found["model"] = {"kind": "checkpoint", "model_name_or_path": "minilm"}
+    metric = {"training__metric_for_best_model": "bleu"} if "training__metric_for_best_model" in changes else {}
     with pytest.raises(InputError, match=words):
-        train(tiny(tmp_path / "run", **found, run=run))
+        train(tiny(tmp_path / "run", **found, training__max_steps=1, **metric))
 
 
 def test_a_folder_that_is_no_translator_is_refused(tmp_path):
     with pytest.raises(InputError, match="there is no folder"):
         Translator.load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"holds no model that translates: it has no translation\.json"):
+    with pytest.raises(InputError, match=r"has no translation model: it has no translation\.json"):
         Translator.load(tmp_path)
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(InputError, match="its training has not ended; the same `regard train` continues it"):
+    with pytest.raises(InputError, match="its training has not ended: the same `regard train` command resumes it"):
         Translator.load(tmp_path)
     (tmp_path / "model").mkdir()
     with pytest.raises(InputError, match="it was trained for another task"):

@@ -19,11 +19,17 @@ pytest.importorskip("transformers", reason="transformers is not installed (the e
 
 TEXT = "red cat"
 WORDS = ("red blue big old new".split(), "cat car book tree".split())
-WORDS_KIND = {"kind": "characters", "size": 60}
+WORDS_KIND = {"kind": "characters", "vocab_size": 60}
 TASKS = {
-    "masked": {"kind": "masked language", "data": "texts.txt", "length": 80, "words": WORDS_KIND},
-    "causal": {"kind": "causal language", "data": "texts.txt", "length": 80, "words": WORDS_KIND},
-    "translation": {"kind": "translation", "data": "pairs.tsv", "shown": 0, "scored": 1, "source_words": WORDS_KIND},
+    "masked": {"kind": "mlm", "train_file": "texts.txt", "block_size": 80, "tokenizer": WORDS_KIND},
+    "causal": {"kind": "clm", "train_file": "texts.txt", "block_size": 80, "tokenizer": WORDS_KIND},
+    "translation": {
+        "kind": "translation",
+        "train_file": "pairs.tsv",
+        "num_printed_samples": 0,
+        "num_bleu_samples": 1,
+        "src_tokenizer": WORDS_KIND,
+    },
 }
 
 
@@ -36,10 +42,10 @@ def runs(tmp_path_factory) -> Path:
     (folder / "pairs.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines), "utf-8")
     for name, task in TASKS.items():
         found = {
-            "out": str(folder / name),
-            "task": task | {"data": str(folder / str(task["data"])), "held_out": 3},
+            "task": task | {"train_file": str(folder / str(task["train_file"])), "validation_size": 3},
             "model": {"kind": "transformer", "width": 16, "heads": 2, "hidden": 16, "layers": 2},
-            "run": {"steps": 2, "tokens": 100, "evaluate": 2, "save": 1, "threads": 1},
+            "training": {"output_dir": str(folder / name), "max_steps": 2, "max_tokens_per_batch": 100}
+            | {"eval_steps": 2, "save_steps": 1, "num_threads": 1},
         }
         train(from_mapping(Config, found))
     return folder

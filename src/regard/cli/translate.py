@@ -1,4 +1,4 @@
-"""`regard translate`: a model that `regard train` made translates text, a line a sentence."""
+"""`regard translate`: translate text with a model of `regard train`, a sentence on each line."""
 
 import sys
 from pathlib import Path
@@ -21,21 +21,22 @@ def translate(
     text: Annotated[str, typer.Argument(help="A text, the name of a text file, or - for standard input.")],
     *,
     model: Annotated[str, typer.Option(help="The folder of a run of `regard train`.")],
-    beams: Annotated[int, typer.Option(help="Translations followed side by side; 1 takes the likeliest word.")] = 4,
-    length_penalty: Annotated[float, typer.Option(help="Above 1 longer translations gain.")] = 1.0,
+    num_beams: Annotated[int, typer.Option(help="Width of the beam search; 1 for greedy search.")] = 4,
+    length_penalty: Annotated[float, typer.Option(help="Above 1 favours longer translations.")] = 1.0,
     align: Annotated[
-        str | None, typer.Option(help="Show what each word looks at: - in the terminal, or a figure.png or .svg.")
+        str | None,
+        typer.Option(help="Show which source words each word attends to: - in the terminal, or FILE.png or .svg."),
     ] = None,
-    script: Annotated[str | None, typer.Option(help="Write Chinese in hans or hant.")] = None,
-    threads: Annotated[int | None, typer.Option(help="How many threads of the processor to use.")] = None,
+    script: Annotated[str | None, typer.Option(help="Convert Chinese output to hans or hant.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Number of processor threads.")] = None,
 ) -> None:
     """Translate: one line in, one line out, in the same order; empty lines stay empty."""
-    _check(beams, script, threads, align)
+    _check(num_beams, script, threads, align)
     lines = _lines(read_text(text))
     if align is not None and len([line for line in lines if line.strip()]) != 1:
         raise InputError("`--align` shows one sentence: give a text of one line")
     console = TextConsole(stderr=True)
-    with console.status("reading the libraries and the model"):
+    with console.status("loading the libraries and the model"):
         import torch
 
         from regard.data import to_script
@@ -45,23 +46,23 @@ def translate(
             torch.set_num_threads(threads)
         translator = Translator.load(model)
     with console.status(f"translating {len(lines):,} lines") as status:
-        said = translator.translate(
+        found = translator.translate(
             lines,
-            beams=beams,
+            num_beams=num_beams,
             length_penalty=length_penalty,
             progress=lambda done: status.update(f"translating: {done:,} of {len(lines):,} lines"),
         )
     if script is not None:
-        said = [to_script(line, "hans" if script == "hans" else "hant") for line in said]
-    for line in said:
-        sys.stdout.write(line.replace("\n", " ") + "\n")  # a vocabulary may know line ends
+        found = [to_script(line, "hans" if script == "hans" else "hant") for line in found]
+    for line in found:
+        sys.stdout.write(line.replace("\n", " ") + "\n")  # a vocabulary may have line ends
     if align is not None:
         sentence = next(line for line in lines if line.strip())
-        _show(translator.aligned(sentence, beams=beams, length_penalty=length_penalty), align, console)
+        _show(translator.align(sentence, num_beams=num_beams, length_penalty=length_penalty), align, console)
 
 
 def _show(record: "Record", align: str, console: TextConsole) -> None:
-    """An alignment, in the terminal or as a figure."""
+    """Show an alignment in the terminal or as a figure."""
     if align == "-":
         from regard.render.alignment_table import alignment_table
 
@@ -71,13 +72,13 @@ def _show(record: "Record", align: str, console: TextConsole) -> None:
     from regard.render.mpl_figure import write_figure
 
     write_figure(alignment_figure(record, rows="written"), align)
-    console.print(f"wrote {align}")
+    console.print(f"saved {align}")
 
 
-def _check(beams: int, script: str | None, threads: int | None, align: str | None) -> None:
-    """Say at once what is wrong with the options."""
-    if beams < 1:
-        raise InputError(f"`--beams` must be at least 1, got {beams}")
+def _check(num_beams: int, script: str | None, threads: int | None, align: str | None) -> None:
+    """Refuse wrong options before anything is loaded."""
+    if num_beams < 1:
+        raise InputError(f"`--num-beams` must be at least 1, got {num_beams}")
     if script not in (None, "hans", "hant"):
         raise InputError(f"`--script` must be hans or hant, got {script!r}")
     if threads is not None and threads < 1:

@@ -54,14 +54,14 @@ def read(translator: Translator, text: str, rows: Rows = "written") -> Reading:
         text: A sentence of words of the lexicon.
         rows: Whether a weight belongs to the word that is "written" from there or to the one that is "read" there.
     """
-    record = translator.aligned(text, beams=1)
+    record = translator.align(text, num_beams=1)
     heads = chosen_heads(record, "mean")
     weights = {
         rank: align(record, [(record.layers[at], head) for at, head in heads if at == layer], rows=rows)
         for rank, layer in enumerate(sorted({layer for layer, _ in heads}))
     }
     tokens = [token.text for token in record.stream("target") if not token.special]
-    traditional = translator.script == "hant"
+    traditional = translator.chinese_script == "hant"
     looks = {layer: looks_of(one, text, traditional=traditional) for layer, one in weights.items()}
     return Reading(text, "".join(tokens).replace("␣", " "), weights, looks)
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from regard.lab.texts import Text
 from regard.lab.training import fit, seeded
 from regard.models import Transformer, TransformerConfig, output_heads
-from regard.train.schedules import Cosine
+from regard.train.schedules import Schedule, SchedulerKwargs
 
 __all__ = ["HEADS", "LENGTH", "WIDTH", "language_model", "losses", "trained"]
 
@@ -18,7 +18,7 @@ VOCABULARY = 128  # ASCII
 WIDTH, LAYERS, HEADS = 64, 2, 4
 LENGTH = 64  # characters that a row of training has
 _BATCH, _RATE, _CLIP = 8, 3e-3, 1.0
-_SCHEDULE = Cosine(warmup=50, floor=0.05)
+_SCHEDULE = Schedule("cosine_with_min_lr", 50, SchedulerKwargs(min_lr_rate=0.05))
 
 
 def language_model(**options: Any) -> Transformer:
@@ -47,7 +47,7 @@ def trained(text: Text, steps: int, seed: int, **options: Any) -> Transformer:
             rows = text.batch(_BATCH, LENGTH, generator)
             return functional.cross_entropy(_logits(model, rows).flatten(0, 1), rows[:, 1:].flatten())
 
-        fit(model, loss, steps, rate=_RATE, schedule=_SCHEDULE, clip=_CLIP)
+        fit(model, loss, steps, learning_rate=_RATE, schedule=_SCHEDULE, max_grad_norm=_CLIP)
     return model
 
 

@@ -17,7 +17,7 @@ from regard.data import Synthetic
 from regard.lab.training import fit, seeded
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
 from regard.train.metrics import translation_scores
-from regard.train.schedules import Cosine
+from regard.train.schedules import Schedule
 
 __all__ = ["ByLength", "Lesson", "bleu", "by_length", "config_of", "learned", "parameters_of", "share_right", "without"]
 
@@ -110,7 +110,8 @@ def learned(config: RecurrentConfig, lesson: Lesson, seed: int) -> RecurrentSeq2
             sources, read, asked = lesson.batch(generator)
             return functional.cross_entropy(model(sources, read).logits.flatten(0, 1), asked.flatten())
 
-        fit(model, loss, lesson.steps, rate=lesson.rate, schedule=Cosine(warmup=_WARMUP), clip=_CLIP)
+        schedule = Schedule("cosine", _WARMUP)
+        fit(model, loss, lesson.steps, learning_rate=lesson.rate, schedule=schedule, max_grad_norm=_CLIP)
     return model
 
 

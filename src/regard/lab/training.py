@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.lab.measuring import one_thread
-from regard.train.schedules import Constant, Schedule
+from regard.train.schedules import Schedule
 
 __all__ = ["fit", "seeded"]
 
@@ -17,9 +17,9 @@ def fit(
     loss: Callable[[], Tensor],
     steps: int,
     *,
-    rate: float = 3e-3,
+    learning_rate: float = 3e-3,
     schedule: Schedule | None = None,
-    clip: float | None = None,
+    max_grad_norm: float | None = None,
     look: Callable[[int], None] | None = None,
     every: int = 1,
 ) -> None:
@@ -29,27 +29,28 @@ def fit(
         model: What is trained, all of it.
         loss: Draws a batch and gives its loss, once a step.
         steps: How many.
-        rate: The highest learning rate.
+        learning_rate: The peak learning rate.
         schedule: The share of it at each step; all of it at every step by default.
-        clip: What the norm of all gradients together is cut to.
+        max_grad_norm: The norm that the gradient is clipped to.
         look: Called with the number of a step when it is done, in evaluation mode and without gradients.
         every: After how many steps.
 
     >>> line, seen = nn.Linear(1, 1), []
-    >>> fit(line, lambda: (line(torch.ones(1, 1)) - 3).square().sum(), 400, rate=0.1, look=seen.append, every=200)
+    >>> loss = lambda: (line(torch.ones(1, 1)) - 3).square().sum()
+    >>> fit(line, loss, 400, learning_rate=0.1, look=seen.append, every=200)
     >>> round(line(torch.ones(1, 1)).item(), 2), seen
     (3.0, [200, 400])
     """
-    schedule = schedule or Constant(warmup=0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    schedule = schedule or Schedule("constant")
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     model.train()
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = rate * schedule.factor(step, steps)
+            group["lr"] = learning_rate * schedule.factor(step, steps)
         optimizer.zero_grad()
         loss().backward()
-        if clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        if max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         optimizer.step()
         if look is not None and step % every == 0:
             model.eval()

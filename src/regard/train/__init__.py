@@ -1,9 +1,9 @@
-"""Training: a configuration, one loop, checkpoints that a kill cannot break, and what listens to it."""
+"""Training: a configuration, one loop, checkpoints that survive a kill, and callbacks."""
 
 from regard.train.config import Config
 from regard.train.config_file import read_config
 from regard.train.curves import Curves, curves_figure
-from regard.train.jsonl_log import Journal, read_journal
+from regard.train.jsonl_log import JsonlLog, read_log
 from regard.train.loop import train
 from regard.train.metrics import Score, translation_scores
 from regard.train.translator import Translator
@@ -11,12 +11,12 @@ from regard.train.translator import Translator
 __all__ = [
     "Config",
     "Curves",
-    "Journal",
+    "JsonlLog",
     "Score",
     "Translator",
     "curves_figure",
     "read_config",
-    "read_journal",
+    "read_log",
     "train",
     "translation_scores",
 ]

@@ -1,4 +1,4 @@
-"""What a run of training is made of, as frozen values; `reading.py` makes them from a file and the command line."""
+"""The configuration of a run as frozen values; `config_file.py` makes them from a file and the command line."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,28 +9,27 @@ from regard.errors import InputError
 from regard.models.recurrent.config import AttentionKind
 from regard.nn.block_base import Norm
 from regard.nn.feed_forward import Activation
-from regard.train.schedules import Noam, Schedule
+from regard.train.schedules import Schedule, SchedulerKwargs, SchedulerType
 
 __all__ = [
-    "CausalLanguage",
+    "CausalLM",
     "Checkpoint",
     "Classification",
     "Config",
-    "MaskedLanguage",
+    "MaskedLM",
     "Model",
-    "Optimizer",
     "Recurrent",
-    "Run",
     "Synthetic",
     "Task",
+    "TokenizerConfig",
+    "Training",
     "Transformer",
     "Translation",
-    "Words",
 ]
 
-Precision = Literal["fp32", "bf16", "fp16"]
+MixedPrecision = Literal["no", "bf16", "fp16"]
 
-# The largest counts that mean anything; what fits into the memory of this machine, `sizes.py` knows.
+# The largest counts that mean anything; `memory_check.py` checks what fits into this machine.
 _ROWS, _LONGEST, _WIDEST, _DEEPEST = 10**9, 2**20, 2**20, 10_000
 
 
@@ -52,161 +51,163 @@ def _between(name: str, value: float, low: float, high: float, *, least: bool = 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
-    """How texts become tokens: what a vocabulary is trained as.
+class TokenizerConfig:
+    """The tokenizer that is trained for a run.
 
     Args:
-        kind: "bpe", "unigram" or "characters"; "characters" is what Chinese, Japanese and Korean ask for.
-        size: Number of tokens at most.
-        lowercase: Whether capital letters are made small ones.
+        kind: "bpe", "unigram" or "characters"; "characters" suits Chinese, Japanese and Korean.
+        vocab_size: Largest number of tokens.
+        lowercase: Whether texts are lowercased.
     """
 
     kind: Literal["bpe", "unigram", "characters"] = "bpe"
-    size: int = 8000
+    vocab_size: int = 8000
     lowercase: bool = False
 
     def __post_init__(self) -> None:
-        _least("size", self.size, 8)
-        _at_most(self, size=LARGEST_VOCABULARY)
+        _least("vocab_size", self.vocab_size, 8)
+        _at_most(self, vocab_size=LARGEST_VOCABULARY)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Translation:
-    """Sentence pairs: the first column is read, the second written.
+    """Translation: sentence pairs, source language in the first column, target language in the second.
 
     Args:
-        data: TSV, JSON Lines (`source`, `target`) or gzip of these.
-        also: A further file of pairs, all of which are trained on.
-        held_out: Pairs kept for evaluation; none of their sources is trained on.
-        source, target: Languages as ISO 639-1 codes; the metric's tokenizer depends on the target.
-        script: What Chinese is written in, in the data and in what is said: "hans", "hant", or as it comes.
-        source_words, target_words: Vocabularies; a target in Chinese, Japanese or Korean has characters by default.
-        longest: Tokens of either side; longer pairs are left out and counted.
-        shown: How many held-out sentences are translated and shown at each evaluation.
-        scored: How many of them are translated for BLEU at each evaluation; all of them at the end.
+        train_file: TSV, JSON Lines (`source`, `target`) or gzip of these.
+        extra_train_file: A further file of pairs, none of which is held out.
+        validation_size: Number of pairs held out of `train_file` for evaluation; their sources are not trained on.
+        source_lang, target_lang: Languages as ISO 639-1 codes; BLEU's tokenizer depends on the target language.
+        chinese_script: Script that all Chinese is converted to: "hans", "hant", or none for no conversion.
+        src_tokenizer, tgt_tokenizer: The tokenizers; a target in Chinese, Japanese or Korean has characters by default.
+        max_length: Tokens of either side, end token included; longer pairs are left out and counted.
+        num_printed_samples: Number of held-out sentences whose translations are printed at each evaluation.
+        num_bleu_samples: Number of held-out sentences translated for BLEU at each evaluation; all at the end.
     """
 
-    data: str
-    also: str | None = None
-    held_out: int = 1000
-    source: str = "en"
-    target: str = "zh"
-    script: Literal["hans", "hant"] | None = None
-    source_words: Words = Words()
-    target_words: Words | None = None
-    longest: int = 128
-    shown: int = 3
-    scored: int = 200
+    train_file: str
+    extra_train_file: str | None = None
+    validation_size: int = 1000
+    source_lang: str = "en"
+    target_lang: str = "zh"
+    chinese_script: Literal["hans", "hant"] | None = None
+    src_tokenizer: TokenizerConfig = TokenizerConfig()
+    tgt_tokenizer: TokenizerConfig | None = None
+    max_length: int = 128
+    num_printed_samples: int = 3
+    num_bleu_samples: int = 200
 
     def __post_init__(self) -> None:
-        for name, least in (("held_out", 1), ("longest", 2), ("shown", 0), ("scored", 0)):
-            _least(name, getattr(self, name), least)
-        _at_most(self, held_out=_ROWS, longest=_LONGEST, shown=_ROWS, scored=_ROWS)
+        least = {"validation_size": 1, "max_length": 2, "num_printed_samples": 0, "num_bleu_samples": 0}
+        for name, value in least.items():
+            _least(name, getattr(self, name), value)
+        _at_most(self, validation_size=_ROWS, max_length=_LONGEST, num_printed_samples=_ROWS, num_bleu_samples=_ROWS)
 
     @property
-    def written_words(self) -> Words:
-        """The target's vocabulary."""
-        spaced = self.target not in ("zh", "ja", "ko")
-        return self.target_words or (Words() if spaced else Words(kind="characters"))
+    def target_tokenizer(self) -> TokenizerConfig:
+        """The configured target tokenizer, or the default of its language."""
+        spaced = self.target_lang not in ("zh", "ja", "ko")
+        return self.tgt_tokenizer or (TokenizerConfig() if spaced else TokenizerConfig(kind="characters"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """A task whose answers are known: "copy", "reverse", "sort", or "recall" of the value beside a key.
+    """A synthetic task with known answers.
 
     Args:
-        task: Which one.
-        symbols: How many different ones.
-        shortest, longest: Their number in a text; for "recall", pairs of key and value.
-        examples, held_out: Texts that are trained on and others.
+        operation: "copy", "reverse", "sort", or "recall" (of the value that follows a key).
+        num_symbols: Number of different symbols.
+        min_length, max_length: Symbols in a text; for "recall", pairs of key and value.
+        num_examples, validation_size: Number of texts for training and for evaluation.
     """
 
-    task: Literal["copy", "reverse", "sort", "recall"]
-    symbols: int = 16
-    shortest: int = 3
-    longest: int = 20
-    examples: int = 20000
-    held_out: int = 500
+    operation: Literal["copy", "reverse", "sort", "recall"]
+    num_symbols: int = 16
+    min_length: int = 3
+    max_length: int = 20
+    num_examples: int = 20000
+    validation_size: int = 500
 
     def __post_init__(self) -> None:
-        for name, least in (("symbols", 2), ("shortest", 1), ("examples", 1), ("held_out", 1)):
+        for name, least in (("num_symbols", 2), ("min_length", 1), ("num_examples", 1), ("validation_size", 1)):
             _least(name, getattr(self, name), least)
-        _least("longest", self.longest, self.shortest)
-        _at_most(self, symbols=LARGEST_VOCABULARY, longest=_LONGEST, examples=_ROWS, held_out=_ROWS)
+        _least("max_length", self.max_length, self.min_length)
+        _at_most(self, num_symbols=LARGEST_VOCABULARY, max_length=_LONGEST, num_examples=_ROWS, validation_size=_ROWS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalLanguage:
-    """The next token of running text.
+class CausalLM:
+    """Causal language modeling: predict the next token of running text.
 
     Args:
-        data: Plain text, JSON Lines (`text`) or gzip of these; a line is a document.
-        held_out: Documents kept for evaluation.
-        words: The vocabulary; a checkpoint brings its own.
-        length: Tokens in a row of a batch.
-        packed: Documents are packed into rows, none of which sees another; else the text is cut where a row is full.
+        train_file: Plain text, JSON Lines (`text`) or gzip of these; a line is a document.
+        validation_size: Number of documents held out for evaluation.
+        tokenizer: The tokenizer to train; a checkpoint has its own.
+        block_size: Tokens in a row of a batch.
+        packing: Whether documents are packed into rows in which none attends to another; otherwise the running text is
+            cut into rows.
     """
 
-    data: str
-    held_out: int = 200
-    words: Words = Words()
-    length: int = 128
-    packed: bool = False
+    train_file: str
+    validation_size: int = 200
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    block_size: int = 128
+    packing: bool = False
 
     def __post_init__(self) -> None:
-        _least("held_out", self.held_out, 1)
-        _least("length", self.length, 2)
-        _at_most(self, held_out=_ROWS, length=_LONGEST)
+        _least("validation_size", self.validation_size, 1)
+        _least("block_size", self.block_size, 2)
+        _at_most(self, validation_size=_ROWS, block_size=_LONGEST)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLanguage:
-    """Tokens hidden in a text (Devlin et al. 2019, arXiv:1810.04805): of 15 %, 80 % masked, 10 % random, 10 % kept.
+class MaskedLM:
+    """Masked language modeling (Devlin et al. 2019, arXiv:1810.04805): 80 % masked, 10 % random, 10 % unchanged.
 
     Args:
-        data: As for a causal language model.
-        held_out: Documents kept for evaluation.
-        words: The vocabulary; a checkpoint brings its own.
-        length: Tokens in a row of a batch.
-        share: How many tokens are asked for.
+        train_file: As for causal language modeling.
+        validation_size: Number of documents held out for evaluation.
+        tokenizer: The tokenizer to train; a checkpoint has its own.
+        block_size: Tokens in a row of a batch.
+        mlm_probability: Fraction of the tokens that are predicted.
     """
 
-    data: str
-    held_out: int = 200
-    words: Words = Words()
-    length: int = 128
-    share: float = 0.15
+    train_file: str
+    validation_size: int = 200
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    block_size: int = 128
+    mlm_probability: float = 0.15
 
     def __post_init__(self) -> None:
-        _least("held_out", self.held_out, 1)
-        _least("length", self.length, 2)
-        _at_most(self, held_out=_ROWS, length=_LONGEST)
-        _between("share", self.share, 0, 1)
+        _least("validation_size", self.validation_size, 1)
+        _least("block_size", self.block_size, 2)
+        _at_most(self, validation_size=_ROWS, block_size=_LONGEST)
+        _between("mlm_probability", self.mlm_probability, 0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
-    """Texts with labels: TSV of text and label, or JSON Lines with `text` and `label`.
+    """Text classification: TSV of text and label, or JSON Lines with `text` and `label`.
 
     Args:
-        data: The file.
-        held_out: Texts kept for evaluation.
-        words: The vocabulary; a checkpoint brings its own.
-        longest: Tokens; a longer text is cut, and those are counted.
+        train_file: The file.
+        validation_size: Number of texts held out for evaluation.
+        tokenizer: The tokenizer to train; a checkpoint has its own.
+        max_length: Tokens of a text; longer texts are truncated, and counted.
     """
 
-    data: str
-    held_out: int = 200
-    words: Words = Words()
-    longest: int = 128
+    train_file: str
+    validation_size: int = 200
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    max_length: int = 128
 
     def __post_init__(self) -> None:
-        _least("held_out", self.held_out, 1)
-        _least("longest", self.longest, 2)
-        _at_most(self, held_out=_ROWS, longest=_LONGEST)
+        _least("validation_size", self.validation_size, 1)
+        _least("max_length", self.max_length, 2)
+        _at_most(self, validation_size=_ROWS, max_length=_LONGEST)
 
 
-Task = Translation | Synthetic | CausalLanguage | MaskedLanguage | Classification
+Task = Translation | Synthetic | CausalLM | MaskedLM | Classification
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,9 +263,9 @@ class Recurrent:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A model to go on from: a folder, an id of the hub, or a bundled model (minilm, smollm2, me5)."""
+    """A model to fine-tune: a folder, an id of the hub, or a bundled model (minilm, smollm2, me5)."""
 
-    name: str
+    model_name_or_path: str
     dropout: float | None = None
 
 
@@ -272,115 +273,128 @@ Model = Transformer | Recurrent | Checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
-    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101); matrices alone are decayed.
+class Training:
+    """How a model is trained; names and meanings are those of `transformers.TrainingArguments` where it has them.
 
     Args:
-        rate: The learning rate at its highest.
-        schedule: What it is multiplied by at each step.
-        betas, eps, decay: AdamW's.
-        clip: The gradient's norm at most; 0 for no limit.
-        smoothing: Label smoothing: this share of the target is spread over the vocabulary.
+        output_dir: Folder of the run: checkpoints, log, figure, and the final model.
+        max_steps: Number of optimizer steps.
+        num_train_epochs: Number of epochs, which may end within one; either this or `max_steps`.
+        learning_rate: Peak learning rate of AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101).
+        lr_scheduler_type: How the learning rate changes over the steps, see `schedules.Schedule`.
+        warmup_steps: Steps of a linear rise from 0; below 1 a fraction of all steps.
+        lr_scheduler_kwargs: Options of the schedule.
+        weight_decay: AdamW's, for matrices only: neither biases nor norms decay.
+        adam_beta1, adam_beta2, adam_epsilon: AdamW's.
+        max_grad_norm: Norm that the gradient is clipped to; 0 for no clipping.
+        label_smoothing: Fraction of the target that is spread over all classes, as in `torch.nn.CrossEntropyLoss`.
+        max_tokens_per_batch: Tokens of a batch, padding included, for each process and accumulation step.
+        gradient_accumulation_steps: Batches whose gradients are added before an optimizer step.
+        mixed_precision: "bf16" or "fp16" for autocast, as in accelerate; weights stay in float32.
+        torch_compile: Whether the model is compiled by torch.compile.
+        eval_steps: Steps between evaluations, each of which saves a checkpoint; None for one after each epoch.
+        save_steps: Steps between further checkpoints; None for no further ones.
+        save_total_limit: Number of checkpoints that are kept; the best and the last always are.
+        num_averaged_checkpoints: The final model is the mean of this many of the last evaluated checkpoints; 1 for the
+            best one.
+        early_stopping_patience: Evaluations without improvement after which training ends; None for no such end.
+        metric_for_best_model: Name of the score that measures improvement, with or without "eval_"; None for the loss.
+        num_threads: Threads of the processor; None for PyTorch's choice. Sums depend on it in their last bits.
+        seed: Seed of the weights, the order of the data, and dropout.
     """
 
-    rate: float = 1e-3
-    schedule: Schedule = field(default_factory=Noam)
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-9
-    decay: float = 0.01
-    clip: float = 1.0
-    smoothing: float = 0.0
+    output_dir: str
+    max_steps: int | None = None
+    num_train_epochs: float | None = None
+    learning_rate: float = 1e-3
+    lr_scheduler_type: SchedulerType = "inverse_sqrt"
+    warmup_steps: float = 1000
+    lr_scheduler_kwargs: SchedulerKwargs = field(default_factory=SchedulerKwargs)
+    weight_decay: float = 0.01
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.98
+    adam_epsilon: float = 1e-9
+    max_grad_norm: float = 1.0
+    label_smoothing: float = 0.0
+    max_tokens_per_batch: int = 4096
+    gradient_accumulation_steps: int = 1
+    mixed_precision: MixedPrecision = "no"
+    torch_compile: bool = False
+    eval_steps: int | None = None
+    save_steps: int | None = None
+    save_total_limit: int = 3
+    num_averaged_checkpoints: int = 1
+    early_stopping_patience: int | None = None
+    metric_for_best_model: str | None = None
+    num_threads: int | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        _between("rate", self.rate, 0, 10)
-        _between("smoothing", self.smoothing, 0, 1, least=True)
-        for beta in self.betas:
-            _between("betas", beta, 0, 1, least=True)
-        for name in ("eps", "decay"):
-            _between(name, getattr(self, name), 0, math.inf, least=True)
-        if not self.clip >= 0:  # nor is it nan
-            raise InputError(f"`clip` must be at least 0, which is no limit, got {self.clip}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """How long, in what pieces, and what is kept.
-
-    Args:
-        steps, epochs: When training ends; one of them.
-        tokens: Of a batch, padding included, for each process and each part of a step.
-        parts: How many parts a step has, whose gradients are added.
-        precision: "bf16" and "fp16" compute in it where that is safe (autocast); weights stay in fp32.
-        compiled: Whether the model goes through torch.compile.
-        evaluate: Steps between evaluations, each of which is saved; None for every epoch.
-        save: Steps between checkpoints besides; None for none.
-        patience: Evaluations without improvement after which training ends; None to go on.
-        metric: What improvement is measured by; None for the task's own.
-        keep: How many of the last checkpoints are kept; the best one is kept besides.
-        average: The model is the mean of so many of the last checkpoints that were evaluated; 1 for the best one.
-        threads: Of the processor; None for PyTorch's choice. Sums depend on it in their last bits.
-    """
-
-    steps: int | None = None
-    epochs: int | None = None
-    tokens: int = 4096
-    parts: int = 1
-    precision: Precision = "fp32"
-    compiled: bool = False
-    evaluate: int | None = None
-    save: int | None = None
-    patience: int | None = None
-    metric: str | None = None
-    keep: int = 3
-    average: int = 1
-    threads: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.steps is None) == (self.epochs is None):
-            raise InputError("training ends after `steps` or after `epochs`: give one of them under [run]")
-        for name in (
-            "steps",
-            "epochs",
-            "tokens",
-            "parts",
-            "evaluate",
-            "save",
-            "patience",
-            "keep",
-            "average",
-            "threads",
-        ):
+        if not self.output_dir.strip():
+            raise InputError("`output_dir` must name the folder of the run, got an empty text")
+        if (self.max_steps is None) == (self.num_train_epochs is None):
+            raise InputError("training ends after `max_steps` or after `num_train_epochs`: give one of them")
+        for name in _COUNTS:
             if getattr(self, name) is not None:
                 _least(name, getattr(self, name), 1)
-        _at_most(self, steps=10**12, epochs=10_000, tokens=2**31, parts=10_000, threads=4096)
-        if self.average > self.keep:
+        _at_most(
+            self,
+            max_steps=10**12,
+            num_train_epochs=10_000,
+            max_tokens_per_batch=2**31,
+            gradient_accumulation_steps=10_000,
+            num_threads=4096,
+        )
+        if self.num_train_epochs is not None:
+            _between("num_train_epochs", self.num_train_epochs, 0, math.inf)
+        self._check_optimizer()
+        _ = self.schedule  # which checks its arguments
+        if self.num_averaged_checkpoints > self.save_total_limit:
             raise InputError(
-                f"`average` takes the last {self.average} checkpoints, and `keep` is {self.keep}: raise it"
+                f"`num_averaged_checkpoints` is {self.num_averaged_checkpoints}, more than `save_total_limit`, "
+                f"{self.save_total_limit}: raise `save_total_limit`"
             )
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"`seed` must be from 0 to 2³¹ − 1, got {self.seed}")
+
+    def _check_optimizer(self) -> None:
+        _between("learning_rate", self.learning_rate, 0, 10)
+        for name in ("label_smoothing", "adam_beta1", "adam_beta2"):
+            _between(name, getattr(self, name), 0, 1, least=True)
+        for name in ("adam_epsilon", "weight_decay"):
+            _between(name, getattr(self, name), 0, math.inf, least=True)
+        if not self.max_grad_norm >= 0:  # nor is it nan
+            raise InputError(f"`max_grad_norm` must be at least 0, which is no clipping, got {self.max_grad_norm}")
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning-rate schedule."""
+        return Schedule(self.lr_scheduler_type, self.warmup_steps, self.lr_scheduler_kwargs)
+
+
+_COUNTS = (
+    "max_steps",
+    "max_tokens_per_batch",
+    "gradient_accumulation_steps",
+    "eval_steps",
+    "save_steps",
+    "save_total_limit",
+    "num_averaged_checkpoints",
+    "early_stopping_patience",
+    "num_threads",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole run.
+    """The configuration of a run.
 
     Args:
-        out: The folder of the run: checkpoints, log, figure, and the model in the end.
-        task: What is learned.
-        model: What learns it.
-        optimizer: How.
-        run: How long.
-        seed: Of the weights, the data's order, and dropout.
+        task: The task and its data.
+        training: Its optimizer, length and output folder.
+        model: The model.
     """
 
-    out: str
     task: Task
-    run: Run
+    training: Training
     model: Model = Transformer()
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.out.strip():
-            raise InputError("`out` must name the folder of the run, got nothing")
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"`seed` must be from 0 to 2³¹ − 1, got {self.seed}")

@@ -12,51 +12,66 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from regard.errors import InputError
 from regard.train import config as known
-from regard.train.config import Config
-from regard.train.schedules import Constant, Cosine, Noam, Stable
+from regard.train.config import Config, Training
+from regard.train.key_names import FORMAT, OLD_KINDS, instead_of, renamed_keys
 
 __all__ = ["changes", "from_mapping", "read_config", "to_mapping"]
 
-# What `kind = "…"` says in a table that may be one of several values.
+# `kind = "…"` of a table that has several kinds.
 _KINDS: dict[type, str] = {
     known.Translation: "translation",
     known.Synthetic: "synthetic",
-    known.CausalLanguage: "causal language",
-    known.MaskedLanguage: "masked language",
+    known.CausalLM: "clm",
+    known.MaskedLM: "mlm",
     known.Classification: "classification",
     known.Transformer: "transformer",
     known.Recurrent: "recurrent",
     known.Checkpoint: "checkpoint",
-    Noam: "noam",
-    Cosine: "cosine",
-    Stable: "stable",
-    Constant: "constant",
 }
 
 
-_NAMED = ("task", "model", "schedule")  # tables that a word may stand for: their kind
+_TRAINING = frozenset(one.name for one in fields(Training))  # options without a table
+_NAMED = (
+    "task",
+    "model",
+    "tokenizer",
+    "src_tokenizer",
+    "tgt_tokenizer",
+)  # tables that a word may stand for: their kind
 
 
 def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a file and what the command line says instead.
+    """Return the configuration in a file, with the keys that the command line replaces.
 
     Args:
         path: TOML, or YAML by its suffix.
-        overrides: Such as ["--model.width", "128", "--run.epochs=3"]; values as TOML writes them, or plain words.
+        overrides: Such as ["--training.max_steps", "128", "--learning_rate=3e-4"]; a key without a table is one of
+            [training]; values are written as in TOML, or plain words.
 
     Raises:
-        InputError: The file cannot be read, a key is unknown or missing, or a value is of the wrong type.
+        InputError: The file cannot be read, a key is unknown, missing or of an older format, or a value is of the
+            wrong type.
     """
     found = _file(Path(path))
-    # Kinds first: they clear what was said to another kind in the file, and nothing that is said here.
+    _check_format(found, str(path))
+    # Kinds first: they clear the keys of another kind in the file, and none of the command line.
     for key, value in sorted(_pairs(overrides), key=lambda pair: not pair[0].endswith(".kind")):
         _put(found, key.split("."), value, key)
+    _check_format(found, "the command line")
     made: Config = from_mapping(Config, found)
     return made
 
 
+def _check_format(found: dict[str, Any], where: str) -> None:
+    """Refuse keys of format 1, each with its new name."""
+    if old := renamed_keys(found):
+        names = ", ".join(f"`{key}` is now `{new}`" for key, new in old.items())
+        formats = f"configuration format 1, and this release reads format {FORMAT}"
+        raise InputError(f"{where} has keys of {formats}: {names}")
+
+
 def from_mapping(kind: Any, found: Any, where: str = "") -> Any:
-    """The frozen value of a kind that tables, lists and plain values say."""
+    """Return the frozen value of a kind that tables, lists and plain values describe."""
     if not isinstance(found, Mapping):
         raise InputError(f"`{where}` must be a table of keys and values, got {found!r}")
     hints, names = get_type_hints(kind), [one.name for one in fields(kind)]
@@ -79,7 +94,7 @@ def from_mapping(kind: Any, found: Any, where: str = "") -> Any:
 
 
 def to_mapping(value: Any) -> Any:
-    """Tables, lists and plain values that `from_mapping` reads back; None is left out, as TOML has none."""
+    """Return tables, lists and plain values that `from_mapping` reads back; None is left out, as TOML has none."""
     if is_dataclass(value) and not isinstance(value, type):
         own = {"kind": _KINDS[type(value)]} if type(value) in _KINDS else {}
         given = {one.name: to_mapping(getattr(value, one.name)) for one in fields(value)}
@@ -88,10 +103,10 @@ def to_mapping(value: Any) -> Any:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> dict[str, tuple[Any, Any]]:
-    """Dotted keys whose values differ between two mappings, with both values.
+    """Return the dotted keys whose values differ between two mappings, with both values.
 
-    >>> changes({"run": {"steps": 1}, "seed": 0}, {"run": {"steps": 2}, "seed": 0})
-    {'run.steps': (1, 2)}
+    >>> changes({"training": {"max_steps": 1, "seed": 0}}, {"training": {"max_steps": 2, "seed": 0}})
+    {'training.max_steps': (1, 2)}
     """
     found: dict[str, tuple[Any, Any]] = {}
     for name in sorted(set(before) | set(now)):
@@ -149,12 +164,13 @@ def _pairs(overrides: Sequence[str]) -> list[tuple[str, Any]]:
         one = rest.pop(0)
         key, equals, text = one.removeprefix("--").partition("=")
         if not one.startswith("--") or not key:
-            raise InputError(f"{one!r} is no key: write --section.key value, such as --run.epochs 3")
+            raise InputError(f"{one!r} is no key: write --table.key value, such as --training.max_steps 300")
         if not equals:
             if not rest or (rest[0].startswith("--")):
                 raise InputError(f"`--{key}` has no value: write --{key} value")
             text = rest.pop(0)
-        found.append((key.replace("-", "_"), _plain(text)))
+        key = key.replace("-", "_")
+        found.append((f"training.{key}" if key in _TRAINING else key, _plain(text)))
     return found
 
 
@@ -174,9 +190,9 @@ def _put(table: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
         if not isinstance(table, dict):
             raise InputError(f"`--{key}` names a key of `{part}`, which is no table in the configuration")
     if parts[-1] == "kind" and table.get("kind") not in (None, value):
-        table.clear()  # the keys of another kind mean nothing to this one
+        table.clear()  # this kind does not have the keys of another one
     if value == "none" and parts[-1] not in ("attention", "positions"):
-        table.pop(parts[-1], None)  # as if it had not been said: the default, which is None where None is possible
+        table.pop(parts[-1], None)  # the default, which is None where None is possible
     else:
         table[parts[-1]] = value
 
@@ -210,6 +226,7 @@ def _table(kinds: list[Any], found: Mapping[str, Any] | str, where: str, usual: 
     named = str(found.pop("kind"))
     if named not in names:
         near = difflib.get_close_matches(named, names, 1)
+        near = [OLD_KINDS[named]] if OLD_KINDS.get(named) in names else near
         hint = f": did you mean {near[0]!r}?" if near else ""
         raise InputError(f"`{_join(where, 'kind')}` must be one of {', '.join(map(repr, names))}, got {named!r}{hint}")
     return from_mapping(names[named], found, where)
@@ -244,20 +261,24 @@ def _fit(kind: Any, found: Any) -> tuple[bool, Any]:
 
 def _wants(hint: Any) -> str:
     words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "nothing"}
-    said = []
+    kinds = []
     for one in _options(hint):
         if get_origin(one) is Literal:
-            said += [json.dumps(value) for value in get_args(one)]
+            kinds += [json.dumps(value) for value in get_args(one)]
         elif get_origin(one) is tuple:
-            said.append(f"a list of {len(get_args(one))} numbers")
+            kinds.append(f"a list of {len(get_args(one))} numbers")
         elif is_dataclass(one):
-            said.append(f'a table with kind = "{_KINDS[one]}"' if one in _KINDS else "a table")
+            kinds.append(f'a table with kind = "{_KINDS[one]}"' if one in _KINDS else "a table")
         elif one is not type(None):
-            said.append(words[one])
-    return " or ".join(said)
+            kinds.append(words[one])
+    return " or ".join(kinds)
 
 
 def _unknown(name: str, names: Sequence[str], where: str) -> str:
+    if (way := instead_of(name)) is not None:
+        return f"the key `{_join(where, name)}` of transformers is none here: {way}"
+    if where != "training" and name in _TRAINING:
+        return f"the key `{_join(where, name)}` is in the wrong table: it is `training.{name}`"
     near = difflib.get_close_matches(name, names, 1)
     way = f"did you mean `{_join(where, near[0])}`?" if near else f"there are {', '.join(names)}"
     return f"the key `{_join(where, name)}` is unknown: {way}"

@@ -1,71 +1,71 @@
-"""What happens while a model is trained, told to whoever listens: a log, a figure, a progress bar.
+"""Events of training, passed to callbacks: a log, a figure, a progress bar.
 
-A listener is a function of one event; it returns nothing and changes nothing.
+A callback is a function of one event; it returns nothing and changes nothing.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Ended", "Evaluated", "Event", "Listener", "Sample", "Saved", "Started", "Stepped"]
+__all__ = ["Callback", "Ended", "Evaluated", "Event", "Sample", "Saved", "Started", "Stepped"]
 
 
 @dataclass(frozen=True)
 class Started:
-    """Training begins, or goes on behind `step`.
+    """Training starts, or resumes after `step`.
 
-    `total` is the last step, as far as is known; `parameters` counts numbers that are learned; `notes` say what was
-    left out of the data.
+    `max_steps` is the number of all optimizer steps, `num_parameters` that of the model's parameters; `notes` describe
+    the data and what was left out of it.
     """
 
     out: Path
     step: int
-    total: int
-    parameters: int
+    max_steps: int
+    num_parameters: int
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """A step is done.
+    """An optimizer step is done.
 
-    `loss` is the mean over the tokens asked for, in nats; `norm` the gradient's before it was clipped; `tokens` how
-    many were read, and `seconds` how long that took.
+    `loss` is the mean over the labels of the step, in nats; `grad_norm` the norm of the gradient before clipping;
+    `num_tokens` the number of tokens of the step without padding, and `seconds` its duration.
     """
 
     step: int
     epoch: int
     loss: float
-    rate: float
-    norm: float
-    tokens: int
+    learning_rate: float
+    grad_norm: float
+    num_tokens: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A held-out text, what the model says, and what was expected."""
+    """A held-out text, the model's prediction, and the reference."""
 
     source: str
-    said: str
-    expected: str
+    prediction: str
+    reference: str
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The held-out data was looked at; `best` says that no earlier evaluation was better."""
+    """The held-out data was evaluated; `is_best` where no earlier evaluation was as good."""
 
     step: int
     epoch: int
     scores: dict[str, float]
-    best: bool
+    is_best: bool
     seconds: float
     samples: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint is whole."""
+    """A checkpoint is saved."""
 
     step: int
     folder: Path
@@ -73,17 +73,18 @@ class Saved:
 
 @dataclass(frozen=True)
 class Ended:
-    """Training is over: "steps" are done, "patience" is spent, or someone "stopped" it; `scores` are the last model's.
+    """Training has ended; `reason` is "max_steps", "early_stopping" or "should_stop".
 
-    `model` is the folder of the model, None where training can go on; `notes` say how the scores were counted.
+    `scores` are those of the final model, and `model` is its folder, None where training was stopped and can resume;
+    `notes` are the signatures of the scores.
     """
 
     step: int
-    why: str
+    reason: str
     scores: dict[str, float]
     model: Path | None
     notes: tuple[str, ...] = ()
 
 
 Event = Started | Stepped | Evaluated | Saved | Ended
-Listener = Callable[[Event], None]
+Callback = Callable[[Event], None]

@@ -1,4 +1,4 @@
-"""A log in JSON Lines: each event an object a line, as any tool reads it."""
+"""A log in JSON Lines: each event is an object on a line of its own."""
 
 import json
 import math
@@ -9,33 +9,34 @@ from typing import Any
 from regard.errors import InputError
 from regard.files import write_atomically
 from regard.train.events import Event, Saved, Started
+from regard.train.key_names import FORMAT
 
-__all__ = ["Journal", "read_journal"]
+__all__ = ["JsonlLog", "read_log"]
 
-_WAY = "remove the line, or the file: the checkpoints are enough to go on from"
+_WAY = "remove the line, or the file: the checkpoints are enough to resume from"
 
 
-class Journal:
-    """A listener that writes events to a file, and forgets on a restart what comes again.
+class JsonlLog:
+    """A callback that appends events to a file; when a run resumes, it drops the events that will come again.
 
     Args:
-        path: The file; it is added to.
+        path: The file; events are appended.
 
-    `note` says, once the run has started, what is missing of the steps before.
+    `note` names, once a run has resumed, the earlier steps that the log lacks.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.note = path, ""
 
     def __call__(self, event: Event) -> None:
-        """Write one event."""
+        """Append one event."""
         if isinstance(event, Started):
             last = self._forget(event.step)
             if last < event.step:
-                behind = f"ends with step {last:,}" if last else "is gone or empty"
-                self.note = f"{self.path} {behind}: the curves lack steps {last + 1:,} to {event.step:,}"
+                state = f"ends with step {last:,}" if last else "is gone or empty"
+                self.note = f"{self.path} {state}: the curves lack steps {last + 1:,} to {event.step:,}"
         if isinstance(event, Saved):
-            return  # where they lie is what the folder says
+            return  # the folder lists them
         found = {"event": type(event).__name__.lower(), **asdict(event)}
         try:
             with self.path.open("a", encoding="utf-8") as file:
@@ -44,13 +45,13 @@ class Journal:
             raise InputError(f"cannot write {self.path}: {problem.strerror}; the checkpoints are whole") from problem
 
     def _forget(self, step: int) -> int:
-        """Drop what was logged behind the checkpoint that the run goes on from, and a line that a kill has cut.
+        """Drop what was logged after the checkpoint that the run resumes from, and a line that a kill has cut.
 
-        The last step that is left, 0 where there is none.
+        Returns the last step that is left, 0 where there is none.
         """
         if not self.path.exists():
             return 0
-        kept = [one for one in read_journal(self.path) if one["step"] <= step and one["event"] != "ended"]
+        kept = [one for one in read_log(self.path) if one["step"] <= step and one["event"] != "ended"]
         text = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in kept)
         try:
             write_atomically(self.path, text.encode())
@@ -59,8 +60,8 @@ class Journal:
         return max((one["step"] for one in kept if one["event"] == "stepped"), default=0)
 
 
-def read_journal(path: str | Path) -> list[dict[str, Any]]:
-    """The events of a log, but for a last line that was cut.
+def read_log(path: str | Path) -> list[dict[str, Any]]:
+    """Return the events of a log as dictionaries, without a last line that was cut.
 
     Raises:
         InputError: The file cannot be read, or another line is no JSON, or a line is no event.
@@ -86,12 +87,14 @@ def read_journal(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _is_no_event(found: Any) -> str | None:
-    """What a line says otherwise than `Journal` writes it, as far as anything of it is used again."""
+    """Return why a line is not one that `JsonlLog` writes, as far as anything of it is used again."""
     if not isinstance(found, dict):
         return "it is no event, an object of JSON"
     if not isinstance(found.get("event"), str) or type(found.get("step")) is not int:
         return f'"event" must be a text and "step" a whole number, got {found.get("event")!r} and {found.get("step")!r}'
-    numbers = {"stepped": ("loss", "rate"), "evaluated": ("scores",)}.get(found["event"], ())
+    numbers = {"stepped": ("loss", "learning_rate"), "evaluated": ("scores",)}.get(found["event"], ())
+    if found["event"] == "stepped" and "rate" in found:
+        return f"it is of log format 1, and this release reads format {FORMAT}: its release reads it"
     for name in numbers:
         values = found.get(name)
         if name == "scores" and not isinstance(values, dict):
@@ -103,7 +106,7 @@ def _is_no_event(found: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say: it knows no NaN."""
+    """Return values that JSON has: NaN and infinity become null."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -31,6 +31,7 @@ def alone(path: Path) -> Iterator[None]:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as problem:
                     raise InputError(
-                        f"another process trains in {path}: wait until it has ended, or name another folder as `out`"
+                        f"another process trains in {path}: wait until it has ended, or name another "
+                        "folder as `output_dir`"
                     ) from problem
         yield

@@ -1,4 +1,4 @@
-"""Whether a run fits into this machine, told by its configuration alone, before it works for hours or is killed.
+"""Check from its configuration whether a run fits into the memory of this machine, before it starts.
 
 What is counted is the least that is needed, so that nothing is refused that could run: matrices and known vocabularies,
 no biases, norms and activations.
@@ -33,23 +33,23 @@ def check_size(config: Config, *, on_cpu: bool) -> None:
         raise InputError(
             f"the model has at least {parameters:,} parameters, whose {what} take {_gib(needed)}, and this machine has "
             f"{_gib(there)}: lower {_names(config.model)} under [model]"
-            + (", or `symbols` under [task]" if isinstance(config.task, Synthetic) else "")
+            + (", or `num_symbols` under [task]" if isinstance(config.task, Synthetic) else "")
         )
     task = config.task
     if isinstance(task, Synthetic):
         each = (
-            _EXAMPLE + task.longest * _SYMBOL + (task.symbols * 6 if task.task == "recall" else 0)
+            _EXAMPLE + task.max_length * _SYMBOL + (task.num_symbols * 6 if task.operation == "recall" else 0)
         )  # an order of all keys
-        if (needed := (task.examples + task.held_out) * each) > there:
+        if (needed := (task.num_examples + task.validation_size) * each) > there:
             raise InputError(
-                f"{task.examples:,} examples and {task.held_out:,} held out of up to {task.longest:,} symbols take "
-                f"about {_gib(needed)}, and this machine has {_gib(there)}: lower `examples`, `held_out` or `longest` "
-                "under [task]"
+                f"{task.num_examples:,} examples and {task.validation_size:,} held out of up to {task.max_length:,} "
+                f"symbols take about {_gib(needed)}, and this machine has {_gib(there)}: lower "
+                "`num_examples`, `validation_size` or `max_length` under [task]"
             )
 
 
 def least_parameters(config: Config) -> int:
-    """How many numbers the model learns at least; 0 for a checkpoint, whose files tell.
+    """Return the least number of parameters of the model; 0 for a checkpoint, whose files give it.
 
     For width w, hidden width h and s symbols: s·w on each side; in each block of a Transformer 2w² (queries and
     output), as much for keys and values, or less with fewer heads, and 2wh; in each layer of a recurrent side 3h².
@@ -57,7 +57,7 @@ def least_parameters(config: Config) -> int:
     model, task = config.model, config.task
     if isinstance(model, Checkpoint):
         return 0
-    known = task.symbols if isinstance(task, Synthetic) else 0
+    known = task.num_symbols if isinstance(task, Synthetic) else 0
     sides = 2 if isinstance(task, Translation | Synthetic) else 1
     if isinstance(model, Recurrent):
         return sides * (known * model.width + model.layers * 3 * model.hidden**2)
@@ -68,7 +68,7 @@ def least_parameters(config: Config) -> int:
 
 
 def memory() -> int | None:
-    """Bytes of memory that a process can have here: the machine's, or the limit of a container or of `ulimit -v`."""
+    """Return the bytes of memory that a process can have: the machine's, a container's limit, or that of `ulimit`."""
     found = []
     with suppress(OSError, ValueError, AttributeError):  # Windows has no sysconf
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

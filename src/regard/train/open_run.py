@@ -67,8 +67,8 @@ def _at_step(folder: Path) -> tuple[Any, Path]:
         step = int(folder.name.removeprefix("step-"))
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise InputError(f"{folder} is no checkpoint within the folder of its run: {problem}") from problem
-    asked: Config = from_mapping(Config, config)
-    model = task_of(asked, run / "vocabulary").model(asked.model)
+    restored: Config = from_mapping(Config, config)
+    model = task_of(restored, run / "vocabulary").model(restored.model)
     model.load_state_dict(Checkpoints(folder.parent).weights(step))
     return model, run / "vocabulary"
 

@@ -1,10 +1,10 @@
-"""The folder of a run: what it was started with, its checkpoints, its log, and the model that comes of it.
+"""The folder of a run: its configuration, checkpoints, log, and final model.
 
-run.json         configuration, versions, git revision, hashes of the data
+run.json         format version, configuration, package versions, git revision, hashes of the data
 log.jsonl        one event a line
 checkpoints/     step-00000100/ …: weights, optimizer, place
 vocabulary/      tokenizers that were trained for this run
-model/           the model in the end, with its tokenizers
+model/           the final model, with its tokenizers
 """
 
 import contextlib
@@ -24,24 +24,37 @@ from regard.files import write_atomically, write_folder
 from regard.train.checkpoints import Checkpoints, Place, mean_of
 from regard.train.config import Config
 from regard.train.config_file import changes, to_mapping
+from regard.train.key_names import FORMAT
 from regard.train.tasks.base import Task
 
 __all__ = ["Folder"]
 
-# What may be said otherwise when a run goes on: nothing of it changes a step that was taken.
-_FREE = {"out", "task.data", "task.shown", "task.scored"} | {
-    f"run.{name}"
-    for name in ("steps", "epochs", "evaluate", "save", "patience", "metric", "keep", "average", "threads")
+# What may change when a run resumes: nothing of it changes a step that was taken.
+_FREE = {"task.train_file", "task.num_printed_samples", "task.num_bleu_samples"} | {
+    f"training.{name}"
+    for name in (
+        "output_dir",
+        "max_steps",
+        "num_train_epochs",
+        "eval_steps",
+        "save_steps",
+        "early_stopping_patience",
+        "metric_for_best_model",
+        "save_total_limit",
+        "num_averaged_checkpoints",
+        "num_threads",
+    )
 }
+_WAY = "move it, or name another folder as `output_dir`"
 _PACKAGES = ("torch", "numpy", "accelerate", "tokenizers", "safetensors", "transformers", "sacrebleu")
 
 
 class Folder:
-    """The folder of a run, checked against what is asked of it now.
+    """The folder of a run, checked against the configuration it is given.
 
     Args:
         path: The folder.
-        config: What is asked.
+        config: The configuration.
         writes: Whether this process writes to it; of several the first does.
         processes: How many there are: a step reads a batch on each.
 
@@ -60,7 +73,7 @@ class Folder:
             raise InputError(f"cannot make the folder of the run, {path}: {problem.strerror}") from problem
         self._check_places()
         begun = bool(Checkpoints(self.checkpoints).steps())
-        # Without a checkpoint there is nothing to go on from: what a start that failed has left binds nobody, and its
+        # Without a checkpoint there is nothing to resume: what a failed start has left is ignored, and its
         # vocabularies may be of other data and other sizes.
         self._before = self._read() if begun else None
         if not begun and writes:
@@ -68,67 +81,76 @@ class Folder:
                 for name in ("source.json", "target.json", "tokenizer.json"):
                     (self.vocabulary / name).unlink(missing_ok=True)
         if self._before is None and begun and writes:
-            raise InputError(f"{path} has checkpoints and no run.json that says of what: name another folder as `out`")
+            raise InputError(f"{path} has checkpoints and no run.json: name another folder as `output_dir`")
         if self._before is not None:
             self._compare(self._before["config"], to_mapping(config))
             if (were := self._before.get("processes", 1)) != processes:
                 raise InputError(
-                    f"the run in {self.path} was started on {were} processes and has {processes} now, which would read "
-                    f"other batches: start as many, or name another folder as `out`; the checkpoints are as they were"
+                    f"the run in {self.path} was started on {were} processes and has {processes} now, which would make "
+                    f"other batches: start as many, or name another folder as "
+                    "`output_dir`; the checkpoints are as they were"
                 )
 
     def _check_places(self) -> None:
         """Refuse what lies where something is going to be written, before any step is taken."""
         for one in (self.checkpoints, self.model, self.vocabulary):
             if one.exists() and not one.is_dir():
-                raise InputError(f"{one} must be a folder and is a file: move it, or name another folder as `out`")
+                raise InputError(
+                    f"{one} must be a folder and is a file: move it, or name another folder as `output_dir`"
+                )
         for one in (self._record, self.log, self.path / "curves.svg"):
             if one.exists() and not one.is_file():
-                raise InputError(f"{one} must be a file and is none: move it, or name another folder as `out`")
+                raise InputError(f"{one} must be a file and is none: {_WAY}")
         for one in (self.path, self.checkpoints):
             if self._writes and one.exists() and not os.access(one, os.W_OK | os.X_OK):
-                raise InputError(f"{one} cannot be written in: change its mode, or name another folder as `out`")
+                raise InputError(f"{one} cannot be written in: change its mode, or name another folder as `output_dir`")
 
     def begin(self, task: Task) -> None:
-        """Write down what the run is started with, or compare the data with what it was started with."""
+        """Record what the run is started with, or compare the data with that record."""
         if self._before is not None:
             for name, was in self._before["data"].items():
                 now = task.data.get(name)
                 if now != was:
                     raise InputError(
                         f"the data of {name!r} has changed since this run was started (SHA-256 {was[:12]}… then, "
-                        f"{str(now)[:12]}… now): bring the old file back, or name another folder as `out`; the "
+                        f"{str(now)[:12]}… now): bring the old file back, or name another folder as `output_dir`; the "
                         "checkpoints are as they were"
                     )
         if not self._writes:
             return
         known = self._before or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        known |= {"config": to_mapping(self.config), "data": dict(task.data), "processes": self._processes}
+        known |= {
+            "version": FORMAT,
+            "config": to_mapping(self.config),
+            "data": dict(task.data),
+            "processes": self._processes,
+        }
         known["sessions"] = [*known.get("sessions", ()), _session()]
         write_atomically(self._record, (json.dumps(known, indent=2, ensure_ascii=False) + "\n").encode())
 
     def finish(
         self, task: Task, checkpoints: Checkpoints, place: Place, metric: str, higher: bool, device: torch.device
     ) -> dict[str, float]:
-        """Write the model: the best one, or the mean of the last ones; give its scores on all held-out data.
+        """Save the model, the best one or the mean of the last ones; return its scores on all held-out data.
 
         Raises:
             InputError: A checkpoint that it is made of is gone, or the model cannot be written.
         """
-        average = self.config.run.average
+        average = self.config.training.num_averaged_checkpoints
         best = place.best(metric, higher)
         assert best is not None
         steps = [int(best["step"])] if average == 1 else [int(one["step"]) for one in place.scores[-average:]]
         if gone := [step for step in steps if step not in checkpoints.steps()]:
-            said = "run.metric" if average == 1 else "run.average"
+            key = "metric_for_best_model" if average == 1 else "num_averaged_checkpoints"
             raise InputError(
                 f"the model is made of the checkpoints of step {', '.join(map(str, steps))}, and that "
-                f"of step {gone[0]} is gone: say `{said}` as it was when the run was started, or train on"
+                f"of step {gone[0]} is gone: set `training.{key}` as it was when the run was started, "
+                "or train more steps"
             )
         model = task.model(self.config.model).eval()
         model.load_state_dict(mean_of([checkpoints.weights(step) for step in steps]))
         model.to(device)
-        scores = task.final(model, self.config.run.tokens)
+        scores = task.final(model, self.config.training.max_tokens_per_batch)
 
         def write(folder: Path) -> None:
             model.save_pretrained(folder)
@@ -147,19 +169,20 @@ class Folder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as problem:
-            raise InputError(f"cannot read {self._record}: {problem}; name another folder as `out`") from problem
+            raise InputError(f"cannot read {self._record}: {problem}; name another folder as `output_dir`") from problem
         return dict(found)
 
     def _compare(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        """Raise where what is asked would have made other steps than those that were taken."""
-        ends = {"run.steps", "run.epochs"} if self.config.optimizer.schedule.needs_end else set()
+        """Raise where the configuration would have made other steps than those that were taken."""
+        lengths = {"training.max_steps", "training.num_train_epochs"}
+        ends = lengths if self.config.training.schedule.needs_total else set()
         for key, (was, is_now) in changes(before, now).items():
             if key in _FREE - ends:
                 continue
             why = " (this schedule depends on the end)" if key in ends else ""
             raise InputError(
-                f"`{key}` was {_said(was)} when the run in {self.path} was started and is {_said(is_now)} now{why}: "
-                "say it as it was to go on, or name another folder as `out`; the checkpoints are as they were"
+                f"`{key}` was {_shown(was)} when the run in {self.path} was started and is {_shown(is_now)} now{why}: "
+                "set it as it was to resume, or name another folder as `output_dir`; the checkpoints are as they were"
             )
 
 
@@ -171,6 +194,11 @@ def _check_record(found: Any) -> None:
     """
     if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
         raise ValueError("it has no configuration")
+    if (version := found.get("version", 1)) != FORMAT:
+        raise ValueError(
+            f"it is of format {version}, and this release reads format {FORMAT}: a run of format {version} is resumed "
+            "by the release that started it"
+        )
     data, sessions, processes = found.get("data"), found.get("sessions", []), found.get("processes", 1)
     if not isinstance(data, dict) or not all(isinstance(one, str) for one in data.values()):
         raise ValueError(f'"data" must be the hashes of files, got {data!r}')
@@ -180,12 +208,12 @@ def _check_record(found: Any) -> None:
         raise ValueError(f'"processes" must be a whole number, got {processes!r}')
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "left to its default" if value is None else repr(value)
 
 
 def _session() -> dict[str, Any]:
-    """When and with what a run was started or gone on with."""
+    """Return when and with which versions a run was started or resumed."""
     versions = {}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

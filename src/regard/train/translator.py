@@ -1,4 +1,4 @@
-"""A trained model that translates: texts in, texts out, and what it looked at."""
+"""Translation of texts by a trained model, with the attention of its decoder."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,30 +19,31 @@ from regard.models.decoding import Beam, Decoding
 
 __all__ = ["Translator"]
 
-_ABOUT = "translation.json"
+_ABOUT, _VERSION = "translation.json", 2
 _IDEOGRAPHS = 0x2E80  # from here on Unicode has Chinese, Japanese and Korean
 
 
 @dataclass(frozen=True, eq=False)
 class Translator:
-    """A model with the vocabularies of both sides.
+    """A model with the tokenizers of both sides.
 
     Args:
         model: A Transformer or RecurrentSeq2Seq in eval mode.
-        source, target: The vocabularies.
-        languages: Of source and target, ISO 639-1.
-        script: What Chinese is written in, "hans" or "hant"; None as it comes.
+        src_tokenizer, tgt_tokenizer: The tokenizers.
+        source_lang, target_lang: The languages, ISO 639-1.
+        chinese_script: Script that Chinese sources are converted to, "hans" or "hant"; None for no conversion.
     """
 
     model: nn.Module
-    source: Vocabulary
-    target: Vocabulary
-    languages: tuple[str, str]
-    script: Literal["hans", "hant"] | None = None
+    src_tokenizer: Vocabulary
+    tgt_tokenizer: Vocabulary
+    source_lang: str
+    target_lang: str
+    chinese_script: Literal["hans", "hant"] | None = None
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
-        """Read the folder that `regard train` wrote, or its `model` folder.
+        """Load the folder of a run of `regard train`, or its `model` folder.
 
         Raises:
             InputError: It is not the folder of a translation, or a file in it cannot be read.
@@ -50,15 +51,20 @@ class Translator:
         path = Path(folder)
         path = path / "model" if (path / "model").is_dir() else path
         if not path.is_dir():
-            raise InputError(f"there is no folder {str(folder)!r}: name what `regard train` wrote")
+            raise InputError(f"there is no folder {str(folder)!r}: name the folder of a run of `regard train`")
         try:
             about = json.loads((path / _ABOUT).read_text("utf-8"))
-            (source, target), script = about["languages"], about["script"]
+            if (version := about.get("version", 1)) != _VERSION:
+                raise ValueError(
+                    f"it is of format {version}, and this release reads format {_VERSION}: train the model again, or "
+                    f"use the release that saved it"
+                )
+            source, target, script = (about[name] for name in ("source_lang", "target_lang", "chinese_script"))
             if not isinstance(source, str) or not isinstance(target, str) or script not in ("hans", "hant", None):
                 raise ValueError(f"it must have two languages and a script, got {about}")
         except FileNotFoundError:
-            raise InputError(f"{folder} holds no model that translates: {_why_none(Path(folder))}") from None
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise InputError(f"{folder} has no translation model: {_why_none(Path(folder))}") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise InputError(f"cannot read {path / _ABOUT}: {problem}") from problem
         try:
             recurrent = "RecurrentConfig" in (path / "config.json").read_text("utf-8")
@@ -66,57 +72,58 @@ class Translator:
             raise InputError(f"cannot read {path / 'config.json'}: {problem}") from problem
         kind = RecurrentSeq2Seq if recurrent else Transformer
         reads, writes = (Vocabulary.load(path / f"{side}.json") for side in ("source", "target"))
-        return cls(kind.from_pretrained(path), reads, writes, (source, target), script)
+        return cls(kind.from_pretrained(path), reads, writes, source, target, script)
 
     def save(self, folder: Path) -> None:
-        """Write all but the model beside it."""
-        self.source.save(folder / "source.json")
-        self.target.save(folder / "target.json")
-        about = {"languages": list(self.languages), "script": self.script}
+        """Save the tokenizers and languages in a folder, for `load` with the model."""
+        self.src_tokenizer.save(folder / "source.json")
+        self.tgt_tokenizer.save(folder / "target.json")
+        about = {name: getattr(self, name) for name in ("source_lang", "target_lang", "chinese_script")}
+        about = {"version": _VERSION} | about
         (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
 
-    def read(self, text: str) -> list[int]:
-        """A source as tokens, the end token behind it."""
-        chinese = self.script is not None and self.languages[0] == "zh"
-        return self.source.encode([to_script(text, self.script) if chinese and self.script else text], end=True)[0]
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a source, with the end token."""
+        script = self.chinese_script if self.source_lang == "zh" else None
+        return self.src_tokenizer.encode([to_script(text, script) if script else text], end=True)[0]
 
-    def said(self, tokens: Sequence[int]) -> str:
-        """Tokens of the target as text."""
-        return self.target.decode(list(tokens)).strip()
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return token ids of the target as text."""
+        return self.tgt_tokenizer.decode(list(token_ids)).strip()
 
     def translate(
         self,
         texts: Sequence[str],
         *,
-        beams: int = 4,
+        num_beams: int = 4,
         length_penalty: float = 1.0,
-        rows: int = 64,
+        batch_size: int = 64,
         progress: Callable[[int], None] = lambda _: None,
     ) -> list[str]:
-        """Translate texts, in batches of like length; the order stays, and an empty text stays empty.
+        """Return the translations of texts, in their order; an empty text stays empty.
 
         Args:
             texts: One sentence each.
-            beams: Translations that are followed side by side; 1 takes the likeliest token each time.
-            length_penalty: Above 1 longer translations gain.
-            rows: Texts in a batch.
-            progress: Told how many texts are done each time some are.
+            num_beams: Width of the beam search; 1 for greedy search.
+            length_penalty: Exponent of the length by which a score is divided; above 1 favours longer translations.
+            batch_size: Texts in a batch.
+            progress: Called with the number of texts done after each batch.
 
         Raises:
             InputError: A text is longer than the model has positions for.
         """
-        sources = {place: self.read(text) for place, text in enumerate(texts) if text.strip()}
-        limit = getattr(getattr(self.model, "config", None), "length", None)
-        for place, source in sources.items():  # before others are translated in vain
+        sources = {place: self.encode(text) for place, text in enumerate(texts) if text.strip()}
+        limit = getattr(getattr(self.model, "config", None), "max_position_embeddings", None)
+        for place, source in sources.items():  # before any text is translated
             if limit is not None and len(source) > limit:
                 raise InputError(
                     f"text {place + 1} has {len(source)} tokens, and this model has positions for {limit}: shorten it"
                 )
-        decoding: Decoding | None = Beam(beams, length_penalty) if beams > 1 else None
+        decoding: Decoding | None = Beam(num_beams, length_penalty) if num_beams > 1 else None
         order = sorted(sources, key=lambda place: len(sources[place]))
         found = [""] * len(texts)
-        for first in range(0, len(order), rows):
-            chosen = order[first : first + rows]
+        for first in range(0, len(order), batch_size):
+            chosen = order[first : first + batch_size]
             longest = len(sources[chosen[-1]])
             writer: Any = self.model
             with torch.inference_mode():
@@ -124,15 +131,15 @@ class Translator:
                     [sources[place] for place in chosen], decoding=decoding, most=2 * longest + 10
                 )
             for place, tokens in zip(chosen, written, strict=True):
-                found[place] = self.said(tokens)
+                found[place] = self.decode(tokens)
             progress(first + len(chosen))
         return found
 
-    def aligned(self, text: str, *, beams: int = 4, length_penalty: float = 1.0) -> Record:
-        """Translate a text, and give what each token of the translation looked at, every weight of every head.
+    def align(self, text: str, *, num_beams: int = 4, length_penalty: float = 1.0) -> Record:
+        """Translate a text, and return a record with all attention weights of that translation.
 
-        The rows of its cross-attention are the tokens that the decoder had read; the one that it then wrote stands one
-        row further (`rows="written"` of an alignment).
+        A row of its cross-attention belongs to the decoder's input token; the token generated from it is that of the
+        next row (`rows="written"` of an alignment).
 
         Raises:
             InputError: The text is empty.
@@ -141,31 +148,31 @@ class Translator:
         if not text.strip():
             raise InputError("the text is empty: there is nothing to align")
         model: Any = self.model
-        source = self.read(text)
-        decoding: Decoding | None = Beam(beams, length_penalty) if beams > 1 else None
+        source = self.encode(text)
+        decoding: Decoding | None = Beam(num_beams, length_penalty) if num_beams > 1 else None
         with torch.inference_mode():
             written = model.generate([source], decoding=decoding, most=2 * len(source) + 10)[0]
-            if self.target.start is None:
-                raise InputError("the target's vocabulary has no start token")
-            target = [self.target.start, *written]
+            if self.tgt_tokenizer.start is None:
+                raise InputError("the target tokenizer has no start token")
+            target = [self.tgt_tokenizer.start, *written]
             with watch(model, keep="weights") as seen:
                 device = next(self.model.parameters()).device
                 model(torch.tensor([source], device=device), torch.tensor([target], device=device))
-        words = {"source": (_named(self.source, source),), "target": (_named(self.target, target),)}
+        words = {"source": (_named(self.src_tokenizer, source),), "target": (_named(self.tgt_tokenizer, target),)}
         return replace(seen.record, tokens=words)
 
 
 def _why_none(folder: Path) -> str:
-    """What a folder without a translation holds instead."""
+    """Return what a folder without a translation model holds instead."""
     if (folder / "model").is_dir():
         return "it was trained for another task"
     if (folder / "run.json").is_file():
-        return "its training has not ended; the same `regard train` continues it"
+        return "its training has not ended: the same `regard train` command resumes it"
     return f"it has no {_ABOUT}"
 
 
 def _named(vocabulary: Vocabulary, ids: Sequence[int]) -> tuple[Token, ...]:
-    """Tokens as people read them; a piece without a space before it goes on with a word of letters."""
+    """Return tokens as people read them; a piece without a space before it continues a word of letters."""
     found: list[Token] = []
     word = 0
     for one, piece in zip(ids, vocabulary.tokens(ids), strict=True):
@@ -173,12 +180,12 @@ def _named(vocabulary: Vocabulary, ids: Sequence[int]) -> tuple[Token, ...]:
             found.append(Token(piece, special=True))
             continue
         text = piece.replace("▁", "")
-        begins = piece.startswith("▁") or not found or found[-1].special or not _goes_on(found[-1].text, text)
+        begins = piece.startswith("▁") or not found or found[-1].special or not _continues_word(found[-1].text, text)
         word += begins
         found.append(Token(text or "␣", word=word, space=piece.startswith("▁")))
     return tuple(found)
 
 
-def _goes_on(before: str, text: str) -> bool:
-    """Whether a piece may be of one word with the piece before it: Chinese characters stand alone."""
+def _continues_word(before: str, text: str) -> bool:
+    """Whether a piece may be of one word with the piece before it: a Chinese character is a word of its own."""
     return bool(before and text) and all(one.isalpha() and ord(one) < _IDEOGRAPHS for one in (before[-1], text[0]))

@@ -93,24 +93,37 @@ def _told(english: str, found: Numbers) -> str:
 def _trained(seed: int, asked: Collection[str]) -> Translator:
     """Train as `regard train` does, on none of the sentences asked, in a folder that is gone afterwards."""
     from regard.train import train
-    from regard.train.config import Config, Optimizer, Run, Transformer, Translation, Words
-    from regard.train.schedules import Cosine
+    from regard.train.config import Config, TokenizerConfig, Training, Transformer, Translation
 
     with tempfile.TemporaryDirectory(prefix="regard-") as scratch:
         data = Path(scratch) / "pairs.tsv"
         lines = (f"{english}\t{chinese}\n" for english, chinese in pairs(PAIRS, seed) if english not in asked)
         data.write_text("".join(lines), "utf-8")
-        words = Words(kind="bpe", size=400, lowercase=True)
+        tokenizer = TokenizerConfig(kind="bpe", vocab_size=400, lowercase=True)
         config = Config(
-            out=str(Path(scratch) / "run"),
-            task=Translation(data=str(data), held_out=20, source_words=words, shown=0, scored=0),
+            task=Translation(
+                train_file=str(data),
+                validation_size=20,
+                src_tokenizer=tokenizer,
+                num_printed_samples=0,
+                num_bleu_samples=0,
+            ),
             model=Transformer(width=64, heads=4, hidden=128, layers=2, dropout=0.1),
-            optimizer=Optimizer(rate=3e-3, schedule=Cosine(warmup=50), smoothing=0.1),
-            run=Run(epochs=EPOCHS, tokens=1024, evaluate=10**6, threads=1),
-            seed=seed,
+            training=Training(
+                output_dir=str(Path(scratch) / "run"),
+                num_train_epochs=EPOCHS,
+                learning_rate=3e-3,
+                lr_scheduler_type="cosine",
+                warmup_steps=50,
+                label_smoothing=0.1,
+                max_tokens_per_batch=1024,
+                eval_steps=10**6,
+                num_threads=1,
+                seed=seed,
+            ),
         )
         train(config)
-        return Translator.load(config.out)
+        return Translator.load(config.training.output_dir)
 
 
 def _asked(

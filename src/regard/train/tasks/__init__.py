@@ -1,4 +1,4 @@
-"""What a model is trained on: each task makes a model, batches and scores; the loop knows nothing else of it."""
+"""Tasks: each makes a model, batches and scores for the training loop."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ __all__ = ["Batch", "Task", "task_of"]
 
 
 def task_of(config: Config, vocabulary: Path) -> Task:
-    """The task that a configuration names, its data read; `vocabulary` is where tokenizers of the run lie, or shall.
+    """Return the task of a configuration with its data; `vocabulary` is the folder of the tokenizers of the run.
 
     Raises:
         InputError: The data cannot be read, or the model does not fit the task.
@@ -23,8 +23,8 @@ def task_of(config: Config, vocabulary: Path) -> Task:
     kinds: dict[type, type[Task]] = {
         chosen.Translation: TranslationTask,
         chosen.Synthetic: SyntheticTask,
-        chosen.CausalLanguage: CausalTask,
-        chosen.MaskedLanguage: MaskedTask,
+        chosen.CausalLM: CausalTask,
+        chosen.MaskedLM: MaskedTask,
         chosen.Classification: ClassificationTask,
     }
     return kinds[type(config.task)](config, vocabulary)

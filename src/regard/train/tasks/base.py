@@ -1,4 +1,4 @@
-"""What all tasks share: rows of tokens, batches of them, and the loss on those held out."""
+"""The base of all tasks: rows of tokens, batches of them, and the loss on held-out rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,19 +20,19 @@ __all__ = ["Batch", "Task"]
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model reads and what it should say.
+    """Inputs of a model and their labels.
 
-    `inputs` are the arguments of its forward pass, `labels` the classes, IGNORED where nothing is asked, and `tokens`
-    how many real ones were read.
+    `inputs` are the arguments of its forward pass, `labels` the classes, −100 where nothing is predicted, and
+    `num_tokens` counts tokens without padding.
     """
 
     inputs: dict[str, Tensor]
     labels: Int[Tensor, "batch *n"]
-    tokens: int
+    num_tokens: int
 
     @property
-    def asked(self) -> Int[Tensor, ""]:
-        """How many labels count."""
+    def num_labels(self) -> Int[Tensor, ""]:
+        """Number of labels that count."""
         return (self.labels != IGNORED).sum()
 
     def to(self, device: torch.device) -> "Batch":
@@ -45,11 +45,11 @@ class Task:
     """A task with its data: what is trained on and what is held out.
 
     Args:
-        config: Of the run.
-        folder: Where vocabularies that are trained for the run lie, or shall.
+        config: The configuration of the run.
+        folder: The folder of the tokenizers that are trained for the run.
     """
 
-    metrics: ClassVar[dict[str, bool]] = {"loss": False}  # by name: is more better? The first is the default
+    metrics: ClassVar[dict[str, bool]] = {"loss": False}  # by name: whether greater is better; the first is the default
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -60,56 +60,59 @@ class Task:
         self.held_lengths: Sequence[Any] = ()
 
     def metric(self, name: str | None) -> tuple[str, bool]:
-        """What improvement is measured by, and whether more is better."""
-        chosen = next(iter(self.metrics)) if name is None else name
+        """Return the score that measures improvement, and whether greater is better."""
+        chosen = next(iter(self.metrics)) if name is None else name.removeprefix("eval_")
         if chosen not in self.metrics:
-            raise InputError(f"`run.metric` must be one of {', '.join(self.metrics)} for this task, got {chosen!r}")
+            raise InputError(
+                f"`training.metric_for_best_model` must be one of {', '.join(self.metrics)} for this task, "
+                f"got {chosen!r}"
+            )
         return chosen, self.metrics[chosen]
 
     def model(self, chosen: Model) -> Any:
-        """A model that fits the task."""
+        """Return a model for the task."""
         raise NotImplementedError  # each task defines it
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
-        """These rows as a batch, of those held out or those trained on."""
+        """Return rows as a batch, of the held-out or of the training data."""
         raise NotImplementedError  # each task defines it
 
     def save(self, folder: Path) -> None:
-        """Write what is needed beside the model to use it."""
+        """Save what is needed besides the model to use it."""
         raise NotImplementedError  # each task defines it
 
-    def epoch(self, tokens: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
-        """The rows of each batch of an epoch."""
-        return batches(self.lengths, tokens=tokens, seed=seed, epoch=epoch)
+    def epoch(self, max_tokens_per_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
+        """Return the rows of each batch of an epoch."""
+        return batches(self.lengths, tokens=max_tokens_per_batch, seed=seed, epoch=epoch)
 
-    def held_batches(self, tokens: int) -> list[tuple[int, ...]]:
-        """The rows that are held out, in batches of so many tokens, or of one row where it is longer."""
+    def held_batches(self, max_tokens_per_batch: int) -> list[tuple[int, ...]]:
+        """Return the held-out rows in batches of this many tokens, or of one row where it is longer."""
         longest = max(one if isinstance(one, int) else max(one) for one in self.held_lengths)
-        return batches(self.held_lengths, tokens=max(tokens, longest), seed=0, epoch=0)
+        return batches(self.held_lengths, tokens=max(max_tokens_per_batch, longest), seed=0, epoch=0)
 
-    def batch(self, rows: Sequence[int], *, asked: bool = True) -> Batch:
-        """Rows that are trained on; nothing is asked where a process has no row of its own and only keeps step."""
+    def batch(self, rows: Sequence[int], *, labelled: bool = True) -> Batch:
+        """Return a training batch; without labels where a process has no rows of its own in a step."""
         made = self.rows(rows, held=False)
-        return made if asked else replace(made, labels=torch.full_like(made.labels, IGNORED), tokens=0)
+        return made if labelled else replace(made, labels=torch.full_like(made.labels, IGNORED), num_tokens=0)
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, tokens: int) -> dict[str, float]:
-        """Scores on what is held out; the loss in nats without label smoothing."""
+    def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+        """Return the scores on held-out rows; the loss is in nats, without label smoothing."""
         device = next(model.parameters()).device
-        found, asked = 0.0, 0
-        for rows in self.held_batches(tokens):
+        found, num_labels = 0.0, 0
+        for rows in self.held_batches(max_tokens_per_batch):
             batch = self.rows(rows, held=True).to(device)
             found += float(summed_cross_entropy(model(**batch.inputs).logits, batch.labels))
-            asked += int(batch.asked)
-        return {"loss": found / max(1, asked)}
+            num_labels += int(batch.num_labels)
+        return {"loss": found / max(1, num_labels)}
 
-    def final(self, model: nn.Module, tokens: int) -> dict[str, float]:
-        """Scores of the model that is kept."""
-        return self.evaluate(model, tokens)
+    def final(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+        """Return the scores of the final model."""
+        return self.evaluate(model, max_tokens_per_batch)
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
-        """What the model says to a few texts that are held out."""
+        """Return the model's predictions for a few held-out texts."""
         return ()
 
     def draw(self, model: nn.Module, folder: Path) -> None:
-        """Draw what the model does now, where there is something to see."""
+        """Draw the model's attention in a figure, where there is one."""

@@ -22,7 +22,7 @@ from regard.models.checkpoint_files import Checkpoint as Files
 from regard.models.output_heads import OutputHead
 from regard.models.pretrained_mixin import Saved
 from regard.positions import RoPE
-from regard.train.config import Checkpoint, Model, Recurrent, Transformer, Words
+from regard.train.config import Checkpoint, Model, Recurrent, TokenizerConfig, Transformer
 
 __all__ = ["pair_model", "text_model", "vocabulary"]
 
@@ -72,7 +72,7 @@ def text_model(
     return _transformer(chosen, vocabulary, tokens, head, longest, sides=(side,))
 
 
-def vocabulary(chosen: Model, path: Path, words: Words, texts: Sequence[str]) -> Vocabulary:
+def vocabulary(chosen: Model, path: Path, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Vocabulary:
     """The vocabulary that a checkpoint brings; from scratch the one that lies at `path`, or one trained now.
 
     Raises:
@@ -82,7 +82,7 @@ def vocabulary(chosen: Model, path: Path, words: Words, texts: Sequence[str]) ->
         return _brought(chosen, path.name)
     if path.is_file():
         return Vocabulary.load(path)
-    made = Vocabulary.train(texts, kind=words.kind, size=words.size, lowercase=words.lowercase)
+    made = Vocabulary.train(texts, kind=tokenizer.kind, size=tokenizer.vocab_size, lowercase=tokenizer.lowercase)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -92,12 +92,13 @@ def vocabulary(chosen: Model, path: Path, words: Words, texts: Sequence[str]) ->
 
 
 def _brought(chosen: Checkpoint, name: str) -> Vocabulary:
-    files = Files(chosen.name)
+    files = Files(chosen.model_name_or_path)
     for one in dict.fromkeys((name, "tokenizer.json")):
         if (found := files.file(one)) is not None:
             return Vocabulary.load(found)
     raise InputError(
-        f"the checkpoint {chosen.name!r} has no {name}: only models with a fast tokenizer are gone on from"
+        f"the checkpoint {chosen.model_name_or_path!r} has no {name}: "
+        "only models with a fast tokenizer can be fine-tuned"
     )
 
 
@@ -106,7 +107,7 @@ def _loaded(chosen: Checkpoint, head: OutputHead) -> Saved:
     asked: dict[str, Any] = {"output_head": head, "dtype": torch.float32}
     if chosen.dropout is not None:
         asked |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), chosen.dropout)
-    return TransformerModel.from_pretrained(chosen.name, **asked)
+    return TransformerModel.from_pretrained(chosen.model_name_or_path, **asked)
 
 
 def _transformer(

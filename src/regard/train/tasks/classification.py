@@ -21,79 +21,82 @@ __all__ = ["ClassificationTask"]
 
 
 class ClassificationTask(Task):
-    """Texts and their labels; `accuracy` is the share of right ones."""
+    """Texts and their labels; `accuracy` is the fraction of right ones."""
 
     metrics = {"loss": False, "accuracy": True}  # noqa: RUF012 - read only
 
     def __init__(self, config: Config, folder: Path) -> None:
         super().__init__(config, folder)
-        asked = config.task
-        assert isinstance(asked, chosen.Classification)
-        self.asked = asked
-        corpus = read_corpus(asked.data, columns=("text", "label"))
+        task = config.task
+        assert isinstance(task, chosen.Classification)
+        self.settings = task
+        corpus = read_corpus(task.train_file, columns=("text", "label"))
         self.data = {corpus.name: corpus.sha256}
-        trained, held = split(corpus, asked.held_out, by="text", seed=config.seed)
+        trained, held = split(corpus, task.validation_size, by="text", seed=config.training.seed)
         self.labels = sorted(set(trained["label"]))
         if len(self.labels) < 2:
             raise InputError(
                 f"the texts of {corpus.name} have one label, {self.labels[0]!r}: there is nothing to learn"
             )
         if unknown := sorted(set(held["label"]) - set(self.labels)):
-            raise InputError(f"the label {unknown[0]!r} is held out alone: give more examples of it, or another `seed`")
-        self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", asked.words, trained["text"])
+            raise InputError(
+                f"the label {unknown[0]!r} is only among the held-out texts: give more examples of it, "
+                "or another `training.seed`"
+            )
+        self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", task.tokenizer, trained["text"])
         self.data["tokenizer.json"] = self.vocabulary.sha256
         self.held_texts = held
         self.trained, self.held = (self._rows(one["text"], one["label"]) for one in (trained, held))
         self.lengths, self.held_lengths = ([len(row) for row, _ in rows] for rows in (self.trained, self.held))
-        cut = sum(length == asked.longest for length in self.lengths)
-        long = f"; {cut:,} are cut at {asked.longest} tokens" if cut else ""
-        said = f"{len(trained):,} texts are trained on, {len(held):,} held out, {len(self.labels)} labels{long}"
-        self.notes = (f"{corpus}", said)
+        cut = sum(length == task.max_length for length in self.lengths)
+        long = f"; {cut:,} are cut at {task.max_length} tokens" if cut else ""
+        counts = f"{len(trained):,} texts are trained on, {len(held):,} held out, {len(self.labels)} labels{long}"
+        self.notes = (f"{corpus}", counts)
 
     def model(self, chosen: Model) -> Any:
-        """An encoder, or what the checkpoint is, with a head for these labels."""
+        """Return an encoder, or the checkpoint's model, with an output head for these labels."""
         vocabulary = self.vocabulary
         tokens = SpecialTokens(
             pad_token_id=vocabulary.pad, bos_token_id=vocabulary.start, eos_token_id=vocabulary.end or 0
         )
         pooled: Literal["mean", "first"] = "mean" if isinstance(chosen, Checkpoint) else "first"
         head = SequenceClassification(len(self.labels), pooling=pooled, use_tanh_layer=False)
-        return text_model(chosen, len(vocabulary), tokens, head, 2 * self.asked.longest, "encoder")
+        return text_model(chosen, len(vocabulary), tokens, head, 2 * self.settings.max_length, "encoder")
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
-        """Texts and the numbers of their labels."""
+        """Return texts and the numbers of their labels."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
         ids, real = pad([row for row, _ in chosen], self.vocabulary.pad or 0)
         given = {"ids": ids} | ({} if bool(real.all()) else {"real": real})
         return Batch(given, torch.tensor([label for _, label in chosen]), int(real.sum()))
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, tokens: int) -> dict[str, float]:
-        """The loss, and the share of texts whose label is found."""
-        said = self._said(model, tokens)
-        right = sum(said[row] == label for row, (_, label) in enumerate(self.held))
-        return super().evaluate(model, tokens) | {"accuracy": right / len(self.held)}
+    def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+        """Return the loss, and the accuracy: the fraction of right labels."""
+        predicted = self._predicted(model, max_tokens_per_batch)
+        right = sum(predicted[row] == label for row, (_, label) in enumerate(self.held))
+        return super().evaluate(model, max_tokens_per_batch) | {"accuracy": right / len(self.held)}
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
-        """Nothing: a label says little."""
+        """Return no samples."""
         return ()
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizer and the labels."""
+        """Save the tokenizer and the labels."""
         self.vocabulary.save(folder / "tokenizer.json")
         (folder / "labels.txt").write_text("\n".join(self.labels) + "\n", "utf-8")
 
-    def _said(self, model: nn.Module, tokens: int) -> dict[int, int]:
-        """The label that is found for each text held out."""
+    def _predicted(self, model: nn.Module, max_tokens_per_batch: int) -> dict[int, int]:
+        """Return the predicted label of each held-out text."""
         device, found = next(model.parameters()).device, dict[int, int]()
-        for rows in self.held_batches(tokens):
-            said = model(**self.rows(rows, held=True).to(device).inputs).logits.argmax(-1)
-            found |= dict(zip(rows, said.tolist(), strict=True))
+        for rows in self.held_batches(max_tokens_per_batch):
+            predicted = model(**self.rows(rows, held=True).to(device).inputs).logits.argmax(-1)
+            found |= dict(zip(rows, predicted.tolist(), strict=True))
         return found
 
     def _rows(self, texts: Sequence[str], labels: Sequence[str]) -> list[tuple[list[int], int]]:
         vocabulary = self.vocabulary
         encoded = vocabulary.encode(texts, start=vocabulary.start is not None, end=False)
         ends = [] if vocabulary.end is None else [vocabulary.end]
-        cut = [[*one[: self.asked.longest - len(ends)], *ends] for one in encoded]
+        cut = [[*one[: self.settings.max_length - len(ends)], *ends] for one in encoded]
         return [(row, self.labels.index(label)) for row, label in zip(cut, labels, strict=True)]

@@ -27,56 +27,56 @@ class CausalTask(Task):
 
     def __init__(self, config: Config, folder: Path) -> None:
         super().__init__(config, folder)
-        asked = config.task
-        assert isinstance(asked, chosen.CausalLanguage)
-        self.asked = asked
-        corpus = read_corpus(asked.data, columns=("text",))
+        task = config.task
+        assert isinstance(task, chosen.CausalLM)
+        self.settings = task
+        corpus = read_corpus(task.train_file, columns=("text",))
         self.data = {corpus.name: corpus.sha256}
-        trained, held = split(corpus, asked.held_out, by="text", seed=config.seed)
-        self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", asked.words, trained["text"])
+        trained, held = split(corpus, task.validation_size, by="text", seed=config.training.seed)
+        self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", task.tokenizer, trained["text"])
         self.data["tokenizer.json"] = self.vocabulary.sha256
         if self.vocabulary.end is None:
-            raise InputError("the checkpoint's tokenizer has no token that ends a text: take another one")
+            raise InputError("the checkpoint's tokenizer has no token for the end of a text: take another checkpoint")
         self.filled = self.vocabulary.end if self.vocabulary.pad is None else self.vocabulary.pad
         self.trained, self.held = (self._rows(one["text"]) for one in (trained, held))
         self.notes = (f"{corpus}", f"{len(trained):,} lines are trained on, {len(held):,} held out")
         self.lengths, self.held_lengths = ([len(row[0]) for row in rows] for rows in (self.trained, self.held))
 
     def model(self, chosen: Model) -> Any:
-        """A decoder."""
+        """Return a decoder."""
         end = self.vocabulary.end
         tokens = SpecialTokens(
             pad_token_id=self.vocabulary.pad, bos_token_id=self.vocabulary.start, eos_token_id=end or 0
         )
         head = LanguageModel(tie_word_embeddings=True)
-        return text_model(chosen, len(self.vocabulary), tokens, head, 2 * self.asked.length, "decoder")
+        return text_model(chosen, len(self.vocabulary), tokens, head, 2 * self.settings.block_size, "decoder")
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
-        """What is read, and the token behind each; of packed rows, the one behind it in its document."""
+        """Return inputs, and the token after each; in packed rows the next one of its document."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
-        read, real = pad([row[0] for row in chosen], self.filled)  # no token sees the padding behind it
+        read, real = pad([row[0] for row in chosen], self.filled)  # no token attends to the padding after it
         labels, _ = pad([row[1] for row in chosen], IGNORED)
         inputs = {"ids": read}
-        if self.asked.packed:
+        if self.settings.packing:
             inputs["documents"] = pad([row[2] for row in chosen], -1)[0]
             real = inputs["documents"] >= 0
         return Batch(inputs, labels, int(real.sum()))
 
-    def evaluate(self, model: nn.Module, tokens: int) -> dict[str, float]:
-        """The loss in nats a token, and the perplexity."""
-        loss = super().evaluate(model, tokens)["loss"]
+    def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+        """Return the loss in nats a token, and the perplexity."""
+        loss = super().evaluate(model, max_tokens_per_batch)["loss"]
         return {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizer."""
+        """Save the tokenizer."""
         self.vocabulary.save(folder / "tokenizer.json")
 
     def _rows(self, texts: Sequence[str]) -> list[tuple[list[int], list[int], list[int]]]:
-        """Rows of what is read, what comes next, and the documents' numbers."""
+        """Return rows of inputs, labels and document numbers."""
         starts = self.vocabulary.start is not None and self.vocabulary.start != self.vocabulary.end
         documents = self.vocabulary.encode(texts, start=starts, end=True)
-        length = self.asked.length
-        if not self.asked.packed:
+        length = self.settings.block_size
+        if not self.settings.packing:
             stream = [token for one in documents for token in one]
             return [(row[:-1], row[1:], []) for row in windows(stream, length)]
         pieces = [row for one in documents if len(one) > 1 for row in windows(one, length)]

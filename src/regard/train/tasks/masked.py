@@ -1,4 +1,4 @@
-"""Masked language models: tokens that are hidden in a text."""
+"""Masked language modeling: predict masked tokens of a text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,19 +21,19 @@ __all__ = ["MaskedTask"]
 
 
 class MaskedTask(Task):
-    """Texts with hidden tokens; in those held out the same ones are hidden each time."""
+    """Texts with masked tokens; in held-out texts the same ones are masked each time."""
 
     metrics = {"loss": False}  # noqa: RUF012 - read only
 
     def __init__(self, config: Config, folder: Path) -> None:
         super().__init__(config, folder)
-        asked = config.task
-        assert isinstance(asked, chosen.MaskedLanguage)
-        self.asked = asked
-        corpus = read_corpus(asked.data, columns=("text",))
+        task = config.task
+        assert isinstance(task, chosen.MaskedLM)
+        self.settings = task
+        corpus = read_corpus(task.train_file, columns=("text",))
         self.data = {corpus.name: corpus.sha256}
-        trained, held = split(corpus, asked.held_out, by="text", seed=config.seed)
-        self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", asked.words, trained["text"])
+        trained, held = split(corpus, task.validation_size, by="text", seed=config.training.seed)
+        self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", task.tokenizer, trained["text"])
         self.data["tokenizer.json"] = self.vocabulary.sha256
         if None in (self.vocabulary.mask, self.vocabulary.start, self.vocabulary.end, self.vocabulary.pad):
             raise InputError("the checkpoint's tokenizer has no mask, start, end or padding token: take another one")
@@ -42,24 +42,24 @@ class MaskedTask(Task):
         self.lengths, self.held_lengths = ([len(row) for row in rows] for rows in (self.trained, self.held))
 
     def model(self, chosen: Model) -> Any:
-        """An encoder."""
+        """Return an encoder."""
         vocabulary = self.vocabulary
         tokens = SpecialTokens(
             pad_token_id=vocabulary.pad, bos_token_id=vocabulary.start, eos_token_id=vocabulary.end or 0
         )
-        longest = 2 * self.asked.length
+        longest = 2 * self.settings.block_size
         return text_model(chosen, len(vocabulary), tokens, MaskedLanguageModel(), longest, "encoder")
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
-        """Texts with some tokens hidden: others each time, but of those held out always the same."""
+        """Return texts with some tokens masked: others each time, in held-out texts always the same."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
         ids, real = pad(chosen, self.vocabulary.pad or 0)
-        if held:  # each by itself, whatever stands beside it
+        if held:  # each by itself, whatever the others of the batch are
             hidden = [self._hidden(torch.tensor([one]), torch.ones(1, len(one), dtype=torch.bool), row)
                       for row, one in zip(rows, chosen, strict=True)]  # fmt: skip
             inputs, labels = ids.clone(), torch.full_like(ids, IGNORED)
-            for at, (read, asked) in enumerate(hidden):
-                inputs[at, : read.shape[1]], labels[at, : read.shape[1]] = read[0], asked[0]
+            for at, (read, wanted) in enumerate(hidden):
+                inputs[at, : read.shape[1]], labels[at, : read.shape[1]] = read[0], wanted[0]
         else:
             inputs, labels = self._hidden(ids, real, int(torch.randint(2**31, ())))
         given = {"ids": inputs} | ({} if bool(real.all()) else {"real": real})
@@ -70,19 +70,19 @@ class MaskedTask(Task):
         assert vocabulary.mask is not None
         return mask_tokens(
             ids, real, len(vocabulary), vocabulary.mask, special=vocabulary.special,
-            generator=torch.Generator().manual_seed(seed), share=self.asked.share,
+            generator=torch.Generator().manual_seed(seed), share=self.settings.mlm_probability,
         )  # fmt: skip
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizer."""
+        """Save the tokenizer."""
         self.vocabulary.save(folder / "tokenizer.json")
 
     def _rows(self, texts: Sequence[str]) -> list[list[int]]:
-        """Pieces of each text, between a start and an end token."""
+        """Return pieces of each text, between a start and an end token."""
         start, end = self.vocabulary.start, self.vocabulary.end
         assert start is not None
         assert end is not None
-        inside = self.asked.length - 2
+        inside = self.settings.block_size - 2
         documents = [one for one in self.vocabulary.encode(texts) if one]
         cut = [one[first : first + inside] for one in documents for first in range(0, len(one), max(1, inside))]
         return [[start, *one, end] for one in cut]

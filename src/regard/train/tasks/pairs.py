@@ -1,4 +1,4 @@
-"""Pairs of token rows, one read and one written: what translation and the synthetic tasks have in common."""
+"""Pairs of token rows, source and target: the base of translation and the synthetic tasks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ Rows = Sequence[tuple[list[int], list[int]]]  # (source, target), neither with a
 
 
 class PairsTask(Task):
-    """A task of pairs; who derives from it fills `trained` and `held`."""
+    """A task of pairs; a subclass sets `trained` and `held`."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         super().__init__(config, folder)
@@ -33,25 +33,25 @@ class PairsTask(Task):
         self.lengths, self.held_lengths = ([(len(a), len(b) + 1) for a, b in rows] for rows in (trained, held))
 
     def model(self, chosen: Model) -> Any:
-        """An encoder–decoder that is as long as the longest row."""
+        """Return an encoder–decoder with positions for twice the longest row."""
         longest = max(max(pair) for pair in (*self.lengths, *self.held_lengths))
         head = LanguageModel(tie_word_embeddings=True, bias=True)
         return pair_model(chosen, *self.sizes, self.tokens, head, 2 * longest)
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
-        """Sources, and targets that are read from the start token on and predicted up to the stop token."""
+        """Return sources and targets: decoder inputs begin with the start token, labels end with the end token."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
         filled, start = self.tokens.pad_token_id or 0, self.tokens.bos_token_id
         assert start is not None
         ids, real = pad([source for source, _ in chosen], filled)
-        read, _ = pad([[start, *target] for _, target in chosen], filled)  # no token sees the padding behind it
+        read, _ = pad([[start, *target] for _, target in chosen], filled)  # no token attends to the padding after it
         labels, _ = pad([[*target, self.tokens.eos_token_ids[0]] for _, target in chosen], IGNORED)
         inputs = {"ids": ids, "target": read} | ({} if bool(real.all()) else {"real": real})
         return Batch(inputs, labels, int(real.sum()) + int((labels != IGNORED).sum()))
 
 
 def written_of(model: Any, sources: Sequence[list[int]], *, rows: int = 100, **asked: Any) -> list[list[int]]:
-    """What a model writes to each source, in batches of sources of like length, in the order given."""
+    """Return what a model generates for each source, in batches of sources of like length, in the order given."""
     order = sorted(range(len(sources)), key=lambda row: len(sources[row]))
     found: list[list[int]] = [[] for _ in sources]
     for first in range(0, len(order), rows):

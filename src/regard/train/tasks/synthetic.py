@@ -20,54 +20,56 @@ _KINDS: dict[str, Any] = {"copy": Copy, "reverse": Reverse, "sort": Sort}
 
 
 class SyntheticTask(PairsTask):
-    """One of the synthetic tasks; `exact` is the share of held-out texts of which every token is right."""
+    """A synthetic task; `exact` is the fraction of held-out texts predicted right to the last token."""
 
     metrics = {"loss": False, "exact": True}  # noqa: RUF012 - read only
 
     def __init__(self, config: Config, folder: Path) -> None:
         super().__init__(config, folder)
-        asked = config.task
-        assert isinstance(asked, chosen.Synthetic)
+        task = config.task
+        assert isinstance(task, chosen.Synthetic)
         if isinstance(config.model, chosen.Checkpoint):
             raise InputError("a synthetic task has symbols of its own: `model.kind` must be transformer or recurrent")
-        if asked.task == "recall":
-            kind = AssociativeRecall(symbols=asked.symbols, pairs=asked.longest)
+        if task.operation == "recall":
+            kind = AssociativeRecall(symbols=task.num_symbols, pairs=task.max_length)
         else:
-            kind = _KINDS[asked.task](symbols=asked.symbols)
-        generator = torch.Generator().manual_seed(config.seed)
-        count = asked.examples + asked.held_out
-        lengths = asked.shortest, asked.longest
+            kind = _KINDS[task.operation](symbols=task.num_symbols)
+        generator = torch.Generator().manual_seed(config.training.seed)
+        count = task.num_examples + task.validation_size
+        lengths = task.min_length, task.max_length
         sources, targets = kind.sample(count, lengths=lengths, generator=generator)
         rows = list(zip(sources, targets, strict=True))
-        held = {tuple(source) for source, _ in rows[: asked.held_out]}
-        trained = [pair for pair in rows[asked.held_out :] if tuple(pair[0]) not in held]
+        held = {tuple(source) for source, _ in rows[: task.validation_size]}
+        trained = [pair for pair in rows[task.validation_size :] if tuple(pair[0]) not in held]
         if not trained:
-            raise InputError("all texts that can be drawn are held out: raise `symbols`, `longest` or `examples`")
+            raise InputError(
+                "all texts that can be drawn are held out: raise `num_symbols`, `max_length` or `num_examples`"
+            )
         self.sizes = kind.vocabulary_size, kind.vocabulary_size
         self.tokens = SpecialTokens(pad_token_id=kind.pad, bos_token_id=kind.start, eos_token_id=kind.end)
-        self.take(trained, rows[: asked.held_out])
+        self.take(trained, rows[: task.validation_size])
 
-    def evaluate(self, model: nn.Module, tokens: int) -> dict[str, float]:
-        """The loss, and the share of texts that are right to the last token."""
+    def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+        """Return the loss, and the fraction of texts whose prediction is right to the last token."""
         written = written_of(model, [source for source, _ in self.held])
         right = [
-            said == [*target, self.tokens.eos_token_ids[0]]
-            for said, (_, target) in zip(written, self.held, strict=True)
+            found == [*target, self.tokens.eos_token_ids[0]]
+            for found, (_, target) in zip(written, self.held, strict=True)
         ]
-        return super().evaluate(model, tokens) | {"exact": sum(right) / len(right)}
+        return super().evaluate(model, max_tokens_per_batch) | {"exact": sum(right) / len(right)}
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
-        """Three texts, as numbers."""
+        """Return three texts, as numbers."""
         some = self.held[:3]
         written = written_of(model, [source for source, _ in some])
         return tuple(
-            Sample(_said(source), _said(said[:-1]), _said(target))
-            for said, (source, target) in zip(written, some, strict=True)
+            Sample(_numbers(source), _numbers(found[:-1]), _numbers(target))
+            for found, (source, target) in zip(written, some, strict=True)
         )
 
     def save(self, folder: Path) -> None:
-        """There is nothing but the model."""
+        """Save nothing: there is no tokenizer."""
 
 
-def _said(tokens: list[int]) -> str:
+def _numbers(tokens: list[int]) -> str:
     return " ".join(map(str, tokens))

@@ -11,7 +11,7 @@ from regard.data import Corpus, Vocabulary, read_corpus, references, split, to_s
 from regard.errors import InputError
 from regard.models.config import SpecialTokens
 from regard.train import config as chosen
-from regard.train.config import Config, Words
+from regard.train.config import Config, TokenizerConfig
 from regard.train.events import Sample
 from regard.train.metrics import translation_scores
 from regard.train.tasks.build_model import vocabulary
@@ -28,21 +28,21 @@ class TranslationTask(PairsTask):
 
     def __init__(self, config: Config, folder: Path) -> None:
         super().__init__(config, folder)
-        asked = config.task
-        assert isinstance(asked, chosen.Translation)
-        self.asked = asked
-        corpus = self._corpus(asked.data)
-        trained, held = split(corpus, asked.held_out, seed=config.seed)
-        more = None if asked.also is None else self._corpus(asked.also)
+        task = config.task
+        assert isinstance(task, chosen.Translation)
+        self.settings = task
+        corpus = self._corpus(task.train_file)
+        trained, held = split(corpus, task.validation_size, seed=config.training.seed)
+        more = None if task.extra_train_file is None else self._corpus(task.extra_train_file)
         files = [corpus] if more is None else [corpus, more]
         self.data = {corpus.name: corpus.sha256}
         if more is not None:  # which may have the same name, in another folder
-            self.data[more.name if more.name != corpus.name else f"{more.name} (also)"] = more.sha256
+            self.data[more.name if more.name != corpus.name else f"{more.name} (extra_train_file)"] = more.sha256
         if more is not None:
             trained = without_sources(_joined(trained, more), held)
         self.held_texts, self.references = held, references(corpus, held)
-        self.source = self._vocabulary("source", asked.source_words, trained)
-        self.target = self._vocabulary("target", asked.written_words, trained)
+        self.source = self._vocabulary("source", task.src_tokenizer, trained)
+        self.target = self._vocabulary("target", task.target_tokenizer, trained)
         self.data |= {"source.json": self.source.sha256, "target.json": self.target.sha256}
         if None in (self.target.pad, self.target.start, self.target.end, self.source.end):
             raise InputError("the checkpoint's tokenizer lacks a padding, start or end token: take another one")
@@ -51,79 +51,87 @@ class TranslationTask(PairsTask):
             pad_token_id=self.target.pad, bos_token_id=self.target.start, eos_token_id=self.target.end or 0
         )
         rows = self._rows(trained)
-        kept = [pair for pair in rows if max(map(len, pair)) < asked.longest]
+        kept = [pair for pair in rows if max(map(len, pair)) < task.max_length]
         left = (
-            f"; {len(rows) - len(kept):,} pairs are longer than {asked.longest} tokens" if len(kept) < len(rows) else ""
+            f"; {len(rows) - len(kept):,} pairs are longer than {task.max_length} tokens"
+            if len(kept) < len(rows)
+            else ""
         )
         if not kept:
-            raise InputError(f"no pair is shorter than `task.longest`, {asked.longest} tokens: raise it")
+            raise InputError(f"no pair is shorter than `task.max_length`, {task.max_length} tokens: raise it")
         self.notes = (*map(str, files), f"{len(kept):,} pairs are trained on, {len(held):,} held out{left}")
         self.take(kept, self._rows(held))
-        self.shown = random.Random(1).sample(range(len(held)), min(asked.shown, len(held)))
+        count = min(task.num_printed_samples, len(held))
+        self.printed = random.Random(1).sample(range(len(held)), count)
 
     def metric(self, name: str | None) -> tuple[str, bool]:
-        """The loss, or BLEU where it is counted."""
-        if name == "bleu" and not self.asked.scored:
-            raise InputError("`run.metric` is bleu, and `task.scored` 0 sentences are translated for it: raise it")
+        """Return the loss, or BLEU where it is computed."""
+        if name in ("bleu", "eval_bleu") and not self.settings.num_bleu_samples:
+            raise InputError(
+                "`training.metric_for_best_model` is bleu, and `task.num_bleu_samples` 0: raise `num_bleu_samples`"
+            )
         return super().metric(name)
 
-    def evaluate(self, model: nn.Module, tokens: int) -> dict[str, float]:
-        """The loss, and BLEU of some held-out sentences, always the same, decoded greedily through the cache."""
-        scores = super().evaluate(model, tokens)
-        if self.asked.scored:
-            order = random.Random(0).sample(range(len(self.held)), min(self.asked.scored, len(self.held)))
-            scores["bleu"] = self._scores(model, order, beams=1).bleu
+    def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+        """Return the loss, and BLEU of some held-out sentences, always the same, decoded greedily."""
+        scores = super().evaluate(model, max_tokens_per_batch)
+        if self.settings.num_bleu_samples:
+            order = random.Random(0).sample(range(len(self.held)), min(self.settings.num_bleu_samples, len(self.held)))
+            scores["bleu"] = self._scores(model, order, num_beams=1).bleu
         return scores
 
-    def final(self, model: nn.Module, tokens: int) -> dict[str, float]:
-        """Loss, and BLEU and chrF of all held-out sentences with four beams."""
-        found = self._scores(model, list(range(len(self.held))), beams=4)
+    def final(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+        """Return the loss, and BLEU and chrF of all held-out sentences with four beams."""
+        found = self._scores(model, list(range(len(self.held))), num_beams=4)
         self.counted = f"BLEU {found.bleu_signature}", f"chrF {found.chrf_signature}"
-        return PairsTask.evaluate(self, model, tokens) | {"bleu": found.bleu, "chrf": found.chrf}
+        return PairsTask.evaluate(self, model, max_tokens_per_batch) | {"bleu": found.bleu, "chrf": found.chrf}
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
-        """The same few held-out sentences each time."""
-        if not self.shown:
+        """Return translations of a few held-out sentences, the same each time."""
+        if not self.printed:
             return ()
-        sources, expected = ([self.held_texts[name][row] for row in self.shown] for name in ("source", "target"))
-        said = self.translator(model).translate(sources, beams=1)
-        return tuple(Sample(*one) for one in zip(sources, said, expected, strict=True))
+        sources, expected = ([self.held_texts[name][row] for row in self.printed] for name in ("source", "target"))
+        found = self.translator(model).translate(sources, num_beams=1)
+        return tuple(Sample(*one) for one in zip(sources, found, expected, strict=True))
 
     def draw(self, model: nn.Module, folder: Path) -> None:
-        """What each word of the first sample looks at, as alignment.svg."""
+        """Draw the alignment of the first sample as alignment.svg."""
         from regard.render.alignment import alignment_figure
         from regard.render.mpl_figure import write_figure
 
         without = getattr(getattr(model, "config", None), "attention", "") is None
-        if not self.shown or without or self.config.run.compiled:  # compiled code cannot be watched
+        if not self.printed or without or self.config.training.torch_compile:  # compiled code is not observed
             return
-        record = self.translator(model).aligned(self.held_texts["source"][self.shown[0]], beams=1)
+        record = self.translator(model).align(self.held_texts["source"][self.printed[0]], num_beams=1)
         write_figure(alignment_figure(record, rows="written"), folder / "alignment.svg")
 
     def translator(self, model: nn.Module) -> Translator:
-        """The model as something that translates texts."""
-        return Translator(model, self.source, self.target, (self.asked.source, self.asked.target), self.asked.script)
+        """Return the model as a translator of texts."""
+        task = self.settings
+        return Translator(
+            model, self.source, self.target, task.source_lang, task.target_lang, chinese_script=task.chinese_script
+        )
 
     def save(self, folder: Path) -> None:
-        """Write vocabularies, languages and script."""
+        """Save tokenizers, languages and script."""
         self.translator(nn.Module()).save(folder)
 
-    def _scores(self, model: nn.Module, rows: list[int], beams: int) -> Any:
+    def _scores(self, model: nn.Module, rows: list[int], num_beams: int) -> Any:
         texts = [self.held_texts["source"][row] for row in rows]
-        said = self.translator(model).translate(texts, beams=beams)
-        return translation_scores(said, [self.references[row] for row in rows], self.asked.target)
+        found = self.translator(model).translate(texts, num_beams=num_beams)
+        return translation_scores(found, [self.references[row] for row in rows], self.settings.target_lang)
 
     def _corpus(self, path: str) -> Corpus:
-        asked, corpus = self.asked, read_corpus(path, columns=("source", "target"))
-        if asked.script is not None:
-            script = asked.script
-            for column, language in (("source", asked.source), ("target", asked.target)):
+        task, corpus = self.settings, read_corpus(path, columns=("source", "target"))
+        if task.chinese_script is not None:
+            script = task.chinese_script
+            for column, language in (("source", task.source_lang), ("target", task.target_lang)):
                 if language == "zh":
                     corpus = corpus.map(column, lambda text: to_script(text, script))
         return corpus
 
-    def _vocabulary(self, side: str, words: Words, trained: Corpus) -> Vocabulary:
-        return vocabulary(self.config.model, self.folder / f"{side}.json", words, trained[side])
+    def _vocabulary(self, side: str, tokenizer: TokenizerConfig, trained: Corpus) -> Vocabulary:
+        return vocabulary(self.config.model, self.folder / f"{side}.json", tokenizer, trained[side])
 
     def _rows(self, corpus: Corpus) -> list[tuple[list[int], list[int]]]:
         sources, targets = self.source.encode(corpus["source"], end=True), self.target.encode(corpus["target"])
