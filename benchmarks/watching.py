@@ -1,6 +1,6 @@
 """What watching costs: SmolLM2 over 8,192 real tokens, every layer and head, against the plain forward pass.
 
-    python benchmarks/watching.py [--model smollm2] [--tokens 8192] [--repeats 3] [--kernel numba] [--out results.json]
+    python benchmarks/watching.py [--model smollm2] [--tokens 8192] [--repeats 3] [--backend numba] [--out results.json]
                                   [--files folder]
 
 Folded are maps, the 8 strongest keys, entropy, received and distance. Times are of one process, plain and watched
@@ -38,12 +38,12 @@ EXTRA, MEMORY, ATLAS, PAGE = 1.0, 2**30, 120e6, 12e6  # what 8,192 tokens may co
 STATISTICS = ["distance"]  # beside maps, top-8, entropy and received
 
 
-def run(model: Any, ids: torch.Tensor, *, watched: bool, kernel: Any = None) -> tuple[float, Any]:
+def run(model: Any, ids: torch.Tensor, *, watched: bool, backend: str = "auto") -> tuple[float, Any]:
     """Seconds of one pass, and what was seen."""
     begin = time.perf_counter()
     with torch.inference_mode():
         if watched:
-            with regard.watch(model, statistics=STATISTICS, kernel=kernel) as seen:
+            with regard.use_backend(backend), regard.watch(model, statistics=STATISTICS) as seen:
                 output = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
         else:
             seen, output = None, model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
@@ -53,7 +53,7 @@ def run(model: Any, ids: torch.Tensor, *, watched: bool, kernel: Any = None) -> 
 def peak(arguments: argparse.Namespace, mode: str) -> int:
     """Peak memory in bytes of a process that runs one pass."""
     command = [sys.executable, __file__, "--model", arguments.model, "--tokens", str(arguments.tokens), "--alone", mode]
-    command += ["--kernel", arguments.kernel] if arguments.kernel else []
+    command += ["--backend", arguments.backend]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(done.stdout.strip().splitlines()[-1])
 
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--kernel", choices=["numba"])
+    parser.add_argument("--backend", choices=["auto", "numba"], default="auto")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--files", type=Path)
     parser.add_argument("--alone", choices=["load", "plain", "watched"], help=argparse.SUPPRESS)
@@ -86,21 +86,21 @@ def main() -> None:
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading (proc(5))
         if arguments.alone != "load":
-            run(loaded.model, ids, watched=arguments.alone == "watched", kernel=arguments.kernel)
+            run(loaded.model, ids, watched=arguments.alone == "watched", backend=arguments.backend)
         status = Path("/proc/self/status").read_text().splitlines()
         print(1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1]))
         return
     run(loaded.model, ids, watched=False)  # warm-up
-    if arguments.kernel:
-        run(loaded.model, ids[:, :2048], watched=True, kernel=arguments.kernel)  # compiles
+    if arguments.backend != "auto":
+        run(loaded.model, ids[:, :2048], watched=True, backend=arguments.backend)  # compiles
     plain, watched, same = [], [], []
     for _ in range(arguments.repeats):
         seconds, (_, output) = run(loaded.model, ids, watched=False)
         plain.append(seconds)
-        seconds, (seen, again) = run(loaded.model, ids, watched=True, kernel=arguments.kernel)
+        seconds, (seen, again) = run(loaded.model, ids, watched=True, backend=arguments.backend)
         watched.append(seconds)
-        if seen.fallback_reasons and arguments.kernel:
-            sys.exit(f"{arguments.kernel} was not used: {next(iter(seen.fallback_reasons.values()))}")
+        if seen.fallback_reasons:
+            sys.exit(f"{arguments.backend} was not used: {next(iter(seen.fallback_reasons.values()))}")
         same.append(torch.equal(output, again))
         print(f"plain {plain[-1]:.2f} s, watched {watched[-1]:.2f} s: {watched[-1] / plain[-1]:.2f}", flush=True)
     ratios = [one / other for one, other in zip(watched, plain, strict=True)]
@@ -111,7 +111,7 @@ def main() -> None:
     result = {
         "model": arguments.model,
         "tokens": arguments.tokens,
-        "kernel": arguments.kernel,
+        "backend": arguments.backend,
         "layers": layers,
         "heads": heads,
         "plain_seconds": plain,

@@ -316,6 +316,15 @@ def test_rollout_of_two_layers_is_their_product():
     np.testing.assert_allclose(seen.statistic("back", layer=0).sum(-1), 1, rtol=1e-5)
 
 
+def test_rollout_goes_through_layers_that_are_not_watched():
+    model, x = nn.Sequential(Model(), Model(), Model()), randn(1, 2, 9, 4)
+    for rollout in (Rollout(key=1), Rollout(query=7)):
+        whole = watched(model, x, statistics=[rollout]).layers
+        some = watched(model, x, statistics=[rollout], layers=["2"]).layers
+        assert [one.name for one in some] == ["2"]
+        np.testing.assert_array_equal(some[0].statistics["rollout"], whole[2].statistics["rollout"])
+
+
 def test_rollout_minds_max_bytes():
     with pytest.raises(regard.ObservationError, match=r"576 B more at this call are beyond its limit of 100 B"):
         watched(Model(), randn(1, 2, 9, 4), statistics=[Rollout(query=1, max_bytes=100)])

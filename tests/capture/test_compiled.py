@@ -41,9 +41,9 @@ def drawn(heads, n=700):
     return torch.randn(1, heads, n, 16, generator=torch.Generator().manual_seed(heads))
 
 
-def watched(kernel, q, k, model=None):
+def watched(backend, q, k, model=None):
     model = Decoder() if model is None else model
-    with torch.no_grad(), regard.watch(model, kernel=kernel, statistics=["distance"]) as seen:
+    with torch.no_grad(), regard.use_backend(backend), regard.watch(model, statistics=["distance"]) as seen:
         model(q, k)
     return seen
 
@@ -58,17 +58,33 @@ def counted(monkeypatch):
 
 def test_a_watched_call_is_folded_by_the_loop_and_is_what_pytorch_folds(counted):
     q, k = drawn(6), drawn(2)
-    found, expected = watched("numba", q, k), watched(None, q, k)
+    found, expected = watched("numba", q, k), watched("auto", q, k)
     assert counted
     assert not found.fallback_reasons
     same(found.layers[0], expected.layers[0])
 
 
+def test_use_backend_counts_where_the_call_runs(counted):
+    q, k, model = drawn(2), drawn(2), Decoder()
+    with torch.no_grad(), regard.watch(model, statistics=["distance"]) as seen, regard.use_backend("numba"):
+        model(q, k)
+    assert counted
+    assert seen.fallback_reasons == {}
+    counted.clear()
+    with regard.use_backend("numba"):
+        watching = regard.watch(model, statistics=["distance"])
+    with torch.no_grad(), watching as seen:
+        model(q, k)
+    assert not counted
+    assert seen.fallback_reasons == {}
+
+
 def test_keys_that_a_sliding_cache_has_dropped_are_counted(counted):
     q, k = drawn(2, 901), drawn(1, 901)
     records = []
-    for kernel in ("numba", None):
-        with torch.no_grad(), regard.watch(model := Windowed(), kernel=kernel, statistics=["distance"]) as seen:
+    for backend in ("numba", "auto"):
+        model = Windowed()
+        with torch.no_grad(), regard.use_backend(backend), regard.watch(model, statistics=["distance"]) as seen:
             model(q[:, :, :700], k[:, :, :700])
             model(q[:, :, 700:], k[:, :, 333:])
         records.append(seen.layers[0])
@@ -79,7 +95,7 @@ def test_keys_that_a_sliding_cache_has_dropped_are_counted(counted):
 
 def test_a_text_whose_beginning_was_not_watched(counted):
     q, k = drawn(2, 901), drawn(1, 901)
-    found, expected = (watched(kernel, q[:, :, 200:], k, model=Windowed()) for kernel in ("numba", None))
+    found, expected = (watched(backend, q[:, :, 200:], k, model=Windowed()) for backend in ("numba", "auto"))
     assert counted
     same(found.layers[0], expected.layers[0])
 
@@ -89,7 +105,7 @@ def test_heads_side_by_side(counted):
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        found, expected = watched("numba", q, k), watched(None, q, k)
+        found, expected = watched("numba", q, k), watched("auto", q, k)
     finally:
         torch.set_num_threads(threads)
     assert len(counted) > 1
@@ -104,7 +120,7 @@ def test_weights_that_have_no_place_in_an_order_are_left_to_pytorch(factor):
                 return regard.attention(q, k, k, weight_factor=torch.full((768, 768), factor))
             return sdpa(q * factor, k, k)
 
-    seen, plain = (watched(kernel, drawn(2, 768), drawn(2, 768), model=Odd()) for kernel in ("numba", None))
+    seen, plain = (watched(backend, drawn(2, 768), drawn(2, 768), model=Odd()) for backend in ("numba", "auto"))
     assert list(seen.fallback_reasons.values()) == (["the weights have a factor"] if factor < 0 else [])
     found, expected = seen.layers[0], plain.layers[0]
     np.testing.assert_array_equal(found.top_keys, expected.top_keys)

@@ -21,7 +21,6 @@ from regard.capture import fused
 from regard.capture.fused.sweep import Bins, Blocks
 from regard.capture.second_pass import Computed, Given
 from regard.capture.statistics import Distance, Entropy, Extent, HeatMap, Received, Top
-from regard.errors import InputError
 from regard.masks import Causal, Dense, Window
 from regard.masks.band import band_of
 from regard.normalizers import Sigmoid, Softmax
@@ -173,7 +172,7 @@ def interpret(path: str) -> None:
     for one in statistics:
         arrays.update({f"appended/{field}": value for field, value in one.finish(extent).items()})
     arrays["refusal"] = np.array([str(fused.refuses(*refused)) for refused in REFUSED.values()])
-    with torch.no_grad(), regard.watch(model := _Seen(), kernel="triton") as seen:
+    with torch.no_grad(), regard.use_backend("triton"), regard.watch(model := _Seen()) as seen:
         model(_seen_text())
     names = "mean", "max", "entropy", "received", "top_weights"
     arrays.update({f"watched/{name}": np.asarray(getattr(seen.record.layers[0], name)) for name in names})
@@ -327,7 +326,7 @@ def test_calls_that_append_rows_give_the_record_of_one_call(found):
 
 @pytest.mark.slow
 def test_a_model_is_watched_through_the_kernels(found):
-    """The same call by PyTorch, here; the subprocess watched it with kernel="triton"."""
+    """The same call by PyTorch, here; the subprocess watched it with use_backend("triton")."""
     with torch.no_grad(), regard.watch(model := _Seen()) as seen:
         model(_seen_text())
     layer = seen.record.layers[0]
@@ -338,13 +337,10 @@ def test_a_model_is_watched_through_the_kernels(found):
 
 def test_where_the_kernels_cannot_serve_pytorch_does_and_the_reason_is_told():
     pytest.importorskip("triton")
-    with torch.no_grad(), regard.watch(model := _Seen(), kernel="triton") as seen:
+    with torch.no_grad(), regard.use_backend("triton"), regard.watch(model := _Seen()) as seen:
         model(_seen_text())
     assert [words.split(",")[0] for words in seen.fallback_reasons.values()] == ["it runs on CUDA"]
     assert seen.record.layers[0].entropy.shape == (1, 4, 40)
-    words = '`kernel` must be "triton", "numba" or None, got .cuda'
-    with pytest.raises(InputError, match=words), regard.watch(model, kernel="cuda"):
-        pass
 
 
 @pytest.mark.slow

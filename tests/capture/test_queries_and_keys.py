@@ -429,11 +429,16 @@ class Stack(nn.Module):
 
 
 @pytest.mark.parametrize("chosen", [[1], ["blocks.1"], [1, "blocks.1"]])
-@pytest.mark.parametrize("keep", ["qk", "weights"])
+@pytest.mark.parametrize("keep", ["maps", "qk", "weights"])
 def test_layers_are_chosen_by_number_or_name(chosen, keep):
     with regard.watch(model := Stack(), keep=keep, layers=chosen) as seen:
         model()
-    assert [(one.kept or one.weights) is not None for one in seen.layers] == [False, True, False]
+    with regard.watch(model, keep=keep) as everything:
+        model()
+    assert [one.name for one in seen.layers] == ["blocks.1"]
+    assert np.array_equal(seen.weights(layer=1), everything.weights(layer=1))
+    with pytest.raises(InputError, match="got 0"):
+        seen.weights(layer=0)
 
 
 def test_a_mask_that_layers_share_is_kept_once(tmp_path):
@@ -450,7 +455,6 @@ def test_a_mask_that_layers_share_is_kept_once(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"keep": "maps", "layers": [1]}, 'chooses what keep="qk" or "weights" keeps'),
         ({"layers": []}, "must be a list of numbers or names"),
         ({"layers": "blocks.1"}, "must be a list of numbers or names"),
         ({"layers": [-1]}, "numbers from 0 on and names"),

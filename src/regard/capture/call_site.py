@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,7 +18,7 @@ from regard.capture.call_context import Around
 from regard.capture.layer_location import Place
 from regard.capture.records import Layer
 from regard.capture.requested_statistics import Asked, Keep
-from regard.capture.run_statistics import Folding, Kernel
+from regard.capture.run_statistics import Folding
 from regard.capture.second_pass import Call
 from regard.capture.statistics import Extent, Statistic
 from regard.capture.token_ids import Hearing, Listener
@@ -69,14 +70,13 @@ class Site:
         place: Place,
         statistics: Sequence[Statistic] | None = None,
         *,
-        in_full: bool = True,
+        watched: bool = True,
         listener: Listener | None = None,
         find_projection: Callable[[int], Tensor] | None = None,
-        kernel: Kernel | None = None,
     ) -> None:
         self.name, self.place = name, place
-        self.in_full = in_full  # whether keep= means this site too
-        self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics), kernel=kernel)
+        self.watched = watched  # False where `layers=` names others: only its place and its lengths are known
+        self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics))
         self._hearing = Hearing(place, listener)
         self._find_projection = find_projection
         self.read = 0  # rows of the first call; later ones were written, a step at a time
@@ -114,7 +114,7 @@ class Site:
 
     @property
     def fallback_reason(self) -> str | None:
-        """Why the kernel that was asked for has not folded all calls, or that none was; None where it has."""
+        """Why the kernel of regard.use_backend has not folded all calls; None where it has, or none was requested."""
         return self._folding.fallback_reason
 
     @property
@@ -179,12 +179,24 @@ class Site:
     def finish(self) -> Layer:
         """The layer of the record."""
         assert self._extent is not None
+        if not self.watched:
+            return self._unwatched(self._extent)
         return Layer(
             name=self.name,
             kind="cross" if self._cross else "self",
             query_tokens="text",
             key_tokens="text",
             **self._folding.finish(self._extent),
+        )
+
+    def _unwatched(self, extent: Extent) -> Layer:
+        """A layer without contents, by which streams and numbers of the others are found."""
+        nothing = np.zeros((extent.batch, extent.heads, 0, 0), np.float32)
+        rows = np.broadcast_to(np.float32(0), (extent.batch, extent.heads, extent.queries))
+        columns = np.broadcast_to(np.float32(0), (extent.batch, extent.heads, extent.keys))
+        return Layer(
+            *(self.name, "cross" if self._cross else "self", "text", "text", 1, 1),
+            *(nothing, nothing, nothing.astype(np.int32), nothing, rows, columns),
         )
 
 

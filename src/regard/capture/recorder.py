@@ -12,7 +12,6 @@ from regard.capture.missing_attention import Caller, Missing, sum_missing
 from regard.capture.output_projection import output_projection
 from regard.capture.records import Layer, Record
 from regard.capture.requested_statistics import Asked
-from regard.capture.run_statistics import Kernel
 from regard.capture.running_modules import running
 from regard.capture.statistics import Statistic
 from regard.capture.streams import name_streams
@@ -88,9 +87,7 @@ class Recorder:
         asked: Asked | None = None,
         listener: Listener | None = None,
         on_layer_end: OnLayerEnd | None = None,
-        kernel: Kernel | None = None,
     ) -> None:
-        self._kernel = kernel
         self._on_layer_end = on_layer_end
         self._asked = asked or Asked(keep, max_bytes=max_bytes)
         if on_layer_end is not None:
@@ -183,10 +180,10 @@ class Recorder:
             return self._ticket(caller, (name, turn))
         site = self._site((name, turn), seen)
         assert isinstance(site, Site)
-        if self._keep == "weights" and site.in_full:
+        if self._keep == "weights" and site.watched:
             self._spend(site, seen)
         site.see(seen)
-        if self._on_layer_end is not None:
+        if self._on_layer_end is not None and site.watched:
             sites = self._forwards[-1].sites
             finished = site.finish()
             layer = self._on_layer_end(len(sites) - 1, finished) or finished
@@ -212,7 +209,7 @@ class Recorder:
             return False
         if (layer.batch, layer.heads) != (seen.call.batch, seen.call.heads):
             return False
-        self._asked.in_full(len(sites), name)
+        self._asked.watches(len(sites), name)
         sites[key] = _Finished(self._place(key[0]), name, layer)
         return True
 
@@ -242,10 +239,9 @@ class Recorder:
             name,
             place,
             self._asked.of_site(forward.across, number, name),
-            in_full=self._asked.in_full(number, name),
+            watched=self._asked.watches(number, name),
             listener=self._listener,
             find_projection=lambda width: output_projection(module, parent, width, name),
-            kernel=self._kernel,
         )
         forward.sites[key] = site
         return site
@@ -262,7 +258,7 @@ class Recorder:
 
     @property
     def fallback_reasons(self) -> dict[str, str]:
-        """The sites that the kernel asked for has not served, and why."""
+        """The sites that the kernel of regard.use_backend has not served, and why."""
         sites = (site for forward in self._forwards for site in forward.sites.values())
         return {one.name: one.fallback_reason for one in sites if one.fallback_reason is not None}
 
@@ -302,7 +298,9 @@ def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:
         one.read for one, layer in pairs if isinstance(one, Site) and layer.kind == "self" and one.read < layer.queries
     }
     notes = {"prompt": read.pop()} if len(read) == 1 else {}
-    return Record(name_streams(layers, [site.place for site in sites]), notes=notes, missing=missing)
+    named = name_streams(layers, [site.place for site in sites])  # of all layers, as streams and numbers need the rest
+    watched = (layer for site, layer in zip(sites, named, strict=True) if isinstance(site, _Finished) or site.watched)
+    return Record(tuple(watched), notes=notes, missing=missing)
 
 
 def _named(key: tuple[str, int]) -> str:

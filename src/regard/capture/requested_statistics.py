@@ -74,7 +74,7 @@ class Asked:
         self._kept: list[Statistic] = [chosen.get(kind) or kind() for kind in _KEPT]
         self._full: list[Statistic] = [Weights()] if keep == "weights" else []
         self._full += [QueriesKeys(Purse(max_bytes))] if keep == "qk" else []
-        self._layers = _check_layers(layers, keep)
+        self._layers = _check_layers(layers)
         self._found: set[int | str] = set()
 
     def needs(self, what: Need) -> bool:
@@ -95,8 +95,8 @@ class Asked:
         across = {at: one for at, one in enumerate(self.extra) if "layers" in needs_of(one)}
         return {at: copy.deepcopy(one) for at, one in across.items()}
 
-    def in_full(self, number: int, name: str) -> bool:
-        """Whether the layer of this number and name was chosen to be kept in full: every one, where none was named."""
+    def watches(self, number: int, name: str) -> bool:
+        """Whether the layer of this number and name is to be watched: every one, where none was named."""
         if self._layers is None:
             return True
         found = self._layers & {number, name}
@@ -104,10 +104,11 @@ class Asked:
         return bool(found)
 
     def of_site(self, across: Mapping[int, Statistic], number: int = 0, name: str = "") -> tuple[Statistic, ...]:
-        """Copies for one call site, together with those that its pass shares."""
+        """Copies for one call site, and those that its pass shares; of a layer that is not watched only the latter."""
+        if not self.watches(number, name):
+            return tuple(across.values())
         own = [across[at] if at in across else copy.deepcopy(one) for at, one in enumerate(self.extra)]
-        full = copy.deepcopy(self._full) if self.in_full(number, name) else []
-        return (*copy.deepcopy(self._kept), *full, *own)
+        return (*copy.deepcopy(self._kept), *copy.deepcopy(self._full), *own)
 
     def check_layers(self, names: Sequence[str]) -> None:
         """Say which of the layers that were chosen never came."""
@@ -118,11 +119,9 @@ class Asked:
             )
 
 
-def _check_layers(layers: Sequence[int | str] | None, keep: Keep) -> frozenset[int | str] | None:
+def _check_layers(layers: Sequence[int | str] | None) -> frozenset[int | str] | None:
     if layers is None:
         return None
-    if keep == "maps":
-        raise InputError(f'`layers` chooses what keep="qk" or "weights" keeps in full, got {layers!r} with keep="maps"')
     if isinstance(layers, str) or not isinstance(layers, Sequence) or not layers:
         raise InputError(f"`layers` must be a list of numbers or names of layers, got {layers!r}: such as [3, 4]")
     for one in layers:

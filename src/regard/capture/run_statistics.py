@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.backends import preferred
 from regard.capture import fused, numba_loops
 from regard.capture.parallel_heads import is_worth_it, side_by_side
 from regard.capture.records import Layer
@@ -19,17 +20,17 @@ from regard.capture.statistics.heatmap import bin_width
 from regard.capture.weight_rows import Rows
 from regard.errors import ObservationError
 
-__all__ = ["Folding", "Kernel"]
+__all__ = ["Folding"]
 
-Kernel = Literal["triton", "numba"]  # what may fold instead of PyTorch, where it is asked for and does not refuse
+Kernel = Literal["triton", "numba"]  # what may fold where use_backend names it and it does not refuse
 
 
 class Folding:
     """The statistics of one site."""
 
-    def __init__(self, site: str, statistics: tuple[Statistic, ...], *, kernel: Kernel | None = None) -> None:
-        self._site, self._kernel = site, kernel
-        self.fallback_reason: str | None = None  # why the kernel that was asked for has not folded all calls
+    def __init__(self, site: str, statistics: tuple[Statistic, ...]) -> None:
+        self._site = site
+        self.fallback_reason: str | None = None  # why the kernel of use_backend has not folded all calls
         self._now = [one for one in statistics if "gradient" not in needs_of(one)]
         self._later = [one for one in statistics if "gradient" in needs_of(one)]
         self._waiting = False  # for a backward pass
@@ -44,17 +45,15 @@ class Folding:
         self._calls += 1
         if self._later:
             self._wait(extent, start, output)
-        plain = self._refused(extent)
-        _sweep(self._now, extent, start, kernel=None if plain else self._kernel)
-        if self._kernel is not None:
-            self.fallback_reason = self.fallback_reason or plain
+        kernel = _requested_kernel()
+        reason = None if kernel is None else self._refused(kernel, extent)
+        _sweep(self._now, extent, start, kernel=None if reason else kernel)
+        self.fallback_reason = self.fallback_reason or reason
 
-    def _refused(self, extent: Extent) -> str | None:
-        """Why PyTorch folds this call and not a kernel."""
-        if self._kernel is None:
-            return "no kernel was asked for"
+    def _refused(self, kernel: Kernel, extent: Extent) -> str | None:
+        """Why PyTorch folds this call and not the kernel."""
         assert extent.around is not None
-        if self._kernel == "numba":
+        if kernel == "numba":
             return numba_loops.refuses(extent.around.call, extent)
         return fused.refuses(extent.around.call, _sweeping(self._now))
 
@@ -125,6 +124,14 @@ class Folding:
                 f"with heads 1 where all share it, got shape {array.shape}"
             )
         return array
+
+
+def _requested_kernel() -> Kernel | None:
+    """What regard.use_backend requests here, if that is a backend that can fold rows too."""
+    backend = preferred()
+    if backend == "numba":
+        return "numba"
+    return "triton" if backend == "triton" else None
 
 
 def _sweeping(statistics: list[Statistic]) -> list[Statistic]:

@@ -15,15 +15,15 @@ _PACKAGES = {
     "web": ("starlette", "uvicorn"),
     "cli": ("rich", "typer"),
     "train": ("accelerate", "sacrebleu", "opencc", "yaml"),
-    "compiled": ("numba",),
+    "numba": ("numba",),
     "gpu": ("triton",),
 }
 _BY_NAME = "only where it is asked for, by backend= or regard.use_backend"
 _ADVICE = {"numba": "; measured on CPU from 512 tokens on: less time than sdpa and blockwise"}
 _SCRIPTS = {"Chinese, simplified": "体头", "Chinese, traditional": "體頭", "Japanese": "あア", "Korean": "한"}
 _SERVES = {  # what an extra is for, where its name does not say it
-    "compiled": 'backend="numba", regard.use_backend("numba"), regard.watch(model, kernel="numba"): less time on CPU',
-    "gpu": 'regard.watch(model, kernel="triton") and backend="triton", on CUDA',
+    "numba": 'backend="numba" and regard.use_backend("numba"), also for regard.watch: less time on CPU',
+    "gpu": 'backend="triton" and regard.use_backend("triton"), also for regard.watch, on CUDA',
 }
 
 

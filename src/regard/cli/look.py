@@ -52,7 +52,7 @@ def look(
         str, typer.Option(help="maps; qk: any weight of a long text, computed on demand; weights: every one at once.")
     ] = "maps",
     layers: Annotated[
-        str | None, typer.Option(help="Which layers --keep means, such as 3,4; all of them by default.")
+        str | None, typer.Option(help="The layers that are watched, such as 3,4; all of them by default.")
     ] = None,
     statistics: Annotated[
         str | None, typer.Option(help="What else an atlas is to hold, such as distance,first,induction.")
@@ -63,9 +63,6 @@ def look(
     strict: Annotated[
         bool, typer.Option("--strict/--no-strict", metavar="", help="Whether a layer that cannot be seen is an error.")
     ] = True,
-    kernel: Annotated[
-        str | None, typer.Option(help="numba: long texts in less time, where it is installed; triton: on CUDA.")
-    ] = None,
 ) -> None:
     """See what a real model attends to: one word, two heads that look from it, a heat map, and the rest in a line."""
     read = read_text(text)
@@ -75,7 +72,7 @@ def look(
     if against is not None:
         from regard.cli.look_against import look_against
 
-        _check_pair(tokens, target, layers, statistics, kernel, keep != "maps" or resume or not strict)
+        _check_pair(tokens, target, layers, statistics, keep != "maps" or resume or not strict)
         look_against(read, read_text(against), model=model, token=token, layer=layer, head=head, words=words, out=out)
         return
     if words is not None:
@@ -109,7 +106,6 @@ def look(
             resume=resume,
             tokens=part,
             strict=strict,
-            kernel=kernel,  # type: ignore[arg-type]
             progress=watched.layer,
         )
         if out is not None and atlas is None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from regard.backends import preferred
 from regard.capture.atlas import read_atlas
 from regard.capture.call_site import Keep
 from regard.capture.highlight import Focus, choose_focus
 from regard.capture.records import Layer, Record
 from regard.capture.resumable_atlas import Part
-from regard.capture.run_statistics import Kernel
 from regard.capture.stopwords import is_word
 from regard.capture.token_row import token_row
 from regard.capture.tokens import Token
@@ -97,7 +97,6 @@ def look(
     layers: Sequence[int | str] | None = None,
     statistics: Sequence[str] = (),
     max_bytes: int = DEFAULT_MAX_BYTES,
-    kernel: Kernel | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     tokens: tuple[int, int] | None = None,
@@ -115,10 +114,9 @@ def look(
         head: The first head shown, counted from 0 within its layer.
         target: What an encoder–decoder writes; by default what it would write itself.
         keep: "maps", "weights" to keep every weight, or "qk" to compute any of them later, within `max_bytes`.
-        layers: Which layers `keep` means; all of them unless given.
+        layers: The layers that are watched, by number or name; all of them unless given.
         statistics: What else to fold in the same sweep, by name.
         max_bytes: Bytes that keep="weights" or "qk" may take.
-        kernel: What folds long texts in less time, as in `regard.watch`.
         out: An atlas to write. Finished layers go to a folder beside it, from which an interrupted run can go on.
         resume: Whether to go on with the layers that an interrupted run has left there.
         tokens: The first and the last token of a long text to look at, counted from 1; all of them by default.
@@ -147,7 +145,6 @@ def look(
         layers=layers,
         statistics=statistics,
         max_bytes=max_bytes,
-        kernel=kernel,
         on_layer_end=on_layer_end,
         strict=strict,
         tokenizer=loaded.tokenizer if statistics else None,
@@ -166,9 +163,9 @@ def look(
             ) from problem
         raise
     warnings = [advice(loaded, text)]
-    if kernel and seen.fallback_reasons:
+    if seen.fallback_reasons:
         why = next(iter(seen.fallback_reasons.values()))
-        warnings.append(f"{kernel} did not fold {len(seen.fallback_reasons)} of {len(record)} layers: {why}")
+        warnings.append(f"{preferred()} did not fold {len(seen.fallback_reasons)} of {len(record)} layers: {why}")
     return LookResult(record, focus, loaded.name, "; ".join(filter(None, warnings)) or None)
 
 

@@ -12,7 +12,6 @@ from regard.capture.intercept import Interception
 from regard.capture.recorder import OnLayerEnd, Recorder
 from regard.capture.records import Record
 from regard.capture.requested_statistics import Asked
-from regard.capture.run_statistics import Kernel
 from regard.capture.second_pass import Computed
 from regard.capture.statistics import Statistic
 from regard.errors import InputError, ObservationError
@@ -76,7 +75,6 @@ def watch(
     layers: Sequence[int | str] | None = None,
     max_bytes: int = DEFAULT_MAX_BYTES,
     on_layer_end: OnLayerEnd | None = None,
-    kernel: Kernel | None = None,
     strict: bool = True,
 ) -> Iterator[Observation]:
     """See every attention call of `model` inside the `with` block; its output stays the same to the bit.
@@ -85,6 +83,10 @@ def watch(
     `regard.attention`, and attention written out by hand: a softmax over products of queries and keys that multiplies
     values. Weights are those before dropout, and no random number is drawn. Rows are folded block by block: no n × n
     matrix is kept unless asked for.
+
+    Within `regard.use_backend("numba")` calls on CPU are folded by compiled loops, in about three quarters of the time
+    (this needs `regard[numba]`); within `regard.use_backend("triton")` calls on CUDA by fused kernels, which have not
+    been run on a GPU yet. Where one cannot, PyTorch folds as ever, and `seen.fallback_reasons` has the reason by layer.
 
     A watch sees the thread that opened it. Calls of the model from other threads run as ever, unseen, and are counted
     in `seen.calls_elsewhere`; code that is compiled there is not touched.
@@ -101,12 +103,9 @@ def watch(
         statistics: What else to fold in the same sweep, by name ("distance", "confidence", "sink", "self", "previous",
             "next", "first", "separators", "same", "induction", "value_norm", "gradient", "importance") or by value of
             regard.capture.statistics; asked with `seen.statistic(name, layer=, head=)`.
-        layers: Which layers keep="qk" or "weights" means, by the model's own number (in every stream) or by name; all
-            of them unless given. Of the others maps are kept.
+        layers: The layers that are watched, by the model's own number (in every stream) or by name; all of them unless
+            given. The others are not in the record and cost next to nothing.
         max_bytes: Bytes that keep="weights" or "qk" may take.
-        kernel: "numba" folds calls on CPU by compiled loops, in about three quarters of the time (it needs
-            `regard[numba]`); "triton" folds calls on CUDA by fused kernels where these can, and has not been run on
-            a GPU yet. Where one cannot, PyTorch folds as ever, and `seen.fallback_reasons` has the reason by layer.
         strict: Whether attention that ran and could not be seen is an error. With False what was seen is kept, and
             `seen.missing` lists the rest: module, reason, number of calls.
         on_layer_end: Called with the number and the layer as soon as each is finished, for one pass over one text. What
@@ -126,14 +125,12 @@ def watch(
         raise InputError(f'`keep` must be "maps", "qk" or "weights", got {keep!r}')
     if tokens is not None:
         check_tokens(tokens)
-    if kernel not in (None, "triton", "numba"):
-        raise InputError(f'`kernel` must be "triton", "numba" or None, got {kernel!r}')
     refuse_compiled(model)
     asked = Asked(keep, statistics, layers=layers, max_bytes=max_bytes)
     heard = Heard(lambda: recorder.passes, tokenizer)
     listener = heard if tokens is None else Given(tokens)
     recorder, observation = (
-        Recorder(model, keep, max_bytes, asked=asked, listener=listener, on_layer_end=on_layer_end, kernel=kernel),
+        Recorder(model, keep, max_bytes, asked=asked, listener=listener, on_layer_end=on_layer_end),
         Observation(),
     )
     with contextlib.ExitStack() as stack:

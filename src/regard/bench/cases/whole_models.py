@@ -15,7 +15,6 @@ from regard.bench.cases.text import real_tokens
 from regard.bench.comparing import Pair, compare, compare_all
 from regard.bench.rows import Effort, Row, at_least, at_most
 from regard.bench.timing import Call
-from regard.capture.run_statistics import Kernel
 from regard.errors import MissingExtraError
 from regard.models import Transformer, TransformerConfig, output_heads
 from regard.models.embedding import embed
@@ -156,12 +155,12 @@ def _watching(effort: Effort) -> Iterator[Row]:
     def plain() -> None:
         loaded.model(input_ids=ids, use_cache=False, logits_to_keep=1)
 
-    def watched(kernel: Kernel | None) -> None:
-        with regard.watch(loaded.model, statistics=["distance"], kernel=kernel):
+    def watched(backend: str) -> None:
+        with regard.use_backend(backend), regard.watch(loaded.model, statistics=["distance"]):
             plain()
 
     case, at = "SmolLM2 watched, all heads", f"{_READ:,} tokens"
-    sides = {"plain": without_gradients(plain), "watched": without_gradients(partial(watched, None))}
+    sides = {"plain": without_gradients(plain), "watched": without_gradients(partial(watched, "auto"))}
     pairs = {"watched / plain": Pair(("watched", "plain"), WATCHED)}
     if refuses_here() is None:
         sides["compiled"] = without_gradients(partial(watched, "numba"))
