@@ -60,8 +60,8 @@ def arguments(doc: str) -> list[str]:
     found = re.search(r"^Args:\n((?: +.+\n?)+)", doc, flags=re.MULTILINE)
     if not found:
         return []
-    entries = re.split(r"\n(?=\w+: )", textwrap.dedent(found[1]).strip())
-    return ["\n".join("- " + re.sub(r"^(\w+):", r"`\1`:", " ".join(entry.split())) for entry in entries)]
+    entries = re.split(r"\n(?=\w[\w, ]*: )", textwrap.dedent(found[1]).strip())
+    return ["\n".join("- " + re.sub(r"^[\w, ]+(?=:)", _quoted, " ".join(entry.split())) for entry in entries)]
 
 
 def papers(text: str, numbers: Mapping[str, str]) -> str:
@@ -77,6 +77,10 @@ def papers(text: str, numbers: Mapping[str, str]) -> str:
 def arxiv_numbers(texts: Iterable[str]) -> dict[str, str]:
     """The number of each paper: where one is named twice, once is enough."""
     return {f"{one['who']} {one['year']}": one["arxiv"] for text in texts for one in _named(text) if one["arxiv"]}
+
+
+def _quoted(names: re.Match[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names[0].split(", "))
 
 
 def _named(text: str) -> Iterator[re.Match[str]]:

@@ -1,4 +1,4 @@
-"""Write docs/mechanisms, a page for each mechanism, and the table of docs/models.md (`make docs`)."""
+"""Write docs/mechanisms, a page for each mechanism, docs/nn.md and the table of docs/models.md (`make docs`)."""
 
 import contextlib
 import inspect
@@ -12,6 +12,7 @@ from typing import Any
 
 import docstrings
 import models_table
+import nn_page
 import torch
 from catalogue import CATALOGUE, FAMILIES, Argument, Entry
 from torch import Tensor
@@ -235,6 +236,7 @@ def _write() -> None:
     for path, text in made.items():
         (HERE / path).parent.mkdir(parents=True, exist_ok=True)
         (HERE / path).write_text(text, encoding="utf-8")
+    nn_page.PAGE.write_text(nn_page.page(), encoding="utf-8")
     models_table.PAGE.write_text(models_table.page(), encoding="utf-8")
 
 

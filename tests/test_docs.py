@@ -16,6 +16,7 @@ PAGES += (
     "docs/precision.md",
     "docs/approximations.md",
     "docs/models.md",
+    "docs/nn.md",
     "docs/heads.md",
     "docs/seeing.md",
     "docs/data.md",

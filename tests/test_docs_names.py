@@ -1,0 +1,66 @@
+"""Every name of regard that the documentation writes as code exists."""
+
+import importlib
+import re
+
+import pytest
+import torch
+
+import regard
+from documents import ROOT
+
+PAGES = [
+    page.relative_to(ROOT).as_posix()
+    for page in (*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / f"{name}.md" for name in ("README", "README.zh")))
+]
+CODE = re.compile(r"^```\w*\n(.*?)^```$|(`+)(?!`)(.+?)(?<!`)\2(?!`)", flags=re.MULTILINE | re.DOTALL)
+FOLDERS = ("masks", "scores", "positions", "normalizers", "approximations", "models")
+NAME = re.compile(rf"(?<![\w./\"'-])((?:regard|{'|'.join(FOLDERS)})(?:\.[A-Za-z_]\w*)+)(?![\w/]*[/-])")
+FILES = (".md", ".py", ".toml", ".json", ".txt", ".html", ".css", ".ipynb", ".pt")
+
+
+def names(page):
+    """What is written as code as regard.…, or in a line of text as a member of one of its folders.
+
+    Blocks of code have variables of such names, and are run by other tests.
+    """
+    for block in CODE.finditer((ROOT / page).read_text(encoding="utf-8")):
+        for name in NAME.findall(block[1] or block[3] or ""):
+            ours = name.startswith("regard.") or not (block[1] or hasattr(torch.Tensor, name.split(".")[1]))
+            if ours and not name.endswith(FILES):
+                yield name
+
+
+def exists(name):
+    parts = name.split(".")
+    value = importlib.import_module("regard") if parts[0] == "regard" else getattr(regard, parts[0])
+    for at, part in enumerate(parts[1:], start=1):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            if getattr(value, "__annotations__", {}).get(part) is not None or part in _set_by_init(value):
+                return True  # a field, or an attribute of the instance
+            try:
+                value = importlib.import_module(".".join(["regard"] * (parts[0] != "regard") + parts[: at + 1]))
+            except ImportError:
+                return False
+    return True
+
+
+def _set_by_init(value):
+    """The names that a class gives its instances in __init__."""
+    code = getattr(getattr(value, "__init__", None), "__code__", None) if isinstance(value, type) else None
+    return code.co_names if code else ()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_name_on_the_page_exists(page):
+    assert sorted({name for name in names(page) if not exists(name)}) == []
+
+
+def test_names_are_found_and_missing_ones_are_missed():
+    assert set(names("docs/nn.md")) >= {"regard.nn", "regard.masks", "regard.approximations", "masks.Causal"}
+    assert exists("regard.masks.Padding.from_lengths")
+    assert exists("scores.ScaledDot.softcap")
+    assert not exists("masks.Only")
+    assert not exists("regard.prefer")
