@@ -29,7 +29,7 @@ CASES = {
     "longformer": (
         lambda: nn.LongformerAttention(8, 2, window=4),
         lambda: (torch.randn(2, 12, 8),),
-        {"global_tokens": FLAGS.expand(2, 12)},
+        {"global_attention_mask": FLAGS.expand(2, 12)},
     ),
     "bigbird": (lambda: nn.BigBirdAttention(8, 2, block=2, num_random_blocks=1), lambda: (torch.randn(2, 12, 8),), {}),
     "axial": (lambda: nn.AxialAttention(8, 2), lambda: (torch.randn(2, 3, 4, 8),), {}),

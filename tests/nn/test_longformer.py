@@ -67,7 +67,7 @@ def test_equals_transformers_with_gradients(flags, padded):
     x = randn(2, 32, 24).requires_grad_()
     up = randn(2, 32, 24, seed=1) * real[..., None]
     expected = theirs(x, **told)[0]
-    output = ours(x, global_tokens=seeing_all, key_padding_mask=~real)
+    output = ours(x, global_attention_mask=seeing_all, key_padding_mask=~real)
     torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)
     assert (output[~real] == 0).all()
 
@@ -103,21 +103,23 @@ def spread(local, rows, flags):
 def test_weights_are_those_of_transformers_spread_out(flags, padded):
     theirs, ours, seeing_all, real, told = both(flags, padded)
     x = randn(2, 32, 24)
-    output, weights = ours(x, global_tokens=seeing_all, key_padding_mask=~real, need_weights=True)
+    output, weights = ours(x, global_attention_mask=seeing_all, key_padding_mask=~real, need_weights=True)
     _, local, *rows = theirs.eval()(x, **told, output_attentions=True)
     expected = spread(local, rows[0] if rows else None, seeing_all)
     torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(weights.sum(-1), real[:, None].expand(2, 3, 32).float())
-    torch.testing.assert_close(output, ours(x, global_tokens=seeing_all, key_padding_mask=~real), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        output, ours(x, global_attention_mask=seeing_all, key_padding_mask=~real), atol=1e-6, rtol=0
+    )
 
 
 def test_weights_are_those_before_dropout_and_refused_beyond_max_bytes():
     torch.manual_seed(0)
     module, x = LongformerAttention(8, 2, window=4, dropout=0.5), randn(1, 40, 8)
     flags = torch.arange(40)[None] == 3
-    trained, weights = module(x, global_tokens=flags, need_weights=True)
+    trained, weights = module(x, global_attention_mask=flags, need_weights=True)
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 40))
-    output, same = module.eval()(x, global_tokens=flags, need_weights=True)
+    output, same = module.eval()(x, global_attention_mask=flags, need_weights=True)
     assert torch.equal(weights, same)
     assert (trained - output).abs().max() > 1e-3
     with pytest.raises(InputError, match=r"weights to return need 12\.5 KiB .*limit of 12\.0 KiB: raise `max_bytes`"):
@@ -145,13 +147,13 @@ def test_any_length_serves_and_every_row_is_the_dense_formula():
     everything = dense(split["q_global"], split["k_global"], split["v_global"]).output
     rows = np.where(flags.numpy()[:, None, :, None], everything, local).swapaxes(1, 2).reshape(1, 13, 8)
     expected = module.out_proj(torch.from_numpy(rows))
-    np.testing.assert_allclose(f64(module(x, global_tokens=flags)), f64(expected), atol=1e-12)
+    np.testing.assert_allclose(f64(module(x, global_attention_mask=flags)), f64(expected), atol=1e-12)
 
 
 def test_padding_is_never_global():
     module, x = LongformerAttention(8, 2, window=2), randn(1, 6, 8)
     real, flags = torch.arange(6)[None] < 4, torch.arange(6)[None] == 5
-    torch.testing.assert_close(module(x, global_tokens=flags, key_padding_mask=~real)[:, :4], module(x[:, :4]))
+    torch.testing.assert_close(module(x, global_attention_mask=flags, key_padding_mask=~real)[:, :4], module(x[:, :4]))
 
 
 def test_refusals_name_the_way_out():
@@ -162,9 +164,11 @@ def test_refusals_name_the_way_out():
     module, x = LongformerAttention(8, 2, window=4), torch.zeros(1, 6, 8)
     with pytest.raises(InputError, match=r"`key_padding_mask` must be boolean .*attention_mask == 0"):
         module(x, key_padding_mask=torch.ones(1, 6))
-    with pytest.raises(InputError, match=r"`global_tokens` must be boolean .*write global_tokens\.bool\(\)"):
-        module(x, global_tokens=torch.ones(1, 6))
-    with pytest.raises(InputError, match=r"`global_tokens` must be boolean .* got list"):
-        module(x, global_tokens=[0])
+    with pytest.raises(
+        InputError, match=r"`global_attention_mask` must be boolean .*write global_attention_mask\.bool\(\)"
+    ):
+        module(x, global_attention_mask=torch.ones(1, 6))
+    with pytest.raises(InputError, match=r"`global_attention_mask` must be boolean .* got list"):
+        module(x, global_attention_mask=[0])
     with pytest.raises(InputError, match=r"must be \(..., length, 8\)"):
         module(torch.zeros(1, 6, 9))

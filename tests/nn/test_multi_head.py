@@ -224,7 +224,7 @@ def test_zeros_and_ones_in_four_dimensions_are_a_mask(kind):
 @pytest.mark.parametrize(
     ("mask", "way"),
     [
-        (torch.ones(B, Q, dtype=torch.int64), r"masks.from_attention_mask\(mask\) if it is \(batch, keys\)"),
+        (torch.ones(B, Q, dtype=torch.int64), r"masks.Padding\(mask\) if it is \(batch, keys\)"),
         (torch.zeros(Q, Q), "`attn_bias=`"),
         (torch.ones(B, Q, Q).bool(), r"mask\[:, None\] if it is \(batch, queries, keys\)"),
     ],

@@ -54,7 +54,7 @@ def test_one_number_serves_any_number_of_axes():
 def test_refusals_name_the_way_out():
     with pytest.raises(InputError, match="must be odd, got"):
         NeighborhoodAttention(8, 2, 4)
-    with pytest.raises(InputError, match=r"`size` must be an integer, or a tuple .*, got 3\.0"):
+    with pytest.raises(InputError, match=r"`kernel_size` must be an integer, or a tuple .*, got 3\.0"):
         NeighborhoodAttention(8, 2, 3.0)
     with pytest.raises(InputError, match='border="crop"'):
         NeighborhoodAttention(8, 2, 5)(torch.zeros(1, 4, 8))

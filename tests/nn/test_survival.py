@@ -84,7 +84,7 @@ class AllAtThird(nn.Module):
         self.attend = attend
 
     def forward(self, x):
-        return self.attend(x, global_tokens=(torch.arange(x.shape[1]) == 2).expand(x.shape[:2]))
+        return self.attend(x, global_attention_mask=(torch.arange(x.shape[1]) == 2).expand(x.shape[:2]))
 
 
 every = pytest.mark.parametrize("name", MODULES)

@@ -3,18 +3,20 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.functional import attention
 from regard.masks import BoundMask, Mask
-from regard.nn.checks import check_probability, check_size, check_width, mask_of
+from regard.nn.checks import check_probability, check_size, check_width, visible_keys
+from regard.nn.standard_names import standard_names
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Additive
 
 __all__ = ["AdditiveAttention"]
 
 
+@standard_names()
 class AdditiveAttention(nn.Module):
     """softmax(v·tanh(W q + U k)) over the keys (Bahdanau et al. 2015, A.1.2, arXiv:1409.0473).
 
@@ -57,12 +59,16 @@ class AdditiveAttention(nn.Module):
         value: Float[Tensor, "*batch keys vdim"] | None = None,
         *,
         mask: Mask | BoundMask | Tensor | None = None,
+        key_padding_mask: Bool[Tensor, "batch keys"] | None = None,
         need_weights: bool = False,
+        generator: torch.Generator | None = None,
+        backend: str = "auto",
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (..., queries, vdim), and with `need_weights` those before dropout (..., queries, keys).
 
-        Weights of more than `max_bytes` are refused.
+        `mask` and `key_padding_mask` (True hides) are as in MultiHeadAttention; `generator`, `backend` and `max_bytes`
+        as in regard.attention.
         """
         check_width("query", query, self.embed_dim, "embed_dim")
         check_width("key", key, self.kdim, "kdim")
@@ -71,9 +77,11 @@ class AdditiveAttention(nn.Module):
             key,
             key if value is None else value,
             score=Additive(self.query_proj.weight, self.key_proj.weight, self.vector),
-            mask=mask_of(mask),
+            mask=visible_keys(None, mask, key_padding_mask, key),
             dropout=self.dropout if self.training else 0.0,
             return_weights=need_weights,
+            generator=generator,
+            backend=backend,
             max_bytes=max_bytes,
         )
         return found  # type: ignore[no-any-return]

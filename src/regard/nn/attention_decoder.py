@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.errors import InputError
@@ -12,7 +12,8 @@ from regard.functional import attention as attend
 from regard.masks import BoundMask, Mask
 from regard.nn.additive import AdditiveAttention
 from regard.nn.bilinear import BilinearAttention
-from regard.nn.checks import check_size, check_width, mask_of
+from regard.nn.checks import check_size, check_width, visible_keys
+from regard.nn.standard_names import standard_names
 from regard.nn.value_module import ValueModule
 from regard.scores import Additive, Concat, Score
 
@@ -34,6 +35,7 @@ class PreparedMemory(NamedTuple):
     keys: Float[Tensor, "batch keys kdim"]
 
 
+@standard_names()
 class AttentionDecoderCell(nn.Module):
     """One step of a decoder with attention over the states of an encoder.
 
@@ -120,14 +122,15 @@ class AttentionDecoderCell(nn.Module):
         state: DecoderState | None = None,
         *,
         mask: Mask | BoundMask | Tensor | None = None,
+        key_padding_mask: Bool[Tensor, "batch keys"] | None = None,
         need_weights: bool = False,
         **asked: Any,
     ) -> tuple[Tensor, DecoderState] | tuple[Tensor, DecoderState, Tensor]:
         """Give (output, state) and, on request, the weights (batch, keys) before dropout.
 
-        `memory` is that of the encoder, or `prepare(memory)`, which many steps share. `mask` hides keys, as
-        masks.Padding does; what else is `asked` goes to the attention (LocalAttention's `key_padding_mask` and
-        `q_offset`). Without a state the first step begins with 0.
+        `memory` is that of the encoder, or `prepare(memory)`, which many steps share. `mask` and
+        `key_padding_mask` (True hides) hide keys; what else is `asked` goes to the attention (`backend`,
+        LocalAttention's `q_offset`). Without a state the first step begins with 0.
         """
         check_width("x", x, self.input_size, "input_size")
         if isinstance(memory, Tensor):
@@ -136,7 +139,7 @@ class AttentionDecoderCell(nn.Module):
         lstm = isinstance(self.cell, nn.LSTMCell)
         if (lstm and state.cell_state is None) or (self.combine is not None and state.attentional_hidden is None):
             raise InputError("`state` lacks a part that this cell needs: begin with cell.start(hidden)")
-        asked |= {} if mask is None else {"mask": mask_of(mask)}
+        asked |= self._seen(mask, key_padding_mask, memory.memory)
         if self.combine is None:
             context, seen = self._look(state.hidden, memory, asked)
             hidden, kept = self._step(torch.cat([x, context], -1), state)
@@ -148,6 +151,15 @@ class AttentionDecoderCell(nn.Module):
             output = torch.tanh(self.combine(torch.cat([context, hidden], -1)))
             state = DecoderState(hidden, kept, output)
         return (output, state, seen) if need_weights else (output, state)
+
+    def _seen(
+        self, mask: Mask | BoundMask | Tensor | None, key_padding_mask: Tensor | None, memory: Tensor
+    ) -> dict[str, Any]:
+        """Masks in the words of the attention: a module takes padding as it is, a score as a mask."""
+        if self._score() is None and key_padding_mask is not None:
+            return {"key_padding_mask": key_padding_mask} | ({} if mask is None else {"mask": mask})
+        seen = visible_keys(None, mask, key_padding_mask, memory)
+        return {} if seen is None else {"mask": seen}
 
     def _look(self, hidden: Tensor, memory: PreparedMemory, asked: dict[str, Any]) -> tuple[Tensor, Tensor]:
         query, score = hidden[:, None], self._score()

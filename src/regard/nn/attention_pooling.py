@@ -10,11 +10,14 @@ from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Padding
 from regard.nn.checks import check_padding, check_size, check_width
+from regard.nn.standard_names import standard_names
+from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Additive
 
 __all__ = ["AttentionPooling"]
 
 
+@standard_names(mask="one query sees the whole set: key_padding_mask= hides vectors of it")
 class AttentionPooling(nn.Module):
     """Σ_j a_j x_j with a = softmax(v·tanh(U x_j + b)): a set of vectors as one.
 
@@ -55,10 +58,12 @@ class AttentionPooling(nn.Module):
         *,
         key_padding_mask: Bool[Tensor, "batch items"] | None = None,
         need_weights: bool = False,
+        backend: str = "auto",
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (batch, embed_dim), and with `need_weights` the weights (batch, items).
 
-        `key_padding_mask` is True for padding.
+        `key_padding_mask` is True for padding; `backend` and `max_bytes` are as in regard.attention.
         """
         check_width("x", x, self.embed_dim, "embed_dim")
         if x.ndim != 3:
@@ -82,5 +87,7 @@ class AttentionPooling(nn.Module):
             ),
             mask=None if key_padding_mask is None else Padding(~check_padding(x, key_padding_mask)),
             return_weights=need_weights,
+            backend=backend,
+            max_bytes=max_bytes,
         )
         return tuple(one.squeeze(1) for one in found) if need_weights else found.squeeze(1)

@@ -9,11 +9,15 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.nn.checks import check_size
 from regard.nn.multi_head import MultiHeadAttention
-from regard.problem import DEFAULT_MAX_BYTES
+from regard.nn.standard_names import standard_names
 
 __all__ = ["AxialAttention"]
 
 
+@standard_names(
+    mask="the lines of each axis have a length of their own: give `mask=` to the constructor, which is that of a line",
+    key_padding_mask="lines have no padding: cut the grid, or hide positions of all lines by the constructor's `mask=`",
+)
 class AxialAttention(nn.Module):
     """Multi-head self-attention along each axis of a grid, with weights of its own for each axis.
 
@@ -59,17 +63,14 @@ class AxialAttention(nn.Module):
         )
 
     def forward(
-        self,
-        x: Float[Tensor, "batch *grid embed_dim"],
-        *,
-        need_weights: bool = False,
-        max_bytes: int = DEFAULT_MAX_BYTES,
+        self, x: Float[Tensor, "batch *grid embed_dim"], *, need_weights: bool = False, **options: Any
     ) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
         """Let every cell look along each axis; give (batch, *grid, embed_dim), or a tuple of it and the weights.
 
         With `need_weights` these are a tuple with a tensor for each axis, dense along it: (batch, *the other axes,
         heads, side, side), those of the lines along an axis with `side` cells, before dropout. In "sequential" an axis
-        looks at what the one before it gave. Of no axis may they take more than `max_bytes`.
+        looks at what the one before it gave. `options` are those of MultiHeadAttention's call, the same
+        for all axes: `backend`, `max_bytes` (of each axis), …
         """
         if x.ndim != len(self.along) + 2:
             raise InputError(
@@ -79,7 +80,7 @@ class AxialAttention(nn.Module):
         total: Tensor | None = None
         seen: list[Tensor] = []
         for axis, attend in enumerate(self.along, start=1):
-            found: Any = attend(x.movedim(axis, -2), need_weights=need_weights, max_bytes=max_bytes)
+            found: Any = attend(x.movedim(axis, -2), need_weights=need_weights, **options)
             lines, *of_lines = found if need_weights else (found,)
             seen += of_lines
             looked: Tensor = lines.movedim(-2, axis)

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from regard.masks import bigbird
 from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.padding_rows import attend_padded
-from regard.problem import DEFAULT_MAX_BYTES
+from regard.nn.standard_names import standard_names
 
 __all__ = ["BigBirdAttention"]
 
 
+@standard_names()
 class BigBirdAttention(nn.Module):
     """Multi-head self-attention over near, global and random blocks (Zaheer et al. 2020, arXiv:2007.14062, ITC).
 
@@ -69,10 +70,11 @@ class BigBirdAttention(nn.Module):
         *,
         key_padding_mask: Bool[Tensor, "batch tokens"] | None = None,
         need_weights: bool = False,
-        max_bytes: int = DEFAULT_MAX_BYTES,
+        **options: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (batch, tokens, embed_dim), 0 where `key_padding_mask` is True (padding), and on request the weights.
 
-        These are (batch, heads, tokens, tokens), refused beyond `max_bytes`.
+        These are (batch, heads, tokens, tokens). `options` are those of MultiHeadAttention's call: `mask` (the module's
+        own holds as well), `attn_bias`, `position_ids`, `cache`, `backend`, `max_bytes`, …
         """
-        return attend_padded(self.attention, x, key_padding_mask, need_weights, max_bytes)
+        return attend_padded(self.attention, x, key_padding_mask, need_weights=need_weights, **options)

@@ -14,8 +14,10 @@ from regard.positions import DynamicNTK, RoPE, Rotary
 __all__ = ["needed", "turning"]
 
 
-def turning(rotary: Rotary, cache: Entry, queries: int, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """What turns queries and new keys by their positions, which stand behind all that was read.
+def turning(
+    rotary: Rotary, cache: Entry, queries: int, x: Tensor, position_ids: Tensor | None = None
+) -> Callable[[Tensor], Tensor]:
+    """What turns queries and new keys by their positions, by default those after all that is in the cache.
 
     Raises:
         InputError: Positions say nothing here, or turn by an angle that changes as the text grows.
@@ -23,6 +25,8 @@ def turning(rotary: Rotary, cache: Entry, queries: int, x: Tensor) -> Callable[[
     if isinstance(cache, Memory):
         raise InputError("`rotary` turns queries and keys of one text, and a cache.Memory is another: leave one out")
     if not isinstance(rotary, RoPE):
+        if position_ids is not None:
+            raise InputError(f"`position_ids` are taken by positions.RoPE, and this module has {type(rotary).__name__}")
         at = torch.arange(cache.length, cache.length + queries, device=x.device)
         return lambda one: rotary.rotate(one, at)
     if isinstance(rotary.scaling, DynamicNTK) and rotary.scaling.length is None:
@@ -30,6 +34,14 @@ def turning(rotary: Rotary, cache: Entry, queries: int, x: Tensor) -> Callable[[
             "`rotary` with DynamicNTK turns all keys anew as a text grows, and a cache keeps them turned: fix "
             "DynamicNTK(..., length=...), or go without a cache"
         )
+    if position_ids is not None:
+        if position_ids.shape[-1] != queries:
+            raise InputError(
+                f"`position_ids` must be (batch, {queries}), one for each token of this call, got "
+                f"{tuple(position_ids.shape)}: the cache keeps earlier keys turned"
+            )
+        positioned, here = rotary.at(position_ids), torch.arange(queries, device=x.device)
+        return lambda one: positioned.rotate(one, here)
     shared = _angles.__wrapped__ if torch.compiler.is_compiling() else _angles
     cos, sin = shared(rotary, cache.length, queries, x.device, x.dtype)
     return lambda one: rotary.turn(one, cos, sin)

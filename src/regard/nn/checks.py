@@ -4,9 +4,18 @@ import torch
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks import BoundMask, Dense, Mask, from_attention_mask
+from regard.masks import BoundMask, Dense, Mask, Padding, from_attention_mask
 
-__all__ = ["both", "check_flag", "check_padding", "check_probability", "check_size", "check_width", "mask_of"]
+__all__ = [
+    "both",
+    "check_flag",
+    "check_padding",
+    "check_probability",
+    "check_size",
+    "check_width",
+    "mask_of",
+    "visible_keys",
+]
 
 
 def check_size(name: str, value: object, what: str) -> int:
@@ -54,7 +63,22 @@ def check_padding(x: Tensor, padding: object, name: str = "key_padding_mask", *,
     )
 
 
-def mask_of(mask: Mask | BoundMask | Tensor | None) -> Mask | BoundMask | None:
+def visible_keys(
+    own: Mask | BoundMask | None,
+    mask: Mask | BoundMask | Tensor | None,
+    key_padding_mask: Tensor | None,
+    key: Tensor,
+    name: str = "key_padding_mask",
+) -> Mask | BoundMask | None:
+    """What the module's own mask, the given one and the padding of the keys (..., keys, width) all let see."""
+    if mask is not None:
+        own = both(own, mask_of(mask, key.shape[0] if key.ndim > 2 else 1))
+    if key_padding_mask is None:
+        return own
+    return both(own, Padding(~check_padding(key, key_padding_mask, name, x_name="key")))
+
+
+def mask_of(mask: Mask | BoundMask | Tensor | None, batch: int = 1) -> Mask | BoundMask | None:
     """Read what is given to `forward`: a mask, a boolean tensor, or zeros and ones in four dimensions."""
     if not isinstance(mask, Tensor):
         return mask
@@ -64,8 +88,13 @@ def mask_of(mask: Mask | BoundMask | Tensor | None) -> Mask | BoundMask | None:
         raise InputError(
             f"`mask` must be a mask of regard.masks, a boolean tensor (queries, keys), or one of booleans or zeros "
             f"and ones (batch, heads, queries, keys), got {mask.dtype} of shape {tuple(mask.shape)}: write "
-            "masks.from_attention_mask(mask) if it is (batch, keys), mask.bool() if it is (queries, keys), mask[:, "
+            "masks.Padding(mask) if it is (batch, keys), mask.bool() if it is (queries, keys), mask[:, "
             "None] if it is (batch, queries, keys); floats that are added to the scores are `attn_bias=`"
+        )
+    if 1 < mask.shape[0] == batch:
+        raise InputError(
+            f"a boolean mask of shape {tuple(mask.shape)} may be (queries, keys) or, as the batch is {batch}, (batch, "
+            "keys): write mask[None, None] for a matrix, masks.Padding(mask) for flags of tokens"
         )
     return Dense(mask)
 

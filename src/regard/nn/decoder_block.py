@@ -9,11 +9,13 @@ from regard.cache import Entry
 from regard.masks import BoundMask, Causal, Mask
 from regard.nn.block_base import Block, Norm, attention_of, feed_forward_of, parts_of
 from regard.nn.feed_forward import Activation
+from regard.nn.standard_names import standard_names
 from regard.nn.torch_blocks import copy_tensors, read_block
 
 __all__ = ["DecoderBlock"]
 
 
+@standard_names()
 class DecoderBlock(Block):
     """Look back, then at the memory, then map (Vaswani et al. 2017, 3.1, arXiv:1706.03762).
 
@@ -71,20 +73,34 @@ class DecoderBlock(Block):
         *,
         mask: Mask | BoundMask | Tensor | None = None,
         cross_attn_mask: Mask | BoundMask | Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+        position_ids: Tensor | None = None,
         need_weights: bool = False,
         attn_bias: Any = None,
         cross_attn_bias: Any = None,
         cache: tuple[Entry | None, Entry | None] = (None, None),
+        **options: Any,
     ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
         """Give x after the block and, on request, the weights of both attentions, before dropout.
 
-        `mask` and `attn_bias` are those of x on itself, `cross_attn_mask` and `cross_attn_bias` those of x on the
-        memory. `cache` holds what the first attention has read before and, with `Memory`, the memory as the second
-        sees it.
+        `mask`, `key_padding_mask`, `is_causal`, `position_ids` and `attn_bias` are those of x on itself,
+        `cross_attn_mask`, `memory_key_padding_mask` and `cross_attn_bias` those of x on the memory. `cache` holds what
+        the first attention has read before and, with `Memory`, the memory as the second sees it. The other `options`
+        (backend, max_bytes, ...) are those of both attentions' calls.
         """
+        own_options = _given(
+            key_padding_mask=key_padding_mask, is_causal=is_causal, position_ids=position_ids, cache=cache[0]
+        )
         added, *own = parts_of(
             self.attention(
-                self.before(x, 0), mask=mask, attn_bias=attn_bias, need_weights=need_weights, **_given(cache[0])
+                self.before(x, 0),
+                mask=mask,
+                attn_bias=attn_bias,
+                need_weights=need_weights,
+                **own_options,
+                **options,
             )
         )
         x = self.after(x, added, 0)
@@ -95,7 +111,8 @@ class DecoderBlock(Block):
                 mask=cross_attn_mask,
                 attn_bias=cross_attn_bias,
                 need_weights=need_weights,
-                **_given(cache[1]),
+                **_given(key_padding_mask=memory_key_padding_mask, cache=cache[1]),
+                **options,
             )
         )
         x = self.after(x, added, 1)
@@ -109,6 +126,6 @@ class DecoderBlock(Block):
         return copy_tensors(cls(**options, attention={"mask": None}), layer, state)
 
 
-def _given(entry: Entry | None) -> dict[str, Any]:
-    """Attentions of another kind need not know caches."""
-    return {} if entry is None else {"cache": entry}
+def _given(**options: Any) -> dict[str, Any]:
+    """Attentions of another kind need not know caches and padding."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -8,12 +8,14 @@ from torch import Tensor, nn
 
 from regard.errors import InputError
 from regard.nn.checks import check_size, check_width
+from regard.nn.standard_names import standard_names
 
 __all__ = ["Elman", "ElmanCell"]
 
 _WAY = "take hidden[0] of an nn.RNN's (1, batch, hidden), hidden.expand(...) where a batch shares it"
 
 
+@standard_names()
 class ElmanCell(nn.Module):
     """One step of a recurrent network (Elman 1990, Cognitive Science 14:179–211).
 
@@ -87,6 +89,7 @@ class ElmanCell(nn.Module):
         return (torch.tanh if self.nonlinearity == "tanh" else torch.relu)(given + self.hidden_to_hidden(hidden))
 
 
+@standard_names()
 class Elman(nn.Module):
     """The recurrence of ElmanCell (as `.cell`) over whole sequences, beside nn.GRU and nn.LSTM.
 

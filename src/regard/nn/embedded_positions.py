@@ -7,11 +7,13 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.nn.attention_dropout import dropped
 from regard.nn.checks import check_probability, check_size, check_width
+from regard.nn.standard_names import standard_names
 from regard.positions import learned, sinusoidal
 
 __all__ = ["LearnedPositions", "PositionalEncoding"]
 
 
+@standard_names()
 class PositionalEncoding(nn.Module):
     """Add a fixed table of sines and cosines (Vaswani et al. 2017, 3.5, arXiv:1706.03762).
 
@@ -56,6 +58,7 @@ class PositionalEncoding(nn.Module):
         return dropped(x + self.table[start : start + n].to(x.dtype), self.dropout, self.training)
 
 
+@standard_names()
 class LearnedPositions(nn.Module):
     """Add a learned vector for each position (Gehring et al. 2017, arXiv:1705.03122; BERT, GPT-2).
 

@@ -8,11 +8,13 @@ from torch import Tensor, nn
 from regard.masks import BoundMask, Mask
 from regard.nn.block_base import Block, Norm, attention_of, feed_forward_of, parts_of
 from regard.nn.feed_forward import Activation
+from regard.nn.standard_names import standard_names
 from regard.nn.torch_blocks import copy_tensors, read_block
 
 __all__ = ["EncoderBlock"]
 
 
+@standard_names()
 class EncoderBlock(Block):
     """Let every position look at all, then map it (Vaswani et al. 2017, 3.1, arXiv:1706.03762).
 
@@ -67,14 +69,15 @@ class EncoderBlock(Block):
         *,
         mask: Mask | BoundMask | Tensor | None = None,
         need_weights: bool = False,
-        **asked: Any,
+        **options: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give x after the block and, on request, the weights (..., heads, n, n) before dropout.
 
-        `mask` and what else is `asked` (attn_bias, cache, backend, ...) are the attention's.
+        `mask` and the other `options` (key_padding_mask, is_causal, attn_bias, cache, backend, ...) are those of the
+        attention's call.
         """
-        asked |= {} if mask is None else {"mask": mask}  # a module in the attention's place need not take masks
-        added, *seen = parts_of(self.attention(self.before(x, 0), need_weights=need_weights, **asked))
+        options |= {} if mask is None else {"mask": mask}  # a module in the attention's place need not take masks
+        added, *seen = parts_of(self.attention(self.before(x, 0), need_weights=need_weights, **options))
         x = self.after(x, added, 0)
         x = self.after(x, self.feed_forward(self.before(x, 1)), 1)
         return (x, seen[0]) if need_weights else x

@@ -12,6 +12,7 @@ from torch.nn import functional
 from regard.errors import InputError
 from regard.nn.attention_dropout import dropped
 from regard.nn.checks import check_flag, check_probability, check_size, check_width
+from regard.nn.standard_names import standard_names
 
 __all__ = ["FUNCTIONS", "Activation", "FeedForward"]
 
@@ -31,6 +32,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@standard_names()
 class FeedForward(nn.Module):
     """Map every position by a network with one hidden layer (Vaswani et al. 2017, 3.3, arXiv:1706.03762).
 

@@ -8,14 +8,17 @@ from torch import Tensor, nn
 
 from regard.errors import InputError
 from regard.functional import attention
-from regard.masks import LocalMonotonic, LocalPredictive, Mask, Padding
-from regard.nn.checks import check_padding, check_size, check_width
+from regard.masks import BoundMask, LocalMonotonic, LocalPredictive, Mask, Padding
+from regard.nn.checks import check_padding, check_size, check_width, visible_keys
+from regard.nn.standard_names import standard_names
 from regard.positions import Gaussian
+from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Bilinear
 
 __all__ = ["LocalAttention"]
 
 
+@standard_names()
 class LocalAttention(nn.Module):
     """softmax(h·W·s_j) for source positions j within `radius` of a place p (Luong et al. 2015, 3.2, arXiv:1508.04025).
 
@@ -68,40 +71,47 @@ class LocalAttention(nn.Module):
         query: Float[Tensor, "batch queries embed_dim"],
         source: Float[Tensor, "batch positions kdim"],
         *,
+        mask: Mask | BoundMask | Tensor | None = None,
         key_padding_mask: Bool[Tensor, "batch positions"] | None = None,
         q_offset: int | Int[Tensor, " batch"] = 0,
         need_weights: bool = False,
+        backend: str = "auto",
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (batch, queries, kdim), and with `need_weights` the weights (batch, queries, positions).
 
         Args:
             query: The decoder's states, number `q_offset` and those after it.
             source: The encoder's states.
+            mask: What hides more than the window does, as in MultiHeadAttention.
             key_padding_mask: True for padding, which follows the source; its length S is then that of each sequence.
             q_offset: Number of the first query, for a decoder that runs step by step; one a sequence, or one for all.
             need_weights: Return the weights too.
+            backend, max_bytes: As in regard.attention.
         """
         check_width("query", query, self.embed_dim, "embed_dim")
         check_width("source", source, self.kdim, "kdim")
         real = None if key_padding_mask is None else ~check_padding(source, key_padding_mask, x_name="source")
-        mask: Mask
+        near: Mask
         if self.alignment == "predictive":
             place = self.places(query, _lengths(source, real))
-            mask, weight_factor = LocalPredictive(place, self.radius), Gaussian(place, float(self.radius))
+            near, weight_factor = LocalPredictive(place, self.radius), Gaussian(place, float(self.radius))
         elif real is None and isinstance(q_offset, int):
-            mask, weight_factor = LocalMonotonic(self.radius, q_offset), None
+            near, weight_factor = LocalMonotonic(self.radius, q_offset), None
         else:
             step = torch.arange(query.shape[1], device=query.device, dtype=torch.float32)
             at = step + (q_offset if isinstance(q_offset, int) else q_offset[:, None])
-            mask, weight_factor = LocalPredictive(at.minimum(_lengths(source, real) - 1), self.radius), None
+            near, weight_factor = LocalPredictive(at.minimum(_lengths(source, real) - 1), self.radius), None
         found: Any = attention(
             query,
             source,
             source,
             score=Bilinear(self.weight),
-            mask=mask if real is None else mask & Padding(real),
+            mask=visible_keys(near if real is None else near & Padding(real), mask, None, source),
             weight_factor=weight_factor,
             return_weights=need_weights,
+            backend=backend,
+            max_bytes=max_bytes,
         )
         return found  # type: ignore[no-any-return]
 

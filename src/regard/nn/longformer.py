@@ -10,11 +10,18 @@ from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Mask, Padding, Window
 from regard.nn.checks import check_flag, check_padding, check_probability, check_size, check_width
+from regard.nn.standard_names import standard_names
 from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["LongformerAttention"]
 
 
+@standard_names(
+    mask="the window and the global tokens are its mask: key_padding_mask= hides padding, and MultiHeadAttention with "
+    "mask=masks.longformer(...) & … takes any",
+    is_causal="its window has both sides: SlidingWindowAttention(embed_dim, num_heads, sliding_window) is causal",
+    attention_mask="key_padding_mask=attention_mask == 0 is meant (True hides)",
+)
 class LongformerAttention(nn.Module):
     """Multi-head self-attention in a window, with global tokens (Beltagy et al. 2020, 3.1 and 3.2, arXiv:2004.05150).
 
@@ -36,7 +43,7 @@ class LongformerAttention(nn.Module):
         InputError: Widths and heads do not divide, the window is odd, or flags are missing.
 
     >>> attend = LongformerAttention(8, num_heads=2, window=4)
-    >>> attend(torch.zeros(1, 10, 8), global_tokens=torch.arange(10)[None] == 0).shape
+    >>> attend(torch.zeros(1, 10, 8), global_attention_mask=torch.arange(10)[None] == 0).shape
     torch.Size([1, 10, 8])
     """
 
@@ -67,20 +74,21 @@ class LongformerAttention(nn.Module):
         self,
         x: Float[Tensor, "batch tokens embed_dim"],
         *,
-        global_tokens: Bool[Tensor, "batch tokens"] | None = None,
+        global_attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
         key_padding_mask: Bool[Tensor, "batch tokens"] | None = None,
         need_weights: bool = False,
+        backend: str = "auto",
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Let the tokens look; give (batch, tokens, embed_dim), or a tuple of it and the weights.
 
         Args:
             x: The tokens, any number of them.
-            global_tokens: True for the global ones; none by default.
+            global_attention_mask: True, or 1 (transformers'), for the global ones; none by default.
             key_padding_mask: True for padding, which is seen by no token and sees none, flagged as global or not.
             need_weights: Return the weights too, dense (batch, heads, tokens, tokens) and before dropout: a global
                 token's row has those of q_global and k_global, a row of padding has zeros.
-            max_bytes: Bytes that the weights may take; beyond it the call is refused.
+            backend, max_bytes: As in regard.attention.
         """
         check_width("x", x, self.embed_dim, "embed_dim")
         if x.ndim != 3:
@@ -88,17 +96,19 @@ class LongformerAttention(nn.Module):
                 f"`x` must be (batch, tokens, {self.embed_dim}), got shape {tuple(x.shape)}: write x[None] for one "
                 "sequence, x.flatten(0, -3) for more dimensions"
             )
-        if global_tokens is not None:
-            check_padding(x, global_tokens, "global_tokens")
+        if global_attention_mask is not None:
+            global_attention_mask = check_padding(x, _flags(global_attention_mask), "global_attention_mask")
         real = None if key_padding_mask is None else ~check_padding(x, key_padding_mask)
         half = self.window // 2
         mask: Mask = Window(before=half, after=half)
-        if global_tokens is not None:
-            mask = mask | Padding(global_tokens)  # columns alone: the rows are replaced below
+        if global_attention_mask is not None:
+            mask = mask | Padding(global_attention_mask)  # columns alone: the rows are replaced below
         mask = mask if real is None else mask & Padding(real)
-        rows, seen = self._attend(self.q_proj(x), self.k_proj(x), self.v_proj(x), mask, need_weights, max_bytes)
-        if global_tokens is not None and bool(global_tokens.any()):
-            rows, seen = self._with_global_rows(rows, seen, x, global_tokens, real, max_bytes)
+        rows, seen = self._attend(
+            self.q_proj(x), self.k_proj(x), self.v_proj(x), mask, need_weights, backend, max_bytes
+        )
+        if global_attention_mask is not None and bool(global_attention_mask.any()):
+            rows, seen = self._with_global_rows(rows, seen, x, global_attention_mask, real, backend, max_bytes)
         output: Tensor = self.out_proj(rows)
         if real is not None:
             output = output.masked_fill(~real[..., None], 0.0)
@@ -110,17 +120,22 @@ class LongformerAttention(nn.Module):
         rows: Float[Tensor, "batch tokens embed_dim"],
         seen: Float[Tensor, "batch heads tokens tokens"] | None,
         x: Float[Tensor, "batch tokens embed_dim"],
-        global_tokens: Bool[Tensor, "batch tokens"],
+        global_attention_mask: Bool[Tensor, "batch tokens"],
         real: Bool[Tensor, "batch tokens"] | None,
+        backend: str,
         max_bytes: int,
     ) -> tuple[Tensor, Tensor | None]:
         """Gather as many tokens a sequence as the most global ones, let them see all, and put back those that count."""
-        counts = global_tokens.sum(1)
+        counts = global_attention_mask.sum(1)
         most = int(counts.max())
-        places: Int[Tensor, "batch most"] = global_tokens.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+        places: Int[Tensor, "batch most"] = global_attention_mask.int().argsort(dim=1, descending=True, stable=True)[
+            :, :most
+        ]
         chosen = x.gather(1, places[..., None].expand(-1, -1, self.embed_dim))
         q, k, v = self.q_global(chosen), self.k_global(x), self.v_global(x)
-        found, weights = self._attend(q, k, v, None if real is None else Padding(real), seen is not None, max_bytes)
+        found, weights = self._attend(
+            q, k, v, None if real is None else Padding(real), seen is not None, backend, max_bytes
+        )
         sequence, slot = (torch.arange(most, device=x.device) < counts[:, None]).nonzero(as_tuple=True)
         at = (sequence, places[sequence, slot])
         if seen is not None and weights is not None:
@@ -134,11 +149,20 @@ class LongformerAttention(nn.Module):
         v: Float[Tensor, "batch tokens embed_dim"],
         mask: Mask | None,
         need_weights: bool,
+        backend: str,
         max_bytes: int,
     ) -> tuple[Tensor, Tensor | None]:
         """Give (batch, queries, embed_dim), and on request the weights (batch, heads, queries, tokens)."""
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
         dropout = self.dropout if self.training else 0.0
-        found: Any = attention(q, k, v, mask=mask, dropout=dropout, return_weights=need_weights, max_bytes=max_bytes)
+        found: Any = attention(
+            q, k, v, mask=mask, dropout=dropout, return_weights=need_weights, backend=backend, max_bytes=max_bytes
+        )
         heads, seen = found if need_weights else (found, None)
         return heads.transpose(1, 2).flatten(-2), seen
+
+
+def _flags(given: Tensor) -> Tensor:
+    """Zeros and ones, as transformers has them, as booleans; anything else stays, and is refused."""
+    whole = isinstance(given, Tensor) and given.dtype != torch.bool and not given.is_floating_point()
+    return given == 1 if whole and bool(((given == 0) | (given == 1)).all()) else given

@@ -3,25 +3,27 @@
 from typing import Any, Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.cache import Entry
 from regard.errors import InputError
 from regard.functional import attention
-from regard.masks import BoundMask, Mask
+from regard.masks import BoundMask, Causal, Mask
 from regard.nn.cache_utils import needed, turning
-from regard.nn.checks import both, check_flag, check_probability, check_size, check_width, mask_of
+from regard.nn.checks import both, check_flag, check_probability, check_size, check_width, visible_keys
+from regard.nn.standard_names import standard_names
 from regard.nn.torch_multi_head import read_multihead, refuse_more, write_multihead
 from regard.nn.value_module import hold, value_of
 from regard.normalizers import Normalizer
-from regard.positions import Bias, Rotary
+from regard.positions import Bias, RoPE, Rotary
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Score
 
 __all__ = ["MultiHeadAttention"]
 
 
+@standard_names()
 class MultiHeadAttention(nn.Module):
     """Project, attend in several heads, and project back (Vaswani et al. 2017, 3.2.2, arXiv:1706.03762).
 
@@ -62,6 +64,8 @@ class MultiHeadAttention(nn.Module):
         self,
         embed_dim: int,
         num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
         *,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
@@ -69,7 +73,6 @@ class MultiHeadAttention(nn.Module):
         kdim: int | None = None,
         vdim: int | None = None,
         out_dim: int | None = None,
-        bias: bool = True,
         out_bias: bool | None = None,
         score: Score | nn.Module | None = None,
         mask: Mask | nn.Module | None = None,
@@ -79,7 +82,6 @@ class MultiHeadAttention(nn.Module):
         scale: float | None = None,
         q_norm: nn.Module | None = None,
         k_norm: nn.Module | None = None,
-        dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -136,8 +138,12 @@ class MultiHeadAttention(nn.Module):
         value: Float[Tensor, "*batch keys vdim"] | None = None,
         *,
         mask: Mask | BoundMask | Tensor | None = None,
+        key_padding_mask: Bool[Tensor, "*batch keys"] | None = None,
         attn_bias: Bias | Tensor | None = None,
+        is_causal: bool = False,
+        position_ids: Int[Tensor, "#batch keys"] | None = None,
         need_weights: bool = False,
+        average_attn_weights: bool = False,
         cache: Entry | None = None,
         generator: torch.Generator | None = None,
         backend: str = "auto",
@@ -150,8 +156,13 @@ class MultiHeadAttention(nn.Module):
             mask: A mask of regard.masks; a boolean tensor (queries, keys) or (batch, heads, queries, keys), True = may
                 see; or four dimensions of zeros and ones, such as (batch, 1, 1, keys). The module's own holds as well.
                 A query that sees nothing gets weights 0 and, of each head, 0.
+            key_padding_mask: True for keys that are padding, which no query sees (PyTorch's meaning).
             attn_bias: What is added to the scores, if the module has no bias of its own.
+            is_causal: Let query i see the keys 0 to i, as mask=masks.Causal() does for as many queries as keys.
+            position_ids: Positions by which `rotary` turns the tokens of this call, one row a sequence or one for all;
+                0, 1, 2, … by default, after what is in the cache. Left-padded and packed batches need them.
             need_weights: Return the weights too (..., heads, queries, keys), those before dropout.
+            average_attn_weights: Return their mean over the heads (..., queries, keys).
             cache: What was read before (regard.cache): the queries stand behind it, `key` and `value` are added to it,
                 and masks and biases count all the keys that it then gives. `Memory` projects its keys once.
             generator, backend, max_bytes: As in regard.attention.
@@ -165,20 +176,25 @@ class MultiHeadAttention(nn.Module):
             raise InputError("`attn_bias` is given, but the module has one of its own: leave one of them out")
         single = query.ndim == key.ndim == value.ndim == 2
         q, k, v = (query[None], key[None], value[None]) if single else (query, key, value)
+        padding = key_padding_mask[None] if single and key_padding_mask is not None else key_padding_mask
         own, rotary = value_of(self.mask), value_of(self.rotary)
+        if is_causal:
+            own = both(own, _causal(query, key, cache))
+        if position_ids is not None and (rotary is None or cache is None):
+            rotary = _positioned(rotary, position_ids)
         q = _split(self.q_proj(q), self.num_heads)
         q = q if self.q_norm is None else self.q_norm(q)
         if cache is None:
             k, v = self._keys_and_values(k, v)
         else:
-            q, (k, v) = self._remembered(q, k, v, rotary, cache)
+            q, (k, v) = self._remembered(q, k, v, rotary, cache, position_ids)
             own, rotary = needed(own, q.shape[-2], cache), None
         found: Any = attention(
             q,
             k,
             v,
             score=value_of(self.score),
-            mask=both(own, mask_of(mask)),
+            mask=own if mask is key_padding_mask is None else visible_keys(own, mask, padding, k[..., 0, :, :]),
             bias=attn_bias if self.attn_bias is None else value_of(self.attn_bias),
             rotary=rotary,
             scale=self.scale,
@@ -190,6 +206,7 @@ class MultiHeadAttention(nn.Module):
             max_bytes=max_bytes,
         )
         heads, seen = found if isinstance(found, tuple) else (found, None)
+        seen = seen.mean(-3) if average_attn_weights and seen is not None else seen
         output: Tensor = self.out_proj(heads.transpose(-3, -2).flatten(-2))
         output = output.squeeze(0) if single else output
         if seen is None:
@@ -201,12 +218,12 @@ class MultiHeadAttention(nn.Module):
         return (k if self.k_norm is None else self.k_norm(k)), v
 
     def _remembered(
-        self, q: Tensor, key: Tensor, value: Tensor, rotary: Rotary | None, cache: Entry
+        self, q: Tensor, key: Tensor, value: Tensor, rotary: Rotary | None, cache: Entry, position_ids: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Queries, and all keys and values: those of the cache are turned already, each at its place in the text."""
         if rotary is None:
             return q, cache.extend(lambda: self._keys_and_values(key, value))
-        turn = turning(rotary, cache, q.shape[-2], q)
+        turn = turning(rotary, cache, q.shape[-2], q, position_ids)
 
         def turned() -> tuple[Tensor, Tensor]:
             nonlocal q
@@ -242,3 +259,22 @@ class MultiHeadAttention(nn.Module):
 
 def _split(x: Float[Tensor, "*batch n wide"], num_heads: int) -> Float[Tensor, "*batch heads n dim"]:
     return x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads).transpose(-3, -2)
+
+
+def _causal(query: Tensor, key: Tensor, cache: Entry | None) -> Mask:
+    """The mask that `is_causal=True` means, which is one where there are as many queries as keys."""
+    if cache is None and query.shape[-2] != key.shape[-2]:
+        raise InputError(
+            f"`is_causal=True` needs as many queries as keys, got {query.shape[-2]} and {key.shape[-2]}: write "
+            'mask=masks.Causal() if the queries are the last positions, masks.Causal(align="start") if the first'
+        )
+    return Causal()
+
+
+def _positioned(rotary: Rotary | None, position_ids: Tensor) -> Rotary:
+    if not isinstance(rotary, RoPE):
+        raise InputError(
+            "`position_ids` are those of a rotary embedding, and this module has "
+            f"{'none' if rotary is None else type(rotary).__name__}: build it with rotary=positions.RoPE(head_dim)"
+        )
+    return rotary.at(position_ids)

@@ -2,24 +2,26 @@
 
 from typing import Any, Literal
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.errors import InputError
-from regard.masks import Neighborhood
+from regard.masks import BoundMask, Mask, Neighborhood
+from regard.nn.checks import both, mask_of
 from regard.nn.multi_head import MultiHeadAttention
-from regard.problem import DEFAULT_MAX_BYTES
+from regard.nn.standard_names import standard_names
 
 __all__ = ["NeighborhoodAttention"]
 
 
+@standard_names()
 class NeighborhoodAttention(nn.Module):
     """Multi-head self-attention of a cell with its neighbours in a grid (Hassani et al. 2023, arXiv:2204.07143).
 
     Args:
         embed_dim: Width of the cells.
         num_heads: Number of heads.
-        size: Cells along an axis that are seen, the own one included: an odd number, or one for each axis.
+        kernel_size: Cells along an axis that are seen, the own one included: an odd number, or one for each axis.
         border: "shift" moves the window into the grid, as NATTEN does, "crop" cuts it off (masks.Neighborhood).
         options: As in MultiHeadAttention (num_kv_heads, bias, dropout, …).
 
@@ -29,7 +31,7 @@ class NeighborhoodAttention(nn.Module):
         InputError: Widths and heads do not divide, the size is even, or the window is wider than the grid.
 
     >>> import torch
-    >>> attend = NeighborhoodAttention(8, num_heads=2, size=3)
+    >>> attend = NeighborhoodAttention(8, num_heads=2, kernel_size=3)
     >>> attend(torch.zeros(1, 5, 7, 8)).shape
     torch.Size([1, 5, 7, 8])
     """
@@ -38,37 +40,40 @@ class NeighborhoodAttention(nn.Module):
         self,
         embed_dim: int,
         num_heads: int,
-        size: int | tuple[int, ...],
+        kernel_size: int | tuple[int, ...],
         *,
         border: Literal["shift", "crop"] = "shift",
         **options: Any,
     ) -> None:
         super().__init__()
-        if not isinstance(size, int | tuple | list):
-            raise InputError(f"`size` must be an integer, or a tuple of one for each axis, got {size!r}")
-        sizes = (size,) if isinstance(size, int) else tuple(size)
-        Neighborhood((max(sizes, default=1),) * len(sizes), size, border)  # refuses here
-        self.size, self.border = size, border
+        if not isinstance(kernel_size, int | tuple | list):
+            raise InputError(f"`kernel_size` must be an integer, or a tuple of one for each axis, got {kernel_size!r}")
+        sizes = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
+        Neighborhood((max(sizes, default=1),) * len(sizes), kernel_size, border)  # refuses here
+        self.kernel_size, self.border = kernel_size, border
         self.attention = MultiHeadAttention(embed_dim, num_heads, **options)
 
     def forward(
         self,
         x: Float[Tensor, "batch *grid embed_dim"],
         *,
+        mask: Mask | BoundMask | Tensor | None = None,
+        key_padding_mask: Bool[Tensor, "batch *grid"] | None = None,
         need_weights: bool = False,
-        max_bytes: int = DEFAULT_MAX_BYTES,
+        **options: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (batch, *grid, embed_dim), and with `need_weights` those of the heads (batch, heads, cells, cells).
 
-        Weights of more than `max_bytes` are refused.
+        `mask` counts the cells row by row, `key_padding_mask` is True for cells that none sees, and `options` are those
+        of MultiHeadAttention's call: `backend`, `max_bytes`, …
         """
         if x.ndim < 3:
-            raise InputError(
-                f"`x` must be (batch, *grid, embed_dim), got shape {tuple(x.shape)}: write x[None] for one"
-            )
+            raise InputError(f"`x` must be (batch, *grid, width), got shape {tuple(x.shape)}: write x[None] for one")
         grid = tuple(x.shape[1:-1])
-        mask = Neighborhood(grid, self.size, self.border)
-        found: Any = self.attention(x.flatten(1, -2), mask=mask, need_weights=need_weights, max_bytes=max_bytes)
+        around = both(Neighborhood(grid, self.kernel_size, self.border), mask_of(mask, x.shape[0]))
+        if key_padding_mask is not None:
+            options["key_padding_mask"] = key_padding_mask.flatten(1)
+        found: Any = self.attention(x.flatten(1, -2), mask=around, need_weights=need_weights, **options)
         if not need_weights:
             return found.unflatten(1, grid)  # type: ignore[no-any-return]
         output, seen = found

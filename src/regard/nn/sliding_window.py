@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from regard.masks import Window
 from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.padding_rows import attend_padded
-from regard.problem import DEFAULT_MAX_BYTES
+from regard.nn.standard_names import standard_names
 
 __all__ = ["SlidingWindowAttention"]
 
 
+@standard_names()
 class SlidingWindowAttention(nn.Module):
     """Multi-head self-attention in which a token sees those near it (masks.Window; Mistral 7B, arXiv:2310.06825).
 
@@ -22,8 +23,8 @@ class SlidingWindowAttention(nn.Module):
     Args:
         embed_dim: Width of the tokens.
         num_heads: Number of heads.
-        size: How many tokens one sees, the last of which is itself.
-        before, after: How many it sees on either side, instead of `size`.
+        sliding_window: How many tokens one sees, the last of which is itself (transformers' sliding_window).
+        before, after: How many it sees on either side, instead of `sliding_window`.
         options: As in MultiHeadAttention (num_kv_heads, bias, rotary, dropout, …).
 
     Cost: O(n · window) time.
@@ -32,7 +33,7 @@ class SlidingWindowAttention(nn.Module):
         InputError: Widths and heads do not divide, or the window is given twice or not at all.
 
     >>> import torch
-    >>> attend = SlidingWindowAttention(8, num_heads=2, size=2)
+    >>> attend = SlidingWindowAttention(8, num_heads=2, sliding_window=2)
     >>> _, weights = attend(torch.zeros(1, 4, 8), need_weights=True)
     >>> weights[0, 0].detach()
     tensor([[1.0000, 0.0000, 0.0000, 0.0000],
@@ -45,7 +46,7 @@ class SlidingWindowAttention(nn.Module):
         self,
         embed_dim: int,
         num_heads: int,
-        size: int | None = None,
+        sliding_window: int | None = None,
         *,
         before: int | None = None,
         after: int | None = None,
@@ -53,7 +54,7 @@ class SlidingWindowAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.attention = MultiHeadAttention(
-            embed_dim, num_heads, mask=Window(size, before=before, after=after), **options
+            embed_dim, num_heads, mask=Window(sliding_window, before=before, after=after), **options
         )
 
     def forward(
@@ -62,10 +63,11 @@ class SlidingWindowAttention(nn.Module):
         *,
         key_padding_mask: Bool[Tensor, "batch tokens"] | None = None,
         need_weights: bool = False,
-        max_bytes: int = DEFAULT_MAX_BYTES,
+        **options: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (batch, tokens, embed_dim), 0 where `key_padding_mask` is True (padding), and on request the weights.
 
-        These are (batch, heads, tokens, tokens), refused beyond `max_bytes`.
+        These are (batch, heads, tokens, tokens). `options` are those of MultiHeadAttention's call: `mask` (the module's
+        own holds as well), `attn_bias`, `position_ids`, `cache`, `backend`, `max_bytes`, …
         """
-        return attend_padded(self.attention, x, key_padding_mask, need_weights, max_bytes)
+        return attend_padded(self.attention, x, key_padding_mask, need_weights=need_weights, **options)

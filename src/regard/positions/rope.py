@@ -94,6 +94,21 @@ class RoPE(Rotary):
         """
         return cls(**read(config, layer_type), layout=layout)
 
+    def at(self, position_ids: Int[Tensor, "#batch keys"]) -> "RoPEAt":
+        """The same with positions of their own for each sequence, as left-padded batches and packed rows need them.
+
+        `position_ids` are (batch, keys), or (1, keys) for all sequences: those of all keys of the call, of which the
+        queries are the last. transformers' `position_ids` are the same.
+
+        Raises:
+            InputError: They are no integers (batch, keys), or, in the call, not one for each key.
+
+        >>> turn, x = RoPE(2), torch.ones(1, 1, 2, 2)
+        >>> turn.at(torch.tensor([[5, 6]])).rotate(x, torch.arange(2)).equal(turn.rotate(x, torch.tensor([5, 6])))
+        True
+        """
+        return RoPEAt(self, position_ids)
+
     @property
     def frequencies(self) -> Float[Tensor, " pairs"]:
         """ω of each pair, in radians a position, after scaling (DynamicNTK: within its original length)."""
@@ -121,13 +136,13 @@ class RoPE(Rotary):
         return self.turn(x, *self.angles(positions, x.dtype))
 
     def angles(
-        self, positions: Int[Tensor, " n"], dtype: torch.dtype
-    ) -> tuple[Float[Tensor, "n pairs"], Float[Tensor, "n pairs"]]:
+        self, positions: Int[Tensor, "*batch n"], dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "*batch n pairs"], Float[Tensor, "*batch n pairs"]]:
         """Cosine and sine of each position's angles, for vectors of a type; layers that turn alike can share them."""
         wide = torch.promote_types(dtype, torch.float32)
         length = positions.max() + 1 if positions.numel() else 1
         frequencies, sharpening = self._frequencies(length, positions.device, wide)
-        angles = positions.to(wide)[:, None] * frequencies
+        angles = positions.to(wide)[..., None] * frequencies
         return angles.cos() * sharpening, angles.sin() * sharpening
 
     def doubled(self, cos: Tensor, sin: Tensor) -> tuple[Float[Tensor, "n width"], Float[Tensor, "n width"]]:
@@ -137,7 +152,10 @@ class RoPE(Rotary):
         return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
     def turn(
-        self, x: Float[Tensor, "*leading n dim"], cos: Float[Tensor, "n pairs"], sin: Float[Tensor, "n pairs"]
+        self,
+        x: Float[Tensor, "*leading n dim"],
+        cos: Float[Tensor, "*#leading n pairs"],
+        sin: Float[Tensor, "*#leading n pairs"],
     ) -> Float[Tensor, "*leading n dim"]:
         """Turn each vector by angles that are known.
 
@@ -162,3 +180,52 @@ class RoPE(Rotary):
         width = self.dim if self.rotary_dim is None else self.rotary_dim
         plain = 1.0 / self.base ** (torch.arange(0, width, 2, dtype=dtype, device=device) / width)
         return (plain, 1.0) if self.scaling is None else self.scaling(plain, self.base, length)
+
+
+@dataclass(frozen=True, eq=False)
+class RoPEAt(Rotary):
+    """RoPE by positions that each sequence has for itself; `RoPE.at` makes it."""
+
+    rotary: RoPE
+    position_ids: Int[Tensor, "#batch keys"]
+
+    def __post_init__(self) -> None:
+        given: object = self.position_ids
+        whole = isinstance(given, Tensor) and not (given.is_floating_point() or given.is_complex())
+        if not isinstance(given, Tensor) or not whole or given.dtype == torch.bool or given.ndim != 2:
+            got = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+            raise InputError(
+                f"`position_ids` must be integers (batch, keys), got {got}: write position_ids[None] for positions "
+                "that all sequences share"
+            )
+
+    def check(self, dim: int) -> None:
+        """Raise where vectors have another width."""
+        self.rotary.check(dim)
+
+    def resolve(self, queries: int, keys: int, q_offset: int) -> "RoPEAt":
+        """Check that there is a position for each key and that the queries are among them; fix a DynamicNTK."""
+        if self.position_ids.shape[1] != keys or q_offset < 0:
+            raise InputError(
+                f"`position_ids` must be (batch, {keys}), one for each key, of which the {queries} queries are the "
+                f"last, got {tuple(self.position_ids.shape)}"
+            )
+        scaling = self.rotary.scaling
+        if isinstance(scaling, DynamicNTK) and scaling.length is None:
+            fixed = replace(scaling, length=max(1, int(self.position_ids.max()) + 1))
+            return replace(self, rotary=replace(self.rotary, scaling=fixed))
+        return self
+
+    def rotate(
+        self, x: Float[Tensor, "batch heads n dim"], positions: Int[Tensor, " n"]
+    ) -> Float[Tensor, "batch heads n dim"]:
+        """Turn each vector by what stands at its place in `position_ids`."""
+        self.check(x.shape[-1])
+        if x.ndim != 4 or self.position_ids.shape[0] not in (1, x.shape[0]):
+            raise InputError(
+                f"`position_ids` must be (batch, keys) with the batch of q, k and v ({x.shape[0]}) or 1, got "
+                f"{tuple(self.position_ids.shape)}"
+            )
+        at = self.position_ids[:, positions.to(self.position_ids.device)].to(x.device)
+        cos, sin = self.rotary.angles(at, x.dtype)
+        return self.rotary.turn(x, cos[:, None], sin[:, None])
