@@ -166,12 +166,12 @@ def test_nothing_of_a_call_outlives_it():
         return {id(one) for one in gc.get_objects() if type(one) in (Computed, Around)}
 
     model, before = Model(), calls()  # other tests may hold some for themselves
-    with regard.watch(model, statistics=["distance", "first", Mass("same", ids=range(9)), "sink"]):
+    with regard.watch(model, statistics=["distance", "first", Mass("duplicate_token", input_ids=range(9)), "sink"]):
         model(randn(1, 2, 9, 4))
         assert calls() <= before
 
 
-@pytest.mark.parametrize("asked", ["gradient", "importance", "value_norm"])
+@pytest.mark.parametrize("asked", ["gradient_x_attention", "importance", "value_norm"])
 def test_no_model_outlives_its_watch(asked):
     class Projected(nn.Module):
         def __init__(self):
@@ -264,10 +264,13 @@ def test_what_was_not_asked_for_is_named():
     [
         (lambda: Mass(), "needs one set of keys"),
         (lambda: Mass("self", keys=[1]), "needs one set of keys"),
-        (lambda: Mass("selv"), "must be one of 'self', 'previous', 'next', 'first', 'separators', 'same', 'induction'"),
+        (
+            lambda: Mass("selv"),
+            "must be one of 'self', 'previous', 'next', 'first', 'separators', 'duplicate_token', 'induction'",
+        ),
         (lambda: Mass(keys=[-1]), "must be numbers from 0 on"),
-        (lambda: Mass(tokens=[1.5]), "must be numbers from 0 on"),
-        (lambda: Mass("same", ids=[0.5]), "`ids` must be whole numbers"),
+        (lambda: Mass(token_ids=[1.5]), "must be numbers from 0 on"),
+        (lambda: Mass("duplicate_token", input_ids=[0.5]), "`input_ids` must be whole numbers"),
         (lambda: Rows([]), "at least one"),
         (lambda: Rows([-1]), "`queries` must be indices from 0 on"),
         (lambda: statistics.Columns([True]), "`keys` must be indices from 0 on"),
@@ -387,24 +390,27 @@ class Headed(nn.Module):
 
 def test_importance_is_the_slope_of_the_loss_when_a_head_fades():
     model, x = Headed(), randn(3, 7, 8)
-    with regard.watch(model, statistics=["importance", "gradient"]) as seen:
+    with regard.watch(model, statistics=["importance", "gradient_x_attention"]) as seen:
         model(x).square().sum().backward()
     gate = torch.ones(3, 2, requires_grad=True)
     (slope,) = torch.autograd.grad(model(x, gate).square().sum(), gate)
     np.testing.assert_allclose(seen.statistic("importance", layer=0), slope.abs().numpy(), rtol=1e-4)
-    np.testing.assert_allclose(seen.statistic("gradient", layer=0).sum(-1), slope.numpy(), rtol=1e-4)
+    np.testing.assert_allclose(seen.statistic("gradient_x_attention", layer=0).sum(-1), slope.numpy(), rtol=1e-4)
 
 
 def test_gradient_times_attention_is_that_of_weights_written_out():
     model, x = Headed(), randn(2, 7, 8)
-    with regard.watch(model, statistics=["gradient"]) as seen:
+    with regard.watch(model, statistics=["gradient_x_attention"]) as seen:
         model(x).square().sum().backward()
     q, k, v = (one.unflatten(-1, (2, 4)).transpose(1, 2) for one in model.inside(x).chunk(3, -1))
     weights = torch.softmax(q @ k.mT / 2, -1)
     loss = model.out_proj((weights @ v).transpose(1, 2).flatten(-2)).square().sum()
     (gradient,) = torch.autograd.grad(loss, weights)
     np.testing.assert_allclose(
-        seen.statistic("gradient.mean", layer=0), (weights * gradient).detach().numpy(), rtol=1e-3, atol=1e-5
+        seen.statistic("gradient_x_attention.mean", layer=0),
+        (weights * gradient).detach().numpy(),
+        rtol=1e-3,
+        atol=1e-5,
     )
 
 
@@ -413,12 +419,12 @@ def test_gradients_of_the_model_are_the_same_to_the_bit():
     model(x).square().sum().backward()
     plain = [one.grad.clone() for one in model.parameters()]
     model.zero_grad()
-    with regard.watch(model, statistics=["importance", "gradient"]):
+    with regard.watch(model, statistics=["importance", "gradient_x_attention"]):
         model(x).square().sum().backward()
     assert all(torch.equal(one.grad, other) for one, other in zip(model.parameters(), plain, strict=True))
 
 
-@pytest.mark.parametrize("name", ["importance", "gradient"])
+@pytest.mark.parametrize("name", ["importance", "gradient_x_attention"])
 def test_without_gradients_the_way_out_is_named(name):
     model, x = Headed(), randn(2, 7, 8)
     with pytest.raises(regard.ObservationError, match=rf"{name}.*needs gradients, and this call ran without"):  # noqa: SIM117
@@ -430,7 +436,7 @@ def test_without_gradients_the_way_out_is_named(name):
         watched(nn.MultiheadAttention(8, 2, batch_first=True), x, x, x, statistics=[name])
 
 
-@pytest.mark.parametrize("name", ["importance", "gradient"])
+@pytest.mark.parametrize("name", ["importance", "gradient_x_attention"])
 def test_gradients_through_a_cache_are_refused(name):
     class Steps(nn.Module):
         def forward(self, x, rows):
@@ -452,7 +458,7 @@ def test_gradients_of_attention_by_hand():
 
     x, found = randn(2, 7, 8), []
     for model in (Headed(), ByHand()):
-        with regard.watch(model, statistics=["importance", "gradient", "value_norm"]) as seen:
+        with regard.watch(model, statistics=["importance", "gradient_x_attention", "value_norm"]) as seen:
             model(x).square().sum().backward()
         found.append(seen.layer(0).statistics)
     for name, array in found[0].items():

@@ -239,9 +239,9 @@ EXAMPLES = {
         (
             statistics.GradientTimesAttention(),
             {
-                "gradient": each(lambda n, w, case: slopes(n, w, case).sum(-1)),
-                "gradient.keys": each(lambda n, w, case: slopes(n, w, case).sum(-2)),
-                "gradient.mean": each(slopes),
+                "gradient_x_attention": each(lambda n, w, case: slopes(n, w, case).sum(-1)),
+                "gradient_x_attention.keys": each(lambda n, w, case: slopes(n, w, case).sum(-2)),
+                "gradient_x_attention.mean": each(slopes),
             },
         )
     ],
@@ -257,10 +257,10 @@ EXAMPLES = {
         (statistics.Mass("previous"), over("previous", lambda case: offsets(case) == -1)),
         (statistics.Mass("next"), over("next", lambda case: offsets(case) == 1)),
         (statistics.Mass("first"), over("first", first)),
-        (statistics.Mass("same"), over("same", lambda case: same(case, 0))),
+        (statistics.Mass("duplicate_token"), over("duplicate_token", lambda case: same(case, 0))),
         (statistics.Mass("induction"), over("induction", lambda case: same(case, 1))),
         (statistics.Mass(keys=[3, 5, 298], name="three"), over("three", lambda c: np.isin(range(c.keys), [3, 5, 298]))),
-        (statistics.Mass(tokens=[2, 11]), over("tokens", lambda case: np.isin(case.key_ids, [2, 11])[:, None])),
+        (statistics.Mass(token_ids=[2, 11]), over("tokens", lambda case: np.isin(case.key_ids, [2, 11])[:, None])),
     ],
     "Received": [(statistics.Received(), {"received": each(lambda n, w, case: w.sum(-2))})],
     "Rectangle": [
@@ -323,7 +323,7 @@ def near(ours, theirs, tolerance, *, signed=False):
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * largest * (0.3 if signed else 0.01))
 
 
-SIGNED = ("gradient", "gradient.keys", "gradient.mean", "importance")
+SIGNED = ("gradient_x_attention", "gradient_x_attention.keys", "gradient_x_attention.mean", "importance")
 
 
 def found(record, name, layer):
@@ -423,7 +423,14 @@ def test_every_statistic_goes_through_a_cache_that_drops_keys():
 
 def test_positions_count_from_the_first_key_where_the_beginning_was_not_watched():
     late, start = CASES["causal"](torch.float64), 180
-    asked = ["self", "previous", "distance", "sink", statistics.Mass("same", ids=late.key_ids), "first"]
+    asked = [
+        "self",
+        "previous",
+        "distance",
+        "sink",
+        statistics.Mass("duplicate_token", input_ids=late.key_ids),
+        "first",
+    ]
     with torch.no_grad(), regard.watch(model := Model(late), statistics=asked) as seen:
         model(rows=slice(start, 250), keys=slice(0, 250))
         model(rows=slice(250, N))
@@ -435,7 +442,7 @@ def test_positions_count_from_the_first_key_where_the_beginning_was_not_watched(
             "self": weights[:, :, at - start, at],
             "previous": weights[:, :, at - start, at - 1],
             "distance": (weights * far).sum(-1),
-            "same": (weights * same(late, 0)[:, None, start:]).sum(-1),
+            "duplicate_token": (weights * same(late, 0)[:, None, start:]).sum(-1),
             "first": weights[..., 0],
             "sink": weights.sum(-2) / np.minimum(N - start, N - np.arange(N)),
         }
@@ -446,13 +453,13 @@ def test_positions_count_from_the_first_key_where_the_beginning_was_not_watched(
 def test_maps_of_long_texts_are_pooled():
     n = 700
     case = Case(queries=n, keys=n, options={"mask": Causal()}, formula={"visible": causal(n, n)})
-    record = watch(case, ["value_norm", "gradient"])
+    record = watch(case, ["value_norm", "gradient_x_attention"])
     for layer in range(LAYERS):
         weights = case.layers[layer].weights
         for name, full, how in [
             ("value_norm.mean", moved(layer, weights, case), np.mean),
             ("value_norm.max", moved(layer, weights, case), np.max),
-            ("gradient.mean", slopes(layer, weights, case), np.mean),
+            ("gradient_x_attention.mean", slopes(layer, weights, case), np.mean),
         ]:
             near(found(record, name, layer), pooled(full, 4, 4, how), 1e-9)
 

@@ -200,7 +200,7 @@ def test_a_layer_that_another_run_writes_over_is_no_result(tmp_path, monkeypatch
         watched(part)
 
 
-@pytest.mark.parametrize("asked", [Rollout(key=1), Rollout(query=-1), "gradient", "importance"])
+@pytest.mark.parametrize("asked", [Rollout(key=1), Rollout(query=-1), "gradient_x_attention", "importance"])
 def test_what_needs_all_layers_is_refused_where_each_is_finished_as_it_comes(tmp_path, asked):
     name = asked if isinstance(asked, str) else "rollout"
     with pytest.raises(InputError, match=rf"the statistic '{name}' needs all layers, or a backward pass"):

@@ -214,7 +214,7 @@ def test_bins_are_powers_of_two_and_at_most_256_beyond_512():
         assert n <= 512 or -(-n // (width // 2)) > 256
 
 
-@pytest.mark.parametrize("on", ["same", "separators"])
+@pytest.mark.parametrize("on", ["duplicate_token", "separators"])
 def test_tokens_are_where_the_weights_are(on):
     # Ids are heard on the CPU; "meta" stands for the device of a model.
     ids = torch.tensor([[1, 2, 1]])

@@ -97,7 +97,7 @@ def test_scores_of_random_tokens_are_means_over_the_second_copy(loaded: Loaded) 
     scores = head_scores(loaded, TEXT, probe=probe)
     ids = repeated_tokens(loaded, probe).ids
     weights, start = eager(loaded, ids), 1 if loaded.kind == "encoder" else 0
-    for name, behind in (("same", 0), ("induction", 1)):
+    for name, behind in (("duplicate_token", 0), ("induction", 1)):
         expected = np.zeros((2, 3))
         for b in range(3):
             for i in range(start + 5, start + 10):

@@ -17,20 +17,20 @@ import regard
 from regard.interpret import bundled
 
 DRAWN = 32
-NAMES = ("previous", "same", "induction", "first")
+NAMES = ("previous", "duplicate_token", "induction", "first")
 
 # The strongest head for each score, (layer, head), and its score.
 STRONGEST: dict[str, dict[str, tuple[tuple[int, int], float]]] = {
     "smollm2": {
         "previous": ((16, 0), 0.9090),
-        "same": ((14, 3), 0.7988),
+        "duplicate_token": ((14, 3), 0.7988),
         "induction": ((18, 6), 0.9086),
         "first": ((18, 8), 0.9999),
         "sink": ((18, 8), 0.9999),
     },
     "minilm": {
         "previous": ((0, 2), 0.9964),
-        "same": ((2, 9), 0.6092),
+        "duplicate_token": ((2, 9), 0.6092),
         "induction": ((0, 10), 0.0198),  # an encoder has no induction heads: the next best is 0.0177
         "first": ((1, 11), 0.8800),
         "sink": ((1, 11), 0.8788),
@@ -62,7 +62,7 @@ def dense_scores(weights: np.ndarray, ids: list[int], again: slice) -> dict[str,
         earlier = [j for j in range(i) if ids[j] == ids[i]]
         found["previous"] += weights[:, i, i - 1]
         found["first"] += weights[:, i, 0]
-        found["same"] += weights[:, i, earlier].sum(-1)
+        found["duplicate_token"] += weights[:, i, earlier].sum(-1)
         found["induction"] += weights[:, i, [j + 1 for j in earlier]].sum(-1)
     return {name: total / (again.stop - again.start) for name, total in found.items()}
 

@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.models, pytest.mark.slow]
 STRONGEST = {
     "smollm2": {
         "previous": ((16, 0), 0.7203),
-        "same": ((14, 3), 0.6364),
+        "duplicate_token": ((14, 3), 0.6364),
         "induction": ((18, 6), 0.6836),
         "first": ((18, 8), 0.9998),
     },
     "minilm": {
         "previous": ((0, 2), 0.9996),
-        "same": ((2, 9), 0.5273),
+        "duplicate_token": ((2, 9), 0.5273),
         "induction": ((0, 9), 0.0160),  # an encoder has no induction heads
         "first": ((1, 11), 0.7248),
     },
@@ -80,7 +80,7 @@ def dense_scores(loaded: Any) -> dict[str, np.ndarray]:
     second = np.arange(start + 32, start + 64)
     assert torch.equal(drawn.ids[:, second], drawn.ids[:, second - 32])
     of_probe = eager(loaded, drawn.ids)
-    found["same"] = [p[:, :, second, second - 32].mean((0, 2)) for p in of_probe]
+    found["duplicate_token"] = [p[:, :, second, second - 32].mean((0, 2)) for p in of_probe]
     found["induction"] = [p[:, :, second, second - 31].mean((0, 2)) for p in of_probe]
     return {name: np.stack(layers) for name, layers in found.items()}
 

@@ -282,12 +282,14 @@ def test_tokens_of_no_stream_or_of_another_length_are_refused(tokens: Any, says:
 def test_statistics_of_tokens_are_of_the_streams_whose_tokens_are_known(tokenizer: Any) -> None:
     model, inputs = clip()
     inputs["input_ids"][0, 9] = inputs["input_ids"][0, 4]
-    seen = seen_of(model, inputs, tokenizer=tokenizer, statistics=["same", "distance"])
+    seen = seen_of(model, inputs, tokenizer=tokenizer, statistics=["duplicate_token", "distance"])
     weights = seen.weights(layer=1, head=0, stream="text")[0]
-    assert seen.statistic("same", layer=1, head=0, stream="text")[0, 9] == pytest.approx(weights[9, 4], abs=1e-6)
+    assert seen.statistic("duplicate_token", layer=1, head=0, stream="text")[0, 9] == pytest.approx(
+        weights[9, 4], abs=1e-6
+    )
     assert seen.statistic("distance", layer=1, head=0, stream="image").shape == (1, 17)
-    with pytest.raises(ObservationError, match="'same' was not kept of layer 1"):
-        seen.statistic("same", layer=1, stream="image")
+    with pytest.raises(ObservationError, match="'duplicate_token' was not kept of layer 1"):
+        seen.statistic("duplicate_token", layer=1, stream="image")
 
 
 class Attention(nn.Module):

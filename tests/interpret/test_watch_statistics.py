@@ -176,10 +176,13 @@ def same(ids: np.ndarray, weights: np.ndarray, behind: int) -> np.ndarray:
 @pytest.mark.parametrize("make", [llama, bert])
 def test_ids_are_heard_without_a_tokenizer(make: Any) -> None:
     model = seeded(make)
-    with torch.no_grad(), regard.watch(model, statistics=["same", "induction", Mass(tokens=[3, 4])]) as seen:
+    with (
+        torch.no_grad(),
+        regard.watch(model, statistics=["duplicate_token", "induction", Mass(token_ids=[3, 4])]) as seen,
+    ):
         model(input_ids=IDS)
     for layer, weights in enumerate(eager(model, input_ids=IDS)):
-        for name, behind in (("same", 0), ("induction", 1)):
+        for name, behind in (("duplicate_token", 0), ("induction", 1)):
             expected = same(IDS.numpy(), weights, behind)
             np.testing.assert_allclose(seen.statistic(name, layer=layer), expected, rtol=1e-4, atol=1e-6)
         chosen = np.isin(IDS.numpy(), [3, 4])[:, None, None]
@@ -190,7 +193,7 @@ def test_ids_are_heard_without_a_tokenizer(make: Any) -> None:
 def test_ids_of_a_generation_are_joined(cache: str) -> None:
     model = seeded(llama)
     asked = [
-        "same",
+        "duplicate_token",
         "induction",
         "previous",
         "first",
@@ -210,7 +213,7 @@ def test_ids_of_a_generation_are_joined(cache: str) -> None:
         model(input_ids=text)
     assert text.shape[1] == 13
     for layer, weights in enumerate(eager(model, input_ids=text)):
-        for name, behind in (("same", 0), ("induction", 1)):
+        for name, behind in (("duplicate_token", 0), ("induction", 1)):
             expected = same(text.numpy(), weights, behind)
             np.testing.assert_allclose(seen.statistic(name, layer=layer), expected, rtol=1e-3, atol=1e-5)
         for name in seen.layer(layer).statistics:
@@ -233,7 +236,7 @@ def test_the_first_token_is_behind_padding_on_the_left() -> None:
 
 def test_an_encoder_decoder_reads_two_texts() -> None:
     model, target = seeded(t5), torch.tensor([[0, 5, 7], [0, 4, 6]])
-    with torch.no_grad(), regard.watch(model, statistics=["same"]) as seen:
+    with torch.no_grad(), regard.watch(model, statistics=["duplicate_token"]) as seen:
         model(input_ids=IDS, decoder_input_ids=target)
     for layer in seen.record:
         queries, keys = (
@@ -244,26 +247,26 @@ def test_an_encoder_decoder_reads_two_texts() -> None:
         if layer.kind == "self":
             equal &= np.tri(equal.shape[1], equal.shape[2], -1, dtype=bool)
         expected = (layer.exact * equal[:, None]).sum(-1)
-        np.testing.assert_allclose(layer.statistics["same"], expected, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(layer.statistics["duplicate_token"], expected, rtol=1e-5, atol=1e-7)
 
 
 def test_tokens_that_nobody_told_are_asked_for() -> None:
     model = seeded(llama)
     embedded = model.model.embed_tokens(IDS).detach()
-    words = "'same' needs to know the tokens, and model.layers.0.self_attn did not show them: call the model itself"
-    with pytest.raises(regard.ObservationError, match=words), regard.watch(model, statistics=["same"]):
+    words = "'duplicate_token' needs to know the tokens, and model.layers.0.self_attn did not show them: call the model"
+    with pytest.raises(regard.ObservationError, match=words), regard.watch(model, statistics=["duplicate_token"]):
         model(inputs_embeds=embedded)
-    with pytest.raises(regard.ObservationError, match=words), regard.watch(model, statistics=["same"]):  # noqa: PT012
+    with pytest.raises(regard.ObservationError, match=words), regard.watch(model, statistics=["duplicate_token"]):  # noqa: PT012
         model(input_ids=IDS)
         model.model(inputs_embeds=embedded)  # a part of the model, on something else
-    with torch.no_grad(), regard.watch(model, statistics=[Mass("same", ids=IDS)]) as seen:
+    with torch.no_grad(), regard.watch(model, statistics=[Mass("duplicate_token", input_ids=IDS)]) as seen:
         model(inputs_embeds=embedded)
-    with torch.no_grad(), regard.watch(model, statistics=["same"]) as heard:
+    with torch.no_grad(), regard.watch(model, statistics=["duplicate_token"]) as heard:
         model(input_ids=IDS)
-    assert np.array_equal(seen.statistic("same", layer=1), heard.statistic("same", layer=1))
+    assert np.array_equal(seen.statistic("duplicate_token", layer=1), heard.statistic("duplicate_token", layer=1))
     with (
         pytest.raises(regard.ObservationError, match=r"must name every position .*\(8 so far\), got 3"),
-        regard.watch(model, statistics=[Mass("same", ids=[1, 2, 3])]),
+        regard.watch(model, statistics=[Mass("duplicate_token", input_ids=[1, 2, 3])]),
     ):
         model(input_ids=IDS)
 
@@ -272,8 +275,8 @@ def test_a_decoder_that_makes_its_own_ids_is_not_guessed_at() -> None:
     config = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "vocab_size": 9}
     config |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
     model = transformers.BartModel(transformers.BartConfig(**config)).eval()
-    words = "'same' needs to know the tokens, and decoder.layers.0.self_attn did not show them"
-    with pytest.raises(regard.ObservationError, match=words), regard.watch(model, statistics=["same"]):
+    words = "'duplicate_token' needs to know the tokens, and decoder.layers.0.self_attn did not show them"
+    with pytest.raises(regard.ObservationError, match=words), regard.watch(model, statistics=["duplicate_token"]):
         model(input_ids=IDS)
 
 
@@ -286,14 +289,14 @@ def test_separators_are_told_by_their_text() -> None:
     model, ids = seeded(llama), torch.arange(9)[None]
     with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["separators"]) as seen:
         model(input_ids=ids)
-    with torch.no_grad(), regard.watch(model, tokens=pieces, statistics=["separators", "same"]) as named:
+    with torch.no_grad(), regard.watch(model, tokens=pieces, statistics=["separators", "duplicate_token"]) as named:
         model(inputs_embeds=model.model.embed_tokens(ids))
     exact = seen.layer(0).exact
     assert exact is not None
     expected = exact[..., [1, 2, 4, 5, 7]].sum(-1)
     for one in (seen, named):
         np.testing.assert_allclose(one.statistic("separators", layer=0), expected, rtol=1e-5)
-    assert (named.statistic("same", layer=0) == 0).all()
+    assert (named.statistic("duplicate_token", layer=0) == 0).all()
     with (
         pytest.raises(regard.ObservationError, match="needs to know which tokens are separators: pass `tokenizer=`"),
         regard.watch(model, statistics=["separators"]),
@@ -303,7 +306,7 @@ def test_separators_are_told_by_their_text() -> None:
 
 def test_tokens_of_a_generation_may_be_named_beforehand() -> None:
     model, names = seeded(llama), list("abcabcabc")
-    with regard.watch(model, tokens=names, statistics=["same"]) as seen:
+    with regard.watch(model, tokens=names, statistics=["duplicate_token"]) as seen:
         model.generate(
             IDS[:1, :3],
             attention_mask=torch.ones(1, 3),
@@ -316,7 +319,10 @@ def test_tokens_of_a_generation_may_be_named_beforehand() -> None:
     assert exact is not None
     equal = np.array(names)[:, None] == np.array(names)
     np.testing.assert_allclose(
-        seen.statistic("same", layer=0), (exact * (equal & np.tri(9, k=-1, dtype=bool))).sum(-1), rtol=1e-5, atol=1e-7
+        seen.statistic("duplicate_token", layer=0),
+        (exact * (equal & np.tri(9, k=-1, dtype=bool))).sum(-1),
+        rtol=1e-5,
+        atol=1e-7,
     )
 
 
@@ -327,7 +333,9 @@ def test_the_fast_path_stays_on_where_no_tokens_are_needed() -> None:
     x, hidden = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     with torch.no_grad():
         plain = model(x, src_key_padding_mask=hidden)
-        with regard.watch(model, statistics=["distance", "value_norm", Mass("same", ids=torch.zeros(2, 5).long())]):
+        with regard.watch(
+            model, statistics=["distance", "value_norm", Mass("duplicate_token", input_ids=torch.zeros(2, 5).long())]
+        ):
             assert torch.equal(model(x, src_key_padding_mask=hidden), plain)
 
 
@@ -337,9 +345,11 @@ def test_named_tokens_reach_back_to_what_was_not_watched() -> None:
             return nn.functional.scaled_dot_product_attention(x[:, :, 4:], x, x)
 
     names, x = list("abbcabaca"), torch.randn(1, 2, 9, 4)
-    with torch.no_grad(), regard.watch(model := Late(), tokens=names, statistics=["same"]) as seen:
+    with torch.no_grad(), regard.watch(model := Late(), tokens=names, statistics=["duplicate_token"]) as seen:
         model(x)
     exact = seen.layer(0).exact
     assert exact is not None
     equal = ((np.array(names)[:, None] == np.array(names)) & np.tri(9, k=-1, dtype=bool))[4:]
-    np.testing.assert_allclose(seen.statistic("same", layer=0), (exact * equal).sum(-1), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        seen.statistic("duplicate_token", layer=0), (exact * equal).sum(-1), rtol=1e-5, atol=1e-7
+    )

@@ -174,7 +174,9 @@ def test_statistics_of_every_kind_draw_nothing_from_either_generator(keep: str) 
     words = ["the", "cat", ",", "the", "cat", "."]
     asked = {"keep": keep, "tokens": words, "statistics": STATISTICS}
     seen = assert_same(model, lambda: model(x), generator, **asked)
-    assert {"gradient.keys", "value_norm", "separators", "rollout", "rectangle"} <= set(seen.layer(0).statistics)
+    assert {"gradient_x_attention.keys", "value_norm", "separators", "rollout", "rectangle"} <= set(
+        seen.layer(0).statistics
+    )
     assert len(seen.record) == 2
 
 

@@ -304,7 +304,7 @@ def test_the_finding_says_first_what_the_known_sentence_shows():
 def judged_heads(**changed):
     look = {"model": "m", "head": "1.1", "right": "a", "wrong": "b", "weights": {"a": 0.5, "b": 0.1}}
     numbers = {
-        "heads by rule": {"m": {"previous": 1, "first": 2, "same": 1, "none": 9}},
+        "heads by rule": {"m": {"previous": 1, "first": 2, "duplicate_token": 1, "none": 9}},
         "where the pronoun looks": {"s": look},
         "heads whose choice turns with the sentence": {"m": {"right": 3, "wrong": 1}},
         "without the head": {"it moves": {"head": "m 1.1", "change": 0.1, "rank": 0.99}},
@@ -319,7 +319,7 @@ def test_heads_are_judged_part_by_part():
     assert (
         judged_heads(
             **{
-                "heads by rule": {"m": {"first": 2, "same": 0, "none": 9}},
+                "heads by rule": {"m": {"first": 2, "duplicate_token": 0, "none": 9}},
                 "where the pronoun looks": {"s": look},
                 "heads whose choice turns with the sentence": {"m": {"right": 2, "wrong": 2}},
                 "without the head": {"it moves": {"head": "m 1.1", "change": 0.1, "rank": 0.9}},

@@ -71,14 +71,14 @@ def head_weights(queries: int, keys: int, habit: str, generator: np.random.Gener
     if habit in ("previous", "next", "self"):
         step = {"previous": -1, "next": 1, "self": 0}[habit]
         scores[rows, np.clip(rows + step, 0, keys - 1)] += 3 + np.log(keys)
-    if habit == "special":
+    if habit == "special_tokens":
         scores[:, keys - 1] += 4 + np.log(keys)
     if habit == "spread":
         scores *= 0.1
     return softmax(scores)
 
 
-HABITS = ("previous", "next", "self", "special", "other", "spread")
+HABITS = ("previous", "next", "self", "special_tokens", "other", "spread")
 
 
 def make_record(

@@ -9,7 +9,7 @@ import pytest
 from regard.capture.records import Layer, Record
 from regard.render.head_patterns import describe, head_habits
 
-MADE = ("previous", "next", "self", "special", "other", "spread")
+MADE = ("previous", "next", "self", "special_tokens", "other", "spread")
 
 
 def test_each_made_head_is_called_by_its_habit(english) -> None:
@@ -66,7 +66,7 @@ def test_even_rows_behind_a_cache_are_spread() -> None:
 
 def test_cross_attention_has_no_previous_next_or_self(cross) -> None:
     named = {habit for layer in range(3) for habit in head_habits(cross.record, layer)}
-    assert named == {"special", "spread", "other"}
+    assert named == {"special_tokens", "spread", "other"}
 
 
 @pytest.mark.parametrize("name", ["english", "chinese", "cross", "pieces", "nameless"])

@@ -31,7 +31,7 @@ def made(*, causal: bool = True, heads: int = 3) -> HeadScores:
         "previous": zero.copy(),
         "next": np.full(shape, NAN) if causal else zero.copy(),
         "self": zero.copy(),
-        "same": zero.copy(),
+        "duplicate_token": zero.copy(),
         "induction": zero.copy(),
         "first": zero.copy(),
         "separators": zero.copy(),

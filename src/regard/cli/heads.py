@@ -21,7 +21,7 @@ __all__ = ["Files", "Replace", "heads"]
 _HEAD = re.compile(r"(\d+)\.(\d+)")
 # "best", then the rules and measures of regard.render.head_scores, whose import takes NumPy's time.
 _SORTS = (
-    *("best", "previous", "next", "self", "same", "induction", "first", "separators"),
+    *("best", "previous", "next", "self", "duplicate_token", "induction", "first", "separators"),
     *("entropy", "distance", "confidence"),
 )
 _TOP = 10

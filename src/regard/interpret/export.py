@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 _SUFFIXES = (".csv", ".npy", ".npz", ".png", ".svg")
-_PER_KEY = ("received", "sink", "value_norm", "value_norm.keys", "gradient.keys")  # the others are of queries
+_PER_KEY = (
+    "received",
+    "sink",
+    "value_norm",
+    "value_norm.keys",
+    "gradient_x_attention.keys",
+)  # the others are of queries
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,10 +152,10 @@ def probe_scores(loaded: Loaded, probe: Probe) -> dict[str, PerHead]:
     """The scores that random tokens give, said twice."""
     repeated = repeated_tokens(loaded, probe)
     inputs = {"input_ids": repeated.ids, "attention_mask": torch.ones_like(repeated.ids)}
-    with watch(loaded.model, statistics=["same", "induction"]) as seen:
+    with watch(loaded.model, statistics=["duplicate_token", "induction"]) as seen:
         Prepared(loaded, inputs, {}).run()
     found = {}
-    for name in ("same", "induction"):
+    for name in ("duplicate_token", "induction"):
         each = [layer.statistics[name][:, :, repeated.second].mean((0, 2)) for layer in seen.record.layers]
         found[name] = _stack([one[:, None] for one in each])[..., 0]
     return found

@@ -101,8 +101,8 @@ def watch(
         tokens: The tokens themselves, one for each position of a batch of one; of several streams a list for each that
             is known, `{"source": [...], "target": [...]}`. `seen.streams` has their names and lengths.
         statistics: What else to fold in the same sweep, by name ("distance", "confidence", "sink", "self", "previous",
-            "next", "first", "separators", "same", "induction", "value_norm", "gradient", "importance") or by value of
-            regard.capture.statistics; asked with `seen.statistic(name, layer=, head=)`.
+            "next", "first", "separators", "duplicate_token", "induction", "value_norm", "gradient_x_attention",
+            "importance") or by value of regard.capture.statistics; read with `seen.statistic(name, layer=, head=)`.
         layers: The layers that are watched, by the model's own number (in every stream) or by name; all of them unless
             given. The others are not in the record and cost next to nothing.
         max_bytes: Bytes that keep="weights" or "qk" may take.

@@ -70,7 +70,7 @@ class AsTransformers(nn.Module):
         layers = (None, None) if recurrent else (config.encoder_layers, config.decoder_layers)
         self.config = _OpenedConfig(
             kind="encoder-decoder" if recurrent else config.kind,
-            max_position_embeddings=getattr(config, "length", None),
+            max_position_embeddings=getattr(config, "max_position_embeddings", None),
             num_hidden_layers=None if paired else sum(one or 0 for one in layers),
             num_layers=layers[0],
             num_decoder_layers=layers[1],

@@ -17,7 +17,7 @@ from regard.render.labels import key_labels, query_labels
 
 __all__ = ["HABITS", "describe", "head_habits"]
 
-HABITS = ("special", "first", "previous", "next", "self", "spread", "other")
+HABITS = ("special_tokens", "first", "previous", "next", "self", "spread", "other")
 _MOST = 0.5
 _EVEN = 0.9
 
@@ -49,7 +49,9 @@ def _masses(
     masses = {"first": _mass(seen, rows, np.zeros_like(rows), batch_index)}
     if special:
         masses = {
-            "special": np.sum([_mass(seen, rows, np.full_like(rows, key), batch_index) for key in special], axis=0)
+            "special_tokens": np.sum(
+                [_mass(seen, rows, np.full_like(rows, key), batch_index) for key in special], axis=0
+            )
         }
     if seen.kind == "self":
         ahead = seen.keys - seen.queries  # the queries are the last positions
@@ -89,7 +91,7 @@ def describe(record: Record, *, batch_index: int = 0) -> str:
     """One sentence on what all heads do: simple rules first, by number of heads."""
     counts = Counter(habit for seen in record for habit in head_habits(record, seen, batch_index=batch_index))
     places = {
-        "special": f"at {_specials(record, batch_index)}",
+        "special_tokens": f"at {_specials(record, batch_index)}",
         "first": "at the first token",
         "previous": "at the previous token",
         "next": "at the next",

@@ -34,7 +34,7 @@ RULES: Mapping[str, Score] = {
     "previous": Score("previous token", "prev", "P", "mean over rows of p(i, i-1)", _VOITA),
     "next": Score("next token", "next", "N", "mean over rows of p(i, i+1)", _VOITA),
     "self": Score("own position", "self", "O", "mean over rows of p(i, i)", _CLARK),
-    "same": Score(
+    "duplicate_token": Score(
         "same token before",
         "same",
         "D",

@@ -18,9 +18,9 @@ class GradientTimesAttention:
     Positive where more of this weight would raise the loss. Call `backward()` within the `with` block; the rows are
     computed then, from q and k, once, at the first backward pass. Three arrays:
 
-        gradient       (batch, heads, queries)  Σ_j, the row's sum, which is o_i · ∂L/∂o_i
-        gradient.keys  (batch, heads, keys)  Σ_i, the column's sum
-        gradient.mean  (batch, heads, query bins, key bins)  pooled as the heat map is
+        gradient_x_attention       (batch, heads, queries)  Σ_j, the row's sum, which is o_i · ∂L/∂o_i
+        gradient_x_attention.keys  (batch, heads, keys)  Σ_i, the column's sum
+        gradient_x_attention.mean  (batch, heads, query bins, key bins)  pooled as the heat map is
 
     Weights are those before dropout: watch in evaluation mode. Chefer et al. 2021, "Generic Attention-model
     Explainability" (https://arxiv.org/abs/2103.15679, equation 5), who keep its positive part.
@@ -29,7 +29,7 @@ class GradientTimesAttention:
         ObservationError: Nothing ran backward, the model ran without gradients, or a call does not show its output.
     """
 
-    name = "gradient"
+    name = "gradient_x_attention"
     needs: frozenset[Need] = frozenset({"gradient"})
 
     def __init__(self) -> None:

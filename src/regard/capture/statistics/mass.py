@@ -18,7 +18,7 @@ __all__ = ["MASSES", "Mass"]
 class Mass(PerQuery):
     """Σ_{j ∈ S(i)} p_ij, the weight that query i gives to a set of keys; (batch, heads, queries), 0 where S is empty.
 
-    The set is one of these by name, or some `keys` (columns of the record), or some `tokens` (ids):
+    The set is one of these by name, or some `keys` (columns of the record), or some `token_ids`:
 
         "self"        {i}, the query's own position
         "previous"    {i − 1}; Voita et al. 2019 (https://arxiv.org/abs/1905.09418) call such heads positional
@@ -26,15 +26,16 @@ class Mass(PerQuery):
         "first"       the first key that any query of the sequence sees, behind padding on the left
         "separators"  [SEP] and other ends of sequence, commas, stops and their like; Clark et al. 2019
                       (https://arxiv.org/abs/1906.04341, section 3.2)
-        "same"        earlier keys with the same token: a duplicate-token head (Wang et al. 2022,
+        "duplicate_token"  earlier keys with the same token: a duplicate-token head (Wang et al. 2022,
                       https://arxiv.org/abs/2211.00593)
         "induction"   keys right behind an earlier occurrence of the same token; on a random sequence that is repeated
                       once, the mean over its second half is the induction score (Olsson et al. 2022,
                       https://arxiv.org/abs/2209.11895)
 
-    The last three need the token ids: those that the model was called with under regard.watch, or `ids` (positions,)
-    or (batch, positions). In cross-attention "same" is any key with the query's token, "induction" any key behind one,
-    and positions count from the first token of each text. Several of one kind need a `name` each.
+    The last three need the token ids: those that the model was called with under regard.watch, or `input_ids`
+    (positions,) or (batch, positions). In cross-attention "duplicate_token" is any key with the query's token,
+    "induction" any key after one, and positions count from the first token of each text. Several of one kind need a
+    `name` each.
 
     Raises:
         InputError: Not exactly one set was named, or not by one of these names.
@@ -44,7 +45,7 @@ class Mass(PerQuery):
     >>> weights = [[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.5, 0.3, 0.2]]
     >>> of_weights(Mass("previous"), weights)["previous"]
     array([0.  , 0.25, 0.3 ], dtype=float32)
-    >>> of_weights(Mass("induction"), weights, ids=[7, 8, 7])["induction"]  # the last 7: behind the first comes 8
+    >>> of_weights(Mass("induction"), weights, input_ids=[7, 8, 7])["induction"]  # the last 7: behind the first comes 8
     array([0. , 0. , 0.3], dtype=float32)
     >>> of_weights(Mass(keys=[0, 2], name="ends"), weights)["ends"]
     array([1.  , 0.25, 0.7 ], dtype=float32)
@@ -57,22 +58,22 @@ class Mass(PerQuery):
         on: str | None = None,
         *,
         keys: Iterable[int] | None = None,
-        tokens: Iterable[int] | None = None,
-        ids: Any = None,
+        token_ids: Iterable[int] | None = None,
+        input_ids: Any = None,
         name: str | None = None,
     ) -> None:
         super().__init__()
-        if sum(one is not None for one in (on, keys, tokens)) != 1:
+        if sum(one is not None for one in (on, keys, token_ids)) != 1:
             raise InputError(
-                "`Mass` needs one set of keys: a name such as Mass('previous'), keys=[...] or tokens=[...]"
+                "`Mass` needs one set of keys: a name such as Mass('previous'), keys=[...] or token_ids=[...]"
             )
         if on is not None and on not in MASSES:
             raise InputError(f"`on` must be one of {', '.join(map(repr, MASSES))}, got {on!r}")
         self._on = on or ("keys" if keys is not None else "tokens")
-        self._chosen = _numbers("keys" if keys is not None else "tokens", keys if tokens is None else tokens)
-        self._given = None if ids is None else _batched(ids)
+        self._chosen = _numbers("keys" if keys is not None else "token_ids", keys if token_ids is None else token_ids)
+        self._given = None if input_ids is None else _batched(input_ids)
         self.name = name or self._on
-        if self._on in _TOLD_BY_TOKENS and ids is None:
+        if self._on in _TOLD_BY_TOKENS and input_ids is None:
             self.needs = frozenset({"tokens"})
         self._ids: Ids | None = None
         self._firsts: Tensor | None = None
@@ -128,7 +129,7 @@ class Mass(PerQuery):
         given = self._given.to(extent.device).expand(extent.batch, -1)
         if extent.cross or given.shape[1] < extent.queries + extent.offset:
             raise ObservationError(
-                f"`ids` of {self.name!r} must name every position of a text that attends to itself "
+                f"`input_ids` of {self.name!r} must name every position of a text that attends to itself "
                 f"({extent.queries + extent.offset} so far), got {given.shape[1]}: watch that text's own model"
             )
         return Ids(given[:, extent.offset :], given, lambda _: None)
@@ -149,15 +150,15 @@ class Mass(PerQuery):
             if (separators := self._ids.separators) is None:
                 raise ObservationError(
                     f"{self.name!r} needs to know which tokens are separators: pass `tokenizer=` or `tokens=` to "
-                    "regard.watch, or name their ids with Mass(tokens=[...])"
+                    "regard.watch, or name their ids with Mass(token_ids=[...])"
                 )
             return separators
         return None
 
 
 _STEPS: Mapping[str, int] = {"self": 0, "previous": -1, "next": 1}
-_TOLD_BY_TOKENS = ("separators", "same", "induction", "tokens")
-MASSES = (*_STEPS, "first", "separators", "same", "induction")
+_TOLD_BY_TOKENS = ("separators", "duplicate_token", "induction", "tokens")
+MASSES = (*_STEPS, "first", "separators", "duplicate_token", "induction")
 
 
 def _numbers(name: str, chosen: Iterable[int] | None) -> tuple[int, ...]:
@@ -171,7 +172,7 @@ def _batched(ids: Any) -> Tensor:
     known = torch.as_tensor(ids)
     if known.is_floating_point() or known.ndim not in (1, 2):
         raise InputError(
-            f"`ids` must be whole numbers (positions,) or (batch, positions), got {known.dtype} of shape "
+            f"`input_ids` must be whole numbers (positions,) or (batch, positions), got {known.dtype} of shape "
             f"{tuple(known.shape)}"
         )
     return known if known.ndim == 2 else known[None]

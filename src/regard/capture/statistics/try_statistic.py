@@ -16,11 +16,11 @@ __all__ = ["of_weights"]
 
 
 def of_weights(
-    statistic: Statistic, weights: Any, *, ids: Sequence[int] | None = None
+    statistic: Statistic, weights: Any, *, input_ids: Sequence[int] | None = None
 ) -> Mapping[str, npt.NDArray[Any]]:
     """What a statistic makes of one matrix of weights (queries, keys), or of (batch, heads, queries, keys).
 
-    Of one matrix, results come without batch and heads. `ids` are the tokens of a text that attends to itself.
+    Of one matrix, results come without batch and heads. `input_ids` are the tokens of a text that attends to itself.
 
     >>> from regard.capture.statistics import Distance
     >>> of_weights(Distance(), [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])["distance"]
@@ -30,7 +30,7 @@ def of_weights(
     given = torch.as_tensor(np.array(weights) if isinstance(weights, np.ndarray) else weights)
     single = given.ndim == 2
     call = Given(given[None, None] if single else given)
-    known = None if ids is None else torch.as_tensor(ids).expand(call.batch, -1)
+    known = None if input_ids is None else torch.as_tensor(input_ids).expand(call.batch, -1)
     around = Around("these weights", call, ids=None if known is None else Ids(known, known, lambda _: None))
     dtype, offset = torch.promote_types(given.dtype, torch.float32), call.keys - call.queries
     extent = Extent(call.batch, call.heads, call.queries, call.keys, dtype, given.device, offset, around=around)

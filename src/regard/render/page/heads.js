@@ -1,7 +1,7 @@
 // The grid of all heads: small maps on one scale, to be clicked.
 
 const HABITS = {
-  special: "mostly at special tokens", first: "mostly at the first token", previous: "mostly at the previous token",
+  special_tokens: "mostly at special tokens", first: "mostly at the first token", previous: "mostly at the previous token",
   next: "mostly at the next token", self: "mostly at the token itself", spread: "at all tokens alike", other: "by no simple rule",
 };
 const heads = [];
