@@ -42,8 +42,8 @@ GROUPS = {
         ),
         Entry(
             "SlidingWindowAttention",
-            "`MultiHeadAttention(..., mask=masks.Causal() & masks.Window(size))`; of transformers the attention of "
-            "Mistral, whose `sliding_window` is `size`.",
+            "`MultiHeadAttention(..., mask=masks.Causal() & masks.Window(sliding_window))`; of transformers the "
+            "attention of Mistral.",
         ),
         Entry(
             "LongformerAttention",
@@ -147,7 +147,7 @@ def _section(entry: Entry, numbers: dict[str, str]) -> Iterator[str]:
     calls += [_call("forward", forward)] if forward else []
     yield "```text\n" + "\n".join(calls) + "\n```"
     if forward:
-        shapes = [f"`{name}` `{shape}`" for name, shape in _shapes(forward)]
+        shapes = [f"`{name}` `{shape}`" for name, shape in dict(_shapes(forward)).items()]
         gives = docstrings.capital(" ".join(inspect.getdoc(forward).split("\n\n")[0].split()))
         yield "Shapes: " + "; ".join(shapes) + f". {gives}" if shapes else gives
     for words in docstrings.words("", doc).split("\n\n"):
@@ -178,7 +178,12 @@ def _shapes(forward: Any) -> Iterator[tuple[str, str]]:
     for name, parameter in inspect.signature(forward).parameters.items():
         for kind in (parameter.annotation, *get_args(parameter.annotation)):
             if dims := getattr(kind, "dim_str", ""):
-                yield name, "(" + ", ".join("..." if dim == "*batch" else dim for dim in dims.split()) + ")"
+                yield name, "(" + ", ".join(_dimension(dim) for dim in dims.split()) + ")"
+
+
+def _dimension(dim: str) -> str:
+    """A dimension in words: `*batch` is any number of them, `#batch` one that broadcasts."""
+    return "..." if dim == "*batch" else f"{dim[1:]} or 1" if dim.startswith("#") else dim
 
 
 def _example(entry: Entry, doc: str) -> str:

@@ -106,7 +106,7 @@ def test_learned_positions_are_an_embedding_of_positions():
 
 def test_sliding_window_is_multi_head_attention_with_its_mask():
     torch.manual_seed(0)
-    ours, x = regard.nn.SlidingWindowAttention(8, num_heads=2, size=3), randn(2, 7, 8)
+    ours, x = regard.nn.SlidingWindowAttention(8, num_heads=2, sliding_window=3), randn(2, 7, 8)
     theirs = regard.nn.MultiHeadAttention(8, num_heads=2, mask=masks.Causal() & masks.Window(3))
     state = {name.removeprefix("attention."): one for name, one in ours.state_dict().items()}
     theirs.load_state_dict({name: one for name, one in state.items() if name in theirs.state_dict()})

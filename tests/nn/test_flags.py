@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from regard import masks, nn, positions, scores
+from regard import approximations, masks, nn, positions, scores
 from regard.errors import InputError
 
 X = torch.zeros(2, 4, 8)
@@ -21,11 +21,17 @@ X = torch.zeros(2, 4, 8)
         lambda wrong: nn.EncoderBlock(8, 2, 16, norm_first=wrong),
         lambda wrong: nn.EncoderBlock(8, 2, 16, bias=wrong),
         lambda wrong: nn.DecoderBlock(8, 2, 16, norm_first=wrong),
+        lambda wrong: approximations.LinformerAttention(8, 2, approximations.Compression(4, 2), bias=wrong),
+        lambda wrong: approximations.PerformerAttention(8, 2, bias=wrong),
+        lambda wrong: approximations.PerformerAttention(8, 2, causal=wrong),
+        lambda wrong: approximations.NystromformerAttention(8, 2, bias=wrong),
+        lambda wrong: approximations.NystromformerAttention(8, 2, inv_coeff_init_option=wrong),
+        lambda wrong: approximations.nystromformer_attention(X, X, X, 2, inv_coeff_init_option=wrong),
     ],
 )
 @pytest.mark.parametrize("wrong", [0.1, 512, "no"])
 def test_a_flag_is_no_number(make, wrong):
-    with pytest.raises(InputError, match=r"`(bias|out_bias|norm_first)` must be True or False, got"):
+    with pytest.raises(InputError, match=r"`(bias|out_bias|norm_first|causal|inv_\w+)` must be True or False, got"):
         make(wrong)
 
 

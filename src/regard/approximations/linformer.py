@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.approximations.approximate import Approximate
-from regard.approximations.checks import check_heads, check_padding, check_size, check_tokens
+from regard.approximations.checks import check_flag, check_heads, check_padding, check_size, check_tokens
 from regard.errors import InputError
 
 __all__ = ["Compression", "LinformerAttention"]
@@ -84,6 +84,7 @@ class LinformerAttention(nn.Module):
     def __init__(self, embed_dim: int, num_heads: int, compression: Compression, *, bias: bool = True) -> None:
         super().__init__()
         check_heads(embed_dim, num_heads)
+        check_flag("bias", bias)
         if not isinstance(compression, Compression):
             raise InputError(
                 f"`compression` must be a Compression, got {type(compression).__name__}: "

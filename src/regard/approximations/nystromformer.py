@@ -6,7 +6,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.approximations.approximate import Approximate
-from regard.approximations.checks import check_heads, check_padding, check_padding_of_keys, check_size, check_tokens
+from regard.approximations.checks import (
+    check_flag,
+    check_heads,
+    check_padding,
+    check_padding_of_keys,
+    check_size,
+    check_tokens,
+)
 from regard.autocast import without_autocast
 from regard.errors import InputError
 
@@ -53,6 +60,7 @@ def nystromformer_attention(
     """
     check_size("num_landmarks", num_landmarks)
     check_size("pinv_iterations", pinv_iterations)
+    check_flag("inv_coeff_init_option", inv_coeff_init_option)
     _check(q, k, v, key_padding_mask)
     wide = torch.promote_types(q.dtype, torch.float32)
     tokens = q.shape[-2]
@@ -109,10 +117,11 @@ class NystromformerAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(embed_dim, num_heads)
+        check_flag("bias", bias)
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.num_landmarks = check_size("num_landmarks", num_landmarks)
         self.pinv_iterations = check_size("pinv_iterations", pinv_iterations)
-        self.inv_coeff_init_option = inv_coeff_init_option
+        self.inv_coeff_init_option = check_flag("inv_coeff_init_option", inv_coeff_init_option)
         self.query = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.key = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.value = nn.Linear(embed_dim, embed_dim, bias=bias)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.approximations.approximate import Approximate
-from regard.approximations.checks import check_heads, check_padding, check_padding_of_keys, check_tokens
+from regard.approximations.checks import check_flag, check_heads, check_padding, check_padding_of_keys, check_tokens
 from regard.approximations.features import positive_features, random_features
 from regard.approximations.prefix_sums import prefix_sums
 from regard.errors import InputError
@@ -118,6 +118,8 @@ class PerformerAttention(nn.Module):
     ) -> None:
         super().__init__()
         width = check_heads(embed_dim, num_heads)
+        check_flag("bias", bias)
+        check_flag("causal", causal)
         _check_eps(eps)
         self.embed_dim, self.num_heads, self.causal, self.eps = embed_dim, num_heads, causal, eps
         self.query = nn.Linear(embed_dim, embed_dim, bias=bias)
