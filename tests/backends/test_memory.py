@@ -52,6 +52,14 @@ WAYS = {
         "score": scores.Shaw(_held(33, WIDTH), _held(33, WIDTH)),
         "mask": masks.Window(before=64, after=0),
     },
+    "relative key query": lambda: {
+        "score": scores.RelativeKeyQuery(_held(33, WIDTH)),
+        "mask": masks.Window(before=64, after=0),
+    },
+    "deberta": lambda: {
+        "score": scores.DeBERTa(_held(1, 64, WIDTH), _held(1, 64, WIDTH), 32, 512),
+        "mask": masks.Window(before=64, after=64),
+    },
     "learned, dropped and windowed": lambda: {
         "bias": positions.T5Bias(_held(32, 1), bidirectional=False),
         "mask": masks.Causal() & masks.Window(512),
@@ -62,7 +70,17 @@ WAYS = {
 
 
 # What compiled loops do not compute, and a bias without a distance, of which they want the whole.
-REFUSED = {"dropout", "sigmoid", "bias of one's own", "gaussian", "additive", "shaw", "learned, dropped and windowed"}
+REFUSED = {
+    "dropout",
+    "sigmoid",
+    "bias of one's own",
+    "gaussian",
+    "additive",
+    "shaw",
+    "relative key query",
+    "deberta",
+    "learned, dropped and windowed",
+}
 COMPILED = [way for way in WAYS if way not in REFUSED]
 
 
