@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import save_file
 from torch import nn
 
-from regard.data import Vocabulary
+from regard.data import Tokenizer
 from regard.errors import InputError
 from regard.files import check_writable, lock, replace_files, whole_file, write_atomically, write_folder
 from regard.interpret.bundled.cache import converted
@@ -119,7 +119,7 @@ def checkpoints(path):
 
 
 def vocabulary(path):
-    write_folder(path, Vocabulary.train(["abc"], kind="characters", size=20).save)
+    write_folder(path, Tokenizer.train(["abc"], kind="characters", vocab_size=20).save)
 
 
 FULL = {"save_pretrained": saves, "a checkpoint": checkpoints, "a file": file, "a vocabulary in a folder": vocabulary}

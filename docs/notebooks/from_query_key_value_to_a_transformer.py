@@ -348,7 +348,9 @@ with tempfile.TemporaryDirectory() as folder:
             num_printed_samples=0,
             num_bleu_samples=0,
         ),
-        model=Transformer(width=64, heads=4, hidden=128, layers=2, dropout=0.1),
+        model=Transformer(
+            hidden_size=64, num_attention_heads=4, intermediate_size=128, num_hidden_layers=2, dropout=0.1
+        ),
         training=Training(
             output_dir=f"{folder}/run",
             num_train_epochs=EPOCHS,

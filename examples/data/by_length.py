@@ -111,7 +111,7 @@ def model_of(config: Config) -> str:
     if not isinstance(model, Recurrent):
         return type(model).__name__
     spelled = {"none": "no", "bahdanau": "Bahdanau's"}
-    return f"{model.cell.upper()} {model.hidden}, {spelled.get(model.attention, model.attention)} attention"
+    return f"{model.cell.upper()} {model.hidden_size}, {spelled.get(model.attention, model.attention)} attention"
 
 
 def results(runs: Sequence[Run], num_beams: int) -> dict[str, Any]:

@@ -23,10 +23,10 @@ num_printed_samples = 1
 num_bleu_samples = 3
 src_tokenizer = {kind = "characters", vocab_size = 40}
 [model]
-width = 16
-heads = 2
-hidden = 16
-layers = 1
+hidden_size = 16
+num_attention_heads = 2
+intermediate_size = 16
+num_hidden_layers = 1
 [training]
 output_dir = "run"
 max_steps = 6
@@ -68,7 +68,7 @@ def test_a_run_tells_what_it_does_and_goes_on(here, run):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["it.toml", "--model.widht", "3"], "did you mean `model.width`?"),
+        (["it.toml", "--model.hiden_size", "3"], "did you mean `model.hidden_size`?"),
         (["it.toml", "--max_steps"], "`--max_steps` has no value"),
         (["nowhere.toml"], "cannot read the configuration nowhere.toml"),
         (["it.toml", "--task.train_file", "gone.tsv"], "cannot read gone.tsv"),
@@ -92,7 +92,9 @@ def test_check_prints_the_whole_configuration_and_trains_nothing(here, run):
 
 
 def test_check_refuses_what_this_machine_cannot_hold(here, run):
-    status, out, err = run("train", "it.toml", "--check", "--model.width", "1048576", "--model.heads", "2")
+    status, out, err = run(
+        "train", "it.toml", "--check", "--model.hidden_size", "1048576", "--model.num_attention_heads", "2"
+    )
     assert (status, out) == (2, "")
     assert "AdamW's moments take" in err or "whose weights take" in err
 

@@ -63,7 +63,7 @@ def test_sentences_without_english_are_left_out_and_counted(served, tmp_path):
 
 def test_command_writes_traditional_characters_where_asked(served, tmp_path):
     served(json.dumps(SENTENCES))
-    done = CliRunner().invoke(app, ["hsk", "--out", str(tmp_path), "--script", "hant"])
+    done = CliRunner().invoke(app, ["hsk", "--output-dir", str(tmp_path), "--script", "hant"])
     assert done.exit_code == 0, done.output
     assert read_corpus(tmp_path / "hsk.tsv")["target"] == ("我愛你。", "佔位符。")
     assert "2 sentences, 3 left out" in done.output
@@ -83,7 +83,7 @@ def test_command_says_what_went_wrong_in_one_line(monkeypatch, tmp_path):
         raise FetchError("the package index cannot be reached")
 
     monkeypatch.setattr(hsk, "download", offline)
-    done = CliRunner().invoke(app, ["hsk", "--out", str(tmp_path)])
+    done = CliRunner().invoke(app, ["hsk", "--output-dir", str(tmp_path)])
     assert done.exit_code == 2
     assert done.output.strip().splitlines()[-1] == "the package index cannot be reached"
 

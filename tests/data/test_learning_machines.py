@@ -61,9 +61,9 @@ def test_chinese_is_simplified_and_of_full_width():
 
 def test_the_configuration_names_these_sentences_and_what_regard_data_hsk_writes():
     config = read_config(ROOT / "examples/learning_machines.toml", [])
-    assert (ROOT / config.task.also).samefile(ROOT / "examples/data/learning-machines.tsv")
-    assert config.task.data == "data/hsk.tsv"
-    assert config.out == "runs/learning-machines"
+    assert (ROOT / config.task.extra_train_file).samefile(ROOT / "examples/data/learning-machines.tsv")
+    assert config.task.train_file == "data/hsk.tsv"
+    assert config.training.output_dir == "runs/learning-machines"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ SPECIAL = (0, 1, 2, 3, 4)
 
 def masked(ids, real, seed=0, **options):
     generator = torch.Generator().manual_seed(seed)
-    return mask_tokens(ids, real, 50, 4, special=SPECIAL, generator=generator, **options)
+    return mask_tokens(ids, real, 50, 4, special_token_ids=SPECIAL, generator=generator, **options)
 
 
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(0, 99), st.sampled_from((0.15, 0.5)))
@@ -21,7 +21,7 @@ def test_in_each_row_the_share_is_chosen_and_no_special_token(batch, length, see
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, 50, (batch, length), generator=generator)
     real = torch.arange(length) < torch.randint(0, length + 1, (batch, 1), generator=generator)
-    inputs, labels = masked(ids, real, seed, share=share)
+    inputs, labels = masked(ids, real, seed, mlm_probability=share)
     chosen = labels != -100
     text = real & (ids > 4)
     assert not (chosen & ~text).any()
@@ -58,7 +58,7 @@ def test_the_generator_alone_decides():
 
 def test_shares_and_vocabularies_without_meaning_are_refused():
     ids = torch.tensor([[7]])
-    with pytest.raises(InputError, match=r"`share` must be above 0 and below 1, got 15: 0\.15 is usual"):
-        masked(ids, ids > 0, share=15)
-    with pytest.raises(InputError, match=r"`vocabulary_size` must be above the special tokens \(5\), got 5"):
-        mask_tokens(ids, ids > 0, 5, 4, special=SPECIAL, generator=torch.Generator())
+    with pytest.raises(InputError, match=r"`mlm_probability` must be above 0 and below 1, got 15: 0\.15 is usual"):
+        masked(ids, ids > 0, mlm_probability=15)
+    with pytest.raises(InputError, match=r"`vocab_size` must be above the special tokens \(5\), got 5"):
+        mask_tokens(ids, ids > 0, 5, 4, special_token_ids=SPECIAL, generator=torch.Generator())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import InputError
-from regard.data import pack, packed, pad, windows
+from regard.data import chunk_tokens, collate_packed, pack_sequences, pad
 from regard.masks import Document
 
 LENGTHS = st.lists(st.integers(1, 30), max_size=60)
@@ -14,15 +14,15 @@ LENGTHS = st.lists(st.integers(1, 30), max_size=60)
 
 @given(LENGTHS, st.integers(30, 90))
 def test_every_text_is_in_one_row_and_no_row_is_wider(lengths, width):
-    rows = pack(lengths, width)
+    rows = pack_sequences(lengths, width)
     assert sorted(text for row in rows for text in row) == list(range(len(lengths)))
     assert all(0 < sum(lengths[text] for text in row) <= width for row in rows)
-    assert rows == pack(list(lengths), width)
+    assert rows == pack_sequences(list(lengths), width)
 
 
 @given(LENGTHS, st.integers(30, 90))
 def test_rows_are_few_and_each_text_goes_where_it_fits_tightest(lengths, width):
-    rows = pack(lengths, width)
+    rows = pack_sequences(lengths, width)
     assert sorted(width - sum(lengths[text] for text in row) for row in rows) == best_fit(lengths, width)
 
 
@@ -40,8 +40,8 @@ def best_fit(lengths, width):
 
 @given(st.lists(st.lists(st.integers(5, 99), min_size=1, max_size=6), min_size=1, max_size=12))
 def test_texts_are_read_back_from_ids_and_documents(texts):
-    bins = pack([len(text) for text in texts], 8)
-    ids, documents = packed(texts, bins, 8, pad=0)
+    bins = pack_sequences([len(text) for text in texts], 8)
+    ids, documents = collate_packed(texts, bins, 8, pad_token_id=0)
     assert ids.shape == documents.shape == (len(bins), 8)
     for row, chosen in enumerate(bins):
         found = [ids[row, documents[row] == document].tolist() for document in range(len(chosen))]
@@ -50,7 +50,7 @@ def test_texts_are_read_back_from_ids_and_documents(texts):
 
 
 def test_documents_are_what_the_mask_of_documents_reads():
-    _, documents = packed([[5, 6], [7], [8]], [(0, 1), (2,)], 4, pad=0)
+    _, documents = collate_packed([[5, 6], [7], [8]], [(0, 1), (2,)], 4, pad_token_id=0)
     seen = Document(documents).bind(4, 4).dense(batch=2).int()
     assert seen[0, 0].tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
     assert seen[1, 0].tolist() == [[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
@@ -58,20 +58,22 @@ def test_documents_are_what_the_mask_of_documents_reads():
 
 @pytest.mark.parametrize("lengths", [[3, 9], [3, 0]])
 def test_a_text_that_fits_no_row_is_named(lengths):
-    with pytest.raises(InputError, match=rf"from 1 to `width` \(8\), got {lengths[1]} for text 1: cut long texts"):
-        pack(lengths, 8)
+    with pytest.raises(
+        InputError, match=rf"from 1 to `block_size` \(8\), got {lengths[1]} for sequence 1: cut long ones"
+    ):
+        pack_sequences(lengths, 8)
 
 
 def test_a_row_that_holds_too_much_is_named():
-    with pytest.raises(InputError, match=r"`bins` must hold at most `width` \(2\) tokens each, got 3 in row 0"):
-        packed([[5, 6], [7]], [(0, 1)], 2, pad=0)
-    with pytest.raises(InputError, match="`bins` must have at least one row"):
-        packed([[5, 6]], [], 2, pad=0)
+    with pytest.raises(InputError, match=r"`rows` must have at most `block_size` \(2\) tokens each, got 3 in row 0"):
+        collate_packed([[5, 6], [7]], [(0, 1)], 2, pad_token_id=0)
+    with pytest.raises(InputError, match="`rows` must have at least one row"):
+        collate_packed([[5, 6]], [], 2, pad_token_id=0)
 
 
 @given(st.lists(st.lists(st.integers(1, 99), max_size=7), min_size=1, max_size=9), st.integers(1, 5))
 def test_padding_stands_behind_the_tokens_and_the_mask_tells_which_are_real(rows, multiple):
-    ids, real = pad(rows, 0, multiple=multiple)
+    ids, real = pad(rows, 0, pad_to_multiple_of=multiple)
     width = ids.shape[1]
     assert width % multiple == 0
     assert width - multiple < max(map(len, rows)) <= width or width == max(map(len, rows)) == 0
@@ -82,15 +84,15 @@ def test_padding_stands_behind_the_tokens_and_the_mask_tells_which_are_real(rows
 
 
 def test_nothing_cannot_be_padded():
-    with pytest.raises(InputError, match="`rows` must have at least one row"):
+    with pytest.raises(InputError, match="`sequences` must have at least one"):
         pad([], 0)
-    with pytest.raises(InputError, match="`multiple` must be at least 1, got 0"):
-        pad([[1]], 0, multiple=0)
+    with pytest.raises(InputError, match="`pad_to_multiple_of` must be at least 1, got 0"):
+        pad([[1]], 0, pad_to_multiple_of=0)
 
 
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=60), st.integers(1, 20))
 def test_windows_predict_every_token_but_the_first_once(ids, length):
-    rows = windows(ids, length)
+    rows = chunk_tokens(ids, length)
     assert [token for row in rows for token in row[1:]] == ids[1:]
     assert [token for row in rows for token in row[:-1]] == ids[:-1]
     assert all(len(row) == length + 1 for row in rows[:-1])
@@ -98,7 +100,7 @@ def test_windows_predict_every_token_but_the_first_once(ids, length):
 
 
 def test_windows_need_two_tokens():
-    with pytest.raises(InputError, match=r"`ids` must be at least two tokens.*got 1"):
-        windows([5], 4)
-    with pytest.raises(InputError, match="`length` must be at least 1, got 0"):
-        windows([5, 6], 0)
+    with pytest.raises(InputError, match=r"`token_ids` must be at least two, .*got 1"):
+        chunk_tokens([5], 4)
+    with pytest.raises(InputError, match="`block_size` must be at least 1, got 0"):
+        chunk_tokens([5, 6], 0)

@@ -71,7 +71,7 @@ def test_what_is_held_out_is_the_same_in_each_process_and_on_each_machine():
 @pytest.mark.parametrize("held_out", [0, 2, 3, True, 1.5, 1.0, "1", None])
 def test_held_out_is_a_whole_number_that_leaves_something_to_train_on(held_out):
     corpus = Corpus({"source": ("Hi.", "hi", "Run.")})
-    said = f"`held_out` must be a whole number of .* has 2 different texts in `source`, got {held_out!r}"
+    said = f"`validation_size` must be a whole number of .* has 2 different texts in `source`, got {held_out!r}"
     with pytest.raises(InputError, match=said):
         split(corpus, held_out)
 

@@ -16,7 +16,7 @@ from regard.models import RecurrentSeq2Seq
 pytest.importorskip("sacrebleu")
 
 TINY = bottleneck.Trial(
-    lesson=seq2seq.Lesson(task=Copy(symbols=3), shortest=1, longest=4, steps=2, texts=4),
+    lesson=seq2seq.Lesson(task=Copy(num_symbols=3), shortest=1, longest=4, steps=2, texts=4),
     hidden=8, lengths=(4, 5, 6), beyond=6,
 )  # fmt: skip
 
@@ -37,14 +37,14 @@ def test_both_models_have_as_many_parameters_within_a_hundredth(trial):
 
 
 def test_a_batch_has_one_length_within_the_range_and_all_come_up():
-    lesson, generator = replace(TINY.lesson, task=Reverse(symbols=3)), torch.Generator().manual_seed(0)
+    lesson, generator = replace(TINY.lesson, task=Reverse(num_symbols=3)), torch.Generator().manual_seed(0)
     seen = set()
     for _ in range(60):
         sources, read, asked = lesson.batch(generator)
         assert torch.equal(asked[:, :-1], sources.flip(1))
         assert torch.equal(read[:, 1:], sources.flip(1))
-        assert (read[:, 0] == Reverse.start).all()
-        assert (asked[:, -1] == Reverse.end).all()
+        assert (read[:, 0] == Reverse.bos_token_id).all()
+        assert (asked[:, -1] == Reverse.eos_token_id).all()
         seen.add(sources.shape[1])
     assert seen == {1, 2, 3, 4}
 
@@ -72,11 +72,11 @@ class Fake:
 
     def generate(self, sources, *, most):
         assert most == 2 * len(sources[0])
-        return [[*one, Copy.end] if len(one) <= 4 else [*one[:2], *[5] * (most - 2)] for one in sources]
+        return [[*one, Copy.eos_token_id] if len(one) <= 4 else [*one[:2], *[5] * (most - 2)] for one in sources]
 
 
 def test_what_is_measured_is_what_the_model_writes():
-    found = seq2seq.by_length(Fake(), Copy(symbols=1000), (4, 10), 50, seed=0)
+    found = seq2seq.by_length(Fake(), Copy(num_symbols=1000), (4, 10), 50, seed=0)
     assert found.parameters == 6
     assert found.accuracy[4] == 1
     assert found.bleu[4] == pytest.approx(100)  # the end token is no token of the text
@@ -85,7 +85,7 @@ def test_what_is_measured_is_what_the_model_writes():
 
 
 def test_a_lesson_is_learned():
-    lesson = seq2seq.Lesson(task=Copy(symbols=3), shortest=1, longest=2, steps=100, texts=32, rate=1e-2)
+    lesson = seq2seq.Lesson(task=Copy(num_symbols=3), shortest=1, longest=2, steps=100, texts=32, rate=1e-2)
     model = seq2seq.learned(seq2seq.config_of(lesson.task, 16), lesson, seed=1)
     accuracy = seq2seq.by_length(model, lesson.task, (1, 2), 50, seed=1).accuracy
     assert min(accuracy.values()) > 0.9  # chance is below 1/3

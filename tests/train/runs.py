@@ -12,7 +12,14 @@ def tiny(out: Path, **changes: Any) -> Config:
     found: dict[str, Any] = {
         "task": {"kind": "synthetic", "operation": "copy", "num_symbols": 5, "min_length": 1, "max_length": 4}
         | {"num_examples": 200, "validation_size": 20},
-        "model": {"kind": "transformer", "width": 16, "heads": 2, "hidden": 16, "layers": 1, "dropout": 0.2},
+        "model": {
+            "kind": "transformer",
+            "hidden_size": 16,
+            "num_attention_heads": 2,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "dropout": 0.2,
+        },
         "training": {"output_dir": str(out), "learning_rate": 3e-3, "warmup_steps": 10, "max_steps": 12}
         | {"max_tokens_per_batch": 60, "eval_steps": 5, "save_steps": 1, "num_threads": 1},
     }

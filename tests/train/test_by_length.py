@@ -22,7 +22,7 @@ SPEC.loader.exec_module(by_length)
 
 def test_the_two_models_of_the_example_have_as_many_parameters_within_a_hundredth():
     path = PATH.parents[1] / "gru.toml"
-    said = re.search(r"--model\.attention none --model\.hidden \d+", path.read_text("utf-8")).group().split()
+    said = re.search(r"--model\.attention none --model\.hidden_size \d+", path.read_text("utf-8")).group().split()
     tokens = SpecialTokens(pad_token_id=0, bos_token_id=1, eos_token_id=2)
     with torch.device("meta"):
         models = [
@@ -83,7 +83,7 @@ def runs(tmp_path_factory):
     }
     task |= {"src_tokenizer": {"kind": "characters", "vocab_size": 60}}
     for seed, attention, hidden in ((0, "bahdanau", 8), (1, "bahdanau", 8), (0, "none", 9)):
-        model = {"kind": "recurrent", "width": 8, "hidden": hidden, "attention": attention}
+        model = {"kind": "recurrent", "embedding_dim": 8, "hidden_size": hidden, "attention": attention}
         options = {
             "training__save_steps": None,
             "training__eval_steps": None,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.data import Vocabulary
+from regard.data import Tokenizer
 from regard.errors import InputError
 from regard.files import write_folder
 from regard.train import JsonlLog, Translator, read_log, train
@@ -56,10 +56,10 @@ FEW = {
 def test_what_a_start_that_failed_has_left_binds_nobody(tmp_path, pairs):
     """A vocabulary of 12 tokens lay there, of a run that took no step, and one of 40 was asked for."""
     small = translation(pairs, src_tokenizer={"kind": "characters", "vocab_size": 12})
-    with pytest.raises(InputError, match=r"`tokens` must be at least"):
+    with pytest.raises(InputError, match=r"`max_tokens_per_batch` must be at least"):
         train(tiny(tmp_path / "run", task=small, **FEW | {"training__max_tokens_per_batch": 2}))
     train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
-    assert len(Vocabulary.load(tmp_path / "run" / "model" / "source.json")) > 12
+    assert len(Tokenizer.load(tmp_path / "run" / "model" / "source.json")) > 12
     assert (
         json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["config"]["training"]["max_tokens_per_batch"]
         == 60
@@ -396,12 +396,21 @@ def test_a_folder_is_replaced_without_waiting_for_the_old_ones_end(tmp_path, mon
 @pytest.mark.parametrize(
     "options",
     [
-        {"model": {"kind": "recurrent", "width": 8, "hidden": 8, "attention": kind}}
+        {"model": {"kind": "recurrent", "embedding_dim": 8, "hidden_size": 8, "attention": kind}}
         for kind in ("bahdanau", "none", "concat", "local-p")
     ]
     + [
-        {"model": {"kind": "transformer", "width": 16, "heads": 2, "hidden": 16, "layers": 1, "positions": kind}}
-        for kind in ("learned", "buckets", "slopes", "clipped", "rope", "none")
+        {
+            "model": {
+                "kind": "transformer",
+                "hidden_size": 16,
+                "num_attention_heads": 2,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "positions": kind,
+            }
+        }
+        for kind in ("learned", "t5", "alibi", "shaw", "rope", "none")
     ],
     ids=lambda one: "-".join(map(str, one["model"].values())),
 )
@@ -496,9 +505,9 @@ def test_a_folder_without_a_name_is_refused(tmp_path):
 
 def test_what_is_said_before_the_kind_is_said_too(tmp_path):
     path = tmp_path / "it.toml"
-    path.write_text(WHOLE + '[model]\nkind = "transformer"\nheads = 2\n', "utf-8")
-    found = read_config(path, ["--model.width", "96", "--model.kind", "recurrent"])
-    assert found.model.width == 96
+    path.write_text(WHOLE + '[model]\nkind = "transformer"\nnum_attention_heads = 2\n', "utf-8")
+    found = read_config(path, ["--model.hidden_size", "96", "--model.kind", "recurrent"])
+    assert found.model.hidden_size == 96
 
 
 def test_a_table_that_was_a_word_may_be_given_in_keys(tmp_path):

@@ -73,13 +73,16 @@ def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (["--model.widht", "3"], r"the key `model.widht` is unknown: did you mean `model.width`\?"),
+        (["--model.hiden_size", "3"], r"the key `model.hiden_size` is unknown: did you mean `model.hidden_size`\?"),
         (["--trainin.learning_rate", "3"], r"the key `trainin` is unknown: did you mean `training`\?"),
-        (["--model.nothing_like_it", "3"], r"the key `model.nothing_like_it` is unknown: there are width, heads"),
+        (
+            ["--model.nothing_like_it", "3"],
+            r"the key `model.nothing_like_it` is unknown: there are hidden_size, num_attention_heads",
+        ),
         (["--model.kind", "transfomer"], r"got 'transfomer': did you mean 'transformer'\?"),
-        (["--model.width", "wide"], r"`model.width` must be a whole number, got 'wide'"),
-        (["--model.width", "2.5"], r"`model.width` must be a whole number, got 2.5"),
-        (["--model.width", "true"], r"`model.width` must be a whole number, got True"),
+        (["--model.hidden_size", "wide"], r"`model.hidden_size` must be a whole number, got 'wide'"),
+        (["--model.hidden_size", "2.5"], r"`model.hidden_size` must be a whole number, got 2.5"),
+        (["--model.hidden_size", "true"], r"`model.hidden_size` must be a whole number, got True"),
         (["--mixed_precision", "fp8"], r'`training.mixed_precision` must be "no" or "bf16" or "fp16", got \'fp8\''),
         (["--training.adam_beta1", "[0.9]"], r"`training.adam_beta1` must be a number, got \[0.9\]"),
         (["--learning_rate", "-1"], r"\[training\] `learning_rate` must be above 0"),
@@ -186,11 +189,13 @@ def test_every_new_name_of_a_key_is_a_key():
     from regard.train import config, key_names
 
     tasks = (config.Translation, config.Synthetic, config.CausalLM, config.MaskedLM, config.Classification)
-    known = {"training": {one.name for one in fields(config.Training)}, "model": {"model_name_or_path"}}
+    models = (config.Transformer, config.Recurrent, config.Checkpoint)
+    known = {"training": {one.name for one in fields(config.Training)}}
+    known["model"] = {one.name for model in models for one in fields(model)}
     known["task"] = {one.name for task in tasks for one in fields(task)}
     for names in key_names._RENAMED.values():
         for name in names.split(" and "):
-            table, key = name.split(".")[:2]
+            table, key = name.split(" (")[0].split(".")[:2]
             assert key in known[table], name
 
 

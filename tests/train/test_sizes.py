@@ -12,11 +12,39 @@ from train.runs import tiny
 
 GIB = 2**30
 MODELS = {
-    "plain": {"kind": "transformer", "width": 32, "heads": 4, "hidden": 8, "layers": 3},
-    "one key head": {"kind": "transformer", "width": 32, "heads": 4, "hidden": 64, "layers": 2, "kv_heads": 1},
-    "gated": {"kind": "transformer", "width": 32, "heads": 4, "hidden": 64, "layers": 2, "activation": "swiglu"},
-    "gru": {"kind": "recurrent", "width": 32, "hidden": 24},
-    "lstm": {"kind": "recurrent", "width": 32, "hidden": 24, "cell": "lstm", "layers": 2, "bidirectional": False},
+    "plain": {
+        "kind": "transformer",
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 8,
+        "num_hidden_layers": 3,
+    },
+    "one key head": {
+        "kind": "transformer",
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 1,
+    },
+    "gated": {
+        "kind": "transformer",
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "hidden_act": "silu",
+        "is_gated_act": True,
+    },
+    "gru": {"kind": "recurrent", "embedding_dim": 32, "hidden_size": 24},
+    "lstm": {
+        "kind": "recurrent",
+        "embedding_dim": 32,
+        "hidden_size": 24,
+        "cell": "lstm",
+        "num_layers": 2,
+        "bidirectional": False,
+    },
 }
 
 
@@ -31,10 +59,10 @@ def test_a_model_has_at_least_as_many_parameters_as_are_counted(tmp_path, name):
     ("changes", "words"),
     [
         (
-            {"model__width": 2**19},
+            {"model__hidden_size": 2**19},
             r"at least .* parameters, .* AdamW's moments take .* GiB, and this machine has 4\.0 G",
         ),
-        ({"task__num_symbols": 2**20, "model__width": 1024}, "or `num_symbols` under .task."),
+        ({"task__num_symbols": 2**20, "model__hidden_size": 1024}, "or `num_symbols` under .task."),
         (
             {"task__num_examples": 10**9},
             r"1,000,000,000 examples .* take about .* lower `num_examples`, `validation_size` or `max_length`",
@@ -52,11 +80,11 @@ def test_what_memory_cannot_hold_is_refused_before_anything_is_made(tmp_path, mo
 
 
 def test_a_gpu_needs_room_for_the_weights_alone_beside_it(tmp_path, monkeypatch):
-    config = tiny(tmp_path / "run", model__width=4096)
+    config = tiny(tmp_path / "run", model__hidden_size=4096)
     needed = least_parameters(config)
     monkeypatch.setattr(memory_check, "memory", lambda: 15 * needed)
     check_size(config, on_cpu=False)
-    with pytest.raises(InputError, match="lower `width`, `hidden` or `layers`"):
+    with pytest.raises(InputError, match="lower `hidden_size`, `intermediate_size` or `num_hidden_layers`"):
         check_size(config, on_cpu=True)
     monkeypatch.setattr(memory_check, "memory", lambda: 3 * needed)
     with pytest.raises(InputError, match="whose weights take"):
@@ -81,16 +109,24 @@ HUGE = 99_999_999_999_999_999_999
         ("task__max_length", HUGE, "[task] `max_length` must be at most 1,048,576, got 99,999"),
         ("task__num_examples", HUGE, "[task] `num_examples` must be at most 1,000,000,000, got 99,999"),
         ("task__validation_size", HUGE, "[task] `validation_size` must be at most"),
-        ("model__width", HUGE, "[model] `width` must be at most 1,048,576, got 99,999"),
-        ("model__hidden", HUGE, "[model] `hidden` must be at most"),
-        ("model__layers", 100_000_000, "[model] `layers` must be at most 10,000, got 100,000,000"),
-        ("model__heads", HUGE, "[model] `heads` must be at most"),
-        ("model__kv_heads", HUGE, "[model] `kv_heads` must be at most"),
-        ("model__width", 0, "[model] `width` must be at least 1, got 0"),
-        ("model__heads", 0, "[model] `heads` must be at least 1, got 0"),
-        ("model__layers", -1, "[model] `layers` must be at least 1, got -1"),
-        ("model__kv_heads", 0, "[model] `kv_heads` must be at least 1, got 0"),
-        ("model__width", 15, "[model] `width` must be a multiple of `heads`, got 15 and 2: take 16, for example"),
+        ("model__hidden_size", HUGE, "[model] `hidden_size` must be at most 1,048,576, got 99,999"),
+        ("model__intermediate_size", HUGE, "[model] `intermediate_size` must be at most"),
+        (
+            "model__num_hidden_layers",
+            100_000_000,
+            "[model] `num_hidden_layers` must be at most 10,000, got 100,000,000",
+        ),
+        ("model__num_attention_heads", HUGE, "[model] `num_attention_heads` must be at most"),
+        ("model__num_key_value_heads", HUGE, "[model] `num_key_value_heads` must be at most"),
+        ("model__hidden_size", 0, "[model] `hidden_size` must be at least 1, got 0"),
+        ("model__num_attention_heads", 0, "[model] `num_attention_heads` must be at least 1, got 0"),
+        ("model__num_hidden_layers", -1, "[model] `num_hidden_layers` must be at least 1, got -1"),
+        ("model__num_key_value_heads", 0, "[model] `num_key_value_heads` must be at least 1, got 0"),
+        (
+            "model__hidden_size",
+            15,
+            "[model] `hidden_size` must be a multiple of `num_attention_heads`, got 15 and 2: take 16, for example",
+        ),
         ("training__max_steps", HUGE, "[training] `max_steps` must be at most"),
         ("training__max_tokens_per_batch", HUGE, "[training] `max_tokens_per_batch` must be at most"),
         ("training__gradient_accumulation_steps", HUGE, "[training] `gradient_accumulation_steps` must be at most"),

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from regard.data import Vocabulary
+from regard.data import Tokenizer
 from regard.errors import InputError
 from regard.models import RecurrentSeq2Seq, Transformer
 from regard.train import Translator, train
@@ -55,7 +55,7 @@ def test_a_translator_learns_words_and_translates_text(tmp_path, pairs):
     options = RUN | {
         "training__max_steps": 260,
         "training__max_tokens_per_batch": 500,
-        "model__width": 32,
+        "model__hidden_size": 32,
         "model__dropout": 0.0,
     }
     ended = train(tiny(tmp_path / "run", task=task, training__learning_rate=1e-2, **options))
@@ -75,7 +75,10 @@ def test_a_translator_learns_words_and_translates_text(tmp_path, pairs):
 
 def test_a_recurrent_translator_is_read_back_as_one(tmp_path, pairs):
     config = tiny(
-        tmp_path / "run", task=translation(pairs), model={"kind": "recurrent", "width": 8, "hidden": 8}, **RUN
+        tmp_path / "run",
+        task=translation(pairs),
+        model={"kind": "recurrent", "embedding_dim": 8, "hidden_size": 8},
+        **RUN,
     )
     train(config)
     translator = Translator.load(tmp_path / "run")
@@ -141,7 +144,7 @@ def test_a_causal_language_model(tmp_path, texts, packed):
     assert ended.scores["perplexity"] < 12  # of 80 tokens
     model = Transformer.from_pretrained(tmp_path / "run" / "model")
     assert model.config.kind == "decoder"
-    assert len(Vocabulary.load(tmp_path / "run" / "model")) <= 80
+    assert len(Tokenizer.load(tmp_path / "run" / "model")) <= 80
 
 
 def test_packed_documents_are_read_as_if_each_stood_alone(tmp_path, texts):

@@ -9,7 +9,7 @@ import torch
 
 import regard
 from regard.cli import main
-from regard.data import Vocabulary
+from regard.data import Tokenizer
 from regard.models import Transformer
 from regard.train import train
 from regard.train.config import Config
@@ -43,7 +43,13 @@ def runs(tmp_path_factory) -> Path:
     for name, task in TASKS.items():
         found = {
             "task": task | {"train_file": str(folder / str(task["train_file"])), "validation_size": 3},
-            "model": {"kind": "transformer", "width": 16, "heads": 2, "hidden": 16, "layers": 2},
+            "model": {
+                "kind": "transformer",
+                "hidden_size": 16,
+                "num_attention_heads": 2,
+                "intermediate_size": 16,
+                "num_hidden_layers": 2,
+            },
             "training": {"output_dir": str(folder / name), "max_steps": 2, "max_tokens_per_batch": 100}
             | {"eval_steps": 2, "save_steps": 1, "num_threads": 1},
         }
@@ -54,8 +60,8 @@ def runs(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(("name", "before", "behind"), [("masked", "<s>", "</s>"), ("causal", "<s>", "")])
 def test_a_model_of_one_text_is_seen_with_the_tokens_that_it_was_trained_on(runs, name, before, behind):
     model = Transformer.from_pretrained(runs / name / "model")
-    vocabulary = Vocabulary.load(runs / name / "model" / "tokenizer.json")
-    ids = vocabulary.encode([TEXT], start=True, end=bool(behind))
+    vocabulary = Tokenizer.load(runs / name / "model" / "tokenizer.json")
+    ids = vocabulary.encode([TEXT], bos=True, eos=bool(behind))
     with regard.watch(model, keep="weights") as seen, torch.no_grad():
         model(torch.tensor(ids))
     looked = regard.look(TEXT, model=str(runs / name), keep="weights", token="3", layer=0, head=1)

@@ -1,16 +1,16 @@
-"""Data: corpora read from files, vocabularies, and rows of token ids made into batches."""
+"""Data: corpora read from files, tokenizers, and token ids made into batches."""
 
-from regard.data.batching import batches, deal
+from regard.data.batching import batches, shard_batch
 from regard.data.chinese_script import Script, to_script
 from regard.data.corpus import Corpus
 from regard.data.hsk import fetch_hsk
 from regard.data.masking import mask_tokens
-from regard.data.packing import pack, packed
-from regard.data.padding import pad, windows
+from regard.data.packing import collate_packed, pack_sequences
+from regard.data.padding import chunk_tokens, pad
 from regard.data.read_corpus import read_corpus
 from regard.data.splitting import references, split, without_sources
 from regard.data.synthetic import AssociativeRecall, Copy, Reverse, Sort, Synthetic
-from regard.data.tokenizer import Vocabulary, VocabularyKind
+from regard.data.tokenizer import Tokenizer, TokenizerKind
 from regard.data.wheel_registry import FetchError
 
 __all__ = [
@@ -22,19 +22,19 @@ __all__ = [
     "Script",
     "Sort",
     "Synthetic",
-    "Vocabulary",
-    "VocabularyKind",
+    "Tokenizer",
+    "TokenizerKind",
     "batches",
-    "deal",
+    "chunk_tokens",
+    "collate_packed",
     "fetch_hsk",
     "mask_tokens",
-    "pack",
-    "packed",
+    "pack_sequences",
     "pad",
     "read_corpus",
     "references",
+    "shard_batch",
     "split",
     "to_script",
-    "windows",
     "without_sources",
 ]

@@ -1,6 +1,6 @@
-"""Batches: rows of like length together, as many as a budget of tokens allows; and one batch dealt to several places.
+"""Batches of rows of like length, limited by their number of tokens; and shards of one batch.
 
-Everything is a pure function of its arguments, so whoever resumes needs no state but the epoch and the batch's number.
+Both are pure functions of their arguments: resuming needs only the epoch and the number of the batch.
 """
 
 from collections.abc import Sequence
@@ -10,62 +10,65 @@ from numpy.typing import NDArray
 
 from regard.errors import InputError
 
-__all__ = ["batches", "deal"]
+__all__ = ["batches", "shard_batch"]
 
-_SPREAD = 0.1  # how far, of its length, a row may move among its neighbours: other company in each epoch
+_SPREAD = 0.1  # how far, of its length, a row may move among its neighbours: other neighbours in each epoch
 
 
 def batches(
-    lengths: Sequence[Sequence[int]] | Sequence[int], *, tokens: int, seed: int, epoch: int
+    lengths: Sequence[Sequence[int]] | Sequence[int], *, max_tokens_per_batch: int, seed: int, epoch: int
 ) -> list[tuple[int, ...]]:
-    """Divide rows into batches of at most `tokens` tokens each, padding counted.
+    """Return batches of row indices, each of at most `max_tokens_per_batch` tokens, padding included.
 
-    A batch of `rows` rows costs rows × the longest length in it, in whichever column that is. Rows of about the same
-    length come together; who exactly, and the order of the batches, changes with the epoch. Within a batch rows go
-    from short to long.
+    A batch of n rows has n × the longest length in it, in whichever column that is. Rows of about the same length come
+    together; which ones exactly, and the order of the batches, changes with the epoch. Within a batch rows go from
+    short to long.
 
     Args:
         lengths: For each row its length, or the lengths of its columns: (source, target).
-        tokens: The budget of a batch.
-        seed: Of the run.
+        max_tokens_per_batch: Largest number of tokens of a batch.
+        seed: Seed of the order.
         epoch: 0, 1, 2, …
 
     Returns:
         The batches in the order they are to be trained on, each the indices of its rows; every row is in one of them.
 
     Raises:
-        InputError: There are no rows, or one is longer than the budget.
+        InputError: There are no rows, or one is longer than `max_tokens_per_batch`.
 
-    >>> batches([5, 2, 2, 4], tokens=10, seed=0, epoch=0)
+    >>> batches([5, 2, 2, 4], max_tokens_per_batch=10, seed=0, epoch=0)
     [(2, 1), (3, 0)]
     """
     sizes = _sizes(lengths)
     if not len(sizes):
         raise InputError("`lengths` must have at least one row, got none: is the corpus empty?")
-    if (longest := int(sizes.max())) > tokens:
-        row, many = int(sizes.argmax()), int((sizes > tokens).sum())
+    if (longest := int(sizes.max())) > max_tokens_per_batch:
+        row, many = int(sizes.argmax()), int((sizes > max_tokens_per_batch).sum())
         raise InputError(
-            f"`tokens` must be at least the length of each row, got {tokens}, and row {row} has {longest} ({many:,} "
-            f"of {len(sizes):,} rows are too long): raise `tokens`, or leave those rows out with `Corpus.select`"
+            f"`max_tokens_per_batch` must be at least the length of each row, got {max_tokens_per_batch}, and row "
+            f"{row} has {longest} ({many:,} of {len(sizes):,} rows are too long): raise it, or leave those rows out "
+            "with `Corpus.select`"
         )
     random = np.random.default_rng([seed, epoch])
     order = np.argsort(sizes + (1 + _SPREAD * sizes) * random.random(len(sizes)), kind="stable")
-    found = [tuple(sorted(batch, key=lambda row: int(sizes[row]))) for batch in _cut(order, sizes, tokens)]
+    found = [
+        tuple(sorted(batch, key=lambda row: int(sizes[row]))) for batch in _cut(order, sizes, max_tokens_per_batch)
+    ]
     return [found[index] for index in random.permutation(len(found))]
 
 
-def deal(batch: tuple[int, ...], parts: int) -> list[tuple[int, ...]]:
-    """Deal the rows of one batch to `parts` places (processes × accumulation steps), like cards.
+def shard_batch(batch: tuple[int, ...], num_shards: int) -> list[tuple[int, ...]]:
+    """Return the rows of a batch in `num_shards` shards (processes × accumulation steps), dealt in turn.
 
-    The numbers of rows differ by one at most, and so, since `batches` orders rows by length, hardly do their tokens.
-    A part is empty only where there are fewer rows than parts.
+    The numbers of rows differ by at most one, and their numbers of tokens hardly, as `batches` orders rows by length. A
+    shard is empty only where there are fewer rows than shards.
 
-    >>> deal((7, 3, 9, 1, 4), 2)
+    >>> shard_batch((7, 3, 9, 1, 4), 2)
     [(7, 9, 4), (3, 1)]
     """
-    if isinstance(parts, bool) or parts < 1:
-        raise InputError(f"`parts` must be processes × accumulation steps and at least 1, got {parts}")
-    return [tuple(batch[part::parts]) for part in range(parts)]
+    if isinstance(num_shards, bool) or num_shards < 1:
+        raise InputError(f"`num_shards` must be processes × accumulation steps and at least 1, got {num_shards}")
+    return [tuple(batch[shard::num_shards]) for shard in range(num_shards)]
 
 
 def _sizes(lengths: Sequence[Sequence[int]] | Sequence[int]) -> NDArray[np.int64]:
@@ -76,13 +79,13 @@ def _sizes(lengths: Sequence[Sequence[int]] | Sequence[int]) -> NDArray[np.int64
     return sizes
 
 
-def _cut(order: NDArray[np.int64], sizes: NDArray[np.int64], tokens: int) -> list[list[int]]:
-    """Take rows in this order until one more would break the budget."""
+def _cut(order: NDArray[np.int64], sizes: NDArray[np.int64], max_tokens: int) -> list[list[int]]:
+    """Take rows in this order until one more would exceed the limit."""
     found: list[list[int]] = []
     current: list[int] = []
     longest = 0
     for row, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
-        if current and (len(current) + 1) * max(longest, size) > tokens:
+        if current and (len(current) + 1) * max(longest, size) > max_tokens:
             found.append(current)
             current, longest = [], 0
         current.append(row)

@@ -30,7 +30,7 @@ _NOTICE = f"""\
 hsk.tsv: English and Chinese sentences, tab-separated; the third field names licence, source and sentence.
 
 From the data of {HSK.package} {HSK.version}, by the hsk-sentences-audio contributors,
-https://github.com/no7z/hsk-sentences-audio (its ATTRIBUTION.md tells where the sentences come from).
+https://github.com/no7z/hsk-sentences-audio (its ATTRIBUTION.md lists the origin of the sentences).
 Licence: Creative Commons Attribution-ShareAlike 4.0 International (CC BY-SA 4.0),
 https://creativecommons.org/licenses/by-sa/4.0/
 
@@ -41,7 +41,7 @@ Who passes the sentences on, or what is made of them, keeps this notice and the 
 
 
 def fetch_hsk(folder: str | Path, *, script: Script = "hans", progress: Callable[[str], None] | None = None) -> Path:
-    """Fetch the sentences through the package index and write them as `hsk.tsv`, with a notice of their licence.
+    """Download the sentences through the package index and save them as `hsk.tsv`, with a notice of their licence.
 
     One wheel of 0.9 MB, known by its SHA-256, is downloaded by pip and nothing of it installed or run. Sentences whose
     English is a placeholder are left out and counted. Files are written whole or not at all.
@@ -60,18 +60,18 @@ def fetch_hsk(folder: str | Path, *, script: Script = "hans", progress: Callable
     """
     if script not in get_args(Script):
         raise InputError(f'`script` must be "hans" (simplified) or "hant" (traditional), got {script!r}')
-    say, folder = progress or _say_nothing, Path(folder)
+    notify, folder = progress or _ignore, Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    say(f"getting {HSK.package} {HSK.version} ({HSK.size / 1e6:.1f} MB)")
+    notify(f"downloading {HSK.package} {HSK.version} ({HSK.size / 1e6:.1f} MB)")
     with tempfile.TemporaryDirectory(prefix="regard-") as scratch:
         rows, without = _sentences(download(HSK, Path(scratch)), _COLUMN[script])
     target = folder / "hsk.tsv"
     write_atomically(folder / "hsk-LICENCE.txt", _NOTICE.encode("utf-8"))
     write_atomically(target, "".join("\t".join(row) + "\n" for row in rows).encode("utf-8"))
-    say(f"{target}: {len(rows):,} sentences, {without} left out whose English is missing; CC BY-SA 4.0")
+    notify(f"{target}: {len(rows):,} sentences, {without} left out whose English is missing; CC BY-SA 4.0")
     return target
 
 
@@ -93,5 +93,5 @@ def _is_usable(english: str) -> bool:
     return bool(english) and not _NO_ENGLISH.fullmatch(english)
 
 
-def _say_nothing(line: str) -> None:
+def _ignore(line: str) -> None:
     del line

@@ -1,6 +1,6 @@
-"""The tokens that are not text: the first ids of every vocabulary made here, in this order."""
+"""Special tokens: the first ids of every tokenizer trained here, in this order."""
 
-__all__ = ["END", "MASK", "PAD", "SPECIAL", "START", "UNKNOWN"]
+__all__ = ["BOS", "EOS", "MASK", "PAD", "SPECIAL", "UNKNOWN"]
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
-PAD, START, END, UNKNOWN, MASK = range(len(SPECIAL))
+PAD, BOS, EOS, UNKNOWN, MASK = range(len(SPECIAL))

@@ -1,4 +1,4 @@
-"""Vocabulary: text to token ids and back, by a tokenizer of the `tokenizers` package, ours or a checkpoint's."""
+"""Tokenizer: text to token ids and back, by a tokenizer.json of the `tokenizers` package, ours or a checkpoint's."""
 
 import hashlib
 import json
@@ -8,24 +8,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
+import torch
+
 from regard.data.special_tokens import SPECIAL
 from regard.data.train_tokenizer import train_characters, train_pieces
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    import tokenizers
 
-__all__ = ["LARGEST_VOCABULARY", "Vocabulary", "VocabularyKind"]
+__all__ = ["LARGEST_VOCABULARY", "Tokenizer", "TokenizerKind"]
 
 LARGEST_VOCABULARY = 2**20  # tokens; the trainers reserve memory for as many, and abort the process where there is none
 
-VocabularyKind = Literal["bpe", "unigram", "characters"]
+TokenizerKind = Literal["bpe", "unigram", "characters"]
 
-# What checkpoints call the tokens that are not text, the likeliest name first.
+# The names of special tokens in checkpoints, the likeliest name first.
 _USUAL: Mapping[str, tuple[str, ...]] = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
-    "start": (
+    "bos": (
         "<s>",
         "[CLS]",
         "<bos>",
@@ -35,96 +37,99 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
         "<|im_start|>",
         "<|endoftext|>",
     ),
-    "end": ("</s>", "[SEP]", "<eos>", "[EOS]", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"),
-    "unknown": ("<unk>", "[UNK]", "<|unk|>"),
+    "eos": ("</s>", "[SEP]", "<eos>", "[EOS]", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"),
+    "unk": ("<unk>", "[UNK]", "<|unk|>"),
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
 }
 _IN_CONFIG = {
     "pad": ("pad_token",),
-    "start": ("cls_token", "bos_token"),
-    "end": ("sep_token", "eos_token"),
-    "unknown": ("unk_token",),
+    "bos": ("cls_token", "bos_token"),
+    "eos": ("sep_token", "eos_token"),
+    "unk": ("unk_token",),
     "mask": ("mask_token",),
 }
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """A tokenizer.json, and which of its ids are not text; None where it has no such token.
+class Tokenizer:
+    """A tokenizer.json and the ids of its special tokens; None where it has no such token.
 
-    The vocabularies that `train` makes begin with `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4. Special tokens
-    that a text spells out ("<s>") are text like any other, in every vocabulary.
+    Tokenizers of `train` begin with `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4. Special tokens that a text
+    spells out ("<s>") are text like any other, in every tokenizer. Names are those of transformers' tokenizers, and
+    `regard.watch(model, tokenizer=…)` takes one.
 
-    >>> vocabulary = Vocabulary.train(["我爱你。", "你爱我。"], kind="characters", size=100)
-    >>> len(vocabulary), vocabulary.encode(["我爱它。"], start=True, end=True)
+    >>> tokenizer = Tokenizer.train(["我爱你。", "你爱我。"], kind="characters", vocab_size=100)
+    >>> len(tokenizer), tokenizer.encode(["我爱它。"], bos=True, eos=True)
     (9, [[1, 7, 8, 3, 5, 2]])
-    >>> vocabulary.decode([1, 7, 8, 6, 5, 2])
+    >>> tokenizer.decode([1, 7, 8, 6, 5, 2])
     '我爱你。'
     """
 
     json: str  # a tokenizer.json
-    pad: int | None = None
-    start: int | None = None
-    end: int | None = None
-    unknown: int | None = None
-    mask: int | None = None
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    unk_token_id: int | None = None
+    mask_token_id: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what is cached: another process makes its own tokenizer.
-        return Vocabulary, (self.json, self.pad, self.start, self.end, self.unknown, self.mask)
+        return Tokenizer, (self.json, *(getattr(self, f"{role}_token_id") for role in _USUAL))
 
     @classmethod
-    def train(cls, texts: Iterable[str], *, kind: VocabularyKind, size: int, lowercase: bool = False) -> "Vocabulary":
-        """Train a tokenizer on these texts; the same texts give the same one, to the byte.
+    def train(
+        cls, texts: Iterable[str], *, kind: TokenizerKind, vocab_size: int, lowercase: bool = False
+    ) -> "Tokenizer":
+        """Return a tokenizer trained on texts; the same texts give the same one, to the byte.
 
         Args:
-            texts: What to learn from: the training part alone.
+            texts: The training texts.
             kind: "characters" makes each a token (for Chinese, Japanese and Korean); "bpe" merges frequent neighbours
                 and "unigram" chooses likely pieces, within words and within one script.
-            size: How many tokens at most, the five special ones counted; not above 2²⁰.
-            lowercase: Texts are put into small letters, and decoded so.
+            vocab_size: Largest number of tokens, the five special ones included; not above 2²⁰.
+            lowercase: Whether texts are lowercased.
 
         Raises:
-            InputError: `kind` is none of the three, there are no texts, or `size` is too small or too large.
+            InputError: `kind` is none of the three, there are no texts, or `vocab_size` is too small or too large.
             MissingExtraError: The package tokenizers is not installed.
         """
-        if kind not in get_args(VocabularyKind):
-            raise InputError(f"`kind` must be one of {', '.join(get_args(VocabularyKind))}, got {kind!r}")
-        if not isinstance(size, int) or not len(SPECIAL) < size <= LARGEST_VOCABULARY:
+        if kind not in get_args(TokenizerKind):
+            raise InputError(f"`kind` must be one of {', '.join(get_args(TokenizerKind))}, got {kind!r}")
+        if not isinstance(vocab_size, int) or not len(SPECIAL) < vocab_size <= LARGEST_VOCABULARY:
             raise InputError(
-                f"`size` must be a whole number above {len(SPECIAL)}, the special tokens, and at most "
-                f"{LARGEST_VOCABULARY:,}, got {size!r}"
+                f"`vocab_size` must be a whole number above {len(SPECIAL)}, the special tokens, and at most "
+                f"{LARGEST_VOCABULARY:,}, got {vocab_size!r}"
             )
         lines = [texts] if isinstance(texts, str) else list(texts)
         if not any(lines):
             raise InputError("`texts` must have at least one that is not empty, got none")
         if kind == "characters":
-            return cls(train_characters(lines, size, lowercase=lowercase), *range(len(SPECIAL)))
-        return cls(train_pieces(lines, kind, size, lowercase=lowercase), *range(len(SPECIAL)))
+            return cls(train_characters(lines, vocab_size, lowercase=lowercase), *range(len(SPECIAL)))
+        return cls(train_pieces(lines, kind, vocab_size, lowercase=lowercase), *range(len(SPECIAL)))
 
     @classmethod
     def load(
         cls,
         path: str | Path,
         *,
-        pad: str | None = None,
-        start: str | None = None,
-        end: str | None = None,
-        unknown: str | None = None,
-        mask: str | None = None,
-    ) -> "Vocabulary":
-        """Read a tokenizer.json, ours or that of any Hugging Face checkpoint.
+        pad_token: str | None = None,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        unk_token: str | None = None,
+        mask_token: str | None = None,
+    ) -> "Tokenizer":
+        """Return the tokenizer of a tokenizer.json, ours or that of any Hugging Face checkpoint.
 
         The special tokens are those named here; else those of a tokenizer_config.json beside it; else those with usual
         names ("<pad>", "[CLS]", "</s>", "<|endoftext|>" …).
 
         Args:
             path: The file, or the folder that has it.
-            pad: The text of the padding token.
-            start: That of the token before a text.
-            end: That of the token behind a text.
-            unknown: That of the token for what has none.
-            mask: That of the token that hides another.
+            pad_token: The text of the padding token.
+            bos_token: That of the token before a text.
+            eos_token: That of the token after a text.
+            unk_token: That of the token for unknown text.
+            mask_token: That of the mask token.
 
         Raises:
             InputError: The file cannot be read, or has no token of a given name.
@@ -133,12 +138,13 @@ class Vocabulary:
         path = Path(path)
         path = path / "tokenizer.json" if path.is_dir() else path
         read = _read(path)
-        given = {"pad": pad, "start": start, "end": end, "unknown": unknown, "mask": mask}
+        given = {"pad": pad_token, "bos": bos_token, "eos": eos_token, "unk": unk_token, "mask": mask_token}
         config = _config(path.with_name("tokenizer_config.json"))
-        return cls(read.json, **{role: _find(read.tokenizer, role, given[role], config, path) for role in given})
+        found = {role: _find(read.backend_tokenizer, role, given[role], config, path) for role in given}
+        return cls(read.json, **{f"{role}_token_id": index for role, index in found.items()})
 
     def save(self, path: str | Path) -> Path:
-        """Write the tokenizer as tokenizer.json, whole or not at all; a folder gets a file of that name.
+        """Save the tokenizer as tokenizer.json, whole or not at all; a folder gets a file of that name.
 
         Raises:
             InputError: The file cannot be written.
@@ -148,92 +154,156 @@ class Vocabulary:
         write_atomically(target, self.json.encode("utf-8"))
         return target
 
-    def encode(self, texts: Sequence[str], *, start: bool = False, end: bool = False) -> list[list[int]]:
-        """Turn texts into ids, with the start token before and the end token behind each, if asked.
+    def encode(self, texts: Sequence[str], *, bos: bool = False, eos: bool = False) -> list[list[int]]:
+        """Return the token ids of texts, with the begin token before and the end token after each if requested.
 
         Raises:
             InputError: `texts` is one text, not several, or there is no such token.
         """
         if isinstance(texts, str):
             raise InputError(f"`texts` must be a list of texts, got one text: encode([{texts[:20]!r}])")
-        before = [self._needed("start")] if start else []
-        behind = [self._needed("end")] if end else []
+        before = [self._needed("bos")] if bos else []
+        after = [self._needed("eos")] if eos else []
         return [
-            [*before, *one.ids, *behind] for one in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+            [*before, *one.ids, *after]
+            for one in self.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
         ]
+
+    def __call__(
+        self,
+        text: str | Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        padding: bool = False,
+        truncation: bool = False,
+        max_length: int | None = None,
+        return_tensors: Literal["pt"] | None = None,
+        return_offsets_mapping: bool = False,
+        verbose: bool = True,
+    ) -> dict[str, Any]:
+        """Return `input_ids` and `attention_mask` of a text or of several, as transformers' tokenizers do.
+
+        Args:
+            text: A text, or a list of texts.
+            add_special_tokens: Whether the special tokens of the tokenizer.json's template are added; tokenizers of
+                `train` have none (`encode` adds them).
+            padding: Whether texts are padded on the right to the longest.
+            truncation: Whether texts are cut to `max_length` tokens.
+            max_length: Tokens of a text at most; with `truncation`.
+            return_tensors: "pt" for tensors; lists by default.
+            return_offsets_mapping: Whether `offset_mapping` has the characters of each token.
+            verbose: Accepted for compatibility, without effect.
+
+        Raises:
+            InputError: Texts of different lengths have no padding, or a text is to be padded by a tokenizer without a
+                padding token.
+        """
+        del verbose
+        many = not isinstance(text, str)
+        texts = [text] if isinstance(text, str) else list(text)
+        encoded = self.backend_tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
+        limit = max_length if truncation else None
+        rows = [list(one.ids)[:limit] for one in encoded]
+        width = max(map(len, rows), default=0)
+        if return_tensors is not None and not padding and len(set(map(len, rows))) > 1:
+            raise InputError("`return_tensors` needs texts of one length: pass padding=True too")
+        fill = self._needed("pad") if padding and min(map(len, rows), default=0) < width else 0
+        extra = [width - len(row) if padding else 0 for row in rows]
+        found: dict[str, Any] = {
+            "input_ids": [row + [fill] * more for row, more in zip(rows, extra, strict=True)],
+            "attention_mask": [[1] * len(row) + [0] * more for row, more in zip(rows, extra, strict=True)],
+        }
+        if return_offsets_mapping:
+            offsets = [list(one.offsets)[:limit] for one in encoded]
+            found["offset_mapping"] = [row + [(0, 0)] * more for row, more in zip(offsets, extra, strict=True)]
+        if return_tensors is not None:
+            return {name: torch.tensor(values) for name, values in found.items()}
+        return found if many else {name: values[0] for name, values in found.items()}
 
     @overload
     def decode(self, ids: Sequence[int]) -> str: ...
     @overload
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]: ...
     def decode(self, ids: Sequence[int] | Sequence[Sequence[int]]) -> str | list[str]:
-        """Turn ids into text, or lists of ids into texts; special tokens are left out, but what is unknown shows."""
+        """Return the text of ids, or the texts of lists of ids, without special tokens other than the unknown one."""
         many = [list(one) for one in ids if not isinstance(one, int)]
         if many:
             return [self._decoded(one) for one in many]
         return self._decoded([one for one in ids if isinstance(one, int)])
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Name each id as the vocabulary writes it, for figures: a space is "▁" in BPE and Unigram."""
-        return [self.tokenizer.id_to_token(one) or f"[{one}]" for one in ids]
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return the token of each id as the vocabulary has it: a space is "▁" in BPE and Unigram."""
+        return [self.backend_tokenizer.id_to_token(one) or f"[{one}]" for one in ids]
 
     @cached_property
-    def tokenizer(self) -> "Tokenizer":
-        """The tokenizer of the package tokenizers; it neither cuts rows nor fills them up, whatever the file says."""
+    def backend_tokenizer(self) -> "tokenizers.Tokenizer":
+        """The tokenizer of the package tokenizers, without truncation and padding, whatever the file has."""
         try:
-            from tokenizers import Tokenizer
+            from tokenizers import Tokenizer as Backend
         except ImportError as missing:
             raise MissingExtraError("tokenizers", "train") from missing
-        tokenizer = Tokenizer.from_str(self.json)
+        tokenizer = Backend.from_str(self.json)
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        tokenizer.encode_special_tokens = True  # that is: "<s>" in a text is text
+        tokenizer.encode_special_tokens = True  # then "<s>" in a text is text
         return tokenizer
 
+    @property
+    def added_tokens_decoder(self) -> dict[int, Any]:
+        """Added tokens by id, as in transformers; `special` of each is whether it is no text."""
+        return dict(self.backend_tokenizer.get_added_tokens_decoder())
+
     @cached_property
-    def special(self) -> tuple[int, ...]:
+    def all_special_ids(self) -> list[int]:
         """All ids that are not text, in order."""
-        added = {index for index, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
-        roles = (self.pad, self.start, self.end, self.unknown, self.mask)
-        return tuple(sorted(added | {role for role in roles if role is not None}))
+        added = {index for index, token in self.added_tokens_decoder.items() if token.special}
+        roles = {getattr(self, f"{role}_token_id") for role in _USUAL} - {None}
+        return sorted(added | roles)
 
     @cached_property
     def sha256(self) -> str:
-        """That of the tokenizer.json: of what was read, and of what `save` writes."""
+        """The SHA-256 of the tokenizer.json, as loaded and as saved."""
         return hashlib.sha256(self.json.encode("utf-8")).hexdigest()
 
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens without added ones, as in transformers; `len(tokenizer)` counts all."""
+        return self.backend_tokenizer.get_vocab_size(with_added_tokens=False)
+
     def __len__(self) -> int:
-        return self.tokenizer.get_vocab_size(with_added_tokens=True)
+        return self.backend_tokenizer.get_vocab_size(with_added_tokens=True)
 
     @cached_property
     def _left_out(self) -> frozenset[int]:
         """The special ids without text; "unknown" is shown, unless it is another special token too."""
-        others = (self.pad, self.start, self.end, self.mask)
-        return frozenset(one for one in self.special if one != self.unknown or one in others)
+        others = (self.pad_token_id, self.bos_token_id, self.eos_token_id, self.mask_token_id)
+        return frozenset(one for one in self.all_special_ids if one != self.unk_token_id or one in others)
 
     def _decoded(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode([one for one in ids if one not in self._left_out], skip_special_tokens=False)
+        return self.backend_tokenizer.decode(
+            [one for one in ids if one not in self._left_out], skip_special_tokens=False
+        )
 
     def _needed(self, role: str) -> int:
-        found = getattr(self, role)
+        found = getattr(self, f"{role}_token_id")
         if found is None:
-            raise InputError(f'this vocabulary has no {role} token: name it, Vocabulary.load(path, {role}="…")')
+            raise InputError(f'this tokenizer has no {role} token: name it, Tokenizer.load(path, {role}_token="…")')
         return int(found)
 
 
-def _read(path: Path) -> Vocabulary:
-    """The vocabulary in a file, its special tokens not known yet."""
+def _read(path: Path) -> Tokenizer:
+    """Return the tokenizer in a file, its special tokens not known yet."""
     try:
-        vocabulary = Vocabulary(path.read_text("utf-8"))
+        tokenizer = Tokenizer(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the tokenizer {path}: {getattr(error, 'strerror', None) or error}") from error
     try:
-        len(vocabulary)
+        len(tokenizer)
     except MissingExtraError:
         raise
     except Exception as error:  # that is what tokenizers raises
         raise InputError(f"{path} must be a tokenizer.json of the package tokenizers, but {error}") from error
-    return vocabulary
+    return tokenizer
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -244,10 +314,12 @@ def _config(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _find(tokenizer: "Tokenizer", role: str, given: str | None, config: dict[str, Any], path: Path) -> int | None:
+def _find(
+    tokenizer: "tokenizers.Tokenizer", role: str, given: str | None, config: dict[str, Any], path: Path
+) -> int | None:
     if given is not None:
         if (index := tokenizer.token_to_id(given)) is None:
-            raise InputError(f"`{role}` must be a token of {path}, got {given!r}")
+            raise InputError(f"`{role}_token` must be a token of {path}, got {given!r}")
         return index
     named = [config.get(key) for key in _IN_CONFIG[role]]
     texts = [name.get("content") if isinstance(name, dict) else name for name in named]

@@ -1,12 +1,12 @@
 """Training tokenizers with the `tokenizers` package: characters, BPE and Unigram, for any script.
 
 - Characters: each is a token, spaces too. What fits Chinese, Japanese and Korean best when data are few.
-- BPE and Unigram: a space is written "▁" and belongs to the word behind it, as in SentencePiece, and one is put before
+- BPE and Unigram: a space is written "▁" and belongs to the word after it, as in SentencePiece, and one is put before
   the text, so that a word is the same token at its start. Text is first cut into words, numerals' digits, punctuation,
   and runs of one script (Han, Hiragana, Katakana, Hangul, Latin), so that no token crosses from one to another.
 
 Text is put into Unicode's composed form (NFC) and nothing else is changed: NFKC would make "，" a "," and "Ａ" an "A",
-which Chinese and Japanese readers tell apart. What is decoded is what was encoded.
+which differ for Chinese and Japanese readers. What is decoded is what was encoded.
 """
 
 import json
@@ -40,15 +40,15 @@ _WORDS = "|".join(
 )
 
 
-def train_characters(texts: Sequence[str], size: int, *, lowercase: bool) -> str:
-    """Give a tokenizer.json in which each character is a token: the `size` most frequent, the special ones counted."""
+def train_characters(texts: Sequence[str], vocab_size: int, *, lowercase: bool) -> str:
+    """Return a tokenizer.json in which each character is a token: the `vocab_size` most frequent, special ones too."""
     try:
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     except ImportError as missing:
         raise MissingExtraError("tokenizers", "train") from missing
     normalizer = _normalizer(lowercase=lowercase)
     counts = _characters(texts, normalizer)
-    ordered = sorted(counts, key=lambda character: (-counts[character], character))[: size - len(SPECIAL)]
+    ordered = sorted(counts, key=lambda character: (-counts[character], character))[: vocab_size - len(SPECIAL)]
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *ordered))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL[UNKNOWN]))
     tokenizer.normalizer = normalizer
@@ -58,11 +58,11 @@ def train_characters(texts: Sequence[str], size: int, *, lowercase: bool) -> str
     return tokenizer.to_str(pretty=True)
 
 
-def train_pieces(texts: Sequence[str], kind: str, size: int, *, lowercase: bool) -> str:
-    """Give a tokenizer.json of BPE or Unigram; every character of the texts is a token too, so none is unknown.
+def train_pieces(texts: Sequence[str], kind: str, vocab_size: int, *, lowercase: bool) -> str:
+    """Return a tokenizer.json of BPE or Unigram; every character of the texts is a token too, so none is unknown.
 
     Raises:
-        InputError: `size` has no room for the characters.
+        InputError: `vocab_size` has no room for the characters.
     """
     try:
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -70,12 +70,13 @@ def train_pieces(texts: Sequence[str], kind: str, size: int, *, lowercase: bool)
         raise MissingExtraError("tokenizers", "train") from missing
     normalizer = _normalizer(lowercase=lowercase, space=_SPACE)
     alphabet = sorted(_characters(texts, normalizer))
-    if (least := len(SPECIAL) + len(alphabet)) > size:
+    if (least := len(SPECIAL) + len(alphabet)) > vocab_size:
         raise InputError(
-            f"`size` must have room for the {len(alphabet):,} different characters of the texts and {len(SPECIAL)} "
-            f'special tokens ({least:,}), got {size:,}: raise it, or take kind="characters", which leaves rare ones out'
+            f"`vocab_size` must have room for the {len(alphabet):,} different characters of the texts and "
+            f"{len(SPECIAL)} special tokens ({least:,}), got {vocab_size:,}: raise it, or take "
+            'kind="characters", which leaves rare ones out'
         )
-    options: dict[str, Any] = {"vocab_size": size, "special_tokens": list(SPECIAL), "initial_alphabet": alphabet}
+    options: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": list(SPECIAL), "initial_alphabet": alphabet}
     trainer: trainers.Trainer
     if kind == "bpe":
         tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN], fuse_unk=False))

@@ -21,7 +21,7 @@ from regard.models.config import Learned
 
 __all__ = ["TASK", "Course", "by_counting", "course", "model_of", "scores"]
 
-TASK = AssociativeRecall(symbols=32, pairs=8)
+TASK = AssociativeRecall(num_symbols=32, num_pairs=8)
 WIDTH, HEADS, HIDDEN = 64, 2, 128
 _BATCH, _RATE = 64, 2e-3
 _TESTS, _WATCHED = 500, 32  # sources that accuracy is measured on, and those of them that are watched
@@ -45,14 +45,14 @@ def model_of(layers: int) -> Transformer:
     2 w weights each, are one layer more.
     """
     config = TransformerConfig(
-        vocab_size=TASK.vocabulary_size,
+        vocab_size=TASK.vocab_size,
         hidden_size=WIDTH,
         num_attention_heads=HEADS,
         intermediate_size=HIDDEN if layers == 2 else 2 * WIDTH + 2 * HIDDEN + 1,
         decoder_layers=layers,
         norm_first=True,
         hidden_act="gelu",
-        positions=Learned(2 * TASK.pairs + 1),
+        positions=Learned(2 * TASK.num_pairs + 1),
         bias=False,
         dropout=0.0,
         output_head=output_heads.LanguageModel(),
@@ -98,7 +98,7 @@ def by_counting(seed: int) -> float:
     """The share that is right by naming the value that stands most often in a source, without a look at the key."""
     sources, _ = _drawn(_TESTS, _tests(seed))
     most = functional.one_hot(sources[:, 1::2]).sum(1).max(1).values
-    return float(most.double().mean()) / TASK.pairs
+    return float(most.double().mean()) / TASK.num_pairs
 
 
 def _tests(seed: int) -> torch.Generator:

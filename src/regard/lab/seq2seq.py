@@ -50,9 +50,11 @@ class Lesson:
         (tensor([[18,  5,  8]]), tensor([[ 1,  8,  5, 18]]), tensor([[ 8,  5, 18,  2]]))
         """
         length = int(torch.randint(self.shortest, self.longest + 1, (), generator=generator))
-        sources, targets = self.task.sample(self.texts, lengths=(length, length), generator=generator)
+        sources, targets = self.task.sample(self.texts, length_range=(length, length), generator=generator)
         written = torch.tensor(targets)
-        start, end = (written.new_full((len(written), 1), one) for one in (self.task.start, self.task.end))
+        start, end = (
+            written.new_full((len(written), 1), one) for one in (self.task.bos_token_id, self.task.eos_token_id)
+        )
         return torch.tensor(sources), torch.cat([start, written], 1), torch.cat([written, end], 1)
 
 
@@ -67,10 +69,10 @@ class ByLength:
 
 def config_of(task: Synthetic, hidden: int) -> RecurrentConfig:
     """A GRU with Bahdanau's attention over a GRU that reads both ways, both `hidden` wide, as are the embeddings."""
-    size = task.vocabulary_size
+    size = task.vocab_size
     return RecurrentConfig(
         source_vocabulary=size, target_vocabulary=size, width=hidden, hidden=hidden, attention="bahdanau",
-        pad_token=task.pad, start_token=task.start, stop_token=task.end,
+        pad_token=task.pad_token_id, start_token=task.bos_token_id, stop_token=task.eos_token_id,
     )  # fmt: skip
 
 
@@ -124,10 +126,10 @@ def by_length(model: RecurrentSeq2Seq, task: Synthetic, lengths: Sequence[int], 
     generator = Generator().manual_seed(seed + 10_000)
     accuracy, scores = {}, {}
     for length in lengths:
-        sources, targets = task.sample(texts, lengths=(length, length), generator=generator)
+        sources, targets = task.sample(texts, length_range=(length, length), generator=generator)
         with torch.inference_mode():
             written = model.generate(sources, most=2 * length)  # too long is wrong too, and ends somewhere
-        said = [one[:-1] if one[-1] == task.end else one for one in written]
+        said = [one[:-1] if one[-1] == task.eos_token_id else one for one in written]
         accuracy[length], scores[length] = share_right(said, targets), bleu(said, targets)
     return ByLength(sum(one.numel() for one in model.parameters()), accuracy, scores)
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 from regard.data.tokenizer import LARGEST_VOCABULARY
 from regard.errors import InputError
+from regard.models.activations import HiddenAct
 from regard.models.recurrent.config import AttentionKind
 from regard.nn.block_base import Norm
-from regard.nn.feed_forward import Activation
 from regard.train.schedules import Schedule, SchedulerKwargs, SchedulerType
 
 __all__ = [
@@ -212,34 +212,45 @@ Task = Translation | Synthetic | CausalLM | MaskedLM | Classification
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer:
-    """A Transformer from scratch; names as in `models.TransformerConfig`.
+    """A Transformer trained from scratch; names as in `models.TransformerConfig`.
 
     Args:
-        layers: Blocks of each side that the task needs: encoder and decoder to translate, one of them else.
-        positions: What tells a model where a token stands.
+        hidden_size: Dimension of the embeddings and of the blocks' outputs.
+        num_attention_heads: Number of heads of each attention.
+        intermediate_size: Dimension of the feed-forward layer's hidden layer.
+        num_hidden_layers: Blocks of each side that the task needs: encoder and decoder for pairs, else one of them.
+        num_key_value_heads: Number of heads of keys and values; all by default.
+        positions: Position encoding or position bias.
+        norm: "layer" (LayerNorm) or "rms" (RMSNorm).
+        norm_first: Whether norms come before attention and feed-forward.
+        hidden_act, is_gated_act: Activation of the feed-forward layer, and whether it is gated.
+        dropout: Probability of dropout.
     """
 
-    width: int = 256
-    heads: int = 4
-    hidden: int = 1024
-    layers: int = 3
-    kv_heads: int | None = None
-    positions: Literal["sinusoidal", "learned", "buckets", "slopes", "clipped", "rope", "none"] = "sinusoidal"
+    hidden_size: int = 256
+    num_attention_heads: int = 4
+    intermediate_size: int = 1024
+    num_hidden_layers: int = 3
+    num_key_value_heads: int | None = None
+    positions: Literal["sinusoidal", "learned", "t5", "alibi", "shaw", "rope", "none"] = "sinusoidal"
     norm: Norm = "layer"
     norm_first: bool = True
-    activation: Activation = "relu"
+    hidden_act: HiddenAct = "relu"
+    is_gated_act: bool = False
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "hidden", "layers"):
+        for name in ("hidden_size", "num_attention_heads", "intermediate_size", "num_hidden_layers"):
             _least(name, getattr(self, name), 1)
-        if self.kv_heads is not None:
-            _least("kv_heads", self.kv_heads, 1)
-        _at_most(self, width=_WIDEST, heads=_WIDEST, hidden=_WIDEST, layers=_DEEPEST, kv_heads=_WIDEST)
-        if self.width % self.heads:
-            nearest = max(1, round(self.width / self.heads)) * self.heads
+        if self.num_key_value_heads is not None:
+            _least("num_key_value_heads", self.num_key_value_heads, 1)
+        _at_most(self, hidden_size=_WIDEST, num_attention_heads=_WIDEST, intermediate_size=_WIDEST)
+        _at_most(self, num_hidden_layers=_DEEPEST, num_key_value_heads=_WIDEST)
+        if self.hidden_size % self.num_attention_heads:
+            nearest = max(1, round(self.hidden_size / self.num_attention_heads)) * self.num_attention_heads
             raise InputError(
-                f"`width` must be a multiple of `heads`, got {self.width} and {self.heads}: take {nearest}, for example"
+                f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
+                f"{self.num_attention_heads}: take {nearest}, for example"
             )
 
 
@@ -247,18 +258,18 @@ class Transformer:
 class Recurrent:
     """A GRU or LSTM encoder–decoder; names as in `models.RecurrentConfig`, where `attention` may be "none"."""
 
-    width: int = 256
-    hidden: int = 256
-    layers: int = 1
+    embedding_dim: int = 256
+    hidden_size: int = 256
+    num_layers: int = 1
     cell: Literal["gru", "lstm"] = "gru"
     attention: AttentionKind | Literal["none"] = "bahdanau"
     bidirectional: bool = True
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("width", "hidden", "layers"):
+        for name in ("embedding_dim", "hidden_size", "num_layers"):
             _least(name, getattr(self, name), 1)
-        _at_most(self, width=_WIDEST, hidden=_WIDEST, layers=_DEEPEST)
+        _at_most(self, embedding_dim=_WIDEST, hidden_size=_WIDEST, num_layers=_DEEPEST)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,12 @@ _RENAMED: dict[str, str] = {
     "task.packed": "task.packing",
     "task.share": "task.mlm_probability",
     "model.name": "model.model_name_or_path",
+    "model.width": "model.hidden_size (embedding_dim of a recurrent model)",
+    "model.heads": "model.num_attention_heads",
+    "model.kv_heads": "model.num_key_value_heads",
+    "model.hidden": "model.intermediate_size (hidden_size of a recurrent model)",
+    "model.layers": "model.num_hidden_layers (num_layers of a recurrent model)",
+    "model.activation": "model.hidden_act and model.is_gated_act",
 }
 
 # Values of `kind` in format 1.

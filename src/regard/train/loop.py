@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.data import deal
+from regard.data import shard_batch
 from regard.errors import InputError, MissingExtraError, NonFiniteLossError
 from regard.train.checkpoints import Checkpoints, Place
 from regard.train.config import Config, Training
@@ -164,8 +164,8 @@ class Trainer:
         rank = accelerator.process_index
         torch.manual_seed(training.seed * 2**32 + step * 2**10 + rank)  # another seed for each step and process
         self.model.train()
-        dealt = deal(rows, self.num_shards)[rank :: accelerator.num_processes]
-        batches = [self.task.batch(part or rows[:1], labelled=bool(part)).to(accelerator.device) for part in dealt]
+        shards = shard_batch(rows, self.num_shards)[rank :: accelerator.num_processes]
+        batches = [self.task.batch(shard or rows[:1], labelled=bool(shard)).to(accelerator.device) for shard in shards]
         num_labels = accelerator.reduce(sum(one.num_labels for one in batches))
         loss = torch.zeros((), device=accelerator.device)
         for index, batch in enumerate(batches):

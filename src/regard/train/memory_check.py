@@ -60,11 +60,14 @@ def least_parameters(config: Config) -> int:
     known = task.num_symbols if isinstance(task, Synthetic) else 0
     sides = 2 if isinstance(task, Translation | Synthetic) else 1
     if isinstance(model, Recurrent):
-        return sides * (known * model.width + model.layers * 3 * model.hidden**2)
-    square = model.width**2
-    attention = 2 * square + 2 * square * (model.kv_heads or model.heads) // model.heads
-    crossing = model.layers * attention if sides == 2 else 0
-    return sides * (known * model.width + model.layers * (attention + 2 * model.width * model.hidden)) + crossing
+        return sides * (known * model.embedding_dim + model.num_layers * 3 * model.hidden_size**2)
+    width, layers = model.hidden_size, model.num_hidden_layers
+    square = width**2
+    attention = (
+        2 * square + 2 * square * (model.num_key_value_heads or model.num_attention_heads) // model.num_attention_heads
+    )
+    crossing = layers * attention if sides == 2 else 0
+    return sides * (known * width + layers * (attention + 2 * width * model.intermediate_size)) + crossing
 
 
 def memory() -> int | None:
@@ -84,7 +87,10 @@ def memory() -> int | None:
 
 
 def _names(model: Model) -> str:
-    return "`width`, `hidden` or `layers`" if not isinstance(model, Checkpoint) else "the checkpoint"
+    if isinstance(model, Checkpoint):
+        return "the checkpoint"
+    recurrent = isinstance(model, Recurrent)
+    return "`hidden_size` or `num_layers`" if recurrent else "`hidden_size`, `intermediate_size` or `num_hidden_layers`"
 
 
 def _gib(count: int) -> str:

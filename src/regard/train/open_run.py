@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from regard.data import Vocabulary
+from regard.data import Tokenizer
 from regard.errors import InputError, MissingExtraError
 from regard.interpret.bundled import Loaded
 from regard.models import RecurrentSeq2Seq, Transformer
@@ -12,6 +12,7 @@ from regard.models.as_transformers import AsTransformers
 from regard.train.checkpoints import Checkpoints
 from regard.train.config import Config
 from regard.train.config_file import from_mapping
+from regard.train.key_names import FORMAT
 from regard.train.tasks import task_of
 
 __all__ = ["load_trained"]
@@ -40,15 +41,17 @@ def load_trained(name: str) -> Loaded:
     if kind == "encoder-decoder":
         if not (words / "source.json").is_file():
             raise InputError(f"{name} was trained on made-up symbols, which are no text: there is nothing to tokenize")
-        source, target = (Vocabulary.load(words / f"{side}.json") for side in ("source", "target"))
-        return Loaded(name, opened, _tokenizer(source, end=True), kind, _tokenizer(target, end=True))
+        source, target = (Tokenizer.load(words / f"{side}.json") for side in ("source", "target"))
+        return Loaded(name, opened, _tokenizer(source, eos=True), kind, _tokenizer(target, eos=True))
     if not (words / "tokenizer.json").is_file():
         raise InputError(
             f"{name} has no tokenizer.json: put the one that the model was trained with beside its weights"
         )
-    vocabulary = Vocabulary.load(words / "tokenizer.json")
-    starts = vocabulary.start is not None and (kind == "encoder" or vocabulary.start != vocabulary.end)
-    return Loaded(name, opened, _tokenizer(vocabulary, start=starts, end=kind == "encoder"), kind)
+    vocabulary = Tokenizer.load(words / "tokenizer.json")
+    starts = vocabulary.bos_token_id is not None and (
+        kind == "encoder" or vocabulary.bos_token_id != vocabulary.eos_token_id
+    )
+    return Loaded(name, opened, _tokenizer(vocabulary, bos=starts, eos=kind == "encoder"), kind)
 
 
 def _model(folder: Path) -> Any:
@@ -63,38 +66,41 @@ def _at_step(folder: Path) -> tuple[Any, Path]:
     """The model of a checkpoint, made anew by its run's task, and where its tokenizers are."""
     run = folder.parent.parent
     try:
-        config = json.loads((run / "run.json").read_text("utf-8"))["config"]
+        record = json.loads((run / "run.json").read_text("utf-8"))
+        config, version = record["config"], record.get("version", 1)
         step = int(folder.name.removeprefix("step-"))
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise InputError(f"{folder} is no checkpoint within the folder of its run: {problem}") from problem
+    if version != FORMAT:
+        raise InputError(
+            f"{run / 'run.json'} is of format {version}, and this release reads format {FORMAT}: open it with the "
+            "release that trained it"
+        )
     restored: Config = from_mapping(Config, config)
     model = task_of(restored, run / "vocabulary").model(restored.model)
     model.load_state_dict(Checkpoints(folder.parent).weights(step))
     return model, run / "vocabulary"
 
 
-def _tokenizer(vocabulary: Vocabulary, *, start: bool = False, end: bool = False) -> Any:
-    """A tokenizer of transformers that puts around a text what training put there."""
+def _tokenizer(vocabulary: Tokenizer, *, bos: bool = False, eos: bool = False) -> Any:
+    """Return a tokenizer of transformers that adds the special tokens that training added."""
     try:
-        from tokenizers import Tokenizer, processors
+        from tokenizers import Tokenizer as Backend
+        from tokenizers import processors
         from transformers import PreTrainedTokenizerFast
     except ImportError as missing:
         raise MissingExtraError(missing.name or "transformers", "models") from missing
-    ids = {role: getattr(vocabulary, role) for role in _IN_TRANSFORMERS if getattr(vocabulary, role) is not None}
-    named = {role: str(vocabulary.tokenizer.id_to_token(one)) for role, one in ids.items()}
-    before = [named["start"]] if start and "start" in named else []
-    behind = [named["end"]] if end and "end" in named else []
-    backend = Tokenizer.from_str(vocabulary.json)
+    ids = {role: getattr(vocabulary, f"{role}_token_id") for role in ("pad", "bos", "eos", "unk", "mask")}
+    ids = {role: one for role, one in ids.items() if one is not None}
+    named = {role: str(vocabulary.backend_tokenizer.id_to_token(one)) for role, one in ids.items()}
+    before = [named["bos"]] if bos and "bos" in named else []
+    after = [named["eos"]] if eos and "eos" in named else []
+    backend = Backend.from_str(vocabulary.json)
     backend.no_truncation()
     backend.no_padding()
     backend.post_processor = processors.TemplateProcessing(
-        single=[*before, "$A", *behind],
-        special_tokens=[(named[role], ids[role]) for role in ("start", "end") if named.get(role) in before + behind],
+        single=[*before, "$A", *after],
+        special_tokens=[(named[role], ids[role]) for role in ("bos", "eos") if named.get(role) in before + after],
     )
-    special = {_IN_TRANSFORMERS[role]: token for role, token in named.items()}
+    special = {f"{role}_token": token for role, token in named.items()}
     return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **special)
-
-
-_IN_TRANSFORMERS = {
-    "pad": "pad_token", "start": "bos_token", "end": "eos_token", "unknown": "unk_token", "mask": "mask_token"
-}  # fmt: skip

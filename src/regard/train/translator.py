@@ -11,7 +11,7 @@ from torch import nn
 
 from regard.capture.records import Record
 from regard.capture.tokens import Token
-from regard.data import Vocabulary, to_script
+from regard.data import Tokenizer, to_script
 from regard.errors import InputError
 from regard.interpret.watch import watch
 from regard.models import RecurrentSeq2Seq, Transformer
@@ -35,8 +35,8 @@ class Translator:
     """
 
     model: nn.Module
-    src_tokenizer: Vocabulary
-    tgt_tokenizer: Vocabulary
+    src_tokenizer: Tokenizer
+    tgt_tokenizer: Tokenizer
     source_lang: str
     target_lang: str
     chinese_script: Literal["hans", "hant"] | None = None
@@ -71,7 +71,7 @@ class Translator:
         except (OSError, UnicodeDecodeError) as problem:
             raise InputError(f"cannot read {path / 'config.json'}: {problem}") from problem
         kind = RecurrentSeq2Seq if recurrent else Transformer
-        reads, writes = (Vocabulary.load(path / f"{side}.json") for side in ("source", "target"))
+        reads, writes = (Tokenizer.load(path / f"{side}.json") for side in ("source", "target"))
         return cls(kind.from_pretrained(path), reads, writes, source, target, script)
 
     def save(self, folder: Path) -> None:
@@ -85,7 +85,7 @@ class Translator:
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a source, with the end token."""
         script = self.chinese_script if self.source_lang == "zh" else None
-        return self.src_tokenizer.encode([to_script(text, script) if script else text], end=True)[0]
+        return self.src_tokenizer.encode([to_script(text, script) if script else text], eos=True)[0]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return token ids of the target as text."""
@@ -152,9 +152,9 @@ class Translator:
         decoding: Decoding | None = Beam(num_beams, length_penalty) if num_beams > 1 else None
         with torch.inference_mode():
             written = model.generate([source], decoding=decoding, most=2 * len(source) + 10)[0]
-            if self.tgt_tokenizer.start is None:
+            if self.tgt_tokenizer.bos_token_id is None:
                 raise InputError("the target tokenizer has no start token")
-            target = [self.tgt_tokenizer.start, *written]
+            target = [self.tgt_tokenizer.bos_token_id, *written]
             with watch(model, keep="weights") as seen:
                 device = next(self.model.parameters()).device
                 model(torch.tensor([source], device=device), torch.tensor([target], device=device))
@@ -171,12 +171,12 @@ def _why_none(folder: Path) -> str:
     return f"it has no {_ABOUT}"
 
 
-def _named(vocabulary: Vocabulary, ids: Sequence[int]) -> tuple[Token, ...]:
+def _named(vocabulary: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:
     """Return tokens as people read them; a piece without a space before it continues a word of letters."""
     found: list[Token] = []
     word = 0
-    for one, piece in zip(ids, vocabulary.tokens(ids), strict=True):
-        if one in vocabulary.special and one != vocabulary.unknown:
+    for one, piece in zip(ids, vocabulary.convert_ids_to_tokens(ids), strict=True):
+        if one in vocabulary.all_special_ids and one != vocabulary.unk_token_id:
             found.append(Token(piece, special=True))
             continue
         text = piece.replace("▁", "")

@@ -83,12 +83,13 @@ class Task:
 
     def epoch(self, max_tokens_per_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
         """Return the rows of each batch of an epoch."""
-        return batches(self.lengths, tokens=max_tokens_per_batch, seed=seed, epoch=epoch)
+        return batches(self.lengths, max_tokens_per_batch=max_tokens_per_batch, seed=seed, epoch=epoch)
 
     def held_batches(self, max_tokens_per_batch: int) -> list[tuple[int, ...]]:
         """Return the held-out rows in batches of this many tokens, or of one row where it is longer."""
         longest = max(one if isinstance(one, int) else max(one) for one in self.held_lengths)
-        return batches(self.held_lengths, tokens=max(max_tokens_per_batch, longest), seed=0, epoch=0)
+        limit = max(max_tokens_per_batch, longest)
+        return batches(self.held_lengths, max_tokens_per_batch=limit, seed=0, epoch=0)
 
     def batch(self, rows: Sequence[int], *, labelled: bool = True) -> Batch:
         """Return a training batch; without labels where a process has no rows of its own in a step."""

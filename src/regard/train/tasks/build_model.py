@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from regard.data import Vocabulary
+from regard.data import Tokenizer
 from regard.errors import InputError
 from regard.models import (
     Learned,
@@ -17,7 +17,6 @@ from regard.models import (
     TransformerConfig,
 )
 from regard.models import Transformer as TransformerModel
-from regard.models.activations import hidden_act_of
 from regard.models.checkpoint_files import Checkpoint as Files
 from regard.models.output_heads import OutputHead
 from regard.models.pretrained_mixin import Saved
@@ -28,9 +27,9 @@ __all__ = ["pair_model", "text_model", "vocabulary"]
 
 _POSITIONS: dict[str, dict[str, Any]] = {
     "sinusoidal": {"positions": Sinusoidal()},
-    "buckets": {"position_bias": "t5"},
-    "slopes": {"position_bias": "alibi"},
-    "clipped": {"position_bias": "shaw"},
+    "t5": {"position_bias": "t5"},
+    "alibi": {"position_bias": "alibi"},
+    "shaw": {"position_bias": "shaw"},
     "none": {"positions": None},
 }
 
@@ -46,9 +45,9 @@ def pair_model(chosen: Model, source: int, target: int, tokens: SpecialTokens, h
         config = RecurrentConfig(
             source_vocabulary=source,
             target_vocabulary=target,
-            width=chosen.width,
-            hidden=chosen.hidden,
-            layers=chosen.layers,
+            width=chosen.embedding_dim,
+            hidden=chosen.hidden_size,
+            layers=chosen.num_layers,
             cell=chosen.cell,
             bidirectional=chosen.bidirectional,
             attention=attention,
@@ -72,7 +71,7 @@ def text_model(
     return _transformer(chosen, vocabulary, tokens, head, longest, sides=(side,))
 
 
-def vocabulary(chosen: Model, path: Path, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Vocabulary:
+def vocabulary(chosen: Model, path: Path, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Tokenizer:
     """The vocabulary that a checkpoint brings; from scratch the one that lies at `path`, or one trained now.
 
     Raises:
@@ -81,8 +80,8 @@ def vocabulary(chosen: Model, path: Path, tokenizer: TokenizerConfig, texts: Seq
     if isinstance(chosen, Checkpoint):
         return _brought(chosen, path.name)
     if path.is_file():
-        return Vocabulary.load(path)
-    made = Vocabulary.train(texts, kind=tokenizer.kind, size=tokenizer.vocab_size, lowercase=tokenizer.lowercase)
+        return Tokenizer.load(path)
+    made = Tokenizer.train(texts, kind=tokenizer.kind, vocab_size=tokenizer.vocab_size, lowercase=tokenizer.lowercase)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -91,11 +90,11 @@ def vocabulary(chosen: Model, path: Path, tokenizer: TokenizerConfig, texts: Seq
     return made
 
 
-def _brought(chosen: Checkpoint, name: str) -> Vocabulary:
+def _brought(chosen: Checkpoint, name: str) -> Tokenizer:
     files = Files(chosen.model_name_or_path)
     for one in dict.fromkeys((name, "tokenizer.json")):
         if (found := files.file(one)) is not None:
-            return Vocabulary.load(found)
+            return Tokenizer.load(found)
     raise InputError(
         f"the checkpoint {chosen.model_name_or_path!r} has no {name}: "
         "only models with a fast tokenizer can be fine-tuned"
@@ -123,24 +122,23 @@ def _transformer(
     if chosen.positions == "learned":
         positions: dict[str, Any] = {"positions": Learned(longest)}
     elif chosen.positions == "rope":
-        positions = {"positions": RoPE(chosen.width // chosen.heads)}
+        positions = {"positions": RoPE(chosen.hidden_size // chosen.num_attention_heads)}
     else:
         positions = _POSITIONS[chosen.positions]
-    hidden_act, is_gated_act = hidden_act_of(chosen.activation)
     config = TransformerConfig(
         vocab_size=vocabulary,
         decoder_vocab_size=target,
-        hidden_size=chosen.width,
-        num_attention_heads=chosen.heads,
-        intermediate_size=chosen.hidden,
-        num_key_value_heads=chosen.kv_heads,
-        encoder_layers=chosen.layers if "encoder" in sides else 0,
-        decoder_layers=chosen.layers if "decoder" in sides else 0,
+        hidden_size=chosen.hidden_size,
+        num_attention_heads=chosen.num_attention_heads,
+        intermediate_size=chosen.intermediate_size,
+        num_key_value_heads=chosen.num_key_value_heads,
+        encoder_layers=chosen.num_hidden_layers if "encoder" in sides else 0,
+        decoder_layers=chosen.num_hidden_layers if "decoder" in sides else 0,
         **positions,
         norm=chosen.norm,
         norm_first=chosen.norm_first,
-        hidden_act=hidden_act,
-        is_gated_act=is_gated_act,
+        hidden_act=chosen.hidden_act,
+        is_gated_act=chosen.is_gated_act,
         dropout=chosen.dropout,
         output_head=head,
         special_tokens=tokens,

@@ -32,7 +32,7 @@ class ClassificationTask(Task):
         self.settings = task
         corpus = read_corpus(task.train_file, columns=("text", "label"))
         self.data = {corpus.name: corpus.sha256}
-        trained, held = split(corpus, task.validation_size, by="text", seed=config.training.seed)
+        trained, held = split(corpus, task.validation_size, column="text", seed=config.training.seed)
         self.labels = sorted(set(trained["label"]))
         if len(self.labels) < 2:
             raise InputError(
@@ -57,7 +57,9 @@ class ClassificationTask(Task):
         """Return an encoder, or the checkpoint's model, with an output head for these labels."""
         vocabulary = self.vocabulary
         tokens = SpecialTokens(
-            pad_token_id=vocabulary.pad, bos_token_id=vocabulary.start, eos_token_id=vocabulary.end or 0
+            pad_token_id=vocabulary.pad_token_id,
+            bos_token_id=vocabulary.bos_token_id,
+            eos_token_id=vocabulary.eos_token_id or 0,
         )
         pooled: Literal["mean", "first"] = "mean" if isinstance(chosen, Checkpoint) else "first"
         head = SequenceClassification(len(self.labels), pooling=pooled, use_tanh_layer=False)
@@ -66,7 +68,7 @@ class ClassificationTask(Task):
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
         """Return texts and the numbers of their labels."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
-        ids, real = pad([row for row, _ in chosen], self.vocabulary.pad or 0)
+        ids, real = pad([row for row, _ in chosen], self.vocabulary.pad_token_id or 0)
         given = {"ids": ids} | ({} if bool(real.all()) else {"real": real})
         return Batch(given, torch.tensor([label for _, label in chosen]), int(real.sum()))
 
@@ -96,7 +98,7 @@ class ClassificationTask(Task):
 
     def _rows(self, texts: Sequence[str], labels: Sequence[str]) -> list[tuple[list[int], int]]:
         vocabulary = self.vocabulary
-        encoded = vocabulary.encode(texts, start=vocabulary.start is not None, end=False)
-        ends = [] if vocabulary.end is None else [vocabulary.end]
+        encoded = vocabulary.encode(texts, bos=vocabulary.bos_token_id is not None)
+        ends = [] if vocabulary.eos_token_id is None else [vocabulary.eos_token_id]
         cut = [[*one[: self.settings.max_length - len(ends)], *ends] for one in encoded]
         return [(row, self.labels.index(label)) for row, label in zip(cut, labels, strict=True)]

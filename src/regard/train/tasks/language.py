@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.data import pack, packed, pad, read_corpus, split, windows
+from regard.data import chunk_tokens, collate_packed, pack_sequences, pad, read_corpus, split
 from regard.errors import InputError
 from regard.models.config import SpecialTokens
 from regard.models.output_heads import LanguageModel
@@ -32,21 +32,23 @@ class CausalTask(Task):
         self.settings = task
         corpus = read_corpus(task.train_file, columns=("text",))
         self.data = {corpus.name: corpus.sha256}
-        trained, held = split(corpus, task.validation_size, by="text", seed=config.training.seed)
+        trained, held = split(corpus, task.validation_size, column="text", seed=config.training.seed)
         self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", task.tokenizer, trained["text"])
         self.data["tokenizer.json"] = self.vocabulary.sha256
-        if self.vocabulary.end is None:
+        if self.vocabulary.eos_token_id is None:
             raise InputError("the checkpoint's tokenizer has no token for the end of a text: take another checkpoint")
-        self.filled = self.vocabulary.end if self.vocabulary.pad is None else self.vocabulary.pad
+        self.filled = (
+            self.vocabulary.eos_token_id if self.vocabulary.pad_token_id is None else self.vocabulary.pad_token_id
+        )
         self.trained, self.held = (self._rows(one["text"]) for one in (trained, held))
         self.notes = (f"{corpus}", f"{len(trained):,} lines are trained on, {len(held):,} held out")
         self.lengths, self.held_lengths = ([len(row[0]) for row in rows] for rows in (self.trained, self.held))
 
     def model(self, chosen: Model) -> Any:
         """Return a decoder."""
-        end = self.vocabulary.end
+        end = self.vocabulary.eos_token_id
         tokens = SpecialTokens(
-            pad_token_id=self.vocabulary.pad, bos_token_id=self.vocabulary.start, eos_token_id=end or 0
+            pad_token_id=self.vocabulary.pad_token_id, bos_token_id=self.vocabulary.bos_token_id, eos_token_id=end or 0
         )
         head = LanguageModel(tie_word_embeddings=True)
         return text_model(chosen, len(self.vocabulary), tokens, head, 2 * self.settings.block_size, "decoder")
@@ -73,17 +75,19 @@ class CausalTask(Task):
 
     def _rows(self, texts: Sequence[str]) -> list[tuple[list[int], list[int], list[int]]]:
         """Return rows of inputs, labels and document numbers."""
-        starts = self.vocabulary.start is not None and self.vocabulary.start != self.vocabulary.end
-        documents = self.vocabulary.encode(texts, start=starts, end=True)
+        starts = (
+            self.vocabulary.bos_token_id is not None and self.vocabulary.bos_token_id != self.vocabulary.eos_token_id
+        )
+        documents = self.vocabulary.encode(texts, bos=starts, eos=True)
         length = self.settings.block_size
         if not self.settings.packing:
             stream = [token for one in documents for token in one]
-            return [(row[:-1], row[1:], []) for row in windows(stream, length)]
-        pieces = [row for one in documents if len(one) > 1 for row in windows(one, length)]
+            return [(row[:-1], row[1:], []) for row in chunk_tokens(stream, length)]
+        pieces = [row for one in documents if len(one) > 1 for row in chunk_tokens(one, length)]
         rows = []
-        bins = pack([len(one) - 1 for one in pieces], length)
-        read, numbers = packed([one[:-1] for one in pieces], bins, length, self.filled)
-        follow, _ = packed([one[1:] for one in pieces], bins, length, IGNORED)
+        packed = pack_sequences([len(one) - 1 for one in pieces], length)
+        read, numbers = collate_packed([one[:-1] for one in pieces], packed, length, self.filled)
+        follow, _ = collate_packed([one[1:] for one in pieces], packed, length, IGNORED)
         for ids, labels, of in zip(read.tolist(), follow.tolist(), numbers.tolist(), strict=True):
             rows.append((ids, labels, of))
         return rows

@@ -32,10 +32,15 @@ class MaskedTask(Task):
         self.settings = task
         corpus = read_corpus(task.train_file, columns=("text",))
         self.data = {corpus.name: corpus.sha256}
-        trained, held = split(corpus, task.validation_size, by="text", seed=config.training.seed)
+        trained, held = split(corpus, task.validation_size, column="text", seed=config.training.seed)
         self.vocabulary = vocabulary(config.model, folder / "tokenizer.json", task.tokenizer, trained["text"])
         self.data["tokenizer.json"] = self.vocabulary.sha256
-        if None in (self.vocabulary.mask, self.vocabulary.start, self.vocabulary.end, self.vocabulary.pad):
+        if None in (
+            self.vocabulary.mask_token_id,
+            self.vocabulary.bos_token_id,
+            self.vocabulary.eos_token_id,
+            self.vocabulary.pad_token_id,
+        ):
             raise InputError("the checkpoint's tokenizer has no mask, start, end or padding token: take another one")
         self.notes = (f"{corpus}", f"{len(trained):,} lines are trained on, {len(held):,} held out")
         self.trained, self.held = (self._rows(one["text"]) for one in (trained, held))
@@ -45,7 +50,9 @@ class MaskedTask(Task):
         """Return an encoder."""
         vocabulary = self.vocabulary
         tokens = SpecialTokens(
-            pad_token_id=vocabulary.pad, bos_token_id=vocabulary.start, eos_token_id=vocabulary.end or 0
+            pad_token_id=vocabulary.pad_token_id,
+            bos_token_id=vocabulary.bos_token_id,
+            eos_token_id=vocabulary.eos_token_id or 0,
         )
         longest = 2 * self.settings.block_size
         return text_model(chosen, len(vocabulary), tokens, MaskedLanguageModel(), longest, "encoder")
@@ -53,7 +60,7 @@ class MaskedTask(Task):
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
         """Return texts with some tokens masked: others each time, in held-out texts always the same."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
-        ids, real = pad(chosen, self.vocabulary.pad or 0)
+        ids, real = pad(chosen, self.vocabulary.pad_token_id or 0)
         if held:  # each by itself, whatever the others of the batch are
             hidden = [self._hidden(torch.tensor([one]), torch.ones(1, len(one), dtype=torch.bool), row)
                       for row, one in zip(rows, chosen, strict=True)]  # fmt: skip
@@ -67,10 +74,10 @@ class MaskedTask(Task):
 
     def _hidden(self, ids: Tensor, real: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         vocabulary = self.vocabulary
-        assert vocabulary.mask is not None
+        assert vocabulary.mask_token_id is not None
         return mask_tokens(
-            ids, real, len(vocabulary), vocabulary.mask, special=vocabulary.special,
-            generator=torch.Generator().manual_seed(seed), share=self.settings.mlm_probability,
+            ids, real, len(vocabulary), vocabulary.mask_token_id, special_token_ids=vocabulary.all_special_ids,
+            generator=torch.Generator().manual_seed(seed), mlm_probability=self.settings.mlm_probability,
         )  # fmt: skip
 
     def save(self, folder: Path) -> None:
@@ -79,7 +86,7 @@ class MaskedTask(Task):
 
     def _rows(self, texts: Sequence[str]) -> list[list[int]]:
         """Return pieces of each text, between a start and an end token."""
-        start, end = self.vocabulary.start, self.vocabulary.end
+        start, end = self.vocabulary.bos_token_id, self.vocabulary.eos_token_id
         assert start is not None
         assert end is not None
         inside = self.settings.block_size - 2

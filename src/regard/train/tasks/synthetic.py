@@ -31,13 +31,13 @@ class SyntheticTask(PairsTask):
         if isinstance(config.model, chosen.Checkpoint):
             raise InputError("a synthetic task has symbols of its own: `model.kind` must be transformer or recurrent")
         if task.operation == "recall":
-            kind = AssociativeRecall(symbols=task.num_symbols, pairs=task.max_length)
+            kind = AssociativeRecall(num_symbols=task.num_symbols, num_pairs=task.max_length)
         else:
-            kind = _KINDS[task.operation](symbols=task.num_symbols)
+            kind = _KINDS[task.operation](num_symbols=task.num_symbols)
         generator = torch.Generator().manual_seed(config.training.seed)
         count = task.num_examples + task.validation_size
-        lengths = task.min_length, task.max_length
-        sources, targets = kind.sample(count, lengths=lengths, generator=generator)
+        length_range = task.min_length, task.max_length
+        sources, targets = kind.sample(count, length_range=length_range, generator=generator)
         rows = list(zip(sources, targets, strict=True))
         held = {tuple(source) for source, _ in rows[: task.validation_size]}
         trained = [pair for pair in rows[task.validation_size :] if tuple(pair[0]) not in held]
@@ -45,8 +45,10 @@ class SyntheticTask(PairsTask):
             raise InputError(
                 "all texts that can be drawn are held out: raise `num_symbols`, `max_length` or `num_examples`"
             )
-        self.sizes = kind.vocabulary_size, kind.vocabulary_size
-        self.tokens = SpecialTokens(pad_token_id=kind.pad, bos_token_id=kind.start, eos_token_id=kind.end)
+        self.sizes = kind.vocab_size, kind.vocab_size
+        self.tokens = SpecialTokens(
+            pad_token_id=kind.pad_token_id, bos_token_id=kind.bos_token_id, eos_token_id=kind.eos_token_id
+        )
         self.take(trained, rows[: task.validation_size])
 
     def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:

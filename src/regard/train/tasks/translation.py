@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from regard.data import Corpus, Vocabulary, read_corpus, references, split, to_script, without_sources
+from regard.data import Corpus, Tokenizer, read_corpus, references, split, to_script, without_sources
 from regard.errors import InputError
 from regard.models.config import SpecialTokens
 from regard.train import config as chosen
@@ -44,11 +44,18 @@ class TranslationTask(PairsTask):
         self.source = self._vocabulary("source", task.src_tokenizer, trained)
         self.target = self._vocabulary("target", task.target_tokenizer, trained)
         self.data |= {"source.json": self.source.sha256, "target.json": self.target.sha256}
-        if None in (self.target.pad, self.target.start, self.target.end, self.source.end):
+        if None in (
+            self.target.pad_token_id,
+            self.target.bos_token_id,
+            self.target.eos_token_id,
+            self.source.eos_token_id,
+        ):
             raise InputError("the checkpoint's tokenizer lacks a padding, start or end token: take another one")
         self.sizes = len(self.source), len(self.target)
         self.tokens = SpecialTokens(
-            pad_token_id=self.target.pad, bos_token_id=self.target.start, eos_token_id=self.target.end or 0
+            pad_token_id=self.target.pad_token_id,
+            bos_token_id=self.target.bos_token_id,
+            eos_token_id=self.target.eos_token_id or 0,
         )
         rows = self._rows(trained)
         kept = [pair for pair in rows if max(map(len, pair)) < task.max_length]
@@ -130,11 +137,11 @@ class TranslationTask(PairsTask):
                     corpus = corpus.map(column, lambda text: to_script(text, script))
         return corpus
 
-    def _vocabulary(self, side: str, tokenizer: TokenizerConfig, trained: Corpus) -> Vocabulary:
+    def _vocabulary(self, side: str, tokenizer: TokenizerConfig, trained: Corpus) -> Tokenizer:
         return vocabulary(self.config.model, self.folder / f"{side}.json", tokenizer, trained[side])
 
     def _rows(self, corpus: Corpus) -> list[tuple[list[int], list[int]]]:
-        sources, targets = self.source.encode(corpus["source"], end=True), self.target.encode(corpus["target"])
+        sources, targets = self.source.encode(corpus["source"], eos=True), self.target.encode(corpus["target"])
         return list(zip(sources, targets, strict=True))
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from regard import InputError
-from regard.data import Vocabulary
+from regard.data import Tokenizer
 
 tokenizers = pytest.importorskip("tokenizers", reason="pip install 'regard[train]'")
 
@@ -30,8 +30,8 @@ TEXTS = (
 KINDS = ("bpe", "unigram", "characters")
 
 
-def trained(kind, size=400, texts=TEXTS, **options):
-    return Vocabulary.train(texts * 3, kind=kind, size=size, **options)
+def trained(kind, vocab_size=400, texts=TEXTS, **options):
+    return Tokenizer.train(texts * 3, kind=kind, vocab_size=vocab_size, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -39,7 +39,7 @@ def test_what_is_encoded_is_decoded(kind):
     vocabulary = trained(kind)
     rows = vocabulary.encode(TEXTS)
     assert vocabulary.decode(rows) == list(TEXTS)
-    assert all(vocabulary.unknown not in row for row in rows)
+    assert all(vocabulary.unk_token_id not in row for row in rows)
     others = ("learning you deep", "学習 deep 爱", "", " ", "  I", "기계")
     assert vocabulary.decode(vocabulary.encode(others)) == list(others)
 
@@ -47,10 +47,16 @@ def test_what_is_encoded_is_decoded(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_come_first_and_are_left_out_of_text(kind):
     vocabulary = trained(kind)
-    assert (vocabulary.pad, vocabulary.start, vocabulary.end, vocabulary.unknown, vocabulary.mask) == (0, 1, 2, 3, 4)
-    assert vocabulary.tokens(range(5)) == ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
-    assert vocabulary.special == (0, 1, 2, 3, 4)
-    (plain,), (both,) = vocabulary.encode([TEXTS[0]]), vocabulary.encode([TEXTS[0]], start=True, end=True)
+    assert (
+        vocabulary.pad_token_id,
+        vocabulary.bos_token_id,
+        vocabulary.eos_token_id,
+        vocabulary.unk_token_id,
+        vocabulary.mask_token_id,
+    ) == (0, 1, 2, 3, 4)
+    assert vocabulary.convert_ids_to_tokens(range(5)) == ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
+    assert vocabulary.all_special_ids == [0, 1, 2, 3, 4]
+    (plain,), (both,) = vocabulary.encode([TEXTS[0]]), vocabulary.encode([TEXTS[0]], bos=True, eos=True)
     assert both == [1, *plain, 2]
     assert vocabulary.decode([*both, 0, 0, 4]) == TEXTS[0]
 
@@ -67,13 +73,13 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind):
 def test_what_is_unknown_shows(kind):
     vocabulary = trained(kind, texts=("我爱你。", "I love you."))
     (row,) = vocabulary.encode(["我爱她。"])
-    assert row.count(vocabulary.unknown) == 1
+    assert row.count(vocabulary.unk_token_id) == 1
     assert vocabulary.decode(row) == "我爱<unk>。"
 
 
 def test_characters_are_single_and_the_most_frequent_stay():
-    vocabulary = Vocabulary.train(["aab bb", "你好你", "好你"], kind="characters", size=5 + 4)
-    assert vocabulary.tokens(range(5, 9)) == ["b", "你", "a", "好"]
+    vocabulary = Tokenizer.train(["aab bb", "你好你", "好你"], kind="characters", vocab_size=5 + 4)
+    assert vocabulary.convert_ids_to_tokens(range(5, 9)) == ["b", "你", "a", "好"]
     assert vocabulary.encode(["你a 好c"]) == [[6, 7, 3, 8, 3]]
     assert len(vocabulary) == 9
 
@@ -83,18 +89,18 @@ def test_words_are_one_token_at_the_start_and_within(kind):
     vocabulary = trained(kind, texts=("love machines love", "we love machines and love learning"))
     (word,), (text,) = vocabulary.encode(["love"]), vocabulary.encode(["love  we love"])
     assert text[: len(word)] == text[-len(word) :] == word
-    assert vocabulary.tokens(word)[0].startswith("▁l")
-    assert kind == "unigram" or vocabulary.tokens(text) == ["▁love", "▁", "▁we", "▁love"]
+    assert vocabulary.convert_ids_to_tokens(word)[0].startswith("▁l")
+    assert kind == "unigram" or vocabulary.convert_ids_to_tokens(text) == ["▁love", "▁", "▁we", "▁love"]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_no_token_joins_scripts_words_or_digits(kind):
-    vocabulary = trained(kind, size=2000)
+    vocabulary = trained(kind, vocab_size=2000)
     scripts = {
         "han": "一-鿿", "hiragana": "ぁ-ゟ", "katakana": "゠-ヿ", "hangul": "가-힣", "latin": "A-Za-zÇçïé",
         "digits": "0-9", "cyrillic": "А-я", "marks": ",.!?。，？：；",
     }  # fmt: skip
-    for token in vocabulary.tokens(range(5, len(vocabulary))):
+    for token in vocabulary.convert_ids_to_tokens(range(5, len(vocabulary))):
         assert sum(bool(re.search(f"[{range_}]", token)) for range_ in scripts.values()) <= 1, token
         assert "▁" not in token[1:] or set(token) == {"▁"}, token
         assert len(re.findall("[0-9]", token)) <= 1
@@ -119,7 +125,7 @@ def test_both_spellings_of_an_accent_are_one(kind):
 def test_training_again_gives_the_same_bytes(kind):
     # Each training has hash tables of its own, seeded anew, so one process shows what several would.
     texts = [f"{TEXTS[i % 9]} {TEXTS[(i * 7) % 9]} word{i * i}" for i in range(300)]
-    assert len({Vocabulary.train(texts, kind=kind, size=300).sha256 for _ in range(6)}) == 1
+    assert len({Tokenizer.train(texts, kind=kind, vocab_size=300).sha256 for _ in range(6)}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -127,8 +133,8 @@ def test_a_vocabulary_goes_to_another_process_and_is_the_same_there(kind):
     vocabulary = trained(kind)
     copy = pickle.loads(pickle.dumps(vocabulary))
     assert copy.sha256 == vocabulary.sha256
-    assert copy.encode([*TEXTS, "</s>"], start=True) == vocabulary.encode([*TEXTS, "</s>"], start=True)
-    assert copy.end == 2
+    assert copy.encode([*TEXTS, "</s>"], bos=True) == vocabulary.encode([*TEXTS, "</s>"], bos=True)
+    assert copy.eos_token_id == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,10 +143,16 @@ def test_what_is_saved_is_loaded(kind, tmp_path):
     path = vocabulary.save(tmp_path)
     assert path == tmp_path / "tokenizer.json"
     assert hashlib.sha256(path.read_bytes()).hexdigest() == vocabulary.sha256
-    for loaded in (Vocabulary.load(tmp_path), Vocabulary.load(path)):
+    for loaded in (Tokenizer.load(tmp_path), Tokenizer.load(path)):
         assert loaded.sha256 == vocabulary.sha256
-        assert loaded.encode(TEXTS, start=True, end=True) == vocabulary.encode(TEXTS, start=True, end=True)
-        assert (loaded.pad, loaded.start, loaded.end, loaded.unknown, loaded.mask) == (0, 1, 2, 3, 4)
+        assert loaded.encode(TEXTS, bos=True, eos=True) == vocabulary.encode(TEXTS, bos=True, eos=True)
+        assert (
+            loaded.pad_token_id,
+            loaded.bos_token_id,
+            loaded.eos_token_id,
+            loaded.unk_token_id,
+            loaded.mask_token_id,
+        ) == (0, 1, 2, 3, 4)
     assert [one.name for one in tmp_path.iterdir()] == ["tokenizer.json"]
 
 
@@ -180,26 +192,32 @@ def foreign(tmp_path, specials, config=None):
     ],
 )
 def test_special_tokens_of_checkpoints_are_found(tmp_path, specials, config, roles):
-    found = Vocabulary.load(foreign(tmp_path, specials, config))
-    assert (found.pad, found.start, found.end, found.unknown, found.mask) == roles
+    found = Tokenizer.load(foreign(tmp_path, specials, config))
+    assert (
+        found.pad_token_id,
+        found.bos_token_id,
+        found.eos_token_id,
+        found.unk_token_id,
+        found.mask_token_id,
+    ) == roles
     assert found.encode(["hello world hello"]) == [[0, 1, 0]]  # neither cut nor filled up
 
 
 def test_special_tokens_can_be_named(tmp_path):
     folder = foreign(tmp_path, ["<odd>", "</s>"])
-    assert Vocabulary.load(folder, end="<odd>").end == 3
-    with pytest.raises(InputError, match=r"`end` must be a token of .*tokenizer.json, got '<even>'"):
-        Vocabulary.load(folder, end="<even>")
-    with pytest.raises(InputError, match=r'no start token: name it, Vocabulary.load\(path, start="…"\)'):
-        Vocabulary.load(folder).encode(["hello"], start=True)
+    assert Tokenizer.load(folder, eos_token="<odd>").eos_token_id == 3
+    with pytest.raises(InputError, match=r"`eos_token` must be a token of .*tokenizer.json, got '<even>'"):
+        Tokenizer.load(folder, eos_token="<even>")
+    with pytest.raises(InputError, match=r'no bos token: name it, Tokenizer.load\(path, bos_token="…"\)'):
+        Tokenizer.load(folder).encode(["hello"], bos=True)
 
 
 def test_what_is_no_tokenizer_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"cannot read the tokenizer .*tokenizer.json: No such file"):
-        Vocabulary.load(tmp_path)
+        Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}", "utf-8")
     with pytest.raises(InputError, match=r"must be a tokenizer.json of the package tokenizers, but "):
-        Vocabulary.load(tmp_path)
+        Tokenizer.load(tmp_path)
     with pytest.raises(InputError, match=r"must lie in a folder that exists"):
         trained("characters").save(tmp_path / "none" / "tokenizer.json")
 
@@ -208,9 +226,9 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
     ("texts", "kind", "size", "words"),
     [
         (TEXTS, "words", 100, "`kind` must be one of bpe, unigram, characters, got 'words'"),
-        (TEXTS, "characters", 5, "`size` must be a whole number above 5, the special tokens, .* got 5"),
+        (TEXTS, "characters", 5, "`vocab_size` must be a whole number above 5, the special tokens, .* got 5"),
         (TEXTS, "bpe", 2**20 + 1, r"and at most 1,048,576, got 1048577"),
-        (TEXTS, "unigram", 400.0, r"`size` must be a whole number .* got 400\.0"),
+        (TEXTS, "unigram", 400.0, r"`vocab_size` must be a whole number .* got 400\.0"),
         (["", ""], "bpe", 100, "`texts` must have at least one that is not empty"),
         (["ab", "我b"], "bpe", 8, r"room for the 4 different .* and 5 special tokens \(9\), got 8: .*kind=.characters"),
         (["ab", "我b"], "unigram", 8, r"room for the 4 different .* and 5 special tokens \(9\), got 8"),
@@ -218,7 +236,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
 )
 def test_what_cannot_be_trained_is_refused(texts, kind, size, words):
     with pytest.raises(InputError, match=words):
-        Vocabulary.train(texts, kind=kind, size=size)
+        Tokenizer.train(texts, kind=kind, vocab_size=size)
 
 
 def test_one_text_is_not_several():
