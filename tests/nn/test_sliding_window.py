@@ -15,7 +15,12 @@ def randn(*shape, seed=0):
 
 @pytest.mark.parametrize(
     ("given", "before", "after"),
-    [({"sliding_window": 3}, 2, 0), ({"before": 2, "after": 1}, 2, 1), ({"after": 2}, 0, 2), ({"sliding_window": 99}, 98, 0)],
+    [
+        ({"sliding_window": 3}, 2, 0),
+        ({"before": 2, "after": 1}, 2, 1),
+        ({"after": 2}, 0, 2),
+        ({"sliding_window": 99}, 98, 0),
+    ],
 )
 @pytest.mark.parametrize("padded", [False, True])
 def test_equals_the_dense_formula_over_a_band(given, before, after, padded):

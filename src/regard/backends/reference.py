@@ -5,6 +5,7 @@ import torch
 from regard.autocast import without_autocast
 from regard.backends.base import Answer
 from regard.problem import Problem
+from regard.scores.tile_parts import score_tile, value_term_tile
 from regard.shapes import human_bytes
 
 __all__ = ["Reference"]
@@ -52,9 +53,10 @@ def _compute(problem: Problem) -> Answer:
     q, k, v = problem.q.to(wide), problem.k.to(wide), problem.v.to(wide)
     if group != 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    sizes = problem.batch, problem.heads
     everything = slice(0, problem.batch), slice(0, problem.heads), problem.i(), problem.j()
 
-    scores = problem.scale * problem.score.tile(q, k, *everything[2:])
+    scores = problem.scale * score_tile(problem.score, q, k, *everything, sizes)
     if (cap := problem.score.softcap) is not None:
         scores = cap * torch.tanh(scores / cap)
     if problem.bias is not None:
@@ -68,7 +70,7 @@ def _compute(problem: Problem) -> Answer:
         keep = problem.dropout.keep(*everything[:2], rows, columns)
         dropped = weights * keep / (1 - problem.dropout.p)
     output = dropped @ v
-    if (term := problem.score.value_term(dropped, *everything[2:])) is not None:
+    if (term := value_term_tile(problem.score, dropped, *everything, sizes, v.shape[-1])) is not None:
         output = output + term
 
     narrow = problem.q.dtype

@@ -19,6 +19,7 @@ from regard.capture.weight_rows import Rows, log_sum_exp, normalizer_of
 from regard.masks.band import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
+from regard.scores.tile_parts import score_tile
 
 __all__ = ["HIDDEN", "Call", "Computed", "Given"]
 
@@ -93,7 +94,7 @@ class Computed(Call):
             if size > len(room[0]):
                 room = [one.new_empty(size) for one in room]
             scores, weights, scratch = (one[:size].view(shape) for one in room)
-            self._score(q[:, block.top : block.bottom], k[block.left : block.right], heads, block, scores)
+            self._score(q[:, block.top : block.bottom], k[block.left : block.right], batch_index, heads, block, scores)
             rows = self._rows(batch_index, heads, block, scores, weights, start, ceilings)
             rows.scratch = scratch
             yield rows
@@ -111,7 +112,7 @@ class Computed(Call):
             visible = visible if bias is None else visible & (bias[:, :, 0] > HIDDEN)
         return visible
 
-    def _score(self, q: Tensor, k: Tensor, heads: slice, block: Block, out: Tensor) -> None:
+    def _score(self, q: Tensor, k: Tensor, batch_index: int, heads: slice, block: Block, out: Tensor) -> None:
         """Write the scaled scores of a block, which shares its keys between heads, to `out`."""
         problem = self.problem
         if problem.score.product:
@@ -121,7 +122,8 @@ class Computed(Call):
         inside = min(block.right, problem.keys) - block.left
         i, j = problem.i(slice(block.top, block.bottom)), problem.j(slice(block.left, block.left + inside))
         with torch.no_grad():
-            tile = problem.score.of_heads(heads).tile(q[None], k[:inside].expand(1, len(q), -1, -1), i, j)
+            keys, batch = k[:inside].expand(1, len(q), -1, -1), slice(batch_index, batch_index + 1)
+            tile = score_tile(problem.score, q[None], keys, batch, heads, i, j, (problem.batch, problem.heads))
         torch.mul(tile[0], problem.scale, out=out.view(*q.shape[:2], len(k))[..., :inside])
 
     def _rows(

@@ -14,7 +14,24 @@ class Score:
     """A frozen value that scores a tile of queries against a tile of keys.
 
     Whoever wants another score writes a frozen dataclass (`eq=False` if it holds tensors) with `tile`; tensors in its
-    fields get gradients on every backend.
+    fields get gradients on every backend. Backends ask about some sequences and heads at a time. A score with something
+    of its own for each takes `batch` and `head` after j, the indices of those in the tile, as a bias does:
+
+    >>> import regard, torch
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, eq=False)
+    ... class Gained(Score):
+    ...     gain: Tensor  # (heads,)
+    ...
+    ...     def tile(self, q, k, i, j, batch, head):
+    ...         return self.gain[head][:, None, None] * (q @ k.mT)
+    >>> x = torch.eye(2)[None, None].expand(1, 2, 2, 2)
+    >>> regard.attention(x, x, x, score=Gained(torch.tensor([0.0, 9.0])))[0, :, 0]
+    tensor([[5.0000e-01, 5.0000e-01],
+            [9.9988e-01, 1.2339e-04]])
+
+    One that holds tensors by sequence or head and takes neither gives the same, in more time: where a mask tells
+    sequences or heads apart, it is asked about all of them each time.
     """
 
     product: ClassVar[bool] = False  # after `prepare` the score is q·kᵀ: fused kernels can compute it

@@ -11,6 +11,7 @@ from regard.backends.blockwise.block_groups import Band, Piece
 from regard.backends.blockwise.block_layout import Sheet
 from regard.backends.blockwise.gradients import Gradients, traced
 from regard.frozen import replace_tensors, tensors
+from regard.scores.tile_parts import score_tile, value_term_tile
 
 __all__ = ["Scoring"]
 
@@ -85,18 +86,24 @@ class Scoring:
         q = q.reshape(batch, kv_heads * group, self.sheet.block, -1)[:, :, : rows.stop - rows.start]
         k = k.reshape(batch, kv_heads, k.shape[2], -1)[:, :, : columns.stop - columns.start]
         k = k.repeat_interleave(group, 1) if group > 1 else k
-        score = replace_tensors(self.sheet.problem.score, iter(held)).of_heads(self.sheet.heads)
-        tile = self.sheet.problem.scale * score.tile(q, k, self.sheet.problem.i(rows), self.sheet.problem.j(columns))
+        problem, score = self.sheet.problem, replace_tensors(self.sheet.problem.score, iter(held))
+        tile = problem.scale * score_tile(score, q, k, *self._place(rows, columns))
         block = self.sheet.block
         tile = pad(tile, (0, -tile.shape[3] % block, 0, -tile.shape[2] % block))
         spaced: Tensor = tile.unflatten(1, (kv_heads, group))[:, :, None]
         return spaced
 
+    def _place(self, rows: slice, columns: slice) -> tuple[slice, slice, Tensor, Tensor, tuple[int, int]]:
+        """Which sequences, heads, queries and keys a tile is of, and how many sequences and heads there are."""
+        problem = self.sheet.problem
+        sizes = problem.batch, problem.heads
+        return self.sheet.batch, self.sheet.heads, problem.i(rows), problem.j(columns), sizes
+
     def _term(self, piece: Piece, weights: Tile, *held: Tensor) -> Tensor | None:
         rows, columns = self.sheet.real(piece)
         part = weights[:, :, 0].flatten(1, 2)[..., : rows.stop - rows.start, : columns.stop - columns.start]
-        score = replace_tensors(self.sheet.problem.score, iter(held)).of_heads(self.sheet.heads)
-        term = score.value_term(part, self.sheet.problem.i(rows), self.sheet.problem.j(columns))
+        score = replace_tensors(self.sheet.problem.score, iter(held))
+        term = value_term_tile(score, part, *self._place(rows, columns), self.sheet.problem.v.shape[-1])
         if term is None:
             return None
         term = pad(term, (0, 0, 0, -term.shape[2] % self.sheet.block))
