@@ -107,7 +107,7 @@ def _of_part(
 
 
 def _covers(part: slice, size: int) -> bool:
-    return part.start == 0 and part.stop >= size
+    return bool(part.start == 0 and part.stop >= size)
 
 
 def _filled(x: Tensor, wanted: list[slice | None], sizes: tuple[int, int]) -> Tensor:
