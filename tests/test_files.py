@@ -16,7 +16,7 @@ from regard.errors import InputError
 from regard.files import check_writable, lock, replace_files, whole_file, write_atomically, write_folder
 from regard.interpret.bundled.cache import converted
 from regard.models import Transformer, TransformerConfig
-from regard.train import Journal
+from regard.train import JsonlLog
 from regard.train.checkpoints import Checkpoints, Place
 from regard.train.events import Started
 
@@ -172,4 +172,4 @@ def test_a_converted_model_is_as_readable_as_the_umask_says(tmp_path, monkeypatc
 
 def test_a_log_on_a_full_disk_is_one_sentence(tmp_path):
     with full_disk(3), pytest.raises(InputError, match=r"cannot write .*log\.jsonl: File too large; the checkpoints"):
-        Journal(tmp_path / "log.jsonl")(Started(tmp_path, 0, 2, 5))
+        JsonlLog(tmp_path / "log.jsonl")(Started(tmp_path, 0, 2, 5))
