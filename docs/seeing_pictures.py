@@ -71,7 +71,9 @@ def alignment(path: Path) -> None:
     steps = torch.optim.Adam(model.parameters(), 8e-3)
     for _ in range(250):
         source, target = batch(torch.randint(len(numbers), (32,)))
-        loss = cross_entropy(model(source, target[:, :-1]).logits.transpose(1, 2), target[:, 1:], ignore_index=0)
+        loss = cross_entropy(
+            model(source, decoder_input_ids=target[:, :-1]).logits.transpose(1, 2), target[:, 1:], ignore_index=0
+        )
         steps.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -80,7 +82,7 @@ def alignment(path: Path) -> None:
     one = 372 - 100
     source, target = batch(torch.tensor([one]))
     with torch.no_grad(), regard.watch(model.eval()) as seen:
-        model(source, target[:, :-1])
+        model(source, decoder_input_ids=target[:, :-1])
     tokens = {
         "source": (spelled([*sources[one], "</s>"]),),
         "target": (spelled(["<s>", *targets[one], "</s>"]),),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard import masks, positions
-from regard.cache import Cache, KeyValues, Memory
+from regard.cache import Cache, CrossAttentionCache, KVCache
 from regard.errors import InputError
 from regard.nn import DecoderBlock, MultiHeadAttention
 
@@ -49,7 +49,7 @@ def test_only_new_keys_are_turned(window, monkeypatch):
     with torch.no_grad():
         whole = layer(x)
         rows.clear()
-        entry = KeyValues(window)
+        entry = KVCache(window)
         parts = [layer(x[:, a:b], cache=entry) for a, b in ((0, 5), (5, 6), (6, 7), (7, 9))]
     torch.testing.assert_close(torch.cat(parts, 1), whole)
     assert rows == [5, 1, 1, 2]
@@ -62,7 +62,7 @@ def test_only_new_keys_are_turned(window, monkeypatch):
 def test_steps_with_a_cache_are_the_whole_text_at_once(part, window, steps, grad):
     layer, x = attention(window, **PARTS[part]), randn(2, 40, 16)
     with torch.set_grad_enabled(grad):
-        cache = KeyValues(window)
+        cache = KVCache(window)
         found = torch.cat([layer(one, cache=cache) for one in x.split(steps, 1)], 1)
     torch.testing.assert_close(found, layer(x), rtol=0, atol=1e-6)
     assert cache.length == 40
@@ -72,9 +72,9 @@ def test_steps_with_a_cache_are_the_whole_text_at_once(part, window, steps, grad
 def test_gradients_flow_through_a_cache(trained):
     layer, x = attention(rotary=positions.RoPE(4)).requires_grad_(False), randn(2, 6, 16)
     leaf = x.requires_grad_() if trained == "x" else getattr(layer, trained).weight.requires_grad_()
-    cache, rows = KeyValues(), torch.tensor([1, 0])
+    cache, rows = KVCache(), torch.tensor([1, 0])
     found = [layer(one, cache=cache) for one in x.split([3, 1, 2], 1)]
-    cache.select(rows)
+    cache.reorder(rows)
     found.append(layer(x[rows, :1], cache=copy.deepcopy(cache)))
     (ours,) = torch.autograd.grad(torch.cat(found, 1).square().sum(), leaf)
     at_once = torch.cat([layer(x), layer(torch.cat([x[rows], x[rows, :1]], 1))[:, -1:]], 1)
@@ -84,7 +84,7 @@ def test_gradients_flow_through_a_cache(trained):
 
 def test_a_cache_begun_in_inference_mode_goes_on_outside_of_it():
     layer, x = attention(rotary=positions.RoPE(4)), randn(1, 6, 16)
-    cache = KeyValues()
+    cache = KVCache()
     with torch.inference_mode():
         layer(x[:, :4], cache=cache)
     with torch.no_grad():
@@ -98,18 +98,18 @@ def test_selected_rows_go_on_as_if_they_had_been_read_alone(grad):
     layer, x = attention(3), randn(3, 9, 16)
     rows = torch.tensor([2, 2, 0])
     with torch.set_grad_enabled(grad):
-        cache = KeyValues(3)
+        cache = KVCache(3)
         layer(x[:, :5], cache=cache)
-        cache.select(rows)
+        cache.reorder(rows)
         found = layer(x[rows, 5:], cache=cache)
     torch.testing.assert_close(found, layer(x[rows])[:, 5:], rtol=0, atol=1e-6)
 
 
 @torch.no_grad()
 def test_a_window_keeps_no_more_than_it_must():
-    cache, one = KeyValues(window=10), randn(1, 2, 1, 4)
+    cache, one = KVCache(window=10), randn(1, 2, 1, 4)
     for _ in range(1000):
-        keys, _ = cache.extend(lambda: (one, one))
+        keys, _ = cache.update(one, one)
     assert keys.shape[2] == 10
     assert cache.first == 990
     assert keys.untyped_storage().nbytes() <= 64 * 2 * 4 * 4
@@ -117,10 +117,10 @@ def test_a_window_keeps_no_more_than_it_must():
 
 @torch.no_grad()
 def test_a_text_costs_no_copy_for_each_token():
-    cache, one = KeyValues(), randn(1, 1, 1, 4)
+    cache, one = KVCache(), randn(1, 1, 1, 4)
     places = set()
     for _ in range(1000):
-        keys, _ = cache.extend(lambda: (one, one))
+        keys, _ = cache.update(one, one)
         places.add(keys.untyped_storage().data_ptr())
     assert keys.shape[2] == 1000
     assert len(places) < 10  # it doubles: 64, 128, 256, 512, 1024
@@ -131,7 +131,7 @@ def test_a_memory_is_projected_once():
     block, x, memory = DecoderBlock(16, 4, 32).eval(), randn(2, 5, 16), randn(2, 7, 16, seed=1)
     calls = []
     block.cross_attention.k_proj.register_forward_hook(lambda *_: calls.append(1))
-    entries = KeyValues(), Memory()
+    entries = KVCache(), CrossAttentionCache()
     found = torch.cat([block(one, memory, cache=entries) for one in x.split([2, 1, 2], 1)], 1)
     assert len(calls) == 1
     torch.testing.assert_close(found, block(x, memory), rtol=0, atol=1e-6)
@@ -140,7 +140,7 @@ def test_a_memory_is_projected_once():
 def test_a_copied_cache_goes_its_own_way():
     layer, x = attention(), randn(1, 6, 16)
     with torch.no_grad():
-        cache = KeyValues()
+        cache = KVCache()
         layer(x[:, :4], cache=cache)
         other = copy.deepcopy(cache)
         layer(x[:, :2], cache=other)
@@ -149,47 +149,47 @@ def test_a_copied_cache_goes_its_own_way():
 
 
 def test_padding_is_known_from_the_first_that_is_padded():
-    cache = Cache(((KeyValues(), None),))
-    assert cache.read(None, 2, 3, device="cpu") is None
-    cache.layers[0][0].extend(lambda: (torch.zeros(2, 1, 3, 4),) * 2)
-    cache.real = cache.read(torch.tensor([[True], [False]]), 2, 1, device="cpu")
-    assert cache.real.tolist() == [[True, True, True, True], [True, True, True, False]]
-    with pytest.raises(InputError, match=r"the cache has read 2 texts, and 3 go on: cache.select\(rows\)"):
-        cache.read(None, 3, 1, device="cpu")
-    cache.select(torch.tensor([1]))
-    assert cache.real.tolist() == [[True, True, True, False]]
+    cache = Cache(((KVCache(), None),))
+    assert cache.extend_mask(None, 2, 3, device="cpu") is None
+    cache.layers[0][0].update(*(torch.zeros(2, 1, 3, 4),) * 2)
+    cache.attention_mask = cache.extend_mask(torch.tensor([[True], [False]]), 2, 1, device="cpu")
+    assert cache.attention_mask.tolist() == [[True, True, True, True], [True, True, True, False]]
+    with pytest.raises(InputError, match=r"the cache holds 2 texts, and 3 are continued: cache.reorder\(rows\)"):
+        cache.extend_mask(None, 3, 1, device="cpu")
+    cache.reorder(torch.tensor([1]))
+    assert cache.attention_mask.tolist() == [[True, True, True, False]]
 
 
 @torch.no_grad()
 def test_the_bytes_of_a_cache_are_those_of_its_buffers():
-    cache = Cache(((KeyValues(), Memory()),))
-    cache.layers[0][0].extend(lambda: (torch.zeros(2, 3, 5, 4),) * 2)
+    cache = Cache(((KVCache(), CrossAttentionCache()),))
+    cache.layers[0][0].update(*(torch.zeros(2, 3, 5, 4),) * 2)
     assert cache.bytes == 2 * (2 * 3 * 64 * 4) * 4
-    cache.layers[0][1].extend(lambda: (torch.zeros(2, 3, 7, 4),) * 2)
+    cache.layers[0][1].update(*(torch.zeros(2, 3, 7, 4),) * 2)
     assert cache.bytes == 2 * (2 * 3 * 64 * 4) * 4 + 2 * (2 * 3 * 7 * 4) * 4
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: KeyValues(0), "`window` counts positions, .* at least 1, got 0"),
+        (lambda: KVCache(0), "`window` counts positions, .* at least 1, got 0"),
         (
-            lambda: attention()(randn(1, 2, 16), cache=KeyValues(4)),
+            lambda: attention()(randn(1, 2, 16), cache=KVCache(4)),
             r"keeps 4 positions, .* shows one 4 before .*Window\(4\)",
         ),
-        (lambda: attention(5)(randn(1, 2, 16), cache=KeyValues(4)), "keeps 4 positions, .* shows one 4 before"),
+        (lambda: attention(5)(randn(1, 2, 16), cache=KVCache(4)), "keeps 4 positions, .* shows one 4 before"),
         (
-            lambda: MultiHeadAttention(8, 2, mask=masks.Prefix(2))(randn(1, 2, 8), cache=KeyValues(4)),
-            "counts from the beginning of the text: use cache.KeyValues",
+            lambda: MultiHeadAttention(8, 2, mask=masks.Prefix(2))(randn(1, 2, 8), cache=KVCache(4)),
+            "counts from the beginning of the text: use cache.KVCache",
         ),
         (
             lambda: attention(rotary=positions.RoPE(4, scaling=positions.DynamicNTK(2.0, 8)))(
-                randn(1, 2, 16), cache=KeyValues()
+                randn(1, 2, 16), cache=KVCache()
             ),
             r"DynamicNTK turns all keys anew .*fix DynamicNTK\(..., length=...\)",
         ),
         (
-            lambda: attention(rotary=positions.RoPE(4))(randn(1, 2, 16), cache=Memory()),
+            lambda: attention(rotary=positions.RoPE(4))(randn(1, 2, 16), cache=CrossAttentionCache()),
             "`rotary` turns queries and keys of one text",
         ),
     ],
@@ -200,10 +200,10 @@ def test_what_a_cache_cannot_do_is_refused_with_the_way_out(call, words):
 
 
 def test_another_batch_is_refused():
-    layer, cache = attention(), KeyValues()
+    layer, cache = attention(), KVCache()
     layer(randn(2, 3, 16), cache=cache)
     with pytest.raises(
-        InputError, match=r"the cache holds keys of shape \(2, 2, 4\), and .* have \(3, 2, 4\): .*select"
+        InputError, match=r"the cache holds keys of shape \(2, 2, 4\), and .* have \(3, 2, 4\): .*reorder"
     ):
         layer(randn(3, 1, 16), cache=cache)
     assert cache.length == 3  # nothing was added

@@ -1,11 +1,11 @@
-"""What a model that writes has read already: the keys and values of its attentions, as state that is passed in.
+"""Keys and values of the tokens that a model has run on, as state that is passed in.
 
-Every attention has an entry of its own. `KeyValues` grows with the text; with a window it keeps the last keys alone.
-`Memory` holds what cross-attention looks at, projected once. `Cache` is the state of a whole model.
+Every attention has an entry of its own. A `KVCache` grows with the text; with a window it keeps only the last keys. A
+`CrossAttentionCache` holds the keys and values of the encoder's states, projected once. `Cache` is the state of a whole
+model: transformers' `past_key_values`.
 """
 
 import copy
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -14,28 +14,32 @@ from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["Cache", "Entry", "KeyValues", "Memory"]
+__all__ = ["Cache", "CrossAttentionCache", "Entry", "KVCache"]
 
-Pair = tuple[Float[Tensor, "*batch kv_heads keys dim"], Float[Tensor, "*batch kv_heads keys value_dim"]]
+KeysOrValues = Float[Tensor, "*batch kv_heads keys dim"]
+Pair = tuple[KeysOrValues, KeysOrValues]
 
 _ROOM = 64  # positions that a buffer begins with
 
 
 class Entry(Protocol):
-    """What one attention remembers."""
+    """The keys and values of one attention."""
 
-    length: int
-
-    def extend(self, project: Callable[[], Pair]) -> Pair:
-        """Give the keys and values to look at; `project` makes those of the tokens that are read now."""
+    @property
+    def length(self) -> int:
+        """How many keys were added."""
         ...
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> None:
-        """Go on with these sequences of the batch."""
+    def update(self, k: KeysOrValues, v: KeysOrValues) -> Pair:
+        """Add the keys and values of new tokens; return those to attend to."""
+        ...
+
+    def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Continue with these sequences of the batch, as transformers' `reorder_cache` does."""
         ...
 
 
-class KeyValues:
+class KVCache:
     """The keys and values of what was read, in order; of the last `window` positions alone, if there is one.
 
     Under torch.no_grad the buffers have room to spare and double when it is used up, so that a token costs no copy of
@@ -48,10 +52,10 @@ class KeyValues:
     Raises:
         InputError: The window is no positive integer, or what is added has another shape.
 
-    >>> entry = KeyValues(window=2)
+    >>> entry = KVCache(window=2)
     >>> one = torch.arange(3.0).reshape(1, 1, 3, 1)
-    >>> keys, values = entry.extend(lambda: (one, one))
-    >>> keys, values = entry.extend(lambda: (one[:, :, :1] + 3, one[:, :, :1] + 3))
+    >>> keys, values = entry.update(one, one)
+    >>> keys, values = entry.update(one[:, :, :1] + 3, one[:, :, :1] + 3)
     >>> keys.flatten(), entry.length, entry.first
     (tensor([2., 3.]), 4, 2)
     """
@@ -72,9 +76,8 @@ class KeyValues:
         """The position of the first key that is kept."""
         return self.length - (self._end - self._start)
 
-    def extend(self, project: Callable[[], Pair]) -> Pair:
-        """Add keys and values; give those that the new queries may look at."""
-        k, v = project()
+    def update(self, k: KeysOrValues, v: KeysOrValues) -> Pair:
+        """Add keys and values; return those that the new queries may attend to."""
         new = k.shape[-2]
         self._check(k, v)
         if self.window is not None:  # the first new query sees window − 1 positions before it
@@ -96,12 +99,12 @@ class KeyValues:
         return pair
 
     def reach(self, new: int) -> int:
-        """How many keys `extend` will give when `new` ones are added."""
+        """How many keys `update` will return when `new` ones are added."""
         kept = self._end - self._start
         return new + (kept if self.window is None else min(kept, self.window - 1))
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> None:
-        """Go on with these sequences of the batch."""
+    def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Continue with these sequences of the batch, as transformers' `reorder_cache` does."""
         kept = self._kept()
         if kept is None:
             return
@@ -115,7 +118,7 @@ class KeyValues:
             self._keys, self._values = buffers
         self._start, self._end = 0, self._end - self._start
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "KeyValues":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KVCache":
         """Another cache of the same text; gradients flow through both."""
         other = copy.copy(self)
         other._keys, other._values = (None if one is None else one.clone() for one in (self._keys, self._values))
@@ -153,16 +156,16 @@ class KeyValues:
             return
         raise InputError(
             f"the cache holds keys of shape {_outside(self._keys)}, and those to be added have {_outside(k)}: go on "
-            "with the batch that it was begun with, cache.select(rows) chooses from it"
+            "with the batch that it was begun with, cache.reorder(rows) chooses from it"
         )
 
 
-class Memory:
-    """What cross-attention looks at: projected once, at the first call, whatever is passed later.
+class CrossAttentionCache:
+    """Keys and values of cross-attention: those of the first call, whatever is passed later.
 
-    >>> entry = Memory()
+    >>> entry = CrossAttentionCache()
     >>> one = torch.ones(1, 1, 3, 2)
-    >>> entry.extend(lambda: (one, one))[0] is entry.extend(lambda: (one + 1, one))[0]
+    >>> entry.update(one, one)[0] is entry.update(one + 1, one)[0]
     True
     """
 
@@ -174,38 +177,43 @@ class Memory:
         """How many keys it has."""
         return 0 if self._pair is None else self._pair[0].shape[-2]
 
-    def extend(self, project: Callable[[], Pair]) -> Pair:
-        """Give the keys and values, made if this is the first call."""
-        if self._pair is None:
-            self._pair = project()
+    @property
+    def keys_and_values(self) -> Pair | None:
+        """What the first call has brought; None before, when they are still to be projected."""
         return self._pair
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> None:
-        """Go on with these sequences of the batch."""
+    def update(self, k: KeysOrValues, v: KeysOrValues) -> Pair:
+        """Keep the keys and values of the first call, and return them at every call."""
+        if self._pair is None:
+            self._pair = k, v
+        return self._pair
+
+    def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Continue with these sequences of the batch, as transformers' `reorder_cache` does."""
         if self._pair is not None:
             k, v = self._pair
             self._pair = k.index_select(0, rows), v.index_select(0, rows)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Memory":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CrossAttentionCache":
         """Another cache of the same text; gradients flow through both."""
-        other = Memory()
+        other = CrossAttentionCache()
         other._pair = None if self._pair is None else (self._pair[0].clone(), self._pair[1].clone())
         return other
 
 
 class Cache:
-    """What a decoder has read: one entry for each attention of each layer, and which tokens are no padding.
+    """The keys and values of a decoder: one entry for each attention of each layer, and which tokens are no padding.
 
-    Made by `Transformer.cache()`, passed to each call, and changed by it. A cache belongs to one batch; to try two
-    continuations of a text, copy.deepcopy it.
+    Made by `Transformer.cache()` or `use_cache=True`, passed to each call as `past_key_values`, and changed by it. A
+    cache belongs to one batch; to try two continuations of a text, copy.deepcopy it.
 
     Args:
         layers: For each layer the entry of its self-attention, and that of its cross-attention if it has one.
     """
 
-    def __init__(self, layers: tuple[tuple[KeyValues, Memory | None], ...]) -> None:
+    def __init__(self, layers: tuple[tuple[KVCache, CrossAttentionCache | None], ...]) -> None:
         self.layers = layers
-        self.real: Bool[Tensor, "batch length"] | None = None
+        self.attention_mask: Bool[Tensor, "batch length"] | None = None
 
     @property
     def length(self) -> int:
@@ -217,34 +225,37 @@ class Cache:
         """What the keys and values take, with the room to spare."""
         return sum(_bytes(entry) for layer in self.layers for entry in layer if entry is not None)
 
-    def read(
-        self, real: Bool[Tensor, "batch new"] | None, batch: int, new: int, *, device: torch.device
+    def extend_mask(
+        self, mask: Bool[Tensor, "batch new"] | None, batch: int, new: int, *, device: torch.device
     ) -> Bool[Tensor, "batch all"] | None:
-        """Tell of all tokens, those read before and `new` ones, which are real; None where all are.
+        """Return which of all tokens, those run on before and `new` ones, are no padding; None where all are.
 
-        It is kept as `real` by who goes on to read them.
+        It is kept as `attention_mask` by who runs on them.
 
         Raises:
             InputError: The cache is another batch's.
         """
-        if self.real is not None and len(self.real) != batch:
+        if self.attention_mask is not None and len(self.attention_mask) != batch:
             raise InputError(
-                f"the cache has read {len(self.real)} texts, and {batch} go on: cache.select(rows) chooses from them"
+                f"the cache holds {len(self.attention_mask)} texts, and {batch} are continued: cache.reorder(rows) "
+                "chooses from them"
             )
-        if real is None and self.real is None:
+        if mask is None and self.attention_mask is None:
             return None
-        before = self.real if self.real is not None else torch.ones(batch, self.length, dtype=torch.bool, device=device)
-        now = real if real is not None else torch.ones(batch, new, dtype=torch.bool, device=device)
+        before = self.attention_mask
+        if before is None:
+            before = torch.ones(batch, self.length, dtype=torch.bool, device=device)
+        now = torch.ones(batch, new, dtype=torch.bool, device=device) if mask is None else mask
         return torch.cat([before, now], 1)
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> None:
-        """Go on with these sequences of the batch, repeated, reordered or left out, as beam search needs it."""
+    def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Continue with these sequences of the batch, repeated, reordered or left out, as beam search needs it."""
         for layer in self.layers:
             for entry in layer:
                 if entry is not None:
-                    entry.select(rows)
-        if self.real is not None:
-            self.real = self.real.index_select(0, rows)
+                    entry.reorder(rows)
+        if self.attention_mask is not None:
+            self.attention_mask = self.attention_mask.index_select(0, rows)
 
 
 def _may_be_written(buffer: Tensor) -> bool:
@@ -252,8 +263,8 @@ def _may_be_written(buffer: Tensor) -> bool:
     return not buffer.requires_grad and (not buffer.is_inference() or torch.is_inference_mode_enabled())
 
 
-def _bytes(entry: KeyValues | Memory) -> int:
-    held = (entry._keys, entry._values) if isinstance(entry, KeyValues) else entry._pair or ()
+def _bytes(entry: KVCache | CrossAttentionCache) -> int:
+    held = (entry._keys, entry._values) if isinstance(entry, KVCache) else entry._pair or ()
     return sum(one.numel() * one.element_size() for one in held if one is not None)
 
 

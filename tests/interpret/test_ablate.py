@@ -80,7 +80,7 @@ def case(request: pytest.FixtureRequest) -> tuple[nn.Module, nn.Module]:
 def run(model: nn.Module) -> torch.Tensor:
     with torch.no_grad():
         output = model(IDS)
-    return output.states if hasattr(output, "states") else output.last_hidden_state
+    return output.last_hidden_state
 
 
 def columns(projection: nn.Module, head: int) -> tuple[Any, ...]:

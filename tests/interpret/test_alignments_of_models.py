@@ -53,7 +53,7 @@ def test_of_regards_own_transformer_too() -> None:
     )  # fmt: skip
     model = lively(Transformer(config))
     with torch.no_grad(), regard.watch(model) as seen:
-        model(IDS, TARGET)
+        model(IDS, decoder_input_ids=TARGET)
     crossing = [number for number, one in enumerate(seen.record) if one.kind == "cross"]
     assert len(crossing) == 2
     laid = seen.plot_alignment().axes[0].images[0].get_array()
@@ -70,7 +70,7 @@ def test_of_a_recurrent_one_it_is_its_one_attention(attention: str) -> None:
     sizes = {"source_vocabulary": 11, "target_vocabulary": 12, "width": 6, "hidden": 6, "attention": attention}
     model = lively(RecurrentSeq2Seq(RecurrentConfig(**sizes)))
     with torch.no_grad(), regard.watch(model) as seen:
-        out = model(IDS, TARGET)
+        out = model(IDS, decoder_input_ids=TARGET)
     assert [one.kind for one in seen.record] == ["cross"]
     laid = seen.plot_alignment().axes[0].images[0].get_array()
     assert laid.shape == (4, 5)

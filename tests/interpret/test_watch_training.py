@@ -102,10 +102,10 @@ DROPPING: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Any]]] = {
     ),
     "Transformer": (
         lambda: transformer(encoder_layers=1, decoder_layers=1, output_head=output_heads.LanguageModel()),
-        lambda model: model(SOURCE, IDS),
+        lambda model: model(SOURCE, decoder_input_ids=IDS),
     ),
-    "RecurrentSeq2Seq, bahdanau": (lambda: recurrent("bahdanau"), lambda model: model(SOURCE, IDS)),
-    "RecurrentSeq2Seq, general": (lambda: recurrent("general"), lambda model: model(SOURCE, IDS)),
+    "RecurrentSeq2Seq, bahdanau": (lambda: recurrent("bahdanau"), lambda model: model(SOURCE, decoder_input_ids=IDS)),
+    "RecurrentSeq2Seq, general": (lambda: recurrent("general"), lambda model: model(SOURCE, decoder_input_ids=IDS)),
     "multi_head.MultiHeadAttention": (
         lambda: tutorials.multi_head.MultiHeadAttention(E, H, P),
         lambda model: model(X, MEMORY, MEMORY),

@@ -34,7 +34,7 @@ def test_long_texts_go_on_where_they_were_and_one_writes_as_much_as_is_asked():
     model = characters.language_model(positions=RoPE(16), num_key_value_heads=2).eval()
     seen = []
     model.register_forward_hook(
-        lambda _, args, kwargs, __: seen.append((*args[0].shape, kwargs["cache"].length)), with_kwargs=True
+        lambda _, args, kwargs, __: seen.append((*args[0].shape, kwargs["past_key_values"].length)), with_kwargs=True
     )
     call = kv_heads._goes_on(model)
     call()

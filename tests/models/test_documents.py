@@ -74,8 +74,8 @@ def test_gradients_reach_no_other_document():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"real": torch.ones(2, 13, dtype=torch.bool)}, "leave `real` and `cache` out"),
-        ({"documents": torch.zeros(2, 12, dtype=torch.long)}, r"of the shape of `ids`, \(2, 13\)"),
+        ({"attention_mask": torch.ones(2, 13, dtype=torch.bool)}, "leave `attention_mask`, `past_key_values` and"),
+        ({"documents": torch.zeros(2, 12, dtype=torch.long)}, r"of the shape of `input_ids`, \(2, 13\)"),
         ({"documents": torch.zeros(2, 13)}, "must be integers"),
     ],
     ids=["real", "shape", "type"],
@@ -101,5 +101,5 @@ def test_what_makes_one_thing_of_a_row_is_refused():
     pair = TransformerConfig(
         vocab_size=20, hidden_size=8, num_attention_heads=2, intermediate_size=8, encoder_layers=1, decoder_layers=1
     )
-    with pytest.raises(InputError, match="an encoder–decoder reads pairs"):
-        Transformer(pair).eval()(ids, ids, documents=documents)
+    with pytest.raises(InputError, match="an encoder–decoder runs on pairs"):
+        Transformer(pair).eval()(ids, decoder_input_ids=ids, documents=documents)

@@ -40,10 +40,9 @@ def close(ours, theirs, real=None):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
 
 
-def close_stack(ours, states, theirs, real=None):
-    """transformers gives the last hidden state after the final norm, and not the one before it."""
-    assert len(ours) == len(theirs)
-    for one, other in zip([*ours[:-1], states], theirs, strict=True):
+def close_stack(ours, theirs, real=None):
+    """The embeddings, and the states after each block, the last after the final norm."""
+    for one, other in zip(ours, theirs, strict=True):
         close(one, other, real)
 
 
@@ -58,14 +57,21 @@ def test_hidden_states_and_logits_of_every_layer(pairs, name, padded):
         target, target_real = checkpoints.texts(theirs.config, n=6, real=4 if padded else 6, seed=2)
         target[:, 0] = theirs.config.decoder_start_token_id
         expected = theirs(**given, decoder_input_ids=target, decoder_attention_mask=target_real.long())
-        output = ours(ids, target, real=real, target_real=target_real, layers=True)
-        close_stack(output.memory_layers, output.memory, expected.encoder_hidden_states, real)
-        close_stack(output.layers, output.states, expected.decoder_hidden_states, target_real)
+        output = ours(
+            ids,
+            decoder_input_ids=target,
+            attention_mask=real,
+            decoder_attention_mask=target_real,
+            output_hidden_states=True,
+        )
+        close_stack(output.encoder_hidden_states, expected.encoder_hidden_states, real)
+        close_stack(output.hidden_states, expected.decoder_hidden_states, target_real)
+        close(output.encoder_last_hidden_state, expected.encoder_last_hidden_state, real)
         close(output.logits, expected.logits, target_real)
     else:
         expected = theirs(**given)
-        output = ours(ids, real=real, layers=True)
-        close_stack(output.layers, output.states, expected.hidden_states, real)
+        output = ours(ids, attention_mask=real, output_hidden_states=True)
+        close_stack(output.hidden_states, expected.hidden_states, real)
         if hasattr(expected, "logits"):
             close(output.logits, expected.logits, real)
 
@@ -80,16 +86,18 @@ def test_with_a_cache_each_step_gives_what_transformers_gives_at_once(pairs, nam
     if theirs.config.is_encoder_decoder:
         source, real = checkpoints.texts(theirs.config, seed=2)
         expected = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=ids).logits
-        memory = ours.encode(source, real=real)
+        memory = ours.encode(source, attention_mask=real)
         for n in steps:
             # Of a cache that holds the projected memory, the memory itself is not read again.
             memory = memory if at == 0 else torch.full_like(memory, torch.nan)
-            logits.append(ours.decode(ids[:, at : at + n], memory, real=real, cache=cache).logits)
+            logits.append(
+                ours.decode(ids[:, at : at + n], memory, encoder_attention_mask=real, past_key_values=cache).logits
+            )
             at += n
     else:
         expected = theirs(input_ids=ids).logits
         for n in steps:
-            logits.append(ours(ids[:, at : at + n], cache=cache).logits)
+            logits.append(ours(ids[:, at : at + n], past_key_values=cache).logits)
             at += n
     close(torch.cat(logits, 1), expected)
     assert cache.length == 9
@@ -181,13 +189,13 @@ def test_heads_of_checkpoints(tmp_path, name, kind, head):
     given = {"input_ids": ids, "attention_mask": real.long()}
     if ours.config.kind == "encoder-decoder":
         expected = theirs(**given, decoder_input_ids=ids)
-        output = ours(ids, ids, real=real, target_real=real)
+        output = ours(ids, decoder_input_ids=ids, attention_mask=real, decoder_attention_mask=real)
     else:
-        expected, output = theirs(**given), ours(ids, real=real)
+        expected, output = theirs(**given), ours(ids, attention_mask=real)
     if head is None:
         assert output.logits is None
         if hasattr(expected, "last_hidden_state"):
-            close(output.states, expected.last_hidden_state, real)
+            close(output.last_hidden_state, expected.last_hidden_state, real)
     else:
         logits = expected.prediction_logits if kind is hf.BertForPreTraining else expected.logits
         close(output.logits, logits, real if logits.ndim == 3 else None)
@@ -214,9 +222,11 @@ def test_variants_of_configurations(tmp_path, name, more):
     ours, (ids, real) = Transformer.from_pretrained(tmp_path), checkpoints.texts(theirs.config)
     given = {"input_ids": ids, "attention_mask": real.long()}
     if theirs.config.is_encoder_decoder:
-        close(ours(ids, ids, real=real).logits, theirs(**given, decoder_input_ids=ids).logits)
+        close(
+            ours(ids, decoder_input_ids=ids, attention_mask=real).logits, theirs(**given, decoder_input_ids=ids).logits
+        )
     else:
-        close(ours(ids, real=real).logits, theirs(**given).logits, real)
+        close(ours(ids, attention_mask=real).logits, theirs(**given).logits, real)
 
 
 @pytest.mark.parametrize("name", ["bart", "marian"])
@@ -242,11 +252,11 @@ def test_an_output_layer_that_is_there_holds_whatever_is_said_of_it(tmp_path, na
     config = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": True}
     (tmp_path / "config.json").write_text(json.dumps(config))
     ours, (ids, _) = Transformer.from_pretrained(tmp_path), checkpoints.texts(theirs.config, real=11)
-    output = ours(ids, ids) if theirs.config.is_encoder_decoder else ours(ids)
-    close(output.logits, output.states @ own.T)
+    output = ours(ids, decoder_input_ids=ids) if theirs.config.is_encoder_decoder else ours(ids)
+    close(output.logits, output.last_hidden_state @ own.T)
     # A head that is asked for by its kind is the checkpoint's.
     again = Transformer.from_pretrained(tmp_path, output_head=output_heads.LanguageModel())
-    close(again.logits(output.states), output.logits)
+    close(again.logits(output.last_hidden_state), output.logits)
 
 
 @pytest.mark.parametrize("name", ["llama", "t5", "bart", "marian", "gpt2", "bert"])
@@ -340,11 +350,11 @@ def test_watched_weights_are_those_that_transformers_returns(pairs, name):
         for own, cross in zip(output.decoder_attentions, output.cross_attentions, strict=True):
             expected += [own, cross]
         with regard.watch(ours, keep="weights") as seen:
-            ours(ids, target, real=real)
+            ours(ids, decoder_input_ids=target, attention_mask=real)
     else:
         expected = theirs(**given).attentions
         with regard.watch(ours, keep="weights") as seen:
-            ours(ids, real=real)
+            ours(ids, attention_mask=real)
     theirs.set_attn_implementation("sdpa")
     assert len(seen.record.layers) == len(expected)
     for layer, weights in zip(seen.record.layers, expected, strict=True):
@@ -365,7 +375,7 @@ def test_minilm_embeds_sentences_as_transformers_does():
     states, real = theirs.model(**given).last_hidden_state, given["attention_mask"].bool()
     means = torch.stack([one[kept].mean(0) for one, kept in zip(states, real, strict=True)])
     expected = means / means.norm(dim=1, keepdim=True)
-    close(ours(given["input_ids"], real=real).logits, expected)
+    close(ours(given["input_ids"], attention_mask=real).logits, expected)
 
 
 PROMPTS = [

@@ -178,12 +178,12 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
 def test_a_padded_batch_is_each_text_by_hand(kind, more):
     model = made(**kind | more)
-    found = model(IDS, TARGET, weights=kind["attention"] is not None)
+    found = model(IDS, decoder_input_ids=TARGET, return_weights=kind["attention"] is not None)
     assert (found.weights is None) == (kind["attention"] is None)
     for b, length in enumerate(LENGTHS):
         logits, states, weights = by_hand(model.config, model.state_dict(), IDS[b, :length], TARGET[b])
         torch.testing.assert_close(found.logits[b], logits)
-        torch.testing.assert_close(found.states[b], states)
+        torch.testing.assert_close(found.last_hidden_state[b], states)
         if weights is not None:
             torch.testing.assert_close(found.weights[b, :, :length], weights)
             assert (found.weights[b, :, length:] == 0).all()
@@ -198,4 +198,6 @@ def test_without_attention_it_is_two_of_pytorch_s_and_a_linear_layer(cell):
     decoder.load_state_dict(model.decoder.layers.state_dict())
     _, last = encoder(model.encoder.embedding(IDS[:1]))
     states, _ = decoder(model.embedding(TARGET[:1]), last)
-    torch.testing.assert_close(model(IDS[:1], TARGET[:1]).logits, states @ model.output.weight.T + model.output.bias)
+    torch.testing.assert_close(
+        model(IDS[:1], decoder_input_ids=TARGET[:1]).logits, states @ model.output.weight.T + model.output.bias
+    )

@@ -54,32 +54,37 @@ def test_padding_has_no_influence_and_no_gradient(kind):
     model = made(**kind)
     embedded = []
     model.encoder.embedding.register_forward_hook(lambda _, __, out: embedded.append(out) or out.retain_grad())
-    found = model(IDS, TARGET)
+    found = model(IDS, decoder_input_ids=TARGET)
     found.logits.square().sum().backward()
     real = IDS != 0
     assert (embedded[0].grad[~real] == 0).all()
     assert (embedded[0].grad[real] != 0).any(-1).all()
     assert (model.encoder.embedding.weight.grad[0] == 0).all()
-    other = model(torch.where(real, IDS, 7), TARGET, real=real).logits
+    other = model(torch.where(real, IDS, 7), decoder_input_ids=TARGET, attention_mask=real).logits
     assert torch.equal(other, found.logits)
     for b, length in enumerate(real.sum(1)):
-        torch.testing.assert_close(model(IDS[b : b + 1, :length], TARGET[b : b + 1]).logits[0], found.logits[b])
+        torch.testing.assert_close(
+            model(IDS[b : b + 1, :length], decoder_input_ids=TARGET[b : b + 1]).logits[0], found.logits[b]
+        )
 
 
 def test_padding_is_the_pad_token_unless_something_else_is_said():
     model, everything = made(), torch.ones_like(IDS, dtype=torch.bool)
-    assert torch.equal(model(IDS, TARGET).logits, model(IDS, TARGET, real=IDS != 0).logits)
-    said = model(IDS, TARGET, real=everything).logits
-    assert not torch.allclose(said[1], model(IDS, TARGET).logits[1])
+    assert torch.equal(
+        model(IDS, decoder_input_ids=TARGET).logits,
+        model(IDS, decoder_input_ids=TARGET, attention_mask=IDS != 0).logits,
+    )
+    said = model(IDS, decoder_input_ids=TARGET, attention_mask=everything).logits
+    assert not torch.allclose(said[1], model(IDS, decoder_input_ids=TARGET).logits[1])
     without = RecurrentSeq2Seq(dataclasses.replace(model.config, pad_token=None)).eval()
     without.load_state_dict(model.state_dict())
-    assert torch.equal(without(IDS, TARGET).logits, said)
+    assert torch.equal(without(IDS, decoder_input_ids=TARGET).logits, said)
 
 
 @each_kind
 def test_step_by_step_is_teacher_forcing(kind):
     model = made(**kind)
-    whole = model(IDS, TARGET).logits
+    whole = model(IDS, decoder_input_ids=TARGET).logits
     steps, twice = model.writing(IDS), model.writing(IDS)
     for t in range(TARGET.shape[1]):
         torch.testing.assert_close(steps.read(TARGET[:, t : t + 1]), whole[:, t])
@@ -97,7 +102,7 @@ def test_rows_are_repeated_reordered_and_left_out(kind):
     steps.select(rows)
     after = torch.tensor([[3], [4], [5], [6]])
     text = torch.cat([TARGET[rows, :2], after], 1)
-    wanted = model(IDS[rows], text).logits[:, -1]
+    wanted = model(IDS[rows], decoder_input_ids=text).logits[:, -1]
     torch.testing.assert_close(steps.read(after), wanted)
     steps.select(torch.tensor([3, 1]))
     nothing = steps.read(torch.tensor([[5], [5]]), torch.tensor([[False], [False]]))
@@ -115,7 +120,7 @@ def test_greedy_and_beams_write_what_teacher_forcing_reads(kind):
         for written in (greedy, beams):
             for b, one in enumerate(written):
                 text = torch.tensor([1, *one.tokens])
-                logits = model(IDS[b : b + 1], text[None, :-1]).logits[0].double()
+                logits = model(IDS[b : b + 1], decoder_input_ids=text[None, :-1]).logits[0].double()
                 if written is greedy:
                     assert logits.argmax(-1).tolist() == list(one.tokens)
                 log_probs = logits.log_softmax(-1)[range(len(one.tokens)), text[1:]]
@@ -132,7 +137,7 @@ def test_a_row_without_a_token_stays_as_it_is(kind):
     found = steps.read(torch.tensor([[7], [7], [7]]), torch.tensor([[True], [True], [False]]))
     for b, read in enumerate(ends):
         text = read if b == 2 else torch.cat([read, torch.tensor([7])])
-        torch.testing.assert_close(found[b], model(IDS[b : b + 1], text[None]).logits[0, -1])
+        torch.testing.assert_close(found[b], model(IDS[b : b + 1], decoder_input_ids=text[None]).logits[0, -1])
     assert steps.state.steps.tolist() == [4, 3, 2]
     with pytest.raises(InputError, match=r"`real` must have a token in each row .* begin with the start token \(1\)"):
         model.writing(IDS).read(TARGET[:, :1], real[:, :1])
@@ -141,7 +146,7 @@ def test_a_row_without_a_token_stays_as_it_is(kind):
 @pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: "-".join(map(str, kind.values())))
 def test_decoding_is_watched_as_one_cross_attention(kind):
     model = made(**kind)
-    wanted = model(IDS, TARGET, weights=True)
+    wanted = model(IDS, decoder_input_ids=TARGET, return_weights=True)
     with regard.watch(model, keep="weights") as seen, torch.no_grad():
         steps = model.writing(IDS)
         for t in range(TARGET.shape[1]):
@@ -157,9 +162,9 @@ def test_decoding_is_watched_as_one_cross_attention(kind):
 def test_teacher_forcing_is_watched_as_one_cross_attention(kind):
     model = made(**kind)
     with torch.no_grad():
-        plain = model(IDS, TARGET, weights=True)
+        plain = model(IDS, decoder_input_ids=TARGET, return_weights=True)
     with regard.watch(model, keep="weights") as seen, torch.no_grad():
-        assert torch.equal(model(IDS, TARGET).logits, plain.logits)
+        assert torch.equal(model(IDS, decoder_input_ids=TARGET).logits, plain.logits)
     (layer,) = seen.forwards[0].layers
     assert layer.kind == "cross"
     np.testing.assert_allclose(seen.weights(layer=0, head=0), plain.weights, atol=1e-5)
@@ -169,9 +174,9 @@ def test_teacher_forcing_is_watched_as_one_cross_attention(kind):
 def test_teacher_forcing_is_watched_and_every_step_is_seen(kind):
     model = made(**kind)
     with torch.no_grad():
-        plain = model(IDS, TARGET, weights=True)
+        plain = model(IDS, decoder_input_ids=TARGET, return_weights=True)
     with regard.watch(model, keep="weights") as seen, torch.no_grad():
-        assert torch.equal(model(IDS, TARGET).logits, plain.logits)
+        assert torch.equal(model(IDS, decoder_input_ids=TARGET).logits, plain.logits)
     layers = range(len(seen.forwards[0].layers))
     rows = np.concatenate([seen.weights(layer=layer, head=0) for layer in layers], 1)
     np.testing.assert_allclose(rows, plain.weights, atol=1e-5)
@@ -180,21 +185,23 @@ def test_teacher_forcing_is_watched_and_every_step_is_seen(kind):
 @each_kind
 def test_a_model_is_copied_saved_and_moved(kind):
     model = made(**kind, tied=True)
-    plain, file = model(IDS, TARGET).logits, io.BytesIO()
+    plain, file = model(IDS, decoder_input_ids=TARGET).logits, io.BytesIO()
     # To the last bit or two: the LSTM's kernel depends on where in memory its weights lie.
-    torch.testing.assert_close(copy.deepcopy(model)(IDS, TARGET).logits, plain)
+    torch.testing.assert_close(copy.deepcopy(model)(IDS, decoder_input_ids=TARGET).logits, plain)
     torch.save(model.state_dict(), file)
     file.seek(0)
     other = RecurrentSeq2Seq(RecurrentConfig(**json.loads(json.dumps(dataclasses.asdict(model.config))))).eval()
     other.load_state_dict(torch.load(file, weights_only=True))
-    torch.testing.assert_close(other(IDS, TARGET).logits, plain)
-    torch.testing.assert_close(other.double()(IDS, TARGET).logits, plain.double(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(other(IDS, decoder_input_ids=TARGET).logits, plain)
+    torch.testing.assert_close(
+        other.double()(IDS, decoder_input_ids=TARGET).logits, plain.double(), atol=1e-5, rtol=1e-5
+    )
     assert len({one.data_ptr() for one in model.state_dict().values()}) == len(model.state_dict())
 
 
 def test_dropout_is_in_training_alone_and_in_each_place():
     deep, flat = made(dropout=0.5, layers=3), made(dropout=0.5)
-    assert torch.equal(deep(IDS, TARGET).logits, deep(IDS, TARGET).logits)
+    assert torch.equal(deep(IDS, decoder_input_ids=TARGET).logits, deep(IDS, decoder_input_ids=TARGET).logits)
     assert [one.dropout for one in deep.modules() if isinstance(one, nn.GRU)] == [0.5, 0.5]
     assert [one.dropout for one in flat.modules() if isinstance(one, nn.GRU)] == [0.0]
     two, states = made(dropout=0.5, layers=2), torch.ones(3, 6)
@@ -223,7 +230,7 @@ def test_attention_learns_to_copy():
 
     for _ in range(200):
         ids, target = batch(32)
-        loss = cross_entropy(model(ids, target[:, :-1]).logits.flatten(0, 1), target[:, 1:].flatten())
+        loss = cross_entropy(model(ids, decoder_input_ids=target[:, :-1]).logits.flatten(0, 1), target[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -267,21 +274,25 @@ def test_texts_that_cannot_be_read_are_refused():
     model, real = made(), torch.ones_like(IDS, dtype=torch.bool)
     for flags in ([0, 1, 1, 1, 1, 1], [1, 0, 1, 1, 1, 1], [0] * 6):
         real[1] = torch.tensor(flags).bool()
-        with pytest.raises(InputError, match=r"`real` must be True for the first tokens .* pad on the right"):
-            model(IDS, TARGET, real=real)
-    with pytest.raises(InputError, match=r"`real` must be boolean \(3, 6\).*shape \(3, 5\)"):
-        model(IDS, TARGET, real=real[:, 1:])
-    with pytest.raises(InputError, match=r"got torch.int32 .*: write real.bool\(\)"):
-        model(IDS, TARGET, real=real.int())
-    with pytest.raises(InputError, match=r"`ids` must be token ids \(batch, length\).* \(6,\)"):
+        with pytest.raises(InputError, match=r"`attention_mask` must be 1 for the first tokens .* pad on the right"):
+            model(IDS, decoder_input_ids=TARGET, attention_mask=real)
+    with pytest.raises(InputError, match=r"`attention_mask` must have shape \(3, 6\).*got \(3, 5\)"):
+        model(IDS, decoder_input_ids=TARGET, attention_mask=real[:, 1:])
+    with pytest.raises(InputError, match=r"`attention_mask` has 1 \(or True\) for tokens .* got 7"):
+        model(IDS, decoder_input_ids=TARGET, attention_mask=torch.full_like(IDS, 7))
+    with pytest.raises(InputError, match=r"`input_ids` must be token ids \(batch, length\).* \(6,\)"):
         model.encode(IDS[0])
-    with pytest.raises(InputError, match="`ids` must hold tokens from 0 to 10, got 11: raise `source_vocabulary`"):
+    with pytest.raises(
+        InputError, match="`input_ids` must hold tokens from 0 to 10, got 11: raise `source_vocabulary`"
+    ):
         model.encode(IDS + 1)
-    with pytest.raises(InputError, match="`target` must hold tokens from 0 to 8, got -1: raise `target_vocabulary`"):
-        model(IDS, TARGET - 2)
-    with pytest.raises(InputError, match="`target` must have a row for each of 3 texts, got 2"):
-        model(IDS, TARGET[:2])
+    with pytest.raises(
+        InputError, match="`decoder_input_ids` must hold tokens from 0 to 8, got -1: raise `target_vocabulary`"
+    ):
+        model(IDS, decoder_input_ids=TARGET - 2)
+    with pytest.raises(InputError, match="`decoder_input_ids` must have a row for each of 3 texts, got 2"):
+        model(IDS, decoder_input_ids=TARGET[:2])
     with pytest.raises(InputError, match="`tokens` must have a row for each of 3 texts, got 1"):
         model.writing(IDS).read(TARGET[:1, :1])
-    with pytest.raises(InputError, match=r"`weights=True` .* attention=None"):
-        made(attention=None)(IDS, TARGET, weights=True)
+    with pytest.raises(InputError, match=r"`return_weights=True` .* attention=None"):
+        made(attention=None)(IDS, decoder_input_ids=TARGET, return_weights=True)

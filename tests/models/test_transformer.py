@@ -58,8 +58,9 @@ def ids(batch=2, n=7, seed=0):
 
 def call(model, one, other=None, **given):
     """Give the logits of a batch, whatever the kind of model."""
-    more = (ids(len(one), 5, 1) if other is None else other,) if model.config.kind == "encoder-decoder" else ()
-    return model(one, *more, **given).logits
+    if model.config.kind == "encoder-decoder":
+        given["decoder_input_ids"] = ids(len(one), 5, 1) if other is None else other
+    return model(one, **given).logits
 
 
 @kinds
@@ -70,13 +71,13 @@ def test_padding_on_either_side_changes_nothing(kind, shape, side):
     fill = torch.zeros(1, 3, dtype=torch.long)
     padded = torch.cat([fill, one] if side == "left" else [one, fill], 1)
     real = torch.cat([fill.bool(), one > 0] if side == "left" else [one > 0, fill.bool()], 1)
-    found, alone = call(model, padded, real=real), call(model, one)
+    found, alone = call(model, padded, attention_mask=real), call(model, one)
     if shape != "encoder-decoder":
         found = found[real][None]
     torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
     if shape == "encoder-decoder":
-        found = model(ids(1, 4, 3), padded, target_real=real).logits[real]
-        torch.testing.assert_close(found, model(ids(1, 4, 3), one).logits[0], rtol=0, atol=1e-5)
+        found = model(ids(1, 4, 3), decoder_input_ids=padded, decoder_attention_mask=real).logits[real]
+        torch.testing.assert_close(found, model(ids(1, 4, 3), decoder_input_ids=one).logits[0], rtol=0, atol=1e-5)
 
 
 @kinds
@@ -87,7 +88,7 @@ def test_a_decoder_sees_nothing_later_and_with_a_cache_the_same(kind, window):
     torch.testing.assert_close(model(text[:, :4]).logits, at_once[:, :4], rtol=0, atol=1e-5)
     with torch.no_grad():
         cache = model.cache()
-        steps = torch.cat([model(one, cache=cache).logits for one in text.split([3, 1, 1, 2], 1)], 1)
+        steps = torch.cat([model(one, past_key_values=cache).logits for one in text.split([3, 1, 1, 2], 1)], 1)
     torch.testing.assert_close(steps, at_once, rtol=0, atol=1e-5)
     if window:
         changed = text.clone()
@@ -140,10 +141,15 @@ def test_an_encoder_is_exported_with_any_batch_and_length(kind):
     batch, n = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("n", min=2, max=48)
     real = torch.ones(2, 7, dtype=torch.bool)
     program = torch.export.export(
-        model, (ids(),), {"real": real}, dynamic_shapes={"ids": {0: batch, 1: n}, "real": {0: batch, 1: n}}
+        model,
+        (ids(),),
+        {"attention_mask": real},
+        dynamic_shapes={"input_ids": {0: batch, 1: n}, "attention_mask": {0: batch, 1: n}},
     ).module()
     other, kept = ids(3, 11), torch.arange(11) < torch.tensor([[11], [4], [7]])
-    torch.testing.assert_close(program(other, real=kept).logits, model(other, real=kept).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        program(other, attention_mask=kept).logits, model(other, attention_mask=kept).logits, rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.slow
@@ -152,8 +158,8 @@ def test_a_model_is_compiled(shape):
     torch.compiler.reset()
     model = made(shape, "rotary")
     compiled = torch.compile(model, backend="aot_eager")
-    more = (ids(2, 5, 1),) if shape == "encoder-decoder" else ()
-    torch.testing.assert_close(compiled(ids(), *more).logits, call(model, ids()))
+    more = {"decoder_input_ids": ids(2, 5, 1)} if shape == "encoder-decoder" else {}
+    torch.testing.assert_close(compiled(ids(), **more).logits, call(model, ids()))
 
 
 def test_every_parameter_gets_a_gradient():
@@ -198,12 +204,13 @@ def test_a_refused_piece_leaves_the_cache_as_it_was():
     model, text = made(positions=Learned(8)), ids(2, 8)
     with torch.no_grad():
         cache = model.cache()
-        model(text[:, :6], real=torch.tensor([[False] + [True] * 5] * 2), cache=cache)
+        model(text[:, :6], attention_mask=torch.tensor([[False] + [True] * 5] * 2), past_key_values=cache)
         with pytest.raises(InputError, match="has positions for 8"):
-            model(ids(2, 7), real=torch.ones(2, 7).bool(), cache=cache)
-        assert cache.real.shape == (2, 6)
-        found = model(text[:, 6:], cache=cache).logits
-    expected = model(text, real=torch.tensor([[False] + [True] * 7] * 2)).logits[:, 6:]
+            model(ids(2, 7), attention_mask=torch.ones(2, 13), past_key_values=cache)
+        assert cache.attention_mask.shape == (2, 6)
+        found = model(text[:, 6:], past_key_values=cache).logits
+    mask = torch.tensor([[0] + [1] * 7] * 2)  # of all tokens, as in transformers
+    expected = model(text, attention_mask=mask).logits[:, 6:]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
@@ -249,7 +256,7 @@ def test_a_head_for_other_labels_begins_at_random_and_the_rest_as_it_was(tmp_pat
     changed = Transformer.from_pretrained(tmp_path, output_head=output_heads.SequenceClassification(5), dropout=0.3)
     assert changed(ids()).logits.shape == (2, 5)
     assert changed.config.dropout == 0.3
-    torch.testing.assert_close(changed(ids()).states, model(ids()).states, rtol=0, atol=0)
+    torch.testing.assert_close(changed(ids()).last_hidden_state, model(ids()).last_hidden_state, rtol=0, atol=0)
 
 
 def test_a_language_model_keeps_its_own_head(tmp_path):
@@ -506,11 +513,17 @@ REFUSED = {
     ),
     "a token that is text": (lambda: SpecialTokens(eos_token_id=("2",)), "`eos_token_id` must be tokens"),
     "a gap": (
-        lambda: made()(ids(), real=torch.tensor([[True, False, True] + [True] * 4] * 2)),
-        "`real` has padding between tokens",
+        lambda: made()(ids(), attention_mask=torch.tensor([[True, False, True] + [True] * 4] * 2)),
+        "`attention_mask` has padding between tokens",
     ),
-    "going on behind padding": (lambda: _behind_padding(), "`real` has padding between tokens, .*on the left"),
-    "the last of another head": (lambda: made("encoder")(ids(), last=True), "`last` is for a model that writes"),
+    "going on behind padding": (
+        lambda: _behind_padding(),
+        "`attention_mask` has padding between tokens, .*on the left",
+    ),
+    "the last of another head": (
+        lambda: made("encoder")(ids(), logits_to_keep=1),
+        "`logits_to_keep` is for models that generate",
+    ),
     "padding in prompts": (
         lambda: made().generate(torch.tensor([[5, 6], [0, 7]])),
         "`prompts` holds the padding token 0: say with real=",
@@ -528,18 +541,18 @@ REFUSED = {
         "`dtype` must be a type of torch",
     ),
     "a config that is none": (lambda: Transformer({"width": 3}), "must be a TransformerConfig, got dict"),
-    "one text": (lambda: made()(ids()[0]), r"`ids` must be integers \(batch, n\), .* write ids\[None\]"),
-    "floats": (lambda: made()(torch.zeros(1, 2)), "`ids` must be integers"),
+    "one text": (lambda: made()(ids()[0]), r"`input_ids` must be integers \(batch, n\), .* write input_ids\[None\]"),
+    "floats": (lambda: made()(torch.zeros(1, 2)), "`input_ids` must be integers"),
     "another vocabulary": (lambda: made()(ids() + 20), r"tokens from 0 to 29, got \d\d: is it the tokenizer"),
-    "real": (lambda: made()(ids(), real=torch.ones(2, 7)), "`real` must be a boolean tensor of the shape of `ids`"),
-    "no target": (lambda: made("encoder-decoder")(ids()), "`target` is missing: .*model.encode"),
+    "real": (lambda: made()(ids(), attention_mask=torch.ones(2, 6)), "`attention_mask` must have shape"),
+    "no target": (lambda: made("encoder-decoder")(ids()), "`decoder_input_ids` are missing: .*model.encode"),
     "a target too many": (
-        lambda: made()(ids(), ids()),
-        "`target` is for an encoder–decoder, and this model is a decoder",
+        lambda: made()(ids(), decoder_input_ids=ids()),
+        "`decoder_input_ids` are for an encoder–decoder, and this model is a decoder",
     ),
-    "a cache to encode": (lambda: made("encoder")(ids(), cache=made().cache()), "reads a text at once"),
+    "a cache to encode": (lambda: made("encoder")(ids(), past_key_values=made().cache()), "runs on whole texts"),
     "too long": (lambda: made(positions=Learned(5))(ids()), "has 7 tokens, and this model has positions for 5"),
-    "types": (lambda: made()(ids(), types=ids()), "this model has no token types"),
+    "types": (lambda: made()(ids(), token_type_ids=ids()), "this model has no token types"),
     "writing with an encoder": (lambda: made("encoder").generate(ids()), "an encoder, which writes nothing"),
     "writing without a head": (
         lambda: made(output_head=None).generate(ids()),
@@ -601,8 +614,8 @@ def _behind_padding():
     model, cache = made(), None
     with torch.no_grad():
         cache = model.cache()
-        model(ids(), real=torch.tensor([[True] * 5 + [False] * 2] * 2), cache=cache)
-        model(ids(n=1), cache=cache)
+        model(ids(), attention_mask=torch.tensor([[True] * 5 + [False] * 2] * 2), past_key_values=cache)
+        model(ids(n=1), past_key_values=cache)
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -158,7 +158,7 @@ def test_packed_documents_are_read_as_if_each_stood_alone(tmp_path, texts):
         whole = model(**batch.inputs).logits[0]
         for number in range(int(documents.max()) + 1):
             here = documents == number
-            alone = model(batch.inputs["ids"][:, here]).logits[0]
+            alone = model(batch.inputs["input_ids"][:, here]).logits[0]
             assert torch.allclose(whole[here], alone, atol=1e-5)
 
 

@@ -57,11 +57,11 @@ def ablate_heads(
     >>> sizes = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
     >>> config = TransformerConfig(**sizes, encoder_layers=1)
     >>> encoder, ids = Transformer(config).eval(), torch.tensor([[1, 2, 3]])
-    >>> whole = encoder(ids).states
+    >>> whole = encoder(ids).last_hidden_state
     >>> with ablate_heads(encoder, [(0, 1)]):
-    ...     torch.equal(encoder(ids).states, whole)
+    ...     torch.equal(encoder(ids).last_hidden_state, whole)
     False
-    >>> torch.equal(encoder(ids).states, whole)
+    >>> torch.equal(encoder(ids).last_hidden_state, whole)
     True
     """
     if replace not in ("zero", "mean"):

@@ -112,6 +112,6 @@ def _drawn(count: int, generator: torch.Generator) -> tuple[Int[Tensor, "count n
 
 
 def _last(model: Transformer, sources: Tensor) -> Tensor:
-    logits = model(sources, last=True).logits
+    logits = model(sources, logits_to_keep=1).logits
     assert isinstance(logits, Tensor)
     return logits[:, 0]

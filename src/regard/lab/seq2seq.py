@@ -110,7 +110,9 @@ def learned(config: RecurrentConfig, lesson: Lesson, seed: int) -> RecurrentSeq2
 
         def loss() -> Tensor:
             sources, read, asked = lesson.batch(generator)
-            return functional.cross_entropy(model(sources, read).logits.flatten(0, 1), asked.flatten())
+            return functional.cross_entropy(
+                model(sources, decoder_input_ids=read).logits.flatten(0, 1), asked.flatten()
+            )
 
         schedule = Schedule("cosine", _WARMUP)
         fit(model, loss, lesson.steps, learning_rate=lesson.rate, schedule=schedule, max_grad_norm=_CLIP)

@@ -3,8 +3,9 @@
 from regard.models import decoding, output_heads
 from regard.models.config import Learned, Sinusoidal, SpecialTokens, TransformerConfig
 from regard.models.embedding import embed
+from regard.models.model_output import Output
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from regard.models.transformer import Output, Transformer
+from regard.models.transformer import Transformer
 
 __all__ = [
     "Learned",

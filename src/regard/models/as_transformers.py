@@ -82,10 +82,10 @@ class AsTransformers(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, decoder_input_ids: Tensor | None = None, **_: Any
     ) -> _Result:
         """Run on a text, or on a source and a target."""
-        given = [input_ids] if decoder_input_ids is None else [input_ids, decoder_input_ids]
-        real = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.bool()
-        found = self.model(*given, real=real)
-        return _Result(found.logits, getattr(found, "states", None))
+        given = {} if decoder_input_ids is None else {"decoder_input_ids": decoder_input_ids}
+        mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask
+        found = self.model(input_ids, attention_mask=mask, **given)
+        return _Result(found.logits, getattr(found, "last_hidden_state", None))
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **_: Any) -> Tensor:
         """What an encoder–decoder writes, its start token first."""

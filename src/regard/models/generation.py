@@ -187,11 +187,14 @@ class Reading:
         """Read tokens behind those read before; give the logits of the next token of each row."""
         if self._cache is None:
             tokens, real = self._again(tokens, real)
-        given: dict[str, Any] = {"cache": self._cache, "last": True}
+        elif real is not None:
+            real = self._cache.extend_mask(real, *tokens.shape, device=tokens.device)
+        given: dict[str, Any] = {"past_key_values": self._cache, "logits_to_keep": 1}
         if self._memory is None:
-            output = self._model(tokens, real=real, **given)
+            output = self._model(tokens, attention_mask=real, **given)
         else:
-            output = self._model.decode(tokens, self._memory, real=self._memory_real, target_real=real, **given)
+            given |= {"encoder_attention_mask": self._memory_real, "decoder_attention_mask": real}
+            output = self._model.decode(tokens, self._memory, **given)
         if output.logits is None:
             raise InputError(
                 "this model has no output head that generates: load it with output_head=output_heads.LanguageModel()"
@@ -202,7 +205,7 @@ class Reading:
     def select(self, rows: Int[Tensor, " chosen"]) -> None:
         """Go on with these rows."""
         if self._cache is not None:
-            self._cache.select(rows)
+            self._cache.reorder(rows)
         for name in ("_memory", "_memory_real", "_ids", "_real"):
             if (one := getattr(self, name)) is not None:
                 setattr(self, name, one.index_select(0, rows))

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.cache import Cache, KeyValues, Memory
+from regard.cache import Cache, CrossAttentionCache, KVCache
 from regard.errors import InputError
 from regard.masks import Causal, Document, Mask, Padding, Window
 from regard.masks.shared_binding import SharedMask, share
@@ -56,9 +56,9 @@ class Stack(nn.Module):
         memory: Float[Tensor, "batch keys width"] | None = None,
         memory_real: Tensor | None = None,
         cache: Cache | None = None,
-        layers: bool = False,
-    ) -> tuple[Float[Tensor, "batch n width"], tuple[Tensor, ...]]:
-        """Give the last states, after the final norm, and on request those before the first and after each block.
+        output_hidden_states: bool = False,
+    ) -> tuple[Float[Tensor, "batch n width"], tuple[Tensor, ...] | None]:
+        """Return the last states, after the final norm, and on request those before and after each block.
 
         `real` (batch, all read so far) hides padding, `memory_real` that of the memory; tokens of one of the
         `documents` see no other.
@@ -77,14 +77,15 @@ class Stack(nn.Module):
             elif cache is not None:
                 given["cache"] = entries[0]
             x = block(x, **given)
-            if layers:
+            if output_hidden_states:
                 kept.append(x)
-        return (x if self.norm is None else self.norm(x)), tuple(kept) if layers else ()
+        x = x if self.norm is None else self.norm(x)
+        return x, (*kept[:-1], x) if output_hidden_states else None
 
     def cache(self) -> Cache:
         """An empty cache for these blocks."""
         entries = [
-            (KeyValues(self.config.window_of(layer)), Memory() if self.crossed else None)
+            (KVCache(self.config.window_of(layer)), CrossAttentionCache() if self.crossed else None)
             for layer in range(len(self.layers))
         ]
         return Cache(tuple(entries))
@@ -170,7 +171,7 @@ class _Inputs(nn.Module):
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self.types(types))
         elif types is not None:
-            raise InputError("`types` are given, but this model has no token types: leave them out")
+            raise InputError("`token_type_ids` are given, but this model has no token types: leave them out")
         x = x if self.norm is None else self.norm(x)
         return dropped(x, self.dropout, self.training)
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from regard.errors import InputError
 
-__all__ = ["CONFIG", "refuse_unknown"]
+__all__ = ["CONFIG", "FORWARD", "refuse_unknown"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -54,6 +54,23 @@ CONFIG: dict[str, str] = {
     **{name: _TOKENS.format(name) for name in _SPECIAL},
 }
 
+FORWARD: dict[str, str] = {
+    **dict.fromkeys(("ids", "src", "x"), "input_ids"),
+    **dict.fromkeys(("target", "tgt"), "decoder_input_ids"),
+    **dict.fromkeys(("real", "mask", "key_padding_mask", "src_key_padding_mask"), "attention_mask (1 for tokens)"),
+    **dict.fromkeys(("types", "segment_ids"), "token_type_ids"),
+    **dict.fromkeys(("cache", "memory"), "past_key_values"),
+    "layers": "output_hidden_states",
+    **dict.fromkeys(("last", "num_logits_to_keep"), "logits_to_keep"),
+    "position_ids": "attention_mask, whose tokens are counted, or documents for several texts in a row",
+    "cache_position": "past_key_values, which knows its length",
+    **dict.fromkeys(("inputs_embeds", "decoder_inputs_embeds"), "input_ids, on which alone a model runs"),
+    "encoder_outputs": "model.decode(decoder_input_ids, encoder_last_hidden_state)",
+    **dict.fromkeys(("output_attentions", "need_weights"), "regard.watch(model, keep='weights') around the call"),
+    "return_dict": "an output that is always both, by field and by position: leave it out;",
+    "head_mask": "regard.ablate_heads(model, heads) around the call",
+}
+
 
 def refuse_unknown(what: str, hints: Mapping[str, str]) -> Callable[[_F], _F]:
     """Make a function or a class refuse a keyword of these names, which it lacks, by a sentence that has its own.
@@ -64,11 +81,18 @@ def refuse_unknown(what: str, hints: Mapping[str, str]) -> Callable[[_F], _F]:
 
     def decorate(given: _F) -> _F:
         function: Any = given.__init__ if isinstance(given, type) else given  # type: ignore[misc]
-        known = frozenset(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
+        known, places = (
+            frozenset(parameters),
+            [name for name, one in parameters.items() if one.kind != one.KEYWORD_ONLY],
+        )
+        first_by_name = next((name for name in parameters if name not in places), "")
         assert not known & hints.keys(), (what, known & hints.keys())
 
         @functools.wraps(function)
         def checked(*args: Any, **named: Any) -> Any:
+            if len(args) > len(places):
+                raise InputError(f"{what} takes arguments after `{places[-1]}` by name, such as {first_by_name}=")
             if not named.keys() <= known:
                 for name in named:
                     if name in hints:

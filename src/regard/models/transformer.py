@@ -1,9 +1,9 @@
 """One Transformer, configured: encoder, decoder or both, and a head."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,27 +14,16 @@ from regard.models.config import KINDS, SpecialTokens, TransformerConfig
 from regard.models.families import family_of
 from regard.models.families.convert_checkpoint import read
 from regard.models.generation import Prompts, Reading, Writes, batch_of
+from regard.models.losses import loss_of, shift_tokens_right
+from regard.models.model_output import Output
 from regard.models.output_heads import LanguageModel
 from regard.models.pretrained_mixin import Saved
 from regard.models.stack import Stack
+from regard.models.standard_names import FORWARD, refuse_unknown
+from regard.models.token_mask import token_mask
+from regard.nn.checks import check_flag
 
 __all__ = ["Output", "Transformer"]
-
-
-class Output(NamedTuple):
-    """What a forward pass gives.
-
-    `states` are the last ones, the decoder's where there is one; `logits` what the head makes of them, None without a
-    head; `memory` the encoder's last states, where a decoder looks at them; `layers`, on request, the states that go
-    into the first block and those that come out of each, before a final norm, and `memory_layers` the same of the
-    encoder of an encoder–decoder.
-    """
-
-    states: Float[Tensor, "batch n width"]
-    logits: Float[Tensor, "batch *n labels"] | None = None
-    memory: Float[Tensor, "batch source width"] | None = None
-    layers: tuple[Float[Tensor, "batch n width"], ...] = ()
-    memory_layers: tuple[Float[Tensor, "batch source width"], ...] = ()
 
 
 class Transformer(Writes, Saved):
@@ -50,7 +39,8 @@ class Transformer(Writes, Saved):
     ...     encoder_layers=1, decoder_layers=2,
     ... )
     >>> model = Transformer(config).eval()
-    >>> model(torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]])).states.shape
+    >>> output = model(input_ids=torch.tensor([[1, 2, 3]]), decoder_input_ids=torch.tensor([[4, 5]]))
+    >>> output.last_hidden_state.shape
     torch.Size([1, 2, 8])
     """
 
@@ -84,95 +74,127 @@ class Transformer(Writes, Saved):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
+    @refuse_unknown("Transformer.forward", FORWARD)
     def forward(
         self,
-        ids: Int[Tensor, "batch n"],
-        target: Int[Tensor, "batch target"] | None = None,
+        input_ids: Int[Tensor, "batch n"],
         *,
-        real: Bool[Tensor, "batch n"] | None = None,
-        target_real: Bool[Tensor, "batch target"] | None = None,
-        types: Int[Tensor, "batch n"] | None = None,
+        decoder_input_ids: Int[Tensor, "batch target"] | None = None,
+        attention_mask: Shaped[Tensor, "batch all"] | None = None,
+        decoder_attention_mask: Shaped[Tensor, "batch target"] | None = None,
+        token_type_ids: Int[Tensor, "batch n"] | None = None,
         documents: Int[Tensor, "batch n"] | None = None,
-        cache: Cache | None = None,
-        layers: bool = False,
-        last: bool = False,
+        labels: Shaped[Tensor, "batch *n"] | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool = False,
+        output_hidden_states: bool = False,
+        logits_to_keep: int = 0,
     ) -> Output:
-        """Read a batch of texts.
+        """Run on a batch of texts; the arguments are those of transformers' models.
 
         Args:
-            ids: The tokens; of an encoder–decoder those of the source.
-            target: An encoder–decoder's own tokens: what it has written, from the start token on.
-            real: True for tokens, False for padding, at either end of a text. Positions count the real tokens before
-                each, so that padding changes nothing.
-            target_real: The same for the target.
-            types: BERT's segments; all 0 by default.
-            documents: Of an encoder's or a decoder's rows that hold several texts one behind the other: the number of
-                each token's text, negative for padding. Each is read as if it stood alone.
-            cache: Of a decoder without an encoder: what it has read before (`model.cache()`); it is added to. An
-                encoder–decoder goes on with `encode` and `decode`.
-            layers: Give the states of every layer too.
-            last: Give the logits of the last place alone, (batch, 1, vocabulary): all that writing needs.
+            input_ids: The tokens; of an encoder–decoder those of the source.
+            decoder_input_ids: An encoder–decoder's own tokens, from the start token on; by default the labels, shifted.
+            attention_mask: 1 (or True) for tokens, 0 for padding, which is at one end of a text. Positions count the
+                tokens, so that padding changes nothing. With `past_key_values`, of all tokens: those before too.
+            decoder_attention_mask: The same for decoder_input_ids.
+            token_type_ids: BERT's segments; all 0 by default.
+            documents: For rows of several texts one after the other: the number of each token's text, negative for
+                padding. No text attends to another, and each has positions of its own. (No word of transformers'.)
+            labels: What the loss is computed from: a decoder's input ids, which the loss shifts; an encoder–decoder's
+                target; a masked language model's tokens; a classifier's label of each token or text. −100 is ignored.
+            past_key_values: Of a decoder without an encoder: the cache of the tokens before, which is added to. An
+                encoder–decoder is continued by `encode` and `decode`.
+            use_cache: Return a cache, a new one if none is given.
+            output_hidden_states: Return the states of every layer too.
+            logits_to_keep: Compute the logits of so many last tokens only; 0 for all.
 
         Raises:
-            InputError: Tokens, shapes, types or lengths do not fit this model.
+            InputError: Tokens, shapes, masks, types or lengths do not fit this model.
         """
+        use_cache = check_flag("use_cache", use_cache) or past_key_values is not None
+        hidden = check_flag("output_hidden_states", output_hidden_states)
         if self.decoder is None or self.encoder is None:
-            if target is not None:
-                raise InputError(f"`target` is for an encoder–decoder, and this model is a {self.config.kind}")
-            if cache is not None and self.decoder is None:
-                raise InputError("`cache` is for a decoder, and this model is an encoder: it reads a text at once")
             stack = self.encoder if self.decoder is None else self.decoder
             assert stack is not None
+            if decoder_input_ids is not None or decoder_attention_mask is not None:
+                raise InputError(
+                    f"`decoder_input_ids` are for an encoder–decoder, and this model is a {self.config.kind}"
+                )
+            if use_cache and self.decoder is None:
+                raise InputError(
+                    "`past_key_values` are a decoder's, and this model is an encoder: it runs on whole texts"
+                )
+            cache = self.cache() if use_cache and past_key_values is None else past_key_values
             if documents is not None:
-                self._check_documents(documents, ids, real, cache)
-            states, kept, real = self._run(
-                stack, self.embedding, "ids", ids, real, types=types, cache=cache, layers=layers, documents=documents
-            )
-            return Output(states, self._head(states, real, last), layers=kept)
+                self._check_documents(documents, input_ids, attention_mask, cache)
+            states, kept, mask = self._run(
+                stack, self.embedding, "input_ids", input_ids, attention_mask, types=token_type_ids, cache=cache,
+                output_hidden_states=hidden, documents=documents,
+            )  # fmt: skip
+            logits, loss = self._logits_and_loss(states, mask, logits_to_keep, labels)
+            return Output(loss, logits, states, cache, kept)
         if documents is not None:
-            raise InputError("`documents` are for an encoder or a decoder alone: an encoder–decoder reads pairs")
-        if target is None:
-            raise InputError(
-                "`target` is missing: this encoder–decoder reads what it has written so far too, from the start token "
-                "on; model.encode(ids) gives the encoder's states alone, and model.generate(...) writes"
+            raise InputError("`documents` are for an encoder or a decoder alone: an encoder–decoder runs on pairs")
+        if decoder_input_ids is None:
+            if labels is None:
+                raise InputError(
+                    "`decoder_input_ids` are missing: this encoder–decoder needs them from the start token on, or "
+                    "labels=; model.encode(input_ids) returns the encoder's states, and model.generate(...) generates"
+                )
+            decoder_input_ids = shift_tokens_right(
+                labels, self.config.special_tokens.pad_token_id, self.config.start_token_id
             )
-        if cache is not None:
+        if use_cache:
             raise InputError(
-                "`cache` goes to model.decode(target, memory, cache=cache), with memory = model.encode(ids)"
+                "`past_key_values` of an encoder–decoder go to decode: states = model.encode(input_ids), then "
+                "model.decode(decoder_input_ids, states, past_key_values=cache) with cache = model.cache()"
             )
-        memory, memory_layers, real = self._run(
-            self.encoder, self.embedding, "ids", ids, real, types=types, layers=layers
-        )
-        states, kept, target_real = self._decode(target, memory, real, target_real, None, layers)
-        return Output(states, self._head(states, target_real, last), memory, kept, memory_layers)
+        memory, memory_states, mask = self._run(
+            self.encoder, self.embedding, "input_ids", input_ids, attention_mask, types=token_type_ids,
+            output_hidden_states=hidden,
+        )  # fmt: skip
+        states, kept, target_mask = self._decode(decoder_input_ids, memory, mask, decoder_attention_mask, None, hidden)
+        logits, loss = self._logits_and_loss(states, target_mask, logits_to_keep, labels)
+        return Output(loss, logits, states, None, kept, memory, memory_states)
 
     def encode(
-        self, ids: Int[Tensor, "batch n"], *, real: Bool[Tensor, "batch n"] | None = None
-    ) -> Float[Tensor, "batch n width"]:
-        """The encoder's last states."""
+        self,
+        input_ids: Int[Tensor, "batch n"],
+        *,
+        attention_mask: Shaped[Tensor, "batch n"] | None = None,
+        token_type_ids: Int[Tensor, "batch n"] | None = None,
+    ) -> Float[Tensor, "batch n hidden_size"]:
+        """Return the encoder's last hidden state."""
         if self.encoder is None:
             raise InputError("this model is a decoder and has no encoder: call it with its tokens")
-        return self._run(self.encoder, self.embedding, "ids", ids, real)[0]
+        return self._run(
+            self.encoder, self.embedding, "input_ids", input_ids, attention_mask, types=token_type_ids
+        )[0]  # fmt: skip
 
     def decode(
         self,
-        target: Int[Tensor, "batch target"],
-        memory: Float[Tensor, "batch n width"],
+        decoder_input_ids: Int[Tensor, "batch target"],
+        encoder_last_hidden_state: Float[Tensor, "batch n hidden_size"],
         *,
-        real: Bool[Tensor, "batch n"] | None = None,
-        target_real: Bool[Tensor, "batch target"] | None = None,
-        cache: Cache | None = None,
-        last: bool = False,
+        encoder_attention_mask: Shaped[Tensor, "batch n"] | None = None,
+        decoder_attention_mask: Shaped[Tensor, "batch all"] | None = None,
+        past_key_values: Cache | None = None,
+        logits_to_keep: int = 0,
     ) -> Output:
-        """Read the tokens of an encoder–decoder's own text, behind those in the cache.
+        """Run the decoder of an encoder–decoder on tokens, after those in the cache.
 
-        `memory` is what `encode` gave and `real` says which of it is no padding; with a cache each layer projects it
-        once, at the first call.
+        `encoder_last_hidden_state` is what `encode` has returned, `encoder_attention_mask` the source's mask. With a
+        cache each layer projects it once, at the first call.
         """
         if self.decoder is None or self.encoder is None:
             raise InputError(f"only an encoder–decoder decodes, and this model is a {self.config.kind}: call it")
-        states, kept, target_real = self._decode(target, memory, real, target_real, cache, False)
-        return Output(states, self._head(states, target_real, last), memory, kept)
+        mask = token_mask("encoder_attention_mask", encoder_attention_mask, encoder_last_hidden_state.shape[:2])
+        states, kept, target_mask = self._decode(
+            decoder_input_ids, encoder_last_hidden_state, mask, decoder_attention_mask, past_key_values, False
+        )
+        logits, _ = self._logits_and_loss(states, target_mask, logits_to_keep, None)
+        return Output(None, logits, states, past_key_values, kept, encoder_last_hidden_state)
 
     def cache(self) -> Cache:
         """An empty cache for one batch; a layer with a window keeps no more than that."""
@@ -198,7 +220,7 @@ class Transformer(Writes, Saved):
             )
         ids, real = batch_of(prompts, pad, left=False, device=device, real=real)
         with torch.no_grad():
-            memory = self.encode(ids, real=real)
+            memory = self.encode(ids, attention_mask=real)
         return Reading(self, cache, memory, real), ids.new_full((len(ids), 1), start), None
 
     def _tokens(self) -> SpecialTokens:
@@ -209,7 +231,7 @@ class Transformer(Writes, Saved):
         return None if self.config.max_position_embeddings is None else self.config.max_position_embeddings - first
 
     def logits(self, states: Float[Tensor, "batch n width"]) -> Float[Tensor, "batch n labels"]:
-        """What the head makes of states, such as those of the last token alone."""
+        """What the output head computes from states, such as those of the last token."""
         found = self._head(states, None)
         if found is None:
             raise InputError(
@@ -225,78 +247,108 @@ class Transformer(Writes, Saved):
         wanted = None if head is None else type(head)
         return read(family_of(raw), raw, checkpoint.tensors(), name=checkpoint.name, wanted=wanted)
 
-    def _head(self, states: Tensor, real: Tensor | None, last: bool = False) -> Tensor | None:
+    def _logits_and_loss(
+        self, states: Tensor, mask: Tensor | None, logits_to_keep: int, labels: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        if isinstance(logits_to_keep, bool) or not isinstance(logits_to_keep, int) or logits_to_keep < 0:
+            raise InputError(
+                f"`logits_to_keep` counts the last tokens, 0 for all, and is an integer, got {logits_to_keep!r}"
+            )
+        if logits_to_keep and labels is not None:
+            raise InputError("`labels` need the logits of all tokens: leave `logits_to_keep` out")
+        logits = self._head(states, mask, logits_to_keep)
+        if labels is None:
+            return logits, None
+        return logits, loss_of(self.config.output_head, self.config.kind, logits, labels)
+
+    def _head(self, states: Tensor, mask: Tensor | None, logits_to_keep: int = 0) -> Tensor | None:
         if self.output_head is None:
             return None
-        if last and not isinstance(self.config.output_head, LanguageModel):
+        if logits_to_keep and not isinstance(self.config.output_head, LanguageModel):
             raise InputError(
-                f"`last` is for a model that writes, and this one has {self.config.output_head}: leave it out"
+                f"`logits_to_keep` is for models that generate, this one has {self.config.output_head}: leave it out"
             )
-        states = states[:, -1:] if last else states
+        states = states[:, -logits_to_keep:]
         embedding = self.embedding if self.decoder_embedding is None else self.decoder_embedding
-        logits: Tensor = self.output_head(states, real, embedding.weight)
+        logits: Tensor = self.output_head(states, mask, embedding.weight)
         return logits
 
     def _decode(
         self,
-        target: Tensor,
+        ids: Tensor,
         memory: Tensor,
-        real: Tensor | None,
-        target_real: Tensor | None,
+        mask: Tensor | None,
+        target_mask: Tensor | None,
         cache: Cache | None,
-        layers: bool,
-    ) -> tuple[Tensor, tuple[Tensor, ...], Tensor | None]:
+        output_hidden_states: bool,
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
         assert self.decoder is not None
-        if len(target) != len(memory):
-            raise InputError(f"`target` must have as many texts as the source, got {len(target)} and {len(memory)}")
+        if len(ids) != len(memory):
+            raise InputError(
+                f"`decoder_input_ids` must have as many texts as the source, got {len(ids)} and {len(memory)}"
+            )
         embedding = self.embedding if self.decoder_embedding is None else self.decoder_embedding
-        given = {"memory": memory, "memory_real": real, "cache": cache, "layers": layers}
-        return self._run(self.decoder, embedding, "target", target, target_real, **given)
+        given = {"memory": memory, "memory_real": mask, "cache": cache, "output_hidden_states": output_hidden_states}
+        return self._run(self.decoder, embedding, "decoder_input_ids", ids, target_mask, **given)
 
     def _run(
-        self, stack: Stack, embedding: nn.Embedding, name: str, ids: Tensor, real: Tensor | None, **given: object
-    ) -> tuple[Tensor, tuple[Tensor, ...], Tensor | None]:
-        """Embed tokens at their positions and send them through a stack; also which of them are real."""
+        self, stack: Stack, embedding: nn.Embedding, name: str, ids: Tensor, mask: Tensor | None, **given: object
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
+        """Embed tokens at their positions and send them through a stack; also which of them are no padding."""
         cache = given.get("cache")
         assert cache is None or isinstance(cache, Cache)
-        ids = _check_ids(name, ids, real, embedding.num_embeddings)
+        ids = _check_ids(name, ids, embedding.num_embeddings)
         before = 0 if cache is None else cache.length
-        read = real if cache is None else cache.read(real, *ids.shape, device=ids.device)
+        which = "decoder_attention_mask" if name == "decoder_input_ids" else "attention_mask"
+        seen = token_mask(which, mask, (ids.shape[0], before + ids.shape[1]), before)
+        if cache is not None:
+            cached = cache.extend_mask(None, *ids.shape, device=ids.device)
+            seen = cached if seen is None else seen
         documents = given.get("documents")
         if isinstance(documents, Tensor):
             positions = _places(documents)
-        elif read is None:
+            self._check_length(positions.max() + 1)
+        elif seen is None:
             positions = torch.arange(before, before + ids.shape[1], device=ids.device)
+            self._check_length(before + ids.shape[1])
         else:
-            _check_gaps(read)
-            positions = (read.cumsum(1) - 1).clamp_min(0)[:, before:]
-        told = read is not None or documents is not None
-        self._check_length(positions if told else before + ids.shape[1])
+            _check_gaps(which, seen)
+            positions = self._count(seen)[:, before:]
+            self._check_length(seen.sum(1).max())
         x = embedding(ids)
         if self.config.scale_embedding:
             x = x * self.config.hidden_size**0.5
         if cache is not None:
-            cache.real = read
-        states, kept = stack(x, positions, real=read, **given)
-        return states, kept, real
+            cache.attention_mask = seen
+        states, kept = stack(x, positions, real=seen, **given)
+        return states, kept, None if seen is None else seen[:, before:]
 
-    def _check_documents(self, documents: Tensor, ids: Tensor, real: Tensor | None, cache: Cache | None) -> None:
-        if real is not None or cache is not None:
-            raise InputError("`documents` say what is padding (−1) and are read at once: leave `real` and `cache` out")
+    def _check_documents(self, documents: Tensor, ids: Tensor, mask: Tensor | None, cache: Cache | None) -> None:
+        if mask is not None or cache is not None:
+            raise InputError(
+                "`documents` name the padding themselves (−1), and are run on at once: leave `attention_mask`, "
+                "`past_key_values` and `use_cache` out"
+            )
         if documents.shape != ids.shape or documents.is_floating_point() or documents.dtype == torch.bool:
             raise InputError(
-                f"`documents` must be integers of the shape of `ids`, {tuple(ids.shape)}, got {documents.dtype} of "
-                f"shape {tuple(documents.shape)}"
+                f"`documents` must be integers of the shape of `input_ids`, {tuple(ids.shape)}, got {documents.dtype} "
+                f"of shape {tuple(documents.shape)}"
             )
         if self.config.output_head is not None and not self.config.output_head.each:
-            raise InputError(f"`documents` share rows, and {self.config.output_head} pools a row: give real=")
+            raise InputError(f"`documents` share rows, and {self.config.output_head} pools a row: give attention_mask=")
+
+    def _count(self, mask: Tensor) -> Tensor:
+        """Positions from the first token on; padding behind a text counts on, as in transformers."""
+        at = torch.arange(mask.shape[1], device=mask.device)
+        positions = (at - mask.int().argmax(1, keepdim=True)).clamp_min(0)
+        limit = self.config.max_position_embeddings
+        return positions if limit is None else positions.clamp_max(limit - 1)
 
     def _check_length(self, length: int | Tensor) -> None:
         limit = self.config.max_position_embeddings
         if limit is None or torch.compiler.is_compiling():
             return
-        length = int(length.max()) + 1 if isinstance(length, Tensor) else length
-        if length > limit:
+        if (length := int(length)) > limit:
             raise InputError(f"the text has {length} tokens, and this model has positions for {limit}: shorten it")
 
 
@@ -307,19 +359,19 @@ def _places(documents: Tensor) -> Tensor:
     return at - torch.where(begins, at, 0).cummax(1).values
 
 
-def _check_gaps(real: Tensor) -> None:
+def _check_gaps(name: str, mask: Tensor) -> None:
     """Distances count places, and so padding between two tokens would move them apart."""
     if torch.compiler.is_compiling():
         return
-    begins = real[:, 1:] & ~real[:, :-1]
-    if bool((begins.sum(1) + real[:, 0] > 1).any()):
+    begins = mask[:, 1:] & ~mask[:, :-1]
+    if bool((begins.sum(1) + mask[:, 0] > 1).any()):
         raise InputError(
-            "`real` has padding between tokens, which would move them apart: pad at one end, and on the left where the "
-            "text goes on behind a cache"
+            f"`{name}` has padding between tokens, which would move them apart: pad at one end, and on the left where "
+            "the text is continued from a cache"
         )
 
 
-def _check_ids(name: str, ids: Tensor, real: Tensor | None, vocabulary: int) -> Tensor:
+def _check_ids(name: str, ids: Tensor, vocab_size: int) -> Tensor:
     if ids.ndim != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
         raise InputError(
             f"`{name}` must be integers (batch, n), got {ids.dtype} of shape {tuple(ids.shape)}"
@@ -327,14 +379,9 @@ def _check_ids(name: str, ids: Tensor, real: Tensor | None, vocabulary: int) -> 
         )
     if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():  # elsewhere it would wait
         least, most = int(ids.min()), int(ids.max())
-        if least < 0 or most >= vocabulary:
+        if least < 0 or most >= vocab_size:
             raise InputError(
-                f"`{name}` must be tokens from 0 to {vocabulary - 1}, got {least if least < 0 else most}: is it the "
+                f"`{name}` must be tokens from 0 to {vocab_size - 1}, got {least if least < 0 else most}: is it the "
                 "tokenizer of this model?"
             )
-    if real is not None and (real.shape != ids.shape or real.dtype != torch.bool):
-        raise InputError(
-            f"`real` must be a boolean tensor of the shape of `{name}`, {tuple(ids.shape)}, True for tokens, got "
-            f"{real.dtype} of shape {tuple(real.shape)}; attention_mask.bool() of a tokenizer is one"
-        )
     return ids if ids.dtype in (torch.int64, torch.int32) else ids.long()

@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from regard.cache import Entry, KeyValues, Memory
+from regard.cache import CrossAttentionCache, Entry, KVCache
 from regard.errors import InputError
 from regard.masks import Causal, Mask
 from regard.positions import DynamicNTK, RoPE, Rotary
@@ -22,8 +22,10 @@ def turning(
     Raises:
         InputError: Positions say nothing here, or turn by an angle that changes as the text grows.
     """
-    if isinstance(cache, Memory):
-        raise InputError("`rotary` turns queries and keys of one text, and a cache.Memory is another: leave one out")
+    if isinstance(cache, CrossAttentionCache):
+        raise InputError(
+            "`rotary` turns queries and keys of one text, and a cache.CrossAttentionCache is another: leave one out"
+        )
     if not isinstance(rotary, RoPE):
         if position_ids is not None:
             raise InputError(f"`position_ids` are taken by positions.RoPE, and this module has {type(rotary).__name__}")
@@ -60,20 +62,20 @@ def needed(mask: Mask | None, queries: int, cache: Entry) -> Mask | None:
     Raises:
         InputError: The mask shows a position that the cache has dropped, or counts positions from the text's beginning.
     """
-    window = cache.window if isinstance(cache, KeyValues) else None
+    window = cache.window if isinstance(cache, KVCache) else None
     if window is None:
-        whole = isinstance(mask, Causal) and mask.align == "end" and isinstance(cache, KeyValues)
+        whole = isinstance(mask, Causal) and mask.align == "end" and isinstance(cache, KVCache)
         return None if whole and queries == 1 else mask
     if mask is not None and not mask.relative:
         raise InputError(
             f"`cache` keeps {window} positions, and the mask of this attention counts from the beginning of the text: "
-            "use cache.KeyValues() without a window"
+            "use cache.KVCache() without a window"
         )
     inside, beyond = (False, True) if mask is None else _row(mask, window)
     if beyond:
         raise InputError(
             f"`cache` keeps {window} positions, and the mask of this attention shows one {window} before the query: "
-            f"give the module mask=masks.Causal() & masks.Window({window}), or make cache.KeyValues() of a window as "
+            f"give the module mask=masks.Causal() & masks.Window({window}), or make cache.KVCache() of a window as "
             "wide as the mask's"
         )
     return None if inside and queries == 1 else mask

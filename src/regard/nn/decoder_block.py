@@ -86,8 +86,8 @@ class DecoderBlock(Block):
         """Give x after the block and, on request, the weights of both attentions, before dropout.
 
         `mask`, `key_padding_mask`, `is_causal`, `position_ids` and `attn_bias` are those of x on itself,
-        `cross_attn_mask`, `memory_key_padding_mask` and `cross_attn_bias` those of x on the memory. `cache` holds what
-        the first attention has read before and, with `Memory`, the memory as the second sees it. The other `options`
+        `cross_attn_mask`, `memory_key_padding_mask` and `cross_attn_bias` those of x on the memory. `cache` holds the
+        keys and values of the first attention so far, and a `CrossAttentionCache` for the second. The other `options`
         (backend, max_bytes, ...) are those of both attentions' calls.
         """
         own_options = _given(

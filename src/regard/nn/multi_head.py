@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.cache import Entry
+from regard.cache import CrossAttentionCache, Entry
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import BoundMask, Causal, Mask
@@ -164,7 +164,8 @@ class MultiHeadAttention(nn.Module):
             need_weights: Return the weights too (..., heads, queries, keys), those before dropout.
             average_attn_weights: Return their mean over the heads (..., queries, keys).
             cache: What was read before (regard.cache): the queries stand behind it, `key` and `value` are added to it,
-                and masks and biases count all the keys that it then gives. `Memory` projects its keys once.
+                and masks and biases count all the keys that it then gives. A `CrossAttentionCache` keeps those of the
+                first call.
             generator, backend, max_bytes: As in regard.attention.
         """
         key = query if key is None else key
@@ -221,19 +222,15 @@ class MultiHeadAttention(nn.Module):
         self, q: Tensor, key: Tensor, value: Tensor, rotary: Rotary | None, cache: Entry, position_ids: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Queries, and all keys and values: those of the cache are turned already, each at its place in the text."""
-        if rotary is None:
-            return q, cache.extend(lambda: self._keys_and_values(key, value))
-        turn = turning(rotary, cache, q.shape[-2], q, position_ids)
-
-        def turned() -> tuple[Tensor, Tensor]:
-            nonlocal q
-            k, v = self._keys_and_values(key, value)
-            # At once: while a model writes, a step is so small that each operation counts.
+        turn = None if rotary is None else turning(rotary, cache, q.shape[-2], q, position_ids)
+        known = cache.keys_and_values if isinstance(cache, CrossAttentionCache) else None
+        if known is not None:  # projected once, at the first call
+            return q, known
+        k, v = self._keys_and_values(key, value)
+        if turn is not None:
+            # At once: while a model generates, a step is so small that each operation counts.
             q, k = turn(torch.cat([q, k], -3)).split([self.num_heads, self.num_kv_heads], -3)
-            return k, v
-
-        pair = cache.extend(turned)
-        return q, pair
+        return q, cache.update(k, v)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> Self:

@@ -157,7 +157,8 @@ class Translator:
             target = [self.tgt_tokenizer.bos_token_id, *written]
             with watch(model, keep="weights") as seen:
                 device = next(self.model.parameters()).device
-                model(torch.tensor([source], device=device), torch.tensor([target], device=device))
+                read = torch.tensor([target], device=device)
+                model(torch.tensor([source], device=device), decoder_input_ids=read)
         words = {"source": (_named(self.src_tokenizer, source),), "target": (_named(self.tgt_tokenizer, target),)}
         return replace(seen.record, tokens=words)
 

@@ -59,7 +59,7 @@ def _translator() -> Call:
 
     def step() -> None:
         model.zero_grad()
-        logits = model(source, target).logits
+        logits = model(input_ids=source, decoder_input_ids=target).logits
         functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
 
     return step

@@ -59,7 +59,7 @@ def cache_bytes(model: Transformer, texts: int, characters: int) -> int:
     """
     cache = model.cache()
     with torch.enable_grad():
-        model(torch.zeros(texts, characters, dtype=torch.long), cache=cache)
+        model(torch.zeros(texts, characters, dtype=torch.long), past_key_values=cache)
     return cache.bytes
 
 
@@ -132,7 +132,7 @@ def _goes_on(model: Transformer) -> Callable[[], object]:
     def read(tokens: Tensor, times: int = 1) -> None:
         with torch.inference_mode():
             for _ in range(times):
-                model(tokens, cache=cache, last=True)
+                model(tokens, past_key_values=cache, logits_to_keep=1)
 
     read(token.expand(-1, READ))
     return lambda: read(token, STEP)

@@ -1,12 +1,13 @@
 """What the model asks of the tokens it is given."""
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from regard.errors import InputError
+from regard.models.token_mask import token_mask
 
-__all__ = ["check_ids", "check_real", "real_of"]
+__all__ = ["check_ids", "check_mask", "mask_of"]
 
 
 def check_ids(name: str, ids: Tensor, vocabulary: int, counted: str, rows: int | None = None) -> None:
@@ -26,29 +27,30 @@ def check_ids(name: str, ids: Tensor, vocabulary: int, counted: str, rows: int |
         )
 
 
-def check_real(real: Tensor, ids: Tensor) -> None:
-    """Raise unless `real` is a flag for each token."""
-    if real.shape != ids.shape or real.dtype != torch.bool:
+def check_mask(name: str, mask: Tensor, ids: Tensor) -> None:
+    """Raise unless `mask` is a boolean for each token."""
+    if mask.shape != ids.shape or mask.dtype != torch.bool:
         raise InputError(
-            f"`real` must be boolean {tuple(ids.shape)}, True for tokens, got {real.dtype} of shape {tuple(real.shape)}"
-            ": write real.bool() for zeros and ones"
+            f"`{name}` must be boolean {tuple(ids.shape)}, True for tokens, got {mask.dtype} of shape "
+            f"{tuple(mask.shape)}: write {name}.bool() for zeros and ones"
         )
 
 
-def real_of(
-    ids: Int[Tensor, "batch source"], real: Bool[Tensor, "batch source"] | None, pad_token: int | None
+def mask_of(
+    ids: Int[Tensor, "batch source"], mask: Shaped[Tensor, "batch source"] | None, pad_token: int | None
 ) -> Bool[Tensor, "batch source"] | None:
-    """Say which ids are tokens: by default all but the padding; None where all are. Padding must be on the right."""
-    if real is None:
+    """Return which ids are tokens: by default all but the padding; None where all are. Padding must be on the right."""
+    if mask is None:
         if pad_token is None:
             return None
-        real = ids != pad_token
-    check_real(real, ids)
-    if bool(real.all()):
+        mask = ids != pad_token
+    seen = token_mask("attention_mask", mask, ids.shape)
+    assert seen is not None
+    if bool(seen.all()):
         return None
-    if not bool(real[:, 0].all()) or bool((real[:, 1:] & ~real[:, :-1]).any()):
+    if not bool(seen[:, 0].all()) or bool((seen[:, 1:] & ~seen[:, :-1]).any()):
         raise InputError(
-            "`real` must be True for the first tokens of each source, one at least, and False for the rest, as the "
-            "encoder reads both ways from end to end, got padding on the left or a gap: pad on the right"
+            "`attention_mask` must be 1 for the first tokens of each source, one at least, and 0 for the rest, as the "
+            "encoder runs both ways from end to end, got padding on the left or a gap: pad on the right"
         )
-    return real
+    return seen

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.capture.intercept import is_watching
 from regard.errors import InputError
-from regard.models.recurrent.checks import check_ids, check_real
+from regard.models.recurrent.checks import check_ids, check_mask
 from regard.models.recurrent.state import RecurrentState
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RecurrentContinuation:
         """
         check_ids("tokens", tokens, self.model.config.target_vocabulary, "target_vocabulary", len(self.state.steps))
         if real is not None:
-            check_real(real, tokens)
+            check_mask("real", real, tokens)
             if self._output is None and not bool(real.any(1).all()):
                 raise InputError(
                     "`real` must have a token in each row at the first reading, got a row of padding alone: begin with "

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -11,21 +11,22 @@ from regard.errors import InputError
 from regard.models.config import SpecialTokens
 from regard.models.generation import Prompts, Writes, batch_of
 from regard.models.pretrained_mixin import Saved
-from regard.models.recurrent.checks import check_ids, real_of
+from regard.models.recurrent.checks import check_ids, mask_of
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.continuation import RecurrentContinuation
 from regard.models.recurrent.decoder import decoder_of
 from regard.models.recurrent.encoder import Bridge, RecurrentEncoder
 from regard.models.recurrent.state import RecurrentState
+from regard.models.standard_names import FORWARD, refuse_unknown
 
 __all__ = ["RecurrentOutput", "RecurrentSeq2Seq"]
 
 
 class RecurrentOutput(NamedTuple):
-    """Logits of the token behind each target token, the states they are read from, and the attention's weights."""
+    """Logits of the token after each target token, the states they are computed from, and the attention's weights."""
 
-    logits: Float[Tensor, "batch n vocabulary"]
-    states: Float[Tensor, "batch n hidden"]
+    logits: Float[Tensor, "batch n tgt_vocab_size"]
+    last_hidden_state: Float[Tensor, "batch n hidden_size"]
     weights: Float[Tensor, "batch n source"] | None = None
 
 
@@ -53,7 +54,8 @@ class RecurrentSeq2Seq(Writes, Saved):
     >>> import torch
     >>> config = RecurrentConfig(source_vocabulary=9, target_vocabulary=7, width=4, hidden=6)
     >>> model = RecurrentSeq2Seq(config)
-    >>> found = model(torch.tensor([[3, 4, 5], [6, 0, 0]]), torch.tensor([[1, 4], [1, 5]]), weights=True)
+    >>> ids, target = torch.tensor([[3, 4, 5], [6, 0, 0]]), torch.tensor([[1, 4], [1, 5]])
+    >>> found = model(ids, decoder_input_ids=target, return_weights=True)
     >>> found.logits.shape, found.weights[1].tolist()
     (torch.Size([2, 2, 7]), [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     """
@@ -76,38 +78,43 @@ class RecurrentSeq2Seq(Writes, Saved):
         if config.tied:
             nn.init.normal_(self.embedding.weight, std=config.width**-0.5)  # logits of unit size
 
+    @refuse_unknown("RecurrentSeq2Seq.forward", FORWARD)
     def forward(
         self,
-        ids: Int[Tensor, "batch source"],
-        target: Int[Tensor, "batch n"],
+        input_ids: Int[Tensor, "batch source"],
         *,
-        real: Bool[Tensor, "batch source"] | None = None,
-        weights: bool = False,
+        decoder_input_ids: Int[Tensor, "batch n"],
+        attention_mask: Shaped[Tensor, "batch source"] | None = None,
+        return_weights: bool = False,
     ) -> RecurrentOutput:
-        """Read the true target whatever was predicted (teacher forcing).
+        """Run on the true target whatever was predicted (teacher forcing).
 
         Args:
-            ids: Source tokens.
-            target: Target tokens, the start token first; logits[:, t] are those of the token behind target[:, t].
-            real: False for padding, which is on the right and has no influence; by default where ids are `pad_token`.
-            weights: Give the weights of the attention too.
+            input_ids: Source tokens.
+            decoder_input_ids: Target tokens, the start token first; logits[:, t] are those of the token after the t-th.
+            attention_mask: 1 (or True) for tokens, 0 for padding, which is on the right and has no influence; by
+                default 0 where input_ids are the padding token.
+            return_weights: Return the weights of the attention too.
         """
-        if weights and self.config.attention is None:
+        if return_weights and self.config.attention is None:
             raise InputError(
-                "`weights=True` asks for weights that attention=None does not have: build the model with "
+                "`return_weights=True` needs an attention, and this model has attention=None: build it with "
                 'attention="bahdanau"'
             )
-        state = self.encode(ids, real)
-        check_ids("target", target, self.config.target_vocabulary, "target_vocabulary", len(ids))
-        states, _, seen = self.decoder(self.dropout(self.embedding(target)), state)
-        return RecurrentOutput(self.logits(states), states, seen if weights else None)
+        state = self.encode(input_ids, attention_mask=attention_mask)
+        check_ids(
+            "decoder_input_ids", decoder_input_ids, self.config.target_vocabulary, "target_vocabulary", len(input_ids)
+        )
+        states, _, seen = self.decoder(self.dropout(self.embedding(decoder_input_ids)), state)
+        return RecurrentOutput(self.logits(states), states, seen if return_weights else None)
 
     def encode(
-        self, ids: Int[Tensor, "batch source"], real: Bool[Tensor, "batch source"] | None = None
+        self, input_ids: Int[Tensor, "batch source"], *, attention_mask: Shaped[Tensor, "batch source"] | None = None
     ) -> RecurrentState:
-        """Read the source; give the state before the first target token."""
-        check_ids("ids", ids, self.config.source_vocabulary, "source_vocabulary")
-        real = real_of(ids, real, self.config.pad_token)
+        """Encode the source; return the state before the first target token."""
+        ids = input_ids
+        check_ids("input_ids", ids, self.config.source_vocabulary, "source_vocabulary")
+        real = mask_of(ids, attention_mask, self.config.pad_token)
         encoded = self.encoder(ids, real)
         hidden, cells = self.bridge(encoded)
         context = encoded.hidden[:, -1].flatten(1) if self.config.feed_context else None
@@ -130,10 +137,10 @@ class RecurrentSeq2Seq(Writes, Saved):
         return scores
 
     def writing(
-        self, ids: Int[Tensor, "batch source"], real: Bool[Tensor, "batch source"] | None = None
+        self, input_ids: Int[Tensor, "batch source"], *, attention_mask: Shaped[Tensor, "batch source"] | None = None
     ) -> RecurrentContinuation:
-        """Begin to write a target for each source, step by step."""
-        return RecurrentContinuation(self, self.encode(ids, real))
+        """Begin to generate a target for each source, step by step."""
+        return RecurrentContinuation(self, self.encode(input_ids, attention_mask=attention_mask))
 
     def continuation(
         self, prompts: Prompts, *, real: Tensor | None = None, cached: bool = True
@@ -150,7 +157,7 @@ class RecurrentSeq2Seq(Writes, Saved):
             real = prompts != config.pad_token  # as `encode` takes it
         ids, real = batch_of(prompts, config.pad_token, left=False, device=device, real=real)
         with torch.no_grad():
-            text = self.writing(ids, real)
+            text = self.writing(ids, attention_mask=real)
         return text, ids.new_full((len(ids), 1), config.start_token), None
 
     def _tokens(self) -> SpecialTokens:

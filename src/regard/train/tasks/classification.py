@@ -69,7 +69,7 @@ class ClassificationTask(Task):
         """Return texts and the numbers of their labels."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
         ids, real = pad([row for row, _ in chosen], self.vocabulary.pad_token_id or 0)
-        given = {"ids": ids} | ({} if bool(real.all()) else {"real": real})
+        given = {"input_ids": ids} | ({} if bool(real.all()) else {"attention_mask": real})
         return Batch(given, torch.tensor([label for _, label in chosen]), int(real.sum()))
 
     @torch.no_grad()

@@ -58,7 +58,7 @@ class CausalTask(Task):
         chosen = [(self.held if held else self.trained)[row] for row in rows]
         read, real = pad([row[0] for row in chosen], self.filled)  # no token attends to the padding after it
         labels, _ = pad([row[1] for row in chosen], IGNORED)
-        inputs = {"ids": read}
+        inputs = {"input_ids": read}
         if self.settings.packing:
             inputs["documents"] = pad([row[2] for row in chosen], -1)[0]
             real = inputs["documents"] >= 0

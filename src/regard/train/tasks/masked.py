@@ -69,7 +69,7 @@ class MaskedTask(Task):
                 inputs[at, : read.shape[1]], labels[at, : read.shape[1]] = read[0], wanted[0]
         else:
             inputs, labels = self._hidden(ids, real, int(torch.randint(2**31, ())))
-        given = {"ids": inputs} | ({} if bool(real.all()) else {"real": real})
+        given = {"input_ids": inputs} | ({} if bool(real.all()) else {"attention_mask": real})
         return Batch(given, labels, int(real.sum()))
 
     def _hidden(self, ids: Tensor, real: Tensor, seed: int) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,8 @@ class PairsTask(Task):
         ids, real = pad([source for source, _ in chosen], filled)
         read, _ = pad([[start, *target] for _, target in chosen], filled)  # no token attends to the padding after it
         labels, _ = pad([[*target, self.tokens.eos_token_ids[0]] for _, target in chosen], IGNORED)
-        inputs = {"ids": ids, "target": read} | ({} if bool(real.all()) else {"real": real})
+        inputs = {"input_ids": ids, "decoder_input_ids": read}
+        inputs |= {} if bool(real.all()) else {"attention_mask": real}
         return Batch(inputs, labels, int(real.sum()) + int((labels != IGNORED).sum()))
 
 

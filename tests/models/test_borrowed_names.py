@@ -1,0 +1,246 @@
+"""A name that regard.models takes from transformers has transformers' type, shape, order and values."""
+
+import pytest
+import torch
+import transformers as hf
+
+import checkpoints
+from regard.errors import InputError
+from regard.models import SpecialTokens, Transformer, TransformerConfig, output_heads
+
+TOLERANCE = {"rtol": 0, "atol": 1e-5}
+NAMES = ("bert", "gpt2", "llama", "bart", "t5")
+names = pytest.mark.parametrize("name", NAMES)
+MASK = [[1] * 7, [1] * 4 + [0] * 3]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Two models of one checkpoint, transformers' and ours, each made once."""
+    known = {}
+
+    def pair(name, kind=None, **more):
+        key = name, kind, tuple(more.items())
+        if key not in known:
+            folder = tmp_path_factory.mktemp("checkpoint")
+            known[key] = checkpoints.checkpoint(name, folder, kind=kind, **more), Transformer.from_pretrained(folder)
+        return known[key]
+
+    return pair
+
+
+def inputs(theirs, seed=1):
+    """What both models are called with."""
+    draw = torch.Generator().manual_seed(seed)
+    given = {
+        "input_ids": torch.randint(3, 44, (2, 7), generator=draw),
+        "attention_mask": torch.tensor(MASK),
+    }
+    if theirs.config.is_encoder_decoder:
+        given["decoder_input_ids"] = torch.randint(3, 44, (2, 5), generator=draw)
+    return given
+
+
+def same(ours, theirs):
+    """Equal values of equal type, tuples one by one."""
+    if isinstance(theirs, tuple):
+        assert isinstance(ours, tuple)
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            same(one, other)
+    else:
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        torch.testing.assert_close(ours, theirs, **TOLERANCE)
+
+
+# What a forward pass is asked for beside its tokens, by the models that have the word.
+ASKED = {
+    "nothing": ({}, NAMES),
+    "output_hidden_states": ({"output_hidden_states": True}, NAMES),
+    "attention_mask of integers": ({"attention_mask": torch.tensor(MASK)}, NAMES),
+    "attention_mask of booleans": ({"attention_mask": torch.tensor(MASK).bool()}, NAMES),
+    "token_type_ids": ({"token_type_ids": torch.tensor([[0, 0, 0, 1, 1, 1, 1]] * 2)}, ("bert",)),
+    "decoder_attention_mask": ({"decoder_attention_mask": torch.tensor([[1] * 5, [1, 1, 1, 0, 0]])}, ("bart", "t5")),
+    "logits_to_keep of 0": ({"logits_to_keep": 0}, ("gpt2", "llama")),
+    "logits_to_keep of 2": ({"logits_to_keep": 2}, ("gpt2", "llama")),
+}
+
+
+@pytest.mark.parametrize(("name", "case"), [(name, case) for case, (_, known) in ASKED.items() for name in known])
+@torch.no_grad()
+def test_forward(pairs, name, case):
+    theirs, ours = pairs(name)
+    given = inputs(theirs) | ASKED[case][0]
+    expected = theirs(**given, **({} if name == "bert" else {"use_cache": False}))
+    found = ours(**given)
+    for field, value in expected.items():
+        if "decoder_attention_mask" in given and field in ("logits", "decoder_hidden_states"):
+            continue  # theirs attends from padding too, and what is at padding is nobody's
+        same(getattr(found, field), value)
+    if "decoder_attention_mask" in given:
+        kept = given["decoder_attention_mask"].bool()
+        same(found.logits[kept], expected.logits[kept])
+    assert torch.equal(found[0], found.logits)
+    assert len(found.to_tuple()) == len(expected.to_tuple())
+    for one, other in zip(found.to_tuple()[1:], expected.to_tuple()[1:], strict=True):
+        if "decoder_attention_mask" not in given:
+            same(one, other)
+    assert set(expected) <= set(found) | {"decoder_hidden_states"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("bert", hf.BertModel), ("gpt2", hf.GPT2Model), ("t5", hf.T5Model)], ids=lambda one: str(one)
+)
+@torch.no_grad()
+def test_the_output_of_a_bare_model(pairs, name, kind):
+    theirs, ours = pairs(name, kind)
+    given = inputs(theirs)
+    more = {} if name == "bert" else {"use_cache": False}
+    expected, found = theirs(**given, **more, output_hidden_states=True), ours(**given, output_hidden_states=True)
+    same(found[0], expected[0])
+    same(found["last_hidden_state"], expected["last_hidden_state"])
+    states = "decoder_hidden_states" if name == "t5" else "hidden_states"
+    same(getattr(found, states), getattr(expected, states))
+    same(found.hidden_states[-1], expected.last_hidden_state)
+    assert "logits" not in found
+    assert found.get("loss") is None
+    with pytest.raises(KeyError):
+        found["logits"]
+
+
+LABELS = {
+    "bert": lambda ids: ids.masked_fill(ids % 3 > 0, -100),
+    "gpt2": lambda ids: ids,
+    "llama": lambda ids: ids.masked_fill(ids % 3 == 0, -100),
+    "bart": lambda ids: ids.masked_fill(ids % 5 == 0, -100),
+    "t5": lambda ids: ids.masked_fill(ids % 5 == 0, -100),
+}
+
+
+@names
+@torch.no_grad()
+def test_labels_and_the_loss(pairs, name):
+    theirs, ours = pairs(name)
+    given = inputs(theirs, seed=3)
+    given["labels"] = LABELS[name](given.pop("decoder_input_ids", given["input_ids"]))
+    expected, found = theirs(**given), ours(**given)
+    same(found.loss, expected.loss)
+    same(found.logits, expected.logits)
+    assert torch.equal(found[0], found.loss)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "num_labels"),
+    [
+        (hf.BertForSequenceClassification, torch.tensor([2, 0]), 3),
+        (hf.BertForSequenceClassification, torch.tensor([0.5, -1.0]), 1),
+        (hf.BertForSequenceClassification, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]), 3),
+        (hf.BertForTokenClassification, torch.tensor([[0, 1, 2, -100, 1, 1, 0]] * 2), 3),
+    ],
+    ids=["classes", "a number", "several at once", "tokens"],
+)
+@torch.no_grad()
+def test_the_loss_of_classifiers(pairs, kind, labels, num_labels):
+    theirs, ours = pairs("bert", kind, num_labels=num_labels)
+    theirs.config.problem_type = None  # it is set by the first labels that a model sees
+    given = inputs(theirs) | {"labels": labels}
+    same(ours(**given).loss, theirs(**given).loss)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@torch.no_grad()
+def test_use_cache_and_past_key_values(pairs, name):
+    """The attention_mask is of all tokens, those of the cache included."""
+    theirs, ours = pairs(name)
+    ids, mask = inputs(theirs)["input_ids"], torch.tensor([[1] * 7, [0, 0] + [1] * 5])
+    places = (mask.cumsum(1) - 1).clamp_min(0)  # what generate gives; ours are counted
+    outputs = []
+    for model, more in ((theirs, True), (ours, False)):
+        cache, steps = None, []
+        for first, last in ((0, 4), (4, 5), (5, 7)):
+            given = {"position_ids": places[:, first:last]} if more else {}
+            output = model(
+                ids[:, first:last], attention_mask=mask[:, :last], past_key_values=cache, use_cache=True, **given
+            )
+            cache = output.past_key_values
+            steps.append(output.logits)
+        outputs.append(torch.cat(steps, 1))
+    same(outputs[1][mask.bool()], outputs[0][mask.bool()])
+
+
+@names
+def test_the_configuration(pairs, name):
+    theirs, ours = pairs(name)
+    raw, found = theirs.config, ours.config
+    assert found.vocab_size == raw.vocab_size
+    for field in ("hidden_size", "num_attention_heads"):
+        assert getattr(found, field) == getattr(raw, field)
+    wanted = {  # where a configuration has the word itself
+        "num_key_value_heads", "intermediate_size", "layer_norm_eps", "hidden_act", "is_gated_act", "scale_embedding",
+        "type_vocab_size", "relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window",
+        "layer_types", "attention_dropout", "activation_dropout", "encoder_layers", "decoder_layers",
+    }  # fmt: skip
+    compared = {field for field in wanted if field in raw.to_dict() and raw.model_type not in ("t5", "llama", "gpt2")}
+    if name == "llama":
+        compared = {"num_key_value_heads", "intermediate_size", "hidden_act", "attention_dropout"}
+        assert found.layer_norm_eps == raw.rms_norm_eps
+    for field in compared:
+        assert getattr(found, field) == getattr(raw, field), field
+    for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+        if getattr(raw, field, None) is not None:
+            assert getattr(found.special_tokens, field) == getattr(raw, field), field
+
+
+# What people type from memory, and the word that the answer names.
+NAMED_OTHERWISE = {
+    "d_model": "hidden_size",
+    "n_embd": "hidden_size",
+    "nhead": "num_attention_heads",
+    "dim_feedforward": "intermediate_size",
+    "num_hidden_layers": "encoder_layers or decoder_layers",
+    "max_position_embeddings": "Learned",
+    "rope_theta": "RoPE",
+    "rms_norm_eps": "layer_norm_eps",
+    "activation_function": "hidden_act",
+    "hidden_dropout_prob": "dropout",
+    "attention_bias": "qkv_bias",
+    "tie_word_embeddings": "LanguageModel",
+    "num_labels": "SequenceClassification",
+    "eos_token_id": "SpecialTokens",
+}
+
+
+@pytest.mark.parametrize(("word", "ours"), NAMED_OTHERWISE.items())
+def test_a_constructor_says_which_word_is_meant(word, ours):
+    with pytest.raises(InputError, match=f"TransformerConfig has no argument `{word}`: .*{ours}.* is meant"):
+        TransformerConfig(vocab_size=10, encoder_layers=1, **{word: 1})
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"), {"position_ids": "documents", "output_attentions": "watch", "inputs_embeds": "input_ids"}.items()
+)
+def test_a_forward_says_which_word_is_meant(pairs, word, ours):
+    model = pairs("gpt2")[1]
+    with pytest.raises(InputError, match=f"Transformer.forward has no argument `{word}`: .*{ours}"):
+        model(torch.ones(1, 2, dtype=torch.long), **{word: 1})
+
+
+def test_what_cannot_be_meant_is_refused(pairs):
+    model, ids = pairs("gpt2")[1], torch.ones(2, 3, dtype=torch.long)
+    refused = [
+        (lambda: model(ids, ids), "takes arguments after `input_ids` by name"),
+        (lambda: model(ids, attention_mask=ids[:, :2]), r"`attention_mask` must have shape \(2, 3\) .*got \(2, 2\)"),
+        (lambda: model(ids, attention_mask=ids * 2), r"1 \(or True\) for tokens and 0 \(or False\) for padding, got 2"),
+        (lambda: model(ids, attention_mask=(1.0 - ids) * -1e9 - 1e9), "for padding, got -1"),
+        (lambda: model(ids, use_cache=1), "`use_cache` must be True or False, got 1"),
+        (lambda: model(ids, logits_to_keep=True), "`logits_to_keep` counts the last tokens"),
+        (lambda: model(ids, labels=ids, logits_to_keep=1), "`labels` need the logits of all tokens"),
+        (lambda: model(ids, labels=ids[:, :2]), r"`labels` must have shape \(2, 3\)"),
+        (lambda: pairs("bart")[1](ids, use_cache=True, decoder_input_ids=ids), "of an encoder–decoder go to decode"),
+        (lambda: SpecialTokens(eos_token_id=2.5), "`eos_token_id` must be tokens"),
+        (lambda: SpecialTokens(pad_token_id=True), "`pad_token_id` must be a token"),
+        (lambda: output_heads.MaskedLanguageModel(hidden_act="swiglu"), "`hidden_act` must be one of"),
+    ]
+    for call, words in refused:
+        with pytest.raises(InputError, match=words):
+            call()
