@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import regard
 from regard import masks
 from regard.errors import InputError
 from regard.masks.base import EMPTY, FULL, PARTIAL, edges
@@ -19,6 +20,54 @@ def test_monotonic_queries_count_from_zero_wherever_they_stand(start):
     assert torch.equal(whole, masks.LocalMonotonic(2).bind(9, 7).dense())
     steps = [masks.LocalMonotonic(2, first=t).bind(1, 7).dense() for t in range(9)]
     assert torch.equal(torch.cat(steps, 2), whole)
+
+
+LENGTHS = torch.tensor([7, 3, 1, 0])
+PADDING = masks.Padding.from_lengths(LENGTHS, kv_len=7)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda local: local & PADDING,
+        lambda local: PADDING & local,
+        lambda local: (local & masks.Prefix(7)) & PADDING,
+        lambda local: ~(~local) & PADDING,
+        lambda local: (local | local) & PADDING,
+    ],
+)
+@pytest.mark.parametrize("first", [0, 4])
+def test_monotonic_queries_beyond_their_own_sentence_look_at_its_end(make, first):
+    found = make(masks.LocalMonotonic(2, first=first)).bind(9, 7, q_offset=5).dense(batch=4)[:, 0]
+    for sentence, length in enumerate(LENGTHS.tolist()):
+        alone = torch.zeros(9, 7, dtype=torch.bool)
+        if length:
+            alone[:, :length] = masks.LocalMonotonic(2, first=first).bind(9, length).dense()[0, 0]
+        assert torch.equal(found[sentence], alone)
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise", "sdpa"])
+def test_monotonic_and_padding_are_the_modules_of_luong(backend):
+    torch.manual_seed(0)
+    module = regard.nn.LocalAttention(8, 2, alignment="monotonic").double()
+    query, source = torch.randn(4, 9, 8).double(), torch.randn(4, 7, 8).double()
+    wanted = module(query, source, key_padding_mask=~PADDING.attention_mask)
+    found = regard.attention(
+        query,
+        source,
+        source,
+        score=regard.scores.Bilinear(module.weight),
+        mask=masks.LocalMonotonic(2) & PADDING,
+        backend=backend,
+    )
+    torch.testing.assert_close(found, wanted)
+
+
+def test_monotonic_queries_of_sentences_that_begin_with_padding_are_refused():
+    padding = masks.Padding(torch.tensor([[1, 1, 1], [0, 1, 1]]))
+    with pytest.raises(InputError, match=r"one begins with padding: pad after the tokens, or .*LocalPredictive"):
+        (masks.LocalMonotonic(1) & padding).bind(3, 3)
+    assert (masks.Window(2) & padding).bind(3, 3).dense(batch=2).shape == (2, 1, 3, 3)
 
 
 def test_predicted_centres_are_rounded_down():

@@ -130,6 +130,20 @@ class Mask:
         """Replace what depends on where the queries start by a mask over positions alone; check sizes."""
         return self
 
+    @property
+    def clips_at_end(self) -> bool:
+        """Whether something is counted to the end of the keys, so that padding beside it would be counted too."""
+        return False
+
+    @property
+    def token_spans(self) -> Int[Tensor, "batch 2"] | None:
+        """First token of each sequence, and one after its last, if the mask hides padding; None if it hides none."""
+        return None
+
+    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int]) -> "Mask":
+        """Resolve for sequences of these spans: what is clipped at the end of the keys is clipped at their own."""
+        return self.resolve(*place)
+
     def bind(self, q_len: int, kv_len: int, q_offset: int | None = None) -> "BoundMask":
         """Place `q_len` rows from position `q_offset` on, by default the last ones, and `kv_len` columns."""
         for name, number in (("q_len", q_len), ("kv_len", kv_len), ("q_offset", q_offset or 0)):
@@ -176,14 +190,36 @@ class _Pair(Mask):
         """Both sides depend on the distance alone."""
         return self.left.relative and self.right.relative
 
+    @property
+    def clips_at_end(self) -> bool:
+        """Either side does."""
+        return self.left.clips_at_end or self.right.clips_at_end
+
     def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Resolve both sides."""
         place = q_len, kv_len, q_offset
         return type(self)(self.left.resolve(*place), self.right.resolve(*place))
 
+    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int]) -> Mask:
+        """Resolve both sides for sequences of these spans."""
+        return type(self)(self.left.resolve_within(spans, place), self.right.resolve_within(spans, place))
+
 
 class And(_Pair):
     """Both masks at once: `Causal() & Window(512)`."""
+
+    @property
+    def token_spans(self) -> Int[Tensor, "batch 2"] | None:
+        """What both spans have in common."""
+        one, other = self.left.token_spans, self.right.token_spans
+        if one is None or other is None:
+            return other if one is None else one
+        return torch.stack((torch.maximum(one[:, 0], other[:, 0]), torch.minimum(one[:, 1], other[:, 1])), 1)
+
+    def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
+        """Resolve both sides, each within the sequences whose padding the other hides."""
+        spans, place = self.token_spans if self.clips_at_end else None, (q_len, kv_len, q_offset)
+        return super().resolve(*place) if spans is None else self.resolve_within(spans, place)
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Both see the pair."""
@@ -230,9 +266,18 @@ class Not(Mask):
         """What is hidden depends on the distance alone."""
         return self.hidden.relative
 
+    @property
+    def clips_at_end(self) -> bool:
+        """What is hidden does."""
+        return self.hidden.clips_at_end
+
     def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Resolve what is hidden."""
         return Not(self.hidden.resolve(q_len, kv_len, q_offset))
+
+    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int]) -> Mask:
+        """Resolve what is hidden for sequences of these spans."""
+        return Not(self.hidden.resolve_within(spans, place))
 
 
 @dataclass(frozen=True, eq=False)

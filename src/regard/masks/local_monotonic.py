@@ -3,10 +3,13 @@
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
+from regard.errors import InputError
 from regard.masks.base import Mask, Rectangles
 from regard.masks.checks import check_count
+from regard.masks.local_predictive import LocalPredictive
 
 __all__ = ["LocalMonotonic"]
 
@@ -15,8 +18,9 @@ __all__ = ["LocalMonotonic"]
 class LocalMonotonic(Mask):
     """|j − c| ≤ radius, c = min(t, keys − 1): Luong et al. 2015, 3.2, local-m (arXiv:1508.04025).
 
-    t is the query's number, counted from 0 wherever the queries stand; a decoder that asks with one query at a time
-    says its number in `first`. Queries beyond the last key look at the end.
+    t is the query's number, counted from 0 wherever the queries are; a decoder that runs one query at a time gives its
+    number in `first`. Queries beyond the last key look at the end: with `& masks.Padding(attention_mask)` at the last
+    token of their own sentence, whose padding follows it, as nn.LocalAttention does.
 
     Cost: O(queries · (2 · radius + 1) · dim) time; no memory.
 
@@ -50,9 +54,25 @@ class LocalMonotonic(Mask):
             full=(greatest <= self.radius) & (least >= -self.radius),
         )
 
+    @property
+    def clips_at_end(self) -> bool:
+        """The centre is at most the last key."""
+        return True
+
     def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Remember where the queries start and the keys end."""
         return replace(self, start=q_offset, last=kv_len - 1)
+
+    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int]) -> Mask:
+        """The same centres, clipped at each sentence's end."""
+        if bool((spans[:, 0] > 0).any()):
+            raise InputError(
+                "`LocalMonotonic & Padding` counts keys from the first token of each sentence, and one begins with "
+                "padding: pad after the tokens, or give each sentence's centres to masks.LocalPredictive"
+            )
+        number = torch.arange(place[0], device=spans.device) + self.first
+        center = number.minimum(spans[:, 1:] - 1).clamp(min=0)  # a sentence of padding alone is hidden by it
+        return LocalPredictive(center.to(torch.float64), self.radius).resolve(*place)
 
     def _center(self, i: Tensor) -> Tensor:
         return torch.clamp(i - self.start + self.first, max=self.last) if self.last is not None else i + self.first

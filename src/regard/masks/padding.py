@@ -60,6 +60,15 @@ class Padding(Mask):
         return kinds.expand(-1, *(rectangles.top + rectangles.left).shape)[:, None]
 
     @property
+    def token_spans(self) -> Int[Tensor, "batch 2"]:
+        """First token of each sequence, and one after its last; 0 and 0 where there is none."""
+        count = self.attention_mask.shape[1]
+        places = torch.arange(count, device=self.attention_mask.device)
+        first = torch.where(self.attention_mask, places, count).amin(1) if count else places.new_zeros(1)
+        end = torch.where(self.attention_mask, places + 1, 0).amax(1) if count else places.new_zeros(1)
+        return torch.stack((torch.minimum(first, end), end), 1)
+
+    @property
     def leading(self) -> tuple[int, int]:
         """One set of keys a sequence."""
         return self.attention_mask.shape[0], 1
