@@ -41,7 +41,7 @@ def measure(n: int, heads: int, width: int) -> dict[str, float]:
         "attention": waited_for(lambda: regard.attention(q, k, v, mask=Causal())),
         "products": waited_for(lambda: a @ b),
     }
-    times = in_turn(sides, seconds=5.0)
+    times = in_turn(sides, max_seconds=5.0)
     flops = {"attention": 4 * width * heads * n * (n + 1) / 2, "products": 2 * 8192**3}
     speed = {name: flops[name] / times.median(name) / 1e12 for name in sides}
     return {"tokens": n, **speed, "share": speed["attention"] / speed["products"]}

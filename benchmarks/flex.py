@@ -113,7 +113,7 @@ def measure(n: int, heads: int, width: int, seconds: float) -> Iterator[dict[str
             off = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(*first.values(), strict=True)]
             compiled = time.perf_counter() - begin
             del first
-            times = in_turn(calls, seconds=seconds)
+            times = in_turn(calls, max_seconds=seconds)
             ratio = times.ratio("regard", "by hand")
             yield {
                 "mask": name,

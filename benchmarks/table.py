@@ -39,8 +39,8 @@ CHOSEN = (  # what the README shows: case, at, what
     ("MiniLM embeds", "1,000 sentences", "transformers' time / time"),
 )
 CHINESE = {
-    "case": "情形", "at": "规模", "what": "比较", "measured": "测得", "asked": "目标", "outcome": "结论",
-    "reached": "达到", "missed": "未达到", "not told apart": "误差大于差距", "measured ": "测得",
+    "case": "情形", "at": "规模", "what": "比较", "measured": "测得", "target": "目标", "outcome": "结论",
+    "reached": "达到", "missed": "未达到", "inconclusive": "误差大于差距", "measured ": "测得",
     "causal, float32": "因果，float32", "window 512, float32": "窗口 512，float32",
     "Longformer, training": "Longformer，训练", "decoding, 9 heads on 3": "解码，9 个头共用 3 个",
     "small calls, causal": "小调用，因果", "SmolLM2 watched, all heads": "观察 SmolLM2，全部头",

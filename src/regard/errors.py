@@ -1,4 +1,4 @@
-"""The errors regard raises: each says which rule was broken, by what value, and the way out."""
+"""The errors that regard raises: each names the rule that was broken, the value, and the way out."""
 
 __all__ = [
     "AtlasError",
@@ -31,7 +31,7 @@ class NonFiniteLossError(RegardError, FloatingPointError):
 
 
 class MissingExtraError(RegardError, ImportError):
-    """A package that an extra of regard installs is missing or, as its cause says, there and broken."""
+    """A package that an extra of regard installs is missing or, where its cause is another import error, broken."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"this needs the package `{package}`: pip install 'regard[{extra}]'")

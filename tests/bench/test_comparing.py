@@ -26,7 +26,7 @@ def sides(monkeypatch):
 
 
 def test_pairs_of_sides_are_rows_of_one_measurement(sides):
-    slow, middle = compare_all(Effort(seconds=0), "case", "here", PAIRS, sides[0])
+    slow, middle = compare_all(Effort(max_seconds=0), "case", "here", PAIRS, sides[0])
     assert (slow.what, slow.ratio.median) == ("slow / quick", 4.0)
     assert dict(slow.seconds) == dict(middle.seconds) == {"slow": 4.0, "middle": 2.0, "quick": 1.0}
     assert (middle.what, middle.ratio.median) == ("middle / quick", 2.0)
@@ -36,7 +36,7 @@ def test_pairs_of_sides_are_rows_of_one_measurement(sides):
 @pytest.mark.parametrize("only", [{"case | here | middle / quick"}, {"case | there | slow / quick"}])
 def test_what_is_not_asked_for_is_not_called(sides, only):
     made, called = sides
-    effort = Effort(seconds=0, only=only)
+    effort = Effort(max_seconds=0, only=only)
     found = list(compare_all(effort, "case", "here", PAIRS, made))
     measured = [row.ratio is not None for row in found]
     assert measured == [bool(called)] * 2 == ["case | here | middle / quick" in only] * 2
@@ -50,9 +50,9 @@ def test_what_is_not_asked_for_is_not_called(sides, only):
 def test_it_goes_on_until_every_pair_is_told_from_its_target(sides):
     made, called = sides
     sure, unsure = Pair(("slow", "quick"), at_least(2.0)), Pair(("middle", "quick"))
-    list(compare_all(Effort(seconds=1000), "case", "here", {"sure": sure}, made))
+    list(compare_all(Effort(max_seconds=1000), "case", "here", {"sure": sure}, made))
     first = called.count("quick")
     called.clear()
-    list(compare_all(Effort(seconds=1000), "case", "here", {"sure": sure, "without target": unsure}, made))
+    list(compare_all(Effort(max_seconds=1000), "case", "here", {"sure": sure, "without target": unsure}, made))
     assert first == 17  # two calls to warm up, and the first number of rounds that is asked after
     assert called.count("quick") > 100

@@ -20,7 +20,7 @@ from regard.errors import InputError
 from regard.masks import Causal
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT = Effort(seconds=0, longest=64)
+SHORT = Effort(max_seconds=0, max_tokens=64)
 
 
 def test_what_is_missing_or_raises_has_a_reason_and_all_else_is_what_was_made():
@@ -93,7 +93,7 @@ def test_attnread_is_called_once_between_calls_of_ours_if_both_see_the_weights_o
     ours = []
     watched = seeing._watched
     monkeypatch.setattr(seeing, "_watched", lambda *some: ours.append(len(calls)) or watched(*some))
-    row = seeing._one_layer(Effort(longest=4096))
+    row = seeing._one_layer(Effort(max_tokens=4096))
     assert row.why == ""
     assert calls == [64, 96]
     assert ours == [1, 1, 1, 1, 2, 2]  # tried and warm, two before, two after
@@ -117,7 +117,7 @@ def test_a_page_of_bertviz_is_timed_from_the_text_and_its_bytes_are_counted(monk
     monkeypatch.setitem(sys.modules, "bertviz", module)
     monkeypatch.setattr("regard.bench.peer.find_spec", lambda name: name == "bertviz")
     monkeypatch.setattr(seeing, "PAGE", (96, 128))
-    timed, size = seeing._page(Effort(seconds=0, longest=4096))
+    timed, size = seeing._page(Effort(max_seconds=0, max_tokens=4096))
     assert set(seen) == {(6, 64, 64, "return"), (6, 96, 96, "return")}
     assert timed.ratio.rounds == 5
     assert 30 < size.ratio.median < 600  # of a page of 50 kB to a megabyte

@@ -14,7 +14,7 @@ from regard.bench.timing import Ratio, Times, in_turn
 def test_a_side_comes_after_another_as_often_as_before_it(names):
     calls, rounds = [], 2 * len(names)
     sides = {name: lambda name=name: (calls.append(name), time.sleep(0.003)) for name in names}
-    in_turn(sides, seconds=60, most=rounds)
+    in_turn(sides, max_seconds=60, max_rounds=rounds)
     timed = calls[2 * len(names) :]  # two calls of each come before, to warm up
     for at in range(rounds):
         assert sorted(timed[at * len(names) :][: len(names)]) == list(names)
@@ -32,7 +32,7 @@ def test_a_call_shorter_than_a_sample_is_repeated_within_it(monkeypatch):
         calls.append(clock[0])
         clock[0] += 1e-3 if len(calls) == 2 else 1e-5  # once something came between
 
-    times = in_turn({"short": call}, seconds=0)
+    times = in_turn({"short": call}, max_seconds=0)
     assert times.seconds["short"] == pytest.approx([1e-5] * 5)
     assert len(calls) in (4 + 5 * 200, 4 + 5 * 201)  # 2 ms of 10 µs, up to rounding
 
@@ -40,7 +40,7 @@ def test_a_call_shorter_than_a_sample_is_repeated_within_it(monkeypatch):
 def test_a_measurement_ends_when_it_is_known_but_not_before_the_fifth_round():
     asked = []
     times = in_turn(
-        {"one": lambda: time.sleep(0.002)}, seconds=60, known=lambda found: asked.append(found) or len(asked) == 3
+        {"one": lambda: time.sleep(0.002)}, max_seconds=60, decided=lambda found: asked.append(found) or len(asked) == 3
     )
     assert len(times.seconds["one"]) == 7
 
@@ -54,7 +54,7 @@ def test_a_call_of_many_seconds_warms_up_once_and_is_timed_three_times(monkeypat
         calls.append(clock[0])
         clock[0] += seconds
 
-    times = in_turn({"one": call, "other": lambda: clock.append(clock.pop() + 0.1)}, seconds=0)
+    times = in_turn({"one": call, "other": lambda: clock.append(clock.pop() + 0.1)}, max_seconds=0)
     assert len(times.seconds["one"]) == len(times.seconds["other"]) == rounds
     assert len(calls) == warm + rounds
     assert times.ratio("one", "other").median == pytest.approx(seconds / 0.1)
@@ -68,7 +68,7 @@ def test_what_takes_long_to_prepare_but_is_quick_afterwards_is_timed_five_times(
         clock[0] += 0.01 if calls else 20.0
         calls.append(clock[0])
 
-    assert len(in_turn({"compiled": compiled}, seconds=0).seconds["compiled"]) == 5
+    assert len(in_turn({"compiled": compiled}, max_seconds=0).seconds["compiled"]) == 5
 
 
 def test_ratios_are_those_of_neighbours_so_that_a_slow_spell_counts_on_both_sides():

@@ -170,4 +170,4 @@ def test_an_unknown_case_and_a_file_that_is_no_result_are_refused(tmp_path):
     assert "there is no case 'fast'; there are dense" in str(done.exception or done.output)
     (tmp_path / "x.json").write_text("{}")
     done = run("small", "--against", str(tmp_path / "x.json"))
-    assert "holds no results" in str(done.exception or done.output)
+    assert "has no results" in str(done.exception or done.output)

@@ -244,14 +244,16 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.parametrize("text", ["The animal", CHINESE])
 def test_a_pipe_gets_what_transformers_writes_and_a_newline_and_no_more(run, writes: Path, text: str) -> None:
-    code, out, err = run(text, "--model", writes, "--tokens", 30)
+    code, out, err = run(text, "--model", writes, "--max-new-tokens", 30)
     assert code == 0, err
     assert out == theirs(writes, text, max_new_tokens=30) + "\n"
-    assert re.fullmatch(r"\d+ tokens in \d+\.\d s \(\d+\.\d/s\), (cut at --tokens 30|ended by the model)\n", err), err
+    assert re.fullmatch(
+        r"\d+ tokens in \d+\.\d s \(\d+\.\d/s\), (cut at --max-new-tokens 30|ended by the model)\n", err
+    ), err
 
 
 def test_an_encoder_decoder_answers_the_text(run, answers: Path) -> None:
-    code, out, err = run("The animal", "--model", answers, "--tokens", 12)
+    code, out, err = run("The animal", "--model", answers, "--max-new-tokens", 12)
     assert code == 0, err
     assert out == theirs(answers, "The animal", max_new_tokens=12) + "\n"
 
@@ -264,7 +266,7 @@ def test_beams_find_what_transformers_finds(run, answers: Path, writes: Path, tm
         said.write_text(json.dumps(json.loads(said.read_text()) | {"eos_token_id": often, "pad_token_id": 0}))
         for penalty in (None, -4.0, 4.0):
             option = () if penalty is None else ("--length-penalty", penalty)
-            code, out, err = run("It slept", "--model", copy, "--tokens", 12, "--beams", 3, *option)
+            code, out, err = run("It slept", "--model", copy, "--max-new-tokens", 12, "--num-beams", 3, *option)
             assert code == 0, err
             asked = {} if penalty is None else {"length_penalty": penalty}
             expected = theirs(copy, "It slept", stop=often, max_new_tokens=12, num_beams=3, **asked)
@@ -274,7 +276,7 @@ def test_beams_find_what_transformers_finds(run, answers: Path, writes: Path, tm
 
 
 def test_a_seed_repeats_a_text_and_without_one_texts_differ(run, writes: Path) -> None:
-    base = ("The animal", "--model", writes, "--tokens", 40)
+    base = ("The animal", "--model", writes, "--max-new-tokens", 40)
     _, first, said = run(*base, "--temperature", 1.5)
     seed = re.search(r"--seed (\d+) repeats it", said).group(1)
     assert run(*base, "--temperature", 1.5, "--seed", seed)[1] == first
@@ -283,7 +285,7 @@ def test_a_seed_repeats_a_text_and_without_one_texts_differ(run, writes: Path) -
 
 
 def test_each_option_of_drawing_narrows_what_is_drawn(run, writes: Path) -> None:
-    base = ("The animal", "--model", writes, "--tokens", 20)
+    base = ("The animal", "--model", writes, "--max-new-tokens", 20)
     greedy = run(*base)[1]
     assert run(*base, "--top-k", 1)[1] == greedy
     assert run(*base, "--top-p", 1e-6)[1] == greedy
@@ -325,11 +327,11 @@ def test_it_says_when_the_model_has_no_position_left(run, tmp_path: Path) -> Non
     code, out, err = run("It", "--model", folder)
     assert (code, out) == (0, "s" * room + "\n"), err
     assert "cut at the model's last position, 100" in err
-    code, _, err = run("It", "--model", folder, "--tokens", room)
-    assert f"cut at --tokens {room}" in err
+    code, _, err = run("It", "--model", folder, "--max-new-tokens", room)
+    assert f"cut at --max-new-tokens {room}" in err
     code, _, err = run("龘" * 50, "--model", folder)
     assert code == 2
-    assert "which leaves none to write: shorten it" in err
+    assert "which leaves none to generate: shorten it" in err
 
 
 def test_rotary_positions_end_where_training_ended_though_they_could_turn_on(run, tmp_path: Path) -> None:
@@ -347,7 +349,7 @@ def test_rotary_positions_end_where_training_ended_though_they_could_turn_on(run
     assert "cut at the model's last position, 40" in err
     code, out, err = run("龘" * 50, "--model", tmp_path)
     assert (code, out) == (2, "")
-    assert "positions for 40, which leaves none to write: shorten it" in err
+    assert "positions for 40, which leaves none to generate: shorten it" in err
 
 
 def test_a_stop_token_that_was_forced_at_the_limit_is_not_said_to_be_the_models_own(run, tmp_path: Path) -> None:
@@ -359,10 +361,10 @@ def test_a_stop_token_that_was_forced_at_the_limit_is_not_said_to_be_the_models_
     )
     torch.manual_seed(0)
     save(transformers.BartForConditionalGeneration(config), tokenizer, tmp_path)
-    code, _, err = run("It slept", "--model", tmp_path, "--tokens", 5)
+    code, _, err = run("It slept", "--model", tmp_path, "--max-new-tokens", 5)
     assert code == 0
     assert "5 tokens in" in err
-    assert "cut at --tokens 5" in err
+    assert "cut at --max-new-tokens 5" in err
 
 
 def test_a_chat_template_makes_a_turn_of_the_text(run, writes: Path, tmp_path: Path) -> None:
@@ -375,7 +377,7 @@ def test_a_chat_template_makes_a_turn_of_the_text(run, writes: Path, tmp_path: P
     )
     transformers.AutoModelForCausalLM.from_pretrained(writes).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    code, out, err = run("It slept", "--model", tmp_path, "--chat", "--tokens", 20)
+    code, out, err = run("It slept", "--model", tmp_path, "--chat", "--max-new-tokens", 20)
     assert code == 0, err
     assert out == theirs(writes, "[user] It slept\n[bot]", max_new_tokens=20) + "\n"
     tokenizer.chat_template = "{{ raise_exception('system first') }}"
@@ -388,7 +390,7 @@ def test_a_chat_template_makes_a_turn_of_the_text(run, writes: Path, tmp_path: P
 def test_a_file_is_read_without_the_newline_at_its_end(run, writes: Path, tmp_path: Path) -> None:
     file = tmp_path / "it.txt"
     file.write_text(f"{CHINESE}\n", encoding="utf-8")
-    assert run(file, "--model", writes, "--tokens", 9)[1] == theirs(writes, CHINESE, max_new_tokens=9) + "\n"
+    assert run(file, "--model", writes, "--max-new-tokens", 9)[1] == theirs(writes, CHINESE, max_new_tokens=9) + "\n"
     assert read_prompt("typed\n") == "typed\n"
     with pytest.raises(InputError, match="the text is empty"):
         read_prompt(" \n")
@@ -398,22 +400,22 @@ def test_a_file_is_read_without_the_newline_at_its_end(run, writes: Path, tmp_pa
     ("arguments", "said"),
     [
         (["  "], "the text is empty"),
-        (["a", "--tokens", 0], "`--tokens` must be at least 1, got 0"),
+        (["a", "--max-new-tokens", 0], "`--max-new-tokens` must be at least 1, got 0"),
         (["a", "--threads", 0], "`--threads` must be at least 1, got 0"),
-        (["a", "--beams", 0], "`--beams` must be at least 1, got 0"),
+        (["a", "--num-beams", 0], "`--num-beams` must be at least 1, got 0"),
         (["a", "--top-k", 0], "`--top-k` must be at least 1, got 0"),
         (["a", "--top-p", 1.5], "`--top-p` must be above 0 and at most 1, got 1.5"),
         (["a", "--top-p", 0], "`--top-p` must be above 0"),
-        (["a", "--temperature", 0], "for the likeliest token at each step leave it out"),
+        (["a", "--temperature", 0], "leave it out to take the most likely token at each step"),
         (["a", "--temperature", "nan"], "`--temperature` must be a number above 0, got nan"),
         (["a", "--seed", -1], "`--seed` must be from 0"),
-        (["a", "--beams", 2, "--temperature", 1], "`--temperature` draws one: leave one of them out"),
-        (["a", "--beams", 2, "--top-k", 3], "`--top-k` draws one"),
-        (["a", "--beams", 2, "--top-p", 0.5], "`--top-p` draws one"),
-        (["a", "--beams", 2, "--seed", 3], "`--seed` draws one"),
-        (["a", "--length-penalty", 2], "`--length-penalty` is for `--beams`"),
-        (["a", "--beams", 2, "--length-penalty", "inf"], "`--length-penalty` must be a finite number"),
-        (["a", "--model", "minilm"], "'minilm' is an encoder, which reads only: take smollm2"),
+        (["a", "--num-beams", 2, "--temperature", 1], "`--temperature` samples: leave one of them out"),
+        (["a", "--num-beams", 2, "--top-k", 3], "`--top-k` samples"),
+        (["a", "--num-beams", 2, "--top-p", 0.5], "`--top-p` samples"),
+        (["a", "--num-beams", 2, "--seed", 3], "`--seed` samples"),
+        (["a", "--length-penalty", 2], "`--length-penalty` is for `--num-beams`"),
+        (["a", "--num-beams", 2, "--length-penalty", "inf"], "`--length-penalty` must be a finite number"),
+        (["a", "--model", "minilm"], "'minilm' is an encoder: take smollm2"),
         (["a", "--model", "me5"], "regard look --model me5"),
         (["a", "--model", "./no-such-folder"], "there is no folder './no-such-folder'"),
         (["a", "--model", ""], "`--model` must not be empty"),
@@ -441,10 +443,10 @@ def test_a_folder_that_cannot_write_is_refused_with_the_way_out(run, writes: Pat
     assert "`--chat` needs a chat template" in refused("--chat")
     sizes = {"vocab_size": 290, "n_embd": 8, "n_layer": 1, "n_head": 1}
     transformers.GPT2Model(transformers.GPT2Config(**sizes)).save_pretrained(tmp_path)
-    assert "has no head that writes words" in refused()
+    assert "has no language-modeling head" in refused()
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     transformers.BertModel(transformers.BertConfig(vocab_size=290, **sizes)).save_pretrained(tmp_path)
-    assert "is an encoder, which reads only" in refused()
+    assert "is an encoder: take" in refused()
 
 
 ESC = "\x1b"
@@ -487,27 +489,27 @@ def last_of(shown: str) -> str:
 
 @pytest.mark.slow
 def test_a_terminal_shows_the_text_dim_and_behind_it_what_is_new_and_obeys_neither(run, tmp_path: Path) -> None:
-    given = (f"{CHINESE}\x1b[31m", "--model", always("\x1b", tmp_path), "--tokens", 3)
+    given = (f"{CHINESE}\x1b[31m", "--model", always("\x1b", tmp_path), "--max-new-tokens", 3)
     code, shown = in_terminal(*given)
     assert code == 0, shown
     text, said, rest = last_of(shown).split("\r\n")
     assert text == rf"{ESC}[2m{CHINESE}\x1b[31m{ESC}[0m\x1b\x1b\x1b"
-    assert re.search(r"3 tokens in \S+ s \(\S+/s\), cut at --tokens 3\x1b", said)
+    assert re.search(r"3 tokens in \S+ s \(\S+/s\), cut at --max-new-tokens 3\x1b", said)
     assert rest == ""
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")  # the cursor is there again
-    assert "reading the libraries" in shown
+    assert "loading the libraries" in shown
     assert run(*given)[1] == "\x1b\x1b\x1b\n"  # a pipe gets it as it is
 
 
 def test_a_terminal_shows_an_answer_without_the_text_before_it(run, monkeypatch, answers: Path, tmp_path: Path) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert "It slept" not in run("It slept", "--model", answers, "--tokens", 5)[1]
+    assert "It slept" not in run("It slept", "--model", answers, "--max-new-tokens", 5)[1]
     tokenizer = byte_level()
     tokenizer.chat_template = "{{ messages[0].content }}"
     always("s", tmp_path)
-    assert run("It slept", "--model", tmp_path, "--tokens", 5)[1] == f"{ESC}[2mIt slept{ESC}[0msssss\n"
+    assert run("It slept", "--model", tmp_path, "--max-new-tokens", 5)[1] == f"{ESC}[2mIt slept{ESC}[0msssss\n"
     tokenizer.save_pretrained(tmp_path)
-    assert run("It slept", "--model", tmp_path, "--tokens", 5, "--chat")[1] == "sssss\n"
+    assert run("It slept", "--model", tmp_path, "--max-new-tokens", 5, "--chat")[1] == "sssss\n"
 
 
 def test_each_token_is_sent_off_at_once(run, monkeypatch, tmp_path: Path) -> None:
@@ -515,18 +517,20 @@ def test_each_token_is_sent_off_at_once(run, monkeypatch, tmp_path: Path) -> Non
     with monkeypatch.context() as patched:
         patched.setattr(sys.stdout, "flush", lambda: calls.append("flush"))
         patched.setattr(sys.stdout, "write", calls.append)
-        run("It slept", "--model", folder, "--tokens", 3)
+        run("It slept", "--model", folder, "--max-new-tokens", 3)
     assert calls[calls.index("s") :][:6] == ["s", "flush"] * 3
 
 
 def test_a_long_text_is_shown_from_near_its_end(run, monkeypatch, endless: Path) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    out = run("a" + "我" * 2000, "--model", endless, "--tokens", 1)[1]
+    out = run("a" + "我" * 2000, "--model", endless, "--max-new-tokens", 1)[1]
     assert out.startswith(f"{ESC}[2m…{'我' * 2000}{ESC}[0m")
 
 
 def test_ctrl_c_leaves_what_was_written_and_a_clean_terminal(endless: Path) -> None:
-    code, shown = in_terminal("The animal", "--model", endless, "--tokens", 1_000_000, until=b"The animal\x1b[0m")
+    code, shown = in_terminal(
+        "The animal", "--model", endless, "--max-new-tokens", 1_000_000, until=b"The animal\x1b[0m"
+    )
     assert code == 130, shown
     assert "Traceback" not in shown
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")
@@ -538,7 +542,7 @@ def test_ctrl_c_leaves_what_was_written_and_a_clean_terminal(endless: Path) -> N
 
 @pytest.mark.slow
 def test_a_closed_pipe_ends_it_in_silence(endless: Path) -> None:
-    arguments = ["The animal", "--model", str(endless), "--tokens", "1000000"]
+    arguments = ["The animal", "--model", str(endless), "--max-new-tokens", "1000000"]
     started = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert len(started.stdout.read(20)) == 20
     started.stdout.close()
@@ -551,7 +555,7 @@ def test_a_closed_pipe_ends_it_in_silence(endless: Path) -> None:
 @pytest.mark.skipif(not bundled.is_installed("smollm2"), reason="smollm2 is missing: regard models get smollm2")
 @pytest.mark.parametrize("text", ["The capital of France is", "我爱你，"])
 def test_smollm2_writes_what_transformers_makes_it_write(run, text: str) -> None:
-    code, out, err = run(text, "--tokens", 12)
+    code, out, err = run(text, "--max-new-tokens", 12)
     assert code == 0, err
     assert out == theirs(bundled.folder("smollm2"), text, stop=(2,), max_new_tokens=12) + "\n"
 
@@ -559,7 +563,7 @@ def test_smollm2_writes_what_transformers_makes_it_write(run, text: str) -> None
 @pytest.mark.models
 @pytest.mark.skipif(not bundled.is_installed("smollm2"), reason="smollm2 is missing: regard models get smollm2")
 def test_smollm2_answers_a_message(run) -> None:
-    code, out, err = run("What is the capital of France?", "--chat", "--tokens", 20)
+    code, out, err = run("What is the capital of France?", "--chat", "--max-new-tokens", 20)
     assert code == 0, err
     assert "Paris" in out
     assert "<|im_end|>" not in out

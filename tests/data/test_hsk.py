@@ -103,8 +103,8 @@ def test_scripts_and_folders_that_cannot_be_are_refused(tmp_path):
         ("WARNING: Retrying ... NewConnectionError(", "cannot be reached: check the network"),
         ("ERROR: No matching distribution found for x", "has no such package"),
         ("ERROR: Could not install: [Errno 28] No space left on device", "the disk is full"),
-        ("noise\nERROR: something new\n", "pip says: something new"),
-        ("", "pip says: nothing"),
+        ("noise\nERROR: something new\n", "pip: something new"),
+        ("", "pip: nothing"),
     ],
 )
 def test_what_pip_says_is_turned_into_a_way_out(output, words):

@@ -157,7 +157,7 @@ def lab(monkeypatch, tmp_path):
 
     def run(*arguments, experiments=None, out=tmp_path / "out"):
         monkeypatch.setattr(claims, "EXPERIMENTS", experiments or (made(1), made(2)))
-        options = ("--out", str(out)) if out else ()
+        options = ("--output-dir", str(out)) if out else ()
         return CliRunner().invoke(app, [*arguments, *options], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
 
     return run

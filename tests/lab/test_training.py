@@ -36,7 +36,9 @@ def test_it_looks_between_steps_in_evaluation_mode_without_gradients():
         assert model.training
         return model(torch.ones(1, 1)).sum()
 
-    fit(model, loss, 7, look=lambda step: seen.append((step, model.training, torch.is_grad_enabled())), every=3)
+    fit(
+        model, loss, 7, evaluate=lambda step: seen.append((step, model.training, torch.is_grad_enabled())), eval_steps=3
+    )
     assert seen == [(3, False, False), (6, False, False)]
     assert not model.training
 

@@ -48,7 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (shared / "lab.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "lab.json").exists():
-            done = CliRunner().invoke(app, ["lab", "--quick", "--threads", "1", "--out", str(folder)])
+            done = CliRunner().invoke(app, ["lab", "--quick", "--threads", "1", "--output-dir", str(folder)])
             assert done.exit_code == 0, done.output
     return folder
 

@@ -1,4 +1,4 @@
-"""A comparison as a row: sides, which is divided by which, and how long to look."""
+"""A comparison as a row: sides, their quotient, and how long to measure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ __all__ = ["Pair", "compare", "compare_all"]
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides, the first divided by the second, and what was to be reached."""
+    """Two sides, the first divided by the second, and the target."""
 
     over: tuple[str, str]
     target: Target | None = None
@@ -28,7 +28,7 @@ def compare(
     target: Target | None = None,
     size: int | None = None,
 ) -> Row:
-    """Time the sides in turn until the ratio of two of them is told from its target, or time is up."""
+    """Return a row: the sides timed in turn until the ratio of two of them is decided, or time is up."""
     (row,) = compare_all(effort, case, at, {what: Pair(over, target)}, sides, size=size)
     return row
 
@@ -42,34 +42,34 @@ def compare_all(
     *,
     size: int | None = None,
 ) -> Iterator[Row]:
-    """Time the sides in turn until each pair is told from its target, or time is up; a row for each pair.
+    """Yield a row for each pair of sides, timed in turn until each pair is decided, or time is up.
 
     Args:
-        effort: How long to look.
-        case: What the rows are called.
-        at: At what size.
-        pairs: What is said, which side is divided by which, and what was to be reached.
+        effort: How long to measure.
+        case: Name of the rows.
+        at: The size, in words.
+        pairs: For each quotient, in words, its two sides and its target.
         sides: The calls.
-        size: What a figure is drawn over.
+        size: The number that a figure is drawn over.
     """
-    asked = {Row(case, at, what, target=pair.target, size=size): pair for what, pair in pairs.items()}
-    if not any(effort.wants(row) for row in asked):
-        yield from asked
+    wanted = {Row(case, at, what, target=pair.target, size=size): pair for what, pair in pairs.items()}
+    if not any(effort.wants(row) for row in wanted):
+        yield from wanted
         return
     effort.progress(f"{case}, {at}")
 
-    def known(times: Times) -> bool:
+    def decided(times: Times) -> bool:
         rounds = min(len(one) for one in times.seconds.values())
-        return rounds in _ASKED and all(
+        return rounds in _CHECKED and all(
             pair.target is not None and pair.target.outcome(times.ratio(*pair.over)) is not Outcome.UNSURE
             for pair in pairs.values()
         )
 
-    times = in_turn(sides, seconds=effort.seconds, known=known)
-    for row, pair in asked.items():
+    times = in_turn(sides, max_seconds=effort.max_seconds, decided=decided)
+    for row, pair in wanted.items():
         yield replace(row, ratio=times.ratio(*pair.over), seconds=tuple((name, times.median(name)) for name in sides))
 
 
-# Rounds after which a verdict may end the measurement. Asked after each, chance alone would give one a quarter of the
-# time where there is none; asked four times, it seldom does.
-_ASKED = (15, 30, 60, 120)
+# Rounds after which a verdict may end the measurement. Checked after each round, chance would give one a quarter of the
+# time where there is none; checked four times, it seldom does.
+_CHECKED = (15, 30, 60, 120)

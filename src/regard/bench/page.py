@@ -23,10 +23,10 @@ def page(results: Mapping[str, Any]) -> str:
     """Draw what `report.as_json` gives."""
     rows: list[dict[str, Any]] = results["rows"]
     counts = [(one, sum(row["outcome"] == one for row in rows)) for one in Outcome]
-    said = ", ".join(f"{one} {count}" for one, count in counts if count)
+    counts_text = ", ".join(f"{one} {count}" for one, count in counts if count)
     lede = html.escape(
-        f"{len(rows)} figures: {said}. Each is a ratio of calls that were timed in turn; in brackets what its median "
-        "may be. Where the target lies between, the spread is larger than the difference, and nothing is said."
+        f"{len(rows)} figures: {counts_text}. Each is a ratio of calls that were timed in turn, with a confidence "
+        "interval of its median in brackets. Where the target is within it, the result is inconclusive."
     )
     cases: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -39,7 +39,7 @@ def _section(at: int, case: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[
     yield f"<section><h2>{html.escape(case)}</h2>"
     if (chart := _chart(case, rows)) is not None:
         yield figure(chart, f"b{at}")
-    heads = "".join(f"<th scope=col>{one}</th>" for one in ("at", "what", "measured", "asked"))
+    heads = "".join(f"<th scope=col>{one}</th>" for one in ("at", "what", "measured", "target"))
     yield f"<table><tr>{heads}</tr>"
     for row in rows:
         sign, kind = _SIGNS.get(row["outcome"], ("–", "gpu"))
@@ -61,7 +61,7 @@ def _chart(case: str, rows: Sequence[Mapping[str, Any]]) -> Lines | None:
     names = list(dict.fromkeys(name for row in sized for name in row["seconds"]))
     lines = []
     for name in names:
-        # Rows of one measurement tell the same seconds; of several, the first is drawn.
+        # Rows of one measurement have the same seconds; of several, the first is drawn.
         points = {float(row["size"]): row["seconds"][name] for row in reversed(sized) if name in row["seconds"]}
         lines.append(Line(name, tuple(sorted(points)), tuple(points[x] for x in sorted(points))))
     return Lines(

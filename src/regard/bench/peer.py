@@ -23,5 +23,5 @@ def prepared(package: str, name: str, make: Callable[[], Made]) -> Made | str:
             warnings.simplefilter("ignore")
             return make()
     except Exception as problem:  # a peer that does not run here is no failure of ours
-        said = " ".join(str(problem).split()) or "no reason given"
-        return f"does not run here: {type(problem).__name__}: {said if len(said) <= 100 else said[:99] + '…'}"
+        reason = " ".join(str(problem).split()) or "no reason given"
+        return f"does not run here: {type(problem).__name__}: {reason if len(reason) <= 100 else reason[:99] + '…'}"

@@ -1,4 +1,4 @@
-"""The results as JSON and as tables, and a run held against an earlier one."""
+"""Results as JSON and as tables, and regressions against an earlier run."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,27 +12,27 @@ from regard.files import write_atomically
 
 __all__ = ["as_json", "read", "regressions", "shown", "shown_ratio", "table", "write_json"]
 
-_VERSION = 1
+_VERSION = 2  # 1 had other words for outcomes
 WORSE = 1.25  # times: what counts as a regression
 
 
-def as_json(rows: Iterable[Row], told: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that was measured; `told` says on what."""
-    return {"version": _VERSION, **told, "rows": [_row(one) for one in rows]}
+def as_json(rows: Iterable[Row], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything that was measured; `about` describes the machine."""
+    return {"version": _VERSION, **about, "rows": [_row(one) for one in rows]}
 
 
-def write_json(path: Path, rows: Iterable[Row], told: Mapping[str, Any]) -> None:
-    """Write the results, whole or not at all.
+def write_json(path: Path, rows: Iterable[Row], about: Mapping[str, Any]) -> None:
+    """Save the results, whole or not at all.
 
     Raises:
         InputError: The file cannot be written.
     """
-    text = json.dumps(as_json(rows, told), ensure_ascii=False, indent=1, allow_nan=False)
+    text = json.dumps(as_json(rows, about), ensure_ascii=False, indent=1, allow_nan=False)
     write_atomically(path, (text + "\n").encode())
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote.
+    """Return results that `write_json` saved.
 
     Raises:
         InputError: It cannot be read, or is no such file.
@@ -42,12 +42,12 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as problem:
         raise InputError(f"cannot read the results in {path}: {problem}") from problem
     if not isinstance(found, dict) or found.get("version") != _VERSION or not isinstance(found.get("rows"), list):
-        raise InputError(f"{path} holds no results of `regard bench`")
+        raise InputError(f"{path} has no results of `regard bench` of version {_VERSION}: measure again")
     return found
 
 
 def regressions(rows: Sequence[Row], before: Mapping[str, Any]) -> list[tuple[Row, float]]:
-    """The rows that are worse than an earlier run by a quarter, beyond what both spreads explain; and how many times.
+    """Return the rows that are worse than an earlier run by a quarter, beyond both spreads, and how many times.
 
     Only ratios are compared, so that the runs may come from different machines of one kind.
     """
@@ -65,21 +65,21 @@ def regressions(rows: Sequence[Row], before: Mapping[str, Any]) -> list[tuple[Ro
 
 
 def table(rows: Iterable[Mapping[str, Any]], words: Mapping[str, str] | None = None) -> str:
-    """A table in Markdown of rows as they stand in the JSON; `words` translates its heads and outcomes.
+    """Return a table in Markdown of the rows in the JSON; `words` translates its heads and outcomes.
 
     >>> ratio = {"median": 1.004, "low": 0.99, "high": 1.01, "rounds": 9, "unit": "×"}
     >>> row = {"case": "full", "at": "512 tokens", "what": "time / SDPA's", **ratio}
     >>> print(table([{**row, "target": "≤ 1.02", "outcome": "reached", "why": ""}]))
-    | case | at | what | measured | asked | outcome |
+    | case | at | what | measured | target | outcome |
     |---|---|---|---:|---:|---|
     | full | 512 tokens | time / SDPA's | 1.00 × (0.99 – 1.01) | ≤ 1.02 | reached |
     """
-    said = dict(words or {})
+    translated = dict(words or {})
 
     def word(text: str) -> str:
-        return said.get(text, text)
+        return translated.get(text, text)
 
-    heads = [word(one) for one in ("case", "at", "what", "measured", "asked", "outcome")]
+    heads = [word(one) for one in ("case", "at", "what", "measured", "target", "outcome")]
     lines = [f"| {' | '.join(heads)} |", "|---|---|---|---:|---:|---|"]
     for row in rows:
         measured = row["why"] or "not measured" if row["median"] is None else shown(row)
@@ -89,12 +89,12 @@ def table(rows: Iterable[Mapping[str, Any]], words: Mapping[str, str] | None = N
 
 
 def shown(row: Mapping[str, Any]) -> str:
-    """The figure of a row as it stands in the JSON."""
+    """Return the measurement of a row in the JSON as text."""
     return shown_ratio(Ratio(row["median"], row["low"], row["high"], row["rounds"]), row["unit"])
 
 
 def shown_ratio(ratio: Ratio, unit: str) -> str:
-    """A figure with what its median may be.
+    """Return a ratio and the interval of its median as text.
 
     >>> shown_ratio(Ratio(1.021, 1.012, 1.03, 20), "×")
     '1.02 × (1.01 – 1.03)'

@@ -1,4 +1,4 @@
-"""What is measured, what was to be reached, and whether the one tells anything about the other."""
+"""Rows of a benchmark: what is measured, its target, and whether the target was reached."""
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ __all__ = ["Case", "Effort", "Outcome", "Row", "Target", "at_least", "at_most"]
 
 
 class Outcome(StrEnum):
-    """What a row says."""
+    """The outcome of a row."""
 
     REACHED = "reached"
     MISSED = "missed"
-    UNSURE = "not told apart"  # the spread is larger than the distance to the target
+    UNSURE = "inconclusive"  # the spread is larger than the distance to the target
     SEEN = "measured"  # nothing was to be reached
 
 
 @dataclass(frozen=True)
 class Target:
-    """What was to be reached: a number, and on which side of it is better."""
+    """A target: a number, and whether more or less is better."""
 
     number: float
     least: bool
@@ -30,10 +30,10 @@ class Target:
         return f"{'≥' if self.least else '≤'} {self.number:.3g}"
 
     def outcome(self, ratio: Ratio) -> Outcome:
-        """Whether a ratio reaches it; unsure while the target lies within what the median may be.
+        """Return whether a ratio reaches the target; inconclusive while the target is within the median's interval.
 
         >>> at_most(1.02).outcome(Ratio(1.0, 0.99, 1.01, 30)).value, at_most(1.02).outcome(Ratio(1, 0.9, 1.1, 5)).value
-        ('reached', 'not told apart')
+        ('reached', 'inconclusive')
         """
         if ratio.low <= self.number <= ratio.high and ratio.low < ratio.high:
             return Outcome.UNSURE
@@ -42,21 +42,21 @@ class Target:
 
 
 def at_most(number: float) -> Target:
-    """Smaller is better."""
+    """Return a target of which smaller is better."""
     return Target(number, least=False)
 
 
 def at_least(number: float) -> Target:
-    """Larger is better."""
+    """Return a target of which larger is better."""
     return Target(number, least=True)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure.
+    """One measurement.
 
-    `what` says what is divided by what, in words; `unit` is "×" for ratios. `seconds` are the medians of the sides. A
-    row that could not be measured has no ratio, and `why` says why not.
+    `what` names the quotient in words; `unit` is "×" for ratios. `seconds` are the medians of the sides. A row that
+    could not be measured has no ratio, and `why` is the reason.
     """
 
     case: str
@@ -72,12 +72,12 @@ class Row:
 
     @property
     def key(self) -> str:
-        """What tells it from the other rows."""
+        """The name of the row, which no other row has."""
         return " | ".join((self.case, self.at, self.what))
 
     @property
     def outcome(self) -> Outcome | None:
-        """What it says; None if it was not measured."""
+        """The outcome; None if it was not measured."""
         if self.ratio is None:
             return None
         return Outcome.SEEN if self.target is None else self.target.outcome(self.ratio)
@@ -85,13 +85,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to look: `seconds` a comparison at most, sizes up to `longest` tokens; `say` is told what goes on.
+    """How long to measure: `max_seconds` for a comparison, sizes up to `max_tokens`; `progress` is called with a line.
 
-    Where `only` is given, the rows of other keys need not be measured: `compare` gives them without a ratio.
+    Where `only` is given, rows of other keys need not be measured: `compare` returns them without a ratio.
     """
 
-    seconds: float = 6.0
-    longest: int = 65_536
+    max_seconds: float = 6.0
+    max_tokens: int = 65_536
     progress: Callable[[str], None] = lambda _: None
     only: Container[str] | None = None
 
@@ -107,5 +107,5 @@ class Case(Protocol):
     TITLE: str
 
     def rows(self, effort: Effort, /) -> Iterator[Row]:
-        """Measure, and give each row as soon as it is there."""
+        """Measure, and yield each row as soon as it is measured."""
         ...

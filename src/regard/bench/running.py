@@ -1,4 +1,4 @@
-"""Measure cases one after another, and write what is finished at once."""
+"""Measure cases one after another, and save what is finished at once."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ __all__ = ["chosen", "confirmed", "measure"]
 
 
 def chosen(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
-    """The cases of these names, in the order of the list; all of them without a name.
+    """Return the cases of these names, in the order of the list; all of them without a name.
 
     Raises:
         InputError: There is no such case.
@@ -29,22 +29,22 @@ def chosen(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
     return [one for one in cases if not names or one.NAME in names]
 
 
-def measure(cases: Sequence[Case], effort: Effort, out: Path, told: Mapping[str, Any]) -> Iterator[Row]:
-    """Give each row as soon as it is there; after each case `out` and the page beside it hold all so far.
+def measure(cases: Sequence[Case], effort: Effort, out: Path, about: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield each row as soon as it is measured; after each case `out` and its page have all so far.
 
-    Under "took" `out` says how many seconds each case needed. One whose packages or models are missing gives one row
-    that says so.
+    Under "took" `out` has the seconds of each case. A case whose packages or models are missing yields one row with the
+    reason.
     """
     rows: list[Row] = []
     took: dict[str, float] = {}
-    _write(out, rows, told)  # what cannot be written is told now
+    _write(out, rows, about)  # an output that cannot be written is refused now
     for case in cases:
         begin = time.perf_counter()
         for row in _rows(case, effort):
             rows.append(row)
             yield row
         took[case.NAME] = round(time.perf_counter() - begin, 1)
-        _write(out, rows, {**told, "took": took})
+        _write(out, rows, {**about, "took": took})
 
 
 def confirmed(
@@ -53,13 +53,13 @@ def confirmed(
     """Measure what looks worse than before once more, three times as long: a neighbour may be noisy."""
     names = {row.origin for row, _ in worse}
     keys = {row.key for row, _ in worse}
-    longer = replace(effort, seconds=3 * effort.seconds, only=keys)
+    longer = replace(effort, max_seconds=3 * effort.max_seconds, only=keys)
     rows = [row for case in cases if case.NAME in names for row in _rows(case, longer) if row.key in keys]
     return regressions(rows, before)
 
 
 def _rows(case: Case, effort: Effort) -> Iterator[Row]:
-    """The rows of a case, each with its name; one that says what is missing where a package or a model is."""
+    """Yield the rows of a case, each with its name; one with the reason where a package or a model is missing."""
     try:
         for row in case.rows(effort):
             yield replace(row, origin=case.NAME)
@@ -67,6 +67,6 @@ def _rows(case: Case, effort: Effort) -> Iterator[Row]:
         yield Row(case.NAME, "", "", why=str(missing), origin=case.NAME)
 
 
-def _write(out: Path, rows: Sequence[Row], told: Mapping[str, Any]) -> None:
-    write_json(out, rows, told)
-    write_atomically(out.with_suffix(".html"), page(as_json(rows, told)).encode())
+def _write(out: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
+    write_json(out, rows, about)
+    write_atomically(out.with_suffix(".html"), page(as_json(rows, about)).encode())

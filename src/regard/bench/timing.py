@@ -10,14 +10,14 @@ __all__ = ["Call", "Ratio", "Times", "in_turn"]
 
 Call = Callable[[], object]
 
-_LEAST, _FEW = 5, 3  # rounds, before anything is said; of calls that are long
+_LEAST, _FEW = 5, 3  # rounds, before a result; of long calls
 _LONG = 5.0  # seconds of a call from which on it is
 _SAMPLE = 2e-3  # seconds that a sample takes at least: shorter calls are repeated within it
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The median of the rounds' ratios, and the interval in which the true median lies.
+    """The median of the rounds' ratios, and a confidence interval of the median.
 
     The interval is ± 1.82 × interquartile range / √rounds, which holds the median of many normally distributed ratios
     95 times in 100 (1.96 × its standard error, 1.2533 σ / √rounds, with σ = range / 1.349; McGill, Tukey & Larsen 1978,
@@ -65,9 +65,13 @@ class Times:
 
 
 def in_turn(
-    sides: Mapping[str, Call], *, seconds: float, most: int = 200, known: Callable[[Times], bool] = lambda _: False
+    sides: Mapping[str, Call],
+    *,
+    max_seconds: float,
+    max_rounds: int = 200,
+    decided: Callable[[Times], bool] = lambda _: False,
 ) -> Times:
-    """Time each call once a round, in an order that changes from round to round.
+    """Return the times of calls, each called once a round, in an order that changes from round to round.
 
     What a call leaves in the caches is found by whoever is next: over `2 × sides` rounds one side comes after another
     as often as before it. Each is called before, so that what is planned, compiled or cached is there. A call shorter
@@ -75,15 +79,15 @@ def in_turn(
 
     Args:
         sides: The calls by name.
-        seconds: When to stop, if `known` does not say so before; five rounds are made in any case, and three where a
+        max_seconds: When to stop, unless `decided` ends it before; there are at least five rounds, and three where a
             call takes more than five seconds.
-        most: Rounds at most.
-        known: Asked after each of those that are made in any case; True ends the measurement.
+        max_rounds: Largest number of rounds.
+        decided: Called after each further round; True ends the measurement.
     """
     inner = {name: _repeats(call) for name, call in sides.items()}
     found: dict[str, list[float]] = {name: [] for name in sides}
-    names, end = list(sides), time.perf_counter() + seconds
-    for at in range(most):
+    names, end = list(sides), time.perf_counter() + max_seconds
+    for at in range(max_rounds):
         for name in _order(names, at):
             call, many = sides[name], inner[name]
             begin = time.perf_counter()
@@ -93,7 +97,7 @@ def in_turn(
         if at + 1 < (_FEW if max(one[0] for one in found.values()) > _LONG else _LEAST):
             continue
         times = Times({name: tuple(one) for name, one in found.items()})
-        if time.perf_counter() > end or known(times):
+        if time.perf_counter() > end or decided(times):
             break
     return Times({name: tuple(one) for name, one in found.items()})
 
@@ -106,7 +110,7 @@ def _order(names: Sequence[str], at: int) -> Sequence[str]:
 
 
 def _repeats(call: Call) -> int:
-    """How often a call is made within a sample; the first calls, which warm up, tell. A long one is made once."""
+    """How often a call is made within a sample; found from the first calls, which warm up. A long one is made once."""
     if _seconds(call) > _LONG:
         return 1
     took = _seconds(call)

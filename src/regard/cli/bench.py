@@ -22,34 +22,35 @@ _COLOURS = {"reached": "green", "missed": "red", "not told apart": "yellow"}
 
 def bench(
     *,
-    cases: Annotated[
-        list[str] | None, typer.Argument(metavar="CASE", help="Names of cases; all of them without one.")
-    ] = None,
+    cases: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Names of cases; all by default.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", metavar="", help="Up to 4,096 tokens and a second a figure: minutes.")
+        bool, typer.Option("--quick", metavar="", help="Up to 4,096 tokens and one second for each figure: minutes.")
     ] = False,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where the numbers go; a page with figures lies beside it as .html.")
+        Path,
+        typer.Option(
+            metavar="FILE", help="JSON file for the numbers; a page with figures is saved next to it as .html."
+        ),
     ] = Path("bench.json"),
     against: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="An earlier run: exit with 1 where a ratio is worse by a quarter."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch; its own choice by default.")] = None,
-    list_: Annotated[
-        bool, typer.Option("--list", metavar="", help="Say which cases there are, and measure none.")
-    ] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Number of PyTorch threads; PyTorch's default if not given.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", metavar="", help="List the cases, and measure none.")] = False,
 ) -> None:
     """Measure how fast regard is on this machine.
 
-    Each figure is a ratio: calls timed in turn in one process, against PyTorch's
-    own attention, transformers, or matrix products of as many operations. In
-    brackets stands what its median may be; where the target lies between,
-    nothing is said. Keep the machine idle meanwhile. What is finished is
-    written at once, so that nothing is lost when you stop it.
+    Each figure is a ratio of calls timed in turn in one process, against PyTorch's
+    own attention, transformers, or matrix products of as many operations, with a
+    confidence interval of its median in brackets; where the target is within it,
+    the result is inconclusive. Keep the machine idle meanwhile. Finished results
+    are saved at once, so nothing is lost when you stop it.
     """
     notes = TextConsole(stderr=True)
-    with notes.status("reading the libraries"):
+    with notes.status("loading the libraries"):
         import torch
 
         from regard.bench.cases import CASES
@@ -67,13 +68,13 @@ def bench(
         return
     if threads is not None:
         torch.set_num_threads(threads)
-    told = {**here(torch.get_num_threads()), "quick": quick}
-    if before is not None and (then := _kind(before)) != (now := _kind(told)):
+    about = {**here(torch.get_num_threads()), "quick": quick}
+    if before is not None and (then := _kind(before)) != (now := _kind(about)):
         notes.print(f"{against} was measured on {then}, this is {now}: ratios may differ", soft_wrap=True)
     rows: list["Row"] = []
-    with _saying(notes, rows) as say:
-        effort = Effort(seconds=1.0, longest=4096, progress=say) if quick else Effort(progress=say)
-        for row in measure(picked, effort, out, told):
+    with _progress(notes, rows) as say:
+        effort = Effort(max_seconds=1.0, max_tokens=4096, progress=say) if quick else Effort(progress=say)
+        for row in measure(picked, effort, out, about):
             rows.append(row)  # noqa: PERF402  # what `say` counts grows as it is measured
         worse = [] if before is None else confirmed(regressions(rows, before), picked, effort, before)
     screen.print(_table(rows))
@@ -85,21 +86,21 @@ def bench(
 
 
 @contextmanager
-def _saying(console: TextConsole, rows: "Sequence[Row]") -> "Iterator[Callable[[str], None]]":
-    """Show what goes on, and how many rows there are so far, until it is done."""
+def _progress(console: TextConsole, rows: "Sequence[Row]") -> "Iterator[Callable[[str], None]]":
+    """Show the current case and the number of rows so far, until it is done."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("")
         yield lambda doing: progress.update(task, description=f"{doing}, {len(rows)} figures so far"[:68])
 
 
-def _kind(told: Mapping[str, Any]) -> str:
-    """On what was measured, as far as ratios hang on it."""
-    return f"{told.get('machine', {}).get('cpu', 'an unknown machine')} with {told.get('threads')} threads"
+def _kind(about: Mapping[str, Any]) -> str:
+    """Return the machine and its threads, on which ratios depend."""
+    return f"{about.get('machine', {}).get('cpu', 'an unknown machine')} with {about.get('threads')} threads"
 
 
 def _table(rows: "Sequence[Row]") -> Table:
-    """What was measured, in the width of a terminal."""
+    """Return the rows as a table in the width of a terminal."""
     from regard.bench.report import shown_ratio
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
@@ -107,7 +108,7 @@ def _table(rows: "Sequence[Row]") -> Table:
     table.add_column("at", ratio=2)
     table.add_column("what", ratio=2)
     table.add_column("measured", no_wrap=True, justify="right")
-    table.add_column("asked", no_wrap=True, justify="right")
+    table.add_column("target", no_wrap=True, justify="right")
     for row in rows:
         measured = row.why or "not measured" if row.ratio is None else shown_ratio(row.ratio, row.unit)
         colour = _COLOURS.get(str(row.outcome), "")

@@ -39,7 +39,7 @@ def compare(
     files = Files(out, json, csv)
     files.check()
     progress = TextConsole(stderr=True)
-    with progress.status("reading the libraries") as status:
+    with progress.status("loading the libraries") as status:
         change = _changed(a, b, model, text, models, status)
         if files.any:
             _write(change, files)

@@ -30,7 +30,7 @@ _SERVES = {  # what an extra is for, where its name does not say it
 def doctor() -> None:
     """Show which backends run which calls here and why not, the extras, models and fonts that are installed."""
     screen = TextConsole()
-    with TextConsole(stderr=True).status("reading the libraries"):
+    with TextConsole(stderr=True).status("loading the libraries"):
         import torch
 
         import regard

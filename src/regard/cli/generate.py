@@ -1,4 +1,4 @@
-"""`regard generate`: a model goes on with a text, shown as it is written."""
+"""`regard generate`: continue a text with a model, shown as it is generated."""
 
 import logging
 import math
@@ -23,24 +23,24 @@ __all__ = ["generate"]
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What the options say of the writing."""
+class _Options:
+    """The options of generation, checked."""
 
-    tokens: int
+    max_new_tokens: int
     temperature: float | None
     top_k: int | None
     top_p: float | None
     seed: int | None
-    beams: int | None
+    num_beams: int | None
     length_penalty: float | None
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "top_k", "beams"):
+        for name in ("max_new_tokens", "top_k", "num_beams"):
             _count("--" + name.replace("_", "-"), getattr(self, name))
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise InputError(
-                f"`--temperature` must be a number above 0, got {self.temperature}: for the likeliest token at each "
-                "step leave it out"
+                f"`--temperature` must be a number above 0, got {self.temperature}: leave it out to "
+                "take the most likely token at each step"
             )
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InputError(f"`--top-p` must be above 0 and at most 1, got {self.top_p}: leave it out to keep all")
@@ -48,28 +48,29 @@ class _Asked:
             raise InputError(f"`--seed` must be from 0 to 2⁶³ − 1, got {self.seed}")
         if self.length_penalty is not None and not math.isfinite(self.length_penalty):
             raise InputError(f"`--length-penalty` must be a finite number, got {self.length_penalty}: 1 is usual")
-        if self.beams is not None and self.sampling:
+        if self.num_beams is not None and self.sampling:
             raise InputError(
-                f"`--beams` looks for the likeliest text and `{self.sampling[0]}` draws one: leave one of them out"
+                f"`--num-beams` searches for the most likely text and `{self.sampling[0]}` samples: leave one of "
+                "them out"
             )
-        if self.beams is None and self.length_penalty is not None:
-            raise InputError("`--length-penalty` is for `--beams`: give `--beams 4` too, or leave it out")
+        if self.num_beams is None and self.length_penalty is not None:
+            raise InputError("`--length-penalty` is for `--num-beams`: give `--num-beams 4` too, or leave it out")
 
     @property
     def sampling(self) -> list[str]:
-        """The options given that ask for drawn tokens."""
+        """The given options that need sampling."""
         names = ("temperature", "top_k", "top_p", "seed")
         return ["--" + name.replace("_", "-") for name in names if getattr(self, name) is not None]
 
-    def write(self, model: Any, prompt: list[int], seed: int, room: float) -> Iterable[int]:
-        """Let the model write: all at once with beams, else token by token."""
+    def run(self, model: Any, prompt: list[int], seed: int, room: float) -> Iterable[int]:
+        """Return the generated tokens: all at once with beam search, else one by one."""
         import torch
 
         from regard.models import decoding
 
-        most = int(min(self.tokens, room))
-        if self.beams is not None:
-            beam = decoding.Beam(self.beams, 1.0 if self.length_penalty is None else self.length_penalty)
+        most = int(min(self.max_new_tokens, room))
+        if self.num_beams is not None:
+            beam = decoding.Beam(self.num_beams, 1.0 if self.length_penalty is None else self.length_penalty)
             found: list[int] = model.generate([prompt], decoding=beam, most=most)[0]
             return found
         chosen: decoding.Greedy | decoding.Sampling = decoding.Greedy()
@@ -84,53 +85,53 @@ def generate(
     text: Annotated[str, typer.Argument(help="A text, the name of a text file, or - for standard input.")],
     *,
     model: Annotated[str, model_option("smollm2, or a Hugging Face folder or id.")] = "smollm2",
-    tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 128,
-    temperature: Annotated[
-        float | None, typer.Option(help="Draw each token; below 1 sharper, above 1 flatter.")
+    max_new_tokens: Annotated[int, typer.Option(help="Largest number of tokens to generate.")] = 128,
+    temperature: Annotated[float | None, typer.Option(help="Sample tokens; below 1 sharper, above 1 flatter.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest that have this mass.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Draw, and the same tokens for the same number.")] = None,
-    beams: Annotated[int | None, typer.Option(help="Look for the likeliest text, so many side by side.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of sampling: the same tokens each time.")] = None,
+    num_beams: Annotated[int | None, typer.Option(help="Beam search of this width for the most likely text.")] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="With --beams: above 0 longer texts gain; by default 1.")
+        float | None, typer.Option(help="With --num-beams: above 0 favours longer texts; 1 by default.")
     ] = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", metavar="", help="Let the model answer the text as a message.")
-    ] = False,
-    threads: Annotated[int | None, typer.Option(help="How many threads of the processor to use.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", metavar="", help="Answer the text as a chat message.")] = False,
+    threads: Annotated[int | None, typer.Option(help="Number of processor threads.")] = None,
 ) -> None:
-    """Go on with a text, shown as it is written; an encoder–decoder translates or answers it.
+    """Continue a text, shown as it is generated; an encoder–decoder translates or answers it.
 
-    Each token is the likeliest one, unless an option draws or looks further. In a pipe only what is new is written.
+    Each token is the most likely one, unless an option samples or searches. In a pipe only new text is printed.
     """
-    asked = _Asked(tokens, temperature, top_k, top_p, seed, beams, length_penalty)
+    options = _Options(max_new_tokens, temperature, top_k, top_p, seed, num_beams, length_penalty)
     _count("--threads", threads)
     words = read_prompt(text)
     progress = TextConsole(stderr=True)
-    with progress.status("reading the libraries") as status:
+    with progress.status("loading the libraries") as status:
         writer, tokenizer = _load(model, threads, status)
         prompt = _prompt(tokenizer, words, chat, model)
         last = writer.config.max_position_embeddings or _trained_positions(writer.config, model)
         before = 1 if writer.config.kind == "encoder-decoder" else len(prompt)
         if last is not None and before >= last:
             raise InputError(
-                f"the text has {before:,} tokens, and {model} has positions for {last:,}, which leaves none to write: "
-                "shorten it"
+                f"the text has {before:,} tokens, and {model} has positions for {last:,}, which leaves none to "
+                "generate: shorten it"
             )
         room = math.inf if last is None else last - before
-        status.update(f"{model} reads the text" if beams is None else f"{model} looks for the likeliest text")
-        goes_on = not chat and writer.config.kind == "decoder"
-        screen = Screen(status, words if goes_on else "", Detokenizer(tokenizer, prompt if goes_on else ()))
+        status.update(
+            f"{model} encodes the text" if num_beams is None else f"{model} searches for the most likely text"
+        )
+        continues = not chat and writer.config.kind == "decoder"
+        screen = Screen(status, words if continues else "", Detokenizer(tokenizer, prompt if continues else ()))
         seed = secrets.randbelow(2**32) if seed is None else seed
         begun = time.perf_counter()
-        written = screen.show(asked.write(writer, prompt, seed, room), writer.config.special_tokens.eos_token_ids)
+        written = screen.show(options.run(writer, prompt, seed, room), writer.config.special_tokens.eos_token_ids)
         seconds = time.perf_counter() - begun
-    again = f", --seed {seed} repeats it" if asked.sampling else ""
+    again = f", --seed {seed} repeats it" if options.sampling else ""
     count = f"{len(written)} token{'s' if len(written) > 1 else ''}"
-    said = f"{count} in {seconds:.1f} s ({len(written) / seconds:.1f}/s)"
-    why = _why(writer.config, last, room, written, tokens)
-    progress.print(f"{said}, {why}{again}", style="dim", soft_wrap=True)
+    summary = f"{count} in {seconds:.1f} s ({len(written) / seconds:.1f}/s)"
+    why = _why(writer.config, last, room, written, max_new_tokens)
+    progress.print(f"{summary}, {why}{again}", style="dim", soft_wrap=True)
 
 
 def _count(name: str, value: int | None) -> None:
@@ -139,7 +140,7 @@ def _count(name: str, value: int | None) -> None:
 
 
 def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
-    """The model, in our modules, and its tokenizer."""
+    """Return the model, in our modules, and its tokenizer."""
     if not name.strip():
         raise InputError("`--model` must not be empty: take smollm2, a folder or an id of the hub")
     from regard.interpret.bundled import BUNDLED, folder
@@ -160,12 +161,12 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
         torch.set_num_threads(threads)
     # One sentence in the end, not a line for each attempt.
     logging.getLogger(huggingface_hub.__name__).setLevel(logging.ERROR)
-    status.update(f"{name} is loaded")
+    status.update(f"loading {name}")
     model = Transformer.from_pretrained(name)
     if model.config.kind == "encoder":
         raise _reads_only(name)
     if not isinstance(model.config.output_head, output_heads.LanguageModel):
-        raise InputError(f"`--model` {name!r} has no head that writes words: take smollm2, or a checkpoint with one")
+        raise InputError(f"`--model` {name!r} has no language-modeling head: take smollm2, or a checkpoint with one")
     where = str(Path(name).expanduser()) if own else str(folder(name)) if name in BUNDLED else name
     with quiet(transformers.utils.logging):
         try:
@@ -180,8 +181,8 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
 
 def _reads_only(name: str) -> InputError:
     return InputError(
-        f"`--model` must be one that writes, and {name!r} is an encoder, which reads only: take smollm2, or see it "
-        f"read with regard look --model {name}"
+        f"`--model` must be one that generates, and {name!r} is an encoder: take smollm2, or see its attention with "
+        f"regard look --model {name}"
     )
 
 
@@ -192,7 +193,7 @@ def _no_tokenizer(name: str, reason: str) -> InputError:
 
 
 def _prompt(tokenizer: Any, text: str, chat: bool, name: str) -> list[int]:
-    """The text as the model's tokens, on request as a user's message that waits for its answer."""
+    """Return the text as token ids, on request as a user's message in the chat template."""
     if chat and not tokenizer.chat_template:
         raise InputError(f"`--chat` needs a chat template, and the tokenizer of {name!r} has none: leave `--chat` out")
     if chat:
@@ -208,12 +209,12 @@ def _prompt(tokenizer: Any, text: str, chat: bool, name: str) -> list[int]:
             ) from None
     found: list[int] = tokenizer(text, add_special_tokens=not chat, verbose=False)["input_ids"]
     if not found:
-        raise InputError(f"the tokenizer of {name!r} makes no token of this text: give it some words to go on with")
+        raise InputError(f"the tokenizer of {name!r} makes no token of this text: give it some words")
     return found
 
 
 def _trained_positions(config: Any, name: str) -> int | None:
-    """How many positions a decoder with rotary ones has seen: it would run beyond them, for minutes, into nonsense."""
+    """Return the number of positions that a decoder with RoPE was trained on: beyond them it generates nonsense."""
     from regard.models.checkpoint_files import Checkpoint
 
     if config.kind != "decoder":
@@ -223,8 +224,8 @@ def _trained_positions(config: Any, name: str) -> int | None:
 
 
 def _why(config: Any, last: int | None, room: float, written: Sequence[int], most: int) -> str:
-    """What ended the text."""
+    """Return what ended the text."""
     forced = config.special_tokens.forced_eos_token_id is not None and len(written) >= min(most, room)
     if written[-1] in config.special_tokens.eos_token_ids and not forced:
         return "ended by the model"
-    return f"cut at --tokens {most}" if len(written) == most else f"cut at the model's last position, {last}"
+    return f"cut at --max-new-tokens {most}" if len(written) == most else f"cut at the model's last position, {last}"

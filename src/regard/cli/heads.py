@@ -117,7 +117,7 @@ def heads(
     files.check()
     words = None if text is None else read_text(text)
     progress = TextConsole(stderr=True)
-    with progress.status("reading the libraries") as status:
+    with progress.status("loading the libraries") as status:
         if pair:
             lines = _pairs(pair, words, model, top or _TOP, files, status)
         elif removed:

@@ -1,4 +1,4 @@
-"""`regard lab`: what is said about attention, each claim an experiment with a figure, a number and a verdict."""
+"""`regard lab`: claims about attention, each tested by an experiment with a figure, a number and a verdict."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,29 +19,27 @@ def lab(
     *,
     claims: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CLAIM", help="Numbers or names of claims; all of them without one."),
+        typer.Argument(metavar="CLAIM", help="Numbers or names of claims; all by default."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", metavar="", help="Minutes instead of an hour: fewer sizes and steps.")
     ] = False,
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where index.html and lab.json go; earlier ones are replaced.")
+    output_dir: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder for index.html and lab.json; earlier ones are replaced.")
     ] = Path("lab"),
-    seed: Annotated[int, typer.Option(min=0, help="Of every random number.")] = 0,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
-    list_: Annotated[
-        bool, typer.Option("--list", metavar="", help="Say which claims there are, and run none.")
-    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="Number of PyTorch threads.")] = 2,
+    list_: Annotated[bool, typer.Option("--list", metavar="", help="List the claims, and run none.")] = False,
 ) -> None:
-    """Put to the test what tutorials and papers say about attention.
+    """Test claims of tutorials and papers about attention.
 
     Each claim is run, measured and judged: it holds, holds within limits, or
-    does not hold. FOLDER/index.html shows all of them with figures and says how
-    to run each again; FOLDER/lab.json has the numbers. What is finished is
-    written at once, so that nothing is lost when you stop it.
+    does not hold. FOLDER/index.html shows all of them with figures and the
+    command to repeat each; FOLDER/lab.json has the numbers. Finished results are
+    saved at once, so nothing is lost when you stop it.
     """
     notes = TextConsole(stderr=True)
-    with notes.status("reading the libraries"):
+    with notes.status("loading the libraries"):
         from regard.lab.claims import EXPERIMENTS
         from regard.lab.experiment import Setting
         from regard.lab.report import write
@@ -56,7 +54,9 @@ def lab(
     results: list[Any] = []
     with _progress(notes) as progress:
         task = progress.add_task("", total=len(chosen))
-        write(out, results, Setting(quick, seed, threads), planned=len(chosen))  # what cannot be written is told now
+        write(
+            output_dir, results, Setting(quick, seed, threads), planned=len(chosen)
+        )  # a folder that cannot be written is refused now
         for experiment in chosen:
             title = f"{experiment.CLAIM.number} {experiment.CLAIM.title}"
 
@@ -66,13 +66,13 @@ def lab(
             progress.update(task, description=title[:60])
             setting = Setting(quick, seed, threads, say)
             results.append(run_one(experiment, setting))
-            write(out, results, setting, planned=len(chosen))
+            write(output_dir, results, setting, planned=len(chosen))
             progress.advance(task)
     screen.print(_table(results))
     for one in results:
         if one.failed:
             notes.print(f"{one.claim.number} {one.claim.name} was not run: {one.problem}", soft_wrap=True)
-    notes.print(f"figures → {out / 'index.html'}, numbers → {out / 'lab.json'}", soft_wrap=True)
+    notes.print(f"figures → {output_dir / 'index.html'}, numbers → {output_dir / 'lab.json'}", soft_wrap=True)
     if any(one.failed for one in results):
         raise typer.Exit(1)
 
@@ -85,7 +85,7 @@ def _progress(console: TextConsole) -> Progress:
 
 
 def _table(results: Sequence[Any]) -> Table:
-    """Claim, verdict, key number and seconds, in the width of a terminal."""
+    """Return claims, verdicts, key numbers and seconds as a table in the width of a terminal."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("claim", ratio=3)

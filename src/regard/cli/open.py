@@ -39,7 +39,7 @@ def open_atlas(
         )
     progress = TextConsole(stderr=True)
     with contextlib.ExitStack() as stack:
-        status = stack.enter_context(progress.status("reading the libraries"))
+        status = stack.enter_context(progress.status("loading the libraries"))
         web = _web()
         from regard.capture.atlas import read_atlas
 

@@ -31,7 +31,7 @@ class Watched:
 
     def __enter__(self) -> Self:
         """Begin with the libraries."""
-        self.say("reading the libraries")
+        self.say("loading the libraries")
         return self
 
     def __exit__(

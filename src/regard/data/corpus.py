@@ -14,8 +14,8 @@ __all__ = ["Corpus"]
 class Corpus:
     """Equally long columns of text, and what is known of the file they come from.
 
-    `name` is the file's name, `sha256` that of its bytes as they lie on disk (packed, for a .gz), `skipped` tells for
-    each reason how many lines were left out. `corpus["source"]` is a column.
+    `name` is the file's name, `sha256` that of its bytes on disk (compressed, for a .gz), `skipped` has for
+    each reason the number of lines left out. `corpus["source"]` is a column.
 
     >>> corpus = Corpus({"source": ("Hi.", "Run!"), "target": ("嗨。", "跑！")}, name="tiny.tsv", skipped={"empty": 1})
     >>> print(corpus)

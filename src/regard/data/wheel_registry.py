@@ -11,7 +11,7 @@ from regard.errors import RegardError
 
 __all__ = ["FetchError", "Wheel", "download", "reason"]
 
-# What pip says, and what it means for a person. The first that matches wins.
+# Messages of pip, and what they mean for a person. The first that matches wins.
 _PIP_SAYS = (
     (
         r"DO NOT MATCH THE HASHES",
@@ -75,4 +75,4 @@ def reason(output: str) -> str:
         if re.search(pattern, output):
             return meaning
     errors = re.findall(r"^ERROR: (.+)$", output, flags=re.MULTILINE)
-    return f"pip says: {errors[-1] if errors else (output.strip() or 'nothing').splitlines()[-1]}"
+    return f"pip: {errors[-1] if errors else (output.strip() or 'nothing').splitlines()[-1]}"

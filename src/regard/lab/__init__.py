@@ -1,1 +1,1 @@
-"""What tutorials and papers say about attention, each claim an experiment that runs: `regard lab`."""
+"""Claims of tutorials and papers about attention, each tested by an experiment: `regard lab`."""

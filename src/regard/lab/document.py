@@ -51,8 +51,8 @@ def figure(chart: Chart, name: str) -> str:
     return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 
-def made_on(told: Mapping[str, Any]) -> str:
-    """When, on what and with what a measurement was made, of what `machine.here` says."""
-    machine, versions = told["machine"], ", ".join(f"{name} {one}" for name, one in told["versions"].items())
-    where = f"{machine['cpu']}, {machine['cores']} cores ({told['threads']} threads used)"
-    return html.escape(f"Made {told['made']} on {where}; {versions}.")
+def made_on(about: Mapping[str, Any]) -> str:
+    """Return when, where and with which versions a measurement was made, from `machine.here`."""
+    machine, versions = about["machine"], ", ".join(f"{name} {one}" for name, one in about["versions"].items())
+    where = f"{machine['cpu']}, {machine['cores']} cores ({about['threads']} threads used)"
+    return html.escape(f"Made {about['made']} on {where}; {versions}.")

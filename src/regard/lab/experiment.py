@@ -1,8 +1,8 @@
-"""What an experiment is: a claim, a run that measures, and a verdict that the measured numbers decide.
+"""Experiments: a claim, a run that measures, and a verdict that the measured numbers decide.
 
 A file of `regard.lab.claims` is one experiment. It holds three names:
 
-    CLAIM                      what is said, by whom
+    CLAIM                      the claim and its source
     judge(numbers) -> parts    a verdict on each part of the claim, from plain numbers and thresholds named in the file
     run(setting) -> Finding    measure, judge, draw
 """
@@ -20,7 +20,7 @@ Numbers = Mapping[str, Any]  # names to plain numbers, texts, and lists and mapp
 
 
 class Verdict(StrEnum):
-    """What became of a claim."""
+    """The verdict on a claim."""
 
     HOLDS = "holds"
     WITHIN = "holds within limits"
@@ -30,10 +30,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said about attention.
+    """A claim about attention.
 
     `number` is its place in the list, `name` what it is called on the command line, `title` a few words, `statement`
-    the claim in one or two plain sentences, `source` who says so, with its arXiv number where it has one.
+    the claim in one or two plain sentences, `source` the text it is from, with its arXiv number where it has one.
     """
 
     number: int
@@ -45,7 +45,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that a claim says, with the number that decides it, and the verdict on it."""
+    """One part of a claim, with the number that decides it, and the verdict on it."""
 
     text: str
     verdict: Verdict
@@ -55,8 +55,8 @@ class Part:
 class Finding:
     """What was found.
 
-    `numbers` holds everything measured; `key` is the most telling of them in a few words, for a table; `text` says in
-    one or two sentences what was seen, `limits` what this experiment cannot tell.
+    `numbers` holds everything measured; `key` is the most important of them in a few words, for a table; `text`
+    describes the result in one or two sentences, `limits` what this experiment does not show.
     """
 
     parts: tuple[Part, ...]
@@ -97,7 +97,7 @@ class Experiment(Protocol):
     CLAIM: Claim
 
     def judge(self, numbers: Numbers, /) -> tuple[Part, ...]:
-        """Decide each part of the claim from the numbers alone."""
+        """Return the verdict on each part of the claim, from the numbers."""
         ...
 
     def run(self, setting: Setting, /) -> Finding:

@@ -16,15 +16,15 @@ _CLASSES = {Verdict.HOLDS: "holds", Verdict.WITHIN: "within", Verdict.FAILS: "fa
 _LONG = 12  # numbers of a list that are shown
 
 
-def page(results: Sequence[Result], told: Mapping[str, Any], *, planned: int) -> str:
-    """Draw all results as one page; `told` is what `report.about` says of the run."""
-    body = [*_contents(results), *(_section(one, told) for one in results)]
+def page(results: Sequence[Result], about: Mapping[str, Any], *, planned: int) -> str:
+    """Return all results as one page; `about` is that of `report.about`."""
+    body = [*_contents(results), *(_section(one, about) for one in results)]
     return document(
-        "What is said about attention, put to the test", _lede(results, told, planned), body, _machine(told)
+        "What is said about attention, put to the test", _lede(results, about, planned), body, _machine(about)
     )
 
 
-def _lede(results: Sequence[Result], told: Mapping[str, Any], planned: int) -> str:
+def _lede(results: Sequence[Result], about: Mapping[str, Any], planned: int) -> str:
     verdicts = [one.finding.verdict for one in results if one.finding is not None]
     counts = [f"{one} {verdicts.count(one)}" for one in Verdict if one in verdicts]
     failed = sum(one.failed for one in results)
@@ -34,9 +34,9 @@ def _lede(results: Sequence[Result], told: Mapping[str, Any], planned: int) -> s
         text += f" {failed} could not be run."
     if planned > len(results):
         text += f" {planned - len(results)} more were to be run and were not reached."
-    how = "a quick run, with fewer sizes, steps and repetitions" if told["quick"] else "a full run"
+    how = "a quick run, with fewer sizes, steps and repetitions" if about["quick"] else "a full run"
     seconds = sum(one.seconds for one in results)
-    return html.escape(f"{text} From {how}, seed {told['seed']}, {seconds:,.0f} seconds in all.")
+    return html.escape(f"{text} From {how}, seed {about['seed']}, {seconds:,.0f} seconds in all.")
 
 
 def _contents(results: Sequence[Result]) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _badge(finding: Finding | None) -> str:
     return f'<span class="badge {_CLASSES[verdict]}">{_SIGNS[verdict]} {verdict}</span>'
 
 
-def _section(result: Result, told: Mapping[str, Any]) -> str:
+def _section(result: Result, about: Mapping[str, Any]) -> str:
     claim, finding = result.claim, result.finding
     lines = [
         f'<section id="claim-{claim.number}"><h2><span class=number>{claim.number}</span> '
@@ -70,10 +70,10 @@ def _section(result: Result, told: Mapping[str, Any]) -> str:
         lines.append(f"<p class=warning>This could not be run: {html.escape(result.problem)}</p>")
     else:
         lines += _found(claim.number, finding)
-    quick = " --quick" if told["quick"] else ""
+    quick = " --quick" if about["quick"] else ""
     lines.append(
         f"<p class=again>{result.seconds:,.1f} s. Again: <code>regard lab {claim.name}{quick} "
-        f"--seed {told['seed']} --threads {told['threads']}</code></p></section>"
+        f"--seed {about['seed']} --threads {about['threads']}</code></p></section>"
     )
     return "\n".join(lines)
 
@@ -116,5 +116,5 @@ def _linked(source: str) -> str:
     return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r'<a href="https://arxiv.org/abs/\1">\g<0></a>', html.escape(source))
 
 
-def _machine(told: Mapping[str, Any]) -> str:
-    return f"{made_on(told)} The numbers in full are in lab.json beside this page."
+def _machine(about: Mapping[str, Any]) -> str:
+    return f"{made_on(about)} The numbers in full are in lab.json beside this page."

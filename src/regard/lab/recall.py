@@ -78,7 +78,7 @@ def course(layers: int, steps: int, seed: int, *, looks: int = 20) -> Course:
             found.induction.append(induction)
             found.previous.append(previous)
 
-        fit(model, loss, steps, learning_rate=_RATE, look=look, every=max(steps // looks, 1))
+        fit(model, loss, steps, learning_rate=_RATE, evaluate=look, eval_steps=max(steps // looks, 1))
     return found
 
 

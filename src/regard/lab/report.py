@@ -28,10 +28,10 @@ def write(folder: Path, results: Sequence[Result], setting: Setting, *, planned:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise InputError(f"`--out` must be a folder, {folder} cannot be made: {problem.strerror}") from problem
-    told = about(setting)
-    text = json.dumps(as_json(results, told, planned=planned), ensure_ascii=False, indent=1, allow_nan=False)
+    about_run = about(setting)
+    text = json.dumps(as_json(results, about_run, planned=planned), ensure_ascii=False, indent=1, allow_nan=False)
     write_atomically(folder / "lab.json", (text + "\n").encode())
-    write_atomically(folder / "index.html", page(results, told, planned=planned).encode())
+    write_atomically(folder / "index.html", page(results, about_run, planned=planned).encode())
 
 
 def about(setting: Setting) -> dict[str, Any]:
@@ -39,9 +39,9 @@ def about(setting: Setting) -> dict[str, Any]:
     return {"quick": setting.quick, "seed": setting.seed, **here(setting.threads)}
 
 
-def as_json(results: Sequence[Result], told: Mapping[str, Any], *, planned: int) -> dict[str, Any]:
-    """All results as plain values; `planned` says how many there would be, had nobody interrupted the run."""
-    return {"version": _VERSION, **told, "planned": planned, "claims": [_result(one) for one in results]}
+def as_json(results: Sequence[Result], about_run: Mapping[str, Any], *, planned: int) -> dict[str, Any]:
+    """All results as plain values; `planned` is their number in a run that is not interrupted."""
+    return {"version": _VERSION, **about_run, "planned": planned, "claims": [_result(one) for one in results]}
 
 
 def _result(result: Result) -> dict[str, Any]:

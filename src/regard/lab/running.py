@@ -1,4 +1,4 @@
-"""Run experiments one after another; one that fails is told of, and the others go on."""
+"""Run experiments one after another; one that fails is reported, and the others continue."""
 
 import time
 import traceback
@@ -39,8 +39,8 @@ def choose(experiments: Sequence[Experiment], names: Sequence[str]) -> list[Expe
     known = {key: one for one in experiments for key in (str(one.CLAIM.number), one.CLAIM.name)}
     for name in names:
         if name not in known:
-            told = ", ".join(f"{one.CLAIM.number} {one.CLAIM.name}" for one in experiments)
-            raise InputError(f"there is no claim {name!r}; there are {told}")
+            names = ", ".join(f"{one.CLAIM.number} {one.CLAIM.name}" for one in experiments)
+            raise InputError(f"there is no claim {name!r}; there are {names}")
     wanted = {known[name].CLAIM.number for name in names} or {one.CLAIM.number for one in experiments}
     return [one for one in experiments if one.CLAIM.number in wanted]
 
@@ -63,8 +63,8 @@ def run_one(experiment: Experiment, setting: Setting) -> Result:
     except RegardError as problem:
         return Result(experiment.CLAIM, time.perf_counter() - start, problem=str(problem))
     except Exception as problem:
-        said = f"{type(problem).__name__}: {problem}"
-        return Result(experiment.CLAIM, time.perf_counter() - start, problem=said, trace=traceback.format_exc())
+        text = f"{type(problem).__name__}: {problem}"
+        return Result(experiment.CLAIM, time.perf_counter() - start, problem=text, trace=traceback.format_exc())
     return Result(experiment.CLAIM, time.perf_counter() - start, finding)
 
 

@@ -1,4 +1,4 @@
-"""The loop that trains the lab's small models: Adam, a rate that may rise and fall, looks at the model in between."""
+"""The training loop of the lab's small models: Adam, a schedule, and evaluations in between."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,47 +15,47 @@ __all__ = ["fit", "seeded"]
 def fit(
     model: nn.Module,
     loss: Callable[[], Tensor],
-    steps: int,
+    max_steps: int,
     *,
     learning_rate: float = 3e-3,
     schedule: Schedule | None = None,
     max_grad_norm: float | None = None,
-    look: Callable[[int], None] | None = None,
-    every: int = 1,
+    evaluate: Callable[[int], None] | None = None,
+    eval_steps: int = 1,
 ) -> None:
     """Train a model, and leave it in evaluation mode.
 
     Args:
         model: What is trained, all of it.
         loss: Draws a batch and gives its loss, once a step.
-        steps: How many.
+        max_steps: Number of steps.
         learning_rate: The peak learning rate.
-        schedule: The share of it at each step; all of it at every step by default.
+        schedule: The learning-rate schedule; constant by default.
         max_grad_norm: The norm that the gradient is clipped to.
-        look: Called with the number of a step when it is done, in evaluation mode and without gradients.
-        every: After how many steps.
+        evaluate: Called with the number of a step after it, in evaluation mode and without gradients.
+        eval_steps: Number of steps between its calls.
 
     >>> line, seen = nn.Linear(1, 1), []
     >>> loss = lambda: (line(torch.ones(1, 1)) - 3).square().sum()
-    >>> fit(line, loss, 400, learning_rate=0.1, look=seen.append, every=200)
+    >>> fit(line, loss, 400, learning_rate=0.1, evaluate=seen.append, eval_steps=200)
     >>> round(line(torch.ones(1, 1)).item(), 2), seen
     (3.0, [200, 400])
     """
     schedule = schedule or Schedule("constant")
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     model.train()
-    for step in range(1, steps + 1):
+    for step in range(1, max_steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * schedule.factor(step, steps)
+            group["lr"] = learning_rate * schedule.factor(step, max_steps)
         optimizer.zero_grad()
         loss().backward()
         if max_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         optimizer.step()
-        if look is not None and step % every == 0:
+        if evaluate is not None and step % eval_steps == 0:
             model.eval()
             with torch.no_grad():
-                look(step)
+                evaluate(step)
             model.train()
     model.eval()
 

@@ -78,7 +78,7 @@ def accuracy_over_steps(heads: int, steps: int, seed: int) -> Course:
         at.append(step)
         accuracy.append(_accuracy(model, *tests))
 
-    fit(model, loss, steps, learning_rate=_RATE, look=look, every=max(steps // 20, 1))
+    fit(model, loss, steps, learning_rate=_RATE, evaluate=look, eval_steps=max(steps // 20, 1))
     return Course(tuple(at), tuple(accuracy), sum(one.numel() for one in model.parameters()))
 
 

@@ -36,7 +36,7 @@ _MODEL, _OPTIMIZER, _PLACE = "model.safetensors", "optimizer.safetensors", "plac
 _VERSION = 2  # 1 had no checksums
 # Whatever reading files of the wrong contents may raise.
 _BROKEN = (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-# The same names and shapes, sharded or not; offloaded, they are given to the first process alone.
+# The same names and shapes, sharded or not; offloaded, only the first process has them.
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 _EVERYWHERE = StateDictOptions(full_state_dict=True)
 
@@ -184,7 +184,7 @@ class Checkpoints:
         )
 
     def prune(self, kept: Sequence[int]) -> None:
-        """Remove all but these, and what writing has left behind when it was killed."""
+        """Remove all but these, and what a killed process has left."""
         for left in self.folder.glob(".*.part"):  # of this run, which nobody else may write to
             shutil.rmtree(left, ignore_errors=True)
         for one in self.steps():

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from regard.errors import InputError
 
-__all__ = ["alone"]
+__all__ = ["hold_folder"]
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def hold_folder(path: Path) -> Iterator[None]:
     """Hold the folder of a run; whoever is killed lets go of it. On Windows nothing is held.
 
     Raises:

@@ -21,7 +21,7 @@ from regard.errors import InputError, MissingExtraError, NonFiniteLossError
 from regard.train.checkpoints import Checkpoints, Place
 from regard.train.config import Config, Training
 from regard.train.events import Callback, Ended, Evaluated, Event, Saved, Started, Stepped
-from regard.train.lock_file import alone
+from regard.train.lock_file import hold_folder
 from regard.train.losses import summed_cross_entropy
 from regard.train.memory_check import check_size
 from regard.train.optimizers import optimizer_of
@@ -68,7 +68,7 @@ def train(
         ) from problem
     check_size(config, on_cpu=accelerator.device.type == "cpu")
     first = accelerator.is_main_process
-    with _threads(training.num_threads), alone(Path(training.output_dir)) if first else nullcontext():
+    with _threads(training.num_threads), hold_folder(Path(training.output_dir)) if first else nullcontext():
         with torch.random.fork_rng(), accelerator.main_process_first():
             folder = Folder(Path(training.output_dir), config, writes=first, processes=accelerator.num_processes)
             task = task_of(config, folder.vocabulary)

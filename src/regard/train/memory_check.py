@@ -15,7 +15,7 @@ from regard.train.config import Checkpoint, Config, Model, Recurrent, Synthetic,
 __all__ = ["check_size", "least_parameters", "memory"]
 
 _GIB = 2**30
-_WEIGHT, _TRAINED = 4, 16  # bytes of a parameter in float32: alone, and with its gradient and AdamW's two moments
+_WEIGHT, _TRAINED = 4, 16  # bytes of a parameter in float32: without and with its gradient and AdamW's two moments
 _SYMBOL, _EXAMPLE = 24, 200  # bytes of a symbol, drawn as int64 and in two lists, and of the lists of an example
 
 

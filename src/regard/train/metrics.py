@@ -51,7 +51,7 @@ def translation_scores(predictions: Sequence[str], references: Sequence[Sequence
     if not predictions or len(predictions) != len(references) or not all(references):
         raise InputError(f"each of {len(predictions)} translations needs a reference, got {sum(map(bool, references))}")
     most = max(map(len, references))
-    # sacreBLEU wants one list for each rank of reference; None stands where a sentence has fewer.
+    # sacreBLEU wants one list for each rank of reference; None where a sentence has fewer.
     ranks = [[one[rank] if rank < len(one) else None for one in references] for rank in range(most)]
     bleu, chrf = BLEU(tokenize=bleu_tokenizer(target_lang)), CHRF()
     found, letters = bleu.corpus_score(list(predictions), ranks), chrf.corpus_score(list(predictions), ranks)

@@ -92,7 +92,7 @@ class Folder:
                 )
 
     def _check_places(self) -> None:
-        """Refuse what lies where something is going to be written, before any step is taken."""
+        """Refuse files in the way of what the run will save, before any step is taken."""
         for one in (self.checkpoints, self.model, self.vocabulary):
             if one.exists() and not one.is_dir():
                 raise InputError(
@@ -228,7 +228,7 @@ def _session() -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """The git revision of the folder that one stands in, with a + where files are changed."""
+    """Return the git revision of the working folder, with a + where files are changed."""
     try:
         asked = ["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"]
         head, status = (subprocess.run(one, capture_output=True, text=True, timeout=10, check=True) for one in asked)

@@ -18,7 +18,7 @@ DROPOUT, BIAS = at_most(2.5), at_most(2.0)
 
 def rows(effort: Effort) -> Iterator[Row]:
     """Causal training with each, over causal training without."""
-    n = min(4096, effort.longest)
+    n = min(4096, effort.max_tokens)
     tensors, mask = inputs(n), Causal()
     plain = training(tensors, mask=mask)
     table = T5Bias(torch.randn(32, HEADS, requires_grad=True), bidirectional=False)

@@ -26,18 +26,18 @@ def rows(effort: Effort) -> Iterator[Row]:
     for causal in (False, True):
         name = f"{'causal' if causal else 'full'}, bfloat16"
         for n in SIZES:
-            if n > effort.longest:
+            if n > effort.max_tokens:
                 continue
             q, k, v = inputs(n, dtype=torch.bfloat16)
             mask = Causal() if causal else None
             sides = {"regard": forward((q, k, v), mask=mask), **by_numba((q, k, v), mask=mask)}
             limit = products(HEADS * n * n // (2 if causal else 1), q.dtype)
             sides |= {"sdpa": fused((q, k, v), is_causal=causal), "limit": limit}
-            asked = {"SDPA's time / time": Pair(("sdpa", "regard"), FASTER)}
+            pairs = {"SDPA's time / time": Pair(("sdpa", "regard"), FASTER)}
             if "numba" in sides:
-                asked["SDPA's time / numba's"] = Pair(("sdpa", "numba"), FASTER)
+                pairs["SDPA's time / numba's"] = Pair(("sdpa", "numba"), FASTER)
             at = f"{n:,} tokens"
-            yield from compare_all(effort, name, at, asked, sides, size=n)
+            yield from compare_all(effort, name, at, pairs, sides, size=n)
             if n > _JUDGED:
                 continue
             for backend, what, target in (

@@ -20,7 +20,7 @@ _HEADS, _KV = 9, 3
 def rows(effort: Effort) -> Iterator[Row]:
     """How many times as fast as SDPA; the limit is the time in which the keys and values are copied."""
     for n in SIZES:
-        if n > effort.longest:
+        if n > effort.max_tokens:
             continue
         generator = torch.Generator().manual_seed(0)
         q, k, v = (torch.randn(1, h, m, DIM, generator=generator) for h, m in ((_HEADS, 1), (_KV, n), (_KV, n)))
@@ -28,7 +28,7 @@ def rows(effort: Effort) -> Iterator[Row]:
         copied = torch.empty_like(both)
         sides = {"regard": forward((q, k, v)), **by_numba((q, k, v))}
         sides |= {"sdpa": fused((q, k, v), enable_gqa=True), "copied": without_gradients(partial(copied.copy_, both))}
-        asked = {"SDPA's time / time": Pair(("sdpa", "regard"), FASTER)}
+        pairs = {"SDPA's time / time": Pair(("sdpa", "regard"), FASTER)}
         if "numba" in sides:
-            asked["SDPA's time / numba's"] = Pair(("sdpa", "numba"), COMPILED)
-        yield from compare_all(effort, "decoding, 9 heads on 3", f"{n:,} keys", asked, sides, size=n)
+            pairs["SDPA's time / numba's"] = Pair(("sdpa", "numba"), COMPILED)
+        yield from compare_all(effort, "decoding, 9 heads on 3", f"{n:,} keys", pairs, sides, size=n)

@@ -20,16 +20,16 @@ def rows(effort: Effort) -> Iterator[Row]:
     """Times of `regard.attention` over those of SDPA, and over matrix products of the same useful FLOPs."""
     for causal in (False, True):
         for n in SIZES:
-            if n > effort.longest:
+            if n > effort.max_tokens:
                 continue
             q, k, v = inputs(n)
-            pairs = q.shape[1] * (n * (n + 1) // 2 if causal else n * n)
+            products_count = q.shape[1] * (n * (n + 1) // 2 if causal else n * n)
             mask = Causal() if causal else None
             sides = {"regard": forward((q, k, v), mask=mask), **by_numba((q, k, v), mask=mask)}
-            sides |= {"sdpa": fused((q, k, v), is_causal=causal), "limit": products(pairs)}
+            sides |= {"sdpa": fused((q, k, v), is_causal=causal), "limit": products(products_count)}
             name = f"{'causal' if causal else 'full'}, float32"
             target = CAUSAL.get(n, PARITY) if causal else PARITY
-            asked = {"time / SDPA's": Pair(("regard", "sdpa"), target)}
+            pairs = {"time / SDPA's": Pair(("regard", "sdpa"), target)}
             if "numba" in sides:
-                asked["numba's time / SDPA's"] = Pair(("numba", "sdpa"), target)
-            yield from compare_all(effort, name, f"{n:,} tokens", asked, sides, size=n)
+                pairs["numba's time / SDPA's"] = Pair(("numba", "sdpa"), target)
+            yield from compare_all(effort, name, f"{n:,} tokens", pairs, sides, size=n)

@@ -36,7 +36,7 @@ class _Peer:
 
 def rows(effort: Effort) -> Iterator[Row]:
     """How many times as long as regard each takes; of what is not installed or does not run, why."""
-    n = min(4096, effort.longest)
+    n = min(4096, effort.max_tokens)
     yield _multihead(effort, n)
     tensors = inputs(n)
     for peer in _peers():

@@ -44,7 +44,7 @@ def _one_layer(effort: Effort) -> Row:
     once, at 2,048 tokens, between calls of ours. What is reached there is reached beyond: both its passes and ours grow
     alike, and the number of its passes with the text.
     """
-    n = WEIGHTS[effort.longest > 4096]
+    n = WEIGHTS[effort.max_tokens > 4096]
     row = Row(
         "one layer's weights of SmolLM2, against attnread", f"{n:,} tokens, one call", "its time / time",
         target=FASTER if n == WEIGHTS[True] else None,
@@ -92,7 +92,7 @@ def _attnread(n: int) -> tuple[Call, Call]:
 
 def _page(effort: Effort) -> Iterator[Row]:
     """A text read by MiniLM, and a page with what all heads attend to; theirs holds every weight as a number."""
-    n = PAGE[effort.longest > 4096]
+    n = PAGE[effort.max_tokens > 4096]
     row = Row("a page of MiniLM, against bertviz", f"{n:,} tokens", "its time / time")
     size = replace(row, what="its bytes / bytes")
     if not effort.wants(row) and not effort.wants(size):

@@ -27,7 +27,7 @@ def rows(effort: Effort) -> Iterator[Row]:
         theirs = partial(scaled_dot_product_attention, q, k, v, is_causal=causal)
         effort.progress(f"small calls, {'causal' if causal else 'full'}")
         with torch.inference_mode():
-            times = in_turn({"regard": ours, "sdpa": theirs}, seconds=effort.seconds)
+            times = in_turn({"regard": ours, "sdpa": theirs}, max_seconds=effort.max_seconds)
         more = times.difference("regard", "sdpa")
         above = Ratio(1e6 * more.median, 1e6 * more.low, 1e6 * more.high, more.rounds)
         seconds = tuple((name, times.median(name)) for name in ("regard", "sdpa"))

@@ -22,7 +22,7 @@ _DOCUMENT = 512
 
 def rows(effort: Effort) -> Iterator[Row]:
     """The backward over the forward at the shortest length; the power of n of forward and backward together."""
-    lengths = [n for n in LENGTHS if n <= effort.longest] or [effort.longest]
+    lengths = [n for n in LENGTHS if n <= effort.max_tokens] or [effort.max_tokens]
     for name in _masks(lengths[0]):
         n, mask = lengths[0], _masks(lengths[0])[name]
         tensors = inputs(n)
@@ -36,7 +36,9 @@ def rows(effort: Effort) -> Iterator[Row]:
         if len(lengths) < 2 or not effort.wants(growth):
             continue
         effort.progress(f"{case}, growth")
-        times = in_turn({str(n): training(inputs(n), mask=_masks(n)[name]) for n in lengths}, seconds=effort.seconds)
+        times = in_turn(
+            {str(n): training(inputs(n), mask=_masks(n)[name]) for n in lengths}, max_seconds=effort.max_seconds
+        )
         powers = [exponent(lengths, each) for each in zip(*(times.seconds[str(n)] for n in lengths), strict=True)]
         seconds = tuple((f"{n:,}", times.median(str(n))) for n in lengths)
         yield replace(growth, ratio=Ratio.of(powers), seconds=seconds)

@@ -38,7 +38,7 @@ def rows(effort: Effort) -> Iterator[Row]:
         effort, "translation, 3 + 3 layers of 256", f"{_ROWS} × {_LENGTH} + {_LENGTH} tokens",
         "transformers' step / step", sides, over=("transformers", "regard"), target=NO_SLOWER,
     )  # fmt: skip
-    if effort.longest < _READ:
+    if effort.max_tokens < _READ:
         return
     yield from _writing(effort)
     yield from _embedding(effort)
@@ -111,10 +111,10 @@ def _writing(effort: Effort) -> Iterator[Row]:
 
 
 def _against_transformers(sides: Mapping[str, Call]) -> dict[str, Pair]:
-    asked = {"transformers' time / time": Pair(("transformers", "regard"), NO_SLOWER)}
+    pairs = {"transformers' time / time": Pair(("transformers", "regard"), NO_SLOWER)}
     if "numba" in sides:
-        asked["transformers' time / numba's"] = Pair(("transformers", "numba"), NO_SLOWER)
-    return asked
+        pairs["transformers' time / numba's"] = Pair(("transformers", "numba"), NO_SLOWER)
+    return pairs
 
 
 def _embedding(effort: Effort) -> Iterator[Row]:
@@ -143,8 +143,8 @@ def _embedding(effort: Effort) -> Iterator[Row]:
     sides = {"regard": without_gradients(ours), "transformers": without_gradients(theirs)}
     if refuses_here() is None:
         sides["numba"] = without_gradients(partial(ours, "numba"))
-    asked = _against_transformers(sides)
-    yield from compare_all(effort, "MiniLM embeds", f"{_SENTENCES:,} sentences", asked, sides)
+    pairs = _against_transformers(sides)
+    yield from compare_all(effort, "MiniLM embeds", f"{_SENTENCES:,} sentences", pairs, sides)
 
 
 def _watching(effort: Effort) -> Iterator[Row]:
@@ -173,7 +173,7 @@ def _watching(effort: Effort) -> Iterator[Row]:
 def _reading(effort: Effort) -> Iterator[Row]:
     """The same model of transformers on each attention: its own two, and regard's."""
     regard.register_with_transformers()
-    n = 2048 if effort.longest > _READ else 512
+    n = 2048 if effort.max_tokens > _READ else 512
     sides: dict[str, Call] = {}
     for name in ("eager", "sdpa", "regard"):
         loaded = regard.load_model("smollm2", attn_implementation=name)

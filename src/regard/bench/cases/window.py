@@ -19,25 +19,25 @@ LIMIT, COMPILED, DENSE = at_most(1.7), at_most(1.3), at_least(20.0)
 def rows(effort: Effort) -> Iterator[Row]:
     """Forward calls; the limit are matrix products of the same useful FLOPs."""
     for n in (4096, 8192):
-        if n <= effort.longest:
+        if n <= effort.max_tokens:
             yield from _at(effort, n)
 
 
 def _at(effort: Effort, n: int) -> Iterator[Row]:
     mask = Causal() & Window(WIDTH)
-    pairs = HEADS * sum(min(WIDTH, row + 1) for row in range(n))
+    products_count = HEADS * sum(min(WIDTH, row + 1) for row in range(n))
     for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
         q, k, v = inputs(n, dtype=dtype)
         at, case = f"{n:,} tokens", f"window {WIDTH}, {name}"
         sides = {"regard": forward((q, k, v), mask=mask), **by_numba((q, k, v), mask=mask)}
         judged = n == 8192 and dtype == torch.float32
-        asked = {"time / limit": Pair(("regard", "limit"), LIMIT if judged else None)}
+        pairs = {"time / limit": Pair(("regard", "limit"), LIMIT if judged else None)}
         if "numba" in sides:
-            asked["numba's time / limit"] = Pair(("numba", "limit"), COMPILED if judged else None)
-        yield from compare_all(effort, case, at, asked, sides | {"limit": products(pairs, dtype)}, size=n)
+            pairs["numba's time / limit"] = Pair(("numba", "limit"), COMPILED if judged else None)
+        yield from compare_all(effort, case, at, pairs, sides | {"limit": products(products_count, dtype)}, size=n)
         judged = n == 8192 and dtype == torch.bfloat16
-        asked = {"dense time / time": Pair(("dense", "regard"), DENSE if judged else None)}
+        pairs = {"dense time / time": Pair(("dense", "regard"), DENSE if judged else None)}
         if "numba" in sides:
-            asked["dense time / numba's"] = Pair(("dense", "numba"), DENSE if judged else None)
+            pairs["dense time / numba's"] = Pair(("dense", "numba"), DENSE if judged else None)
         dense = fused((q, k, v), attn_mask=mask.bind(n, n).dense())
-        yield from compare_all(effort, case, at, asked, sides | {"dense": dense}, size=n)
+        yield from compare_all(effort, case, at, pairs, sides | {"dense": dense}, size=n)

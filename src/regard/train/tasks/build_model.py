@@ -72,7 +72,7 @@ def text_model(
 
 
 def vocabulary(chosen: Model, path: Path, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Tokenizer:
-    """The vocabulary that a checkpoint brings; from scratch the one that lies at `path`, or one trained now.
+    """Return the tokenizer of a checkpoint; from scratch the one at `path`, or one trained now.
 
     Raises:
         InputError: The checkpoint has none, or the new one cannot be written.
