@@ -72,6 +72,20 @@ GROUPS = {
             "`torch.nn.TransformerDecoderLayer(batch_first=True)`: `DecoderBlock.from_torch(layer)` takes its numbers.",
         ),
         Entry(
+            "Encoder",
+            "`torch.nn.TransformerEncoder`: `Encoder.from_torch(module)` takes its numbers, `to_torch()` gives them "
+            "back.",
+        ),
+        Entry(
+            "Decoder",
+            "`torch.nn.TransformerDecoder`: `Decoder.from_torch(module)` takes its numbers, `to_torch()` gives them "
+            "back.",
+        ),
+        Entry(
+            "EncoderDecoder",
+            "`torch.nn.Transformer(batch_first=True)`: `EncoderDecoder.from_torch(module)` takes its numbers.",
+        ),
+        Entry(
             "FeedForward",
             '`torch.nn.Sequential(Linear, activation, Linear)`, or with `activation="swiglu"` and `bias=False` '
             "transformers' `LlamaMLP`, whose layers have the same names.",
@@ -93,6 +107,14 @@ GROUPS = {
         ),
     ],
     "Tools": [
+        Entry("load_attention_state_dict", "`load_state_dict` of each, by its own names."),
+        Entry(
+            "LoadedKeys",
+            "what `load_state_dict` of a module gives.",
+            ">>> layer = MultiHeadAttention(4, 2)\n"
+            ">>> load_attention_state_dict(layer, layer.state_dict())\n"
+            "LoadedKeys(missing_keys=[], unexpected_keys=[])",
+        ),
         Entry("ValueModule", NOWHERE),
         Entry("summary", NOWHERE + " The packages torchinfo and torchsummary print such tables."),
         Entry(

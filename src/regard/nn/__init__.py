@@ -12,11 +12,13 @@ from regard.nn.elman import Elman, ElmanCell
 from regard.nn.embedded_positions import LearnedPositions, PositionalEncoding
 from regard.nn.encoder_block import EncoderBlock
 from regard.nn.feed_forward import FeedForward
+from regard.nn.load_attention import LoadedKeys, load_attention_state_dict
 from regard.nn.local import LocalAttention
 from regard.nn.longformer import LongformerAttention
 from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.neighborhood import NeighborhoodAttention
 from regard.nn.sliding_window import SlidingWindowAttention
+from regard.nn.stacks import Decoder, Encoder, EncoderDecoder
 from regard.nn.summary import Summary, summary
 from regard.nn.value_module import ValueModule
 
@@ -27,13 +29,17 @@ __all__ = [
     "AxialAttention",
     "BigBirdAttention",
     "BilinearAttention",
+    "Decoder",
     "DecoderBlock",
     "DecoderState",
     "Elman",
     "ElmanCell",
+    "Encoder",
     "EncoderBlock",
+    "EncoderDecoder",
     "FeedForward",
     "LearnedPositions",
+    "LoadedKeys",
     "LocalAttention",
     "LongformerAttention",
     "MultiHeadAttention",
@@ -42,6 +48,7 @@ __all__ = [
     "SlidingWindowAttention",
     "Summary",
     "ValueModule",
+    "load_attention_state_dict",
     "summary",
     "tutorials",
 ]

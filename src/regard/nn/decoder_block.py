@@ -10,7 +10,7 @@ from regard.masks import BoundMask, Causal, Mask
 from regard.nn.block_base import Block, Norm, attention_of, feed_forward_of, parts_of
 from regard.nn.feed_forward import Activation
 from regard.nn.standard_names import standard_names
-from regard.nn.torch_blocks import copy_tensors, read_block
+from regard.nn.torch_blocks import copy_tensors, read_block, write_block
 
 __all__ = ["DecoderBlock"]
 
@@ -124,6 +124,11 @@ class DecoderBlock(Block):
         """Copy an nn.TransformerDecoderLayer; like theirs, it sees later positions unless a mask is given."""
         options, state = read_block(layer, nn.TransformerDecoderLayer)
         return copy_tensors(cls(**options, attention={"mask": None}), layer, state)
+
+    def to_torch(self) -> nn.TransformerDecoderLayer:
+        """Copy into an nn.TransformerDecoderLayer, batch first; refused where that could not compute the same."""
+        layer: nn.TransformerDecoderLayer = write_block(self, nn.TransformerDecoderLayer)
+        return layer
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from regard.masks import BoundMask, Mask
 from regard.nn.block_base import Block, Norm, attention_of, feed_forward_of, parts_of
 from regard.nn.feed_forward import Activation
 from regard.nn.standard_names import standard_names
-from regard.nn.torch_blocks import copy_tensors, read_block
+from regard.nn.torch_blocks import copy_tensors, read_block, write_block
 
 __all__ = ["EncoderBlock"]
 
@@ -87,3 +87,8 @@ class EncoderBlock(Block):
         """Copy an nn.TransformerEncoderLayer; ours is batch first, whatever theirs was."""
         options, state = read_block(layer, nn.TransformerEncoderLayer)
         return copy_tensors(cls(**options), layer, state)
+
+    def to_torch(self) -> nn.TransformerEncoderLayer:
+        """Copy into an nn.TransformerEncoderLayer, batch first; refused where that could not compute the same."""
+        layer: nn.TransformerEncoderLayer = write_block(self, nn.TransformerEncoderLayer)
+        return layer

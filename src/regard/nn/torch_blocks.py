@@ -6,9 +6,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InputError
+from regard.nn.feed_forward import FeedForward
+from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.torch_multi_head import read_multihead
 
-__all__ = ["copy_tensors", "read_block"]
+__all__ = ["copy_tensors", "read_block", "write_block"]
 
 Block = TypeVar("Block", bound=nn.Module)
 
@@ -51,6 +53,67 @@ def copy_tensors(block: Block, layer: nn.Module, state: dict[str, Tensor]) -> Bl
     one = next(layer.parameters())
     block.to(device=one.device, dtype=one.dtype).load_state_dict(state)
     return block.train(layer.training)
+
+
+def write_block(block: Any, kind: type[nn.Module]) -> Any:
+    """Make a layer of this kind, batch first, of a block's tensors.
+
+    Raises:
+        InputError: The block has what PyTorch's layer cannot have.
+    """
+    attentions = {"attention": "self_attn", "cross_attention": "multihead_attn"}
+    parts = {ours: getattr(block, ours) for ours in attentions if hasattr(block, ours)}
+    feed, norms = block.feed_forward, list(block.norms)
+    refused = [
+        name
+        for name, wrong in {
+            "attention": not all(isinstance(one, MultiHeadAttention) for one in parts.values()),
+            "feed_forward": not isinstance(feed, FeedForward),
+            "norm": not all(isinstance(one, nn.LayerNorm) for one in norms),
+        }.items()
+        if wrong
+    ]
+    if not refused:
+        dropouts = {block.dropout, feed.dropout} | {one.dropout for one in parts.values()}
+        biases = {one.q_proj.bias is None for one in parts.values()}
+        biases |= {one.bias is None for one in (feed.up_proj, *norms)}
+        refused = [
+            name
+            for name, wrong in {
+                "activation": feed.activation not in ("relu", "gelu"),
+                "dropout": len(dropouts) > 1,
+                "bias": len(biases) > 1,
+                "layer_norm_eps": len({one.eps for one in norms}) > 1,
+                "memory_dim": any(one.kdim != one.embed_dim or one.vdim != one.embed_dim for one in parts.values()),
+            }.items()
+            if wrong
+        ]
+    if refused:
+        raise InputError(
+            f"nn.{kind.__name__} has no {', '.join(f'`{name}`' for name in refused)} as given here: keep this module"
+        )
+    attention = block.attention
+    layer: Any = kind(
+        attention.embed_dim,
+        attention.num_heads,
+        feed.up_proj.out_features,
+        dropout=block.dropout,
+        activation=feed.activation,
+        layer_norm_eps=norms[0].eps,
+        batch_first=True,
+        norm_first=block.norm_first,
+        bias=feed.up_proj.bias is not None,
+    )
+    for ours, its in attentions.items():
+        if ours in parts:
+            setattr(layer, its, parts[ours].to_torch())
+    pairs = {"linear1": feed.up_proj, "linear2": feed.down_proj}
+    pairs |= {f"norm{index + 1}": one for index, one in enumerate(norms)}
+    one = feed.up_proj.weight
+    layer.to(device=one.device, dtype=one.dtype)
+    for its, ours in pairs.items():
+        getattr(layer, its).load_state_dict(ours.state_dict())
+    return layer.train(block.training)
 
 
 def _activation(function: Any) -> str:

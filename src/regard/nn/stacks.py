@@ -1,0 +1,224 @@
+"""Blocks one after another: an encoder, a decoder, and both."""
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Self
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import InputError
+from regard.masks import BoundMask, Mask
+from regard.nn.block_base import parts_of
+from regard.nn.decoder_block import DecoderBlock
+from regard.nn.encoder_block import EncoderBlock
+from regard.nn.standard_names import standard_names
+
+__all__ = ["Decoder", "Encoder", "EncoderDecoder"]
+
+_LIST = "give the blocks: Encoder([EncoderBlock(...) for _ in range(num_layers)], norm)"
+
+
+def _blocks(layers: Any) -> nn.ModuleList:
+    found = list(layers) if isinstance(layers, Iterable) else []
+    if not found or not all(isinstance(one, nn.Module) for one in found):
+        raise InputError(
+            f"`layers` must be a list of blocks, one at least, got {type(layers).__name__}: write "
+            "[EncoderBlock(...) for _ in range(6)], each of which has weights of its own"
+        )
+    return nn.ModuleList(found)
+
+
+@standard_names(num_layers=_LIST, encoder_layer=_LIST)
+class Encoder(nn.Module):
+    """Run encoder blocks one after another, and the norm after the last if there is one.
+
+    What nn.TransformerEncoder computes: `from_torch` copies one.
+
+    Args:
+        layers: The blocks, such as EncoderBlock.
+        norm: A module after the last block, which pre-norm blocks need; None for none.
+
+    Raises:
+        InputError: There are no blocks.
+
+    >>> import torch
+    >>> encoder = Encoder([EncoderBlock(8, 2, 32) for _ in range(3)])
+    >>> output, weights = encoder(torch.zeros(2, 5, 8), need_weights=True)
+    >>> output.shape, len(weights), weights[0].shape
+    (torch.Size([2, 5, 8]), 3, torch.Size([2, 2, 5, 5]))
+    """
+
+    def __init__(self, layers: Iterable[nn.Module], norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layers, self.norm = _blocks(layers), norm
+
+    def forward(
+        self, x: Float[Tensor, "*batch n embed_dim"], *, need_weights: bool = False, **options: Any
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
+        """Give x after the last block and its norm and, on request, the weights of each block.
+
+        `options` are those of each block's call: `mask`, `key_padding_mask`, `is_causal`, `backend`, ...
+        """
+        weights = []
+        for block in self.layers:
+            x, *seen = parts_of(block(x, need_weights=need_weights, **options))
+            weights += seen
+        x = x if self.norm is None else self.norm(x)
+        return (x, tuple(weights)) if need_weights else x
+
+    @classmethod
+    def from_torch(cls, module: nn.TransformerEncoder) -> Self:
+        """Copy an nn.TransformerEncoder; ours is batch first, whatever theirs was."""
+        _check("module", module, nn.TransformerEncoder)
+        blocks = [EncoderBlock.from_torch(one) for one in module.layers]
+        return cls(blocks, copy.deepcopy(module.norm)).train(module.training)
+
+    def to_torch(self) -> nn.TransformerEncoder:
+        """Copy into an nn.TransformerEncoder, batch first; refused where that could not compute the same."""
+        layers = [_block_to_torch(one, EncoderBlock) for one in self.layers]
+        module = nn.TransformerEncoder(layers[0], 1, copy.deepcopy(self.norm), enable_nested_tensor=False)
+        module.layers, module.num_layers = nn.ModuleList(layers), len(layers)
+        return module.train(self.training)
+
+
+@standard_names(num_layers=_LIST.replace("En", "De"), decoder_layer=_LIST.replace("En", "De"))
+class Decoder(nn.Module):
+    """Run decoder blocks one after another over the same memory, and the norm after the last if there is one.
+
+    What nn.TransformerDecoder computes: `from_torch` copies one, which sees later positions unless `is_causal=True`.
+
+    Args:
+        layers: The blocks, such as DecoderBlock.
+        norm: A module after the last block, which pre-norm blocks need; None for none.
+
+    Raises:
+        InputError: There are no blocks.
+
+    >>> import torch
+    >>> decoder = Decoder([DecoderBlock(8, 2, 32) for _ in range(3)])
+    >>> decoder(torch.zeros(2, 5, 8), torch.zeros(2, 7, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, layers: Iterable[nn.Module], norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layers, self.norm = _blocks(layers), norm
+
+    def forward(
+        self,
+        x: Float[Tensor, "*batch queries embed_dim"],
+        memory: Float[Tensor, "*batch keys memory_dim"],
+        *,
+        need_weights: bool = False,
+        **options: Any,
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Give x after the last block and its norm and, on request, the weights of x on x and of x on the memory.
+
+        `options` are those of each block's call: `mask`, `key_padding_mask`, `is_causal`, `cross_attn_mask`,
+        `memory_key_padding_mask`, `backend`, ...
+        """
+        own: list[Tensor] = []
+        cross: list[Tensor] = []
+        for block in self.layers:
+            x, *seen = parts_of(block(x, memory, need_weights=need_weights, **options))
+            own, cross = own + seen[:1], cross + seen[1:]
+        x = x if self.norm is None else self.norm(x)
+        return (x, tuple(own), tuple(cross)) if need_weights else x
+
+    @classmethod
+    def from_torch(cls, module: nn.TransformerDecoder) -> Self:
+        """Copy an nn.TransformerDecoder; like theirs, it sees later positions unless told otherwise at each call."""
+        _check("module", module, nn.TransformerDecoder)
+        blocks = [DecoderBlock.from_torch(one) for one in module.layers]
+        return cls(blocks, copy.deepcopy(module.norm)).train(module.training)
+
+    def to_torch(self) -> nn.TransformerDecoder:
+        """Copy into an nn.TransformerDecoder, batch first; refused where that could not compute the same."""
+        layers = [_block_to_torch(one, DecoderBlock) for one in self.layers]
+        module = nn.TransformerDecoder(layers[0], 1, copy.deepcopy(self.norm))
+        module.layers, module.num_layers = nn.ModuleList(layers), len(layers)
+        return module.train(self.training)
+
+
+@standard_names()
+class EncoderDecoder(nn.Module):
+    """Encode a source, and decode a target that looks at it: what nn.Transformer computes (`from_torch` copies one).
+
+    Args:
+        encoder: A module over the source, such as Encoder.
+        decoder: A module over the target and what the encoder gives, such as Decoder.
+
+    >>> import torch
+    >>> model = EncoderDecoder(Encoder([EncoderBlock(8, 2, 32)]), Decoder([DecoderBlock(8, 2, 32)]))
+    >>> model(torch.zeros(2, 7, 8), torch.zeros(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def forward(
+        self,
+        src: Float[Tensor, "*batch keys embed_dim"],
+        tgt: Float[Tensor, "*batch queries embed_dim"],
+        *,
+        encoder_mask: Mask | BoundMask | Tensor | None = None,
+        decoder_mask: Mask | BoundMask | Tensor | None = None,
+        cross_attn_mask: Mask | BoundMask | Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool | None = None,
+    ) -> Float[Tensor, "*batch queries embed_dim"]:
+        """Give the target's states.
+
+        The masks are regard's, True may be seen; the padding masks are PyTorch's, True hides. As there, padding of the
+        source is hidden from the decoder only by `memory_key_padding_mask`.
+        """
+        padding = {} if src_key_padding_mask is None else {"key_padding_mask": src_key_padding_mask}
+        output: Tensor = self.decoder(
+            tgt,
+            self.encoder(src, mask=encoder_mask, **padding),
+            mask=decoder_mask,
+            cross_attn_mask=cross_attn_mask,
+            key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=memory_key_padding_mask,
+            is_causal=tgt_is_causal,
+        )
+        return output
+
+    @classmethod
+    def from_torch(cls, module: nn.Transformer) -> Self:
+        """Copy an nn.Transformer; ours is batch first, whatever theirs was."""
+        _check("module", module, nn.Transformer)
+        ours = cls(Encoder.from_torch(module.encoder), Decoder.from_torch(module.decoder))
+        return ours.train(module.training)
+
+    def to_torch(self) -> nn.Transformer:
+        """Copy into an nn.Transformer, batch first; refused where that could not compute the same."""
+        for name, one, kind in (("encoder", self.encoder, Encoder), ("decoder", self.decoder, Decoder)):
+            _check(name, one, kind)
+        parts = {"encoder": self.encoder.to_torch(), "decoder": self.decoder.to_torch()}  # type: ignore[operator]
+        attention: Any = parts["encoder"].layers[0].self_attn
+        # nn.Transformer draws the weights of all that it is given anew.
+        module = nn.Transformer(
+            attention.embed_dim,
+            attention.num_heads,
+            custom_encoder=nn.Identity(),
+            custom_decoder=nn.Identity(),
+            batch_first=True,
+        )
+        module.encoder, module.decoder = parts["encoder"], parts["decoder"]
+        return module.train(self.training)
+
+
+def _check(name: str, module: object, kind: type[nn.Module]) -> None:
+    if not isinstance(module, kind):
+        raise InputError(f"`{name}` must be an {kind.__name__}, got {type(module).__name__}")
+
+
+def _block_to_torch(block: nn.Module, kind: type[EncoderBlock] | type[DecoderBlock]) -> Any:
+    _check("layers", block, kind)
+    return block.to_torch()  # type: ignore[operator]
