@@ -308,8 +308,8 @@ OPTIONS = {
     "normalizer": ({"normalizer": "softmax"}, "`normalizer` must be one of regard.normalizers, .* 'softmax'"),
     "sink": ({"normalizer": Softmax(torch.zeros(3))}, r"one logit a head \(4,\), got \(3,\)"),
     "sink device": ({"normalizer": Softmax(torch.zeros(4, device="meta"))}, r"`sink` .* q \(cpu\), got meta"),
-    "mask of numbers": ({"mask": FLAGS.int()}, "boolean, True = may see, got torch.int32: masks.from_attention_mask"),
-    "mask of floats": ({"mask": FLAGS}, "got torch.float32: .* added to the scores is `bias=`"),
+    "mask of numbers": ({"mask": FLAGS.int()}, "boolean, True = may see, got torch.int32: write masks.Padding"),
+    "mask of floats": ({"mask": FLAGS}, "got torch.float32: .* `bias=` for numbers that are added"),
     "mask by name": ({"mask": "causal"}, "a mask of regard.masks or a boolean tensor, got 'causal'"),
     "mask class": ({"mask": Causal}, "a mask of regard.masks or a boolean tensor, got the class Causal: write Causal"),
     "mask size": ({"mask": SEEN[:, :4]}, r"5 queries × 5 keys .* got shape \(5, 4\)"),
@@ -325,7 +325,7 @@ OPTIONS = {
     ),
     "mask rule": ({"mask": masks.MaskMod(lambda b, h, i, j: i - j)}, "`mask` must give booleans, got torch.int64"),
     "mask of flags": ({"mask": SEEN[:2]}, r"\(2, 5\) may be .* \(batch, keys\): .* masks.Padding\(mask\) for flags"),
-    "mask of integers": ({"mask": torch.ones(2, 5).long()}, "got torch.int64: masks.from_attention_mask converts"),
+    "mask of integers": ({"mask": torch.ones(2, 5).long()}, "got torch.int64: write .*masks.from_attention_mask"),
     "padding": ({"mask": Padding(SEEN[:2, :4])}, "each of 5 keys, got 4"),
     "two batches": (
         {"mask": Padding(SEEN[:2]) & Padding(SEEN[:3])},
@@ -333,7 +333,7 @@ OPTIONS = {
     ),
     "bias number": (
         {"bias": 1.0},
-        r"`bias` must be a tensor or a bias of regard.positions, such as ALiBi\(heads=8\), got 1.0",
+        r"`bias` must be a tensor or a bias of regard.positions, such as ALiBi\(num_heads=8\), got 1.0",
     ),
     "bias boolean": ({"bias": SEEN}, "floating-point type, got torch.bool: a boolean tensor is `mask=`"),
     "bias integers": ({"bias": FLAGS.long()}, "got torch.int64: .* masks.from_attention_mask"),

@@ -43,6 +43,29 @@ def test_a_wrong_option_is_refused_in_a_sentence(call, option, wrong, words):
         call(X, X, X, **{option: wrong})
 
 
+@pytest.mark.parametrize("call", [regard.attention, regard.explain])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", [(2, 6), (6, 6), (2, 1, 1, 6)])
+def test_an_attention_mask_is_refused_by_its_type_with_the_call_to_write(call, dtype, shape):
+    x, flags = X.expand(2, -1, -1, -1), torch.ones(shape, dtype=dtype)
+    words = rf"must be boolean, .*, got {dtype}: write masks\.Padding\(mask\) for .*`bias=`"
+    with pytest.raises(InputError, match=words):
+        call(x, x, x, mask=flags)
+
+
+@pytest.mark.parametrize("call", [regard.attention, regard.explain])
+def test_a_boolean_mask_of_two_dimensions_is_ambiguous_where_the_batch_is_as_large_as_its_first(call):
+    x, flags = X.expand(2, -1, -1, -1), torch.ones(2, 6, dtype=torch.bool)
+    words = r"write mask\[None, None\] for a matrix, masks\.Padding\(mask\) for flags of tokens"
+    with pytest.raises(InputError, match=words):
+        call(x, x, x, mask=flags)
+    with pytest.raises(InputError, match=words):
+        call(x[:, :, :2], x, x, mask=flags)
+    call(x[:, :, :2], x, x, mask=flags[None, None])
+    call(x, x, x, mask=masks.Padding(flags))
+    call(X[:, :, :2], X, X, mask=flags)  # of one sequence it is queries and keys
+
+
 @pytest.mark.parametrize("at", range(3))
 @pytest.mark.parametrize("wrong", [torch.tensor(1.0), X.to_sparse(), "x", None, torch.zeros(6)])
 def test_a_wrong_tensor_is_refused_in_a_sentence(at, wrong):

@@ -49,8 +49,9 @@ class Dense(Mask):
         check_tensor("visible", self.visible, "a boolean tensor (queries, keys) or (batch, heads, queries, keys)")
         if self.visible.dtype != torch.bool:
             raise InputError(
-                f"a mask must be boolean, True = may see, got {self.visible.dtype}: masks.from_attention_mask converts "
-                "zeros and ones; a tensor that is added to the scores is `bias=`"
+                f"a mask must be boolean, True = may see, got {self.visible.dtype}: write "
+                "masks.Padding(mask) for a tokenizer's attention_mask (batch, keys), masks.from_attention_mask(mask) "
+                "for other zeros and ones, and `bias=` for numbers that are added to the scores"
             )
         if self.visible.ndim not in (2, 4):
             raise InputError(
