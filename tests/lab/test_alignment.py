@@ -141,7 +141,7 @@ def test_a_translator_trained_for_a_moment_is_asked_and_so_is_one_in_a_folder(mo
     assert mine["content words"] + mine["content words that the translations lack"] == sum(
         len(content_words(english)) for english, _ in pairs(10, 10_000)[5:]
     )
-    assert other["says"] == kept.translate([ASKED[0]], beams=1)[0]
+    assert other["says"] == kept.translate([ASKED[0]], num_beams=1)[0]
     assert len(found.charts) == 4
     assert len(found.parts) == 6
 

@@ -210,9 +210,9 @@ def test_every_new_name_of_a_key_is_a_key():
         ("optim", "AdamW is the only optimizer"),
     ],
 )
-def test_a_key_of_transformers_that_is_none_here_is_refused_with_the_way_out(file, key, words):
+def test_a_key_of_transformers_without_a_counterpart_is_refused_with_the_way_out(file, key, words):
     for said in ([f"--{key}", "8"], [f"--training.{key}", "8"]):
-        with pytest.raises(InputError, match=f"{key}` of transformers is none here: .*{words}"):
+        with pytest.raises(InputError, match=f"{key}` of transformers is not a key here: .*{words}"):
             read_config(file(), said)
 
 

@@ -276,7 +276,7 @@ def _wants(hint: Any) -> str:
 
 def _unknown(name: str, names: Sequence[str], where: str) -> str:
     if (way := instead_of(name)) is not None:
-        return f"the key `{_join(where, name)}` of transformers is none here: {way}"
+        return f"the key `{_join(where, name)}` of transformers is not a key here: {way}"
     if where != "training" and name in _TRAINING:
         return f"the key `{_join(where, name)}` is in the wrong table: it is `training.{name}`"
     near = difflib.get_close_matches(name, names, 1)
