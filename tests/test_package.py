@@ -59,7 +59,7 @@ config = regard.models.TransformerConfig(
     output_head=regard.models.output_heads.LanguageModel()
 )
 model = regard.models.Transformer(config).eval()
-assert len(model.generate([[1, 2], [3]], most=4, stop=())[1]) == 4
+assert model.generate([[1, 2], [3]], max_new_tokens=4, eos_token_id=[]).shape == (2, 6)
 names("models", model.save_pretrained, "mine")
 names("models", regard.models.Transformer.from_pretrained, "someone/something")
 

@@ -244,3 +244,60 @@ def test_what_cannot_be_meant_is_refused(pairs):
     for call, words in refused:
         with pytest.raises(InputError, match=words):
             call()
+
+
+# Options of generate, each by the models that it is tried with.
+GENERATED = {
+    "greedy": {},
+    "beams": {"num_beams": 3},
+    "some of the beams": {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 0.5},
+    "early": {"num_beams": 3, "early_stopping": True},
+    "never early": {"num_beams": 3, "early_stopping": "never", "length_penalty": 2.0},
+    "a minimum": {"min_new_tokens": 5},
+    "several ends": {"eos_token_id": [2, 7, 11, 30]},
+    "one end and a padding": {"eos_token_id": 7, "pad_token_id": 3},
+    "drawn": {"do_sample": True},
+    "drawn from few": {"do_sample": True, "top_k": 5, "top_p": 0.8, "temperature": 1.3},
+    "drawn from all, twice": {"do_sample": True, "top_k": 0, "num_return_sequences": 2},
+    "without a cache": {"use_cache": False},
+}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bart", "t5"])
+@pytest.mark.parametrize("case", GENERATED)
+def test_generate(pairs, name, case):
+    theirs, ours = pairs(name)
+    ids = torch.randint(3, 44, (3, 6), generator=torch.Generator().manual_seed(4))
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 1} | GENERATED[case]
+    torch.manual_seed(5)
+    expected = theirs.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    torch.manual_seed(5)
+    found = ours.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    if options["do_sample"]:  # the same numbers are drawn where the kept tokens stand in the same order
+        assert (found[:, 0] == expected[:, 0]).all()
+    else:
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_generate_from_prompts_padded_on_the_left(pairs, name):
+    theirs, ours = pairs(name)
+    ids = torch.tensor([[0, 5, 6, 7, 8], [0, 0, 0, 11, 12]])
+    given = {"attention_mask": (ids > 0).long(), "max_new_tokens": 6, "pad_token_id": 0}
+    assert torch.equal(ours.generate(ids, **given), theirs.generate(ids, **given, do_sample=False))
+
+
+def test_generate_with_the_richer_result(pairs):
+    theirs, ours = pairs("gpt2")
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    options = {"max_new_tokens": 6, "num_beams": 3, "pad_token_id": 0, "return_dict_in_generate": True}
+    expected, found = (
+        theirs.generate(ids, **options, do_sample=False, output_scores=True),
+        ours.generate(ids, **options),
+    )
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, **TOLERANCE)
+    assert [row[: len(new)] for row, new in zip(found.sequences[:, 3:].tolist(), found.new_tokens, strict=True)] == (
+        found.new_tokens
+    )

@@ -115,7 +115,9 @@ def test_padding_on_the_left_changes_nothing_that_is_written(pairs, name, cached
         ]
         for one in prompts
     ]
-    assert ours.generate(prompts, most=9, stop=(), cached=cached) == [one.tolist() for one in expected]
+    assert ours.generate(
+        prompts, max_new_tokens=9, eos_token_id=(), use_cache=cached, return_dict_in_generate=True
+    ).new_tokens == [one.tolist() for one in expected]
     assert len({tuple(one.tolist()) for one in expected}) > 1
 
 
@@ -130,9 +132,11 @@ def test_the_same_sequences_as_transformers_generate(pairs, name, beams, cached)
         expected = theirs.generate(
             sources, attention_mask=real.long(), num_beams=beams, max_new_tokens=12, do_sample=False
         )
-        how = decoding.Greedy() if beams == 1 else decoding.Beam(beams)
+        how = decoding.Greedy() if beams == 1 else decoding.BeamSearch(beams)
         lists = [one[kept].tolist() for one, kept in zip(sources, real, strict=True)]
-        found = ours.generate(lists, decoding=how, most=12, cached=cached)
+        found = ours.generate(
+            lists, decoding=how, max_new_tokens=12, use_cache=cached, return_dict_in_generate=True
+        ).new_tokens
         pad, stop = theirs.config.pad_token_id, theirs.config.eos_token_id
         for one, row in zip(found, expected[:, 1:].tolist(), strict=True):
             assert one == row[: row.index(stop) + 1] if stop in row else one == row[: len(one)]
@@ -147,7 +151,16 @@ def test_beams_of_a_decoder_alone(pairs, name, beams):
     prompts = torch.randint(3, 44, (3, 5), generator=torch.Generator().manual_seed(4))
     options = {"num_beams": beams, "max_new_tokens": 10, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     expected = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), **options)[:, 5:]
-    assert ours.generate(prompts, decoding=decoding.Beam(beams), most=10, stop=()) == expected.tolist()
+    assert (
+        ours.generate(
+            prompts,
+            decoding=decoding.BeamSearch(beams),
+            max_new_tokens=10,
+            eos_token_id=(),
+            return_dict_in_generate=True,
+        ).new_tokens
+        == expected.tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -398,5 +411,7 @@ def test_smollm2_goes_on_as_transformers_lets_it():
         ids = torch.tensor([one])
         new = theirs.model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(one) :]
         expected.append(new.tolist())
-    assert ours.generate(prompts, most=16) == expected  # all at once, padded on the left
-    assert [list(ours.stream(one, most=16)) for one in prompts[:3]] == expected[:3]
+    assert (
+        ours.generate(prompts, max_new_tokens=16, return_dict_in_generate=True).new_tokens == expected
+    )  # all at once, padded on the left
+    assert [list(ours.stream(one, max_new_tokens=16)) for one in prompts[:3]] == expected[:3]

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import regard
 from regard.errors import InputError
-from regard.models.decoding import Beam, Greedy, Limits
+from regard.models.decoding import BeamSearch, GenerationLimits, Greedy
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 
 SIZES = {"source_vocabulary": 11, "target_vocabulary": 9, "width": 6, "hidden": 6}
@@ -87,9 +87,9 @@ def test_step_by_step_is_teacher_forcing(kind):
     whole = model(IDS, decoder_input_ids=TARGET).logits
     steps, twice = model.writing(IDS), model.writing(IDS)
     for t in range(TARGET.shape[1]):
-        torch.testing.assert_close(steps.read(TARGET[:, t : t + 1]), whole[:, t])
-    torch.testing.assert_close(twice.read(TARGET[:, :3]), whole[:, 2])
-    torch.testing.assert_close(twice.read(TARGET[:, 3:]), whole[:, 4])
+        torch.testing.assert_close(steps.step(TARGET[:, t : t + 1]), whole[:, t])
+    torch.testing.assert_close(twice.step(TARGET[:, :3]), whole[:, 2])
+    torch.testing.assert_close(twice.step(TARGET[:, 3:]), whole[:, 4])
     assert (steps.start_token, steps.stop_token) == (1, 2)
     assert steps.state.steps.tolist() == [5, 5, 5]
 
@@ -98,25 +98,25 @@ def test_step_by_step_is_teacher_forcing(kind):
 def test_rows_are_repeated_reordered_and_left_out(kind):
     model = made(**kind)
     steps, rows = model.writing(IDS), torch.tensor([2, 0, 2, 2])
-    steps.read(TARGET[:, :2])
-    steps.select(rows)
+    steps.step(TARGET[:, :2])
+    steps.reorder(rows)
     after = torch.tensor([[3], [4], [5], [6]])
     text = torch.cat([TARGET[rows, :2], after], 1)
     wanted = model(IDS[rows], decoder_input_ids=text).logits[:, -1]
-    torch.testing.assert_close(steps.read(after), wanted)
-    steps.select(torch.tensor([3, 1]))
-    nothing = steps.read(torch.tensor([[5], [5]]), torch.tensor([[False], [False]]))
+    torch.testing.assert_close(steps.step(after), wanted)
+    steps.reorder(torch.tensor([3, 1]))
+    nothing = steps.step(torch.tensor([[5], [5]]), torch.tensor([[False], [False]]))
     torch.testing.assert_close(nothing, wanted[[3, 1]])
 
 
 @each_kind
 def test_greedy_and_beams_write_what_teacher_forcing_reads(kind):
     model = made(**kind)
-    limits, start = Limits(most=6, stop=(2,)), torch.ones(3, 1, dtype=torch.long)
+    limits, start = GenerationLimits(max_new_tokens=6, eos_token_id=(2,)), torch.ones(3, 1, dtype=torch.long)
     with torch.no_grad():
         model.output.weight.mul_(6)  # texts that differ
-        greedy = Greedy().write(model.writing(IDS), start, limits)
-        beams = Beam(beams=3, length_penalty=0.0).write(model.writing(IDS), start, limits)
+        greedy = Greedy().search(model.writing(IDS), start, limits)
+        beams = BeamSearch(num_beams=3, length_penalty=0.0).search(model.writing(IDS), start, limits)
         for written in (greedy, beams):
             for b, one in enumerate(written):
                 text = torch.tensor([1, *one.tokens])
@@ -132,15 +132,15 @@ def test_a_row_without_a_token_stays_as_it_is(kind):
     model = made(**kind)
     steps = model.writing(IDS)
     real = torch.tensor([[True, True, True], [True, True, False], [False, True, True]])
-    steps.read(TARGET[:, :3], real)
+    steps.step(TARGET[:, :3], real)
     ends = [TARGET[0, :3], TARGET[1, :2], TARGET[2, 1:3]]
-    found = steps.read(torch.tensor([[7], [7], [7]]), torch.tensor([[True], [True], [False]]))
+    found = steps.step(torch.tensor([[7], [7], [7]]), torch.tensor([[True], [True], [False]]))
     for b, read in enumerate(ends):
         text = read if b == 2 else torch.cat([read, torch.tensor([7])])
         torch.testing.assert_close(found[b], model(IDS[b : b + 1], decoder_input_ids=text[None]).logits[0, -1])
     assert steps.state.steps.tolist() == [4, 3, 2]
     with pytest.raises(InputError, match=r"`real` must have a token in each row .* begin with the start token \(1\)"):
-        model.writing(IDS).read(TARGET[:, :1], real[:, :1])
+        model.writing(IDS).step(TARGET[:, :1], real[:, :1])
 
 
 @pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: "-".join(map(str, kind.values())))
@@ -150,7 +150,7 @@ def test_decoding_is_watched_as_one_cross_attention(kind):
     with regard.watch(model, keep="weights") as seen, torch.no_grad():
         steps = model.writing(IDS)
         for t in range(TARGET.shape[1]):
-            torch.testing.assert_close(steps.read(TARGET[:, t : t + 1]), wanted.logits[:, t])
+            torch.testing.assert_close(steps.step(TARGET[:, t : t + 1]), wanted.logits[:, t])
     (record,) = seen.forwards
     (layer,) = record.layers
     assert layer.kind == "cross"
@@ -238,7 +238,7 @@ def test_attention_learns_to_copy():
     steps, token, written = model.eval().writing(ids), target[:, :1], []
     with torch.no_grad():
         for _ in range(5):
-            token = steps.read(token).argmax(-1, keepdim=True)
+            token = steps.step(token).argmax(-1, keepdim=True)
             written.append(token)
     assert (torch.cat(written, 1) == ids).double().mean() > 0.9
 
@@ -293,6 +293,6 @@ def test_texts_that_cannot_be_read_are_refused():
     with pytest.raises(InputError, match="`decoder_input_ids` must have a row for each of 3 texts, got 2"):
         model(IDS, decoder_input_ids=TARGET[:2])
     with pytest.raises(InputError, match="`tokens` must have a row for each of 3 texts, got 1"):
-        model.writing(IDS).read(TARGET[:1, :1])
+        model.writing(IDS).step(TARGET[:1, :1])
     with pytest.raises(InputError, match=r"`return_weights=True` .* attention=None"):
         made(attention=None)(IDS, decoder_input_ids=TARGET, return_weights=True)

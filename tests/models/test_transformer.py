@@ -195,7 +195,7 @@ def test_watch_sees_every_layer(shape):
 def test_generate_is_watched_as_one_text_that_grows():
     model = made("encoder-decoder")
     with regard.watch(model, keep="weights") as seen:
-        model.generate(ids(1), most=6, stop=())
+        model.generate(ids(1), max_new_tokens=6, eos_token_id=())
     assert len(seen.forwards) == 1
     assert [(layer.queries, layer.keys) for layer in seen.record.layers if layer.kind == "cross"] == [(6, 7)] * 2
 
@@ -218,36 +218,52 @@ def test_a_refused_piece_leaves_the_cache_as_it_was():
 def test_prompts_in_one_padded_tensor_are_those_of_lists(shape):
     model = made(shape, "rotary")
     lists, padded = [[5, 6, 7], [8]], torch.tensor([[5, 6, 7], [0, 0, 8]])
-    assert model.generate(padded, real=padded != 0, most=6) == model.generate(lists, most=6)
+    assert (
+        model.generate(padded, attention_mask=padded != 0, max_new_tokens=6, return_dict_in_generate=True).new_tokens
+        == model.generate(lists, max_new_tokens=6, return_dict_in_generate=True).new_tokens
+    )
 
 
 def test_a_batch_whose_texts_end_apart_is_watched_as_one_record():
     model = made("decoder", "rotary")
     prompts = [[5, 6, 7], [8, 9], [10]]
-    free = model.generate(prompts, most=8, stop=())
+    free = model.generate(prompts, max_new_tokens=8, eos_token_id=(), return_dict_in_generate=True).new_tokens
     stop = [free[0][1], free[1][4]]
-    expected = model.generate(prompts, most=8, stop=stop)
+    expected = model.generate(prompts, max_new_tokens=8, eos_token_id=stop, return_dict_in_generate=True).new_tokens
     assert len({len(one) for one in expected}) > 1
     with regard.watch(model) as seen:
-        assert model.generate(prompts, most=8, stop=stop) == expected
+        assert (
+            model.generate(prompts, max_new_tokens=8, eos_token_id=stop, return_dict_in_generate=True).new_tokens
+            == expected
+        )
     assert len(seen.forwards) == 1
     assert seen.record.layers[0].batch == 3
 
 
 def test_a_stream_is_what_generate_gives_and_stops_where_a_text_ends():
     model = made("decoder", "rotary")
-    (expected,) = model.generate([[5, 6, 7]], most=12, stop=())
-    assert list(model.stream([5, 6, 7], most=12, stop=())) == expected
+    (expected,) = model.generate(
+        [[5, 6, 7]], max_new_tokens=12, eos_token_id=(), return_dict_in_generate=True
+    ).new_tokens
+    assert list(model.stream([5, 6, 7], max_new_tokens=12, eos_token_id=())) == expected
     end = expected[3]
-    assert model.generate([[5, 6, 7]], most=12, stop=[end]) == [expected[: expected.index(end) + 1]]
+    assert model.generate(
+        [[5, 6, 7]], max_new_tokens=12, eos_token_id=[end], return_dict_in_generate=True
+    ).new_tokens == [expected[: expected.index(end) + 1]]
     drawn = decoding.Sampling(generator=torch.Generator().manual_seed(0))
     again = decoding.Sampling(generator=torch.Generator().manual_seed(0))
-    assert model.generate([[5]], decoding=drawn, most=9) == model.generate([[5]], decoding=again, most=9)
+    assert (
+        model.generate([[5]], decoding=drawn, max_new_tokens=9, return_dict_in_generate=True).new_tokens
+        == model.generate([[5]], decoding=again, max_new_tokens=9, return_dict_in_generate=True).new_tokens
+    )
 
 
 def test_writing_ends_where_positions_do():
     model = made("decoder", "learned", positions=Learned(10))
-    assert len(model.generate([[5] * 6], most=50, stop=())[0]) == 4
+    assert (
+        len(model.generate([[5] * 6], max_new_tokens=50, eos_token_id=(), return_dict_in_generate=True).new_tokens[0])
+        == 4
+    )
 
 
 def test_a_head_for_other_labels_begins_at_random_and_the_rest_as_it_was(tmp_path):
@@ -320,7 +336,7 @@ def test_the_hub_gets_the_files_that_are_saved(tmp_path, monkeypatch):
 def test_a_continuation_may_be_read_with_gradients():
     model = made("encoder-decoder")
     text, first, real = model.continuation([[5, 6, 7], [8]])
-    text.read(first, real).sum().backward()
+    text.step(first, real).sum().backward()
     assert model.decoder.layers[0].attention.q_proj.weight.grad is not None
 
 
@@ -524,17 +540,44 @@ REFUSED = {
         lambda: made("encoder")(ids(), logits_to_keep=1),
         "`logits_to_keep` is for models that generate",
     ),
-    "padding in prompts": (
-        lambda: made().generate(torch.tensor([[5, 6], [0, 7]])),
-        "`prompts` holds the padding token 0: say with real=",
+    "padding in prompts that may be an end": (
+        lambda: made(special_tokens=SpecialTokens(pad_token_id=0, eos_token_id=0)).generate(torch.tensor([[5], [0]])),
+        "`input_ids` holds 0, which is padding and an end token: give attention_mask=",
+    ),
+    "beams beside a decoding": (
+        lambda: made().generate([[5]], decoding=decoding.Greedy(), num_beams=3),
+        "`num_beams` beside `decoding` has no effect",
+    ),
+    "a temperature and nothing drawn": (
+        lambda: made().generate([[5]], temperature=0.5),
+        "`temperature` is for drawn tokens: give do_sample=True",
+    ),
+    "a penalty without beams": (lambda: made().generate([[5]], length_penalty=2.0), "`length_penalty` is for beams"),
+    "several of the same": (lambda: made().generate([[5]], num_return_sequences=2), "would be the same text each time"),
+    "beams that are drawn": (lambda: made().generate([[5]], num_beams=2, do_sample=True), "draw without beams"),
+    "max_length": (
+        lambda: made().generate([[5]], max_length=9),
+        "generate has no argument `max_length`: max_new_tokens is meant",
     ),
     "real beside lists": (
-        lambda: made().generate([[5]], real=torch.ones(1, 1).bool()),
+        lambda: made().generate([[5]], attention_mask=torch.ones(1, 1).bool(), return_dict_in_generate=True).new_tokens,
         "a list of lists has no padding",
     ),
-    "halves of tokens": (lambda: made().generate([[1.5, 2.5]]), "tokens, which are integers"),
-    "one stop": (lambda: made().generate([[5]], stop=2), r"`stop` must be a list of tokens, got 2: write \[2\]"),
-    "a decoding by name": (lambda: made().generate([[5]], decoding="greedy"), "`decoding` must be a value"),
+    "halves of tokens": (
+        lambda: made().generate([[1.5, 2.5]], return_dict_in_generate=True).new_tokens,
+        "tokens, which are integers",
+    ),
+    "an end that is text": (
+        lambda: made().generate(
+            [[5]],
+            eos_token_id=("."),
+        ),
+        "`eos_token_id` must be a tuple of",
+    ),
+    "a decoding by name": (
+        lambda: made().generate([[5]], decoding="greedy", return_dict_in_generate=True).new_tokens,
+        "`decoding` must be a value",
+    ),
     "a text to stream": (lambda: made().stream("ab"), "each a list of tokens"),
     "a type by name": (
         lambda: Transformer.from_pretrained("minilm", dtype="bfloat16"),
@@ -553,20 +596,32 @@ REFUSED = {
     "a cache to encode": (lambda: made("encoder")(ids(), past_key_values=made().cache()), "runs on whole texts"),
     "too long": (lambda: made(positions=Learned(5))(ids()), "has 7 tokens, and this model has positions for 5"),
     "types": (lambda: made()(ids(), token_type_ids=ids()), "this model has no token types"),
-    "writing with an encoder": (lambda: made("encoder").generate(ids()), "an encoder, which writes nothing"),
+    "writing with an encoder": (
+        lambda: made("encoder").generate(ids(), return_dict_in_generate=True).new_tokens,
+        "an encoder, which generates nothing",
+    ),
     "writing without a head": (
-        lambda: made(output_head=None).generate(ids()),
+        lambda: made(output_head=None).generate(ids(), return_dict_in_generate=True).new_tokens,
         "no output head that generates: .*LanguageModel",
     ),
-    "writing in training": (lambda: made().train().generate(ids()), r"model.eval\(\) first"),
-    "an empty prompt": (lambda: made().generate([[3], []]), "an empty text at 1"),
-    "texts for tokens": (lambda: made().generate(["a b"]), "each a list of tokens"),
+    "writing in training": (
+        lambda: made().train().generate(ids(), return_dict_in_generate=True).new_tokens,
+        r"model.eval\(\) first",
+    ),
+    "an empty prompt": (
+        lambda: made().generate([[3], []], return_dict_in_generate=True).new_tokens,
+        "an empty text at 1",
+    ),
+    "texts for tokens": (
+        lambda: made().generate(["a b"], return_dict_in_generate=True).new_tokens,
+        "each a list of tokens",
+    ),
     "a beam to stream": (
-        lambda: made().stream([3], decoding=decoding.Beam(2)),
-        "Beam knows its text when it has ended",
+        lambda: made().stream([3], decoding=decoding.BeamSearch(2)),
+        "BeamSearch knows its text when it has ended",
     ),
     "no room": (
-        lambda: made(positions=Learned(5)).generate([[3] * 5]),
+        lambda: made(positions=Learned(5)).generate([[3] * 5], return_dict_in_generate=True).new_tokens,
         "has 5 tokens and this model has positions for 5, which leaves none",
     ),
     "a folder that is none": (

@@ -299,7 +299,7 @@ def test_what_is_held_out_is_hidden_alike_in_every_batch(tmp_path):
         alone = made.rows([row], held=True)
         length = alone.labels.shape[1]
         assert torch.equal(alone.labels[0], together.labels[row, :length])
-        assert torch.equal(alone.inputs["input_ids"][0], together.inputs["ids"][row, :length])
+        assert torch.equal(alone.inputs["input_ids"][0], together.inputs["input_ids"][row, :length])
 
 
 def test_a_text_that_is_too_long_is_named_before_any_is_translated(tmp_path, pairs):

@@ -70,14 +70,15 @@ class _Options:
 
         most = int(min(self.max_new_tokens, room))
         if self.num_beams is not None:
-            beam = decoding.Beam(self.num_beams, 1.0 if self.length_penalty is None else self.length_penalty)
-            found: list[int] = model.generate([prompt], decoding=beam, most=most)[0]
+            beam = decoding.BeamSearch(self.num_beams, 1.0 if self.length_penalty is None else self.length_penalty)
+            options = {"max_new_tokens": most, "return_dict_in_generate": True}
+            found: list[int] = model.generate([prompt], decoding=beam, **options).new_tokens[0]
             return found
         chosen: decoding.Greedy | decoding.Sampling = decoding.Greedy()
         if self.sampling:
             generator = torch.Generator().manual_seed(seed)
             chosen = decoding.Sampling(self.temperature or 1.0, self.top_k, self.top_p, generator)
-        stream: Iterable[int] = model.stream(prompt, decoding=chosen, most=most)
+        stream: Iterable[int] = model.stream(prompt, decoding=chosen, max_new_tokens=most)
         return stream
 
 

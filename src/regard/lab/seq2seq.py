@@ -130,7 +130,8 @@ def by_length(model: RecurrentSeq2Seq, task: Synthetic, lengths: Sequence[int], 
     for length in lengths:
         sources, targets = task.sample(texts, length_range=(length, length), generator=generator)
         with torch.inference_mode():
-            written = model.generate(sources, most=2 * length)  # too long is wrong too, and ends somewhere
+            # Too long is wrong too, and ends somewhere.
+            written = model.generate(sources, max_new_tokens=2 * length, return_dict_in_generate=True).new_tokens
         said = [one[:-1] if one[-1] == task.eos_token_id else one for one in written]
         accuracy[length], scores[length] = share_right(said, targets), bleu(said, targets)
     return ByLength(sum(one.numel() for one in model.parameters()), accuracy, scores)

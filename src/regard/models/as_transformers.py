@@ -89,8 +89,8 @@ class AsTransformers(nn.Module):
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **_: Any) -> Tensor:
         """What an encoder–decoder writes, its start token first."""
-        written = self.model.generate(input_ids.tolist(), most=max_new_tokens)[0]
-        return torch.tensor([[self.config.decoder_start_token_id or 0, *written]])
+        sequences: Tensor = self.model.generate(input_ids, max_new_tokens=max_new_tokens)
+        return sequences
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The table of the tokens that are read."""

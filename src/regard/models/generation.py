@@ -1,83 +1,157 @@
-"""Writing: prompts made a batch, a model made a continuation that decoding can drive."""
+"""Generation: prompts as a batch, a model as what decoding drives, and transformers' `generate` on top."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.cache import Cache
 from regard.capture.intercept import is_watching
 from regard.errors import InputError
 from regard.models.config import SpecialTokens
-from regard.models.decoding import Continuation, Decoding, Greedy, Limits, Sampling
+from regard.models.decoding import (
+    BeamSearch,
+    Continuation,
+    Decoding,
+    GeneratedSequence,
+    GenerationLimits,
+    Greedy,
+    Sampling,
+)
+from regard.models.standard_names import GENERATE, refuse_unknown
+from regard.models.token_mask import token_mask
 
-__all__ = ["Prompts", "Reading", "Writes", "batch_of"]
+__all__ = ["GenerateOutput", "GenerationMixin", "Prompts", "TransformerContinuation", "batch_of"]
 
 Prompts = Sequence[Sequence[int]] | Int[Tensor, "batch n"]
 
 
-class Writes:
-    """What a model that writes can do: `generate` for a batch, `stream` for one text, token by token."""
+@dataclass(frozen=True, eq=False)
+class GenerateOutput:
+    """What `generate` returns with `return_dict_in_generate=True`, by transformers' names.
 
+    Args:
+        sequences: As without: the prompts (of an encoder–decoder the start token) and the new tokens, padded.
+        sequences_scores: Of beams the score of each sequence; else None.
+        new_tokens: The new tokens of each sequence, the end token included, without padding. (Not in transformers.)
+    """
+
+    sequences: Int[Tensor, "sequences length"]
+    sequences_scores: Float[Tensor, " sequences"] | None
+    new_tokens: list[list[int]]
+
+
+class GenerationMixin:
+    """What a model that generates has: `generate` for a batch, `stream` for one text, token by token."""
+
+    @refuse_unknown("generate", GENERATE)
     def generate(
         self,
-        prompts: Prompts,
+        input_ids: Prompts,
         *,
-        real: Bool[Tensor, "batch n"] | None = None,
+        attention_mask: Shaped[Tensor, "batch n"] | None = None,
+        max_new_tokens: int = 20,
+        min_new_tokens: int = 0,
+        num_beams: int = 1,
+        do_sample: bool = False,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        length_penalty: float | None = None,
+        early_stopping: bool | Literal["never"] | None = None,
+        num_return_sequences: int = 1,
+        eos_token_id: int | Sequence[int] | None = None,
+        pad_token_id: int | None = None,
+        use_cache: bool = True,
+        generator: torch.Generator | None = None,
         decoding: Decoding | None = None,
-        most: int = 64,
-        least: int = 0,
-        stop: Sequence[int] | None = None,
-        cached: bool = True,
-    ) -> list[list[int]]:
-        """Go on with texts, or translate sources; give the new tokens of each, the stop token included.
+        return_dict_in_generate: bool = False,
+    ) -> Any:
+        """Continue texts, or translate sources; the arguments and what is returned are those of transformers' models.
 
         Args:
-            prompts: Tokens of each text, which may differ in length; of an encoder–decoder, of each source.
-            real: Of prompts that are one tensor, what is no padding.
-            decoding: decoding.Greedy() by default, Sampling(...) or Beam(...).
-            most: New tokens at most; fewer where the model has no more positions.
-            least: New tokens before a stop token may come.
-            stop: Tokens that end a text; the model's own by default.
-            cached: Keep keys and values of what was read; without, everything is read again for each token.
+            input_ids: Tokens of each text, as a tensor or as lists that may differ in length; of an encoder–decoder, of
+                each source.
+            attention_mask: Of a tensor, 1 for tokens and 0 for padding; by default 0 at the padding token.
+            max_new_tokens: New tokens at most; fewer where the model has no more positions.
+            min_new_tokens: New tokens before a text may end.
+            num_beams: Above 1, search with so many beams.
+            do_sample: Draw each token, from the `top_k` likeliest (50 by default, 0 for all).
+            temperature, top_p: Of drawing; both 1 by default.
+            length_penalty, early_stopping: Of beams; 1.0 and False by default.
+            num_return_sequences: Of beams or drawing: sequences returned for each text.
+            eos_token_id: Token or tokens that end a text, [] for none; the model's own by default.
+            pad_token_id: What fills up shorter texts; the model's own by default, else its end token.
+            use_cache: Keep keys and values; without, the model runs on everything again for each token.
+            generator: Where drawing takes its numbers from; PyTorch's own by default.
+            decoding: In place of the options above, a value such as decoding.BeamSearch(3).
+            return_dict_in_generate: Return a GenerateOutput: the sequences, their scores, the new tokens as lists.
+
+        Returns:
+            A LongTensor (texts · num_return_sequences, length): a decoder's prompts and new tokens, or an
+            encoder–decoder's tokens from the start token on, filled up with `pad_token_id` on the right. Prompts of
+            different lengths are padded on the left.
 
         Raises:
-            InputError: A prompt is empty or too long, the model does not write, or it is in training mode.
+            InputError: A prompt is empty or too long, options do not go together, the model does not generate, or it is
+                in training mode.
         """
-        chosen = Greedy() if decoding is None else decoding
-        if not hasattr(chosen, "write"):
-            raise InputError(f"`decoding` must be a value such as decoding.Greedy(), got {decoding!r}")
-        text, prompt, real, limits = self._begin(prompts, real, most, least, stop, cached)
-        written = chosen.write(text, prompt, limits, real)
-        return [list(one.tokens) for one in written]
+        chosen = _decoding(
+            decoding, num_beams, do_sample, num_return_sequences,
+            {"temperature": temperature, "top_k": top_k, "top_p": top_p, "generator": generator},
+            {"length_penalty": length_penalty, "early_stopping": early_stopping},
+        )  # fmt: skip
+        text, prompt, mask, limits = self._begin(
+            input_ids, attention_mask, max_new_tokens, min_new_tokens, eos_token_id, pad_token_id, use_cache
+        )
+        copies = num_return_sequences if do_sample else 1
+        if copies > 1:  # each drawn by itself, as transformers repeats them
+            prompt, mask = _repeat(prompt, copies), None if mask is None else _repeat(mask, copies)
+            text.reorder(_repeat(torch.arange(len(prompt) // copies, device=prompt.device), copies))
+        found = chosen.search(text, prompt, limits, mask)
+        per_text = len(found) // len(prompt)
+        sequences = _sequences(_prompts_as_given(input_ids, prompt, copies), per_text, found, limits)
+        if not return_dict_in_generate:
+            return sequences
+        scores = torch.tensor([one.score for one in found], device=prompt.device)
+        lists = [list(one.tokens) for one in found]
+        return GenerateOutput(sequences, scores if isinstance(chosen, BeamSearch) else None, lists)
 
+    @refuse_unknown("stream", GENERATE)
     def stream(
         self,
-        prompt: Sequence[int] | Int[Tensor, " n"],
+        input_ids: Sequence[int] | Int[Tensor, " n"],
         *,
+        max_new_tokens: int = 20,
+        do_sample: bool = False,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        eos_token_id: int | Sequence[int] | None = None,
+        use_cache: bool = True,
+        generator: torch.Generator | None = None,
         decoding: Greedy | Sampling | None = None,
-        most: int = 64,
-        stop: Sequence[int] | None = None,
-        cached: bool = True,
     ) -> Iterator[int]:
-        """Go on with one text and yield each token as soon as it is known; the arguments are those of `generate`."""
-        begun = self._begin([prompt], None, most, 0, stop, cached)
-        chosen = Greedy() if decoding is None else decoding
+        """Continue one text and yield each token as soon as it is known; the arguments are those of `generate`."""
+        options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "generator": generator}
+        begun = self._begin([input_ids], None, max_new_tokens, 0, eos_token_id, None, use_cache)
+        chosen: Any = _decoding(decoding, 1, do_sample, 1, options, {})
         if not hasattr(chosen, "stream"):
             raise InputError(f"{type(chosen).__name__} knows its text when it has ended: stream Greedy() or Sampling()")
-        text, first, real, limits = begun
-        return (int(step) for step in chosen.stream(text, first, limits, real))
+        text, first, mask, limits = begun
+        return (int(step) for step in chosen.stream(text, first, limits, mask))
 
     def continuation(
-        self, prompts: Prompts, *, real: Tensor | None = None, cached: bool = True
+        self, input_ids: Prompts, *, attention_mask: Tensor | None = None, use_cache: bool = True
     ) -> tuple[Continuation, Tensor, Tensor | None]:
-        """Prompts as decoding wants them: the text that goes on, what it reads first, and what of that is real."""
+        """Prompts as decoding needs them: the text to continue, its first tokens, and which of them are no padding."""
         raise NotImplementedError  # each model defines it
 
     def _room(self, first: int) -> int | None:
-        """How many tokens may be written behind the first ones read."""
+        """How many tokens may follow the first ones."""
         return None
 
     def _tokens(self) -> SpecialTokens:
@@ -86,49 +160,127 @@ class Writes:
     def _begin(
         self,
         prompts: Any,
-        real: Tensor | None,
-        most: int,
-        least: int,
-        stop: Sequence[int] | None,
-        cached: bool,
-    ) -> tuple[Continuation, Tensor, Tensor | None, Limits]:
+        attention_mask: Tensor | None,
+        max_new_tokens: int,
+        min_new_tokens: int,
+        eos_token_id: int | Sequence[int] | None,
+        pad_token_id: int | None,
+        use_cache: bool,
+    ) -> tuple[Continuation, Tensor, Tensor | None, GenerationLimits]:
         if getattr(self, "training", False):
-            raise InputError("the model is in training mode, where dropout changes what it writes: model.eval() first")
-        if stop is not None and not isinstance(stop, Sequence | set | frozenset):
-            raise InputError(f"`stop` must be a list of tokens, got {stop!r}: write [{stop!r}]")
+            raise InputError(
+                "the model is in training mode, where dropout changes what it generates: model.eval() first"
+            )
         with torch.inference_mode():  # nothing but tokens comes out
-            text, first, real = self.continuation(prompts, real=real, cached=cached)
+            text, first, mask = self.continuation(prompts, attention_mask=attention_mask, use_cache=use_cache)
         known, room = self._tokens(), self._room(first.shape[1])
         if room is not None and room < 1:
             limit = first.shape[1] + room
             raise InputError(
                 f"the prompt has {first.shape[1]} tokens and this model has positions for {limit}, which leaves none "
-                "to write: shorten it"
+                "to generate: shorten it"
             )
-        limits = Limits(
-            most=most if room is None else min(most, room),
-            stop=tuple(known.eos_token_ids if stop is None else stop),
-            pad=known.pad_token_id or 0,
-            least=least if room is None else min(least, room),
-            forced_first=known.forced_bos_token_id,
-            forced_last=known.forced_eos_token_id,
-            banned=tuple(known.suppress_tokens),
+        ends = known.eos_token_ids if eos_token_id is None else _ends(eos_token_id)
+        own = known.pad_token_id if pad_token_id is None else pad_token_id
+        limits = GenerationLimits(
+            max_new_tokens=max_new_tokens if room is None else min(max_new_tokens, room),
+            eos_token_id=ends,
+            pad_token_id=own if own is not None else ends[0] if ends else 0,
+            min_new_tokens=min_new_tokens if room is None else min(min_new_tokens, room),
+            forced_bos_token_id=known.forced_bos_token_id,
+            forced_eos_token_id=known.forced_eos_token_id,
+            suppress_tokens=tuple(known.suppress_tokens),
         )
-        return text, first, real, limits
+        return text, first, mask, limits
+
+
+def _decoding(
+    given: Decoding | None,
+    num_beams: int,
+    do_sample: bool,
+    num_return_sequences: int,
+    drawing: dict[str, Any],
+    beams: dict[str, Any],
+) -> Decoding:
+    """The decoding that transformers' options name; an option without effect is refused."""
+    drawing = {name: value for name, value in drawing.items() if value is not None}
+    beams = {name: value for name, value in beams.items() if value is not None}
+    if not isinstance(do_sample, bool):
+        raise InputError(f"`do_sample` must be True or False, got {do_sample!r}")
+    if given is not None:
+        return _given(given, [*drawing, *beams], num_beams, do_sample, num_return_sequences)
+    if drawing and not do_sample:
+        raise InputError(f"`{next(iter(drawing))}` is for drawn tokens: give do_sample=True too, or leave it out")
+    if beams and num_beams == 1:
+        raise InputError(f"`{next(iter(beams))}` is for beams: give num_beams= of at least 2 too, or leave it out")
+    if do_sample and num_beams != 1:
+        raise InputError(f"`do_sample` with num_beams={num_beams} is not here: draw without beams, or search with them")
+    if do_sample:
+        drawing["top_k"] = drawing.get("top_k", 50) or None  # transformers' default, and its 0 for all
+        return Sampling(**drawing)
+    if num_beams != 1:
+        return BeamSearch(num_beams, num_return_sequences=num_return_sequences, **beams)
+    if num_return_sequences != 1:
+        raise InputError(
+            f"`num_return_sequences` of {num_return_sequences} would be the same text each time: give do_sample=True "
+            "or num_beams="
+        )
+    return Greedy()
+
+
+def _given(given: Decoding, named: list[str], num_beams: int, do_sample: bool, num_return_sequences: int) -> Decoding:
+    if not hasattr(given, "search"):
+        raise InputError(f"`decoding` must be a value such as decoding.Greedy(), got {given!r}")
+    others = {"num_beams": num_beams != 1, "do_sample": do_sample, "num_return_sequences": num_return_sequences != 1}
+    if named := [*named, *(name for name, is_given in others.items() if is_given)]:
+        raise InputError(f"`{named[0]}` beside `decoding` has no effect: give it to {type(given).__name__}")
+    return given
+
+
+def _ends(eos_token_id: Any) -> tuple[int, ...]:
+    if isinstance(eos_token_id, Tensor):
+        eos_token_id = eos_token_id.tolist()
+    return tuple(eos_token_id) if isinstance(eos_token_id, Sequence | set | frozenset) else (eos_token_id,)
+
+
+def _repeat(rows: Tensor, times: int) -> Tensor:
+    return rows.repeat_interleave(times, 0)
+
+
+def _prompts_as_given(given: Any, prompt: Tensor, copies: int) -> Tensor:
+    """A prompt that is a tensor with padding on the left, if any, as it is: decoding has cut what all rows pad."""
+    if isinstance(given, Tensor) and given.shape[1] > prompt.shape[1] and prompt.shape[1] > 1:
+        return _repeat(given.to(prompt), copies)
+    return prompt
+
+
+def _sequences(
+    prompt: Tensor, per_text: int, found: list[GeneratedSequence], limits: GenerationLimits
+) -> Int[Tensor, "sequences length"]:
+    longest = max((len(one.tokens) for one in found), default=0)
+    new = [[*one.tokens, *[limits.pad_token_id] * (longest - len(one.tokens))] for one in found]
+    made = torch.tensor(new, dtype=prompt.dtype, device=prompt.device).view(len(found), longest)
+    return torch.cat([_repeat(prompt, per_text), made], 1)
 
 
 def batch_of(
-    prompts: Prompts, pad: int | None, *, left: bool, device: torch.device, real: Tensor | None = None
+    prompts: Prompts,
+    pad: int | None,
+    *,
+    left: bool,
+    device: torch.device,
+    mask: Tensor | None = None,
+    ends: Sequence[int] = (),
 ) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"] | None]:
-    """Texts of different lengths as one tensor, padded on one side, and which of it is real (None if all is).
+    """Texts of different lengths as one tensor, padded on one side, and which of it are tokens (None if all are).
 
     Raises:
-        InputError: They are no lists of tokens, one is empty, or a tensor holds padding of which nothing is said.
+        InputError: They are no lists of tokens, one is empty, or a tensor holds padding that may be an end token.
     """
-    rows = _rows(prompts, pad, real)
+    rows = _rows(prompts, pad, mask, ends)
     if not all(rows):
         raise InputError(
-            f"`prompts` has an empty text at {rows.index([])}: begin it with a token, such as the start token"
+            f"`input_ids` has an empty text at {rows.index([])}: begin it with a token, such as the start token"
         )
     longest, fill = max(map(len, rows)), 0 if pad is None else pad
     missing = [[fill] * (longest - len(one)) for one in rows]
@@ -139,36 +291,37 @@ def batch_of(
     return ids, (at >= longest - lengths if left else at < lengths)
 
 
-def _rows(prompts: Any, pad: int | None, real: Tensor | None) -> list[list[int]]:
+def _rows(prompts: Any, pad: int | None, mask: Tensor | None, ends: Sequence[int]) -> list[list[int]]:
     """The tokens of each text, without padding."""
     if isinstance(prompts, Tensor):
         if prompts.ndim != 2 or prompts.is_floating_point() or prompts.dtype == torch.bool:
             raise InputError(
-                f"`prompts` must be integers (batch, n) or a list of lists, got shape {tuple(prompts.shape)}"
+                f"`input_ids` must be integers (batch, n) or a list of lists, got shape {tuple(prompts.shape)}"
             )
-        if real is None and pad is not None and bool((prompts == pad).any()):
-            raise InputError(
-                f"`prompts` holds the padding token {pad}: say with real= which tokens are real (True), or give a list "
-                "of lists"
-            )
-        if real is not None and (real.shape != prompts.shape or real.dtype != torch.bool):
-            raise InputError(f"`real` must be a boolean tensor of the shape of `prompts`, {tuple(prompts.shape)}")
-        kept = torch.ones_like(prompts, dtype=torch.bool) if real is None else real
+        seen = token_mask("attention_mask", mask, prompts.shape)
+        if seen is None and pad is not None and bool((prompts == pad).any()):
+            if pad in ends:
+                raise InputError(
+                    f"`input_ids` holds {pad}, which is padding and an end token: give attention_mask= (1 for tokens), "
+                    "or a list of lists"
+                )
+            seen = prompts != pad  # as transformers takes it
+        kept = torch.ones_like(prompts, dtype=torch.bool) if seen is None else seen
         return [one[here].tolist() for one, here in zip(prompts, kept, strict=True)]
-    if real is not None:
-        raise InputError("`real` is for prompts that are one tensor: a list of lists has no padding")
+    if mask is not None:
+        raise InputError("`attention_mask` is for input_ids that are one tensor: a list of lists has no padding")
     texts = isinstance(prompts, list | tuple) and all(isinstance(one, list | tuple | Tensor) for one in prompts)
     if not texts or not prompts:
-        raise InputError("`prompts` must be a list of texts, each a list of tokens, such as [[1, 2, 3]]")
+        raise InputError("`input_ids` must be a list of texts, each a list of tokens, such as [[1, 2, 3]]")
     rows = [one.tolist() if isinstance(one, Tensor) else list(one) for one in prompts]
     for row in rows:
         if any(isinstance(one, bool) or not isinstance(one, int) for one in row):
-            raise InputError(f"`prompts` must be lists of tokens, which are integers, got {row!r}")
+            raise InputError(f"`input_ids` must be lists of tokens, which are integers, got {row!r}")
     return rows
 
 
-class Reading:
-    """A Transformer that goes on writing: with a cache, or reading everything again for each token."""
+class TransformerContinuation:
+    """A Transformer that continues texts: with a cache, or running on everything again for each token."""
 
     def __init__(self, model: Any, cache: Cache | None, memory: Tensor | None = None, real: Tensor | None = None):
         self._model, self._cache = model, cache
@@ -181,10 +334,10 @@ class Reading:
         """Whether rows that have ended stay: regard.watch knows a text by its row."""
         return is_watching(self._model)
 
-    def read(
+    def step(
         self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Read tokens behind those read before; give the logits of the next token of each row."""
+        """Run on tokens after those before; return the logits of the next token of each row."""
         if self._cache is None:
             tokens, real = self._again(tokens, real)
         elif real is not None:
@@ -202,8 +355,8 @@ class Reading:
         logits: Tensor = output.logits
         return logits[:, -1]
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> None:
-        """Go on with these rows."""
+    def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Continue with these rows."""
         if self._cache is not None:
             self._cache.reorder(rows)
         for name in ("_memory", "_memory_real", "_ids", "_real"):
@@ -211,7 +364,7 @@ class Reading:
                 setattr(self, name, one.index_select(0, rows))
 
     def _again(self, tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """All tokens read so far."""
+        """All tokens so far."""
         if self._ids is None:
             self._ids, self._real = tokens, real
         else:

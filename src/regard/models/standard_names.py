@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from regard.errors import InputError
 
-__all__ = ["CONFIG", "FORWARD", "refuse_unknown"]
+__all__ = ["CONFIG", "FORWARD", "GENERATE", "refuse_unknown"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -69,6 +69,19 @@ FORWARD: dict[str, str] = {
     **dict.fromkeys(("output_attentions", "need_weights"), "regard.watch(model, keep='weights') around the call"),
     "return_dict": "an output that is always both, by field and by position: leave it out;",
     "head_mask": "regard.ablate_heads(model, heads) around the call",
+}
+
+GENERATE: dict[str, str] = {
+    **dict.fromkeys(("prompts", "inputs"), "input_ids"),
+    **dict.fromkeys(("max_length", "max_tokens"), "max_new_tokens"),
+    "min_length": "min_new_tokens",
+    **dict.fromkeys(("stop_strings", "stopping_criteria", "stop_token"), "eos_token_id"),
+    "seed": "generator=torch.Generator().manual_seed(seed)",
+    "streamer": "model.stream(input_ids)",
+    "generation_config": "each of its values as an argument",
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens"), "SpecialTokens(suppress_tokens=...) of the configuration"),
+    **dict.fromkeys(("repetition_penalty", "no_repeat_ngram_size"), "a decoding of one's own that has such a rule"),
+    "output_scores": "return_dict_in_generate=True, which has the scores of beams,",
 }
 
 

@@ -13,7 +13,7 @@ from regard.models.checkpoint_files import Checkpoint
 from regard.models.config import KINDS, SpecialTokens, TransformerConfig
 from regard.models.families import family_of
 from regard.models.families.convert_checkpoint import read
-from regard.models.generation import Prompts, Reading, Writes, batch_of
+from regard.models.generation import GenerationMixin, Prompts, TransformerContinuation, batch_of
 from regard.models.losses import loss_of, shift_tokens_right
 from regard.models.model_output import Output
 from regard.models.output_heads import LanguageModel
@@ -26,7 +26,7 @@ from regard.nn.checks import check_flag
 __all__ = ["Output", "Transformer"]
 
 
-class Transformer(Writes, Saved):
+class Transformer(GenerationMixin, Saved):
     """Vaswani et al. (2017, arXiv:1706.03762) and what became of it, by a configuration.
 
     Modules: `embedding`, `decoder_embedding` if the decoder has its own, `encoder`, `decoder`, `output_head`.
@@ -203,25 +203,27 @@ class Transformer(Writes, Saved):
         return self.decoder.cache()
 
     def continuation(
-        self, prompts: Prompts, *, real: Tensor | None = None, cached: bool = True
-    ) -> tuple[Reading, Tensor, Tensor | None]:
-        """Prompts as decoding wants them: the text that goes on, what it reads first, and what of that is real."""
+        self, input_ids: Prompts, *, attention_mask: Tensor | None = None, use_cache: bool = True
+    ) -> tuple[TransformerContinuation, Tensor, Tensor | None]:
+        """Prompts as decoding needs them: the text to continue, its first tokens, and which of them are no padding."""
         if self.decoder is None:
-            raise InputError("this model is an encoder, which writes nothing: take a decoder or an encoder–decoder")
-        device, pad = self.embedding.weight.device, self.config.special_tokens.pad_token_id
-        cache = self.cache() if cached else None
+            raise InputError("this model is an encoder, which generates nothing: take a decoder or an encoder–decoder")
+        tokens = self.config.special_tokens
+        cache = self.cache() if check_flag("use_cache", use_cache) else None
+        device, pad = self.embedding.weight.device, tokens.pad_token_id
+        given: dict[str, Any] = {"device": device, "mask": attention_mask, "ends": tokens.eos_token_ids}
         if self.encoder is None:
-            ids, real = batch_of(prompts, pad, left=True, device=device, real=real)
-            return Reading(self, cache), ids, real
+            ids, mask = batch_of(input_ids, pad, left=True, **given)
+            return TransformerContinuation(self, cache), ids, mask
         start = self.config.start_token_id
         if start is None:
             raise InputError(
                 "the configuration has no start token: give it special_tokens=SpecialTokens(decoder_start_token_id=...)"
             )
-        ids, real = batch_of(prompts, pad, left=False, device=device, real=real)
+        ids, mask = batch_of(input_ids, pad, left=False, **given)
         with torch.no_grad():
-            memory = self.encode(ids, attention_mask=real)
-        return Reading(self, cache, memory, real), ids.new_full((len(ids), 1), start), None
+            memory = self.encode(ids, attention_mask=mask)
+        return TransformerContinuation(self, cache, memory, mask), ids.new_full((len(ids), 1), start), None
 
     def _tokens(self) -> SpecialTokens:
         known: SpecialTokens = self.config.special_tokens

@@ -15,7 +15,7 @@ from regard.data import Tokenizer, to_script
 from regard.errors import InputError
 from regard.interpret.watch import watch
 from regard.models import RecurrentSeq2Seq, Transformer
-from regard.models.decoding import Beam, Decoding
+from regard.models.decoding import BeamSearch, Decoding
 
 __all__ = ["Translator"]
 
@@ -119,7 +119,7 @@ class Translator:
                 raise InputError(
                     f"text {place + 1} has {len(source)} tokens, and this model has positions for {limit}: shorten it"
                 )
-        decoding: Decoding | None = Beam(num_beams, length_penalty) if num_beams > 1 else None
+        decoding: Decoding | None = BeamSearch(num_beams, length_penalty) if num_beams > 1 else None
         order = sorted(sources, key=lambda place: len(sources[place]))
         found = [""] * len(texts)
         for first in range(0, len(order), batch_size):
@@ -127,9 +127,8 @@ class Translator:
             longest = len(sources[chosen[-1]])
             writer: Any = self.model
             with torch.inference_mode():
-                written = writer.generate(
-                    [sources[place] for place in chosen], decoding=decoding, most=2 * longest + 10
-                )
+                asked = {"decoding": decoding, "max_new_tokens": 2 * longest + 10, "return_dict_in_generate": True}
+                written = writer.generate([sources[place] for place in chosen], **asked).new_tokens
             for place, tokens in zip(chosen, written, strict=True):
                 found[place] = self.decode(tokens)
             progress(first + len(chosen))
@@ -149,9 +148,10 @@ class Translator:
             raise InputError("the text is empty: there is nothing to align")
         model: Any = self.model
         source = self.encode(text)
-        decoding: Decoding | None = Beam(num_beams, length_penalty) if num_beams > 1 else None
+        decoding: Decoding | None = BeamSearch(num_beams, length_penalty) if num_beams > 1 else None
         with torch.inference_mode():
-            written = model.generate([source], decoding=decoding, most=2 * len(source) + 10)[0]
+            asked = {"decoding": decoding, "max_new_tokens": 2 * len(source) + 10, "return_dict_in_generate": True}
+            written = model.generate([source], **asked).new_tokens[0]
             if self.tgt_tokenizer.bos_token_id is None:
                 raise InputError("the target tokenizer has no start token")
             target = [self.tgt_tokenizer.bos_token_id, *written]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.errors import InputError
-from regard.models.decoding import Beam, Greedy, Limits, Markov, Sampling
+from regard.models.decoding import BeamSearch, GenerationLimits, Greedy, Markov, Sampling
 
 STOP = 3
 
@@ -31,8 +31,10 @@ def every_text(logits, first, most, length_penalty):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_wide_beam_finds_all_texts_in_their_order(length_penalty, seed):
     logits = table(seed=seed)
-    beam = Beam(200, length_penalty, "never", results=7)
-    found = beam.write(Markov(logits), torch.tensor([[0], [2]]), Limits(most=4, stop=(STOP,)))
+    beam = BeamSearch(200, length_penalty, "never", num_return_sequences=7)
+    found = beam.search(
+        Markov(logits), torch.tensor([[0], [2]]), GenerationLimits(max_new_tokens=4, eos_token_id=(STOP,))
+    )
     for first, row in ((0, found[:7]), (2, found[7:])):
         texts = every_text(logits, first, 4, length_penalty)
         np.testing.assert_allclose([one.score for one in row], [score for _, score in texts[:7]], rtol=1e-12)
@@ -44,15 +46,23 @@ def test_a_wide_beam_finds_all_texts_in_their_order(length_penalty, seed):
 def test_a_beam_finds_what_greedy_misses():
     better = 0
     for seed in range(10):
-        arguments = Markov(table(seed=seed)), torch.tensor([[0]]), Limits(most=4, stop=(STOP,))
-        greedy, beam = Greedy().write(*arguments)[0], Beam(3, 0.0).write(*arguments)[0]
+        arguments = (
+            Markov(table(seed=seed)),
+            torch.tensor([[0]]),
+            GenerationLimits(max_new_tokens=4, eos_token_id=(STOP,)),
+        )
+        greedy, beam = Greedy().search(*arguments)[0], BeamSearch(3, 0.0).search(*arguments)[0]
         assert beam.score >= greedy.score - 1e-9
         better += beam.score > greedy.score + 1e-9
     assert better > 0
 
 
 def test_results_that_do_not_exist_are_empty():
-    only = Beam(4, results=4).write(Markov(table()), torch.tensor([[0]]), Limits(most=1, stop=(STOP,), banned=(0,)))
+    only = BeamSearch(4, num_return_sequences=4).search(
+        Markov(table()),
+        torch.tensor([[0]]),
+        GenerationLimits(max_new_tokens=1, eos_token_id=(STOP,), suppress_tokens=(0,)),
+    )
     assert sorted(one.tokens for one in only) == [(), (1,), (2,), (3,)]
     assert only[-1].score == -float("inf")
 
@@ -60,13 +70,15 @@ def test_results_that_do_not_exist_are_empty():
 def test_a_row_whose_texts_have_all_ended_is_done():
     certain = torch.full((4, 4), -torch.inf)
     certain[0, 1] = certain[1, STOP] = 0.0
-    assert Beam(3).write(Markov(certain), torch.tensor([[0]]), Limits(most=9, stop=(STOP,)))[0].tokens == (1, STOP)
+    assert BeamSearch(3).search(
+        Markov(certain), torch.tensor([[0]]), GenerationLimits(max_new_tokens=9, eos_token_id=(STOP,))
+    )[0].tokens == (1, STOP)
 
 
 def test_where_all_stop_tokens_come_first_a_beam_goes_on_beside_them():
     logits = torch.tensor([[0.05, 0.15, 0.4, 0.4]] * 4).log()
-    limits = Limits(most=3, stop=(2, 3))
-    (one,) = Beam(1, 5.0, "never").write(Markov(logits), torch.tensor([[0]]), limits)
+    limits = GenerationLimits(max_new_tokens=3, eos_token_id=(2, 3))
+    (one,) = BeamSearch(1, 5.0, "never").search(Markov(logits), torch.tensor([[0]]), limits)
     assert one.tokens[:2] == (1, 1)
     assert len(one.tokens) == 3
 
@@ -74,14 +86,14 @@ def test_where_all_stop_tokens_come_first_a_beam_goes_on_beside_them():
 def test_never_hopes_for_the_present_length_where_longer_texts_lose():
     """Were it for the limit, (2, 3) would be second best: it ends before (1, 2, 3), whose score is higher."""
     logits = torch.tensor([[0, 0.6, 0.1, 0.3], [0.05, 0, 0.9, 0.05], [0.1, 0, 0, 0.9], [1, 0, 0, 0]]).log()
-    arguments = Markov(logits), torch.tensor([[0]]), Limits(most=20, stop=(STOP,))
-    found = Beam(2, -1.0, "never", results=2).write(*arguments)
+    arguments = Markov(logits), torch.tensor([[0]]), GenerationLimits(max_new_tokens=20, eos_token_id=(STOP,))
+    found = BeamSearch(2, -1.0, "never", num_return_sequences=2).search(*arguments)
     assert [one.tokens for one in found] == [(3,), (1, 2, 3)]
 
 
 def test_the_last_real_token_counts_where_the_prompt_is_padded():
     prompt, real = torch.tensor([[0, 2], [1, 0]]), torch.tensor([[True, True], [True, False]])
-    assert torch.equal(Markov(table()).read(prompt, real), table()[[2, 1]])
+    assert torch.equal(Markov(table()).step(prompt, real), table()[[2, 1]])
 
 
 @pytest.mark.parametrize(
@@ -91,13 +103,13 @@ def test_a_stream_gives_each_token_before_the_next_is_read(decoding):
     class Counting(Markov):
         reads = 0
 
-        def read(self, tokens, real=None):
+        def step(self, tokens, real=None):
             assert not torch.is_grad_enabled()
             self.reads += 1
-            return super().read(tokens, real)
+            return super().step(tokens, real)
 
     text = Counting(table().requires_grad_())
-    steps = decoding.stream(text, torch.tensor([[0], [1]]), Limits(most=5))
+    steps = decoding.stream(text, torch.tensor([[0], [1]]), GenerationLimits(max_new_tokens=5))
     assert text.reads == 0
     for n, _ in enumerate(steps, start=1):
         assert text.reads == n
@@ -107,60 +119,77 @@ def test_a_stream_gives_each_token_before_the_next_is_read(decoding):
 
 def test_a_stream_is_what_is_written_with_padding_behind_the_ends():
     logits, prompt = table(5, seed=3), torch.arange(5)[:, None]
-    limits = Limits(most=9, stop=(STOP,), pad=77)
+    limits = GenerationLimits(max_new_tokens=9, eos_token_id=(STOP,), pad_token_id=77)
     rows = torch.stack(list(Greedy().stream(Markov(logits), prompt, limits)), 1).tolist()
-    texts = [one.tokens for one in Greedy().write(Markov(logits), prompt, limits)]
+    texts = [one.tokens for one in Greedy().search(Markov(logits), prompt, limits)]
     longest = max(map(len, texts))
     assert rows == [[*text, *[77] * (longest - len(text))] for text in texts]
     assert len({len(text) for text in texts}) > 1
 
 
-@pytest.mark.parametrize("decoding", [Greedy(), Sampling(), Beam(2)], ids=["greedy", "sampling", "beam"])
+@pytest.mark.parametrize("decoding", [Greedy(), Sampling(), BeamSearch(2)], ids=["greedy", "sampling", "beam"])
 def test_no_rows_are_no_texts(decoding):
-    assert decoding.write(Markov(table()), torch.zeros(0, 3, dtype=torch.int64), Limits()) == []
+    assert decoding.search(Markov(table()), torch.zeros(0, 3, dtype=torch.int64), GenerationLimits()) == []
 
 
 @pytest.mark.parametrize(
-    "decoding", [Greedy(), Sampling(), Sampling(top_k=2), Sampling(top_p=0.5), Beam(2)], ids=lambda d: type(d).__name__
+    "decoding",
+    [Greedy(), Sampling(), Sampling(top_k=2), Sampling(top_p=0.5), BeamSearch(2)],
+    ids=lambda d: type(d).__name__,
 )
 def test_logits_that_leave_nothing_are_refused(decoding):
     def write(logits, **limits):
-        return decoding.write(Markov(logits), torch.tensor([[0], [1]]), Limits(most=3, **limits))
+        return decoding.search(Markov(logits), torch.tensor([[0], [1]]), GenerationLimits(max_new_tokens=3, **limits))
 
     for broken in (torch.nan, torch.inf):
         logits = table()
         logits[1, 2] = broken
         with pytest.raises(InputError, match=r"`text` must give logits .* got NaN, \+inf, or -inf"):
             write(logits)
-    with pytest.raises(InputError, match="`banned` and `least` that leave nothing"):
-        write(table(), banned=(0, 1, 2), stop=(3,), least=1)
+    with pytest.raises(InputError, match="`suppress_tokens` and `min_new_tokens` that leave nothing"):
+        write(table(), suppress_tokens=(0, 1, 2), eos_token_id=(3,), min_new_tokens=1)
     with pytest.raises(InputError, match="got NaN"):
-        write(torch.tensor([[torch.nan] * 4, *[[0.0] * 4] * 3]), forced_first=1)
+        write(torch.tensor([[torch.nan] * 4, *[[0.0] * 4] * 3]), forced_bos_token_id=1)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Limits(most=0), "`most` counts new tokens and must be an integer of at least 1, got 0"),
-        (lambda: Limits(most=True), "`most` counts"),
-        (lambda: Limits(least=-1), "`least` counts new tokens before a stop token"),
-        (lambda: Limits(most=3, least=4), r"`least` \(4\) cannot be above `most` \(3\)"),
         (
-            lambda: Limits(stop=2),
-            r"`stop` must be a tuple of tokens, .* got 2: write \(2,\) for token 2",
+            lambda: GenerationLimits(max_new_tokens=0),
+            "`max_new_tokens` counts new tokens and must be an integer of at least 1, got 0",
+        ),
+        (lambda: GenerationLimits(max_new_tokens=True), "`max_new_tokens` counts"),
+        (lambda: GenerationLimits(min_new_tokens=-1), "`min_new_tokens` counts new tokens before the end"),
+        (
+            lambda: GenerationLimits(max_new_tokens=3, min_new_tokens=4),
+            r"`min_new_tokens` \(4\) cannot be above `max_new_tokens` \(3\)",
         ),
         (
-            lambda: Limits(stop=[2]),
-            r"`stop` must be a tuple of tokens, .* got \[2\]: .* tuple\(tokens\) for a list",
+            lambda: GenerationLimits(eos_token_id=2),
+            r"`eos_token_id` must be a tuple of tokens, .* got 2: write \(2,\) for token 2",
         ),
-        (lambda: Limits(banned=(-1,)), "`banned` must be a tuple of tokens"),
-        (lambda: Limits(stop=(1, 2), banned=(2, 3)), r"`banned` and `stop` exclude one another, got \[2\] in both"),
-        (lambda: Limits(forced_last=-1), "`forced_last` is a token"),
-        (lambda: Beam(0), "`beams` counts"),
-        (lambda: Beam(2, results=3), r"`results` \(3\) cannot be above `beams` \(2\)"),
-        (lambda: Beam(early="always"), "`early` must be True, False or \"never\", got 'always'"),
-        (lambda: Beam(early=1), '`early` must be True, False or "never", got 1'),
-        (lambda: Beam(length_penalty=float("nan")), "`length_penalty` is the power"),
+        (
+            lambda: GenerationLimits(eos_token_id=[2]),
+            r"`eos_token_id` must be a tuple of tokens, .* got \[2\]: .* tuple\(tokens\) for a list",
+        ),
+        (lambda: GenerationLimits(suppress_tokens=(-1,)), "`suppress_tokens` must be a tuple of tokens"),
+        (
+            lambda: GenerationLimits(eos_token_id=(1, 2), suppress_tokens=(2, 3)),
+            r"`suppress_tokens` and `eos_token_id` exclude one another, got \[2\] in both",
+        ),
+        (lambda: GenerationLimits(forced_eos_token_id=-1), "`forced_eos_token_id` is a token"),
+        (lambda: BeamSearch(0), "`num_beams` counts"),
+        (
+            lambda: BeamSearch(2, num_return_sequences=3),
+            r"`num_return_sequences` \(3\) cannot be above `num_beams` \(2\)",
+        ),
+        (
+            lambda: BeamSearch(early_stopping="always"),
+            "`early_stopping` must be True, False or \"never\", got 'always'",
+        ),
+        (lambda: BeamSearch(early_stopping=1), '`early_stopping` must be True, False or "never", got 1'),
+        (lambda: BeamSearch(length_penalty=float("nan")), "`length_penalty` is the power"),
         (lambda: Sampling(temperature=0), r"`temperature` .* got 0: Greedy\(\) takes the likeliest token"),
         (lambda: Sampling(top_k=0), "`top_k` counts tokens to keep"),
         (lambda: Sampling(top_p=0.0), r"`top_p` is the mass to keep, above 0 and at most 1, got 0.0"),
@@ -172,10 +201,10 @@ def test_numbers_out_of_range_are_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize("decoding", [Greedy(), Sampling(), Beam(2)], ids=["greedy", "sampling", "beam"])
+@pytest.mark.parametrize("decoding", [Greedy(), Sampling(), BeamSearch(2)], ids=["greedy", "sampling", "beam"])
 def test_prompts_of_another_shape_are_refused_at_once(decoding):
     def write(prompt, real=None, **limits):
-        return decoding.write(Markov(table()), prompt, Limits(**limits), real)
+        return decoding.search(Markov(table()), prompt, GenerationLimits(**limits), real)
 
     with pytest.raises(InputError, match=r"`prompt` must be integers .* write prompt\[None\]"):
         write(torch.tensor([1, 2]))
@@ -185,14 +214,19 @@ def test_prompts_of_another_shape_are_refused_at_once(decoding):
         write(torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1))
     with pytest.raises(InputError, match="padding alone in row 1"):
         write(torch.zeros(2, 1, dtype=torch.int64), torch.tensor([[True], [False]]))
-    for name, value in {"stop": (4,), "banned": (0, 4), "forced_first": 4, "forced_last": 4}.items():
+    for name, value in {
+        "eos_token_id": (4,),
+        "suppress_tokens": (0, 4),
+        "forced_bos_token_id": 4,
+        "forced_eos_token_id": 4,
+    }.items():
         with pytest.raises(InputError, match=f"`{name}` must be of the model's vocabulary of 4, got 4"):
             write(torch.zeros(2, 1, dtype=torch.int64), **{name: value})
 
 
 def test_a_stream_refuses_before_its_first_step():
     with pytest.raises(InputError, match="`prompt` must be integers"):
-        Greedy().stream(Markov(table()), torch.tensor([1, 2]), Limits())
+        Greedy().stream(Markov(table()), torch.tensor([1, 2]), GenerationLimits())
 
 
 def test_a_table_is_square():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.models.decoding import Limits, Markov, Sampling
+from regard.models.decoding import GenerationLimits, Markov, Sampling
 from regard.models.decoding.sampling import likeliest
 
 DRAWS = 20_000
@@ -35,7 +35,9 @@ def expected(logits, temperature, top_k, top_p):
 def test_tokens_come_as_often_as_softmax_says(temperature, top_k, top_p):
     logits = torch.tensor([0.3, -1.0, 2.0, 1.1, -0.2, 0.9, -2.5, 1.6])
     choose = Sampling(temperature, top_k, top_p, seeded())
-    (drawn,) = choose.stream(Markov(logits.repeat(8, 1)), torch.zeros(DRAWS, 1, dtype=torch.int64), Limits(most=1))
+    (drawn,) = choose.stream(
+        Markov(logits.repeat(8, 1)), torch.zeros(DRAWS, 1, dtype=torch.int64), GenerationLimits(max_new_tokens=1)
+    )
     found, chances = np.bincount(drawn, minlength=8), expected(logits.double().numpy(), temperature, top_k, top_p)
     assert not found[chances == 0].any()
     kept = chances > 0
@@ -80,7 +82,7 @@ def test_a_seed_settles_the_tokens():
     def write(seed):
         text = Markov(torch.randn(30, 30, generator=seeded(7)))
         choose = Sampling(1.3, 12, 0.9, seeded(seed))
-        return choose.write(text, torch.arange(6)[:, None], Limits(most=10, stop=(3, 4)))
+        return choose.search(text, torch.arange(6)[:, None], GenerationLimits(max_new_tokens=10, eos_token_id=(3, 4)))
 
     assert write(1) == write(1)
     assert write(1) != write(2)
@@ -93,7 +95,9 @@ def test_each_row_goes_on_from_its_own_token_when_others_have_ended():
     for token in range(size):
         logits[token, (token + torch.tensor([1, 2])) % size] = 0.0
     prompt = torch.arange(0, size, 4)[:, None]
-    texts = Sampling(generator=seeded()).write(Markov(logits), prompt, Limits(most=9, stop=(5, 11, 20, 33)))
+    texts = Sampling(generator=seeded()).search(
+        Markov(logits), prompt, GenerationLimits(max_new_tokens=9, eos_token_id=(5, 11, 20, 33))
+    )
     assert len({len(one.tokens) for one in texts}) > 3
     for first, one in zip(prompt[:, 0].tolist(), texts, strict=True):
         assert all((b - a) % size in (1, 2) for a, b in zip((first, *one.tokens), one.tokens, strict=False))
@@ -101,8 +105,13 @@ def test_each_row_goes_on_from_its_own_token_when_others_have_ended():
 
 
 def test_limits_hold_for_drawn_tokens():
-    text, limits = Markov(torch.zeros(6, 6)), Limits(most=8, stop=(5,), banned=(0, 1), least=3, forced_last=4)
-    texts = [one.tokens for one in Sampling(2.0, generator=seeded()).write(text, torch.zeros(200, 1).long(), limits)]
+    text, limits = (
+        Markov(torch.zeros(6, 6)),
+        GenerationLimits(
+            max_new_tokens=8, eos_token_id=(5,), suppress_tokens=(0, 1), min_new_tokens=3, forced_eos_token_id=4
+        ),
+    )
+    texts = [one.tokens for one in Sampling(2.0, generator=seeded()).search(text, torch.zeros(200, 1).long(), limits)]
     assert not {0, 1} & {token for one in texts for token in one}
     assert min(map(len, texts)) == 4, "a stop token may be the fourth"
     assert {one[-1] for one in texts if len(one) == 8} == {4}

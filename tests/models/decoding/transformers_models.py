@@ -29,7 +29,7 @@ class Recomputing:
                 self.encoded = model.get_encoder()(source, attention_mask=real.long()).last_hidden_state
             self.seen = real
 
-    def read(self, tokens, real=None):
+    def step(self, tokens, real=None):
         real = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
         self.tokens = tokens if self.tokens is None else torch.cat([self.tokens, tokens], 1)
         self.real = real if self.real is None else torch.cat([self.real, real], 1)
@@ -42,7 +42,7 @@ class Recomputing:
             inputs["attention_mask"] = self.seen.long()
         return self.model(**inputs, use_cache=False).logits[:, -1]
 
-    def select(self, rows):
+    def reorder(self, rows):
         self.tokens, self.real = self.tokens[rows], self.real[rows]
         if self.source is not None:
             self.encoded, self.seen = self.encoded[rows], self.seen[rows]

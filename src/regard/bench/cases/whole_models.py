@@ -100,7 +100,7 @@ def _writing(effort: Effort) -> Iterator[Row]:
 
     def write(backend: str = "auto") -> None:
         with regard.use_backend(backend):
-            generate([prompt], most=_WRITTEN, stop=())
+            generate([prompt], max_new_tokens=_WRITTEN, eos_token_id=())
 
     sides: dict[str, Call] = {
         "regard": write,

@@ -122,7 +122,7 @@ def run(setting: Setting) -> Finding:
 def _writes(model: Transformer) -> Callable[[], object]:
     """Writes LENGTH characters behind LENGTH others, one text alone."""
     prompt = [list(b"e" * LENGTH)]
-    return lambda: model.generate(prompt, most=LENGTH, stop=())
+    return lambda: model.generate(prompt, max_new_tokens=LENGTH, eos_token_id=())
 
 
 def _goes_on(model: Transformer) -> Callable[[], object]:

@@ -1,9 +1,18 @@
 """How the next token is chosen, for any model: greedy, sampling, beam search."""
 
-from regard.models.decoding.base import Continuation, Decoding, Limits, Written
-from regard.models.decoding.beam import Beam
+from regard.models.decoding.base import Continuation, Decoding, GeneratedSequence, GenerationLimits
+from regard.models.decoding.beam import BeamSearch
 from regard.models.decoding.greedy import Greedy
 from regard.models.decoding.markov import Markov
 from regard.models.decoding.sampling import Sampling
 
-__all__ = ["Beam", "Continuation", "Decoding", "Greedy", "Limits", "Markov", "Sampling", "Written"]
+__all__ = [
+    "BeamSearch",
+    "Continuation",
+    "Decoding",
+    "GeneratedSequence",
+    "GenerationLimits",
+    "Greedy",
+    "Markov",
+    "Sampling",
+]

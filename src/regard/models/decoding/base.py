@@ -1,4 +1,4 @@
-"""What decoding asks of a model, when it stops, and what it gives: one protocol each for texts and for decodings."""
+"""What decoding needs of a model, when it ends, and what it returns: a protocol for models and one for decodings."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,21 +9,21 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.models.decoding.checks import check_count, check_tokens
 
-__all__ = ["Continuation", "Decoding", "Limits", "Written"]
+__all__ = ["Continuation", "Decoding", "GeneratedSequence", "GenerationLimits"]
 
 
 class Continuation(Protocol):
-    """A batch of texts that a model goes on writing: it keeps what it has read.
+    """A batch of texts that a model continues: it keeps the tokens it has run on.
 
-    It may have an attribute `together`: True where rows that have ended stay, and read padding, until all have. That is
+    It may have an attribute `together`: True where rows that have ended stay, and get padding, until all have. That is
     what a watched model needs, whose record has the same rows from first to last. They draw no random number; beside
     them the other rows' logits may differ in the last bits.
     """
 
-    def read(
+    def step(
         self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Read tokens behind those read before and give the logits of the next token of each row.
+        """Run on tokens after those before; return the logits of the next token of each row.
 
         Args:
             tokens: The prompt at first, then one token a row.
@@ -31,67 +31,67 @@ class Continuation(Protocol):
         """
         ...
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> None:
-        """Go on with these rows, which may be repeated, reordered or left out."""
+    def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Continue with these rows, which may be repeated, reordered or left out."""
         ...
 
 
 @dataclass(frozen=True)
-class Limits:
-    """When a text ends, and which tokens may not or must come.
+class GenerationLimits:
+    """When a text ends, and which tokens may not or must come, by the names of transformers' GenerationConfig.
 
-    A forced token stands above `banned`, and costs a beam nothing (log-probability 0), as in transformers' `generate`,
-    whose names are given in brackets.
+    A forced token comes before `suppress_tokens`, and costs a beam nothing (log-probability 0), as in transformers.
 
     Args:
-        most: New tokens at most (max_new_tokens).
-        stop: Tokens that end a text; they are part of it (eos_token_id).
-        pad: Fills up rows that have ended (pad_token_id).
-        least: New tokens before a stop token may come (min_new_tokens).
-        forced_last: Token that is written at the limit (forced_eos_token_id: Marian, BART).
-        forced_first: Token that is written first (forced_bos_token_id: BART).
-        banned: Tokens that are never chosen (bad_words_ids of one token each: Marian never writes its padding).
+        max_new_tokens: New tokens at most.
+        eos_token_id: Tokens that end a text; they are part of it.
+        pad_token_id: Fills up rows that have ended.
+        min_new_tokens: New tokens before a text may end.
+        forced_eos_token_id: Token that comes at the limit (Marian, BART).
+        forced_bos_token_id: Token that comes first (BART).
+        suppress_tokens: Tokens that are never chosen (Marian never generates its padding).
 
     Raises:
-        InputError: A number is out of its range, or a token is both banned and a stop token.
+        InputError: A number is out of its range, or a token is both suppressed and the end of a text.
 
-    >>> Limits(most=20, stop=(2,)).least
+    >>> GenerationLimits(max_new_tokens=20, eos_token_id=(2,)).min_new_tokens
     0
     """
 
-    most: int = 64
-    stop: tuple[int, ...] = ()
-    pad: int = 0
-    least: int = 0
-    forced_last: int | None = None
-    forced_first: int | None = None
-    banned: tuple[int, ...] = ()
+    max_new_tokens: int = 20
+    eos_token_id: tuple[int, ...] = ()
+    pad_token_id: int = 0
+    min_new_tokens: int = 0
+    forced_eos_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    suppress_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_count("most", self.most, "counts new tokens", at_least=1)
-        check_count("least", self.least, "counts new tokens before a stop token", at_least=0)
-        if self.least > self.most:
+        check_count("max_new_tokens", self.max_new_tokens, "counts new tokens", at_least=1)
+        check_count("min_new_tokens", self.min_new_tokens, "counts new tokens before the end", at_least=0)
+        if self.min_new_tokens > self.max_new_tokens:
             raise InputError(
-                f"`least` ({self.least}) cannot be above `most` ({self.most}): raise `most`, or lower `least`"
+                f"`min_new_tokens` ({self.min_new_tokens}) cannot be above `max_new_tokens` ({self.max_new_tokens}): "
+                "raise `max_new_tokens`, or lower `min_new_tokens`"
             )
-        for name in ("stop", "banned"):
+        for name in ("eos_token_id", "suppress_tokens"):
             check_tokens(name, getattr(self, name))
-        for name in ("forced_first", "forced_last"):
+        for name in ("forced_bos_token_id", "forced_eos_token_id"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), "is a token", at_least=0)
-        if both := sorted(set(self.stop) & set(self.banned)):
+        if both := sorted(set(self.eos_token_id) & set(self.suppress_tokens)):
             raise InputError(
-                f"`banned` and `stop` exclude one another, got {both} in both: take {both[0]} out of `stop` if texts "
-                "must not end with it, out of `banned` if they may"
+                f"`suppress_tokens` and `eos_token_id` exclude one another, got {both} in both: take {both[0]} out of "
+                "`eos_token_id` if texts must not end with it, out of `suppress_tokens` if they may"
             )
 
 
 @dataclass(frozen=True)
-class Written:
-    """What was written behind a prompt.
+class GeneratedSequence:
+    """What was generated after a prompt.
 
     Args:
-        tokens: The new tokens, the stop token included where one came.
+        tokens: The new tokens, the end token included where one came.
         score: Sum of the log-probabilities that the model itself gives to them; for beams that of transformers: forced
             tokens cost nothing, and the sum is divided by length ** length_penalty.
     """
@@ -101,14 +101,14 @@ class Written:
 
 
 class Decoding(Protocol):
-    """A way to choose the next token: Greedy, Sampling, Beam."""
+    """A way to choose the next token: Greedy, Sampling, BeamSearch."""
 
-    def write(
+    def search(
         self,
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
-        limits: Limits,
+        limits: GenerationLimits,
         real: Bool[Tensor, "rows n"] | None = None,
-    ) -> list[Written]:
-        """Go on with every row of the prompt until it ends; one result a row, in their order."""
+    ) -> list[GeneratedSequence]:
+        """Continue every row of the prompt until it ends; return one result a row, in their order."""
         ...

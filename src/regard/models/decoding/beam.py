@@ -1,4 +1,4 @@
-"""Beam search: several texts of each row go on side by side, and the best whole one is given."""
+"""Beam search: several texts of each row are continued side by side, and the best whole ones are returned."""
 
 from dataclasses import dataclass
 from itertools import compress
@@ -10,32 +10,34 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.models.decoding.base import Continuation, Limits, Written
+from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits
 from regard.models.decoding.checks import check_count, check_prompt, is_number, nothing_to_choose
 from regard.models.decoding.hypotheses import Hypotheses
 from regard.models.decoding.rules import Rules, cut
 
-__all__ = ["Beam"]
+__all__ = ["BeamSearch"]
 
 
 @dataclass(frozen=True)
-class Beam:
-    """Keep the `beams` likeliest texts at each step, and give the best that have ended.
+class BeamSearch:
+    """Keep the `num_beams` likeliest texts at each step, and return the best that have ended.
 
         score(y) = Σ_t log p(y_t | y_1 … y_{t−1}, prompt) / length(y) ** length_penalty
 
     Sutskever et al. 2014, arXiv:1409.3215, section 3.2; the same texts and scores as transformers' `generate`, apart
-    from the order of equal scores. Of the (1 + number of stop tokens) · beams best continuations, at least 2 · beams,
-    the first `beams` may end a text, and the best that go on are held. A row is done at the limit, or when its best
-    open text cannot pass the worst of its `beams` ended ones; what that one can still reach is a guess, see `early`.
-    Rows that are done leave the batch, and no row depends on the others.
+    from the order of equal scores. Of the (1 + number of end tokens) · num_beams best continuations, at least
+    2 · num_beams, the first `num_beams` may end a text, and the best others are held. A row is done at the limit, or
+    when its best open text cannot pass the worst of its ended ones; what that one can still reach is a guess, see
+    `early_stopping`. Rows that are done leave the batch, and no row depends on the others.
 
     Args:
-        beams: Texts held of each row.
+        num_beams: Texts held of each row.
         length_penalty: Above 0 longer texts gain, below 0 shorter ones; 0 is the plain sum.
-        early: True is done as soon as `beams` texts have ended. False guesses that an open text keeps its score at its
-            present length. "never" guesses, for a length_penalty above 0, that it keeps its sum up to the limit.
-        results: Texts given for each row, best first. Where there are fewer, the rest is empty with score −∞.
+        early_stopping: True is done as soon as `num_beams` texts have ended. False guesses that an open text keeps its
+            score at its present length. "never" guesses, for a length_penalty above 0, that it keeps its sum up to the
+            limit.
+        num_return_sequences: Texts returned for each row, best first. Where there are fewer, the rest is empty with
+            score −∞.
 
     Raises:
         InputError: A number is out of its range, or the model's logits leave nothing to choose from (NaN).
@@ -43,52 +45,56 @@ class Beam:
     Likelier first steps can lead to a less likely whole. Token 1 has 0.6 but nothing good behind it, token 2 has 0.4
     and ends (3) with 0.9:
 
-    >>> from regard.models.decoding import Greedy, Limits, Markov
+    >>> from regard.models.decoding import Greedy, GenerationLimits, Markov
     >>> table = torch.tensor([[0, 0.6, 0.4, 0], [0.35, 0.35, 0, 0.3], [0.1, 0, 0, 0.9], [1, 0, 0, 0]]).log()
-    >>> Greedy().write(Markov(table), torch.tensor([[0]]), Limits(most=2, stop=(3,)))[0].tokens
+    >>> limits = GenerationLimits(max_new_tokens=2, eos_token_id=(3,))
+    >>> Greedy().search(Markov(table), torch.tensor([[0]]), limits)[0].tokens
     (1, 0)
-    >>> Beam(beams=2).write(Markov(table), torch.tensor([[0]]), Limits(most=2, stop=(3,)))[0].tokens
+    >>> BeamSearch(num_beams=2).search(Markov(table), torch.tensor([[0]]), limits)[0].tokens
     (2, 3)
     """
 
-    beams: int = 4
+    num_beams: int = 4
     length_penalty: float = 1.0
-    early: bool | Literal["never"] = False
-    results: int = 1
+    early_stopping: bool | Literal["never"] = False
+    num_return_sequences: int = 1
 
     def __post_init__(self) -> None:
-        check_count("beams", self.beams, "counts the texts held of each row", at_least=1)
-        check_count("results", self.results, "counts the texts given for each row", at_least=1)
-        if self.results > self.beams:
+        check_count("num_beams", self.num_beams, "counts the texts held of each row", at_least=1)
+        check_count(
+            "num_return_sequences", self.num_return_sequences, "counts the texts returned for each row", at_least=1
+        )
+        if self.num_return_sequences > self.num_beams:
             raise InputError(
-                f"`results` ({self.results}) cannot be above `beams` ({self.beams}): no more texts are held, raise "
-                "`beams`"
+                f"`num_return_sequences` ({self.num_return_sequences}) cannot be above `num_beams` ({self.num_beams}), "
+                "which is how many texts are held: raise `num_beams`"
             )
         if not is_number(self.length_penalty) or not -inf < self.length_penalty < inf:
             raise InputError(
                 f"`length_penalty` is the power of the length that divides the score, got {self.length_penalty!r}: 0 "
                 "is the plain sum"
             )
-        if self.early not in (True, False, "never") or isinstance(self.early, int) != isinstance(self.early, bool):
-            raise InputError(f'`early` must be True, False or "never", got {self.early!r}')
+        early = self.early_stopping
+        if early not in (True, False, "never") or isinstance(early, int) != isinstance(early, bool):
+            raise InputError(f'`early_stopping` must be True, False or "never", got {early!r}')
 
     @torch.inference_mode()
-    def write(
+    def search(
         self,
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
-        limits: Limits,
+        limits: GenerationLimits,
         real: Bool[Tensor, "rows n"] | None = None,
-    ) -> list[Written]:
-        """Go on with every row of the prompt until it ends; `results` texts a row, in the rows' order."""
+    ) -> list[GeneratedSequence]:
+        """Continue every row until it ends; return `num_return_sequences` texts a row, in the rows' order."""
         check_prompt(prompt, real)
         if not prompt.shape[0]:
             return []
-        logits = text.read(prompt, real)
+        logits = text.step(prompt, real)
         rules, log_probs = Rules(limits, logits), Rules.log_softmax(logits)
         running = Hypotheses.empty(1, 0.0, log_probs)
-        finished = Hypotheses.empty(self.beams, -inf, log_probs)
-        live, written = list(range(prompt.shape[0])), [list[Written]() for _ in range(prompt.shape[0])]
+        finished = Hypotheses.empty(self.num_beams, -inf, log_probs)
+        live, written = list(range(prompt.shape[0])), [list[GeneratedSequence]() for _ in range(prompt.shape[0])]
         while True:
             held = running.scores.shape[1]
             nan = log_probs[:, 0].isnan() & (running.scores.flatten() > -inf)
@@ -105,8 +111,8 @@ class Beam:
                 live = [row for row, is_over in zip(live, over, strict=True) if not is_over]
                 running, finished = running.rows(~done), finished.rows(~done)
             before = torch.arange(len(over), device=done.device)[:, None] * held + parents
-            text.select((before[~done] if any(over) else before).flatten())
-            log_probs = rules.log_softmax(text.read(running.tokens[..., -1].reshape(-1, 1)))
+            text.reorder((before[~done] if any(over) else before).flatten())
+            log_probs = rules.log_softmax(text.step(running.tokens[..., -1].reshape(-1, 1)))
 
     def _step(
         self, running: Hypotheses, finished: Hypotheses, log_probs: Float[Tensor, "texts vocabulary"], rules: Rules
@@ -114,27 +120,27 @@ class Beam:
         """Write one token: the open texts, the ended ones, and which text before each open one goes on with."""
         n = running.tokens.shape[2] + 1
         allowed = rules(log_probs, n - 1).unflatten(0, running.scores.shape)
-        found, parents = running.extended(allowed, max(2, 1 + len(rules.limits.stop)) * self.beams)
-        ended = rules.ends(found.tokens[..., -1]) | (n == rules.limits.most)
-        whole = found.without(~ended).first(self.beams).divided(n**self.length_penalty)
-        finished, _ = finished.joined(whole, rules.limits.pad).best(self.beams)
-        running, index = found.without(ended).best(self.beams)
+        found, parents = running.extended(allowed, max(2, 1 + len(rules.limits.eos_token_id)) * self.num_beams)
+        ended = rules.ends(found.tokens[..., -1]) | (n == rules.limits.max_new_tokens)
+        whole = found.without(~ended).first(self.num_beams).divided(n**self.length_penalty)
+        finished, _ = finished.joined(whole, rules.limits.pad_token_id).best(self.num_beams)
+        running, index = found.without(ended).best(self.num_beams)
         return running, finished, parents.gather(1, index)
 
-    def _done(self, running: Hypotheses, finished: Hypotheses, limits: Limits) -> Bool[Tensor, " rows"]:
+    def _done(self, running: Hypotheses, finished: Hypotheses, limits: GenerationLimits) -> Bool[Tensor, " rows"]:
         """Which rows have nothing to gain any more."""
         length = running.tokens.shape[2]
-        if self.early == "never" and self.length_penalty > 0:
-            length = limits.most
+        if self.early_stopping == "never" and self.length_penalty > 0:
+            length = limits.max_new_tokens
         best, worst = running.scores[:, 0] / float(length**self.length_penalty), finished.scores[:, -1]
         done = ~(best > worst)
-        return done | (worst > -inf) if self.early is True else done
+        return done | (worst > -inf) if self.early_stopping is True else done
 
-    def _given(self, finished: Hypotheses, limits: Limits) -> list[list[Written]]:
+    def _given(self, finished: Hypotheses, limits: GenerationLimits) -> list[list[GeneratedSequence]]:
         """The results of these rows."""
-        given = finished.first(self.results)
+        given = finished.first(self.num_return_sequences)
         rows = [
-            [Written(cut(t, limits.stop) if s > -inf else (), s) for t, s in zip(*row, strict=True)]
+            [GeneratedSequence(cut(t, limits.eos_token_id) if s > -inf else (), s) for t, s in zip(*row, strict=True)]
             for row in zip(given.tokens.tolist(), given.scores.tolist(), strict=True)
         ]
         if any(texts[0].score == -inf for texts in rows):

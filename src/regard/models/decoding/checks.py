@@ -51,6 +51,6 @@ def nothing_to_choose() -> InputError:
     """Say why no token can be chosen."""
     return InputError(
         "`text` must give logits of which one at least can be chosen, got NaN, +inf, or -inf for every token that "
-        "`limits` lets through: look for overflow in the model (float16 instead of bfloat16 or float32), a prompt "
-        "that it cannot read, or `banned` and `least` that leave nothing"
+        "`limits` allow: look for overflow in the model (float16 instead of bfloat16 or float32), a prompt "
+        "that it cannot read, or `suppress_tokens` and `min_new_tokens` that leave nothing"
     )

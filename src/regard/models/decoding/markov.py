@@ -23,7 +23,7 @@ class Markov:
         InputError: The table is not square.
 
     >>> text = Markov(torch.tensor([[0.0, 5.0], [5.0, 0.0]]))
-    >>> text.read(torch.tensor([[1, 0], [1, 1]])).tolist()
+    >>> text.step(torch.tensor([[1, 0], [1, 1]])).tolist()
     [[0.0, 5.0], [5.0, 0.0]]
     """
 
@@ -36,7 +36,7 @@ class Markov:
         self.table = table
         self.last: Tensor | None = None
 
-    def read(
+    def step(
         self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None
     ) -> Float[Tensor, "rows vocabulary"]:
         """Give the logits that follow the last real token of each row."""
@@ -47,7 +47,7 @@ class Markov:
             self.last = tokens.gather(1, places.amax(1, keepdim=True))[:, 0]
         return self.table[self.last]
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> None:
+    def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
         """Go on with these rows."""
         assert self.last is not None, "nothing has been read"
         self.last = self.last[rows]

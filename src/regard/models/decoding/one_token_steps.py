@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.models.decoding.base import Continuation, Limits, Written
+from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits
 from regard.models.decoding.checks import check_prompt, nothing_to_choose
 from regard.models.decoding.rules import Rules, cut
 
-__all__ = ["Choose", "steps", "write"]
+__all__ = ["Choose", "search", "steps"]
 
 Choose = Callable[[Float[Tensor, "rows vocabulary"]], Int[Tensor, " rows"]]
 
@@ -19,7 +19,7 @@ def steps(
     choose: Choose,
     text: Continuation,
     prompt: Int[Tensor, "rows n"],
-    limits: Limits,
+    limits: GenerationLimits,
     real: Bool[Tensor, "rows n"] | None,
 ) -> Iterator[tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]]:
     """Yield for each step the tokens of all rows (pad behind their end) and their log-probabilities (0 there)."""
@@ -29,34 +29,34 @@ def steps(
 
 @torch.inference_mode()
 def _steps(
-    choose: Choose, text: Continuation, prompt: Tensor, limits: Limits, real: Tensor | None
+    choose: Choose, text: Continuation, prompt: Tensor, limits: GenerationLimits, real: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Read, choose, hand out; rows that have ended leave the batch, so that the others become cheaper."""
     rows = prompt.shape[0]
     if rows == 0:
         return
-    logits = text.read(prompt, real)
+    logits = text.step(prompt, real)
     rules = Rules(limits, logits)
     stay = bool(getattr(text, "together", False))
     live = torch.arange(rows, device=prompt.device)  # where the rows that are read stand in the batch
     over = [False] * rows  # of the rows that are read, which have ended
-    for written in range(limits.most):
+    for written in range(limits.max_new_tokens):
         log_probs = rules.log_softmax(logits)
         tokens, chances, over = _choose(choose, log_probs, rules, written, over)
         if len(live) == rows:
             yield tokens, chances
         else:
             yield (
-                tokens.new_full((rows,), limits.pad).index_copy_(0, live, tokens),
+                tokens.new_full((rows,), limits.pad_token_id).index_copy_(0, live, tokens),
                 chances.new_zeros(rows).index_copy_(0, live, chances),
             )
-        if all(over) or written + 1 == limits.most:
+        if all(over) or written + 1 == limits.max_new_tokens:
             return
         if any(over) and not stay:
             kept = _going(over, tokens.device)
-            text.select(kept)
+            text.reorder(kept)
             tokens, live, over = tokens[kept], live[kept], [False] * len(kept)
-        logits = text.read(tokens[:, None])
+        logits = text.step(tokens[:, None])
 
 
 def _going(over: list[bool], device: torch.device) -> Int[Tensor, " going"]:
@@ -80,22 +80,22 @@ def _choose(
         raise nothing_to_choose()
     chances, fresh = log_probs.gather(1, tokens[:, None])[:, 0], iter(ended)
     if going is not None:
-        tokens = tokens.new_full((len(over),), rules.limits.pad).index_copy_(0, going, tokens)
+        tokens = tokens.new_full((len(over),), rules.limits.pad_token_id).index_copy_(0, going, tokens)
         chances = chances.new_zeros(len(over)).index_copy_(0, going, chances)
     return tokens, chances, [before or next(fresh) for before in over]
 
 
-def write(
+def search(
     choose: Choose,
     text: Continuation,
     prompt: Int[Tensor, "rows n"],
-    limits: Limits,
+    limits: GenerationLimits,
     real: Bool[Tensor, "rows n"] | None,
-) -> list[Written]:
-    """Take all steps and give what was written behind each row."""
+) -> list[GeneratedSequence]:
+    """Take all steps and return what was generated after each row."""
     taken = list(steps(choose, text, prompt, limits, real))
     if not taken:
         return []
     tokens = torch.stack([step for step, _ in taken], dim=1).tolist()
     scores = torch.stack([chances for _, chances in taken]).sum(0).tolist()
-    return [Written(cut(new, limits.stop), score) for new, score in zip(tokens, scores, strict=True)]
+    return [GeneratedSequence(cut(new, limits.eos_token_id), score) for new, score in zip(tokens, scores, strict=True)]

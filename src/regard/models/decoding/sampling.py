@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.models.decoding.base import Continuation, Limits, Written
+from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits
 from regard.models.decoding.checks import check_count, is_number
-from regard.models.decoding.one_token_steps import steps, write
+from regard.models.decoding.one_token_steps import search, steps
 
 __all__ = ["Sampling", "likeliest"]
 
@@ -39,12 +39,12 @@ class Sampling:
     Raises:
         InputError: A number is out of its range, or the model's logits leave nothing to choose from (NaN).
 
-    >>> from regard.models.decoding import Limits, Markov
+    >>> from regard.models.decoding import GenerationLimits, Markov
     >>> text = Markov(torch.tensor([[3.0, 2.0, 1.0, 0.0]] * 4))
-    >>> def write(top_k):
+    >>> def draw(top_k):
     ...     choose = Sampling(top_k=top_k, generator=torch.Generator().manual_seed(0))
-    ...     return choose.write(text, torch.tensor([[0]]), Limits(most=8))[0].tokens
-    >>> set(write(top_k=2)), write(top_k=3) == write(top_k=3)
+    ...     return choose.search(text, torch.tensor([[0]]), GenerationLimits(max_new_tokens=8))[0].tokens
+    >>> set(draw(top_k=2)), draw(top_k=3) == draw(top_k=3)
     ({0, 1}, True)
     """
 
@@ -67,21 +67,21 @@ class Sampling:
                 "takes the likeliest token"
             )
 
-    def write(
+    def search(
         self,
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
-        limits: Limits,
+        limits: GenerationLimits,
         real: Bool[Tensor, "rows n"] | None = None,
-    ) -> list[Written]:
-        """Go on with every row of the prompt until it ends; one result a row, in their order."""
-        return write(self._draw, text, prompt, limits, real)
+    ) -> list[GeneratedSequence]:
+        """Continue every row of the prompt until it ends; return one result a row, in their order."""
+        return search(self._draw, text, prompt, limits, real)
 
     def stream(
         self,
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
-        limits: Limits,
+        limits: GenerationLimits,
         real: Bool[Tensor, "rows n"] | None = None,
     ) -> Iterator[Int[Tensor, " rows"]]:
         """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""

@@ -18,13 +18,13 @@ __all__ = ["RecurrentContinuation"]
 
 
 class RecurrentContinuation:
-    """Texts being written: `read` tokens, get the logits of the next one; `state` is all that it goes on from.
+    """Texts that are generated: `step` on tokens, get the logits of the next one; `state` is all that is kept.
 
     Gradients are recorded unless switched off, and dropout is that of the model's mode: `model.eval()` and
     `torch.no_grad()` are the caller's.
 
     Raises:
-        InputError: Tokens do not fit the rows or the vocabulary, or a row has read no token yet.
+        InputError: Tokens do not fit the rows or the vocabulary, or a row has no token yet.
     """
 
     def __init__(self, model: "RecurrentSeq2Seq", state: RecurrentState) -> None:
@@ -48,10 +48,10 @@ class RecurrentContinuation:
         token: int = self.model.config.stop_token
         return token
 
-    def read(
+    def step(
         self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Read tokens behind those read before; give the logits of the next token of each row.
+        """Run on tokens after those before; return the logits of the next token of each row.
 
         Where `real` is False there is no token: the row stays as it is.
         """
@@ -60,7 +60,7 @@ class RecurrentContinuation:
             check_mask("real", real, tokens)
             if self._output is None and not bool(real.any(1).all()):
                 raise InputError(
-                    "`real` must have a token in each row at the first reading, got a row of padding alone: begin with "
+                    "`real` must have a token in each row at the first step, got a row of padding alone: begin with "
                     f"the start token ({self.start_token})"
                 )
         for t in range(tokens.shape[1]):
@@ -72,7 +72,7 @@ class RecurrentContinuation:
         assert self._output is not None
         return self.model.logits(self._output)
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> None:
-        """Go on with these rows: repeated, reordered or left out."""
+    def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
+        """Continue with these rows: repeated, reordered or left out."""
         self.state = self.state.select(rows)
         self._output = None if self._output is None else self._output[rows]

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from regard.errors import InputError
 from regard.models.config import SpecialTokens
-from regard.models.generation import Prompts, Writes, batch_of
+from regard.models.generation import GenerationMixin, Prompts, batch_of
 from regard.models.pretrained_mixin import Saved
 from regard.models.recurrent.checks import check_ids, mask_of
 from regard.models.recurrent.config import RecurrentConfig
@@ -30,7 +30,7 @@ class RecurrentOutput(NamedTuple):
     weights: Float[Tensor, "batch n source"] | None = None
 
 
-class RecurrentSeq2Seq(Writes, Saved):
+class RecurrentSeq2Seq(GenerationMixin, Saved):
     """A GRU or LSTM reads the source, another writes the target; attention may stand between them.
 
     | attention | first state | step t | output |
@@ -143,21 +143,23 @@ class RecurrentSeq2Seq(Writes, Saved):
         return RecurrentContinuation(self, self.encode(input_ids, attention_mask=attention_mask))
 
     def continuation(
-        self, prompts: Prompts, *, real: Tensor | None = None, cached: bool = True
+        self, input_ids: Prompts, *, attention_mask: Tensor | None = None, use_cache: bool = True
     ) -> tuple[RecurrentContinuation, Tensor, None]:
-        """Sources as decoding wants them: the text that goes on, and what it reads first.
+        """Sources as decoding needs them: the text to continue, and its first token.
 
         Raises:
-            InputError: It is asked to go without its state, which is all that a recurrent model has.
+            InputError: It is called without its state, which is all that a recurrent model has.
         """
-        if not cached:
-            raise InputError("a recurrent model goes on from its state and reads nothing twice: leave `cached` out")
+        if not use_cache:
+            raise InputError(
+                "a recurrent model continues from its state, and runs on nothing twice: leave `use_cache` out"
+            )
         device, config = self.embedding.weight.device, self.config
-        if real is None and isinstance(prompts, Tensor) and config.pad_token is not None:
-            real = prompts != config.pad_token  # as `encode` takes it
-        ids, real = batch_of(prompts, config.pad_token, left=False, device=device, real=real)
+        if attention_mask is None and isinstance(input_ids, Tensor) and config.pad_token is not None:
+            attention_mask = input_ids != config.pad_token  # as `encode` takes it
+        ids, mask = batch_of(input_ids, config.pad_token, left=False, device=device, mask=attention_mask)
         with torch.no_grad():
-            text = self.writing(ids, attention_mask=real)
+            text = self.writing(ids, attention_mask=mask)
         return text, ids.new_full((len(ids), 1), config.start_token), None
 
     def _tokens(self) -> SpecialTokens:

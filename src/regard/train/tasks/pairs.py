@@ -59,7 +59,8 @@ def written_of(model: Any, sources: Sequence[list[int]], *, rows: int = 100, **a
         chosen = order[first : first + rows]
         longest = max(len(sources[row]) for row in chosen)
         with torch.inference_mode():
-            written = model.generate([sources[row] for row in chosen], most=2 * longest + 10, **asked)
+            options = {"max_new_tokens": 2 * longest + 10, "return_dict_in_generate": True} | asked
+            written = model.generate([sources[row] for row in chosen], **options).new_tokens
         for row, tokens in zip(chosen, written, strict=True):
             found[row] = tokens
     return found
