@@ -82,7 +82,8 @@ def _of_part(
     j: Tensor,
     sizes: tuple[int, int],
 ) -> Any:
-    if _hears(getattr(type(score), method)):
+    hears = _hears.__wrapped__ if torch.compiler.is_compiling() else _hears  # a compiler cannot look into its cache
+    if hears(getattr(type(score), method)):
         where = (torch.arange(one.start, one.stop, device=i.device) for one in (batch, heads))
         return getattr(score, method)(*parts, i, j, *where)
     part = score.of_heads(heads)
