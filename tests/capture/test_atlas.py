@@ -418,8 +418,8 @@ def touched(path):
         for one in record.layers:
             for field in dataclasses.fields(Layer):
                 getattr(one, field.name)
-            if one.kept is not None:
-                one.kept.whole(0, 0, one.queries, one.keys)
+            if one.qk is not None:
+                one.qk.whole(0, 0, one.queries, one.keys)
 
 
 def test_every_flipped_bit_of_the_numbers_is_noticed(path):
@@ -543,7 +543,7 @@ def test_a_kept_call_with_something_else_in_a_role_is_refused(path, part):
     save_atlas(seen.forwards, path)
 
     def change(about):
-        about["records"][0]["layers"][0]["kept"]["segments"][0]["form"][part] = 1
+        about["records"][0]["layers"][0]["qk"]["segments"][0]["form"][part] = 1
 
     _changed(path, change)
     with pytest.raises(AtlasError, match="a kept call is damaged: a int stands where a"):

@@ -110,7 +110,7 @@ def used(path):
         for index, one in enumerate(record.layers):
             for head, batch_index in {(0, 0), (one.heads - 1, one.batch - 1)}:
                 at = {"layer": index, "head": head}
-                if one.exact is not None or one.kept is not None:
+                if one.exact is not None or one.qk is not None:
                     record.weights(**at)
                 record.top(**at, query=-1, batch_index=batch_index)
                 record.heatmap(**at, pool="max"), record.entropy(**at), record.received(**at)
@@ -192,7 +192,7 @@ def test_a_form_that_would_take_gigabytes_is_refused_or_takes_none(tmp_path, cas
     which, change = BOMBS[case]
     path = tmp_path / "it.atlas"
     header, about, data = saved(path, which)
-    change(about["records"][0]["layers"][0]["kept"]["segments"][0]["form"])
+    change(about["records"][0]["layers"][0]["qk"]["segments"][0]["form"])
     put(path, header, about, data)
     with little_memory(200 * 2**20):
         if case in ("depth", "a grid"):
@@ -204,7 +204,7 @@ def test_a_form_that_would_take_gigabytes_is_refused_or_takes_none(tmp_path, cas
 
 def test_documents_that_are_longer_than_their_call_are_refused(tmp_path):
     record = watched(CALLS[3])
-    kept = record.layers[0].kept
+    kept = record.layers[0].qk
     name = next(name for name, one in kept.arrays.items() if one.tolist() == [2, 4])
     kept.arrays[name][:] = BILLION
     save_atlas((record,), tmp_path / "it.atlas")
@@ -216,9 +216,9 @@ def test_many_calls_that_are_alike_are_checked_once(tmp_path, monkeypatch):
     """Steps of decoding each have their own call; the outermost stand for all."""
     path = tmp_path / "it.atlas"
     header, about, data = saved(path, 0)
-    (whole,) = about["records"][0]["layers"][0]["kept"]["segments"]
+    (whole,) = about["records"][0]["layers"][0]["qk"]["segments"]
     steps = [whole | {"first": row, "rows": 1, "form": whole["form"] | {"start": row}} for row in range(6)]
-    about["records"][0]["layers"][0]["kept"]["segments"] = steps
+    about["records"][0]["layers"][0]["qk"]["segments"] = steps
     expected = read_atlas(path)[0].weights(layer=0, head=1).copy()
     put(path, header, about, data)
     made, usual = [], regard.capture.recompute_tile._made

@@ -52,7 +52,7 @@ def same(one, other):
     for a, b in zip(one.layers, other.layers, strict=True):
         for name in ("mean", "top_keys", "top_weights", "entropy", "received"):
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
-        np.testing.assert_array_equal(a.kept.whole(0, 1, N, N), b.kept.whole(0, 1, N, N))
+        np.testing.assert_array_equal(a.qk.whole(0, 1, N, N), b.qk.whole(0, 1, N, N))
 
 
 def stop_at(number):
@@ -283,7 +283,7 @@ def test_killed_at_any_moment_it_leaves_no_broken_file(tmp_path):
             (record,) = read_atlas(out)
             for layer in record.layers:  # every checksum holds
                 assert layer.mean.shape == layer.max.shape
-                layer.kept.whole(0, 0, N, N)
+                layer.qk.whole(0, 0, N, N)
             if out.read_bytes() != old:
                 same(record, expected)
             counts.append(Part(out, RUN, resume=True).finished)

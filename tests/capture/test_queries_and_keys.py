@@ -113,7 +113,7 @@ def seen_of(options, dtype=torch.float64, *, kv_heads=2, queries=N, keys=N, cros
 def both(seen, tmp_path):
     """What was kept, and what comes back from a file."""
     seen.save(tmp_path / "it.atlas")
-    return seen.layers[0].kept, regard.load_atlas(tmp_path / "it.atlas").layers[0].kept
+    return seen.layers[0].qk, regard.load_atlas(tmp_path / "it.atlas").layers[0].qk
 
 
 def near(kept, expected, tolerance):
@@ -153,7 +153,7 @@ def test_q_and_k_are_kept_in_the_models_own_type(tmp_path, dtype):
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_grouped_heads_are_kept_once_also_where_they_were_repeated(tmp_path, kv_heads):
     seen, q, k = seen_of({}, kv_heads=kv_heads)
-    assert seen.layers[0].kept.arrays["k"].shape[1] == kv_heads
+    assert seen.layers[0].qk.arrays["k"].shape[1] == kv_heads
 
     class Repeating(nn.Module):
         def forward(self):
@@ -319,7 +319,7 @@ def test_what_a_model_writes_over_afterwards_was_copied():
 
     with regard.watch(model := Overwriting(), keep="qk") as seen:
         model()
-    np.testing.assert_allclose(seen.layers[0].kept.whole(0, 1, 12, 12), expected[0, 1], rtol=1e-12)
+    np.testing.assert_allclose(seen.layers[0].qk.whole(0, 1, 12, 12), expected[0, 1], rtol=1e-12)
 
 
 # --- a matrix of a long text
@@ -446,9 +446,9 @@ def test_a_mask_that_layers_share_is_kept_once(tmp_path):
         model()
     seen.save(tmp_path / "it.atlas")
     for one in (seen, regard.load_atlas(tmp_path / "it.atlas")):
-        held = [layer.kept.arrays["held0"] for layer in one.layers]
+        held = [layer.qk.arrays["held0"] for layer in one.layers]
         assert held[0].nbytes == N * N / 8
-    assert seen.layers[0].kept.arrays["held0"] is seen.layers[2].kept.arrays["held0"]
+    assert seen.layers[0].qk.arrays["held0"] is seen.layers[2].qk.arrays["held0"]
     assert (tmp_path / "it.atlas").read_bytes().count(held[0].tobytes()) == 1
 
 
@@ -477,7 +477,7 @@ def test_a_padded_batch_is_kept_as_flags_and_not_as_pairs():
 
     with regard.watch(model := Padded(), keep="qk") as seen:
         model()
-    kept = seen.layers[0].kept
+    kept = seen.layers[0].qk
     assert isinstance(kept, Kept)
     assert sum(array.nbytes for name, array in kept.arrays.items() if name.startswith("held")) == 2 * N / 8
     near_all = dense(q, q, q, visible=f64(mask) > 0).weights

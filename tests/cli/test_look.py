@@ -226,10 +226,10 @@ def test_an_atlas_keeps_what_was_asked_for(run, tmp_path: Path) -> None:
     code, _, err = run("look", SENTENCE, "--out", str(out), *asked)
     assert code == 0, err
     seen = regard.load_atlas(out)
-    assert [(layer.number, layer.kept is not None) for layer in seen.layers] == [(1, True), (3, True)]
+    assert [(layer.number, layer.qk is not None) for layer in seen.layers] == [(1, True), (3, True)]
     assert list(seen.layers[0].statistics) == ["distance", "induction"]
     n = seen.layers[0].queries
-    whole = seen.layers[0].kept.whole(0, 2, n, n)
+    whole = seen.layers[0].qk.whole(0, 2, n, n)
     assert abs(whole - seen.weights(layer=1, head=2)[0]).max() < 1e-6
 
 

@@ -373,7 +373,7 @@ def test_a_skipped_layer_is_named() -> None:
     model = Layers(4, [0, 2, 3])
     with torch.no_grad(), regard.watch(model, keep="qk", layers=[2]) as seen:
         model(torch.randn(1, 5, 8))
-    assert [(layer.number, layer.kept is not None) for layer in seen.layers] == [(2, True)]
+    assert [(layer.number, layer.qk is not None) for layer in seen.layers] == [(2, True)]
     with torch.no_grad(), regard.watch(model) as seen:
         model(torch.randn(1, 5, 8))
     with pytest.raises(InputError, match=r"`layer` must be one of 0, 2, 3 \(seen layers: 3\), got 1"):

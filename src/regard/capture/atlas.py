@@ -79,9 +79,9 @@ def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, 
         if kept is not None:
             places = {}
             for name, (same, array) in held.items():
-                places[name] = shared.setdefault(same, f"{number}.{index}.kept.{name}")
+                places[name] = shared.setdefault(same, f"{number}.{index}.qk.{name}")
                 arrays.setdefault(places[name], array)
-            one["kept"] = kept | {"arrays": places}
+            one["qk"] = kept | {"arrays": places}
         layers.append(one)
     tokens = {stream: [[asdict(token) for token in one] for one in many] for stream, many in record.tokens.items()}
     missing = [asdict(one) for one in record.missing]
@@ -179,13 +179,13 @@ def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored])
     for index, one in enumerate(about["layers"]):
         prefix = f"{number}.{index}."
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        held = {name: own.pop(name) for name in list(own) if name.startswith("kept.")}
-        light = {name: value for name, value in one.items() if name not in ("statistics", "kept")}
+        held = {name: own.pop(name) for name in list(own) if name.startswith("qk.")}
+        light = {name: value for name, value in one.items() if name not in ("statistics", "qk")}
         named = [f"statistics.{name}" for name in one["statistics"]]
         if {name for name in own if name.startswith("statistics.")} != set(named):
             raise ValueError(f"the statistics of layer {index} are others than its header says")
         own |= {name: own.pop(name) for name in named}  # in their order
-        kept = one.get("kept")
+        kept = one.get("qk")
         held = {} if kept is None else {name: arrays[at] for name, at in kept["arrays"].items()}
         layer = StoredLayer.of(light, own, kept, held)
         layer.check_kept()

@@ -61,10 +61,10 @@ class QueriesKeys:
     """q, k and the log-sum-exp of each row, in the model's own type; keys that come step by step are appended.
 
     A statistic like any other: `start` sees the call, `fold` the rows, from whose largest weights the log-sum-exp
-    follows; `finish` gives what `Layer.kept` holds.
+    follows; `finish` gives what `Layer.qk` holds.
     """
 
-    name = "kept"
+    name = "qk"
 
     def __init__(self, purse: Purse) -> None:
         self._purse = purse
@@ -112,7 +112,7 @@ class QueriesKeys:
             "k": _whole([_as_heads(part, heads) for part in parts])[:, :, : extent.keys],
             "lse": _whole(self._lse),
         }
-        return {"kept": Kept({**own, **self._arrays}, tuple(self._segments), brain)}
+        return {"qk": Kept({**own, **self._arrays}, tuple(self._segments), brain)}
 
     def _take(self, problem: Problem, extent: Extent, shift: int) -> None:
         filled = extent.keys if extent.cross else min(extent.offset + extent.queries, extent.keys)

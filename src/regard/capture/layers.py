@@ -13,7 +13,7 @@ __all__ = ["Computable", "HeadScore", "Layer"]
 
 
 class Computable(Protocol):
-    """Queries and keys that were kept (`observe.kept`), from which any rectangle of weights can be computed."""
+    """Queries and keys that were kept (`capture.captured_qk`), from which any rectangle of weights can be computed."""
 
     def tile(self, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
         """Every weight of a rectangle."""
@@ -36,7 +36,7 @@ class Layer:
     best first, key −1 and weight 0 where a query sees fewer than k keys; `entropy` (batch, heads, queries) in nats;
     `received` (batch, heads, keys), the sum of each key's column; `weights` (batch, heads, queries, keys) or None.
     `statistics` holds what else was asked for, by name: arrays (batch, heads, ...), with heads 1 where all share them.
-    `kept`, with keep="qk", gives any rectangle of the weights. `number` is the layer's in the model, counted within its
+    `qk`, with keep="qk", gives any rectangle of the weights. `number` is the layer's in the model, counted within its
     stream; None where that is not known, and layers are counted as they were called.
     A bin of the heat map spans `query_bin` queries and `key_bin` keys (the last may be smaller): `mean` is over its
     pairs, hidden ones counting 0, `max` its largest weight. With bins of 1 both are the weights themselves.
@@ -57,7 +57,7 @@ class Layer:
     # Factories, not defaults, which would be found on the class: a layer of an atlas reads what it lacks when asked.
     weights: npt.NDArray[np.float32] | None = field(default_factory=lambda: None)
     statistics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    kept: Computable | None = field(default_factory=lambda: None)
+    qk: Computable | None = field(default_factory=lambda: None)
     number: int | None = field(default_factory=lambda: None)  # the model's own, within the stream
 
     @property

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 _ARRAYS = ("mean", "max", "top_keys", "top_weights", "entropy", "received", "weights")
 _HALVED = ("mean", "max", "top_weights")
 _LARGE = 4096  # bytes of an array of a mask or bias from which on it is deflated
-LIGHT = tuple(one.name for one in fields(Layer) if one.name not in (*_ARRAYS, "statistics", "kept"))
+LIGHT = tuple(one.name for one in fields(Layer) if one.name not in (*_ARRAYS, "statistics", "qk"))
 
 
 class StoredLayer(Layer):
@@ -90,7 +90,7 @@ class StoredLayer(Layer):
         return stored[name].shape if name in stored else super()._shape(name)  # without reading it
 
     def _read(self, name: str) -> Any:
-        if name == "kept":
+        if name == "qk":
             return None if self._kept is None else _kept(self._kept, Held(self._held))
         if name == "statistics":
             own = {one: stored for one, stored in self._arrays.items() if one.startswith("statistics.")}
@@ -134,7 +134,7 @@ def stored_kept(layer: Layer) -> tuple[dict[str, Any] | None, dict[str, tuple[in
         return (None if about is None else dict(about)), {
             name: (id(one), one) for name, one in vars(layer)["_held"].items()
         }
-    kept = layer.kept
+    kept = layer.qk
     if not isinstance(kept, Kept):
         return None, {}
     held = {}

@@ -44,7 +44,7 @@ class Matrix:
         """How many positions the smallest cell spans that can be shown; 1 is single weights."""
         return (
             1
-            if self.layer.exact is not None or self.layer.kept is not None
+            if self.layer.exact is not None or self.layer.qk is not None
             else max(self.layer.query_bin, self.layer.key_bin)
         )
 
@@ -84,7 +84,7 @@ class Matrix:
 
     def _computed(self, rows: slice, columns: slice, step: int, pool: Pool) -> Array:
         """Cells finer than the map, from queries and keys: some rows at a time, pooled at once."""
-        kept = self.layer.kept
+        kept = self.layer.qk
         if kept is None:
             raise ObservationError(
                 f"of layer {self.layer.name} only a map of {self.layer.query_bin} × {self.layer.key_bin} positions a "

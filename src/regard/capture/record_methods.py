@@ -61,7 +61,7 @@ class Answers:
         chosen = _heads(seen, head)
         if seen.exact is not None:
             return seen.exact[:, chosen]
-        if seen.kept is None:
+        if seen.qk is None:
             raise ObservationError(
                 f"layer {_called(layer, seen)} of {seen.queries} × {seen.keys} was kept as a pooled map, not in full: "
                 'watch with keep="weights" for every weight or keep="qk" for any rectangle of them, or use heatmap(), '
@@ -76,7 +76,7 @@ class Answers:
             )
         found = np.empty((seen.batch, len(heads), seen.queries, seen.keys), seen.entropy.dtype)
         for batch_index, (at, one) in itertools.product(range(seen.batch), enumerate(heads)):
-            found[batch_index, at] = seen.kept.whole(batch_index, one, seen.queries, seen.keys)
+            found[batch_index, at] = seen.qk.whole(batch_index, one, seen.queries, seen.keys)
         return found if isinstance(chosen, slice) else found[:, 0]
 
     def heatmap(

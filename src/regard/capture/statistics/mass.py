@@ -55,7 +55,7 @@ class Mass(PerQuery):
 
     def __init__(
         self,
-        on: str | None = None,
+        key_set: str | None = None,
         *,
         keys: Iterable[int] | None = None,
         token_ids: Iterable[int] | None = None,
@@ -63,13 +63,13 @@ class Mass(PerQuery):
         name: str | None = None,
     ) -> None:
         super().__init__()
-        if sum(one is not None for one in (on, keys, token_ids)) != 1:
+        if sum(one is not None for one in (key_set, keys, token_ids)) != 1:
             raise InputError(
                 "`Mass` needs one set of keys: a name such as Mass('previous'), keys=[...] or token_ids=[...]"
             )
-        if on is not None and on not in MASSES:
-            raise InputError(f"`on` must be one of {', '.join(map(repr, MASSES))}, got {on!r}")
-        self._on = on or ("keys" if keys is not None else "tokens")
+        if key_set is not None and key_set not in MASSES:
+            raise InputError(f"`key_set` must be one of {', '.join(map(repr, MASSES))}, got {key_set!r}")
+        self._on = key_set or ("keys" if keys is not None else "tokens")
         self._chosen = _numbers("keys" if keys is not None else "token_ids", keys if token_ids is None else token_ids)
         self._given = None if input_ids is None else _batched(input_ids)
         self.name = name or self._on
