@@ -65,7 +65,11 @@ def alignment(path: Path) -> None:
         return padded(rows), padded(others)
 
     config = RecurrentConfig(
-        source_vocabulary=3 + len(words), target_vocabulary=3 + len(signs), width=32, hidden=48, attention="bahdanau"
+        src_vocab_size=3 + len(words),
+        tgt_vocab_size=3 + len(signs),
+        embedding_dim=32,
+        hidden_size=48,
+        attention="bahdanau",
     )
     model = RecurrentSeq2Seq(config)
     steps = torch.optim.Adam(model.parameters(), 8e-3)

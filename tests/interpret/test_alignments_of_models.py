@@ -67,7 +67,7 @@ def test_of_regards_own_transformer_too() -> None:
 
 @pytest.mark.parametrize("attention", ["bahdanau", "general"])
 def test_of_a_recurrent_one_it_is_its_one_attention(attention: str) -> None:
-    sizes = {"source_vocabulary": 11, "target_vocabulary": 12, "width": 6, "hidden": 6, "attention": attention}
+    sizes = {"src_vocab_size": 11, "tgt_vocab_size": 12, "embedding_dim": 6, "hidden_size": 6, "attention": attention}
     model = lively(RecurrentSeq2Seq(RecurrentConfig(**sizes)))
     with torch.no_grad(), regard.watch(model) as seen:
         out = model(IDS, decoder_input_ids=TARGET)

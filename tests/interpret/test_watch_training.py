@@ -62,7 +62,7 @@ def transformer(**given: Any) -> Transformer:
 
 
 def recurrent(attention: str) -> models.RecurrentSeq2Seq:
-    sizes = {"source_vocabulary": 20, "target_vocabulary": 20, "width": 8, "hidden": 12, "dropout": P}
+    sizes = {"src_vocab_size": 20, "tgt_vocab_size": 20, "embedding_dim": 8, "hidden_size": 12, "dropout": P}
     return models.RecurrentSeq2Seq(RecurrentConfig(attention=attention, **sizes))
 
 

@@ -33,7 +33,7 @@ def test_both_models_have_as_many_parameters_within_a_hundredth(trial):
     assert abs(without / with_it - 1) < 0.01
     assert seq2seq.parameters_of(config) == with_it
     assert (config.attention, plain.attention, plain.feed_context) == ("bahdanau", None, True)
-    assert plain.width == config.width
+    assert plain.embedding_dim == config.embedding_dim
 
 
 def test_a_batch_has_one_length_within_the_range_and_all_come_up():

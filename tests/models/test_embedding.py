@@ -26,7 +26,7 @@ def test_each_vector_is_that_of_the_text_alone_in_the_order_of_the_texts():
     generator = torch.Generator().manual_seed(1)
     texts = [torch.randint(50, (n,), generator=generator).tolist() for n in (3, 7, 3, 1, 7, 7, 12)]
     encoder.train()  # dropout would make two calls differ
-    found = embed(encoder, texts, tokens=14)
+    found = embed(encoder, texts, max_tokens_per_batch=14)
     assert encoder.training
     encoder.eval()
     with torch.no_grad():

@@ -36,7 +36,7 @@ def read(kind, weights, xs, h, c):
 def encode(config, state, ids):
     """The memory, and of every layer the last states of each direction."""
     xs, last = state["encoder.embedding.weight"][ids], []
-    zero = torch.zeros(config.hidden, dtype=xs.dtype)
+    zero = torch.zeros(config.hidden_size, dtype=xs.dtype)
     for layer in range(config.layers):
         weights = tensors_of(state, "encoder.layers.", f"_l{layer}")
         states, c = read(config.cell, weights, xs, zero, zero)
@@ -102,7 +102,7 @@ def by_hand(config, state, ids, target):
     memory, last = encode(config, state, ids)
     layers = first_states(config, state, last)
     context = torch.cat([h for h, _ in last[-1]])
-    fed = torch.zeros(config.hidden, dtype=memory.dtype)
+    fed = torch.zeros(config.hidden_size, dtype=memory.dtype)
     looping = config.attention is not None and config.input_feeding
     outputs, rows = [], []
     for t, x in enumerate(state["embedding.weight"][target]):
@@ -135,7 +135,7 @@ def by_hand(config, state, ids, target):
 
 def made(**more):
     torch.manual_seed(0)
-    sizes = {"source_vocabulary": 11, "target_vocabulary": 9, "width": 5, "hidden": 6}
+    sizes = {"src_vocab_size": 11, "tgt_vocab_size": 9, "embedding_dim": 5, "hidden_size": 6}
     model = RecurrentSeq2Seq(RecurrentConfig(**sizes | more)).double().eval()
     if model.output_bias is not None:
         model.output_bias.data.normal_()  # it begins with 0
@@ -159,7 +159,7 @@ def one_thread():
 KINDS = [
     {"attention": None},
     {"attention": None, "feed_context": True},
-    {"attention": None, "tied": True, "width": 6},
+    {"attention": None, "tied": True, "embedding_dim": 6},
     {"attention": "bahdanau"},
     {"attention": "dot", "bidirectional": False},
     {"attention": "general"},

@@ -16,7 +16,7 @@ from regard.errors import InputError
 from regard.models.decoding import BeamSearch, GenerationLimits, Greedy
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 
-SIZES = {"source_vocabulary": 11, "target_vocabulary": 9, "width": 6, "hidden": 6}
+SIZES = {"src_vocab_size": 11, "tgt_vocab_size": 9, "embedding_dim": 6, "hidden_size": 6}
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8], [5, 9, 10, 0, 0, 0], [8, 7, 6, 5, 4, 0]])
 TARGET = torch.tensor([[1, 4, 5, 6, 3], [1, 3, 3, 4, 8], [1, 8, 7, 4, 5]])
 KINDS = [
@@ -76,7 +76,7 @@ def test_padding_is_the_pad_token_unless_something_else_is_said():
     )
     said = model(IDS, decoder_input_ids=TARGET, attention_mask=everything).logits
     assert not torch.allclose(said[1], model(IDS, decoder_input_ids=TARGET).logits[1])
-    without = RecurrentSeq2Seq(dataclasses.replace(model.config, pad_token=None)).eval()
+    without = RecurrentSeq2Seq(dataclasses.replace(model.config, pad_token_id=None)).eval()
     without.load_state_dict(model.state_dict())
     assert torch.equal(without(IDS, decoder_input_ids=TARGET).logits, said)
 
@@ -90,7 +90,7 @@ def test_step_by_step_is_teacher_forcing(kind):
         torch.testing.assert_close(steps.step(TARGET[:, t : t + 1]), whole[:, t])
     torch.testing.assert_close(twice.step(TARGET[:, :3]), whole[:, 2])
     torch.testing.assert_close(twice.step(TARGET[:, 3:]), whole[:, 4])
-    assert (steps.start_token, steps.stop_token) == (1, 2)
+    assert (steps.bos_token_id, steps.eos_token_id) == (1, 2)
     assert steps.state.steps.tolist() == [5, 5, 5]
 
 
@@ -220,7 +220,7 @@ def test_dropout_is_in_training_alone_and_in_each_place():
 
 def test_attention_learns_to_copy():
     torch.manual_seed(0)
-    config = RecurrentConfig(source_vocabulary=10, target_vocabulary=10, width=32, hidden=32)
+    config = RecurrentConfig(src_vocab_size=10, tgt_vocab_size=10, embedding_dim=32, hidden_size=32)
     model, draw = RecurrentSeq2Seq(config), torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
 
@@ -246,8 +246,8 @@ def test_attention_learns_to_copy():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"source_vocabulary": 0}, "`source_vocabulary` counts the source tokens"),
-        ({"hidden": True}, "`hidden` is that of the states"),
+        ({"src_vocab_size": 0}, "`src_vocab_size` counts the source tokens"),
+        ({"hidden_size": True}, "`hidden_size` is that of the states"),
         ({"layers": 0}, "`layers` counts"),
         ({"dropout": 1.0}, "`dropout` is a probability"),
         ({"cell": "rnn"}, '`cell` must be "gru" or "lstm", got \'rnn\''),
@@ -258,10 +258,13 @@ def test_attention_learns_to_copy():
         ({"input_feeding": False}, r'`input_feeding=False` is for the attention of Luong, got attention="bahdanau"'),
         ({"attention": None, "input_feeding": False}, r"`input_feeding=False` .* got attention=None"),
         ({"attention": "general", "radius": 3}, r'`radius` is for .* got radius=3 and attention="general"'),
-        ({"tied": True, "width": 4}, r"`tied` .* got width=4 and hidden=6: say width=6 or tied=False"),
-        ({"stop_token": 9}, r"`stop_token` must be a token from 0 to 8, got 9: .*`target_vocabulary`"),
-        ({"start_token": None}, "`start_token` must be a token from 0 to 8, got None"),
-        ({"pad_token": 11}, "`pad_token` must be a token from 0 to 10, got 11: .*`source_vocabulary`"),
+        (
+            {"tied": True, "embedding_dim": 4},
+            r"`tied` .* got embedding_dim=4 and hidden_size=6: say embedding_dim=6 or tied=False",
+        ),
+        ({"eos_token_id": 9}, r"`eos_token_id` must be a token from 0 to 8, got 9: .*`tgt_vocab_size`"),
+        ({"bos_token_id": None}, "`bos_token_id` must be a token from 0 to 8, got None"),
+        ({"pad_token_id": 11}, "`pad_token_id` must be a token from 0 to 10, got 11: .*`src_vocab_size`"),
     ],
     ids=lambda it: str(it) if isinstance(it, dict) else "",
 )
@@ -282,12 +285,10 @@ def test_texts_that_cannot_be_read_are_refused():
         model(IDS, decoder_input_ids=TARGET, attention_mask=torch.full_like(IDS, 7))
     with pytest.raises(InputError, match=r"`input_ids` must be token ids \(batch, length\).* \(6,\)"):
         model.encode(IDS[0])
-    with pytest.raises(
-        InputError, match="`input_ids` must hold tokens from 0 to 10, got 11: raise `source_vocabulary`"
-    ):
+    with pytest.raises(InputError, match="`input_ids` must hold tokens from 0 to 10, got 11: raise `src_vocab_size`"):
         model.encode(IDS + 1)
     with pytest.raises(
-        InputError, match="`decoder_input_ids` must hold tokens from 0 to 8, got -1: raise `target_vocabulary`"
+        InputError, match="`decoder_input_ids` must hold tokens from 0 to 8, got -1: raise `tgt_vocab_size`"
     ):
         model(IDS, decoder_input_ids=TARGET - 2)
     with pytest.raises(InputError, match="`decoder_input_ids` must have a row for each of 3 texts, got 2"):

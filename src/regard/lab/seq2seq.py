@@ -71,8 +71,8 @@ def config_of(task: Synthetic, hidden: int) -> RecurrentConfig:
     """A GRU with Bahdanau's attention over a GRU that reads both ways, both `hidden` wide, as are the embeddings."""
     size = task.vocab_size
     return RecurrentConfig(
-        source_vocabulary=size, target_vocabulary=size, width=hidden, hidden=hidden, attention="bahdanau",
-        pad_token=task.pad_token_id, start_token=task.bos_token_id, stop_token=task.eos_token_id,
+        src_vocab_size=size, tgt_vocab_size=size, embedding_dim=hidden, hidden_size=hidden, attention="bahdanau",
+        pad_token_id=task.pad_token_id, bos_token_id=task.bos_token_id, eos_token_id=task.eos_token_id,
     )  # fmt: skip
 
 
@@ -91,10 +91,10 @@ def without(config: RecurrentConfig) -> RecurrentConfig:
     wanted = parameters_of(config)
 
     def count(hidden: int) -> int:
-        return parameters_of(replace(plain, hidden=hidden))
+        return parameters_of(replace(plain, hidden_size=hidden))
 
-    enough = bisect_left(range(4 * config.hidden), wanted, lo=1, key=count)
-    return replace(plain, hidden=min((enough - 1, enough), key=lambda hidden: abs(count(hidden) - wanted)))
+    enough = bisect_left(range(4 * config.hidden_size), wanted, lo=1, key=count)
+    return replace(plain, hidden_size=min((enough - 1, enough), key=lambda hidden: abs(count(hidden) - wanted)))
 
 
 def parameters_of(config: RecurrentConfig) -> int:

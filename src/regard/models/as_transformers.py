@@ -74,7 +74,7 @@ class AsTransformers(nn.Module):
             num_hidden_layers=None if paired else sum(one or 0 for one in layers),
             num_layers=layers[0],
             num_decoder_layers=layers[1],
-            decoder_start_token_id=config.start_token if recurrent else config.start_token_id,
+            decoder_start_token_id=config.bos_token_id if recurrent else config.start_token_id,
             text=json.dumps(to_json(config)),
         )
 

@@ -149,7 +149,7 @@ def _models(setting: Setting, task: str, trial: Trial) -> dict[str, ByLength]:
     """What each model of a task can do, by name."""
     config = config_of(trial.lesson.task, trial.hidden)
     plain, longer = without(config), replace(trial.lesson, steps=3 * trial.lesson.steps)
-    wide = replace(plain, hidden=2 * plain.hidden)
+    wide = replace(plain, hidden_size=2 * plain.hidden_size)
     asked: dict[str, tuple[RecurrentConfig, Lesson]] = {
         ATTENTION: (config, trial.lesson), FIXED: (plain, trial.lesson),
     }  # fmt: skip

@@ -37,13 +37,13 @@ def check_mask(name: str, mask: Tensor, ids: Tensor) -> None:
 
 
 def mask_of(
-    ids: Int[Tensor, "batch source"], mask: Shaped[Tensor, "batch source"] | None, pad_token: int | None
+    ids: Int[Tensor, "batch source"], mask: Shaped[Tensor, "batch source"] | None, pad_token_id: int | None
 ) -> Bool[Tensor, "batch source"] | None:
     """Return which ids are tokens: by default all but the padding; None where all are. Padding must be on the right."""
     if mask is None:
-        if pad_token is None:
+        if pad_token_id is None:
             return None
-        mask = ids != pad_token
+        mask = ids != pad_token_id
     seen = token_mask("attention_mask", mask, ids.shape)
     assert seen is not None
     if bool(seen.all()):

@@ -20,13 +20,13 @@ class RecurrentConfig:
     An option without effect is refused: `radius` where nothing is local, `feed_context` beside an attention.
 
     Args:
-        source_vocabulary: Number of source tokens.
-        target_vocabulary: Number of target tokens.
-        width: Width of both embeddings.
-        hidden: Width of the states, of each direction in the encoder.
+        src_vocab_size: Number of source tokens.
+        tgt_vocab_size: Number of target tokens.
+        embedding_dim: Dimension of both embeddings.
+        hidden_size: Dimension of the states, of each direction in the encoder.
         layers: Number of layers, of the encoder and of the decoder.
         cell: "gru" or "lstm".
-        bidirectional: Whether the encoder reads both ways; its states are then 2 · hidden wide.
+        bidirectional: Whether the encoder reads both ways; its states are then 2 · hidden_size wide.
         attention: None is the fixed context vector (Sutskever et al. 2014, arXiv:1409.3215; Cho et al. 2014,
             arXiv:1406.1078); "bahdanau" (2015, arXiv:1409.0473); "dot", "general", "concat", "local-m", "local-p"
             (Luong et al. 2015, arXiv:1508.04025).
@@ -35,23 +35,23 @@ class RecurrentConfig:
         feed_context: Without attention: whether the encoder's last state enters every step, as Cho has it, or only
             the first, as Sutskever has it.
         dropout: The probability of dropping, on embeddings, between layers and before the output layer.
-        tied: Whether the output layer is the target embedding; needs width = hidden.
-        pad_token: Fills up batches of sources; None where there is none.
-        start_token: What the decoder reads first.
-        stop_token: What ends a text.
+        tied: Whether the output layer is the target embedding; needs embedding_dim = hidden_size.
+        pad_token_id: Fills up batches of sources; None where there is none.
+        bos_token_id: What the decoder reads first.
+        eos_token_id: What ends a text.
 
     Raises:
         InputError: A size, kind, token or combination does not exist or has no effect.
 
-    >>> config = RecurrentConfig(source_vocabulary=50, target_vocabulary=40, width=16, hidden=32)
+    >>> config = RecurrentConfig(src_vocab_size=50, tgt_vocab_size=40, width=16, hidden=32)
     >>> config.attention, config.memory_width
     ('bahdanau', 64)
     """
 
-    source_vocabulary: int
-    target_vocabulary: int
-    width: int
-    hidden: int
+    src_vocab_size: int
+    tgt_vocab_size: int
+    embedding_dim: int
+    hidden_size: int
     layers: int = 1
     cell: Literal["gru", "lstm"] = "gru"
     bidirectional: bool = True
@@ -61,15 +61,15 @@ class RecurrentConfig:
     feed_context: bool = False
     dropout: float = 0.0
     tied: bool = False
-    pad_token: int | None = 0
-    start_token: int = 1
-    stop_token: int = 2
+    pad_token_id: int | None = 0
+    bos_token_id: int = 1
+    eos_token_id: int = 2
 
     def __post_init__(self) -> None:
-        check_size("source_vocabulary", self.source_vocabulary, "counts the source tokens")
-        check_size("target_vocabulary", self.target_vocabulary, "counts the target tokens")
-        check_size("width", self.width, "is that of the embeddings")
-        check_size("hidden", self.hidden, "is that of the states")
+        check_size("src_vocab_size", self.src_vocab_size, "counts the source tokens")
+        check_size("tgt_vocab_size", self.tgt_vocab_size, "counts the target tokens")
+        check_size("embedding_dim", self.embedding_dim, "is that of the embeddings")
+        check_size("hidden_size", self.hidden_size, "is that of the states")
         check_size("layers", self.layers, "counts the layers on either side")
         check_size("radius", self.radius, "counts the positions on either side")
         check_probability("dropout", self.dropout)
@@ -78,14 +78,14 @@ class RecurrentConfig:
                 raise InputError(f"`{name}` must be True or False, got {getattr(self, name)!r}")
         _check_kinds(self)
         _check_combinations(self)
-        _check_token("pad_token", self.pad_token, "source_vocabulary", self.source_vocabulary)
-        _check_token("start_token", self.start_token, "target_vocabulary", self.target_vocabulary)
-        _check_token("stop_token", self.stop_token, "target_vocabulary", self.target_vocabulary)
+        _check_token("pad_token_id", self.pad_token_id, "src_vocab_size", self.src_vocab_size)
+        _check_token("bos_token_id", self.bos_token_id, "tgt_vocab_size", self.tgt_vocab_size)
+        _check_token("eos_token_id", self.eos_token_id, "tgt_vocab_size", self.tgt_vocab_size)
 
     @property
     def memory_width(self) -> int:
         """Width of the encoder's states, both directions together."""
-        return self.hidden * (2 if self.bidirectional else 1)
+        return self.hidden_size * (2 if self.bidirectional else 1)
 
     @property
     def local(self) -> bool:
@@ -105,7 +105,7 @@ def _check_combinations(config: RecurrentConfig) -> None:
     kind = "None" if config.attention is None else f'"{config.attention}"'
     if config.attention == "dot" and config.bidirectional:
         raise InputError(
-            f'`attention="dot"` multiplies states of equal width, got {config.hidden} in the decoder and '
+            f'`attention="dot"` multiplies states of equal width, got {config.hidden_size} in the decoder and '
             f"{config.memory_width} in the encoder, which reads both ways: say bidirectional=False or "
             'attention="general"'
         )
@@ -124,15 +124,16 @@ def _check_combinations(config: RecurrentConfig) -> None:
             f'`radius` is for "local-m" and "local-p", got radius={config.radius} and attention={kind}: say '
             'attention="local-p" or leave it out'
         )
-    if config.tied and config.width != config.hidden:
+    if config.tied and config.embedding_dim != config.hidden_size:
         raise InputError(
-            f"`tied` makes the target embedding the output layer and needs width = hidden, got width={config.width} "
-            f"and hidden={config.hidden}: say width={config.hidden} or tied=False"
+            f"`tied` makes the target embedding the output layer and needs embedding_dim = hidden_size, "
+            f"got embedding_dim={config.embedding_dim} "
+            f"and hidden_size={config.hidden_size}: say embedding_dim={config.hidden_size} or tied=False"
         )
 
 
 def _check_token(name: str, token: object, counted: str, vocabulary: int) -> None:
-    if token is None and name == "pad_token":
+    if token is None and name == "pad_token_id":
         return
     if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
         raise InputError(

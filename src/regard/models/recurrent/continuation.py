@@ -37,15 +37,15 @@ class RecurrentContinuation:
         return is_watching(self.model)
 
     @property
-    def start_token(self) -> int:
+    def bos_token_id(self) -> int:
         """What is read first."""
-        token: int = self.model.config.start_token
+        token: int = self.model.config.bos_token_id
         return token
 
     @property
-    def stop_token(self) -> int:
+    def eos_token_id(self) -> int:
         """What ends a text."""
-        token: int = self.model.config.stop_token
+        token: int = self.model.config.eos_token_id
         return token
 
     def step(
@@ -55,13 +55,13 @@ class RecurrentContinuation:
 
         Where `real` is False there is no token: the row stays as it is.
         """
-        check_ids("tokens", tokens, self.model.config.target_vocabulary, "target_vocabulary", len(self.state.steps))
+        check_ids("tokens", tokens, self.model.config.tgt_vocab_size, "tgt_vocab_size", len(self.state.steps))
         if real is not None:
             check_mask("real", real, tokens)
             if self._output is None and not bool(real.any(1).all()):
                 raise InputError(
                     "`real` must have a token in each row at the first step, got a row of padding alone: begin with "
-                    f"the start token ({self.start_token})"
+                    f"the start token ({self.bos_token_id})"
                 )
         for t in range(tokens.shape[1]):
             output, state = self.model.step(tokens[:, t], self.state)

@@ -33,7 +33,7 @@ class PlainDecoder(nn.Module):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.feeds = config.feed_context
-        self.layers = recurrence(config, config.width + config.memory_width * self.feeds, config.layers)
+        self.layers = recurrence(config, config.embedding_dim + config.memory_width * self.feeds, config.layers)
 
     def forward(self, x: Float[Tensor, "batch n width"], state: RecurrentState) -> Decoded:
         """Read n embedded tokens."""
@@ -56,12 +56,12 @@ class SteppingDecoder(nn.Module):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         below = config.layers - 1
-        self.layers = recurrence(config, config.width, below) if below else None
+        self.layers = recurrence(config, config.embedding_dim, below) if below else None
         self.dropout = nn.Dropout(config.dropout)
         self.local, self.luong = config.local, config.attention != "bahdanau"
         self.cross_attention = AttentionDecoderCell(
-            config.hidden if below else config.width,
-            config.hidden,
+            config.hidden_size if below else config.embedding_dim,
+            config.hidden_size,
             config.memory_width,
             order="luong" if self.luong else "bahdanau",
             cell=config.cell,
@@ -105,10 +105,10 @@ class ParallelDecoder(nn.Module):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.local = config.local
-        self.layers = recurrence(config, config.width, config.layers)
+        self.layers = recurrence(config, config.embedding_dim, config.layers)
         found = _attention_of(config)
         self.cross_attention = _Scored(found) if isinstance(found, Score) else found
-        self.combine = nn.Linear(config.memory_width + config.hidden, config.hidden, bias=False)
+        self.combine = nn.Linear(config.memory_width + config.hidden_size, config.hidden_size, bias=False)
 
     def prepare(self, state: RecurrentState) -> RecurrentState:
         """Take the memory as it is."""
@@ -145,7 +145,7 @@ class _Scored(nn.Module):
 
 
 def _attention_of(config: RecurrentConfig) -> Score | nn.Module:
-    hidden, memory = config.hidden, config.memory_width
+    hidden, memory = config.hidden_size, config.memory_width
     if config.attention == "bahdanau":
         return AdditiveAttention(hidden, memory, hidden_features=hidden)
     if config.attention == "general":

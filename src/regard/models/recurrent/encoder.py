@@ -24,7 +24,7 @@ def recurrence(config: RecurrentConfig, width: int, layers: int, *, bidirectiona
     """Make an nn.GRU or nn.LSTM of the config's cell, hidden width and dropout."""
     kind = nn.GRU if config.cell == "gru" else nn.LSTM
     dropout = config.dropout if layers > 1 else 0.0  # PyTorch warns where there is no layer to drop between
-    return kind(width, config.hidden, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
+    return kind(width, config.hidden_size, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
 
 
 class RecurrentEncoder(nn.Module):
@@ -32,9 +32,9 @@ class RecurrentEncoder(nn.Module):
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(config.source_vocabulary, config.width)
+        self.embedding = nn.Embedding(config.src_vocab_size, config.embedding_dim)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = recurrence(config, config.width, config.layers, bidirectional=config.bidirectional)
+        self.layers = recurrence(config, config.embedding_dim, config.layers, bidirectional=config.bidirectional)
 
     def forward(self, ids: Int[Tensor, "batch source"], real: Bool[Tensor, "batch source"] | None = None) -> Encoded:
         """Encode texts; `real` is False for padding on the right, where the memory is 0."""
@@ -66,7 +66,7 @@ class Bridge(nn.Module):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.bahdanau = config.attention == "bahdanau"
-        hidden = config.hidden
+        hidden = config.hidden_size
         both = config.bidirectional and not self.bahdanau
         width = 2 * hidden if both else hidden
         count = config.layers if both or self.bahdanau else 0

@@ -52,7 +52,7 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
             where there is no attention.
 
     >>> import torch
-    >>> config = RecurrentConfig(source_vocabulary=9, target_vocabulary=7, width=4, hidden=6)
+    >>> config = RecurrentConfig(src_vocab_size=9, tgt_vocab_size=7, width=4, hidden=6)
     >>> model = RecurrentSeq2Seq(config)
     >>> ids, target = torch.tensor([[3, 4, 5], [6, 0, 0]]), torch.tensor([[1, 4], [1, 5]])
     >>> found = model(ids, decoder_input_ids=target, return_weights=True)
@@ -69,14 +69,14 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
         self.config = config
         self.encoder = RecurrentEncoder(config)
         self.bridge = Bridge(config)
-        self.embedding = nn.Embedding(config.target_vocabulary, config.width)
+        self.embedding = nn.Embedding(config.tgt_vocab_size, config.embedding_dim)
         self.dropout = nn.Dropout(config.dropout)
         self.decoder = decoder_of(config)
         # A tied weight stands once in the state dict, under its first name: safetensors refuses shared tensors.
-        self.output = None if config.tied else nn.Linear(config.hidden, config.target_vocabulary)
-        self.output_bias = nn.Parameter(torch.zeros(config.target_vocabulary)) if config.tied else None
+        self.output = None if config.tied else nn.Linear(config.hidden_size, config.tgt_vocab_size)
+        self.output_bias = nn.Parameter(torch.zeros(config.tgt_vocab_size)) if config.tied else None
         if config.tied:
-            nn.init.normal_(self.embedding.weight, std=config.width**-0.5)  # logits of unit size
+            nn.init.normal_(self.embedding.weight, std=config.embedding_dim**-0.5)  # logits of unit size
 
     @refuse_unknown("RecurrentSeq2Seq.forward", FORWARD)
     def forward(
@@ -102,9 +102,7 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
                 'attention="bahdanau"'
             )
         state = self.encode(input_ids, attention_mask=attention_mask)
-        check_ids(
-            "decoder_input_ids", decoder_input_ids, self.config.target_vocabulary, "target_vocabulary", len(input_ids)
-        )
+        check_ids("decoder_input_ids", decoder_input_ids, self.config.tgt_vocab_size, "tgt_vocab_size", len(input_ids))
         states, _, seen = self.decoder(self.dropout(self.embedding(decoder_input_ids)), state)
         return RecurrentOutput(self.logits(states), states, seen if return_weights else None)
 
@@ -113,8 +111,8 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
     ) -> RecurrentState:
         """Encode the source; return the state before the first target token."""
         ids = input_ids
-        check_ids("input_ids", ids, self.config.source_vocabulary, "source_vocabulary")
-        real = mask_of(ids, attention_mask, self.config.pad_token)
+        check_ids("input_ids", ids, self.config.src_vocab_size, "src_vocab_size")
+        real = mask_of(ids, attention_mask, self.config.pad_token_id)
         encoded = self.encoder(ids, real)
         hidden, cells = self.bridge(encoded)
         context = encoded.hidden[:, -1].flatten(1) if self.config.feed_context else None
@@ -155,15 +153,15 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
                 "a recurrent model continues from its state, and runs on nothing twice: leave `use_cache` out"
             )
         device, config = self.embedding.weight.device, self.config
-        if attention_mask is None and isinstance(input_ids, Tensor) and config.pad_token is not None:
-            attention_mask = input_ids != config.pad_token  # as `encode` takes it
-        ids, mask = batch_of(input_ids, config.pad_token, left=False, device=device, mask=attention_mask)
+        if attention_mask is None and isinstance(input_ids, Tensor) and config.pad_token_id is not None:
+            attention_mask = input_ids != config.pad_token_id  # as `encode` takes it
+        ids, mask = batch_of(input_ids, config.pad_token_id, left=False, device=device, mask=attention_mask)
         with torch.no_grad():
             text = self.writing(ids, attention_mask=mask)
-        return text, ids.new_full((len(ids), 1), config.start_token), None
+        return text, ids.new_full((len(ids), 1), config.bos_token_id), None
 
     def _tokens(self) -> SpecialTokens:
         config = self.config
         return SpecialTokens(
-            pad_token_id=config.pad_token, bos_token_id=config.start_token, eos_token_id=config.stop_token
+            pad_token_id=config.pad_token_id, bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id
         )

@@ -43,18 +43,18 @@ def pair_model(chosen: Model, source: int, target: int, tokens: SpecialTokens, h
         assert tokens.pad_token_id is not None
         assert tokens.bos_token_id is not None
         config = RecurrentConfig(
-            source_vocabulary=source,
-            target_vocabulary=target,
-            width=chosen.embedding_dim,
-            hidden=chosen.hidden_size,
+            src_vocab_size=source,
+            tgt_vocab_size=target,
+            embedding_dim=chosen.embedding_dim,
+            hidden_size=chosen.hidden_size,
             layers=chosen.num_layers,
             cell=chosen.cell,
             bidirectional=chosen.bidirectional,
             attention=attention,
             dropout=chosen.dropout,
-            pad_token=tokens.pad_token_id,
-            start_token=tokens.bos_token_id,
-            stop_token=tokens.eos_token_ids[0],
+            pad_token_id=tokens.pad_token_id,
+            bos_token_id=tokens.bos_token_id,
+            eos_token_id=tokens.eos_token_ids[0],
         )
         return RecurrentSeq2Seq(config)
     return _transformer(chosen, source, tokens, head, longest, target=target, sides=("encoder", "decoder"))
