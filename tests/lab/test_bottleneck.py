@@ -1,6 +1,7 @@
 """The bottleneck: what is measured, against counts by hand and sacreBLEU; and verdicts turned by other numbers."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -70,9 +71,13 @@ class Fake:
     def parameters(self):
         return [torch.zeros(2, 3)]
 
-    def generate(self, sources, *, most):
-        assert most == 2 * len(sources[0])
-        return [[*one, Copy.eos_token_id] if len(one) <= 4 else [*one[:2], *[5] * (most - 2)] for one in sources]
+    def generate(self, sources, *, max_new_tokens, return_dict_in_generate):
+        assert max_new_tokens == 2 * len(sources[0])
+        assert return_dict_in_generate
+        filled = [5] * (max_new_tokens - 2)
+        return SimpleNamespace(
+            new_tokens=[[*one, Copy.eos_token_id] if len(one) <= 4 else [*one[:2], *filled] for one in sources]
+        )
 
 
 def test_what_is_measured_is_what_the_model_writes():
