@@ -3,8 +3,8 @@
 # %% [en]
 # # What does this model look at?
 #
-# A model of Hugging Face's reads a sentence. We watch its attention, rank its heads, change one word of the sentence,
-# take a head out — and say at each step what the numbers prove and what they do not.
+# A Hugging Face model encodes a sentence. We watch its attention, rank its heads, change one word of the sentence,
+# remove a head, and note at each step what the numbers prove and what they do not.
 #
 # You need `pip install 'regard[all]'` and, for the bundled models, `regard models get`. Any other encoder works as well:
 # `regard.load_model("bert-base-uncased")` takes an id of the Hugging Face Hub or a folder, and `regard.watch` any model
@@ -82,14 +82,14 @@ best = ranked[0]
 seen.plot(layer=best.layer, head=best.head)
 
 # %% [en]
-# Rows look at columns. Two things to see before anything is said of it. The head was *chosen*: of all heads the one with
+# Rows look at columns. Two things to note before drawing conclusions. The head was *chosen*: of all heads the one with
 # the largest weight for this pair of words, and some head comes first whatever the pair. And look down the column: not
-# "it" alone looks at "animal", most words do. So what do the other heads do?
+# only "it" looks at "animal", most words do. So what do the other heads do?
 #
 # ## Rank the heads
 #
-# `regard.head_scores` puts every head to the tests of the literature, on a text and on random tokens that are said twice,
-# and says which rule takes more than half of its weight:
+# `regard.head_scores` puts every head to the tests of the literature, on a text and on random tokens that are repeated
+# once, and shows which rule takes more than half of its weight:
 
 # %% [zh]
 # 每一行看向各列。下结论之前先注意两点。第一，这个头是*挑出来的*：在所有的头里，它在这一对词上的权重最大；换任何一对词，都会有
@@ -104,8 +104,8 @@ scores = regard.head_scores(loaded)
 counts = scores.counts()
 for rule in scores.rules:
     (layer, head, share), *_ = scores.top(rule, 1)
-    print(f"{rule:<10} {counts[rule]:>3} heads   strongest: layer {layer} head {head} ({share:.2f})")
-print(f"{'none':<10} {counts['none']:>3} heads")
+    print(f"{rule:<16} {counts[rule]:>3} heads   strongest: layer {layer} head {head} ({share:.2f})")
+print(f"{'none':<16} {counts['none']:>3} heads")
 
 # %%
 names = [token.text for token in seen.tokens["text"][0]]
@@ -115,13 +115,13 @@ share = everything[:, :, special].sum(-1).mean()
 print(f"mean weight on {' '.join(names[at] for at in special)}: {share:.2f}")
 
 # %% [en]
-# Much of the weight rests on tokens that say nothing: softmax must spend 1 somewhere, also where a head has nothing to
+# Much of the weight rests on tokens without content: softmax must spend 1 somewhere, also where a head has nothing to
 # do. Most heads follow no rule that has a name.
 #
 # ## Compare a minimal pair
 #
-# A famous picture shows "it" looking at "animal", and says that the model has understood the sentence. Here is the test:
-# replace *tired* by *wide*, and "it" is the street. Does the head turn?
+# A famous picture shows "it" looking at "animal", and claims that the model has understood the sentence. Here is the
+# test: replace *tired* by *wide*, and "it" is the street. Does the head turn?
 
 # %% [zh]
 # 很大一部分权重落在没有内容的词元上：softmax 的权重之和必须是 1，一个头无事可做时，权重也总得有个去处。大多数头不符合任何一条
@@ -149,7 +149,7 @@ for one in flips.flips:
 # %% [en]
 # It does not turn: the head looks at the animal in both sentences, and so do other words. What it follows may be the
 # subject of the sentence, or the first noun; it is not the meaning. Of the heads that do turn, look which way, and how far:
-# a lead of 0.01 is next to nothing. `pair.change` says how far each head moved over all words, from 0 (the same) to 1 (no
+# a lead of 0.01 is next to nothing. `pair.change` is how far each head moved over all words, from 0 (the same) to 1 (no
 # key in common):
 
 # %% [zh]
@@ -199,9 +199,9 @@ print(f"the strongest head over these sentences: layer {layer} head {head}, mean
 # %% [en]
 # ## Take the head out
 #
-# A weight says where a head looks, not whether the model needs it. `regard.ablate_heads` sets a head's output to 0 while the
-# block lasts. This encoder predicts nothing, so we measure how far its vector of the sentence (the mean over the tokens)
-# moves, 1 − cosine, and compare with every other head:
+# A weight shows where a head looks, not whether the model needs it. `regard.ablate_heads` sets a head's output to 0
+# while the block lasts. This encoder predicts nothing, so we measure how far its vector of the sentence (the mean over the
+# tokens) moves, 1 − cosine, and compare with every other head:
 
 # %% [zh]
 # ## 去掉这个头
@@ -227,9 +227,9 @@ print(f"the largest of the others: {moves[layer, head]:.1e}, without layer {laye
 # %% [en]
 # ## What this does not prove
 #
-# - **A weight is where a value comes from, not what it says or whether it is used.** Other weights can give the same
-#   output (Jain & Wallace 2019, [arXiv:1902.10186](https://arxiv.org/abs/1902.10186); Wiegreffe & Pinter 2019,
-#   [arXiv:1908.04626](https://arxiv.org/abs/1908.04626)).
+# - **A weight is where a value comes from, not what the value contains or whether it is used.** Other weights can
+#   give the same output (Jain & Wallace 2019, [arXiv:1902.10186](https://arxiv.org/abs/1902.10186); Wiegreffe &
+#   Pinter 2019, [arXiv:1908.04626](https://arxiv.org/abs/1908.04626)).
 # - **The head was chosen by the sentence that it is shown on.** Test it on others, and on the sentence whose meaning turns.
 # - **That a head looks at the animal does not show that the model knows what "it" is.** It did so in both sentences.
 # - **A head whose removal changes little may still do something**: others take over. One whose removal changes much may
