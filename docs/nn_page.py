@@ -102,7 +102,7 @@ GROUPS = {
             "the (h, c) of `torch.nn.LSTMCell`, with the vector that Luong's decoder feeds in.",
             '>>> step = AttentionDecoderCell(4, 8, cell="lstm")\n'
             ">>> _, state = step(torch.zeros(2, 4), torch.zeros(2, 5, 8))\n"
-            ">>> state.hidden.shape, state.cell_state.shape\n"
+            ">>> state.hidden_state.shape, state.cell_state.shape\n"
             "(torch.Size([2, 8]), torch.Size([2, 8]))",
         ),
     ],

@@ -280,6 +280,18 @@ def test_generate(pairs, name, case):
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_generate_from_a_start_token(pairs, name):
+    theirs, ours = pairs(name)
+    ids = torch.randint(3, 44, (2, 6), generator=torch.Generator().manual_seed(4))
+    options = {"max_new_tokens": 5, "decoder_start_token_id": 9}
+    assert torch.equal(ours.generate(ids, **options), theirs.generate(ids, **options, do_sample=False))
+    with pytest.raises(InputError, match="`decoder_start_token_id` must be a token from 0 to"):
+        ours.generate(ids, decoder_start_token_id=10_000)
+    with pytest.raises(InputError, match="begin input_ids with it"):
+        pairs("gpt2")[1].generate(ids, decoder_start_token_id=9)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_generate_from_prompts_padded_on_the_left(pairs, name):
     theirs, ours = pairs(name)

@@ -37,7 +37,7 @@ def encode(config, state, ids):
     """The memory, and of every layer the last states of each direction."""
     xs, last = state["encoder.embedding.weight"][ids], []
     zero = torch.zeros(config.hidden_size, dtype=xs.dtype)
-    for layer in range(config.layers):
+    for layer in range(config.num_layers):
         weights = tensors_of(state, "encoder.layers.", f"_l{layer}")
         states, c = read(config.cell, weights, xs, zero, zero)
         ends, parts = [(states[-1], c)], [states]
@@ -56,11 +56,11 @@ def first_states(config, state, last):
     found = []
     for layer, ends in enumerate(last):
         if config.attention == "bahdanau":
-            h = torch.tanh(state[f"bridge.hidden.{layer}.weight"] @ ends[-1][0])
+            h = torch.tanh(state[f"bridge.hidden_state.{layer}.weight"] @ ends[-1][0])
             found.append((h, torch.zeros_like(h)))
         elif config.bidirectional:
             pair = []
-            for part, name in enumerate(("hidden", "cells") if config.cell == "lstm" else ("hidden",)):
+            for part, name in enumerate(("hidden_state", "cell_state") if config.cell == "lstm" else ("hidden_state",)):
                 whole = torch.cat([end[part] for end in ends])
                 pair.append(state[f"bridge.{name}.{layer}.weight"] @ whole + state[f"bridge.{name}.{layer}.bias"])
             found.append((pair[0], pair[-1]))
@@ -109,7 +109,7 @@ def by_hand(config, state, ids, target):
         if config.feed_context:
             x = torch.cat([x, context])
         for layer, (h, c) in enumerate(layers):
-            if not looping or layer < config.layers - 1:
+            if not looping or layer < config.num_layers - 1:
                 weights = tensors_of(state, "decoder.layers.", f"_l{layer}")
             else:
                 weights = tensors_of(state, "decoder.cross_attention.cell.")
@@ -126,7 +126,7 @@ def by_hand(config, state, ids, target):
             x = fed = torch.tanh(state[combine + ".weight"] @ torch.cat([rows[-1] @ memory, x]))
         outputs.append(x)
     states = torch.stack(outputs)
-    if config.tied:
+    if config.tie_word_embeddings:
         logits = states @ state["embedding.weight"].T + state["output_bias"]
     else:
         logits = states @ state["output.weight"].T + state["output.bias"]
@@ -159,7 +159,7 @@ def one_thread():
 KINDS = [
     {"attention": None},
     {"attention": None, "feed_context": True},
-    {"attention": None, "tied": True, "embedding_dim": 6},
+    {"attention": None, "tie_word_embeddings": True, "embedding_dim": 6},
     {"attention": "bahdanau"},
     {"attention": "dot", "bidirectional": False},
     {"attention": "general"},
@@ -174,7 +174,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("more", [{}, {"layers": 2, "cell": "lstm"}, {"bidirectional": False}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"num_layers": 2, "cell": "lstm"}, {"bidirectional": False}], ids=str)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
 def test_a_padded_batch_is_each_text_by_hand(kind, more):
     model = made(**kind | more)
@@ -191,7 +191,7 @@ def test_a_padded_batch_is_each_text_by_hand(kind, more):
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_without_attention_it_is_two_of_pytorch_s_and_a_linear_layer(cell):
-    model = made(attention=None, bidirectional=False, layers=2, cell=cell)
+    model = made(attention=None, bidirectional=False, num_layers=2, cell=cell)
     kind = nn.GRU if cell == "gru" else nn.LSTM
     encoder, decoder = (kind(5, 6, 2, batch_first=True).double() for _ in range(2))
     encoder.load_state_dict(model.encoder.layers.state_dict())

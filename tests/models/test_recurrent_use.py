@@ -22,9 +22,9 @@ TARGET = torch.tensor([[1, 4, 5, 6, 3], [1, 3, 3, 4, 8], [1, 8, 7, 4, 5]])
 KINDS = [
     {"attention": None},
     {"attention": None, "feed_context": True, "cell": "lstm"},
-    {"attention": "bahdanau", "layers": 2, "cell": "lstm"},
+    {"attention": "bahdanau", "num_layers": 2, "cell": "lstm"},
     {"attention": "dot", "bidirectional": False},
-    {"attention": "general", "layers": 2},
+    {"attention": "general", "num_layers": 2},
     {"attention": "concat", "input_feeding": False},
     {"attention": "local-m", "radius": 1},
     {"attention": "local-m", "radius": 1, "input_feeding": False},
@@ -139,7 +139,9 @@ def test_a_row_without_a_token_stays_as_it_is(kind):
         text = read if b == 2 else torch.cat([read, torch.tensor([7])])
         torch.testing.assert_close(found[b], model(IDS[b : b + 1], decoder_input_ids=text[None]).logits[0, -1])
     assert steps.state.steps.tolist() == [4, 3, 2]
-    with pytest.raises(InputError, match=r"`real` must have a token in each row .* begin with the start token \(1\)"):
+    with pytest.raises(
+        InputError, match=r"`attention_mask` must have a token in each row .* begin with the start token \(1\)"
+    ):
         model.writing(IDS).step(TARGET[:, :1], real[:, :1])
 
 
@@ -184,7 +186,7 @@ def test_teacher_forcing_is_watched_and_every_step_is_seen(kind):
 
 @each_kind
 def test_a_model_is_copied_saved_and_moved(kind):
-    model = made(**kind, tied=True)
+    model = made(**kind, tie_word_embeddings=True)
     plain, file = model(IDS, decoder_input_ids=TARGET).logits, io.BytesIO()
     # To the last bit or two: the LSTM's kernel depends on where in memory its weights lie.
     torch.testing.assert_close(copy.deepcopy(model)(IDS, decoder_input_ids=TARGET).logits, plain)
@@ -200,14 +202,14 @@ def test_a_model_is_copied_saved_and_moved(kind):
 
 
 def test_dropout_is_in_training_alone_and_in_each_place():
-    deep, flat = made(dropout=0.5, layers=3), made(dropout=0.5)
+    deep, flat = made(dropout=0.5, num_layers=3), made(dropout=0.5)
     assert torch.equal(deep(IDS, decoder_input_ids=TARGET).logits, deep(IDS, decoder_input_ids=TARGET).logits)
     assert [one.dropout for one in deep.modules() if isinstance(one, nn.GRU)] == [0.5, 0.5]
     assert [one.dropout for one in flat.modules() if isinstance(one, nn.GRU)] == [0.0]
-    two, states = made(dropout=0.5, layers=2), torch.ones(3, 6)
+    two, states = made(dropout=0.5, num_layers=2), torch.ones(3, 6)
     before, x = (flat.encode(IDS), two.encode(IDS)), torch.ones(3, 4, 6)
     places = {
-        "source embedding": lambda: flat.encoder(IDS).memory,
+        "source embedding": lambda: flat.encoder(IDS).last_hidden_state,
         "target embedding": lambda: flat.step(TARGET[:, 0], before[0])[0],
         "below the attention cell": lambda: two.decoder(x, before[1])[0],
         "before the output layer": lambda: flat.logits(states),
@@ -248,19 +250,19 @@ def test_attention_learns_to_copy():
     [
         ({"src_vocab_size": 0}, "`src_vocab_size` counts the source tokens"),
         ({"hidden_size": True}, "`hidden_size` is that of the states"),
-        ({"layers": 0}, "`layers` counts"),
+        ({"num_layers": 0}, "`num_layers` counts"),
         ({"dropout": 1.0}, "`dropout` is a probability"),
         ({"cell": "rnn"}, '`cell` must be "gru" or "lstm", got \'rnn\''),
         ({"attention": "luong"}, '`attention` must be None or one of "bahdanau", "dot", .*, got \'luong\''),
-        ({"tied": 1}, "`tied` must be True or False, got 1"),
+        ({"tie_word_embeddings": 1}, "`tie_word_embeddings` must be True or False, got 1"),
         ({"attention": "dot"}, r'got 6 in the decoder and 12 .* say bidirectional=False or attention="general"'),
         ({"feed_context": True}, r'`feed_context` .* got attention="bahdanau", .* say attention=None'),
         ({"input_feeding": False}, r'`input_feeding=False` is for the attention of Luong, got attention="bahdanau"'),
         ({"attention": None, "input_feeding": False}, r"`input_feeding=False` .* got attention=None"),
         ({"attention": "general", "radius": 3}, r'`radius` is for .* got radius=3 and attention="general"'),
         (
-            {"tied": True, "embedding_dim": 4},
-            r"`tied` .* got embedding_dim=4 and hidden_size=6: say embedding_dim=6 or tied=False",
+            {"tie_word_embeddings": True, "embedding_dim": 4},
+            "`tie_word_embeddings` .* embedding_dim=4 and hidden_size=6: say .*=6 or tie_word_embeddings=False",
         ),
         ({"eos_token_id": 9}, r"`eos_token_id` must be a token from 0 to 8, got 9: .*`tgt_vocab_size`"),
         ({"bos_token_id": None}, "`bos_token_id` must be a token from 0 to 8, got None"),
@@ -271,6 +273,36 @@ def test_attention_learns_to_copy():
 def test_configs_without_a_meaning_are_refused(asked, words):
     with pytest.raises(InputError, match=words):
         RecurrentConfig(**SIZES | asked)
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    {
+        "num_hidden_layers": "num_layers",
+        "vocab_size": "src_vocab_size and tgt_vocab_size",
+        "embed_dim": "embedding_dim",
+        "decoder_start_token_id": "bos_token_id",
+        "layers": "num_layers",
+        "tied": "tie_word_embeddings",
+    }.items(),
+)
+def test_a_standard_name_is_refused_with_ours(word, ours):
+    with pytest.raises(InputError, match=f"RecurrentConfig has no argument `{word}`: {ours}.* is meant"):
+        RecurrentConfig(**SIZES | {word: 1})
+
+
+def test_masks_of_zeros_and_ones_and_a_start_token_are_taken():
+    model, mask = made(), torch.tensor([[1, 1, 1], [1, 1, 0], [0, 1, 1]])
+    assert torch.equal(
+        model.writing(IDS).step(TARGET[:, :3], mask), model.writing(IDS).step(TARGET[:, :3], mask.bool())
+    )
+    started = model.generate(IDS, max_new_tokens=3, decoder_start_token_id=5)
+    assert (started[:, 0] == 5).all()
+    text, start = model.writing(IDS), torch.full((3, 1), 5)
+    found = Greedy().search(text, start, GenerationLimits(max_new_tokens=3, eos_token_id=(2,)))
+    assert [list(one.tokens) for one in found] == [
+        [t for at, t in enumerate(row) if 2 not in row[:at]] for row in started[:, 1:].tolist()
+    ]
 
 
 def test_texts_that_cannot_be_read_are_refused():

@@ -26,9 +26,9 @@ def test_one_sequence_and_more_dimensions_give_what_a_batch_gives():
 
 @pytest.mark.parametrize("shape", [(2, 8), (1, 1, 8), (8,)], ids=str)
 def test_a_state_of_another_batch_is_refused(shape):
-    with pytest.raises(InputError, match=r"`hidden` must be \(1, 8\) for x .* take hidden\[0\] of an nn\.RNN"):
+    with pytest.raises(InputError, match=r"`hidden_state` must be \(1, 8\) for x .* take hx\[0\] of an nn\.RNN"):
         Elman(4, 8)(randn(1, 5, 4), torch.zeros(shape))
-    with pytest.raises(InputError, match=r"`hidden` must be \(1, 8\) for x"):
+    with pytest.raises(InputError, match=r"`hx` must be \(1, 8\) for x"):
         ElmanCell(4, 8)(randn(1, 4), torch.zeros(shape))
 
 

@@ -43,7 +43,7 @@ def test_elman_refuses_what_does_not_fit():
         ElmanCell(3, 5, nonlinearity="gelu")
     with pytest.raises(InputError, match=r"`x` must be .*`input_size=4`"):
         Elman(3, 5)(torch.zeros(2, 6, 4))
-    with pytest.raises(InputError, match=r"`hidden` must be .*`hidden_size=4`"):
+    with pytest.raises(InputError, match=r"`hidden_state` must be .*`hidden_size=4`"):
         Elman(3, 5)(torch.zeros(2, 6, 3), torch.zeros(2, 4))
     assert Elman(3, 5)(torch.zeros(2, 6, 3))[0].shape == (2, 6, 5)
 
@@ -89,7 +89,7 @@ def test_three_steps_are_the_formula(order, name, kind):
             expected = fed = torch.tanh(torch.cat([context, hidden], 1) @ cell.combine.weight.T)
         torch.testing.assert_close(weights, expected_weights)
         torch.testing.assert_close(output, expected)
-        torch.testing.assert_close(state.hidden, hidden)
+        torch.testing.assert_close(state.hidden_state, hidden)
     assert (state.cell_state is not None) == (kind == "lstm")
     assert (state.attentional_hidden is not None) == (order == "luong")
     if order == "luong":
@@ -101,7 +101,7 @@ def test_a_first_state_can_be_given_and_must_be_whole():
     zero = cell(x, memory)[0]
     assert torch.equal(cell(x, memory, cell.start(torch.zeros(2, 5)))[0], zero)
     assert not torch.equal(cell(x, memory, cell.start(torch.ones(2, 5)))[0], zero)
-    with pytest.raises(InputError, match=r"`state` lacks a part .* cell\.start\(hidden\)"):
+    with pytest.raises(InputError, match=r"`state` lacks a part .* cell\.start\(hidden_state\)"):
         cell(x, memory, DecoderState(torch.zeros(2, 5)))
 
 

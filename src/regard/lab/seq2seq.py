@@ -84,7 +84,7 @@ def without(config: RecurrentConfig) -> RecurrentConfig:
 
     >>> from regard.data import Copy
     >>> with_it = config_of(Copy(), 64)
-    >>> without(with_it).hidden, parameters_of(with_it), parameters_of(without(with_it))
+    >>> without(with_it).hidden_size, parameters_of(with_it), parameters_of(without(with_it))
     (67, 120729, 121078)
     """
     plain = replace(config, attention=None, feed_context=True)

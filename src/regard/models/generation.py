@@ -24,7 +24,7 @@ from regard.models.decoding import (
 from regard.models.standard_names import GENERATE, refuse_unknown
 from regard.models.token_mask import token_mask
 
-__all__ = ["GenerateOutput", "GenerationMixin", "Prompts", "TransformerContinuation", "batch_of"]
+__all__ = ["GenerateOutput", "GenerationMixin", "Prompts", "TransformerContinuation", "batch_of", "check_start_token"]
 
 Prompts = Sequence[Sequence[int]] | Int[Tensor, "batch n"]
 
@@ -65,6 +65,7 @@ class GenerationMixin:
         num_return_sequences: int = 1,
         eos_token_id: int | Sequence[int] | None = None,
         pad_token_id: int | None = None,
+        decoder_start_token_id: int | None = None,
         use_cache: bool = True,
         generator: torch.Generator | None = None,
         decoding: Decoding | None = None,
@@ -85,6 +86,7 @@ class GenerationMixin:
             num_return_sequences: Of beams or drawing: sequences returned for each text.
             eos_token_id: Token or tokens that end a text, [] for none; the model's own by default.
             pad_token_id: What fills up shorter texts; the model's own by default, else its end token.
+            decoder_start_token_id: First token of an encoder–decoder's sequences; the model's own by default.
             use_cache: Keep keys and values; without, the model runs on everything again for each token.
             generator: Where drawing takes its numbers from; PyTorch's own by default.
             decoding: In place of the options above, a value such as decoding.BeamSearch(3).
@@ -105,8 +107,9 @@ class GenerationMixin:
             {"length_penalty": length_penalty, "early_stopping": early_stopping},
         )  # fmt: skip
         text, prompt, mask, limits = self._begin(
-            input_ids, attention_mask, max_new_tokens, min_new_tokens, eos_token_id, pad_token_id, use_cache
-        )
+            input_ids, attention_mask, max_new_tokens, min_new_tokens, eos_token_id, pad_token_id, use_cache,
+            decoder_start_token_id,
+        )  # fmt: skip
         copies = num_return_sequences if do_sample else 1
         if copies > 1:  # each drawn by itself, as transformers repeats them
             prompt, mask = _repeat(prompt, copies), None if mask is None else _repeat(mask, copies)
@@ -145,7 +148,12 @@ class GenerationMixin:
         return (int(step) for step in chosen.stream(text, first, limits, mask))
 
     def continuation(
-        self, input_ids: Prompts, *, attention_mask: Tensor | None = None, use_cache: bool = True
+        self,
+        input_ids: Prompts,
+        *,
+        attention_mask: Tensor | None = None,
+        use_cache: bool = True,
+        decoder_start_token_id: int | None = None,
     ) -> tuple[Continuation, Tensor, Tensor | None]:
         """Prompts as decoding needs them: the text to continue, its first tokens, and which of them are no padding."""
         raise NotImplementedError  # each model defines it
@@ -166,13 +174,19 @@ class GenerationMixin:
         eos_token_id: int | Sequence[int] | None,
         pad_token_id: int | None,
         use_cache: bool,
+        decoder_start_token_id: int | None = None,
     ) -> tuple[Continuation, Tensor, Tensor | None, GenerationLimits]:
         if getattr(self, "training", False):
             raise InputError(
                 "the model is in training mode, where dropout changes what it generates: model.eval() first"
             )
         with torch.inference_mode():  # nothing but tokens comes out
-            text, first, mask = self.continuation(prompts, attention_mask=attention_mask, use_cache=use_cache)
+            text, first, mask = self.continuation(
+                prompts,
+                attention_mask=attention_mask,
+                use_cache=use_cache,
+                decoder_start_token_id=decoder_start_token_id,
+            )
         known, room = self._tokens(), self._room(first.shape[1])
         if room is not None and room < 1:
             limit = first.shape[1] + room
@@ -263,6 +277,13 @@ def _sequences(
     return torch.cat([_repeat(prompt, per_text), made], 1)
 
 
+def check_start_token(token: Any, vocab_size: int) -> int:
+    """Return `decoder_start_token_id`; raise unless it is a token of the vocabulary."""
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
+        raise InputError(f"`decoder_start_token_id` must be a token from 0 to {vocab_size - 1}, got {token!r}")
+    return token
+
+
 def batch_of(
     prompts: Prompts,
     pad: int | None,
@@ -323,11 +344,13 @@ def _rows(prompts: Any, pad: int | None, mask: Tensor | None, ends: Sequence[int
 class TransformerContinuation:
     """A Transformer that continues texts: with a cache, or running on everything again for each token."""
 
-    def __init__(self, model: Any, cache: Cache | None, memory: Tensor | None = None, real: Tensor | None = None):
+    def __init__(
+        self, model: Any, cache: Cache | None, memory: Tensor | None = None, attention_mask: Tensor | None = None
+    ):
         self._model, self._cache = model, cache
-        self._memory, self._memory_real = memory, real
+        self._encoder_states, self._encoder_attention_mask = memory, attention_mask
         self._ids: Tensor | None = None
-        self._real: Tensor | None = None
+        self._attention_mask: Tensor | None = None
 
     @property
     def together(self) -> bool:
@@ -335,19 +358,19 @@ class TransformerContinuation:
         return is_watching(self._model)
 
     def step(
-        self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None
+        self, tokens: Int[Tensor, "rows n"], attention_mask: Bool[Tensor, "rows n"] | None = None
     ) -> Float[Tensor, "rows vocabulary"]:
         """Run on tokens after those before; return the logits of the next token of each row."""
         if self._cache is None:
-            tokens, real = self._again(tokens, real)
-        elif real is not None:
-            real = self._cache.extend_mask(real, *tokens.shape, device=tokens.device)
+            tokens, attention_mask = self._again(tokens, attention_mask)
+        elif attention_mask is not None:
+            attention_mask = self._cache.extend_mask(attention_mask, *tokens.shape, device=tokens.device)
         given: dict[str, Any] = {"past_key_values": self._cache, "logits_to_keep": 1}
-        if self._memory is None:
-            output = self._model(tokens, attention_mask=real, **given)
+        if self._encoder_states is None:
+            output = self._model(tokens, attention_mask=attention_mask, **given)
         else:
-            given |= {"encoder_attention_mask": self._memory_real, "decoder_attention_mask": real}
-            output = self._model.decode(tokens, self._memory, **given)
+            given |= {"encoder_attention_mask": self._encoder_attention_mask, "decoder_attention_mask": attention_mask}
+            output = self._model.decode(tokens, self._encoder_states, **given)
         if output.logits is None:
             raise InputError(
                 "this model has no output head that generates: load it with output_head=output_heads.LanguageModel()"
@@ -359,18 +382,22 @@ class TransformerContinuation:
         """Continue with these rows."""
         if self._cache is not None:
             self._cache.reorder(rows)
-        for name in ("_memory", "_memory_real", "_ids", "_real"):
+        for name in ("_encoder_states", "_encoder_attention_mask", "_ids", "_attention_mask"):
             if (one := getattr(self, name)) is not None:
                 setattr(self, name, one.index_select(0, rows))
 
-    def _again(self, tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _again(self, tokens: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """All tokens so far."""
         if self._ids is None:
-            self._ids, self._real = tokens, real
+            self._ids, self._attention_mask = tokens, attention_mask
         else:
-            if self._real is not None or real is not None:
-                before = torch.ones_like(self._ids, dtype=torch.bool) if self._real is None else self._real
-                now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
-                self._real = torch.cat([before, now], 1)
+            if self._attention_mask is not None or attention_mask is not None:
+                before = (
+                    torch.ones_like(self._ids, dtype=torch.bool)
+                    if self._attention_mask is None
+                    else self._attention_mask
+                )
+                now = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
+                self._attention_mask = torch.cat([before, now], 1)
             self._ids = torch.cat([self._ids, tokens], 1)
-        return self._ids, self._real
+        return self._ids, self._attention_mask

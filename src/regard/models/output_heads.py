@@ -158,17 +158,19 @@ HEADS: tuple[type[OutputHead], ...] = (
 
 
 def pool(
-    states: Float[Tensor, "batch n hidden_size"], real: Bool[Tensor, "batch n"] | None, which: Pooling
+    states: Float[Tensor, "batch n hidden_size"], attention_mask: Bool[Tensor, "batch n"] | None, pooling: Pooling
 ) -> Float[Tensor, "batch hidden_size"]:
-    """One state for each text: of its first real token, of its last, or the mean of all real ones."""
-    if which == "mean":
-        if real is None:
+    """Return one state for each text: that of its first token, of its last, or the mean of all, padding left out."""
+    if pooling == "mean":
+        if attention_mask is None:
             return states.mean(1)
-        counted = real[..., None].to(states.dtype)
+        counted = attention_mask[..., None].to(states.dtype)
         return (states * counted).sum(1) / counted.sum(1).clamp_min(1.0)
-    if real is None:
-        return states[:, 0 if which == "first" else -1]
-    at = real.int().argmax(1) if which == "first" else real.shape[1] - 1 - real.flip(1).int().argmax(1)
+    if attention_mask is None:
+        return states[:, 0 if pooling == "first" else -1]
+    first = pooling == "first"
+    at = (attention_mask if first else attention_mask.flip(1)).int().argmax(1)
+    at = at if first else attention_mask.shape[1] - 1 - at
     return states[torch.arange(len(states), device=states.device), at]
 
 
@@ -181,7 +183,7 @@ class _Vocabulary(nn.Module):
         if self.weight is not None:
             nn.init.normal_(self.weight, std=width**-0.5)
 
-    def forward(self, states: Tensor, real: Tensor | None, embedding: Tensor) -> Tensor:
+    def forward(self, states: Tensor, attention_mask: Tensor | None, embedding: Tensor) -> Tensor:
         states = states if self.scale == 1.0 else states * self.scale
         return functional.linear(states, embedding if self.weight is None else self.weight, self.bias)
 
@@ -193,8 +195,8 @@ class _Masked(nn.Module):
         self.transform, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps)
         self.vocabulary = _Vocabulary(width, vocabulary, head.tie_word_embeddings, True, 1.0)
 
-    def forward(self, states: Tensor, real: Tensor | None, embedding: Tensor) -> Tensor:
-        logits: Tensor = self.vocabulary(self.norm(self.activation(self.transform(states))), real, embedding)
+    def forward(self, states: Tensor, attention_mask: Tensor | None, embedding: Tensor) -> Tensor:
+        logits: Tensor = self.vocabulary(self.norm(self.activation(self.transform(states))), attention_mask, embedding)
         return logits
 
 
@@ -205,8 +207,8 @@ class _Sequence(nn.Module):
         self.tanh_layer = nn.Linear(width, width) if head.use_tanh_layer else None
         self.classify = nn.Linear(width, head.num_labels, bias=head.bias)
 
-    def forward(self, states: Tensor, real: Tensor | None, embedding: Any) -> Tensor:
-        state = pool(states, real, self.pooling)
+    def forward(self, states: Tensor, attention_mask: Tensor | None, embedding: Any) -> Tensor:
+        state = pool(states, attention_mask, self.pooling)
         if self.tanh_layer is not None:
             state = torch.tanh(self.tanh_layer(functional.dropout(state, self.dropout, self.training)))
         logits: Tensor = self.classify(functional.dropout(state, self.dropout, self.training))
@@ -218,7 +220,7 @@ class _Tokens(nn.Module):
         super().__init__()
         self.dropout, self.classify = dropout, nn.Linear(width, labels)
 
-    def forward(self, states: Tensor, real: Tensor | None, embedding: Any) -> Tensor:
+    def forward(self, states: Tensor, attention_mask: Tensor | None, embedding: Any) -> Tensor:
         logits: Tensor = self.classify(functional.dropout(states, self.dropout, self.training))
         return logits
 
@@ -228,6 +230,6 @@ class _Sentence(nn.Module):
         super().__init__()
         self.pooling, self.normalize = head.pooling, head.normalize
 
-    def forward(self, states: Tensor, real: Tensor | None, embedding: Any) -> Tensor:
-        vector = pool(states, real, self.pooling)
+    def forward(self, states: Tensor, attention_mask: Tensor | None, embedding: Any) -> Tensor:
+        vector = pool(states, attention_mask, self.pooling)
         return functional.normalize(vector, dim=-1) if self.normalize else vector

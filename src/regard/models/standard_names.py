@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from regard.errors import InputError
 
-__all__ = ["CONFIG", "FORWARD", "GENERATE", "refuse_unknown"]
+__all__ = ["CONFIG", "FORWARD", "GENERATE", "RECURRENT_CONFIG", "refuse_unknown"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -54,6 +54,25 @@ CONFIG: dict[str, str] = {
     **{name: _TOKENS.format(name) for name in _SPECIAL},
 }
 
+# Of a RecurrentConfig, which has the words of nn.LSTM, and of transformers where there are tokens.
+RECURRENT_CONFIG: dict[str, str] = {
+    **dict.fromkeys(("source_vocabulary", "encoder_vocab_size", "src_vocabulary"), "src_vocab_size"),
+    **dict.fromkeys(("target_vocabulary", "decoder_vocab_size", "tgt_vocabulary"), "tgt_vocab_size"),
+    "vocab_size": "src_vocab_size and tgt_vocab_size, which may be equal,",
+    **dict.fromkeys(("input_size", "embed_dim", "embedding_size", "emb_dim", "width"), "embedding_dim"),
+    **dict.fromkeys(("hidden", "hidden_dim", "d_model", "dim"), "hidden_size"),
+    **dict.fromkeys(("layers", "n_layers", "num_hidden_layers", "encoder_layers", "decoder_layers"), "num_layers"),
+    **dict.fromkeys(("rnn_type", "cell_type", "rnn", "mode"), 'cell="gru" or "lstm"'),
+    **dict.fromkeys(("tied", "tied_embeddings", "tied_softmax", "weight_tying", "tie_weights"), "tie_word_embeddings"),
+    **dict.fromkeys(("dropout_p", "hidden_dropout_prob"), "dropout"),
+    **dict.fromkeys(("attention_type", "attn_type", "global_attention"), "attention"),
+    **dict.fromkeys(("window", "window_size", "D"), "radius"),
+    "input_feed": "input_feeding",
+    **dict.fromkeys(("start_token", "sos_token_id", "decoder_start_token_id"), "bos_token_id"),
+    **dict.fromkeys(("stop_token", "end_token"), "eos_token_id"),
+    "padding_idx": "pad_token_id",
+}
+
 FORWARD: dict[str, str] = {
     **dict.fromkeys(("ids", "src", "x"), "input_ids"),
     **dict.fromkeys(("target", "tgt"), "decoder_input_ids"),
@@ -80,6 +99,7 @@ GENERATE: dict[str, str] = {
     "streamer": "model.stream(input_ids)",
     "generation_config": "each of its values as an argument",
     **dict.fromkeys(("bad_words_ids", "suppress_tokens"), "SpecialTokens(suppress_tokens=...) of the configuration"),
+    **{name: _TOKENS.format(name) + " of the configuration" for name in ("forced_bos_token_id", "forced_eos_token_id")},
     **dict.fromkeys(("repetition_penalty", "no_repeat_ngram_size"), "a decoding of one's own that has such a rule"),
     "output_scores": "return_dict_in_generate=True, which has the scores of beams,",
 }

@@ -13,7 +13,7 @@ from regard.models.checkpoint_files import Checkpoint
 from regard.models.config import KINDS, SpecialTokens, TransformerConfig
 from regard.models.families import family_of
 from regard.models.families.convert_checkpoint import read
-from regard.models.generation import GenerationMixin, Prompts, TransformerContinuation, batch_of
+from regard.models.generation import GenerationMixin, Prompts, TransformerContinuation, batch_of, check_start_token
 from regard.models.losses import loss_of, shift_tokens_right
 from regard.models.model_output import Output
 from regard.models.output_heads import LanguageModel
@@ -203,7 +203,12 @@ class Transformer(GenerationMixin, Saved):
         return self.decoder.cache()
 
     def continuation(
-        self, input_ids: Prompts, *, attention_mask: Tensor | None = None, use_cache: bool = True
+        self,
+        input_ids: Prompts,
+        *,
+        attention_mask: Tensor | None = None,
+        use_cache: bool = True,
+        decoder_start_token_id: int | None = None,
     ) -> tuple[TransformerContinuation, Tensor, Tensor | None]:
         """Prompts as decoding needs them: the text to continue, its first tokens, and which of them are no padding."""
         if self.decoder is None:
@@ -213,13 +218,19 @@ class Transformer(GenerationMixin, Saved):
         device, pad = self.embedding.weight.device, tokens.pad_token_id
         given: dict[str, Any] = {"device": device, "mask": attention_mask, "ends": tokens.eos_token_ids}
         if self.encoder is None:
+            if decoder_start_token_id is not None:
+                raise InputError(
+                    "`decoder_start_token_id` is for encoder–decoders, this model is a decoder: begin input_ids with it"
+                )
             ids, mask = batch_of(input_ids, pad, left=True, **given)
             return TransformerContinuation(self, cache), ids, mask
-        start = self.config.start_token_id
+        start = self.config.start_token_id if decoder_start_token_id is None else decoder_start_token_id
         if start is None:
             raise InputError(
                 "the configuration has no start token: give it special_tokens=SpecialTokens(decoder_start_token_id=...)"
+                ", or give generate decoder_start_token_id=..."
             )
+        check_start_token(start, self.config.decoder_vocab_size or self.config.vocab_size)
         ids, mask = batch_of(input_ids, pad, left=False, **given)
         with torch.no_grad():
             memory = self.encode(ids, attention_mask=mask)

@@ -23,7 +23,7 @@ __all__ = ["AttentionDecoderCell", "DecoderState", "PreparedMemory"]
 class DecoderState(NamedTuple):
     """What goes from one step to the next: the hidden state, an LSTM's cell state, and Luong's h̃, which is fed in."""
 
-    hidden: Float[Tensor, "batch hidden"]
+    hidden_state: Float[Tensor, "batch hidden"]
     cell_state: Float[Tensor, "batch hidden"] | None = None
     attentional_hidden: Float[Tensor, "batch hidden"] | None = None
 
@@ -94,11 +94,13 @@ class AttentionDecoderCell(nn.Module):
         luong = order == "luong"
         self.combine = nn.Linear(self.memory_dim + hidden_size, hidden_size, bias=False) if luong else None
 
-    def start(self, hidden: Float[Tensor, "batch hidden"]) -> DecoderState:
+    def start(self, hidden_state: Float[Tensor, "batch hidden"]) -> DecoderState:
         """Begin with this hidden state; what else there is begins with 0."""
-        zeros = torch.zeros_like(hidden)
+        zeros = torch.zeros_like(hidden_state)
         return DecoderState(
-            hidden, zeros if isinstance(self.cell, nn.LSTMCell) else None, zeros if self.combine is not None else None
+            hidden_state,
+            zeros if isinstance(self.cell, nn.LSTMCell) else None,
+            zeros if self.combine is not None else None,
         )
 
     def prepare(self, memory: Float[Tensor, "batch keys memory"]) -> PreparedMemory:
@@ -138,10 +140,10 @@ class AttentionDecoderCell(nn.Module):
         state = self.start(x.new_zeros(len(x), self.hidden_size)) if state is None else state
         lstm = isinstance(self.cell, nn.LSTMCell)
         if (lstm and state.cell_state is None) or (self.combine is not None and state.attentional_hidden is None):
-            raise InputError("`state` lacks a part that this cell needs: begin with cell.start(hidden)")
+            raise InputError("`state` lacks a part that this cell needs: begin with cell.start(hidden_state)")
         asked |= self._seen(mask, key_padding_mask, memory.memory)
         if self.combine is None:
-            context, seen = self._look(state.hidden, memory, asked)
+            context, seen = self._look(state.hidden_state, memory, asked)
             hidden, kept = self._step(torch.cat([x, context], -1), state)
             output, state = hidden, DecoderState(hidden, kept)
         else:
@@ -182,8 +184,8 @@ class AttentionDecoderCell(nn.Module):
     def _step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None]:
         if isinstance(self.cell, nn.LSTMCell):
             assert state.cell_state is not None
-            return self.cell(x, (state.hidden, state.cell_state))  # type: ignore[no-any-return]
-        return self.cell(x, state.hidden), None
+            return self.cell(x, (state.hidden_state, state.cell_state))  # type: ignore[no-any-return]
+        return self.cell(x, state.hidden_state), None
 
 
 def _project(score: Score, query_width: int, memory_dim: int) -> tuple[Tensor | None, Score]:

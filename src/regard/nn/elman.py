@@ -12,7 +12,7 @@ from regard.nn.standard_names import standard_names
 
 __all__ = ["Elman", "ElmanCell"]
 
-_WAY = "take hidden[0] of an nn.RNN's (1, batch, hidden), hidden.expand(...) where a batch shares it"
+_WAY = "take hx[0] of an nn.RNN's (1, batch, hidden_size), {}.expand(...) where a batch shares it"
 
 
 @standard_names()
@@ -59,7 +59,7 @@ class ElmanCell(nn.Module):
         self.hidden_to_output = nn.Linear(hidden_size, check_size("output_size", output_size, "is a width"))
 
     def forward(
-        self, x: Float[Tensor, "batch input"], hidden: Float[Tensor, "batch hidden"] | None = None
+        self, x: Float[Tensor, "batch input"], hx: Float[Tensor, "batch hidden"] | None = None
     ) -> tuple[Float[Tensor, "batch output"], Float[Tensor, "batch hidden"]]:
         """Give the output and the new state; the state before the first step is 0."""
         if x.shape[-1:] != (self.input_size,):
@@ -67,20 +67,21 @@ class ElmanCell(nn.Module):
                 f"`x` must be (batch, {self.input_size}), got shape {tuple(x.shape)}: build the module with another "
                 "`input_size=`, or give the steps of a sequence to Elman"
             )
-        hidden = self.state(x, x.shape[:-1], hidden)
-        hidden = self.step(self.input_to_hidden(x), hidden)
+        hidden = self.step(self.input_to_hidden(x), self.state("hx", x, x.shape[:-1], hx))
         return self.hidden_to_output(hidden), hidden
 
-    def state(self, x: Tensor, batch: torch.Size, hidden: Tensor | None) -> Float[Tensor, "batch hidden"]:
+    def state(self, name: str, x: Tensor, batch: torch.Size, given: Tensor | None) -> Float[Tensor, "batch hidden"]:
         """Give the state before the first step: the given one, a row for each row of the batch, or zeros."""
         shape = (*batch, self.hidden_size)
-        if hidden is None:
+        if given is None:
             return x.new_zeros(shape)
-        if hidden.shape != shape:
-            other = hidden.shape[-1:] != shape[-1:]
-            way = f"build the module with `hidden_size={hidden.shape[-1]}`" if other and hidden.ndim else _WAY
-            raise InputError(f"`hidden` must be {shape} for x {tuple(x.shape)}, got {tuple(hidden.shape)}: {way}")
-        return hidden
+        if given.shape != shape:
+            other = given.shape[-1:] != shape[-1:]
+            way = (
+                f"build the module with `hidden_size={given.shape[-1]}`" if other and given.ndim else _WAY.format(name)
+            )
+            raise InputError(f"`{name}` must be {shape} for x {tuple(x.shape)}, got {tuple(given.shape)}: {way}")
+        return given
 
     def step(
         self, given: Float[Tensor, "batch hidden"], hidden: Float[Tensor, "batch hidden"]
@@ -89,7 +90,9 @@ class ElmanCell(nn.Module):
         return (torch.tanh if self.nonlinearity == "tanh" else torch.relu)(given + self.hidden_to_hidden(hidden))
 
 
-@standard_names()
+@standard_names(
+    hx="`hidden_state` is meant, of shape (batch, hidden_size), where that of nn.RNN is (1, batch, hidden_size)"
+)
 class Elman(nn.Module):
     """The recurrence of ElmanCell (as `.cell`) over whole sequences, beside nn.GRU and nn.LSTM.
 
@@ -113,11 +116,11 @@ class Elman(nn.Module):
         self.cell = ElmanCell(input_size, hidden_size, output_size=output_size, nonlinearity=nonlinearity)
 
     def forward(
-        self, x: Float[Tensor, "batch n input"], hidden: Float[Tensor, "batch hidden"] | None = None
+        self, x: Float[Tensor, "batch n input"], hidden_state: Float[Tensor, "batch hidden"] | None = None
     ) -> tuple[Float[Tensor, "batch n output"], Float[Tensor, "batch hidden"]]:
         """Give the outputs of all steps and the last state; the state before the first step is 0 unless given."""
         check_width("x", x, self.cell.input_size, "input_size")
-        hidden = self.cell.state(x, x.shape[:-2], hidden)
+        hidden = self.cell.state("hidden_state", x, x.shape[:-2], hidden_state)
         if not x.shape[-2]:
             raise InputError(f"`x` must have a step at least, got shape {tuple(x.shape)}: leave out what is empty")
         states = []

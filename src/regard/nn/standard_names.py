@@ -95,7 +95,7 @@ FORWARD: dict[str, tuple[str, ...]] = {
     **_alike("encoder_hidden_states context keys key source memory", "memory", "key", "source"),
     **_alike("values value", "value"),
     **_alike("position_ids positions input_pos", "position_ids", _NO_POSITIONS),
-    **_alike("hx h0 h_0 initial_state", "hidden", "state"),
+    **_alike("hx h0 h_0 hidden initial_state", "hx", "hidden_state", "state"),
     **_alike("budget", "max_bytes"),
     "average_attn_weights": (_BY_HEAD,),
     **_alike("is_causal causal tgt_is_causal", "is_causal", _CAUSAL),

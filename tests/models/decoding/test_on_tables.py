@@ -92,8 +92,12 @@ def test_never_hopes_for_the_present_length_where_longer_texts_lose():
 
 
 def test_the_last_real_token_counts_where_the_prompt_is_padded():
-    prompt, real = torch.tensor([[0, 2], [1, 0]]), torch.tensor([[True, True], [True, False]])
-    assert torch.equal(Markov(table()).step(prompt, real), table()[[2, 1]])
+    prompt, mask = torch.tensor([[0, 2], [1, 0]]), torch.tensor([[1, 1], [1, 0]])
+    assert torch.equal(Markov(table()).step(prompt, mask.bool()), table()[[2, 1]])
+    limits = GenerationLimits(max_new_tokens=3)
+    for decoding in (Greedy(), BeamSearch(2)):  # search takes zeros and ones as well
+        found = decoding.search(Markov(table()), prompt, limits, attention_mask=mask)
+        assert found == decoding.search(Markov(table()), torch.tensor([[2], [1]]), limits)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +107,10 @@ def test_a_stream_gives_each_token_before_the_next_is_read(decoding):
     class Counting(Markov):
         reads = 0
 
-        def step(self, tokens, real=None):
+        def step(self, tokens, attention_mask=None):
             assert not torch.is_grad_enabled()
             self.reads += 1
-            return super().step(tokens, real)
+            return super().step(tokens, attention_mask)
 
     text = Counting(table().requires_grad_())
     steps = decoding.stream(text, torch.tensor([[0], [1]]), GenerationLimits(max_new_tokens=5))
@@ -203,16 +207,18 @@ def test_numbers_out_of_range_are_refused(make, message):
 
 @pytest.mark.parametrize("decoding", [Greedy(), Sampling(), BeamSearch(2)], ids=["greedy", "sampling", "beam"])
 def test_prompts_of_another_shape_are_refused_at_once(decoding):
-    def write(prompt, real=None, **limits):
-        return decoding.search(Markov(table()), prompt, GenerationLimits(**limits), real)
+    def write(prompt, attention_mask=None, **limits):
+        return decoding.search(Markov(table()), prompt, GenerationLimits(**limits), attention_mask)
 
     with pytest.raises(InputError, match=r"`prompt` must be integers .* write prompt\[None\]"):
         write(torch.tensor([1, 2]))
     with pytest.raises(InputError, match="begin an empty one with its start token"):
         write(torch.zeros(2, 0, dtype=torch.int64))
-    with pytest.raises(InputError, match=r"`real` must be boolean, .* write real.bool\(\)"):
-        write(torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1))
-    with pytest.raises(InputError, match="padding alone in row 1"):
+    with pytest.raises(InputError, match=r"`attention_mask` must have shape \(2, 1\) .*, got \(2, 2\)"):
+        write(torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 2))
+    with pytest.raises(InputError, match=r"`attention_mask` has 1 \(or True\) for tokens .* got 2"):
+        write(torch.zeros(2, 1, dtype=torch.int64), torch.full((2, 1), 2))
+    with pytest.raises(InputError, match="only padding in row 1"):
         write(torch.zeros(2, 1, dtype=torch.int64), torch.tensor([[True], [False]]))
     for name, value in {
         "eos_token_id": (4,),

@@ -29,8 +29,8 @@ class Recomputing:
                 self.encoded = model.get_encoder()(source, attention_mask=real.long()).last_hidden_state
             self.seen = real
 
-    def step(self, tokens, real=None):
-        real = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+    def step(self, tokens, attention_mask=None):
+        real = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
         self.tokens = tokens if self.tokens is None else torch.cat([self.tokens, tokens], 1)
         self.real = real if self.real is None else torch.cat([self.real, real], 1)
         self.reads.append(tuple(tokens.shape))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.errors import InputError
@@ -21,13 +21,13 @@ class Continuation(Protocol):
     """
 
     def step(
-        self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None
+        self, tokens: Int[Tensor, "rows n"], attention_mask: Bool[Tensor, "rows n"] | None = None
     ) -> Float[Tensor, "rows vocabulary"]:
         """Run on tokens after those before; return the logits of the next token of each row.
 
         Args:
             tokens: The prompt at first, then one token a row.
-            real: False for padding, which is seen by no one; None where every token is real.
+            attention_mask: True for tokens, False for padding, which no token attends to; None where all are tokens.
         """
         ...
 
@@ -108,7 +108,10 @@ class Decoding(Protocol):
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
-        real: Bool[Tensor, "rows n"] | None = None,
+        attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> list[GeneratedSequence]:
-        """Continue every row of the prompt until it ends; return one result a row, in their order."""
+        """Continue every row of the prompt until it ends; return one result a row, in their order.
+
+        `attention_mask` is 1 (or True) for tokens and 0 for padding; the continuation gets it as a boolean tensor.
+        """
         ...

@@ -6,7 +6,7 @@ from math import inf
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.errors import InputError
@@ -84,13 +84,13 @@ class BeamSearch:
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
-        real: Bool[Tensor, "rows n"] | None = None,
+        attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> list[GeneratedSequence]:
         """Continue every row until it ends; return `num_return_sequences` texts a row, in the rows' order."""
-        check_prompt(prompt, real)
+        mask = check_prompt(prompt, attention_mask)
         if not prompt.shape[0]:
             return []
-        logits = text.step(prompt, real)
+        logits = text.step(prompt, mask)
         rules, log_probs = Rules(limits, logits), Rules.log_softmax(logits)
         running = Hypotheses.empty(1, 0.0, log_probs)
         finished = Hypotheses.empty(self.num_beams, -inf, log_probs)

@@ -1,9 +1,11 @@
 """What decoding asks of numbers, tokens and prompts."""
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from regard.errors import InputError
+from regard.models.token_mask import token_mask
 
 __all__ = ["check_count", "check_prompt", "check_tokens", "is_number", "nothing_to_choose"]
 
@@ -28,23 +30,20 @@ def check_tokens(name: str, value: object) -> None:
         )
 
 
-def check_prompt(prompt: Tensor, real: Tensor | None) -> None:
-    """Raise unless the prompt is (rows, n) with a real token in each row."""
+def check_prompt(prompt: Tensor, attention_mask: Tensor | None) -> Bool[Tensor, "rows n"] | None:
+    """Return the mask as a boolean one; raise unless the prompt is (rows, n) with a token in each row."""
     if prompt.ndim != 2 or prompt.shape[1] == 0 or prompt.dtype not in (torch.int64, torch.int32):
         raise InputError(
             f"`prompt` must be integers (rows, n) with n of at least 1, got {prompt.dtype} of shape "
             f"{tuple(prompt.shape)}: write prompt[None] for one text, and begin an empty one with its start token"
         )
-    if real is None:
-        return
-    if real.dtype != torch.bool or real.shape != prompt.shape:
+    mask = token_mask("attention_mask", attention_mask, prompt.shape)
+    if mask is not None and not bool(mask.any(1).all()):
+        row = int(mask.any(1).int().argmin())
         raise InputError(
-            f"`real` must be boolean, True for tokens, of the prompt's shape {tuple(prompt.shape)}, got {real.dtype} "
-            f"of shape {tuple(real.shape)}: write real.bool()"
+            f"`attention_mask` must be 1 (or True) somewhere in each row, got only padding in row {row}: leave it out"
         )
-    if not bool(real.any(1).all()):
-        row = int(real.any(1).int().argmin())
-        raise InputError(f"`real` must be True somewhere in each row, got padding alone in row {row}: leave it out")
+    return mask
 
 
 def nothing_to_choose() -> InputError:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits
@@ -39,20 +39,20 @@ class Greedy:
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
-        real: Bool[Tensor, "rows n"] | None = None,
+        attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> list[GeneratedSequence]:
         """Continue every row of the prompt until it ends; return one result a row, in their order."""
-        return search(_likeliest, text, prompt, limits, real)
+        return search(_likeliest, text, prompt, limits, attention_mask)
 
     def stream(
         self,
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
-        real: Bool[Tensor, "rows n"] | None = None,
+        attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> Iterator[Int[Tensor, " rows"]]:
         """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""
-        return (tokens for tokens, _ in steps(_likeliest, text, prompt, limits, real))
+        return (tokens for tokens, _ in steps(_likeliest, text, prompt, limits, attention_mask))
 
 
 def _likeliest(scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:

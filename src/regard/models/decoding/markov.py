@@ -37,13 +37,13 @@ class Markov:
         self.last: Tensor | None = None
 
     def step(
-        self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None
+        self, tokens: Int[Tensor, "rows n"], attention_mask: Bool[Tensor, "rows n"] | None = None
     ) -> Float[Tensor, "rows vocabulary"]:
         """Give the logits that follow the last real token of each row."""
-        if real is None:
+        if attention_mask is None:
             self.last = tokens[:, -1]
         else:
-            places = torch.arange(tokens.shape[1], device=tokens.device) * real
+            places = torch.arange(tokens.shape[1], device=tokens.device) * attention_mask
             self.last = tokens.gather(1, places.amax(1, keepdim=True))[:, 0]
         return self.table[self.last]
 

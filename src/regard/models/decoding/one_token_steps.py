@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits
@@ -20,22 +20,21 @@ def steps(
     text: Continuation,
     prompt: Int[Tensor, "rows n"],
     limits: GenerationLimits,
-    real: Bool[Tensor, "rows n"] | None,
+    attention_mask: Shaped[Tensor, "rows n"] | None,
 ) -> Iterator[tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]]:
     """Yield for each step the tokens of all rows (pad behind their end) and their log-probabilities (0 there)."""
-    check_prompt(prompt, real)
-    return _steps(choose, text, prompt, limits, real)
+    return _steps(choose, text, prompt, limits, check_prompt(prompt, attention_mask))
 
 
 @torch.inference_mode()
 def _steps(
-    choose: Choose, text: Continuation, prompt: Tensor, limits: GenerationLimits, real: Tensor | None
+    choose: Choose, text: Continuation, prompt: Tensor, limits: GenerationLimits, attention_mask: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Read, choose, hand out; rows that have ended leave the batch, so that the others become cheaper."""
     rows = prompt.shape[0]
     if rows == 0:
         return
-    logits = text.step(prompt, real)
+    logits = text.step(prompt, attention_mask)
     rules = Rules(limits, logits)
     stay = bool(getattr(text, "together", False))
     live = torch.arange(rows, device=prompt.device)  # where the rows that are read stand in the batch
@@ -90,10 +89,10 @@ def search(
     text: Continuation,
     prompt: Int[Tensor, "rows n"],
     limits: GenerationLimits,
-    real: Bool[Tensor, "rows n"] | None,
+    attention_mask: Shaped[Tensor, "rows n"] | None,
 ) -> list[GeneratedSequence]:
     """Take all steps and return what was generated after each row."""
-    taken = list(steps(choose, text, prompt, limits, real))
+    taken = list(steps(choose, text, prompt, limits, attention_mask))
     if not taken:
         return []
     tokens = torch.stack([step for step, _ in taken], dim=1).tolist()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.errors import InputError
@@ -72,20 +72,20 @@ class Sampling:
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
-        real: Bool[Tensor, "rows n"] | None = None,
+        attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> list[GeneratedSequence]:
         """Continue every row of the prompt until it ends; return one result a row, in their order."""
-        return search(self._draw, text, prompt, limits, real)
+        return search(self._draw, text, prompt, limits, attention_mask)
 
     def stream(
         self,
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
-        real: Bool[Tensor, "rows n"] | None = None,
+        attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> Iterator[Int[Tensor, " rows"]]:
         """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""
-        return (tokens for tokens, _ in steps(self._draw, text, prompt, limits, real))
+        return (tokens for tokens, _ in steps(self._draw, text, prompt, limits, attention_mask))
 
     def _draw(self, scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
         """Draw a token for each row."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.models.token_mask import token_mask
 
-__all__ = ["check_ids", "check_mask", "mask_of"]
+__all__ = ["check_ids", "mask_of"]
 
 
 def check_ids(name: str, ids: Tensor, vocabulary: int, counted: str, rows: int | None = None) -> None:
@@ -24,15 +24,6 @@ def check_ids(name: str, ids: Tensor, vocabulary: int, counted: str, rows: int |
         raise InputError(
             f"`{name}` must hold tokens from 0 to {vocabulary - 1}, got {low if low < 0 else high}: raise `{counted}` "
             "or use the tokenizer that the model was made for"
-        )
-
-
-def check_mask(name: str, mask: Tensor, ids: Tensor) -> None:
-    """Raise unless `mask` is a boolean for each token."""
-    if mask.shape != ids.shape or mask.dtype != torch.bool:
-        raise InputError(
-            f"`{name}` must be boolean {tuple(ids.shape)}, True for tokens, got {mask.dtype} of shape "
-            f"{tuple(mask.shape)}: write {name}.bool() for zeros and ones"
         )
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.errors import InputError
+from regard.models.standard_names import RECURRENT_CONFIG, refuse_unknown
 from regard.nn.checks import check_probability, check_size
 
 __all__ = ["LUONG", "AttentionKind", "RecurrentConfig"]
@@ -13,6 +14,7 @@ AttentionKind = Literal["bahdanau", "dot", "general", "concat", "local-m", "loca
 LUONG = ("dot", "general", "concat", "local-m", "local-p")
 
 
+@refuse_unknown("RecurrentConfig", RECURRENT_CONFIG)
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig:
     """The sizes and kinds of a RecurrentSeq2Seq; `dataclasses.asdict` gives JSON, `RecurrentConfig(**it)` reads it.
@@ -24,7 +26,7 @@ class RecurrentConfig:
         tgt_vocab_size: Number of target tokens.
         embedding_dim: Dimension of both embeddings.
         hidden_size: Dimension of the states, of each direction in the encoder.
-        layers: Number of layers, of the encoder and of the decoder.
+        num_layers: Number of layers, of the encoder and of the decoder.
         cell: "gru" or "lstm".
         bidirectional: Whether the encoder reads both ways; its states are then 2 · hidden_size wide.
         attention: None is the fixed context vector (Sutskever et al. 2014, arXiv:1409.3215; Cho et al. 2014,
@@ -35,7 +37,7 @@ class RecurrentConfig:
         feed_context: Without attention: whether the encoder's last state enters every step, as Cho has it, or only
             the first, as Sutskever has it.
         dropout: The probability of dropping, on embeddings, between layers and before the output layer.
-        tied: Whether the output layer is the target embedding; needs embedding_dim = hidden_size.
+        tie_word_embeddings: Whether the output layer is the target embedding; needs embedding_dim = hidden_size.
         pad_token_id: Fills up batches of sources; None where there is none.
         bos_token_id: What the decoder reads first.
         eos_token_id: What ends a text.
@@ -43,8 +45,8 @@ class RecurrentConfig:
     Raises:
         InputError: A size, kind, token or combination does not exist or has no effect.
 
-    >>> config = RecurrentConfig(src_vocab_size=50, tgt_vocab_size=40, width=16, hidden=32)
-    >>> config.attention, config.memory_width
+    >>> config = RecurrentConfig(src_vocab_size=50, tgt_vocab_size=40, embedding_dim=16, hidden_size=32)
+    >>> config.attention, config.encoder_output_size
     ('bahdanau', 64)
     """
 
@@ -52,7 +54,7 @@ class RecurrentConfig:
     tgt_vocab_size: int
     embedding_dim: int
     hidden_size: int
-    layers: int = 1
+    num_layers: int = 1
     cell: Literal["gru", "lstm"] = "gru"
     bidirectional: bool = True
     attention: AttentionKind | None = "bahdanau"
@@ -60,7 +62,7 @@ class RecurrentConfig:
     input_feeding: bool = True
     feed_context: bool = False
     dropout: float = 0.0
-    tied: bool = False
+    tie_word_embeddings: bool = False
     pad_token_id: int | None = 0
     bos_token_id: int = 1
     eos_token_id: int = 2
@@ -70,10 +72,10 @@ class RecurrentConfig:
         check_size("tgt_vocab_size", self.tgt_vocab_size, "counts the target tokens")
         check_size("embedding_dim", self.embedding_dim, "is that of the embeddings")
         check_size("hidden_size", self.hidden_size, "is that of the states")
-        check_size("layers", self.layers, "counts the layers on either side")
+        check_size("num_layers", self.num_layers, "counts the layers on either side")
         check_size("radius", self.radius, "counts the positions on either side")
         check_probability("dropout", self.dropout)
-        for name in ("bidirectional", "input_feeding", "feed_context", "tied"):
+        for name in ("bidirectional", "input_feeding", "feed_context", "tie_word_embeddings"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"`{name}` must be True or False, got {getattr(self, name)!r}")
         _check_kinds(self)
@@ -83,7 +85,7 @@ class RecurrentConfig:
         _check_token("eos_token_id", self.eos_token_id, "tgt_vocab_size", self.tgt_vocab_size)
 
     @property
-    def memory_width(self) -> int:
+    def encoder_output_size(self) -> int:
         """Width of the encoder's states, both directions together."""
         return self.hidden_size * (2 if self.bidirectional else 1)
 
@@ -106,7 +108,7 @@ def _check_combinations(config: RecurrentConfig) -> None:
     if config.attention == "dot" and config.bidirectional:
         raise InputError(
             f'`attention="dot"` multiplies states of equal width, got {config.hidden_size} in the decoder and '
-            f"{config.memory_width} in the encoder, which reads both ways: say bidirectional=False or "
+            f"{config.encoder_output_size} in the encoder, which reads both ways: say bidirectional=False or "
             'attention="general"'
         )
     if config.feed_context and config.attention is not None:
@@ -124,11 +126,11 @@ def _check_combinations(config: RecurrentConfig) -> None:
             f'`radius` is for "local-m" and "local-p", got radius={config.radius} and attention={kind}: say '
             'attention="local-p" or leave it out'
         )
-    if config.tied and config.embedding_dim != config.hidden_size:
+    if config.tie_word_embeddings and config.embedding_dim != config.hidden_size:
         raise InputError(
-            f"`tied` makes the target embedding the output layer and needs embedding_dim = hidden_size, "
+            f"`tie_word_embeddings` makes the target embedding the output layer and needs embedding_dim = hidden_size, "
             f"got embedding_dim={config.embedding_dim} "
-            f"and hidden_size={config.hidden_size}: say embedding_dim={config.hidden_size} or tied=False"
+            f"and hidden_size={config.hidden_size}: say embedding_dim={config.hidden_size} or tie_word_embeddings=False"
         )
 
 

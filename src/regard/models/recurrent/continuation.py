@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from regard.capture.intercept import is_watching
 from regard.errors import InputError
-from regard.models.recurrent.checks import check_ids, check_mask
+from regard.models.recurrent.checks import check_ids
 from regard.models.recurrent.state import RecurrentState
+from regard.models.token_mask import token_mask
 
 if TYPE_CHECKING:
     from regard.models.recurrent.seq2seq import RecurrentSeq2Seq
@@ -49,25 +50,24 @@ class RecurrentContinuation:
         return token
 
     def step(
-        self, tokens: Int[Tensor, "rows n"], real: Bool[Tensor, "rows n"] | None = None
+        self, tokens: Int[Tensor, "rows n"], attention_mask: Shaped[Tensor, "rows n"] | None = None
     ) -> Float[Tensor, "rows vocabulary"]:
         """Run on tokens after those before; return the logits of the next token of each row.
 
-        Where `real` is False there is no token: the row stays as it is.
+        Where `attention_mask` is 0 (or False) there is no token: the row stays as it is.
         """
         check_ids("tokens", tokens, self.model.config.tgt_vocab_size, "tgt_vocab_size", len(self.state.steps))
-        if real is not None:
-            check_mask("real", real, tokens)
-            if self._output is None and not bool(real.any(1).all()):
-                raise InputError(
-                    "`real` must have a token in each row at the first step, got a row of padding alone: begin with "
-                    f"the start token ({self.bos_token_id})"
-                )
+        mask = token_mask("attention_mask", attention_mask, tokens.shape)
+        if mask is not None and self._output is None and not bool(mask.any(1).all()):
+            raise InputError(
+                "`attention_mask` must have a token in each row at the first step, got a row of padding only: begin "
+                f"with the start token ({self.bos_token_id})"
+            )
         for t in range(tokens.shape[1]):
             output, state = self.model.step(tokens[:, t], self.state)
-            if real is not None:
-                state = state.where(real[:, t], self.state)
-                output = output if self._output is None else torch.where(real[:, t, None], output, self._output)
+            if mask is not None:
+                state = state.where(mask[:, t], self.state)
+                output = output if self._output is None else torch.where(mask[:, t, None], output, self._output)
             self.state, self._output = state, output
         assert self._output is not None
         return self.model.logits(self._output)

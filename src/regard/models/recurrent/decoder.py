@@ -32,19 +32,21 @@ class PlainDecoder(nn.Module):
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        self.feeds = config.feed_context
-        self.layers = recurrence(config, config.embedding_dim + config.memory_width * self.feeds, config.layers)
+        self.feed_context = config.feed_context
+        self.layers = recurrence(
+            config, config.embedding_dim + config.encoder_output_size * self.feed_context, config.num_layers
+        )
 
     def forward(self, x: Float[Tensor, "batch n width"], state: RecurrentState) -> Decoded:
         """Read n embedded tokens."""
         if state.context is not None:
             x = torch.cat([x, state.context[:, None].expand(-1, x.shape[1], -1)], -1)
-        outputs, hidden, cells = _run(self.layers, x, state.hidden, state.cells)
-        return outputs, state._replace(hidden=hidden, cells=cells, steps=state.steps + x.shape[1]), None
+        outputs, hidden, cells = _run(self.layers, x, state.hidden_state, state.cell_state)
+        return outputs, state._replace(hidden_state=hidden, cell_state=cells, steps=state.steps + x.shape[1]), None
 
     def prepare(self, state: RecurrentState) -> RecurrentState:
         """Keep nothing of the source but what is in the first state."""
-        return state._replace(memory=None, real=None)
+        return state._replace(encoder_last_hidden_state=None, encoder_attention_mask=None)
 
 
 class SteppingDecoder(nn.Module):
@@ -55,14 +57,14 @@ class SteppingDecoder(nn.Module):
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        below = config.layers - 1
+        below = config.num_layers - 1
         self.layers = recurrence(config, config.embedding_dim, below) if below else None
         self.dropout = nn.Dropout(config.dropout)
         self.local, self.luong = config.local, config.attention != "bahdanau"
         self.cross_attention = AttentionDecoderCell(
             config.hidden_size if below else config.embedding_dim,
             config.hidden_size,
-            config.memory_width,
+            config.encoder_output_size,
             order="luong" if self.luong else "bahdanau",
             cell=config.cell,
             attention=_attention_of(config),
@@ -70,20 +72,29 @@ class SteppingDecoder(nn.Module):
 
     def prepare(self, state: RecurrentState) -> RecurrentState:
         """Project the keys once; begin with h̃ = 0."""
-        assert state.memory is not None
-        keys = self.cross_attention.prepare(state.memory).keys
-        return state._replace(keys=keys, fed=torch.zeros_like(state.hidden[:, -1]) if self.luong else None)
+        assert state.encoder_last_hidden_state is not None
+        keys = self.cross_attention.prepare(state.encoder_last_hidden_state).keys
+        return state._replace(
+            projected_keys=keys, attentional_hidden=torch.zeros_like(state.hidden_state[:, -1]) if self.luong else None
+        )
 
     def forward(self, x: Float[Tensor, "batch n width"], state: RecurrentState) -> Decoded:
         """Read n embedded tokens, one after the other."""
-        assert state.memory is not None
-        assert state.keys is not None
-        hidden, cells = state.hidden[:, :-1], state.cells if state.cells is None else state.cells[:, :-1]
+        assert state.encoder_last_hidden_state is not None
+        assert state.projected_keys is not None
+        hidden, cells = (
+            state.hidden_state[:, :-1],
+            state.cell_state if state.cell_state is None else state.cell_state[:, :-1],
+        )
         if self.layers is not None:
             x, hidden, cells = _run(self.layers, x, hidden, cells)
             x = self.dropout(x)
-        memory = PreparedMemory(state.memory, state.keys)
-        top = DecoderState(state.hidden[:, -1], None if state.cells is None else state.cells[:, -1], state.fed)
+        memory = PreparedMemory(state.encoder_last_hidden_state, state.projected_keys)
+        top = DecoderState(
+            state.hidden_state[:, -1],
+            None if state.cell_state is None else state.cell_state[:, -1],
+            state.attentional_hidden,
+        )
         outputs, weights, asked = [], [], _asked(state, self.local)
         for t, one in enumerate(x.unbind(1)):
             more = asked | {"q_offset": state.steps + t} if self.local else asked
@@ -91,9 +102,11 @@ class SteppingDecoder(nn.Module):
             outputs.append(output)
             weights.append(seen)
         state = state._replace(
-            hidden=torch.cat([hidden, top.hidden[:, None]], 1),
-            cells=None if cells is None or top.cell_state is None else torch.cat([cells, top.cell_state[:, None]], 1),
-            fed=top.attentional_hidden,
+            hidden_state=torch.cat([hidden, top.hidden_state[:, None]], 1),
+            cell_state=None
+            if cells is None or top.cell_state is None
+            else torch.cat([cells, top.cell_state[:, None]], 1),
+            attentional_hidden=top.attentional_hidden,
             steps=state.steps + x.shape[1],
         )
         return torch.stack(outputs, 1), state, torch.stack(weights, 1)
@@ -105,10 +118,10 @@ class ParallelDecoder(nn.Module):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.local = config.local
-        self.layers = recurrence(config, config.embedding_dim, config.layers)
+        self.layers = recurrence(config, config.embedding_dim, config.num_layers)
         found = _attention_of(config)
         self.cross_attention = _Scored(found) if isinstance(found, Score) else found
-        self.combine = nn.Linear(config.memory_width + config.hidden_size, config.hidden_size, bias=False)
+        self.combine = nn.Linear(config.encoder_output_size + config.hidden_size, config.hidden_size, bias=False)
 
     def prepare(self, state: RecurrentState) -> RecurrentState:
         """Take the memory as it is."""
@@ -116,11 +129,11 @@ class ParallelDecoder(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch n width"], state: RecurrentState) -> Decoded:
         """Read n embedded tokens."""
-        states, hidden, cells = _run(self.layers, x, state.hidden, state.cells)
+        states, hidden, cells = _run(self.layers, x, state.hidden_state, state.cell_state)
         asked = _asked(state, self.local) | ({"q_offset": state.steps} if self.local else {})
-        context, weights = self.cross_attention(states, state.memory, need_weights=True, **asked)
+        context, weights = self.cross_attention(states, state.encoder_last_hidden_state, need_weights=True, **asked)
         outputs = torch.tanh(self.combine(torch.cat([context, states], -1)))
-        return outputs, state._replace(hidden=hidden, cells=cells, steps=state.steps + x.shape[1]), weights
+        return outputs, state._replace(hidden_state=hidden, cell_state=cells, steps=state.steps + x.shape[1]), weights
 
 
 Decoder = PlainDecoder | SteppingDecoder | ParallelDecoder
@@ -145,7 +158,7 @@ class _Scored(nn.Module):
 
 
 def _attention_of(config: RecurrentConfig) -> Score | nn.Module:
-    hidden, memory = config.hidden_size, config.memory_width
+    hidden, memory = config.hidden_size, config.encoder_output_size
     if config.attention == "bahdanau":
         return AdditiveAttention(hidden, memory, hidden_features=hidden)
     if config.attention == "general":
@@ -164,8 +177,8 @@ def _attention_of(config: RecurrentConfig) -> Score | nn.Module:
 def _asked(state: RecurrentState, local: bool) -> dict[str, Any]:
     """The padding, in the words of the attention."""
     if local:
-        return {} if state.real is None else {"key_padding_mask": ~state.real}
-    return {} if state.real is None else {"mask": Padding(state.real)}
+        return {} if state.encoder_attention_mask is None else {"key_padding_mask": ~state.encoder_attention_mask}
+    return {} if state.encoder_attention_mask is None else {"mask": Padding(state.encoder_attention_mask)}
 
 
 def _run(

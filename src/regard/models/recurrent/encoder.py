@@ -15,9 +15,9 @@ __all__ = ["Bridge", "Encoded", "RecurrentEncoder", "recurrence"]
 class Encoded(NamedTuple):
     """What the encoder gives: all states of the top layer, and the last ones of every layer and direction."""
 
-    memory: Float[Tensor, "batch source memory"]
-    hidden: Float[Tensor, "batch layers directions hidden"]
-    cells: Float[Tensor, "batch layers directions hidden"] | None
+    last_hidden_state: Float[Tensor, "batch source memory"]
+    hidden_state: Float[Tensor, "batch layers directions hidden"]
+    cell_state: Float[Tensor, "batch layers directions hidden"] | None
 
 
 def recurrence(config: RecurrentConfig, width: int, layers: int, *, bidirectional: bool = False) -> nn.GRU | nn.LSTM:
@@ -34,15 +34,17 @@ class RecurrentEncoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(config.src_vocab_size, config.embedding_dim)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = recurrence(config, config.embedding_dim, config.layers, bidirectional=config.bidirectional)
+        self.layers = recurrence(config, config.embedding_dim, config.num_layers, bidirectional=config.bidirectional)
 
-    def forward(self, ids: Int[Tensor, "batch source"], real: Bool[Tensor, "batch source"] | None = None) -> Encoded:
-        """Encode texts; `real` is False for padding on the right, where the memory is 0."""
+    def forward(
+        self, ids: Int[Tensor, "batch source"], attention_mask: Bool[Tensor, "batch source"] | None = None
+    ) -> Encoded:
+        """Encode texts; `attention_mask` is False for padding on the right, where the states are 0."""
         x = self.dropout(self.embedding(ids))
-        if real is None:
+        if attention_mask is None:
             memory, last = self.layers(x)
         else:
-            packed = pack_padded_sequence(x, real.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+            packed = pack_padded_sequence(x, attention_mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
             packed_memory, last = self.layers(packed)
             memory, _ = pad_packed_sequence(packed_memory, batch_first=True, total_length=ids.shape[1])
         hidden, cells = last if isinstance(last, tuple) else (last, None)
@@ -69,9 +71,9 @@ class Bridge(nn.Module):
         hidden = config.hidden_size
         both = config.bidirectional and not self.bahdanau
         width = 2 * hidden if both else hidden
-        count = config.layers if both or self.bahdanau else 0
-        self.hidden = nn.ModuleList(nn.Linear(width, hidden, bias=both) for _ in range(count))
-        self.cells = nn.ModuleList(
+        count = config.num_layers if both or self.bahdanau else 0
+        self.hidden_state = nn.ModuleList(nn.Linear(width, hidden, bias=both) for _ in range(count))
+        self.cell_state = nn.ModuleList(
             nn.Linear(width, hidden) for _ in range(count if both and config.cell == "lstm" else 0)
         )
 
@@ -80,10 +82,10 @@ class Bridge(nn.Module):
     ) -> tuple[Float[Tensor, "batch layers hidden"], Float[Tensor, "batch layers hidden"] | None]:
         """Give the first hidden states and, for an LSTM, cell states."""
         if self.bahdanau:
-            first = _each(self.hidden, encoded.hidden[:, :, -1]).tanh()
-            return first, None if encoded.cells is None else torch.zeros_like(first)
-        cells = None if encoded.cells is None else _each(self.cells, encoded.cells.flatten(2))
-        return _each(self.hidden, encoded.hidden.flatten(2)), cells
+            first = _each(self.hidden_state, encoded.hidden_state[:, :, -1]).tanh()
+            return first, None if encoded.cell_state is None else torch.zeros_like(first)
+        cells = None if encoded.cell_state is None else _each(self.cell_state, encoded.cell_state.flatten(2))
+        return _each(self.hidden_state, encoded.hidden_state.flatten(2)), cells
 
 
 def _each(linear: nn.ModuleList, states: Float[Tensor, "batch layers width"]) -> Float[Tensor, "batch layers hidden"]:

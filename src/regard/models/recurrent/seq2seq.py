@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from regard.errors import InputError
 from regard.models.config import SpecialTokens
-from regard.models.generation import GenerationMixin, Prompts, batch_of
+from regard.models.generation import GenerationMixin, Prompts, batch_of, check_start_token
 from regard.models.pretrained_mixin import Saved
 from regard.models.recurrent.checks import check_ids, mask_of
 from regard.models.recurrent.config import RecurrentConfig
@@ -52,7 +52,7 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
             where there is no attention.
 
     >>> import torch
-    >>> config = RecurrentConfig(src_vocab_size=9, tgt_vocab_size=7, width=4, hidden=6)
+    >>> config = RecurrentConfig(src_vocab_size=9, tgt_vocab_size=7, embedding_dim=4, hidden_size=6)
     >>> model = RecurrentSeq2Seq(config)
     >>> ids, target = torch.tensor([[3, 4, 5], [6, 0, 0]]), torch.tensor([[1, 4], [1, 5]])
     >>> found = model(ids, decoder_input_ids=target, return_weights=True)
@@ -73,9 +73,9 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
         self.dropout = nn.Dropout(config.dropout)
         self.decoder = decoder_of(config)
         # A tied weight stands once in the state dict, under its first name: safetensors refuses shared tensors.
-        self.output = None if config.tied else nn.Linear(config.hidden_size, config.tgt_vocab_size)
-        self.output_bias = nn.Parameter(torch.zeros(config.tgt_vocab_size)) if config.tied else None
-        if config.tied:
+        self.output = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.tgt_vocab_size)
+        self.output_bias = nn.Parameter(torch.zeros(config.tgt_vocab_size)) if config.tie_word_embeddings else None
+        if config.tie_word_embeddings:
             nn.init.normal_(self.embedding.weight, std=config.embedding_dim**-0.5)  # logits of unit size
 
     @refuse_unknown("RecurrentSeq2Seq.forward", FORWARD)
@@ -112,12 +112,14 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
         """Encode the source; return the state before the first target token."""
         ids = input_ids
         check_ids("input_ids", ids, self.config.src_vocab_size, "src_vocab_size")
-        real = mask_of(ids, attention_mask, self.config.pad_token_id)
-        encoded = self.encoder(ids, real)
+        mask = mask_of(ids, attention_mask, self.config.pad_token_id)
+        encoded = self.encoder(ids, mask)
         hidden, cells = self.bridge(encoded)
-        context = encoded.hidden[:, -1].flatten(1) if self.config.feed_context else None
+        context = encoded.hidden_state[:, -1].flatten(1) if self.config.feed_context else None
         steps = ids.new_zeros(len(ids))
-        return self.decoder.prepare(RecurrentState(hidden, steps, cells, None, context, encoded.memory, None, real))
+        return self.decoder.prepare(
+            RecurrentState(hidden, steps, cells, None, context, encoded.last_hidden_state, None, mask)
+        )
 
     def step(
         self, tokens: Int[Tensor, " batch"], state: RecurrentState
@@ -141,7 +143,12 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
         return RecurrentContinuation(self, self.encode(input_ids, attention_mask=attention_mask))
 
     def continuation(
-        self, input_ids: Prompts, *, attention_mask: Tensor | None = None, use_cache: bool = True
+        self,
+        input_ids: Prompts,
+        *,
+        attention_mask: Tensor | None = None,
+        use_cache: bool = True,
+        decoder_start_token_id: int | None = None,
     ) -> tuple[RecurrentContinuation, Tensor, None]:
         """Sources as decoding needs them: the text to continue, and its first token.
 
@@ -158,7 +165,8 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
         ids, mask = batch_of(input_ids, config.pad_token_id, left=False, device=device, mask=attention_mask)
         with torch.no_grad():
             text = self.writing(ids, attention_mask=mask)
-        return text, ids.new_full((len(ids), 1), config.bos_token_id), None
+        start = config.bos_token_id if decoder_start_token_id is None else decoder_start_token_id
+        return text, ids.new_full((len(ids), 1), check_start_token(start, config.tgt_vocab_size)), None
 
     def _tokens(self) -> SpecialTokens:
         config = self.config

@@ -47,7 +47,7 @@ def pair_model(chosen: Model, source: int, target: int, tokens: SpecialTokens, h
             tgt_vocab_size=target,
             embedding_dim=chosen.embedding_dim,
             hidden_size=chosen.hidden_size,
-            layers=chosen.num_layers,
+            num_layers=chosen.num_layers,
             cell=chosen.cell,
             bidirectional=chosen.bidirectional,
             attention=attention,
