@@ -18,8 +18,8 @@ from regard.capture import statistics
 from regard.capture.atlas import read_atlas, save_atlas
 from regard.capture.call_context import Around
 from regard.capture.records import Record
-from regard.capture.second_pass import Computed
 from regard.capture.statistics import Mass, Rollout, Rows, ValueNorm, of_weights
+from regard.capture.weights_from_qk import Computed
 
 
 def randn(*shape, seed=0, dtype=torch.float32):

@@ -19,8 +19,8 @@ from interpreter import mend, run
 from oracles import Largest, dense, entropy, f64, pooled, window
 from regard.capture import fused
 from regard.capture.fused.sweep import Bins, Blocks
-from regard.capture.second_pass import Computed, Given
 from regard.capture.statistics import Distance, Entropy, Extent, HeatMap, Received, Top
+from regard.capture.weights_from_qk import Computed, Given
 from regard.masks import Causal, Dense, Window
 from regard.masks.band import band_of
 from regard.normalizers import Sigmoid, Softmax

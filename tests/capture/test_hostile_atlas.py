@@ -221,8 +221,8 @@ def test_many_calls_that_are_alike_are_checked_once(tmp_path, monkeypatch):
     about["records"][0]["layers"][0]["qk"]["segments"] = steps
     expected = read_atlas(path)[0].weights(layer=0, head=1).copy()
     put(path, header, about, data)
-    made, usual = [], regard.capture.recompute_tile._made
-    monkeypatch.setattr(regard.capture.recompute_tile, "_made", lambda *given: made.append(1) or usual(*given))
+    made, usual = [], regard.capture.tile_from_captured_qk._made
+    monkeypatch.setattr(regard.capture.tile_from_captured_qk, "_made", lambda *given: made.append(1) or usual(*given))
     (record,) = read_atlas(path)
     assert len(made) == 2
     assert (record.weights(layer=0, head=1) == expected).all()

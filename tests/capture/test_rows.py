@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from oracles import causal, dense, entropy, f64, window
-from regard.capture import second_pass_plan
-from regard.capture.second_pass import Computed, Given
+from regard.capture import weights_plan
 from regard.capture.statistics import Extent, HeatMap
+from regard.capture.weights_from_qk import Computed, Given
 from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
 from regard.problem import Problem
@@ -208,10 +208,10 @@ def test_blocks_smaller_than_a_bin_add_up_to_it(elements, monkeypatch):
             sizes.add(rows.weights.numel())
         return heat.finish(extent), max(sizes)
 
-    monkeypatch.setattr(second_pass_plan, "BLOCK_ELEMENTS", 2**30)
-    monkeypatch.setattr(second_pass_plan, "_TALLEST", 64)
+    monkeypatch.setattr(weights_plan, "BLOCK_ELEMENTS", 2**30)
+    monkeypatch.setattr(weights_plan, "_TALLEST", 64)
     whole, _ = folded()
-    monkeypatch.setattr(second_pass_plan, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(weights_plan, "BLOCK_ELEMENTS", elements)
     parts, largest = folded()
     assert largest <= max(elements, 16 * (n + 128))
     for name in ("mean", "max"):

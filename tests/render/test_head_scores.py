@@ -6,7 +6,7 @@ import pytest
 from regard.errors import InputError
 from regard.render.head_change import HeadChange
 from regard.render.head_scores import MEASURES, RULES, HeadScores, ranked
-from regard.render.word_pair_scores import Pair, PairScores
+from regard.render.word_pair_result import Pair, PairScores
 
 NAN = float("nan")
 

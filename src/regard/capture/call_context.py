@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.capture.second_pass import HIDDEN, Call, Computed, Given
+from regard.capture.weights_from_qk import HIDDEN, Call, Computed, Given
 from regard.errors import ObservationError
 
 __all__ = ["Around", "Ids", "first_seen"]

@@ -19,9 +19,9 @@ from regard.capture.layer_location import Place
 from regard.capture.records import Layer
 from regard.capture.requested_statistics import Asked, Keep
 from regard.capture.run_statistics import Folding
-from regard.capture.second_pass import Call
 from regard.capture.statistics import Extent, Statistic
 from regard.capture.token_ids import Hearing, Listener
+from regard.capture.weights_from_qk import Call
 from regard.errors import ObservationError
 
 __all__ = ["Keep", "Seen", "Site"]

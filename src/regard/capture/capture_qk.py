@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.capture.captured_qk import Kept, Segment
-from regard.capture.second_pass import Computed
 from regard.capture.serialization import UnwritableError, write
 from regard.capture.statistics import Extent
 from regard.capture.weight_rows import Rows
+from regard.capture.weights_from_qk import Computed
 from regard.checksums import numbers_of
 from regard.errors import ObservationError
 from regard.masks import BoundMask, Causal, Dense

@@ -54,7 +54,7 @@ class Kept:
 
     def tile(self, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
         """Every weight of a rectangle, in float64 where it is small or q is, else in float32."""
-        from regard.capture.recompute_tile import weights  # here, because torch takes seconds to load
+        from regard.capture.tile_from_captured_qk import weights  # here, because torch takes seconds to load
 
         return weights(self, batch_index, head, rows, columns)
 

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from regard.capture.second_pass import Call
 from regard.capture.weight_rows import Rows
+from regard.capture.weights_from_qk import Call
 
 __all__ = ["is_worth_it", "side_by_side"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.capture.atlas import VERSION, read_atlas, save_atlas
-from regard.capture.lazy_layer import StoredLayer
+from regard.capture.atlas_layer import StoredLayer
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
 from regard.files import lock, write_atomically

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.capture.call_context import Ids
 from regard.capture.layer_location import Place
-from regard.capture.second_pass import Call
+from regard.capture.weights_from_qk import Call
 
 __all__ = ["Hearing", "Listener"]
 

@@ -44,7 +44,7 @@ def compare(
         if files.any:
             _write(change, files)
             return
-    from regard.render.head_lists import change_lines
+    from regard.render.head_lists_text import change_lines
 
     screen = TextConsole()
     for line in change_lines(change, top=top, width=screen.width):

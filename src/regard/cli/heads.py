@@ -164,7 +164,7 @@ def _score(
     from regard.render.head_figure import score_panels
     from regard.render.head_files import head_rows
     from regard.render.head_scores import MEASURES, RULES
-    from regard.render.head_table import head_table
+    from regard.render.head_table_text import head_table
 
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, text)
@@ -188,7 +188,7 @@ def _pairs(
     from regard.interpret.word_pairs import pair_of, score_heads_for_pairs
     from regard.render.head_figure import Panel
     from regard.render.head_files import head_rows
-    from regard.render.head_lists import pair_score_lines
+    from regard.render.head_lists_text import pair_score_lines
 
     for pair in pairs:
         pair_of(pair)
@@ -226,7 +226,7 @@ def _ablate(
     from regard.interpret.head_loss import head_loss
     from regard.interpret.head_scores import read
     from regard.render.head_files import loss_rows
-    from regard.render.head_lists import loss_lines
+    from regard.render.head_lists_text import loss_lines
 
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, otherwise="smollm2")

@@ -18,7 +18,7 @@ from regard.render.csv_table import Table, matrix_table, table_csv
 from regard.render.figure import heads_figure, heatmap_figure
 from regard.render.labels import head_name, key_labels, layer_name, query_labels, visible
 from regard.render.mpl_figure import write_figure
-from regard.render.npy_files import npy, npz
+from regard.render.npz_files import npy, npz
 from regard.render.statistic_figure import statistic_figure
 from regard.render.top_table import top_arrays, top_table
 from regard.render.word_weights import align

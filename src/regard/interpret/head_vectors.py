@@ -8,8 +8,8 @@ from torch import nn
 from regard.capture.call_site import Seen
 from regard.capture.intercept import Interception
 from regard.capture.recorder import Recorder
-from regard.capture.second_pass import Computed
 from regard.capture.steps import CapturedHead
+from regard.capture.weights_from_qk import Computed
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.interpret.look import look, prepare

@@ -12,8 +12,8 @@ from regard.capture.intercept import Interception
 from regard.capture.recorder import OnLayerEnd, Recorder
 from regard.capture.records import Record
 from regard.capture.requested_statistics import Asked
-from regard.capture.second_pass import Computed
 from regard.capture.statistics import Statistic
+from regard.capture.weights_from_qk import Computed
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.interpret.input_ids_hook import Given, Heard, Named, check_tokens, given_tokens

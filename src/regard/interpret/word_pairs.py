@@ -15,7 +15,7 @@ from regard.interpret.head_scores import is_causal, read
 from regard.interpret.look import prepare
 from regard.interpret.unspaced_scripts import is_cjk
 from regard.interpret.watch import watch
-from regard.render.word_pair_scores import Pair, PairScores
+from regard.render.word_pair_result import Pair, PairScores
 
 __all__ = ["occurrences", "pair_of", "score_heads_for_pairs"]
 

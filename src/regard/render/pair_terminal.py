@@ -7,7 +7,7 @@ from regard.capture.minimal_pair import MinimalPair, Moved
 from regard.errors import InputError, MissingExtraError
 from regard.render.arcs import LOOK_STYLES, MARKS
 from regard.render.head_change import HeadChange
-from regard.render.head_table import table_lines
+from regard.render.head_table_text import table_lines
 from regard.render.heatmap_text import share_bar
 from regard.render.labels import check_focus, head_name, source_name, visible
 from regard.render.line_breaking import fit

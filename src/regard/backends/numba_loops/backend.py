@@ -23,7 +23,7 @@ from regard.problem import Problem
 from regard.shapes import human_bytes
 
 if TYPE_CHECKING:
-    from regard.backends.numba_loops.call_record import Call
+    from regard.backends.numba_loops.choose_loops import Call
 
 __all__ = ["Compiled"]
 
@@ -82,7 +82,7 @@ class Compiled:
         """The call with what it tells the loops ready-made, where nothing is learned."""
         if _learns(problem):
             return None
-        from regard.backends.numba_loops.call_record import Call
+        from regard.backends.numba_loops.choose_loops import Call
 
         return partial(_output_of, Call(problem))
 
@@ -124,6 +124,6 @@ def _bias_bytes(problem: Problem) -> int:
 
 def _attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     """Output and log-sum-exp, in two numbers, of a prepared problem without its sink."""
-    from regard.backends.numba_loops.call_record import Call
+    from regard.backends.numba_loops.choose_loops import Call
 
     return Call(problem)(problem.q, problem.k, problem.v)

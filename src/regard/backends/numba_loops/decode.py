@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from regard.backends.numba_loops import simd as on
+from regard.backends.numba_loops import simd_exp_and_tanh as on
 from regard.backends.numba_loops.compile_cache import compiled
 from regard.backends.numba_loops.sizes import BLOCK, GROUP
 from regard.backends.numba_loops.tiles import (

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from regard.backends.triton_available import refuses_tensor
 from regard.capture.fused.sweep import MOST_DIM, MOST_STRONGEST, Bins, Found, observe
-from regard.capture.second_pass import Call, Computed
 from regard.capture.statistics import Entropy, Extent, HeatMap, Received, Statistic, Top
 from regard.capture.statistics.heatmap import bin_width
 from regard.capture.weight_rows import Rows
+from regard.capture.weights_from_qk import Call, Computed
 from regard.masks.band import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem

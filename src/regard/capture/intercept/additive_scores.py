@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.capture.intercept.call_names import TorchCall
 from regard.capture.intercept.follow_tensors import dims_of, moved
 from regard.capture.intercept.follow_weights import Scores
 from regard.capture.intercept.key_origins import Origin, Origins
 from regard.capture.intercept.layout import Layout, product_layout
 from regard.capture.intercept.matrix_products import pair_labels
-from regard.capture.intercept.operation_names import LINEAR, MULTIPLIES, PRODUCTS, SPREADS
-from regard.capture.intercept.torch_call import TorchCall
+from regard.capture.intercept.operation_kinds import LINEAR, MULTIPLIES, PRODUCTS, SPREADS
 
 __all__ = ["Spreads"]
 

@@ -24,6 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.call_site import Seen
 from regard.capture.intercept.additive_scores import Spreads
+from regard.capture.intercept.call_names import TorchCall
 from regard.capture.intercept.feature_weights import Features
 from regard.capture.intercept.follow_outputs import LANDMARKS, Outputs
 from regard.capture.intercept.follow_tensors import follows, moved
@@ -32,7 +33,7 @@ from regard.capture.intercept.key_origins import Origins, crosses
 from regard.capture.intercept.layout import Layout, product_layout, summed
 from regard.capture.intercept.learned_tensors import Learned
 from regard.capture.intercept.matrix_products import Product, read_product
-from regard.capture.intercept.operation_names import (
+from regard.capture.intercept.operation_kinds import (
     CASTS,
     DROPOUTS,
     KNOWN,
@@ -54,10 +55,9 @@ from regard.capture.intercept.refused_softmax import (
     Verdicts,
 )
 from regard.capture.intercept.torch_attention_calls import TRANSFORMED, is_transformed
-from regard.capture.intercept.torch_call import TorchCall
 from regard.capture.intercept.weights_as_4d import Merged, show
 from regard.capture.missing_attention import Caller
-from regard.capture.second_pass import HIDDEN
+from regard.capture.weights_from_qk import HIDDEN
 
 __all__ = ["Eager"]
 

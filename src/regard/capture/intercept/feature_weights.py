@@ -8,10 +8,10 @@ cut into matrices, and a pooling's weights are one row.
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.capture.intercept.call_names import TorchCall
 from regard.capture.intercept.follow_tensors import moved
 from regard.capture.intercept.layout import Layout
-from regard.capture.intercept.operation_names import CASTS, PERMUTES
-from regard.capture.intercept.torch_call import TorchCall
+from regard.capture.intercept.operation_kinds import CASTS, PERMUTES
 
 __all__ = ["Features"]
 

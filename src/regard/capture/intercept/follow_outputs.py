@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.intercept.operation_names import CARRIES_OUTPUT, SUBTRACTS
-from regard.capture.intercept.torch_call import TorchCall
+from regard.capture.intercept.call_names import TorchCall
+from regard.capture.intercept.operation_kinds import CARRIES_OUTPUT, SUBTRACTS
 from regard.capture.missing_attention import Caller
 
 __all__ = ["DIFFERENCE", "LANDMARKS", "Outputs"]

@@ -10,9 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.capture.intercept.call_names import TorchCall
 from regard.capture.intercept.layout import Layout, permuted, reshaped
 from regard.capture.intercept.matrix_products import read_product
-from regard.capture.intercept.operation_names import (
+from regard.capture.intercept.operation_kinds import (
     JOINS,
     LINEAR,
     PARTS,
@@ -22,7 +23,6 @@ from regard.capture.intercept.operation_names import (
     REDUCES,
     SHAPES,
 )
-from regard.capture.intercept.torch_call import TorchCall
 
 __all__ = ["dims_of", "follows", "moved"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.capture.intercept.call_names import TorchCall
 from regard.capture.intercept.follow_tensors import moved
 from regard.capture.intercept.key_origins import Origin
 from regard.capture.intercept.layout import Layout
-from regard.capture.intercept.operation_names import LINEAR, MIXES, NORMS, PRODUCTS, REWEIGHTS
-from regard.capture.intercept.torch_call import TorchCall
+from regard.capture.intercept.operation_kinds import LINEAR, MIXES, NORMS, PRODUCTS, REWEIGHTS
 from regard.capture.missing_attention import Caller
 
 __all__ = ["Scores", "Softmax", "Weights", "changed", "is_part", "reweighted", "source_of"]

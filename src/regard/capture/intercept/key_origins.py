@@ -12,8 +12,8 @@ from itertools import count
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.intercept.operation_names import ADDED, JOINS, LINEAR, PRODUCTS, RECURRENT, WRITES
-from regard.capture.intercept.torch_call import TorchCall
+from regard.capture.intercept.call_names import TorchCall
+from regard.capture.intercept.operation_kinds import ADDED, JOINS, LINEAR, PRODUCTS, RECURRENT, WRITES
 
 __all__ = ["Origin", "Origins", "crosses"]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.intercept.operation_names import DROPOUTS, LINEAR, PRODUCTS
-from regard.capture.intercept.torch_call import TorchCall
+from regard.capture.intercept.call_names import TorchCall
+from regard.capture.intercept.operation_kinds import DROPOUTS, LINEAR, PRODUCTS
 
 __all__ = ["Learned"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.capture.intercept.call_names import TorchCall, tensors_in
 from regard.capture.intercept.layout import Layout, einsum_labels
-from regard.capture.intercept.operation_names import ADDED, CHAINS, PRODUCTS, ROWWISE
-from regard.capture.intercept.torch_call import TorchCall, tensors_in
+from regard.capture.intercept.operation_kinds import ADDED, CHAINS, PRODUCTS, ROWWISE
 
 __all__ = ["Product", "pair_labels", "read_product"]
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from regard.capture.call_site import Seen
 from regard.capture.intercept.torch_attention_calls import padded, problem_of_sdpa
-from regard.capture.second_pass import Computed
+from regard.capture.weights_from_qk import Computed
 
 __all__ = ["read_encoder_layer", "read_functional", "read_native"]
 

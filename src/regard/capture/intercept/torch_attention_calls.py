@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.capture.call_site import Seen
-from regard.capture.second_pass import Computed
+from regard.capture.weights_from_qk import Computed
 from regard.masks import Causal, Dense
 from regard.positions import DenseBias
 from regard.problem import Problem

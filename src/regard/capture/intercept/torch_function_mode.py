@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.capture.call_site import Seen
+from regard.capture.intercept.call_names import OPERATORS, TorchCall, name_of, tensors_in
 from regard.capture.intercept.eager_softmax import Eager
 from regard.capture.intercept.fastpath import WatchingMode, in_backward, modes_here
 from regard.capture.intercept.follow_outputs import Outputs
@@ -18,7 +19,6 @@ from regard.capture.intercept.key_origins import Origins, crosses
 from regard.capture.intercept.learned_tensors import Learned
 from regard.capture.intercept.multihead import read_encoder_layer, read_functional, read_native
 from regard.capture.intercept.torch_attention_calls import TRANSFORMED, is_transformed, read_sdpa
-from regard.capture.intercept.torch_call import OPERATORS, TorchCall, name_of, tensors_in
 from regard.capture.intercept.torchscript import attends, graph_of, has_softmax, showing_scripts
 from regard.capture.missing_attention import Caller
 from regard.capture.recorder import Recorder

@@ -5,7 +5,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.call_site import Seen
 from regard.capture.intercept.layout import Layout
-from regard.capture.second_pass import Given
+from regard.capture.weights_from_qk import Given
 
 __all__ = ["Merged", "show"]
 

@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.backends import numba_available
-from regard.capture.second_pass import Call, Computed
 from regard.capture.statistics import Extent, Statistic, Top
 from regard.capture.statistics.heatmap import bin_width
 from regard.capture.weight_rows import Rows
+from regard.capture.weights_from_qk import Call, Computed
 from regard.normalizers import Softmax
 
 __all__ = ["portions", "refuses"]

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.capture.call_context import Around
-from regard.capture.second_pass import Call, Computed, Given
 from regard.capture.statistics.base import Extent, Need
 from regard.capture.weight_rows import Rows
+from regard.capture.weights_from_qk import Call, Computed, Given
 from regard.errors import InputError, ObservationError
 from regard.shapes import human_bytes
 

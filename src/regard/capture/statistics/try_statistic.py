@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 
 from regard.capture.call_context import Around, Ids
-from regard.capture.second_pass import Given
 from regard.capture.statistics.base import Extent, Statistic
+from regard.capture.weights_from_qk import Given
 
 __all__ = ["of_weights"]
 

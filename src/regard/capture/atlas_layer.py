@@ -69,7 +69,7 @@ class StoredLayer(Layer):
         """
         if self._kept is None:
             return
-        from regard.capture.recompute_tile import check  # here, because torch takes seconds to load
+        from regard.capture.tile_from_captured_qk import check  # here, because torch takes seconds to load
 
         shape, held = self._arrays["entropy"].shape, self._held
         widths = held["q"].shape[3], held["k"].shape[3]

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.capture.second_pass_plan import BLOCK_ELEMENTS, Block, Plan
 from regard.capture.weight_rows import Rows, log_sum_exp, normalizer_of
+from regard.capture.weights_plan import BLOCK_ELEMENTS, Block, Plan
 from regard.masks.band import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem

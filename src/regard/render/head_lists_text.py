@@ -8,11 +8,11 @@ import numpy as np
 from regard.render.head_change import HeadChange
 from regard.render.head_loss import Loss, Lost
 from regard.render.head_scores import RULES, head_number, ranked
-from regard.render.head_table import number, table_lines
+from regard.render.head_table_text import number, table_lines
 from regard.render.heatmap_text import share_bar
 from regard.render.labels import visible
 from regard.render.line_breaking import fit
-from regard.render.word_pair_scores import Pair, PairScores
+from regard.render.word_pair_result import Pair, PairScores
 
 if TYPE_CHECKING:
     from rich.text import Text

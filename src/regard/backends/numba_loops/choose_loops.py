@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from regard.backends.blockwise.bias_tiles import diagonals_of
 from regard.backends.numba_loops.kernel_args import JOB
 from regard.backends.numba_loops.mask_tables import tables_for
-from regard.backends.numba_loops.simd import HAS_PAIRS, LANES, ROWS
+from regard.backends.numba_loops.simd_exp_and_tanh import HAS_PAIRS, LANES, ROWS
 from regard.backends.numba_loops.sizes import BLOCK
 from regard.backends.numba_loops.threads import run
 from regard.positions import Relative

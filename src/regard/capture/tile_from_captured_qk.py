@@ -144,7 +144,7 @@ def _masks(mask: Mask) -> list[Mask]:
 
 
 def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:
-    """Scores made weights, as `observe.second_pass` makes them, the log-sum-exp being known."""
+    """Scores made weights, as `weights_from_qk` makes them, the log-sum-exp being known."""
     i = torch.arange(place.rows.start, place.rows.stop) + parts.start
     j = torch.arange(place.columns.start, place.columns.stop)
     with torch.no_grad():

@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 
 from regard.backends.numba_loops.kernel_args import Job
-from regard.backends.numba_loops.llvm_ir import (
+from regard.backends.numba_loops.llvm_builder import (
     FLOATS,
     HAS_PAIRS,
     I8,
