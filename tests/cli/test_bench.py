@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 import regard
 import regard.bench.cases
 from regard.bench.comparing import compare
-from regard.bench.rows import at_most
+from regard.bench.rows import Outcome, at_most
 from regard.cli.app import app
+from regard.cli.bench import _COLOURS
 from regard.errors import MissingExtraError
 from regard.interpret.bundled import BundledModelError
 
@@ -171,3 +172,7 @@ def test_an_unknown_case_and_a_file_that_is_no_result_are_refused(tmp_path):
     (tmp_path / "x.json").write_text("{}")
     done = run("small", "--against", str(tmp_path / "x.json"))
     assert "has no results" in str(done.exception or done.output)
+
+
+def test_every_outcome_with_a_target_has_a_colour():
+    assert set(_COLOURS) == set(Outcome) - {Outcome.SEEN}

@@ -288,7 +288,7 @@ def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) 
     monkeypatch.setattr(Part, "__call__", interrupted)
     code, _, err = run(*command)
     assert code == 130
-    assert f"4 layers are in {out}.part: the same command with --resume goes on with them" in err
+    assert f"4 layers are saved in {out}.part: run the same command with --resume to continue" in err
     monkeypatch.setattr(Part, "__call__", put)
     code, _, err = run(*command)
     assert code == 2

@@ -91,7 +91,7 @@ def test_another_configuration_is_refused_by_the_key_that_changed(tmp_path):
     for changed, words in (
         ({"training__learning_rate": 1e-2}, "`training.learning_rate` was 0.003 .* and is 0.01 now"),
         ({"training__seed": 4}, "`training.seed` was 0"),
-        ({"model__num_hidden_layers": 2}, "`model.layers` was 1"),
+        ({"model__num_hidden_layers": 2}, "`model.num_hidden_layers` was 1"),
         ({"training__max_tokens_per_batch": 70}, "`training.max_tokens_per_batch` was 60"),
     ):
         with pytest.raises(InputError, match=words):

@@ -32,7 +32,7 @@ class Part:
     Args:
         out: The atlas.
         run: What the run depends on, by name: text, model, settings; values that JSON can hold.
-        resume: Whether to go on with the layers that an earlier run has finished.
+        resume: Whether to keep the layers that an earlier run has finished.
 
     Raises:
         InputError: There are finished layers of this run and `resume` was not asked for; with `resume`, or while
@@ -67,7 +67,7 @@ class Part:
         if not resume:
             raise InputError(
                 f"{self.folder} holds {self.finished} finished layers of a run that was interrupted: add --resume to "
-                "go on with it, or remove the folder to begin anew"
+                "resume it, or remove the folder to start over"
             )
         self._compare()
 
@@ -77,12 +77,12 @@ class Part:
             before = json.loads((self.folder / _RUN).read_text(encoding="utf-8"))
             other = [name for name in {**before, **self._run} if before.get(name) != self._run.get(name)]
         except (OSError, ValueError, AttributeError, TypeError) as broken:
-            raise InputError(f"{self.folder} cannot be gone on with ({broken}): remove it to begin anew") from broken
+            raise InputError(f"{self.folder} cannot be resumed ({broken}): remove it to start over") from broken
         if other:
             name = other[0]
             raise InputError(
                 f"{self.folder} belongs to another run, whose {name} was {_short(before.get(name))} and is now "
-                f"{_short(self._run.get(name))}: run it with the same, or remove the folder to begin anew"
+                f"{_short(self._run.get(name))}: run it with the same, or remove the folder to start over"
             )
 
     def _is_abandoned(self) -> bool:

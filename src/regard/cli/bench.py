@@ -17,7 +17,7 @@ from regard.cli.console import TextConsole
 
 __all__ = ["bench"]
 
-_COLOURS = {"reached": "green", "missed": "red", "not told apart": "yellow"}
+_COLOURS = {"reached": "green", "missed": "red", "inconclusive": "yellow"}
 
 
 def bench(

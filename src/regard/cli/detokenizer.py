@@ -19,7 +19,7 @@ class Detokenizer:
 
     Args:
         tokenizer: One of transformers.
-        before: The tokens of the text that is gone on with; none where a new text begins.
+        before: The tokens of the text that is continued; none where a new text begins.
     """
 
     def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:

@@ -18,7 +18,7 @@ _PACKAGES = {
     "numba": ("numba",),
     "gpu": ("triton",),
 }
-_BY_NAME = "only where it is asked for, by backend= or regard.use_backend"
+_BY_NAME = "only if requested by backend= or regard.use_backend"
 _ADVICE = {"numba": "; measured on CPU from 512 tokens on: less time than sdpa and blockwise"}
 _SCRIPTS = {"Chinese, simplified": "体头", "Chinese, traditional": "體頭", "Japanese": "あア", "Korean": "한"}
 _SERVES = {  # what an extra is for, where its name does not say it

@@ -43,7 +43,7 @@ class Files:
     csv: Path | None
 
     def check(self) -> None:
-        """Say at once what could only be said after minutes."""
+        """Raise for a bad file name before minutes of work."""
         check_output("--out", self.out, ".png", ".svg")
         check_output("--json", self.json, ".json")
         check_output("--csv", self.csv, ".csv")
@@ -54,7 +54,7 @@ class Files:
         return any((self.out, self.json, self.csv))
 
     def write(self, rows: Sequence[Any], panels: Sequence[Any], title: str, **about: Any) -> None:
-        """Write those that were asked for, and name them."""
+        """Save the files that were requested, and print their names."""
         from regard.render.head_figure import save_head_figure
         from regard.render.head_files import write_csv, write_json
 
@@ -100,16 +100,16 @@ def heads(
     ] = None,
     replace: Annotated[Replace, typer.Option(help="What --ablate puts in place of a head's output.")] = Replace.ZERO,
     random: Annotated[int, typer.Option(min=0, help="Random sets of heads that --ablate compares with.")] = 20,
-    out: Annotated[Path | None, typer.Option(help="Write figure.png or figure.svg, layers by heads.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write all numbers to a .json file.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write all numbers to a .csv file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Save figure.png or figure.svg, layers by heads.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Save all numbers to a .json file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Save all numbers to a .csv file.")] = None,
 ) -> None:
     """See what every head of a model does: which look at the previous token, the same one, the first …
 
     Each head is scored by the tests of the literature, on a text and on random
-    tokens that are said twice. --pair finds the heads that look from one given
-    word to another. --ablate takes heads out: a weight alone is not an
-    explanation. Heads are named LAYER.HEAD, counted from 0.
+    tokens that are repeated. --pair finds the heads that look from one given
+    word to another. --ablate takes heads out: a weight by itself is not
+    an explanation. Heads are named LAYER.HEAD, counted from 0.
     """
     _check(pair, ablate, sort, out)
     removed = _heads_of(ablate or ())

@@ -8,7 +8,7 @@ __all__ = ["complete_model", "model_option"]
 
 
 def model_option(description: str) -> Any:
-    """Make the option, with what its help says."""
+    """Return the option with its help."""
     return typer.Option(help=description, autocompletion=complete_model, callback=_checked)
 
 
@@ -20,7 +20,7 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 def _checked(context: typer.Context, given: Any) -> Any:
-    """Refuse a name that is nearly a bundled one, before PyTorch is imported and the network asked."""
+    """Refuse a name that is nearly a bundled one, before PyTorch is imported or the network is used."""
     from regard.interpret.bundled.catalogue import refuse_mistyped
 
     if given is not None and not context.resilient_parsing:

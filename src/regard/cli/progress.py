@@ -1,4 +1,4 @@
-"""What is shown while a model is watched: what goes on, then how many layers are finished and the time left."""
+"""What is shown while a model is watched: the current stage, then how many layers are finished and the time left."""
 
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,7 @@ __all__ = ["Watched"]
 class Watched:
     """A status line that becomes a bar at the first layer and a status line again; nothing where there is no terminal.
 
-    Interrupted, it says how to go on with the atlas that was being made.
+    When interrupted, it prints how to resume the atlas that was being made.
 
     >>> import io
     >>> with Watched(TextConsole(file=io.StringIO())) as watched:
@@ -40,11 +40,13 @@ class Watched:
         """Take away what is shown."""
         self._stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt) and self._atlas is not None and self._done:
-            said = f"{self._done} layers are in {self._atlas}.part: the same command with --resume goes on with them"
+            said = (
+                f"{self._done} layers are saved in {self._atlas}.part: run the same command with --resume to continue"
+            )
             self._console.print(said, markup=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """Say what goes on."""
+        """Show the current stage."""
         if self._status is None:
             self._stop()
             self._status = self._console.status(text)

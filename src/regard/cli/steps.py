@@ -146,7 +146,7 @@ def _check_heights(projections: "Projections", inputs: list["Matrix"]) -> "Proje
 def _head(
     text: str | None, model: str, chosen: tuple[int | None, int | None, str | None], lang: Literal["en", "zh"]
 ) -> "Steps":
-    """A head of a real model at work on `text`: layer, head and token as asked for, or as regard chooses them."""
+    """A head of a real model at work on `text`: layer, head and token as requested, or as regard chooses them."""
     if text is None or not text.strip():
         raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
     text = read_text(text)

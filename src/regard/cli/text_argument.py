@@ -35,7 +35,7 @@ def read_text(text: str) -> str:
 
 
 def read_prompt(text: str) -> str:
-    """The text to go on with: as `read_text`, without the newline that ends a file, which would end the sentence.
+    """Return the text to continue: as `read_text`, without the newline that ends a file, which would end the sentence.
 
     Raises:
         InputError: It is empty.
@@ -44,7 +44,7 @@ def read_prompt(text: str) -> str:
     if read != text or text == "-":
         read = read.removesuffix("\n").removesuffix("\r")
     if not read.strip():
-        raise InputError("the text is empty: give it some words to go on with")
+        raise InputError("the text is empty: give the words to continue")
     return read
 
 

@@ -118,7 +118,7 @@ def look(
         statistics: What else to fold in the same sweep, by name.
         max_bytes: Bytes that keep="weights" or "qk" may take.
         out: An atlas to write. Finished layers go to a folder beside it, from which an interrupted run can go on.
-        resume: Whether to go on with the layers that an interrupted run has left there.
+        resume: Whether to keep the layers that an interrupted run has saved there.
         tokens: The first and the last token of a long text to look at, counted from 1; all of them by default.
         strict: Whether attention that ran and could not be seen is an error. With False what was seen is shown, and
             the record's `missing` lists the rest.
