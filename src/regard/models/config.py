@@ -61,7 +61,7 @@ class SpecialTokens:
         pad_token_id: Fills up a batch.
         bos_token_id: Begins a text.
         eos_token_id: Ends a text; one token, or several of which each does.
-        decoder_start_token_id: What the decoder of an encoder–decoder reads first; `bos_token_id` by default.
+        decoder_start_token_id: The first token of the decoder of an encoder–decoder; `bos_token_id` by default.
         mask_token_id: Stands for a hidden token (BERT's [MASK]).
         forced_bos_token_id: What is always generated first (BART).
         forced_eos_token_id: What is generated at the maximum length (BART, Marian).
@@ -298,7 +298,7 @@ class TransformerConfig:
 
     @property
     def start_token_id(self) -> int | None:
-        """What the decoder reads first: its start token, or that of all texts, as in transformers' `generate`."""
+        """The first token of the decoder: its start token, or that of all texts, as in transformers' `generate`."""
         own = self.special_tokens.decoder_start_token_id
         return self.special_tokens.bos_token_id if own is None else own
 

@@ -51,24 +51,25 @@ class Stack(nn.Module):
         positions: Int[Tensor, "*batch n"],
         *,
         types: Int[Tensor, "batch n"] | None = None,
-        real: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         documents: Int[Tensor, "batch n"] | None = None,
         memory: Float[Tensor, "batch keys width"] | None = None,
-        memory_real: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         cache: Cache | None = None,
         output_hidden_states: bool = False,
     ) -> tuple[Float[Tensor, "batch n width"], tuple[Tensor, ...] | None]:
         """Return the last states, after the final norm, and on request those before and after each block.
 
-        `real` (batch, all read so far) hides padding, `memory_real` that of the memory; tokens of one of the
+        `attention_mask` (batch, all tokens so far) is False for padding, `encoder_attention_mask` for that of the
+        memory; tokens of one of the
         `documents` see no other.
         """
         x = self.inputs(x, positions, types)
         kept, n = [x], x.shape[1]
-        seen = _Seen(n, real if documents is None else documents, value_of(self.bias))
+        seen = _Seen(n, attention_mask if documents is None else documents, value_of(self.bias))
         memory_mask = None
-        if memory is not None and memory_real is not None:
-            memory_mask = _shared(Padding(memory_real), n, memory.shape[1])
+        if memory is not None and encoder_attention_mask is not None:
+            memory_mask = _shared(Padding(encoder_attention_mask), n, memory.shape[1])
         for index, block in enumerate(self.layers):
             entries = (None, None) if cache is None else cache.layers[index]
             given: dict[str, Any] = seen.by(None if entries[0] is None else entries[0].reach(n), x)
@@ -196,8 +197,9 @@ def _relative(config: TransformerConfig) -> dict[str, Any]:
 class _Seen:
     """What the layers of one pass share: padding and bias, made once for each number of keys that a layer sees."""
 
-    def __init__(self, queries: int, real: Tensor | None, bias: Bias | None) -> None:
-        self._queries, self._real, self._bias = queries, real, bias  # `real` is boolean, or the number of a document
+    # `tokens` are booleans, False for padding, or the number of the document of each.
+    def __init__(self, queries: int, tokens: Tensor | None, bias: Bias | None) -> None:
+        self._queries, self._tokens, self._bias = queries, tokens, bias
         self._known: dict[int | None, dict[str, Any]] = {}
 
     def by(self, reach: int | None, x: Tensor) -> dict[str, Any]:
@@ -205,9 +207,9 @@ class _Seen:
         keys = self._queries if reach is None else reach
         if reach not in self._known:
             given: dict[str, Any] = {}
-            if self._real is not None:  # of a cache that has dropped keys, only the last are padding or not
-                kind = Padding if self._real.dtype == torch.bool else Document
-                given["mask"] = _shared(kind(self._real[:, self._real.shape[1] - keys :]), self._queries, keys)
+            if self._tokens is not None:  # of a cache that has dropped keys, only the last are padding or not
+                kind = Padding if self._tokens.dtype == torch.bool else Document
+                given["mask"] = _shared(kind(self._tokens[:, self._tokens.shape[1] - keys :]), self._queries, keys)
             if self._bias is not None:
                 given["attn_bias"] = self._tile(self._bias, keys, x)
             self._known[reach] = given

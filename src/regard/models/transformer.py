@@ -301,7 +301,12 @@ class Transformer(GenerationMixin, Saved):
                 f"`decoder_input_ids` must have as many texts as the source, got {len(ids)} and {len(memory)}"
             )
         embedding = self.embedding if self.decoder_embedding is None else self.decoder_embedding
-        given = {"memory": memory, "memory_real": mask, "cache": cache, "output_hidden_states": output_hidden_states}
+        given = {
+            "memory": memory,
+            "encoder_attention_mask": mask,
+            "cache": cache,
+            "output_hidden_states": output_hidden_states,
+        }
         return self._run(self.decoder, embedding, "decoder_input_ids", ids, target_mask, **given)
 
     def _run(
@@ -333,7 +338,7 @@ class Transformer(GenerationMixin, Saved):
             x = x * self.config.hidden_size**0.5
         if cache is not None:
             cache.attention_mask = seen
-        states, kept = stack(x, positions, real=seen, **given)
+        states, kept = stack(x, positions, attention_mask=seen, **given)
         return states, kept, None if seen is None else seen[:, before:]
 
     def _check_documents(self, documents: Tensor, ids: Tensor, mask: Tensor | None, cache: Cache | None) -> None:

@@ -42,7 +42,7 @@ class BeamSearch:
     Raises:
         InputError: A number is out of its range, or the model's logits leave nothing to choose from (NaN).
 
-    Likelier first steps can lead to a less likely whole. Token 1 has 0.6 but nothing good behind it, token 2 has 0.4
+    Likelier first steps can lead to a less likely whole. Token 1 has 0.6 but nothing good after it, token 2 has 0.4
     and ends (3) with 0.9:
 
     >>> from regard.models.decoding import Greedy, GenerationLimits, Markov
@@ -117,7 +117,7 @@ class BeamSearch:
     def _step(
         self, running: Hypotheses, finished: Hypotheses, log_probs: Float[Tensor, "texts vocabulary"], rules: Rules
     ) -> tuple[Hypotheses, Hypotheses, Int[Tensor, "rows beams"]]:
-        """Write one token: the open texts, the ended ones, and which text before each open one goes on with."""
+        """Add one token: return the open texts, the ended ones, and which text before each open one continues."""
         n = running.tokens.shape[2] + 1
         allowed = rules(log_probs, n - 1).unflatten(0, running.scores.shape)
         found, parents = running.extended(allowed, max(2, 1 + len(rules.limits.eos_token_id)) * self.num_beams)

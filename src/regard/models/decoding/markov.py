@@ -1,4 +1,4 @@
-"""The smallest language model: the next token depends on the last one alone."""
+"""The smallest language model: the next token depends only on the last one."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +14,7 @@ class Markov:
 
         logits of the next token = table[last token]
 
-    A. A. Markov's chain of letters (1913). What it keeps of what it has read is the last real token of each row.
+    A. A. Markov's chain of letters (1913). It keeps the last token of each row, padding left out.
 
     Args:
         table: Row i holds the logits of the tokens that follow token i.
@@ -39,7 +39,7 @@ class Markov:
     def step(
         self, tokens: Int[Tensor, "rows n"], attention_mask: Bool[Tensor, "rows n"] | None = None
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Give the logits that follow the last real token of each row."""
+        """Return the logits that follow the last token of each row, padding left out."""
         if attention_mask is None:
             self.last = tokens[:, -1]
         else:
@@ -48,6 +48,6 @@ class Markov:
         return self.table[self.last]
 
     def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
-        """Go on with these rows."""
-        assert self.last is not None, "nothing has been read"
+        """Continue with these rows."""
+        assert self.last is not None, "there are no tokens yet"
         self.last = self.last[rows]

@@ -22,7 +22,7 @@ def steps(
     limits: GenerationLimits,
     attention_mask: Shaped[Tensor, "rows n"] | None,
 ) -> Iterator[tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]]:
-    """Yield for each step the tokens of all rows (pad behind their end) and their log-probabilities (0 there)."""
+    """Yield for each step the tokens of all rows (padding after their end) and their log-probabilities (0 there)."""
     return _steps(choose, text, prompt, limits, check_prompt(prompt, attention_mask))
 
 

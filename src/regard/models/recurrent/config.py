@@ -17,7 +17,7 @@ LUONG = ("dot", "general", "concat", "local-m", "local-p")
 @refuse_unknown("RecurrentConfig", RECURRENT_CONFIG)
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig:
-    """The sizes and kinds of a RecurrentSeq2Seq; `dataclasses.asdict` gives JSON, `RecurrentConfig(**it)` reads it.
+    """The sizes and kinds of a RecurrentSeq2Seq; `dataclasses.asdict` gives JSON, `RecurrentConfig(**it)` the config.
 
     An option without effect is refused: `radius` where nothing is local, `feed_context` beside an attention.
 
@@ -28,7 +28,7 @@ class RecurrentConfig:
         hidden_size: Dimension of the states, of each direction in the encoder.
         num_layers: Number of layers, of the encoder and of the decoder.
         cell: "gru" or "lstm".
-        bidirectional: Whether the encoder reads both ways; its states are then 2 · hidden_size wide.
+        bidirectional: Whether the encoder runs in both directions; its states then have 2 · hidden_size entries.
         attention: None is the fixed context vector (Sutskever et al. 2014, arXiv:1409.3215; Cho et al. 2014,
             arXiv:1406.1078); "bahdanau" (2015, arXiv:1409.0473); "dot", "general", "concat", "local-m", "local-p"
             (Luong et al. 2015, arXiv:1508.04025).
@@ -39,7 +39,7 @@ class RecurrentConfig:
         dropout: The probability of dropping, on embeddings, between layers and before the output layer.
         tie_word_embeddings: Whether the output layer is the target embedding; needs embedding_dim = hidden_size.
         pad_token_id: Fills up batches of sources; None where there is none.
-        bos_token_id: What the decoder reads first.
+        bos_token_id: The first token of every target.
         eos_token_id: What ends a text.
 
     Raises:
@@ -108,7 +108,7 @@ def _check_combinations(config: RecurrentConfig) -> None:
     if config.attention == "dot" and config.bidirectional:
         raise InputError(
             f'`attention="dot"` multiplies states of equal width, got {config.hidden_size} in the decoder and '
-            f"{config.encoder_output_size} in the encoder, which reads both ways: say bidirectional=False or "
+            f"{config.encoder_output_size} in the encoder, which runs in both directions: say bidirectional=False or "
             'attention="general"'
         )
     if config.feed_context and config.attention is not None:

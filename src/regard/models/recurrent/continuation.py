@@ -30,7 +30,7 @@ class RecurrentContinuation:
 
     def __init__(self, model: "RecurrentSeq2Seq", state: RecurrentState) -> None:
         self.model, self.state = model, state
-        self._output: Tensor | None = None  # behind the last token of each row
+        self._output: Tensor | None = None  # after the last token of each row
 
     @property
     def together(self) -> bool:
@@ -39,7 +39,7 @@ class RecurrentContinuation:
 
     @property
     def bos_token_id(self) -> int:
-        """What is read first."""
+        """The first token of every target."""
         token: int = self.model.config.bos_token_id
         return token
 

@@ -50,7 +50,7 @@ class PlainDecoder(nn.Module):
 
 
 class SteppingDecoder(nn.Module):
-    """The attention cell on top, which needs the step before for its own; layers below read the target alone.
+    """The attention cell on top, which needs the step before for its own; layers below see only the target.
 
     In Luong's stack h̃ enters the lowest layer; here it enters the top one, so that those below run over all steps.
     """

@@ -28,7 +28,7 @@ def recurrence(config: RecurrentConfig, width: int, layers: int, *, bidirectiona
 
 
 class RecurrentEncoder(nn.Module):
-    """An embedding and an nn.GRU or nn.LSTM, which reads each text to its own end and no further."""
+    """An embedding and an nn.GRU or nn.LSTM, which runs over each text up to its own end."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -58,8 +58,8 @@ class RecurrentEncoder(nn.Module):
 class Bridge(nn.Module):
     """From the encoder's last states to the decoder's first, layer by layer.
 
-    Bahdanau: s_0 = tanh(W_s · ←h_1), the state of the backward direction, which has read the text to its beginning
-    (the last state h_S where the encoder reads one way); an LSTM's cell state begins with 0.
+    Bahdanau: s_0 = tanh(W_s · ←h_1), the state of the backward direction at the first token
+    (the last state h_S where the encoder has one direction); an LSTM's cell state begins with 0.
 
     Otherwise the encoder's last state itself (Sutskever, Luong). Where it has two directions, B [→h_S; ←h_1] + b, of
     hidden and cell states alike.

@@ -31,7 +31,7 @@ class RecurrentOutput(NamedTuple):
 
 
 class RecurrentSeq2Seq(GenerationMixin, Saved):
-    """A GRU or LSTM reads the source, another writes the target; attention may stand between them.
+    """A GRU or LSTM encodes the source, another generates the target, with or without attention over the source.
 
     | attention | first state | step t | output |
     |---|---|---|---|
@@ -41,7 +41,7 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
 
     "The encoder's last" of two directions goes through a learned linear bridge (see `Bridge`). The logits are W output
     + b; Bahdanau's maxout read-out over state, token and context is left out, and the cell is PyTorch's. With several
-    layers the attention cell is the top one and those below read the target alone, where Luong's h̃ enters the lowest;
+    layers the attention cell is the top one and those below see only the target, where Luong's h̃ enters the lowest;
     without `input_feeding` there is no h̃ in the step, and all steps are computed at once.
 
     Sources: Sutskever et al. 2014 (arXiv:1409.3215), Cho et al. 2014 (arXiv:1406.1078), Bahdanau et al. 2015
@@ -72,7 +72,7 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
         self.embedding = nn.Embedding(config.tgt_vocab_size, config.embedding_dim)
         self.dropout = nn.Dropout(config.dropout)
         self.decoder = decoder_of(config)
-        # A tied weight stands once in the state dict, under its first name: safetensors refuses shared tensors.
+        # A tied weight is once in the state dict, under its first name: safetensors refuses shared tensors.
         self.output = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.tgt_vocab_size)
         self.output_bias = nn.Parameter(torch.zeros(config.tgt_vocab_size)) if config.tie_word_embeddings else None
         if config.tie_word_embeddings:
@@ -124,7 +124,7 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
     def step(
         self, tokens: Int[Tensor, " batch"], state: RecurrentState
     ) -> tuple[Float[Tensor, "batch hidden"], RecurrentState]:
-        """Read one target token a row; give what the output layer reads, and the state behind the token."""
+        """Run on one target token a row; return the input of the output layer, and the state after the token."""
         output, state, _ = self.decoder(self.dropout(self.embedding(tokens[:, None])), state)
         return output[:, 0], state
 
