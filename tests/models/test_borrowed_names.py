@@ -251,7 +251,7 @@ GENERATED = {
     "greedy": {},
     "beams": {"num_beams": 3},
     "some of the beams": {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 0.5},
-    "early": {"num_beams": 3, "early_stopping": True},
+    "early": {"num_beams": 3, "early_stopping": True, "length_penalty": 2.0, "eos_token_id": list(range(2, 40, 3))},
     "never early": {"num_beams": 3, "early_stopping": "never", "length_penalty": 2.0},
     "a minimum": {"min_new_tokens": 5},
     "several ends": {"eos_token_id": [2, 7, 11, 30]},
