@@ -18,6 +18,7 @@ PAGES += (
     "docs/models.md",
     "docs/nn.md",
     "docs/heads.md",
+    "docs/atlas.md",
     "docs/seeing.md",
     "docs/data.md",
     "docs/training.md",
