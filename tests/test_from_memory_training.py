@@ -125,13 +125,29 @@ def test_a_tokenizer_agrees_with_transformers_on_its_own_file(tokenizer, tmp_pat
     path = tokenizer.save(tmp_path)
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path), pad_token="<pad>", eos_token="</s>")
     texts = ["the cat sat on mat 7", "cat"]
-    for options in ({}, {"padding": True}, {"return_offsets_mapping": True}, {"truncation": True, "max_length": 3}):
+    offsets = {"return_offsets_mapping": True}
+    for options in ({}, {"padding": True}, offsets, {"padding": True} | offsets, {"truncation": True, "max_length": 3}):
         ours, expected = tokenizer(texts, **options), theirs(texts, **options)
         for name, values in ours.items():
             assert values == expected[name], (options, name)
     assert tokenizer("the cat")["input_ids"] == theirs("the cat")["input_ids"]
     assert (len(tokenizer), tokenizer.vocab_size) == (len(theirs), theirs.vocab_size)
     assert tokenizer.convert_ids_to_tokens([5, 6]) == theirs.convert_ids_to_tokens([5, 6])
+
+
+def test_added_tokens_count_in_len_only_as_in_transformers(tokenizer, tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer.save(tmp_path)))
+    theirs.add_tokens(["a new one"])
+    theirs.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.load(tmp_path)
+    assert (len(ours), ours.vocab_size) == (len(theirs), theirs.vocab_size) == (len(tokenizer) + 1, len(tokenizer))
+
+
+def test_a_role_is_special_though_its_token_is_not(tokenizer):
+    index = next(one for one in range(len(tokenizer)) if one not in tokenizer.all_special_ids)
+    assert Tokenizer(tokenizer.json, eos_token_id=index).all_special_ids == [*tokenizer.all_special_ids, index]
 
 
 def test_a_tokenizer_names_the_tokens_of_a_watched_model(tokenizer):
