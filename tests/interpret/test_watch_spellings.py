@@ -248,6 +248,10 @@ UNKNOWN = {
     "values by a script": values_by(scripted),
     "values by a convolution": values_by(kernel),
     "values one by one, of one query": lambda q, k, v: (((k @ q[:, :1].mT).softmax(1) * v).sum(1), q),
+    "a power of 2": softmax_by(lambda scores: torch.special.exp2(scores.log_softmax(-1) / math.log(2))),
+    "a power of e": softmax_by(lambda scores: math.e ** scores.log_softmax(-1)),
+    "torch.pow": softmax_by(lambda scores: torch.pow(2, scores) / torch.pow(2, scores).sum(-1, keepdim=True)),
+    "expm1": softmax_by(lambda scores: torch.expm1(scores.log_softmax(-1)) + 1),
     "a sparse softmax": each(softmax_by(lambda scores: torch.sparse.softmax(scores.to_sparse(), -1).to_dense())),
 }  # fmt: skip
 

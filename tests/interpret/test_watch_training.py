@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import regard
 from regard import models
@@ -178,6 +179,49 @@ def test_statistics_of_every_kind_draw_nothing_from_either_generator(keep: str) 
         seen.layer(0).statistics
     )
     assert len(seen.record) == 2
+
+
+SOFTMAXES_BY_HAND: dict[str, Callable[[Tensor], Tensor]] = {
+    "exp and sum": lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True),
+    "logsumexp": lambda scores: (scores - scores.logsumexp(-1, keepdim=True)).exp(),
+    "normalize": lambda scores: functional.normalize(scores.exp(), p=1, dim=-1),
+    "special.log_softmax": lambda scores: torch.special.log_softmax(scores, -1).exp(),
+}
+DROPOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "nn.Dropout": nn.Dropout(P),
+    "alpha_dropout": lambda x: functional.alpha_dropout(x, P, training=True),
+    "native_dropout": lambda x: torch.native_dropout(x, P, True)[0],
+    "feature_dropout": lambda x: torch.feature_dropout(x, P, True),
+    "in place": lambda x: functional.dropout(x, P, training=True, inplace=True),
+}
+BY_HAND = [
+    *((softmax, "nn.Dropout") for softmax in SOFTMAXES_BY_HAND),
+    *(("exp and sum", drop) for drop in list(DROPOUTS)[1:]),
+]
+
+
+class Attends(nn.Module):
+    def __init__(self, weigh: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.q, self.k, self.weigh = nn.Linear(E, E), nn.Linear(E, E), weigh
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weigh(self.q(x) @ self.k(x).mT) @ x
+
+
+@pytest.mark.parametrize(("softmax", "drop"), BY_HAND)
+def test_a_softmax_by_hand_with_dropout_is_missing_as_it_is_without(softmax: str, drop: str) -> None:
+    torch.manual_seed(0)
+    by_hand = Attends(lambda scores: DROPOUTS[drop](SOFTMAXES_BY_HAND[softmax](scores)))
+    model = nn.Sequential(Attends(lambda scores: functional.dropout(scores.softmax(-1), P)), by_hand).train()
+    seen = assert_same(model, lambda: model(X), strict=False)
+    assert [layer.name for layer in seen.layers] == ["0"]
+    assert [(one.module, one.calls, "by exp and a sum" in one.reason) for one in seen.missing] == [("1", 1, True)]
+
+
+def test_scores_that_are_dropped_are_followed_to_their_softmax() -> None:
+    model = Attends(lambda scores: functional.dropout(scores, P).softmax(-1)).train()
+    assert len(assert_same(model, lambda: model(X)).layers) == 1
 
 
 def test_weights_that_are_shown_are_those_before_dropout(far) -> None:

@@ -61,7 +61,10 @@ from regard.capture.weights_from_qk import HIDDEN
 
 __all__ = ["Eager"]
 
-_EXPONENTIALS = {"exp", "exp_", "exp2"}
+_EXPONENTIALS = {f"{name}{end}" for name in ("exp", "exp2", "expm1") for end in ("", "_")}
+_EXPONENTIALS |= {"special_exp2", "special_expm1"}
+_INVERSES = {"exp", "exp_"}  # of a log_softmax
+_POWERS = {"pow", "__rpow__", "float_power"}
 
 FindCaller = Callable[[], Caller | None]  # None: another model is running
 
@@ -100,7 +103,7 @@ class Eager:
         if call.name in SOFTMAXES:
             scores = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("logits"))
             self._softmax(scores, _softmax_dim(call), result, find_caller)
-        elif call.name in _EXPONENTIALS and call.tensors[0] in self._logs:
+        elif call.name in _INVERSES and call.tensors[0] in self._logs:
             scores, dim = self._logs[call.tensors[0]]
             self._softmax(scores, dim, result, find_caller)
         else:
@@ -171,7 +174,7 @@ class Eager:
         for result in results:
             if weighted is not None:
                 self._pass_weights(call, weighted, result)
-            elif scored is not None and name not in DROPOUTS:
+            elif scored is not None:
                 self._pass_scores(call, scored, result)
 
     def _begin_scores(self, call: TorchCall, result: Tensor) -> None:
@@ -194,7 +197,7 @@ class Eager:
         scores = self._scores[one]
         if follows(scores.layout, call, one, result):
             layout = scores.layout and moved(scores.layout, call, one, result)
-            exponential = scores.exponential or call.name in _EXPONENTIALS
+            exponential = scores.exponential or _is_exponential(call, one)
             self._scores[result] = replace(scores, layout=layout, exponential=exponential)
 
     def _pass_weights(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
@@ -348,6 +351,14 @@ class Eager:
 def _both(layout: Layout) -> tuple[Layout, Layout]:
     """Keys may be either dimension."""
     return layout, layout.translate(str.maketrans("qk", "kq"))
+
+
+def _is_exponential(call: TorchCall, scores: Tensor) -> bool:
+    """Whether a call raises a number to the power of scores."""
+    if call.name in _POWERS:
+        base = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("self"))
+        return (base is scores) == (call.name == "__rpow__")
+    return call.name in _EXPONENTIALS
 
 
 def _softmax_dim(call: TorchCall) -> object:
