@@ -263,7 +263,7 @@ def run(tests: list[str], copy: Path) -> tuple[str, str]:
 
 
 def judge(mutant: Mutant, known: Reach, copy: Path) -> dict[str, Any]:
-    """Run one mutant against both tiers, the second only where the first finds nothing."""
+    """Run one mutant against both tiers, the second only where the first finds nothing; out of time is not found."""
     row: dict[str, Any] = {"file": mutant.file, "line": mutant.line, "before": mutant.before, "after": mutant.after}
     for tier, slow in (("make test", False), ("make test-all", True)):
         tests = known.of(mutant, slow=slow)
@@ -271,7 +271,7 @@ def judge(mutant: Mutant, known: Reach, copy: Path) -> dict[str, Any]:
         row["verdict"], row["by"] = verdict(mutant, tests, copy)
         row[f"tests of {tier}"], row["tier"] = len(tests), tier
         row["seconds"] = round(time.perf_counter() - started, 1)
-        if row["verdict"] != "survived":
+        if row["verdict"] == "killed":
             return row
     return row | {"tier": ""}
 

@@ -84,10 +84,11 @@ class ElmanCell(nn.Module):
         return given
 
     def step(
-        self, given: Float[Tensor, "batch hidden"], hidden: Float[Tensor, "batch hidden"]
+        self, projected_input: Float[Tensor, "batch hidden"], hx: Float[Tensor, "batch hidden"]
     ) -> Float[Tensor, "batch hidden"]:
-        """Give the new state, where X_t W_xh + b_h is `given`."""
-        return (torch.tanh if self.nonlinearity == "tanh" else torch.relu)(given + self.hidden_to_hidden(hidden))
+        """Return the new state from X_t W_xh + b_h and the state before."""
+        activation = torch.tanh if self.nonlinearity == "tanh" else torch.relu
+        return activation(projected_input + self.hidden_to_hidden(hx))
 
 
 @standard_names(

@@ -1,0 +1,55 @@
+"""Public names are the field's: listed with their source, none banned, each with one meaning (docs/vocabulary.md)."""
+
+import importlib
+import json
+import tomllib
+from types import ModuleType
+
+import pytest
+
+from documents import ROOT
+
+pytest.importorskip("typer", reason="typer is not installed (the extra `cli`)")
+SOURCES = json.loads((ROOT / "docs" / "surface.json").read_text(encoding="utf-8"))
+TABLES = tomllib.loads((ROOT / "docs" / "words.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def surface() -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs")
+        return importlib.import_module("surface")
+
+
+def test_the_list_is_that_of_the_code(surface):
+    found: dict[str, list[str]] = {}
+    for entry in surface.surface():
+        found.setdefault(entry.word, []).append(entry.place)
+    listed = {word: one["places"] for word, one in SOURCES.items()}
+    assert {word: (listed.get(word), places) for word, places in found.items() if listed.get(word) != places} == {}
+    assert sorted(listed.keys() - found.keys()) == [], "run `python docs/surface.py`"
+
+
+def test_no_word_is_banned(surface):
+    banned = [(e.place, surface.banned_words()[e.word]) for e in surface.surface() if e.word in surface.banned_words()]
+    assert banned == []
+
+
+def test_words_of_our_own_are_those_listed_and_become_no_more():
+    own = {word for word, one in SOURCES.items() if not one["source"]}
+    assert own == set(TABLES["own"]["words"])
+    places = sum(len(one["places"]) for one in SOURCES.values())
+    assert sum(len(SOURCES[word]["places"]) for word in own) <= 0.115 * places, "the goal is 3 %"
+
+
+def test_a_word_is_no_flag_in_one_place_and_a_tensor_in_another(surface):
+    assert surface.many_kinds().keys() == TABLES["kinds"].keys()
+
+
+@pytest.mark.slow
+def test_sources_are_signatures_that_have_the_word(surface):
+    pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
+    field, listed = surface.field_words(), surface.listed_words()
+    assert {word: field.get(word) or listed.get(word, "") for word in SOURCES} == {
+        word: one["source"] for word, one in SOURCES.items()
+    }
