@@ -17,6 +17,7 @@ from regard.masks.shared_binding import SharedMask
 from regard.masks.tensor_holders import holders
 from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias, DenseBias, Rotary
+from regard.positions.own_bias import with_leading
 from regard.scores import ScaledDot, Score
 from regard.shapes import four_dimensional, has_numbers, human_bytes
 
@@ -406,14 +407,16 @@ def _check_bias(name: str, bias: Bias | Tensor | None, problem: Problem) -> Bias
         )
         raise InputError(f"`{name}` cannot be {kind}, which {does}: pass it as `{bias.role}=`")
     bias = bias.resolve(problem.queries, problem.keys, problem.q_offset)
+    for one in tensors(bias):
+        if one.device != problem.q.device:
+            raise InputError(f"`{name}` must be on the device of q ({problem.q.device}), got {one.device}")
+    if not problem.is_empty:
+        bias = with_leading(bias, problem.batch, problem.heads, problem.i(), problem.j())
     if any(size not in (1, want) for size, want in zip(bias.leading, (problem.batch, problem.heads), strict=True)):
         raise InputError(
             f"`{name}` must broadcast to batch {problem.batch} and heads {problem.heads}, got batch {bias.leading[0]} "
             f"and heads {bias.leading[1]}"
         )
-    for one in tensors(bias):
-        if one.device != problem.q.device:
-            raise InputError(f"`{name}` must be on the device of q ({problem.q.device}), got {one.device}")
     return bias
 
 

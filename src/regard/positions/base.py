@@ -11,12 +11,34 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.diagonals import distances, spread
+from regard.frozen import tensors
 
 __all__ = ["Bias", "Relative", "Rotary"]
 
 
 class Bias:
-    """A number for each pair of positions: a frozen dataclass that defines `__call__`."""
+    """A number for each pair of positions: a frozen dataclass that defines `__call__`.
+
+    Write a frozen dataclass (`eq=False` if it holds tensors) for a bias of your own; tensors in its fields get
+    gradients on every backend. Its four arguments are tensors of indices and positions that broadcast; what it holds
+    for each sequence or head it looks up by `batch` and `head`:
+
+    >>> import regard
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, eq=False)
+    ... class Recent(Bias):
+    ...     slope: Tensor  # (heads,)
+    ...
+    ...     def __call__(self, batch, head, i, j):
+    ...         return -self.slope[head] * (i - j)
+    >>> x = torch.zeros(1, 2, 2, 2)
+    >>> regard.attention(x, x, x, bias=Recent(torch.tensor([0.0, 1.0])), return_weights=True)[1][0, :, 1]
+    tensor([[0.5000, 0.5000],
+            [0.2689, 0.7311]])
+
+    `leading` is optional: without it a call evaluates the bias at one pair for all sequences and heads, and takes from
+    the shape of the result whether it reads `batch` and `head`.
+    """
 
     relative: ClassVar[bool] = False
     role: ClassVar[Literal["bias", "weight_factor"] | None] = None  # the only argument it can be passed as, if any
@@ -33,7 +55,7 @@ class Bias:
 
     @property
     def leading(self) -> tuple[int, int]:
-        """Batch and heads that the bias is for; 1 where it holds for all."""
+        """Batch and heads that the bias is for; 1 where it holds for all. A call finds out where it is not defined."""
         return 1, 1
 
     def resolve(self, queries: int, keys: int, q_offset: int) -> "Bias":
@@ -44,7 +66,8 @@ class Bias:
         self, batch: slice, heads: slice, i: Int[Tensor, " rows"], j: Int[Tensor, " columns"]
     ) -> Float[Tensor, "#batch #heads rows columns"]:
         """Give the numbers of some sequences and heads for two runs of consecutive positions."""
-        sizes = self.leading
+        # Without `leading` it may differ for each sequence and head: a bias that reads neither gives 1 for both.
+        sizes = (2, 2) if type(self).leading is Bias.leading else self.leading
         b = torch.arange(batch.start, batch.stop, device=i.device) if sizes[0] > 1 else i.new_zeros(1)
         h = torch.arange(heads.start, heads.stop, device=i.device) if sizes[1] > 1 else i.new_zeros(1)
         values = self(b[:, None, None, None], h[:, None, None], i[:, None], j)
@@ -56,8 +79,14 @@ class Relative(Bias):
 
     relative: ClassVar[bool] = True
 
+    @property
+    def leading(self) -> tuple[int, int]:
+        """As many heads as `diagonals` gives numbers for."""
+        device = next((one.device for one in tensors(self)), None)
+        return 1, self.diagonals(torch.zeros(1, dtype=torch.int64, device=device)).shape[0]
+
     def diagonals(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "#heads n"]:
-        """Give each head's number for each distance i − j; `leading` says for how many heads there are numbers."""
+        """Give each head's number for each distance i − j, or one number for all heads."""
         raise NotImplementedError  # each relative bias defines it
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
