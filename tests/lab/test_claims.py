@@ -13,8 +13,8 @@ from regard.lab.claims import (
     approximations,
     causal_mask,
     costs,
+    heads,
     order,
-    pronoun_heads,
     recurrence,
     scaling,
     sinks,
@@ -260,11 +260,11 @@ def test_the_head_that_looks_at_the_first_noun_and_those_that_turn():
 @pytest.mark.models
 def test_pronouns_look_as_transformers_own_weights_say():
     model = regard.load_model("minilm")
-    seen = looks(model, (pronoun_heads.TIRED, pronoun_heads.WIDE), pronoun_heads.ENGLISH)
+    seen = looks(model, (heads.TIRED, heads.WIDE), heads.ENGLISH)
     eager = (
         type(model.model).from_pretrained(folder("minilm"), attn_implementation="eager", local_files_only=True).eval()
     )
-    inputs = model.tokenizer(pronoun_heads.TIRED, return_tensors="pt")
+    inputs = model.tokenizer(heads.TIRED, return_tensors="pt")
     with torch.no_grad():
         dense = eager(**inputs, output_attentions=True).attentions
     words = model.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
@@ -273,7 +273,7 @@ def test_pronouns_look_as_transformers_own_weights_say():
     assert list(seen.of_head(0)["weights"].values()) == pytest.approx(expected, abs=1e-5)
     # Which heads turn, counted again by hand.
     both = []
-    for sentence in (pronoun_heads.TIRED, pronoun_heads.WIDE):
+    for sentence in (heads.TIRED, heads.WIDE):
         inputs = model.tokenizer(sentence, return_tensors="pt")
         with torch.no_grad():
             dense = torch.stack(eager(**inputs, output_attentions=True).attentions)[:, 0]
@@ -294,11 +294,11 @@ def test_the_finding_says_first_what_the_known_sentence_shows():
     }
     turning = {"minilm, it": {"right": 1, "wrong": 2, "asked": 28}}
     numbers = {"where the pronoun looks": look, "heads whose choice turns with the sentence": turning}
-    said = pronoun_heads._tired_and_wide(numbers)
+    said = heads._tired_and_wide(numbers)
     assert "head 5.11 of minilm looks at the animal in both (animal 0.67 and 0.56, street 0.02 and 0.03)" in said
     assert "Of the 28 heads that look at the two, 1 change sides as the meaning does and 2 against it" in said
     look["“too wide”, minilm"]["weights"] = {"animal": 0.1, "street": 0.5}
-    assert "turns from the animal to the street" in pronoun_heads._tired_and_wide(numbers)
+    assert "turns from the animal to the street" in heads._tired_and_wide(numbers)
 
 
 def judged_heads(**changed):
@@ -310,7 +310,7 @@ def judged_heads(**changed):
         "without the head": {"it moves": {"head": "m 1.1", "change": 0.1, "rank": 0.99}},
         "accuracy, two relations": {"1": [0.5, 0.6], "4": [0.9, 1.0]},
     }
-    return verdicts(pronoun_heads.judge({**numbers, **changed}))
+    return verdicts(heads.judge({**numbers, **changed}))
 
 
 def test_heads_are_judged_part_by_part():

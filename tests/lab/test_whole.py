@@ -26,7 +26,7 @@ VERDICTS = {
     "costs": SOME,
     "approximations": {"holds within limits"},
     "length": {"holds within limits"},
-    "pronoun-heads": {"holds within limits"},
+    "heads": {"holds within limits"},
     "sinks": {"holds within limits"},
     "induction": {"holds"},
     "explanation": SOME,

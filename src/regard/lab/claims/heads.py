@@ -19,7 +19,7 @@ __all__ = ["CLAIM", "judge", "run"]
 
 CLAIM = Claim(
     number=9,
-    name="pronoun-heads",
+    name="heads",
     title="Heads differ",
     statement="The heads of a model do different things; “it” looks at the animal in “… because it was too tired” and "
     "at the street in “… too wide” (so it is told; measured, it looks at the animal in both), and so does 它; a head "
