@@ -207,6 +207,63 @@ def test_one_query_is_seen_as_a_row(watched, far, form: Attend) -> None:
     assert far(seen.layer(0).weights, form(*given)[1].reshape(-1, 1, 1, M)) == 0
 
 
+# --- one query and one key, where sizes do not show which dimension is which; and pairs that are copied
+
+
+SPREAD = {
+    "a product and its sum": scores_by(lambda q, k: (q[:, :, None] * k[:, None]).sum(-1)),
+    "unsqueezed": scores_by(lambda q, k: (q.unsqueeze(-2) * 2 * k.unsqueeze(1)).sum(-1)),
+    "a distance": scores_by(lambda q, k: -(q[..., None, :] - k[:, None]).pow(2).sum(-1)),
+    "a distance by norm": scores_by(lambda q, k: -(q[:, :, None] - k[:, None]).norm(dim=-1)),
+    "additive": scores_by(lambda q, k: torch.tanh(q[:, :, None] + k[:, None]).sum(-1)),
+    "without a batch": each(scores_by(lambda q, k: (q[:, None] * k).sum(-1))),
+    "repeated": scores_by(
+        lambda q, k: (q[:, :, None].repeat(1, 1, k.shape[1], 1) * k[:, None].repeat(1, q.shape[1], 1, 1)).sum(-1)),
+}  # fmt: skip
+ONE_BY_ONE = {
+    "of weights": values_by(lambda w, v: (w[..., None] * v[:, None]).sum(-2)),
+    "of values": values_by(lambda w, v: (v.unsqueeze(1) * w.unsqueeze(-1)).sum(-2)),
+    "of a view": values_by(lambda w, v: (w.view(*w.shape, 1) * v[:, None]).sum(-2)),
+    "without a batch": each(values_by(lambda w, v: (w[..., None] * v).sum(-2))),
+}
+
+
+def few(batch: int, size: int) -> tuple[Tensor, ...]:
+    return tuple(one[:batch, :size] for one in inputs())
+
+
+@pytest.mark.parametrize("batch", [1, B])
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("form", SPREAD)
+def test_products_that_are_spread_are_seen_at_each_size(watched, far, form: str, size: int, batch: int) -> None:
+    model, given = Hand(SPREAD[form]), few(batch, size)
+    seen = watched(model, lambda: model(*given))
+    assert far(seen.layer(0).weights, SPREAD[form](*given)[1].reshape(-1, 1, size, size)) == 0
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("form", ONE_BY_ONE)
+def test_values_one_by_one_are_missing_at_each_size(form: str, size: int) -> None:
+    model = Beside(Hand(ONE_BY_ONE[form]))
+    with regard.watch(model, strict=False) as seen:
+        model(*few(B, size))
+    assert [(one.module, "one by one" in one.reason) for one in seen.missing] == [("other", True)]
+
+
+def pooled_by_rows(x: Tensor) -> Tensor:
+    shares = (x * torch.tanh(x)).sum(-1).softmax(-1)
+    return torch.einsum("bn,bnd->bd", shares, x)
+
+
+@pytest.mark.parametrize("batch", [1, B])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_pooling_of_rows_is_none_at_each_size(size: int, batch: int) -> None:
+    model = Beside(Hand(lambda q, k, v: (pooled_by_rows(q), q)))
+    with regard.watch(model) as seen:
+        model(*few(batch, size))
+    assert [layer.name for layer in seen.layers] == ["one"]
+
+
 def test_values_of_one_number_have_a_width_of_one(monkeypatch) -> None:
     found, see = [], Recorder.see
     monkeypatch.setattr(Recorder, "see", lambda self, seen: found.append(seen.values.shape) or see(self, seen))

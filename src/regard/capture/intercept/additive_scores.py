@@ -16,9 +16,9 @@ from regard.capture.intercept.call_names import TorchCall
 from regard.capture.intercept.follow_tensors import dims_of, moved
 from regard.capture.intercept.follow_weights import Scores
 from regard.capture.intercept.key_origins import Origin, Origins
-from regard.capture.intercept.layout import Layout, product_layout
+from regard.capture.intercept.layout import Layout, inserted_by, product_layout
 from regard.capture.intercept.matrix_products import pair_labels
-from regard.capture.intercept.operation_kinds import LINEAR, MULTIPLIES, PRODUCTS, SPREADS
+from regard.capture.intercept.operation_kinds import LINEAR, MULTIPLIES, PERMUTES, PRODUCTS, SPREADS
 
 __all__ = ["Spreads"]
 
@@ -47,11 +47,13 @@ class Spreads:
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
         self._known = WeakIdKeyDictionary()
+        self._new = WeakIdKeyDictionary()  # dimensions put in by None or unsqueeze, as -1, -2, …
 
     def carry(self, call: TorchCall, tensors: list[Tensor], active: list[Tensor], result: Tensor) -> Scores | None:
         """Take note of one call on tensors, of which some are activations; give the scores that it has made."""
         one = next((one for one in tensors if one in self._known), None)
         if one is None:
+            self._put_in(call, result)
             self._begin(call, active, result)
             return None
         spread: _Spread = self._known[one]
@@ -67,10 +69,33 @@ class Spreads:
             self._known[result] = _Spread(spread.left, spread.right, layout, spread.ends)
         return None
 
+    def _put_in(self, call: TorchCall, result: Tensor) -> None:
+        """Remember which dimensions a call puts in, or keeps: sizes do not show it of one query and one key."""
+        one = call.args[0] if call.args else None
+        if not isinstance(one, Tensor) or len(call.tensors) != 1:
+            return
+        new = self._new.get(one, frozenset())
+        if call.name == "unsqueeze":
+            at = (call.dim() or 0) % result.ndim - result.ndim
+            self._new[result] = frozenset([at, *(old - (old <= at) for old in new)])
+        elif call.name == "__getitem__" and (inserted := inserted_by(call.args[1], result.ndim)):
+            self._new[result] = frozenset(inserted)
+        elif new and result.ndim == one.ndim and call.name not in PERMUTES:
+            self._new[result] = new
+
+    def _new_of(self, pair: list[Tensor], result: Tensor) -> tuple[frozenset[int], frozenset[int]]:
+        """The dimensions put into either of two, those that broadcasting puts in front included."""
+        known = any(one in self._new for one in pair)
+        left, right = (
+            self._new.get(one, frozenset()) | (frozenset(range(-result.ndim, -one.ndim)) if known else frozenset())
+            for one in pair
+        )
+        return left, right
+
     def _begin(self, call: TorchCall, active: list[Tensor], result: Tensor) -> None:
         if call.name not in SPREADS or len(active) != 2 or active[0] is active[1]:
             return
-        labels = pair_labels(active[0], active[1])
+        labels = pair_labels(active[0], active[1], self._new_of(active, result))
         if labels is None or len(labels[2]) != result.ndim or labels[0] == labels[1]:
             return
         ends = self._origins.of(active[0]), self._origins.of(active[1])

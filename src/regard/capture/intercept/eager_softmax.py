@@ -236,8 +236,7 @@ class Eager:
 
     def _multiplies_values(self, call: TorchCall, one: Tensor, result: Tensor) -> bool:
         """Whether weights with room for a width are multiplied with something that has one."""
-        layout = self._weights[one].layout
-        roomy = one.shape[-1] == 1 < result.shape[-1] and (layout is None or layout[-1] != "k")
+        roomy = one.shape[-1] == 1 < result.shape[-1]  # a single key would stay one
         others = (x for x in call.tensors if x is not one and x not in self._weights and not self._learned.holds(x))
         return roomy and any(x.is_floating_point() for x in others)
 

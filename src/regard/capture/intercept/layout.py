@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "einsum_labels", "permuted", "product_layout", "reshaped", "summed"]
+__all__ = ["Layout", "einsum_labels", "inserted_by", "permuted", "product_layout", "reshaped", "summed"]
 
 Layout = str
 
@@ -66,6 +66,22 @@ def permuted(layout: Layout, func: Callable[..., Any], args: tuple[Any, ...], kw
         moved = func(probe, *args[1:], **kwargs)
     same = isinstance(moved, Tensor) and moved.ndim == len(layout)
     return "".join(layout[size - 1] for size in moved.shape) if same else None
+
+
+def inserted_by(index: Any, ndim: int) -> list[int]:
+    """The dimensions, counted from the end, that None in an index puts into a result of so many; none beside tensors.
+
+    >>> inserted_by((slice(None), None), 4), inserted_by((..., None, slice(None)), 4), inserted_by(0, 4)
+    ([-3], [-2], [])
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    if not all(one is None or one is Ellipsis or type(one) in (int, slice) for one in items):
+        return []
+    kept = [one for one in items if type(one) is not int]
+    if Ellipsis in kept:
+        at = kept.index(Ellipsis)
+        kept[at : at + 1] = [slice(None)] * (ndim - len(kept) + 1)
+    return [at - ndim for at, one in enumerate(kept) if one is None]
 
 
 def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:

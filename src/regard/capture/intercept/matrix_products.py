@@ -1,6 +1,6 @@
 """Products by whatever name they are called, as an einsum's labels: which factors, and which dimensions are summed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,29 +88,43 @@ def read_product(call: TorchCall) -> Product | None:
     return Product(factors, _matmul(left, right) if left.ndim == 1 or right.ndim == 1 else None)
 
 
-def pair_labels(left: Tensor, right: Tensor) -> tuple[str, str, str] | None:
+def pair_labels(
+    left: Tensor, right: Tensor, new: tuple[Collection[int], Collection[int]] = ((), ())
+) -> tuple[str, str, str] | None:
     """Labels of two tensors that are broadcast against each other; each has those of its dimensions that are its own.
+
+    `new` are the dimensions of each, from the end (-1, -2, …), known to have been put in: they tell positions from
+    what they are broadcast over where there is one query and one key, or where entries are repeated.
 
     >>> import torch
     >>> pair_labels(torch.empty(2, 5, 1, 4), torch.empty(2, 1, 7, 4))
+    ('ABD', 'ACD', 'ABCD')
+    >>> pair_labels(torch.empty(2, 1, 1, 4), torch.empty(2, 1, 1, 4), ({-2}, {-3}))
     ('ABD', 'ACD', 'ABCD')
     """
     ndim = max(left.ndim, right.ndim)
     if ndim > len(_LETTERS):
         return None
     out = _LETTERS[:ndim]
-    mine, others = _wide(left, ndim), _wide(right, ndim)
+    mine, others = _wide(left, ndim, *new), _wide(right, ndim, *new[::-1])
     # Where both have one entry only, neither sees its positions there.
     own = "".join(letter for at, letter in enumerate(out) if at in mine)
     other = "".join(letter for at, letter in enumerate(out) if at in others)
     return own, other, out
 
 
-def _wide(one: Tensor, ndim: int) -> set[int]:
-    """The dimensions of which a tensor has several entries of its own: `expand` repeats one."""
+def _wide(one: Tensor, ndim: int, new: Collection[int] = (), others: Collection[int] = ()) -> set[int]:
+    """The dimensions of which a tensor has several entries of its own: `expand` repeats one.
+
+    A single entry is its own where the other tensor's dimension was put in, and its own was not.
+    """
     strides = one.stride() if one.layout is torch.strided else (1,) * one.ndim
-    first = ndim - one.ndim
-    return {first + at for at, size in enumerate(one.shape) if size > 1 and strides[at]}
+    own = [
+        at
+        for at, size in enumerate(one.shape, -one.ndim)
+        if at not in new and ((size > 1 and strides[at]) or (size == 1 and at in others))
+    ]
+    return {ndim + at for at in own}
 
 
 def _rowwise(left: Tensor, right: Tensor, dim: Any, default: int) -> Product | None:
