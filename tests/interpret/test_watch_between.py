@@ -243,6 +243,23 @@ class Attend(nn.Module):
         return x + self.attend(self.q(x), self.k(x), self.v(x))
 
 
+class Distances(nn.Module):
+    """Scores are distances of what comes in, without a projection."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (-(x[..., :, None, :] - x[..., None, :, :]).pow(2).sum(-1)).softmax(-1) @ x
+
+
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_distances_of_what_attention_gave_are_no_difference_of_two_softmaxes(size: int, far) -> None:
+    model, x = nn.Sequential(Distances(), Distances()), torch.randn(B, size, D)
+    with regard.watch(model, keep="weights") as seen:
+        model(x)
+    between = model[0](x)
+    weights = (-(between[:, :, None] - between[:, None]).pow(2).sum(-1)).softmax(-1)
+    assert far(seen.layer(1).weights, weights[:, None]) == 0
+
+
 @pytest.mark.parametrize("what", MISSING)
 def test_what_cannot_be_seen_is_an_error_or_listed_and_the_rest_is_kept(what: str, tmp_path) -> None:
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names import TorchCall
+from regard.capture.intercept.matrix_products import pair_labels
 from regard.capture.intercept.operation_kinds import CARRIES_OUTPUT, SUBTRACTS
 from regard.capture.missing_attention import Caller
 
@@ -47,7 +48,7 @@ class Outputs:
         if not known:
             return
         tickets = frozenset[object]().union(*(self._tickets[one] for one in known))
-        if call.name in SUBTRACTS and len(known) > 1:
+        if call.name in SUBTRACTS and len(known) > 1 and not _are_spread(known[0], known[1]):
             for ticket in tickets:
                 self.take_back(ticket, DIFFERENCE)
         elif call.name in CARRIES_OUTPUT:
@@ -70,3 +71,10 @@ class Outputs:
         """A call that was seen is no attention of tokens after all."""
         if ticket is not None:
             self._withdraw(ticket, reason)
+
+
+def _are_spread(left: Tensor, right: Tensor) -> bool:
+    """Whether each output is taken from each, as distances of positions are; or one, a single position, from itself."""
+    labels = pair_labels(left, right)
+    two_sided = labels is not None and bool(set(labels[0]) - set(labels[1])) and bool(set(labels[1]) - set(labels[0]))
+    return two_sided or left.is_set_to(right)
