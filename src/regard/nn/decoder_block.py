@@ -23,6 +23,8 @@ class DecoderBlock(Block):
     x = norm₂(x + feed_forward(x)); pre-norm with the norms inside, as in EncoderBlock
 
     Positions see none later than themselves: `attention` has mask=masks.Causal() unless its arguments say otherwise.
+    DecoderBlock.from_torch(layer) has no mask, as nn.TransformerDecoderLayer has none: it is causal only where
+    forward gets is_causal=True or a mask.
 
     Args:
         embed_dim: Width of x.
@@ -87,8 +89,9 @@ class DecoderBlock(Block):
 
         `mask`, `key_padding_mask`, `is_causal`, `position_ids` and `attn_bias` are those of x on itself,
         `cross_attn_mask`, `memory_key_padding_mask` and `cross_attn_bias` those of x on the memory. `cache` holds the
-        keys and values of the first attention so far, and a `CrossAttentionCache` for the second. The other `options`
-        (backend, max_bytes, ...) are those of both attentions' calls.
+        keys and values of the first attention so far, and a `CrossAttentionCache` for the second; with it,
+        `position_ids` are those of this call's tokens only. The other `options` (backend, max_bytes, ...) are those of
+        both attentions' calls.
         """
         own_options = _given(
             key_padding_mask=key_padding_mask, is_causal=is_causal, position_ids=position_ids, cache=cache[0]
@@ -121,7 +124,10 @@ class DecoderBlock(Block):
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerDecoderLayer) -> Self:
-        """Copy an nn.TransformerDecoderLayer; like theirs, it sees later positions unless a mask is given."""
+        """Copy an nn.TransformerDecoderLayer; like theirs, and unlike a new DecoderBlock, it sees later positions.
+
+        Call it with is_causal=True or mask=masks.Causal() where they give `tgt_mask`.
+        """
         options, state = read_block(layer, nn.TransformerDecoderLayer)
         return copy_tensors(cls(**options, attention={"mask": None}), layer, state)
 

@@ -45,7 +45,8 @@ class MultiHeadAttention(nn.Module):
         out_dim: Width of the output; `embed_dim` by default.
         bias: Whether the projections of queries, keys and values add a vector.
         out_bias: Whether that of the output does; as `bias` by default.
-        score, mask, attn_bias, rotary, normalizer, scale: As in regard.attention (`attn_bias` is its `bias`).
+        score, mask, attn_bias, rotary, normalizer, scale: As in regard.attention (`attn_bias` is its `bias`). With
+            `cache=`, the `position_ids` of a call are those of its own tokens only, (batch or 1, queries).
         q_norm, k_norm: Modules over (..., heads, n, head_dim), such as nn.RMSNorm(head_dim), before `rotary`.
         dropout: The probability with which a weight is dropped, in training mode only.
         device, dtype: Of the projections.
@@ -159,8 +160,9 @@ class MultiHeadAttention(nn.Module):
             key_padding_mask: True for keys that are padding, which no query sees (PyTorch's meaning).
             attn_bias: What is added to the scores, if the module has no bias of its own.
             is_causal: Let query i see the keys 0 to i, as mask=masks.Causal() does for as many queries as keys.
-            position_ids: Positions by which `rotary` turns the tokens of this call, one row a sequence or one for all;
-                0, 1, 2, … by default, after what is in the cache. Left-padded and packed batches need them.
+            position_ids: Positions by which `rotary` turns the tokens, (batch or 1, keys), one row a sequence or one
+                for all; 0, 1, 2, … by default, after what is in the cache. With `cache`, those of this call's tokens
+                only, (batch or 1, queries). Left-padded and packed batches need them.
             need_weights: Return the weights too (..., heads, queries, keys), those before dropout.
             average_attn_weights: Return their mean over the heads (..., queries, keys).
             cache: What was read before (regard.cache): the queries stand behind it, `key` and `value` are added to it,
