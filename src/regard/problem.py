@@ -10,7 +10,7 @@ from torch._C._functorch import is_batchedtensor
 
 from regard.dropout import Dropout
 from regard.errors import InputError
-from regard.frozen import tensors
+from regard.frozen import replace_tensors, tensors
 from regard.learned import check_parameters
 from regard.masks import BoundMask, Dense, Mask
 from regard.masks.shared_binding import SharedMask
@@ -131,6 +131,19 @@ class Problem:
         q, k, score = self.score.prepare(self.q, self.k, self.q_offset)
         same = q is self.q and k is self.k and score is self.score
         return self if same else replace(self, q=q, k=k, score=score)
+
+    def widened(self) -> "Problem":
+        """The same problem with float32 in the place of all that is narrower; in compiled code as it is."""
+        parts = self.score, self.bias, self.normalizer, self.weight_factor
+        wide = torch.float32
+        held = [one.to(wide) if one.is_floating_point() and one.itemsize < 4 else one for one in tensors(parts)]
+        q, k, v = (x.to(torch.promote_types(x.dtype, wide)) for x in (self.q, self.k, self.v))
+        if not torch.compiler.is_compiling() and any(
+            one is not own for one, own in zip(held, tensors(parts), strict=True)
+        ):
+            parts = replace_tensors(parts, iter(held))
+        score, bias, normalizer, weight_factor = parts
+        return replace(self, q=q, k=k, v=v, score=score, bias=bias, normalizer=normalizer, weight_factor=weight_factor)
 
     def restore(self, rows: Tensor) -> Tensor:
         """Give (batch, heads, ...) the leading dimensions that the caller's q had."""

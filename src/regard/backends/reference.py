@@ -48,9 +48,10 @@ class Reference:
 
 
 def _compute(problem: Problem) -> Answer:
-    wide = torch.promote_types(problem.q.dtype, torch.float32)
+    narrow, problem = problem.q.dtype, problem.widened()
+    wide = problem.q.dtype
     group = problem.heads // max(1, problem.kv_heads)
-    q, k, v = problem.q.to(wide), problem.k.to(wide), problem.v.to(wide)
+    q, k, v = problem.q, problem.k, problem.v
     if group != 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     sizes = problem.batch, problem.heads
@@ -73,5 +74,4 @@ def _compute(problem: Problem) -> Answer:
     if (term := value_term_tile(problem.score, dropped, *everything, sizes, v.shape[-1])) is not None:
         output = output + term
 
-    narrow = problem.q.dtype
     return Answer(output.to(narrow), weights.to(narrow) if problem.wants_weights else None, lse)

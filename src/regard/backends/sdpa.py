@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -89,6 +90,8 @@ class Sdpa:
 
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""
+        if _learns_bias(problem):  # its gradient is summed in float32; the kernel is left anyway
+            problem = replace(problem, bias=problem.widened().bias)
         problem = problem.prepared()
         # PyTorch leaves the fused kernel, silently, where the last dimension is strided.
         q, k, v = _packed(problem.q), _packed(problem.k), _packed(problem.v)

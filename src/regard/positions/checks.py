@@ -1,11 +1,12 @@
-"""What several positions ask of their numbers and tables."""
+"""Check the numbers and tables of positions, and look tables up."""
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["check_count", "check_number", "check_table"]
+__all__ = ["check_count", "check_number", "check_table", "look_up"]
 
 
 def check_count(name: str, value: object, least: int, what: str, most: int = 2**31) -> None:
@@ -37,3 +38,8 @@ def check_table(name: str, table: object, rows: str) -> None:
             f"`{name}` must be ({rows}, heads) and not empty, got {tuple(table.shape)}: one number for all heads is "
             f"{name}[:, None]"
         )
+
+
+def look_up(table: Float[Tensor, "rows heads"], *at: Int[Tensor, "*#found"] | slice) -> Float[Tensor, "*found"]:
+    """Take numbers of a table, in its type, so that the gradient of one that is taken often is summed in float32."""
+    return table.to(torch.promote_types(table.dtype, torch.float32))[at].to(table.dtype)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.positions.base import Relative
-from regard.positions.checks import check_table
+from regard.positions.checks import check_table, look_up
 
 __all__ = ["RelativePositionBias"]
 
@@ -62,11 +62,11 @@ class RelativePositionBias(Relative):
 
     def diagonals(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Look each distance up."""
-        return self.table[self._row(distance)].T
+        return look_up(self.table, self._row(distance)).T
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Look the pair's distance up."""
-        return self.table[self._row(i - j), head]
+        return look_up(self.table, self._row(i - j), head)
 
     def _row(self, distance: Tensor) -> Tensor:
         return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.positions.base import Bias
-from regard.positions.checks import check_count, check_table
+from regard.positions.checks import check_count, check_table, look_up
 
 __all__ = ["RelativePositionBiasND"]
 
@@ -71,7 +71,7 @@ class RelativePositionBiasND(Bias):
         for size in reversed(self.grid):
             row = row + (i % size - j % size + size - 1) * step
             i, j, step = i // size, j // size, step * (2 * size - 1)
-        return self.table[row, head]
+        return look_up(self.table, row, head)
 
     def resolve(self, queries: int, keys: int, q_offset: int) -> "RelativePositionBiasND":
         """Check that every token has a cell."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.positions.base import Relative
-from regard.positions.checks import check_count, check_table
+from regard.positions.checks import check_count, check_table, look_up
 
 __all__ = ["T5Bias", "t5_buckets"]
 
@@ -94,11 +94,11 @@ class T5Bias(Relative):
 
     def diagonals(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Look each distance's bucket up."""
-        return self.table[self._buckets(distance)].T
+        return look_up(self.table, self._buckets(distance)).T
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Look the pair's bucket up."""
-        return self.table[self._buckets(i - j), head]
+        return look_up(self.table, self._buckets(i - j), head)
 
     def _buckets(self, distance: Tensor) -> Tensor:
         return t5_buckets(

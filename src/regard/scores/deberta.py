@@ -134,9 +134,9 @@ class DeBERTa(Score):
             distance = _log_buckets(distance, self.position_buckets, self.max_relative_positions)
         at = (distance + span).clamp(0, 2 * span - 1)
         if self.position_keys is not None:
-            scores = scores + by_query(q, self.position_keys.index_select(1, at))
+            scores = scores + by_query(q, _rows(self.position_keys, at))
         if self.position_queries is not None:
-            scores = scores + by_key(k, self.position_queries.index_select(1, at))
+            scores = scores + by_key(k, _rows(self.position_queries, at))
         return scores
 
     def of_heads(self, heads: slice) -> "DeBERTa":
@@ -153,6 +153,11 @@ class DeBERTa(Score):
     def _tables(self) -> list[tuple[str, Tensor]]:
         given = (("position_keys", self.position_keys), ("position_queries", self.position_queries))
         return [(name, table) for name, table in given if table is not None]
+
+
+def _rows(table: Tensor, at: Tensor) -> Tensor:
+    """Rows in float32 at least, in which the gradient of one that many diagonals share is summed."""
+    return table.to(torch.promote_types(table.dtype, torch.float32)).index_select(1, at)
 
 
 def _log_buckets(distance: Int[Tensor, " n"], buckets: int, most: int) -> Int[Tensor, " n"]:

@@ -1,5 +1,6 @@
 """Tables with a vector for each distance, as Shaw's: their checks, their rows along a tile, and products with them."""
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -38,7 +39,9 @@ def along(
 ) -> Float[Tensor, "*heads diagonals width"]:
     """Give the row of a table for each diagonal of a tile, ordered by key − query; `left` is by default the half."""
     before = table.shape[-2] // 2 if left is None else left
-    return table.index_select(-2, before - distances(i, j).clamp(before - table.shape[-2] + 1, before))
+    # In float32 at least, in which the gradient of a row that many diagonals share is summed.
+    wide = table.to(torch.promote_types(table.dtype, torch.float32))
+    return wide.index_select(-2, before - distances(i, j).clamp(before - table.shape[-2] + 1, before))
 
 
 def by_query(

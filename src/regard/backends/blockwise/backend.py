@@ -142,13 +142,10 @@ def _cover_for(problem: Problem) -> Cover:
 
 def _prepared(problem: Problem) -> Problem:
     """Scores prepared, relative biases asked for once, everything in float32 at least."""
-    problem = problem.prepared()
-    wide = torch.promote_types(problem.q.dtype, torch.float32)
+    problem = problem.widened().prepared()
+    wide = problem.q.dtype
     problem = replace(
         problem,
-        q=problem.q.to(wide),
-        k=problem.k.to(wide),
-        v=problem.v.to(wide),
         bias=_asked(problem.bias, problem),
         weight_factor=_asked(problem.weight_factor, problem),
     )
