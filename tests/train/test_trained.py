@@ -1,5 +1,6 @@
 """What `regard train` made can be looked at by its folder: with its own tokenizer, and with the weights that it has."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from regard.models import Transformer
 from regard.train import train
 from regard.train.config import Config
 from regard.train.config_file import from_mapping
+from regard.train.translator import Translator
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 
@@ -119,3 +121,30 @@ def test_what_has_no_text_is_refused(runs, tmp_path):
     (tmp_path / "run" / "run.json").write_text("{}")
     with pytest.raises(regard.InputError, match="no model and no checkpoint yet"):
         regard.load_model(str(tmp_path / "run"))
+
+
+SAVED = [
+    ("masked", "model/tokenizer.json"),
+    ("causal", "model/tokenizer.json"),
+    *[("translation", f"model/{name}.json") for name in ("source", "target", "translation")],
+    ("masked", "vocabulary/tokenizer.json"),
+    *[("translation", f"vocabulary/{name}.json") for name in ("source", "target")],
+]
+
+
+@pytest.mark.parametrize(("name", "file"), SAVED)
+def test_a_flipped_bit_of_a_tokenizer_is_refused_by_the_name_of_its_file(runs, tmp_path, name, file):
+    """Another letter in the vocabulary would give other words, and nothing else would show it."""
+    shutil.copytree(runs / name, tmp_path / name)
+    damaged = tmp_path / name / file
+    content = damaged.read_bytes()
+    at = content.index(b'"en"' if file.endswith("translation.json") else b'"r"') + 1
+    damaged.write_bytes(content[:at] + bytes([content[at] ^ 0x20]) + content[at + 1 :])
+    opened = damaged.parent if damaged.parent.name == "model" else tmp_path / name / "checkpoints" / "step-00000002"
+    words = rf"cannot read .*{damaged.name}: its .* damaged or changed"
+    with pytest.raises(regard.InputError, match=words) as refused:
+        regard.load_model(str(opened))
+    assert "\n" not in str(refused.value)
+    if name == "translation" and opened.name == "model":
+        with pytest.raises(regard.InputError, match=words):
+            Translator.load(opened)

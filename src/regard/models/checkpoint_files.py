@@ -91,8 +91,11 @@ class Checkpoint:
             raise InputError(f"cannot read {path}: it must be a JSON object, got a {type(found).__name__}")
         return found
 
-    def file(self, name: str) -> Path | None:
-        """Where a file lies, or None if the checkpoint has none of this name."""
+    def file(self, name: str, *, optional: bool = False) -> Path | None:
+        """Where a file lies, or None if the checkpoint has none of this name.
+
+        An `optional` one is None too where the hub cannot be reached.
+        """
         if Path(name).name != name:
             raise InputError(f"the checkpoint {self.name!r} names a file outside its folder: {name!r}")
         if self._folder is not None:
@@ -106,7 +109,7 @@ class Checkpoint:
         try:
             return Path(hf_hub_download(self.name, name, **self._asked))
         except LocalEntryNotFoundError as problem:
-            if name in (_GENERATION, _INDEX):  # not every model has them, and none is in the cache
+            if optional or name in (_GENERATION, _INDEX):  # not every model has them, and none is in the cache
                 return None
             raise InputError(
                 f"cannot reach the hub for {name} of {self.name!r}, and it is not in the cache"

@@ -14,12 +14,14 @@ from regard.models.checkpoint_files import Checkpoint
 from regard.models.config_json import from_json, to_json
 from regard.models.load_weights import change, fill
 
-__all__ = ["Saved"]
+__all__ = ["Saved", "list_tokenizer_files"]
 
 _OURS = "regard"  # the key of config.json that marks a folder of ours
 _FORMAT, _VERSION = "format_version", 2  # 1 had no such key, and the names of before transformers' were taken
 _SUMS = "crc"  # the key of its checksums; a folder without them is loaded unchecked
 _WEIGHTS = "model.safetensors"
+# Files that training saves beside a model, and without which its numbers mean other words.
+_BESIDE = ("source.json", "target.json", "tokenizer.json", "translation.json")
 
 
 class Saved(nn.Module):
@@ -147,16 +149,29 @@ class Saved(nn.Module):
         raise InputError(f"{checkpoint.name!r} was not written by regard: {cls.__name__} reads its own folders alone")
 
 
+def list_tokenizer_files(folder: Path) -> None:
+    """Add the checksums of the tokenizers and of translation.json to the config.json of a saved model.
+
+    From then on `from_pretrained` refuses the folder where one of these files was changed.
+    """
+    path = folder / "config.json"
+    raw = json.loads(path.read_text("utf-8"))
+    raw[_SUMS] |= {name: checksum_of_file(folder / name) for name in _BESIDE if (folder / name).is_file()}
+    path.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
 def _verify(raw: dict[str, Any], checkpoint: Checkpoint) -> None:
-    """Refuse files that are not what `save_pretrained` wrote."""
+    """Refuse files that are not what `save_pretrained` and training saved."""
     sums = raw.get(_SUMS)
     if sums is None:
         return
-    weights = checkpoint.file(_WEIGHTS)
-    found = {_OURS: checksum_of_json(raw[_OURS]), **({} if weights is None else {_WEIGHTS: checksum_of_file(weights)})}
+    listed = [name for name in _BESIDE if isinstance(sums, dict) and name in sums]
+    paths = {_WEIGHTS: checkpoint.file(_WEIGHTS)} | {name: checkpoint.file(name, optional=True) for name in listed}
+    found = {_OURS: checksum_of_json(raw[_OURS])}
+    found |= {name: checksum_of_file(path) for name, path in paths.items() if path is not None}
     for name, one in found.items():
         if not isinstance(sums, dict) or sums.get(name) != one:
-            path = checkpoint.file("config.json") if name == _OURS else weights
+            path = checkpoint.file("config.json") if name == _OURS else paths[name]
             raise InputError(
                 f"cannot read {path}: its checksum does not hold, so it was damaged or changed; save the model again, "
                 f'or remove "{_SUMS}" from config.json if the change is meant'

@@ -67,7 +67,7 @@ def _at_step(folder: Path) -> tuple[Any, Path]:
     run = folder.parent.parent
     try:
         record = json.loads((run / "run.json").read_text("utf-8"))
-        config, version = record["config"], record.get("version", 1)
+        config, version, data = record["config"], record.get("version", 1), dict(record.get("data", {}))
         step = int(folder.name.removeprefix("step-"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise InputError(f"{folder} is no checkpoint within the folder of its run: {problem}") from problem
@@ -77,7 +77,14 @@ def _at_step(folder: Path) -> tuple[Any, Path]:
             "release that trained it"
         )
     restored: Config = from_mapping(Config, config)
-    model = task_of(restored, run / "vocabulary").model(restored.model)
+    task = task_of(restored, run / "vocabulary")
+    for name in ("source.json", "target.json", "tokenizer.json"):
+        if name in data and task.data.get(name) != data[name]:
+            raise InputError(
+                f"cannot read {run / 'vocabulary' / name}: its SHA-256 is not that of the run's start, so it was "
+                "damaged or changed; bring the old file back"
+            )
+    model = task.model(restored.model)
     model.load_state_dict(Checkpoints(folder.parent).weights(step))
     return model, run / "vocabulary"
 

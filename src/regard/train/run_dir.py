@@ -21,6 +21,7 @@ import torch
 
 from regard.errors import InputError
 from regard.files import write_atomically, write_folder
+from regard.models.pretrained_mixin import list_tokenizer_files
 from regard.train.checkpoints import Checkpoints, Place, mean_of
 from regard.train.config import Config
 from regard.train.config_file import changes, to_mapping
@@ -155,6 +156,7 @@ class Folder:
         def write(folder: Path) -> None:
             model.save_pretrained(folder)
             task.save(folder)
+            list_tokenizer_files(folder)
             (folder / "scores.json").write_text(
                 json.dumps({"steps": steps, "scores": scores}, indent=2) + "\n", "utf-8"
             )

@@ -71,8 +71,9 @@ class Translator:
         except (OSError, UnicodeDecodeError) as problem:
             raise InputError(f"cannot read {path / 'config.json'}: {problem}") from problem
         kind = RecurrentSeq2Seq if recurrent else Transformer
+        model = kind.from_pretrained(path)  # first: it checks the checksums of the other files too
         reads, writes = (Tokenizer.load(path / f"{side}.json") for side in ("source", "target"))
-        return cls(kind.from_pretrained(path), reads, writes, source, target, script)
+        return cls(model, reads, writes, source, target, script)
 
     def save(self, folder: Path) -> None:
         """Save the tokenizers and languages in a folder, for `load` with the model."""
