@@ -223,6 +223,29 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"world": 1', '"world": 0', "'hello' and 'world' have one id, 0"),
+        ('"world": 1', '"world": 1000000000', "'world' has the id 1000000000, beyond the largest"),
+        ('"world": 1', '"hello": 1', "an object names 'hello' twice"),
+        ('"unk_token": "what"', '"unk_token": "whet"', "its `unk_token`, 'whet', is not in the vocabulary"),
+        ('{"hello": 0, "world": 1, "what": 2}', "{}", "its vocabulary is empty"),
+        ('"id": 3', '"id": 1', "'world' and '<odd>' have one id, 1"),
+    ],
+)
+def test_a_vocabulary_that_contradicts_itself_is_refused(tmp_path, old, new, words):
+    path = foreign(tmp_path, ["<odd>"]) / "tokenizer.json"
+    text = json.dumps(json.loads(path.read_text("utf-8")))
+    assert old in text
+    path.write_text(text.replace(old, new), "utf-8")
+    with pytest.raises(
+        InputError, match=rf"cannot read the tokenizer .*tokenizer\.json: .*{re.escape(words)}"
+    ) as caught:
+        Tokenizer.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("texts", "kind", "size", "words"),
     [
         (TEXTS, "words", 100, "`kind` must be one of bpe, unigram, characters, got 'words'"),

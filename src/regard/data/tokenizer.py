@@ -14,6 +14,7 @@ from regard.data.special_tokens import SPECIAL
 from regard.data.train_tokenizer import train_characters, train_pieces
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
+from regard.strict_json import DuplicateKeyError, parse_json
 
 if TYPE_CHECKING:
     import tokenizers
@@ -132,7 +133,7 @@ class Tokenizer:
             mask_token: That of the mask token.
 
         Raises:
-            InputError: The file cannot be read, or has no token of a given name.
+            InputError: The file cannot be read, its vocabulary contradicts itself, or it has no token of a given name.
             MissingExtraError: The package tokenizers is not installed.
         """
         path = Path(path)
@@ -303,7 +304,30 @@ def _read(path: Path) -> Tokenizer:
         raise
     except Exception as error:  # that is what tokenizers raises
         raise InputError(f"{path} must be a tokenizer.json of the package tokenizers, but {error}") from error
+    try:
+        _check_vocabulary(parse_json(tokenizer.json), tokenizer.backend_tokenizer)
+    except (DuplicateKeyError, InputError) as problem:
+        raise InputError(f"cannot read the tokenizer {path}: {problem}; bring back the file as it was saved") from None
     return tokenizer
+
+
+def _check_vocabulary(found: dict[str, Any], backend: "tokenizers.Tokenizer") -> None:
+    """Refuse what the package tokenizers loads, and then encodes wrongly or not at all."""
+    model = found["model"]
+    vocabulary = model["vocab"]
+    if not vocabulary:
+        raise InputError("its vocabulary is empty")
+    listed = isinstance(vocabulary, list)  # Unigram has pairs of a token and its score, in the order of their ids
+    pairs = [(token, index) for index, (token, _) in enumerate(vocabulary)] if listed else list(vocabulary.items())
+    tokens: dict[int, str] = {}
+    for token, index in [*pairs, *((one["content"], one["id"]) for one in found.get("added_tokens") or ())]:
+        if tokens.setdefault(index, token) != token:
+            raise InputError(f"the tokens {tokens[index]!r} and {token!r} have one id, {index}")
+        if index >= LARGEST_VOCABULARY:
+            raise InputError(f"the token {token!r} has the id {index}, beyond the largest vocabulary")
+    unknown = model.get("unk_token")
+    if unknown and backend.token_to_id(unknown) is None:
+        raise InputError(f"its `unk_token`, {unknown!r}, is not in the vocabulary")
 
 
 def _config(path: Path) -> dict[str, Any]:
