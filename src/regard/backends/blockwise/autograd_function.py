@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 from regard.backends.blockwise.block_layout import Sheet
 from regard.backends.blockwise.fused_tiles import Fused
 from regard.backends.blockwise.gradients import Gradients
 from regard.backends.blockwise.unfused import General
 from regard.backends.log_sums import are_rounded, merge
+from regard.errors import InputError
 from regard.frozen import replace_tensors, tensors
 from regard.problem import Problem
 
@@ -106,8 +108,66 @@ class Attend(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # read once: torch.utils.checkpoint gives them once
         with torch.autocast(saved[0].device.type, enabled=False):
-            gradients = _gradients(ctx.blocks, saved, ctx.needs_input_grad[4:], up, up_lse)
+            wanted = ctx.needs_input_grad[4:]
+            if any(one is not None and _is_mapped(one) for one in (up, up_lse, *saved)):
+                gradients = _Mapped.apply(ctx.blocks, wanted, up, up_lse, *saved)  # type: ignore[no-untyped-call]
+            else:
+                gradients = _gradients(ctx.blocks, saved, wanted, up, up_lse)
         return None, *gradients
+
+    @staticmethod
+    def jvp(*_: Any) -> Any:  # noqa: D102
+        raise InputError('blockwise has no forward-mode derivative (jvp, jacfwd, hessian): pass backend="reference"')
+
+
+def _is_mapped(x: Tensor) -> bool:
+    """Whether torch.func.vmap maps over a tensor, inside other transforms too."""
+    while is_functorch_wrapped_tensor(x):
+        if is_batchedtensor(x):
+            return True
+        x = get_unwrapped(x)
+    return False
+
+
+class _Mapped(torch.autograd.Function):
+    """The gradients of calls that torch.func.vmap maps over, one call for each member."""
+
+    @staticmethod
+    def forward(blocks: Blocks, wanted: tuple[bool, ...], *given: Tensor | None) -> tuple[Tensor, ...]:
+        up, up_lse, *saved = given
+        found = _gradients(blocks, tuple(saved), wanted, up, up_lse)  # type: ignore[arg-type]
+        return tuple(
+            torch.zeros_like(held) if one is None else one  # type: ignore[arg-type]
+            for one, held in zip(found, saved, strict=False)
+        )
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], blocks: Blocks, wanted: tuple[bool, ...], *given: Tensor | None
+    ) -> tuple[Any, Any]:
+        dims = in_dims[2:]
+        members = [
+            _Mapped.apply(  # type: ignore[no-untyped-call]
+                blocks,
+                wanted,
+                *(x if x is None or dim is None else x.select(dim, at) for x, dim in zip(given, dims, strict=True)),
+            )
+            for at in range(info.batch_size)
+        ]
+        whole = tuple(torch.stack(one) for one in zip(*members, strict=True))
+        return whole, (0,) * len(whole)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(*_: Any) -> Any:
+        raise InputError('blockwise has no second derivative under torch.func.vmap: pass backend="reference"')
+
+    @staticmethod
+    def jvp(*_: Any) -> Any:
+        raise InputError('blockwise has no forward-mode derivative (jvp, jacfwd, hessian): pass backend="reference"')
 
 
 def _gradients(
@@ -126,7 +186,9 @@ def _gradients(
     if up_lse is not None:
         delta = delta - up_lse
     into = Gradients(held, wanted)
-    fused = blocks.fused_back and up_lse is None and not are_rounded(lse)
+    # The fused kernel's backward has no derivative. (torch.func asks for one always, wanted or not.)
+    twice = torch.is_grad_enabled() and peek_interpreter_stack() is None
+    fused = blocks.fused_back and not twice and up_lse is None and not are_rounded(lse)
     if not fused:
         # Weights are exp(s − lse − low); what is linear in them may take exp(−low) once a row rather than once a pair.
         rest = low.neg().exp_()
