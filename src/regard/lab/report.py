@@ -27,7 +27,7 @@ def write(folder: Path, results: Sequence[Result], setting: Setting, *, planned:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise InputError(f"`--out` must be a folder, {folder} cannot be made: {problem.strerror}") from problem
+        raise InputError(f"`--output-dir` must be a folder, {folder} cannot be made: {problem.strerror}") from problem
     about_run = about(setting)
     text = json.dumps(as_json(results, about_run, planned=planned), ensure_ascii=False, indent=1, allow_nan=False)
     write_atomically(folder / "lab.json", (text + "\n").encode())
