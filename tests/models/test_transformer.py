@@ -522,7 +522,7 @@ REFUSED = {
     "a bias as positions": (lambda: made(positions=positions.ALiBi(4)), "`positions` must be a value"),
     "a head by name": (lambda: made(output_head="lm"), "`output_head` must be a value such as .*, got 'lm'"),
     "a kind of head": (lambda: made(output_head=output_heads.LanguageModel), "`output_head` must be a value"),
-    "eps": (lambda: made(layer_norm_eps=-1.0), "`layer_norm_eps` must be a number above 0, got -1.0"),
+    "eps": (lambda: made(layer_norm_eps=-1.0), "`layer_norm_eps` must be a finite number above 0, got -1.0"),
     "a layer too few": (
         lambda: made(sliding_window=3, layer_types=("sliding_attention",)),
         r"each of the decoder's 2 layers, got \('sliding_attention',\)",
@@ -686,3 +686,40 @@ def test_a_table_of_masks_is_what_a_decoder_layer_has():
     assert full == masks.Causal()
     assert windowed == masks.Causal() & masks.Window(3)
     assert [entry.window for entry, _ in model.cache().layers] == [None, 3]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"num_attention_heads": 2,', "", "TransformerConfig has no 'num_attention_heads'"),
+        ('"norm_first": false,', "", "TransformerConfig has no 'norm_first'"),
+        ('"dropout": 0.1,', '"dropout": 0.1, "dropout": 0.2,', "an object names 'dropout' twice"),
+        (
+            '"tie_word_embeddings": true',
+            '"tie_word_embeddings": "x"',
+            "`tie_word_embeddings` .* True or False, got 'x'",
+        ),
+        ('"kind": "LanguageModel", ', '"kind": "LanguageModel", "bias": 1.5, ', "twice|True or False, got 1.5"),
+        ('"layer_norm_eps": 1e-05', '"layer_norm_eps": Infinity', "`layer_norm_eps` must be a finite number above 0"),
+        ('"format_version": 2', '"format_version": 2.0', r"is of format version 2\.0, and this regard loads version 2"),
+        ('"format_version": 2', '"format_version": "2"', r"is of format version '2', and this regard"),
+        ('"format_version": 2', '"format_version": true', r"is of format version True, and this regard"),
+    ],
+)
+def test_an_edited_configuration_is_never_read_as_another(tmp_path, old, new, words):
+    config = TransformerConfig(
+        vocab_size=3,
+        hidden_size=2,
+        num_attention_heads=2,
+        intermediate_size=1,
+        decoder_layers=1,
+        output_head=output_heads.LanguageModel(),
+    )
+    Transformer(config).save_pretrained(tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    del raw["crc"]
+    text = json.dumps(raw)
+    assert old in text
+    (tmp_path / "config.json").write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=words):
+        Transformer.from_pretrained(tmp_path)

@@ -468,7 +468,8 @@ def test_a_log_that_cannot_be_written_again_is_one_sentence(tmp_path, monkeypatc
     ("given", "words"),
     [
         ({"adam_beta2": 1.5}, "`adam_beta2` must be at least 0 and below 1, got 1.5"),
-        ({"adam_epsilon": -1.0}, "`adam_epsilon` must be at least 0"),
+        ({"adam_epsilon": -1.0}, "`adam_epsilon` must be above 0"),
+        ({"adam_epsilon": 0.0}, "`adam_epsilon` must be above 0"),
         ({"weight_decay": -0.1}, "`weight_decay` must be at least 0"),
         ({"weight_decay": math.nan}, "`weight_decay` must be at least 0"),
         ({"max_grad_norm": math.nan}, "`max_grad_norm` must be at least 0"),

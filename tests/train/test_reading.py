@@ -80,6 +80,11 @@ def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
             r"the key `model.nothing_like_it` is unknown: there are hidden_size, num_attention_heads",
         ),
         (["--model.kind", "transfomer"], r"got 'transfomer': did you mean 'transformer'\?"),
+        (["--model.dropout", "1.0"], r"`dropout` must be at least 0 and below 1, got 1.0"),
+        (
+            ["--model.num_attention_heads", "4", "--model.num_key_value_heads", "3"],
+            r"a multiple of `num_key_value_heads`",
+        ),
         (["--model.hidden_size", "wide"], r"`model.hidden_size` must be a whole number, got 'wide'"),
         (["--model.hidden_size", "2.5"], r"`model.hidden_size` must be a whole number, got 2.5"),
         (["--model.hidden_size", "true"], r"`model.hidden_size` must be a whole number, got True"),

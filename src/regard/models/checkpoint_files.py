@@ -1,6 +1,5 @@
 """Files of checkpoints: found by folder, hub id or bundled name, read as JSON and safetensors alone, written whole."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from torch import Tensor
 from regard.errors import InputError, MissingExtraError
 from regard.interpret.bundled import BUNDLED, folder
 from regard.interpret.bundled.catalogue import refuse_mistyped
+from regard.strict_json import parse_json
 
 __all__ = ["Checkpoint", "read_tensors"]
 
@@ -84,7 +84,7 @@ class Checkpoint:
         if path is None:
             return None
         try:
-            found = json.loads(path.read_text("utf-8"))
+            found = parse_json(path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError) as problem:
             raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
         if not isinstance(found, dict):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Any, Literal, get_args
 
 from regard.errors import InputError
@@ -218,8 +219,8 @@ class TransformerConfig:
                 raise InputError(f"`{name}` must be a value {example}, got {getattr(self, name)!r}")
         numbers = {"layer_norm_eps": self.layer_norm_eps} | ({} if self.scale is None else {"scale": self.scale})
         for name, value in numbers.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise InputError(f"`{name}` must be a number above 0, got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+                raise InputError(f"`{name}` must be a finite number above 0, got {value!r}")
         check_hidden_act(self.hidden_act)
         flags = ("norm_first", "normalize_embedding", "is_gated_act", "scale_embedding", "bias")
         for name in (*flags, "final_norm", "qkv_bias", "out_bias"):

@@ -42,6 +42,9 @@ def from_json(found: Any, kinds: Sequence[type[Any]]) -> Any:
     known = {field.name for field in fields(kind)}
     if unknown := sorted(set(found) - known - {"kind"}):
         raise InputError(f"the configuration's {kind.__name__} has {unknown[0]!r}, which this version does not know")
+    lacking = sorted(known - set(found)) if kind is kinds[0] else []
+    if lacking:  # `to_json` gives all; a default would be another model
+        raise InputError(f"the configuration's {kind.__name__} has no {lacking[0]!r}, which every saved one has")
     try:
         return kind(**{name: from_json(one, kinds) for name, one in found.items() if name != "kind"})
     except TypeError as problem:

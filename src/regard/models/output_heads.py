@@ -5,7 +5,7 @@ hidden states (batch, n, hidden_size), which of them are tokens, and the embeddi
 are tied.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -38,6 +38,11 @@ class OutputHead:
     kinds: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder-decoder")
     each: ClassVar[bool] = True  # whether it says something of every token, not of a whole text
     fresh: ClassVar[bool] = True  # whether it may begin at random on a checkpoint that lacks it: to be trained
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if one.type is bool and not isinstance(value := getattr(self, one.name), bool):
+                raise InputError(f"`{one.name}` of {type(self).__name__} must be True or False, got {value!r}")
 
     def check(self, kind: str) -> None:
         """Raise where a model of this kind cannot have it."""
@@ -87,6 +92,7 @@ class MaskedLanguageModel(OutputHead):
     fresh: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_hidden_act(self.hidden_act)
 
     def build(self, hidden_size: int, vocab_size: int, eps: float, dropout: float) -> nn.Module:

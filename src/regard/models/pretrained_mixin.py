@@ -126,11 +126,11 @@ class Saved(nn.Module):
 
     @classmethod
     def _ours(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> tuple[Any, dict[str, Tensor]]:
-        if (version := raw.get(_FORMAT, 1)) != _VERSION:
-            way = "train or save the model again" if version == 1 else "update regard"
+        if type(version := raw.get(_FORMAT, 1)) is not int or version != _VERSION:
+            way = "train or save the model again" if version in (1, 2) else "update regard"
             raise InputError(
-                f"the config.json of {checkpoint.name!r} is of format version {version}, and this regard loads version "
-                f"{_VERSION}: {way}"
+                f"the config.json of {checkpoint.name!r} is of format version {version!r}, and this regard loads "
+                f"version {_VERSION}: {way}"
             )
         _verify(raw, checkpoint)
         config = from_json(raw[_OURS], cls.config_kinds)

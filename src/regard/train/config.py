@@ -244,6 +244,13 @@ class Transformer:
             _least(name, getattr(self, name), 1)
         if self.num_key_value_heads is not None:
             _least("num_key_value_heads", self.num_key_value_heads, 1)
+            if self.num_attention_heads % self.num_key_value_heads:
+                raise InputError(
+                    "`num_attention_heads` must be a multiple of `num_key_value_heads`, got "
+                    f"{self.num_attention_heads} and {self.num_key_value_heads}: take {self.num_attention_heads}, for "
+                    "example"
+                )
+        _between("dropout", self.dropout, 0, 1, least=True)
         _at_most(self, hidden_size=_WIDEST, num_attention_heads=_WIDEST, intermediate_size=_WIDEST)
         _at_most(self, num_hidden_layers=_DEEPEST, num_key_value_heads=_WIDEST)
         if self.hidden_size % self.num_attention_heads:
@@ -270,6 +277,7 @@ class Recurrent:
         for name in ("embedding_dim", "hidden_size", "num_layers"):
             _least(name, getattr(self, name), 1)
         _at_most(self, embedding_dim=_WIDEST, hidden_size=_WIDEST, num_layers=_DEEPEST)
+        _between("dropout", self.dropout, 0, 1, least=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +286,10 @@ class Checkpoint:
 
     model_name_or_path: str
     dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.dropout is not None:
+            _between("dropout", self.dropout, 0, 1, least=True)
 
 
 Model = Transformer | Recurrent | Checkpoint
@@ -372,8 +384,8 @@ class Training:
         _between("learning_rate", self.learning_rate, 0, 10)
         for name in ("label_smoothing", "adam_beta1", "adam_beta2"):
             _between(name, getattr(self, name), 0, 1, least=True)
-        for name in ("adam_epsilon", "weight_decay"):
-            _between(name, getattr(self, name), 0, math.inf, least=True)
+        _between("adam_epsilon", self.adam_epsilon, 0, math.inf)
+        _between("weight_decay", self.weight_decay, 0, math.inf, least=True)
         if not self.max_grad_norm >= 0:  # nor is it nan
             raise InputError(f"`max_grad_norm` must be at least 0, which is no clipping, got {self.max_grad_norm}")
 
