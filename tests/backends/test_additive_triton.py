@@ -214,7 +214,7 @@ REFUSED = {
     "softmax alone, not Sigmoid": lambda: _problem(normalizer=Sigmoid()),
     "no sink": lambda: _problem(normalizer=Softmax(sink=torch.zeros(2))),
     "no bias": lambda: _problem(bias=torch.full((6, 6), 0.5)),
-    "no factor": lambda: _problem(weight_factor=torch.full((6, 6), 0.5)),
+    "no weight_factor": lambda: _problem(weight_factor=torch.full((6, 6), 0.5)),
     "no dropout": lambda: _problem(dropout=0.5),
     "not Dense": lambda: _problem(mask=Dense(torch.ones(6, 6, dtype=torch.bool))),
     "never holds all weights": lambda: _problem(return_weights=True),

@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import regard
 from regard import masks, scores
 from regard.backends import numba_available
-from regard.backends.numba_loops import Compiled, compile_cache, mask_tables
+from regard.backends.numba_loops import Compiled, compile_cache, mask_tables, threads
 from regard.errors import InputError
 from regard.normalizers import Sigmoid
 from regard.positions import Gaussian
@@ -209,7 +209,7 @@ def test_without_numba_it_says_how_to_get_it(monkeypatch):
     x = torch.zeros(1, 1, 4, 4)
     monkeypatch.setattr(numba_available, "_works", False)
     monkeypatch.setattr(util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"numba` is not installed: pip install 'regard\[compiled\]'"):
+    with pytest.raises(InputError, match=r"numba` is not installed: pip install 'regard\[numba\]'"):
         regard.attention(x, x, x, backend="numba")
 
 
@@ -225,8 +225,8 @@ def test_what_is_kept_of_another_version_is_not_taken(monkeypatch):
 _ELSEWHERE = """
 import torch, regard
 from regard import masks
-from regard.backends.numba_loops import vectors
-assert (vectors.PANEL, vectors.HAS_PAIRS) == (1, False)
+from regard.backends.numba_loops import llvm_builder
+assert (llvm_builder.PANEL, llvm_builder.HAS_PAIRS) == (1, False)
 from tests_of_numba import MASKS, SHAPES, drawn, formula
 for shape in SHAPES.values():
     for dtype, most in ((torch.float32, 3e-6), (torch.bfloat16, 2e-2)):

@@ -120,13 +120,13 @@ def run(setting: Setting) -> Finding:
 
 
 def _writes(model: Transformer) -> Callable[[], object]:
-    """Writes LENGTH characters behind LENGTH others, one text alone."""
+    """Generate LENGTH characters after LENGTH others, in one text; one row with its prompt comes out."""
     prompt = [list(b"e" * LENGTH)]
     return lambda: model.generate(prompt, max_new_tokens=LENGTH, eos_token_id=())
 
 
 def _goes_on(model: Transformer) -> Callable[[], object]:
-    """Writes STEP characters more, each time, in each of many long texts at once."""
+    """Generate STEP more characters at each call, in many long texts at once."""
     cache, token = model.cache(), torch.full((TEXTS, 1), ord("e"))
 
     def read(tokens: Tensor, times: int = 1) -> None:
