@@ -111,3 +111,9 @@ def test_a_watched_model_runs_on_no_sequence_too(module, shape):
         call(x)
         call(torch.randn(2, *shape[1:]))
     assert len(seen.layers) == 1
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_explain_counts_nothing_for_an_empty_call(backend):
+    found = regard.explain(*_tensors("no sequence"), backend=backend)
+    assert (found.flops, found.bytes, found.share) == (0, 0, 0.0)

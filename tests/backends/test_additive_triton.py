@@ -146,6 +146,11 @@ CASES = {
 }
 
 SMALL = Case(queries=5, keys=6, heads=2, each=True, bias=True)
+# What `make test` computes: a second block of queries, rows that see nothing, a fifth unit, tanh without powers.
+SHORT = {
+    "a second block of queries": Case(queries=34, keys=6, hidden=5, mask=Causal, seen=(FAR, 0)),
+    "too large for powers": Case(queries=3, keys=2, hidden=5, maps=False, moved=(-3000.0, 3000.0), tolerance=1e-3),
+}
 
 
 def interpret(path: str) -> None:
@@ -164,6 +169,13 @@ def interpret(path: str) -> None:
     arrays["refusal"] = np.array([str(AdditiveTriton().refuses(make())) for make in REFUSED.values()])
     arrays["twice"] = np.array(_twice())
     np.savez(path, **arrays)
+
+
+def interpret_short(path: str) -> None:
+    """Compute `SHORT` under the interpreter."""
+    torch.set_num_threads(1)
+    mend()
+    np.savez(path, **{f"{name}/{what}": x for name, case in SHORT.items() for what, x in case.found("triton").items()})
 
 
 def _alone() -> dict[str, np.ndarray]:
@@ -274,6 +286,13 @@ def near(ours, wanted, tolerance):
     np.testing.assert_array_equal(ours[~finite], wanted[~finite])
     largest = np.abs(wanted[finite]).max(initial=0.0)
     np.testing.assert_allclose(ours[finite], wanted[finite], rtol=0, atol=tolerance * max(largest, 1e-3))
+
+
+def test_short_calls_are_those_of_the_formula_in_float64(tmp_path):
+    found = run(HERE, "short", tmp_path, TRITON_INTERPRET="1")
+    for name, case in SHORT.items():
+        for what, wanted in case.wanted().items():
+            near(found[f"{name}/{what}"], wanted, case.tolerance)
 
 
 @pytest.mark.slow
@@ -387,4 +406,4 @@ def test_importing_regard_does_not_import_triton():
 
 
 if __name__ == "__main__":
-    {"interpret": interpret, "compile": compile_for_hopper}[sys.argv[1]](sys.argv[2])
+    {"interpret": interpret, "short": interpret_short, "compile": compile_for_hopper}[sys.argv[1]](sys.argv[2])

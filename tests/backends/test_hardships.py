@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard import masks, normalizers, positions, scores
+from regard.backends.blockwise.backend import _cover_for
 from regard.backends.plan_cache import covered
 from regard.errors import InputError
 from regard.problem import Problem
@@ -250,3 +251,20 @@ def test_a_checkpointed_call_is_computed_again(backend):
     (expected,) = torch.autograd.grad(call(x).square().sum(), x)
     again = checkpoint(call, x, use_reentrant=False)
     torch.testing.assert_close(torch.autograd.grad(again.square().sum(), x)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("mask", "block"),
+    [
+        # Blocks of 128 on the diagonal of half-empty documents cost more than twice as many of 64, which are full.
+        (masks.Document(torch.arange(512)[None] // 64), 64),
+        # Documents of whole blocks leave none that is partial, and a border in each block is paid for either way.
+        (masks.Document(torch.arange(512)[None] // 128), 128),
+        # Padding cuts one column of blocks in eight: many small products cost more than its pairs.
+        (masks.Padding(torch.arange(1024)[None] < 1000), 128),
+    ],
+)
+def test_blocks_are_of_the_size_that_leaves_least_to_do(mask, block):
+    n = 512 if isinstance(mask, masks.Document) else 1024
+    problem = Problem.of(*[torch.zeros(1, 1, n, 4)] * 3, mask=mask)
+    assert _cover_for(problem).block == block

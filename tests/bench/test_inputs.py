@@ -1,15 +1,41 @@
 """What figures are held against: the limit does as many operations as attention."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.bench.cases import whole_models, window
 from regard.bench.cases.inputs import HEADS, inputs, products
+from regard.bench.rows import Effort, Row
 
 
 def flops(call):
     with FlopCounterMode(display=False) as counted:
         call()
     return counted.get_total_flops()
+
+
+def test_the_window_is_held_against_the_pairs_that_it_sees(monkeypatch):
+    asked, n = [], 700
+    monkeypatch.setattr(window, "products", lambda pairs, dtype: asked.append(pairs))
+    monkeypatch.setattr(window, "compare_all", lambda *_, **__: ())
+    list(window._at(Effort(max_tokens=n), n))
+    i, j = torch.arange(n)[:, None], torch.arange(n)
+    assert asked == 2 * [HEADS * int(((j <= i) & (j > i - window.WIDTH)).sum())]
+
+
+@pytest.mark.parametrize("reason", [None, "it needs numba"])
+def test_watching_by_numba_is_one_row_measured_or_with_its_reason(reason, monkeypatch):
+    monkeypatch.setattr(whole_models, "refuses_here", lambda: reason)
+    monkeypatch.setattr(whole_models.regard, "load_model", lambda name: SimpleNamespace(model=None, tokenizer=None))
+    monkeypatch.setattr(whole_models, "real_tokens", lambda tokenizer, n: None)
+    compared = lambda effort, case, at, pairs, sides: (Row(case, at, name) for name in pairs)  # noqa: E731
+    monkeypatch.setattr(whole_models, "compare_all", compared)
+    rows = list(whole_models._watching(Effort()))
+    assert [row.what for row in rows] == ["watched / plain", "watched by numba / plain"]
+    assert rows[-1].why == (reason or "")
 
 
 @pytest.mark.parametrize("n", [16, 512, 700, 1024, 1500])

@@ -122,6 +122,11 @@ CASES = {
     ),
     "log-sum-exps that are given": Case(queries=50, keys=40, bins=Bins(8, 8), given=True),
 }
+# What `make test` computes: grouped heads, and bins taller than a block in a call that begins within one.
+SHORT = {
+    "grouped heads": Case(queries=18, keys=20, batch=2, heads=2, blocks=(16, 16), count=2),
+    "tall bins": Case(queries=50, keys=20, blocks=(16, 16), count=1, bins=Bins(32, 4, row_shift=5, column_shift=3)),
+}
 RELATIVE, ABSOLUTE = 1e-5, 2e-7  # float32, whatever the inputs were rounded to
 
 
@@ -178,6 +183,15 @@ def interpret(path: str) -> None:
     arrays.update({f"watched/{name}": np.asarray(getattr(seen.record.layers[0], name)) for name in names})
     arrays["watched/unserved"] = np.array(len(seen.fallback_reasons))
     np.savez(path, **arrays)
+
+
+def interpret_short(path: str) -> None:
+    """Compute `SHORT` under the interpreter."""
+    mend()
+    ran = {name: case.run()._asdict() for name, case in SHORT.items()}
+    np.savez(
+        path, **{f"{name}/{field}": value.numpy() for name, found in ran.items() for field, value in found.items()}
+    )
 
 
 def compile_for_hopper(path: str) -> None:
@@ -252,23 +266,17 @@ def near(ours, theirs):
     np.testing.assert_allclose(ours, theirs, rtol=RELATIVE, atol=ABSOLUTE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_log_sum_exp_and_entropy_are_those_of_dense_weights_and_blind_rows_have_none(name, found):
-    weights, lse = CASES[name].weights()
+def check_rows(case, found):
+    """Log-sum-exps, entropies and strongest keys of rows."""
+    weights, lse = case.weights()
     sees = weights.any(-1)
-    near(found[f"{name}/lse"][sees], lse[sees])
-    assert np.isposinf(found[f"{name}/lse"][~sees]).all()
-    if not CASES[name].given:
-        near(found[f"{name}/entropy"], entropy(weights))
-        assert (found[f"{name}/entropy"] >= 0).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.given])
-def test_strongest_keys_are_the_largest_weights_best_first_and_minus_one_where_none_is_left(name, found):
-    weights, case = CASES[name].weights()[0], CASES[name]
-    ours, keys = found[f"{name}/top_weights"], found[f"{name}/top_keys"]
+    near(found["lse"][sees], lse[sees])
+    assert np.isposinf(found["lse"][~sees]).all()
+    if case.given:
+        return
+    near(found["entropy"], entropy(weights))
+    assert (found["entropy"] >= 0).all()
+    ours, keys = found["top_weights"], found["top_keys"]
     assert ours.shape[-1] == keys.shape[-1] == case.count
     wanted = -np.sort(-np.pad(weights, [(0, 0)] * 3 + [(0, case.count)]), -1)[..., : case.count]
     near(ours, wanted)
@@ -278,27 +286,44 @@ def test_strongest_keys_are_the_largest_weights_best_first_and_minus_one_where_n
         assert len(set(row[row >= 0])) == (row >= 0).sum()  # no key twice
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_each_key_received_the_sum_of_its_column(name, found):
-    received = found[f"{name}/received"]
-    assert received.dtype == np.float64
-    near(received, CASES[name].weights()[0].sum(-2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_bins_hold_the_sum_and_the_maximum_of_their_weights(name, found):
-    weights, bins = CASES[name].weights()[0], CASES[name].bins
+def check_columns(case, found):
+    """What keys received, and the bins of the heat map."""
+    weights, bins = case.weights()[0], case.bins
+    assert found["received"].dtype == np.float64
+    near(found["received"], weights.sum(-2))
     whole = np.pad(weights, [(0, 0), (0, 0), (bins.row_shift, 0), (bins.column_shift, 0)])
-    near(found[f"{name}/maxima"], pooled(whole, bins.tall, bins.broad, np.max))
+    near(found["maxima"], pooled(whole, bins.tall, bins.broad, np.max))
     rows, columns = (-(-size // side) for size, side in zip(whole.shape[2:], (bins.tall, bins.broad), strict=True))
     sums = np.zeros((*whole.shape[:2], rows, columns))
     for row in range(rows):
         for column in range(columns):
             tops, lefts = row * bins.tall, column * bins.broad
             sums[..., row, column] = whole[..., tops : tops + bins.tall, lefts : lefts + bins.broad].sum((-1, -2))
-    near(found[f"{name}/sums"], sums)
+    near(found["sums"], sums)
+
+
+def of_case(found, name):
+    """The fields of one case."""
+    return {key.removeprefix(f"{name}/"): value for key, value in found.items() if key.startswith(f"{name}/")}
+
+
+def test_short_calls_give_what_dense_weights_give(tmp_path):
+    found = run(HERE, "short", tmp_path, TRITON_INTERPRET="1")
+    for name, case in SHORT.items():
+        check_rows(case, of_case(found, name))
+        check_columns(case, of_case(found, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_log_sum_exp_entropy_and_strongest_keys_are_those_of_dense_weights_and_blind_rows_have_none(name, found):
+    check_rows(CASES[name], of_case(found, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_keys_received_their_columns_and_bins_hold_the_sum_and_the_maximum_of_their_weights(name, found):
+    check_columns(CASES[name], of_case(found, name))
 
 
 @pytest.mark.slow
@@ -390,4 +415,4 @@ def test_other_masks_are_no_band(mask):
 
 
 if __name__ == "__main__":
-    {"interpret": interpret, "compile": compile_for_hopper}[sys.argv[1]](sys.argv[2])
+    {"interpret": interpret, "short": interpret_short, "compile": compile_for_hopper}[sys.argv[1]](sys.argv[2])

@@ -2,6 +2,7 @@
 
 import io
 import os
+import runpy
 import sys
 from importlib import import_module
 from types import SimpleNamespace
@@ -33,6 +34,14 @@ def test_an_interrupt_is_one_sentence_and_exit_code_130(monkeypatch, capsys) -> 
     out, err = capsys.readouterr()
     assert out == ""
     assert err.strip() == "regard: interrupted; no file was left half-written"
+
+
+def test_the_module_runs_the_command(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["regard", "--version"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("regard", run_name="__main__")
+    assert not end.value.code
+    assert capsys.readouterr().out.startswith("regard ")
 
 
 def test_an_unknown_option_is_a_usage_error(monkeypatch, capsys) -> None:

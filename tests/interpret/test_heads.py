@@ -10,6 +10,7 @@ import torch
 from regard.capture.tokens import Word
 from regard.errors import InputError
 from regard.interpret.bundled import Loaded
+from regard.interpret.head_loss import head_loss
 from regard.interpret.head_scores import default_texts, head_scores
 from regard.interpret.repeated_tokens import Probe, repeated_tokens
 from regard.interpret.word_pairs import occurrences, pair_of, score_heads_for_pairs
@@ -195,3 +196,12 @@ def test_white_space_in_what_is_searched_for_counts() -> None:
     assert occurrences(apart, "new  york") == [(3, 4)]
     assert occurrences(apart, "NewYork") == []
     assert occurrences(apart, "well-known") == [(5, 6, 7)]
+
+
+def test_a_head_that_is_not_there_is_refused_before_the_model_runs(loaded) -> None:
+    ran: list[int] = []
+    handle = loaded.model.register_forward_pre_hook(lambda *_: ran.append(1))
+    with pytest.raises(InputError, match=r"`head` must be from 0 to 2 in layer 0, got 0\.3"):
+        head_loss({(0, 3)}, model=loaded, text=TEXT, random=0, probe=Probe(4, 1))
+    handle.remove()
+    assert ran == []

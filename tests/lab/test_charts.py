@@ -56,6 +56,19 @@ def test_a_figure_holds_the_numbers_of_its_chart():
     assert [text.get_text() for text in cells.texts[:4]] == ["0.00", "1.00", "0.50", "0.25"]
 
 
+@pytest.mark.parametrize(("across", "up"), [(True, False), (False, True), (True, True)])
+def test_an_axis_of_powers_counts_them_as_people_write_numbers(across, up):
+    x = tuple(10.0**n for n in range(7)) * 2  # more places than are named one by one
+    line = Line("a", tuple(sorted(x[at] * (1 + at) for at in range(14))), x[:7] * 2)
+    axes = figure_of(Lines("t", "a line", "x", "y", (line,), log_across=across, log_up=up)).axes[0]
+    for axis, is_log in ((axes.xaxis, across), (axes.yaxis, up)):
+        assert axis.get_scale() == ("log" if is_log else "linear")
+        if is_log:
+            named = [label.get_text() for label in axis.get_ticklabels()]
+            assert {"1", "100", "10,000"} & set(named), named
+            assert not any("mathdefault" in one for one in named)
+
+
 def test_ids_of_two_figures_in_one_page_differ_and_point_to_their_own():
     first, second = svg_of(LINES, "n1f0"), svg_of(LINES, "n1f1")
     ids = [set(re.findall(r'id="([^"]+)"', one)) for one in (first, second)]

@@ -225,6 +225,17 @@ def test_performer_comes_close_for_small_scores_alone():
     assert close < 0.1 < 0.5 < far
 
 
+def test_errors_of_approximations_are_drawn_as_powers():
+    performer = {str(spread): {str(m): 4 * spread / m for m in (16, 64, 256, 1024)} for spread in (0.35, 1.0)}
+    linformer = {"256": {str(rank): rank**-0.5 for rank in (4, 8, 16, 32, 64, 128, 256)}}
+    charts = approximations._charts(performer, linformer)
+    assert [(chart.log_across, chart.log_up) for chart in charts] == [(True, True)] * 2  # a power is a straight line
+    assert [len(chart.lines) for chart in charts] == [3, 2]
+    half, root = (chart.lines[-1] for chart in charts)
+    assert half.y == (0.0875, 0.04375, 0.021875, 0.0109375)
+    assert root.y[::2] == (0.5, 0.25, 0.125, 0.0625)
+
+
 def test_approximations_are_judged_by_what_was_said():
     means = {"a": [0.7, 0.01], "b": [1.3, 0.01]}, {"a": [1.0, 0.01], "b": [1.01, 0.01]}
     numbers = {

@@ -723,3 +723,11 @@ def test_an_edited_configuration_is_never_read_as_another(tmp_path, old, new, wo
     (tmp_path / "config.json").write_text(text.replace(old, new))
     with pytest.raises(InputError, match=words):
         Transformer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_ids_of_every_integer_type_are_those_tokens(dtype):
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(decoder_layers=1, output_head=output_heads.LanguageModel(), **SIZES)).eval()
+    ids = torch.tensor([[3, 1, 29, 0]])
+    assert torch.equal(model(ids.to(dtype)).logits, model(ids).logits)

@@ -66,6 +66,17 @@ def test_top_keys_of_long_texts_travel_to_four_decimals(long_text) -> None:
     np.testing.assert_allclose(weights, layer.top_weights[0].ravel(), atol=0.51e-4)
 
 
+def test_maps_of_long_texts_travel_as_roots_in_bytes(long_text) -> None:
+    layer, text = long_text.record.layers[5], page(*long_text)
+    spec = json.loads(element(text, "meta"))["layers"][5]
+    side = spec["map"][0]
+    data = zlib.decompress(base64.b64decode(element(text, "layer-5")))
+    roots = np.frombuffer(data[4 * layer.top_keys[0].size :], np.uint8).reshape(12, side, side) / 255
+    bins = layer.max.shape[-1] // side
+    largest = layer.max[0].reshape(12, side, bins, side, bins).max((2, 4))
+    np.testing.assert_allclose(roots, np.sqrt(largest), atol=0.51 / 255)
+
+
 @pytest.mark.slow
 def test_sizes_stay_within_what_opens_at_once(english, long_text, very_long) -> None:
     sizes = [len(page(*case).encode()) / MEGABYTE for case in (english, long_text, very_long)]

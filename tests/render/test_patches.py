@@ -43,6 +43,14 @@ def test_each_number_lies_over_its_patch(record: Record) -> None:
     np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), IMAGE)
 
 
+def test_no_weight_leaves_the_image_and_a_strong_one_covers_it_in_dark_orange(record: Record) -> None:
+    veil = patch_figure(record, GRID, IMAGE, layer=1, head=0, patch=(1, 0)).axes[1].images[1].get_cmap()
+    assert veil(0.0)[3] == 0
+    red, green, blue, opaque = veil(1.0)
+    assert red > green > blue
+    assert opaque > 0.9
+
+
 def test_cls_looks_without_a_frame_and_the_rest_of_its_weight_is_said(record: Record) -> None:
     figure = patch_figure(record, GRID, IMAGE, layer="of 8", head=1)
     row = record.weights(layer=1, head=1)[0][0]

@@ -54,6 +54,12 @@ def test_the_source_of_a_translation_is_never_written(cross) -> None:
     page(record, cross.focus)
 
 
+def test_the_map_of_a_translation_has_a_line_across_alone(cross) -> None:
+    record = dataclasses.replace(cross.record, notes={"prompt": 1})
+    lines = heatmap_figure(record, layer=0, head=0).axes[0].get_lines()
+    assert [(line.get_ydata()[0], line.get_alpha() != 0) for line in lines] == [(1, True), (0, False)]
+
+
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed at /usr/bin/chromium")
