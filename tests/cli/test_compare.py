@@ -25,7 +25,7 @@ def test_two_texts_that_differ_in_a_word_are_compared_row_by_row(run, tmp_path: 
     code, out, err = run("compare", TIRED, WIDE, "--top", "3")
     assert code == 0, err
     text = " ".join(out.split())
-    assert "compared row by row, as 15 of 16 tokens are the same" in text
+    assert "compared row by row, as 15 of 16 tokens are equal" in text
     assert len(re.findall(r"^  \d+\.\d+ +0\.\d\d +\d\.\d\d   .* → 0\.\d\d$", out, re.MULTILINE)) == 3
     assert max(map(cell_len, out.splitlines())) <= 80
     out_file, numbers = tmp_path / "change.png", tmp_path / "change.json"

@@ -65,10 +65,10 @@ def test_jensen_shannon_is_even_bounded_and_counts_what_a_sink_took() -> None:
 @pytest.mark.parametrize(
     ("words", "rows", "why"),
     [
-        ("a b c d", 4, "4 of 4 tokens are the same at their places"),
-        ("a b x y", 4, "2 of 4 tokens are the same at their places"),
-        ("a x y z", 0, "only 1 of 4 tokens are the same"),
-        ("b c d a", 0, "only 0 of 4 tokens are the same"),
+        ("a b c d", 4, "4 of 4 tokens are equal at equal positions"),
+        ("a b x y", 4, "2 of 4 tokens are equal at equal positions"),
+        ("a x y z", 0, "only 1 of 4 tokens are equal"),
+        ("b c d a", 0, "only 0 of 4 tokens are equal"),
     ],
 )
 def test_rows_are_compared_where_half_of_the_tokens_stand_at_their_places(words: str, rows: int, why: str) -> None:

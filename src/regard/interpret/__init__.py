@@ -1,1 +1,3 @@
-"""What users hold to see attention: watch(), look(), load(), heads and what they do, the adapter for transformers."""
+"""The user's tools to inspect a model: watch(), look(), load_model(), scores and ablation of heads, the adapter for
+transformers.
+"""

@@ -1,4 +1,4 @@
-"""ablate_heads(): run a model without some of its heads, and leave it as it was."""
+"""ablate_heads(): run a model with some heads removed, and restore the model afterwards."""
 
 import contextlib
 from collections import Counter
@@ -16,8 +16,8 @@ __all__ = ["HeadsOut", "Replacement", "ablate_heads", "by_layer", "head_outputs"
 
 Replacement = Literal["zero", "mean"]
 
-# What attention modules call the projection of their output, and one of the modules that make their queries: an MLP
-# has a c_proj or a dense too, but no queries.
+# Names of output projections, and of query projections. A module needs one of each to count as attention: an MLP
+# may have a c_proj or a dense too, but has no query projection.
 _OUTPUTS = ("o_proj", "out_proj", "c_proj", "out_lin", "dense", "Wo", "o")
 _QUERIES = ("q_proj", "c_attn", "q_lin", "query_key_value", "Wqkv", "qkv_proj", "qkv", "query", "q")
 _HEADS = ("heads", "num_heads", "num_attention_heads", "n_heads", "n_head")
@@ -25,7 +25,7 @@ _HEADS = ("heads", "num_heads", "num_attention_heads", "n_heads", "n_head")
 
 @dataclass(frozen=True, eq=False)
 class HeadsOut:
-    """The projection through which the outputs of a layer's heads go, side by side."""
+    """The output projection of one attention layer; its input is the concatenated outputs of the layer's heads."""
 
     name: str
     projection: nn.Module
@@ -37,7 +37,7 @@ class HeadsOut:
 def ablate_heads(
     model: nn.Module, heads: Sequence[tuple[int, int]], *, replace: Replacement = "zero"
 ) -> Iterator[nn.Module]:
-    """Run `model` without some heads inside the `with` block; afterwards it is as it was.
+    """Run `model` without some heads inside the `with` block, and restore it afterwards.
 
     A head's output is set to 0 before the output projection (Michel et al. 2019, arXiv:1905.10650, section 2.3), or to
     its mean over all positions and sequences of the call.
@@ -48,7 +48,7 @@ def ablate_heads(
         replace: "zero" or "mean".
 
     Raises:
-        InputError: No such layer or head, one twice, or none.
+        InputError: A layer or head does not exist, a head is given twice, or none is given.
         ObservationError: The output projections are not found, or layers share one; the model is compiled, it was not
             run in the block, or a mean would be over a single position.
 
@@ -84,7 +84,9 @@ def ablate_heads(
 
 @dataclass(eq=False)
 class _Pass:
-    """One run of the model: a projection that several layers share would lose the head in all of them."""
+    """One forward pass of the model. It detects projections shared by several layers, which would lose the head in all
+    of them.
+    """
 
     calls: Counter[int] = field(default_factory=Counter)
     running: bool = False
@@ -101,7 +103,7 @@ class _Pass:
         if self.running and self.calls[number] > 1:
             raise ObservationError(
                 f"{name} is called more than once in a pass of the model, as layers share it (ALBERT), so that no head "
-                "can be removed from one of them alone: remove it by a hook of your own"
+                "can be removed from only one of them: remove it with a hook of your own"
             )
 
 
@@ -115,7 +117,7 @@ def _refuse_idle(layers: Sequence[HeadsOut], idle: Set[int]) -> None:
 
 
 def head_outputs(model: nn.Module) -> tuple[HeadsOut, ...]:
-    """The output projections of a model's attention layers, in the order in which it holds them.
+    """Return the output projections of a model's attention layers, in the order in which the model holds them.
 
     Raises:
         ObservationError: There is none, or the model has layers that never call theirs (nn.MultiheadAttention).
@@ -148,7 +150,7 @@ def head_outputs(model: nn.Module) -> tuple[HeadsOut, ...]:
 
 
 def _projection(module: nn.Module) -> nn.Module | None:
-    """The output projection of an attention module, or BERT's `output.dense` beside `self.query`."""
+    """Return the output projection of an attention module (for BERT, `output.dense` next to `self.query`), or None."""
     inner = getattr(module, "self", None)
     if isinstance(inner, nn.Module) and _has_queries(inner):
         dense = getattr(getattr(module, "output", None), "dense", None)
@@ -173,14 +175,16 @@ def _in_width(projection: nn.Module) -> int:
 
 
 def _heads(module: nn.Module, model: nn.Module) -> int | None:
-    """How many query heads a layer has, by itself, its configuration, or that of the model."""
+    """Return the number of query heads of a layer, from its own attributes, its configuration or the model's
+    configuration.
+    """
     holders = (module, getattr(module, "self", None), getattr(module, "config", None), getattr(model, "config", None))
     found = (getattr(holder, name, None) for holder in holders for name in _HEADS)
     return next((one for one in found if isinstance(one, int) and one > 0), None)
 
 
 def by_layer(layers: Sequence[HeadsOut], heads: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
-    """The heads of each layer, or InputError where one is not there."""
+    """Group `heads` by layer, and raise InputError if a layer or head does not exist."""
     if not heads:
         raise InputError("`heads` must name at least one head, such as [(5, 11)], got none")
     twice = [one for one, count in Counter(heads).items() if count > 1]
@@ -199,7 +203,9 @@ def by_layer(layers: Sequence[HeadsOut], heads: Sequence[tuple[int, int]]) -> di
 def _without(
     layer: HeadsOut, number: int, gone: tuple[int, ...], replace: Replacement, ran: set[int], _: Any, args: Any
 ) -> Any:
-    """What the projection is given instead: a copy, since the caller may still hold its own."""
+    """Return the projection's input with the ablated heads replaced, as a copy, since the caller may still use the
+    original.
+    """
     ran.add(number)
     outputs, others = args[0], args[1:]
     if replace == "mean" and outputs.numel() == outputs.shape[-1]:

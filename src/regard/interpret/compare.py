@@ -1,9 +1,9 @@
-"""What changed in the heads between two texts, two models or two records.
+"""Compare the heads of two texts, two models or two records.
 
-Rows are compared where row i of one can be set beside row i of the other: equally many tokens, at least half of them
-the same at their places. Then a head's distance is Σ_i JensenShannon(p_i, p'_i) (Clark et al. 2019, arXiv:1906.04341,
-section 6). Other texts, such as two languages, are compared by the scores of their heads. Of two texts that differ in a
-word or two, one head is set beside itself, and it is counted which heads change sides.
+If both texts have equally many tokens, and at least half of them are equal at equal positions, rows are compared one
+by one, and a head's distance is Σ_i JensenShannon(p_i, p'_i) (Clark et al. 2019, arXiv:1906.04341, section 6).
+Otherwise, for example for two languages, the scores of the heads are compared. For two texts that differ in one or two
+words, one head is shown for both texts, and the heads that change their preferred word are counted.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,12 +27,12 @@ from regard.render.pair_page import pair_card
 __all__ = ["LookPair", "compare_looks", "compare_models", "compare_records", "compare_texts", "jensen_shannon"]
 
 Progress = Callable[[str], None]
-_LONGEST = 512  # tokens of a text, of which every weight is kept
+_LONGEST = 512  # maximum number of tokens of a text; every weight is stored
 
 
 @dataclass(frozen=True, eq=False)
 class LookPair(MinimalPair):
-    """One head over two texts, how far every head has moved over all rows, and what there is to say besides."""
+    """One head over two texts, the distance of every head over all rows, and notes."""
 
     change: HeadChange
     warning: str | None = None
@@ -43,7 +43,7 @@ class LookPair(MinimalPair):
         return self.records[0].model
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook displays."""
         return pair_card(self, self.change)
 
 
@@ -58,25 +58,26 @@ def compare_looks(
     words: tuple[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LookPair:
-    """Look at two texts that differ in a word or two with one head of a model, and count the heads that flip.
+    """Show one head of a model for two texts that differ in one or two words, and count the heads that flip.
 
-    A head *flips* where it weighs one of two words more in the first text and the other one in the second; counted are
-    heads that give both words together at least 0.1 in each text. See `regard.capture.head_flips`.
+    A head *flips* if it gives more weight to one word in the first text and to the other word in the second. Only
+    heads that give both words together at least 0.1 in each text are counted. See `regard.capture.head_flips`.
 
     Args:
         before: The first text.
         after: The second text.
-        model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the texts choose.
-        token: The word that looks; by default a pronoun of both texts, or the word with the sharpest looks.
+        model: A bundled model, a Hugging Face folder or id, or a loaded model; by default it is chosen by the language.
+        token: The word whose row is shown; by default a pronoun of both texts, or the word with the most concentrated
+            row.
         layer: The layer of the head, counted from 0.
-        head: The head, counted from 0 within its layer; by default the one that looks most sharply in the first text.
-        words: The two words that are compared; by default the word that the head looks at in the first text and, of
-            the other content words of both texts, the one that all heads together weigh most.
-        progress: Called with what goes on.
+        head: The head, counted from 0 within its layer; by default the one with the largest weight in the first text.
+        words: The two words that are compared; by default the word with the head's largest weight in the first text
+            and, of the other content words of both texts, the one with the largest total weight over all heads.
+        progress: Called with one line of text for each step.
 
     Raises:
-        InputError: No such model, word, layer or head, an encoder–decoder, a text of more than 512 tokens, or texts
-            that share no two words to compare.
+        InputError: The model, word, layer or head does not exist, the model is an encoder–decoder, a text has more than
+            512 tokens, or the texts share no two words to compare.
     """
     say = progress or (lambda _: None)
     loaded = read(model, f"{before}\n{after}")
@@ -96,7 +97,7 @@ def compare_looks(
 def compare_texts(
     before: str, after: str, *, model: str | Loaded | None = None, progress: Progress | None = None
 ) -> HeadChange:
-    """Compare what the heads of one model do in two texts; by default a bundled model that reads both.
+    """Compare the heads of one model on two texts; by default a bundled model that supports the language of both.
 
     Raises:
         InputError: No such model, an encoder–decoder, or a text that is empty or too long.
@@ -118,7 +119,7 @@ def compare_models(
     probe: Probe | None = None,
     progress: Progress | None = None,
 ) -> HeadChange:
-    """Compare what the heads of two models of one shape do in a text: two checkpoints, or two models.
+    """Compare the heads of two models with equal numbers of layers and heads on one text, such as two checkpoints.
 
     Raises:
         InputError: No such model, other numbers of layers or heads, or a text that is empty or too long.
@@ -147,11 +148,12 @@ def compare_records(
     names: tuple[str, str],
     probes: tuple[Mapping[str, PerHead], Mapping[str, PerHead]] = ({}, {}),
 ) -> HeadChange:
-    """Compare two records of as many layers and heads, each of one text; `probes` are further scores of each.
+    """Compare two records with equal numbers of layers and heads, each of one text; `probes` are further scores of
+    each.
 
     Raises:
         InputError: Layers or heads differ, there is more than one text, or there is cross-attention.
-        ObservationError: A record holds pooled maps, from which weights cannot be told.
+        ObservationError: A record holds pooled maps, from which single weights cannot be computed.
     """
     _check_shapes(before, after, names=names)
     scores = [text_scores(record) | dict(probe) for record, probe in zip((before, after), probes, strict=True)]
@@ -167,7 +169,8 @@ def compare_records(
 
 
 def jensen_shannon(p: npt.NDArray[np.floating], q: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """½ KL(p, m) + ½ KL(q, m) with m = ½ (p + q), in nats, of the last axis; what a row lacks of 1 is a key more.
+    """Return ½ KL(p, m) + ½ KL(q, m) with m = ½ (p + q), in nats, over the last axis; the rest of a row's sum to 1
+    counts as one more key.
 
     >>> jensen_shannon(np.array([1.0, 0.0]), np.array([0.0, 1.0])).round(4)  # ln 2: nothing in common
     np.float64(0.6931)
@@ -182,7 +185,7 @@ def jensen_shannon(p: npt.NDArray[np.floating], q: npt.NDArray[np.floating]) -> 
 
 
 def _whole(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Rows with one key more, for what sinks or float32 leave of 1."""
+    """Return the rows with one more key that completes their sum to 1, where sinks or float32 have left less."""
     rest = 1 - rows.sum(-1, keepdims=True)
     return np.concatenate([rows, np.where(rest > 1e-4, rest, 0)], -1)
 
@@ -201,7 +204,7 @@ def _check_shapes(before: Record, after: Record, *, names: tuple[str, str]) -> N
 
 
 def _comparable(before: Record, after: Record) -> tuple[bool, str]:
-    """Whether row i of one can be set beside row i of the other, and why."""
+    """Return whether row i of one record corresponds to row i of the other, and the reason."""
     lengths = [record.layers[0].queries for record in (before, after)]
     if lengths[0] != lengths[1]:
         return False, f"the texts have {lengths[0]} and {lengths[1]} tokens, so that rows do not correspond"
@@ -209,15 +212,15 @@ def _comparable(before: Record, after: Record) -> tuple[bool, str]:
     if not exact:
         return False, "the records hold pooled maps, not every weight"
     if not (before.tokens and after.tokens):
-        return True, f"both have {lengths[0]} positions, whose tokens are not known"
+        return True, f"both have {lengths[0]} positions with unknown tokens"
     texts = [[token.text for token in one.stream(one.layers[0].query_tokens)] for one in (before, after)]
     equal = sum(one == other for one, other in zip(*texts, strict=True))
     if 2 * equal < lengths[0]:
         return (
             False,
-            f"only {equal} of {lengths[0]} tokens are the same at their places, so that rows do not correspond",
+            f"only {equal} of {lengths[0]} tokens are equal at equal positions, so rows do not correspond",
         )
-    return True, f"{equal} of {lengths[0]} tokens are the same at their places"
+    return True, f"{equal} of {lengths[0]} tokens are equal at equal positions"
 
 
 def _row_change(before: Record, after: Record) -> PerHead:

@@ -1,4 +1,4 @@
-"""Anything that a record holds, as a file for other programs: PNG, SVG, CSV, .npy or .npz."""
+"""Export the content of a record to files for other programs: PNG, SVG, CSV, .npy or .npz."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +35,12 @@ _PER_KEY = (
     "value_norm",
     "value_norm.keys",
     "gradient_x_attention.keys",
-)  # the others are of queries
+)  # all other statistics have one value per query
 
 
 @dataclass(frozen=True, eq=False)
 class _Export:
-    """One thing in its three forms; each is made only when the file's name asks for it."""
+    """An exported item in its three forms; each is computed only if the file's extension requires it."""
 
     arrays: Callable[[], Mapping[str, npt.NDArray[Any]]] | None
     table: Callable[[], Table] | None
@@ -57,21 +57,22 @@ def export(
     batch_index: int = 0,
     stream: Stream | None = None,
 ) -> None:
-    """Write one thing that a record holds; the end of the name says how: .csv, .npy, .npz, .png or .svg.
+    """Export one item of a record to a file whose extension selects the format: .csv, .npy, .npz, .png or .svg.
 
     Args:
-        record: What was seen.
-        path: The file, written whole or not at all.
+        record: The record.
+        path: The file, which is written atomically.
         what: "weights"; "map" or "map.max", pooled; "top", the strongest keys of each query; "alignment", between
-            words; "heads", a picture of all; or the name of a statistic that was kept, such as "entropy".
-        layer: Which layer; "top", "alignment" and "heads" can do without one.
-        head: Which head; without it all heads of the layer, where the file has room for them.
-        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
-        stream: Which stream the number of the layer is of, where there are several.
+            words; "heads", a figure of all; or the name of a statistic of the record, such as "entropy".
+        layer: The layer's number or name; optional for "top", "alignment" and "heads".
+        head: The head; without it, all heads of the layer, if the format can hold them.
+        batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
+        stream: The stream in which the layer is counted, if the record has several.
 
     Raises:
-        InputError: No such layer or head, another ending, a thing that has no such form, or too large for a CSV file.
-        ObservationError: It was not kept.
+        InputError: The layer or head does not exist, or the extension is unknown, does not fit the item, or is .csv for
+            an item that is too large.
+        ObservationError: The item was not recorded.
     """
     if not isinstance(what, str):
         raise InputError(f'`what` must be "weights", "map", "top" or the name of a statistic, got {what!r}')
@@ -198,14 +199,14 @@ def _names(tokens: Sequence[Any]) -> list[str]:
 
 
 def _binned(names: Sequence[str], size: int) -> list[str]:
-    """Bins of the map are named by their positions, counted from 0."""
+    """Return a name for each bin of the map: its positions, counted from 0."""
     if size == 1:
         return list(names)
     return [f"{start}:{min(start + size, len(names))}" for start in range(0, len(names), size)]
 
 
 def _positions(record: Record, seen: Layer, what: str, count: int, batch_index: int) -> list[str]:
-    """Names of the positions that a statistic is of, numbers where it is of others."""
+    """Return the names of the positions of a statistic, or numbers if their tokens are unknown."""
     keys = what in _PER_KEY or seen.queries != count
     labels = key_labels(record, seen, batch_index) if keys else query_labels(record, seen, batch_index)
     return _names(labels) if len(labels) == count else [str(number) for number in range(count)]

@@ -1,4 +1,4 @@
-"""head_loss(): what a model's prediction loses without some of its heads."""
+"""head_loss(): measure how much worse a model predicts without some of its heads."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,27 +34,29 @@ def head_loss(
     probe: Probe | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Lost:
-    """Measure what a model loses without some heads, and what without random ones: as many of the other heads.
+    """Measure the loss of a model without some heads, and without equally many random other heads.
 
-    Of a causal language model: its loss, in nats a token, on the text, on random tokens, and on their second copy,
-    which an induction head can tell from the first (Olsson et al. 2022, arXiv:2209.11895; the copy's first token,
-    which nothing tells, is left out). Of an encoder, which predicts nothing here: 1 − cosine between its outputs with
-    and without, of the mean over the text and of its tokens on average.
+    For a causal language model, the measures are its loss in nats per token on the text, on random tokens, and on a
+    second copy of these, which an induction head predicts from the first copy (Olsson et al. 2022, arXiv:2209.11895;
+    the second copy's first token is unpredictable and left out). For an encoder, which predicts nothing here, they are
+    1 − cosine between its outputs with and without the heads: of the mean over the text, and on average over its
+    tokens.
 
     Args:
         heads: Layer and head of each.
-        model: A bundled model, a Hugging Face folder or id, or one that is loaded; `smollm2` by default.
-        text: What it reads; by default a few English sentences.
-        replace: What stands in place of a head's output: "zero", or "mean" of its positions.
-        random, probe: How many random sets, and random tokens.
-        progress: Called with the number of runs that are done, and of all.
+        model: A bundled model, a Hugging Face folder or id, or a loaded model; `smollm2` by default.
+        text: The input text; by default a few English sentences.
+        replace: The replacement of a head's output: "zero", or "mean" over its positions.
+        random, probe: Number of random sets of heads; number and length of the sequences of random tokens.
+        progress: Called with the number of finished runs and the total number of runs.
 
     Raises:
-        InputError: No such head or model; no text; fewer other heads than are removed.
+        InputError: The head or model does not exist, the text is empty, or there are fewer other heads than removed
+            ones.
         ObservationError: The model's output projections are not found.
     """
     loaded = read(model, otherwise="smollm2")
-    by_layer(head_outputs(loaded.model), heads)  # refuses a head that is not there before anything runs
+    by_layer(head_outputs(loaded.model), heads)  # raises for a head that does not exist, before the model runs
     probe = probe or Probe()
     sets = [tuple(heads), *random_sets(loaded, heads, random, seed=probe.seed)]
     prepared = prepare(default_texts(loaded)[0] if text is None else text, model=loaded)
@@ -72,7 +74,7 @@ def head_loss(
 
 
 def random_sets(loaded: Loaded, heads: Set, count: int, *, seed: int = 0) -> list[tuple[tuple[int, int], ...]]:
-    """Sets of as many heads, drawn from all others."""
+    """Return `count` random sets of as many heads as `heads`, drawn from all other heads."""
     layers = head_outputs(loaded.model)
     others = [(at, head) for at, layer in enumerate(layers) for head in range(layer.heads) if (at, head) not in heads]
     if count and len(others) < len(heads):
@@ -86,11 +88,11 @@ def random_sets(loaded: Loaded, heads: Set, count: int, *, seed: int = 0) -> lis
 
 
 def _losses(prepared: Prepared, repeated: Repeated) -> Callable[[], dict[str, float]]:
-    """How well a language model predicts the text, and random tokens said twice."""
+    """Return a function that computes a language model's losses on the text and on repeated random tokens."""
     model, ids = prepared.loaded.model, prepared.inputs["input_ids"]
     if ids.shape[1] < 2:
         raise InputError("the text has one token, so that nothing is predicted: write a sentence")
-    # Position 0 is predicted by none; the first token of the second copy follows from nothing.
+    # No position predicts token 0, and the first token of the second copy is unpredictable.
     first, second = _behind(repeated.first), _behind(repeated.second)
 
     def measure() -> dict[str, float]:
@@ -105,12 +107,12 @@ def _losses(prepared: Prepared, repeated: Repeated) -> Callable[[], dict[str, fl
 
 
 def _behind(copy: slice) -> slice:
-    """The losses of all tokens of a copy but its first; the loss of token i stands at i − 1."""
+    """Return the slice of losses of all tokens of a copy but its first; the loss of token i is at index i − 1."""
     return slice(copy.start, copy.stop - 1)
 
 
 def _token_losses(model: Any, ids: Int[Tensor, "batch n"]) -> Float[Tensor, "batch rest"]:
-    """−ln p of each token but the first, in nats."""
+    """Return −ln p of each token but the first, in nats."""
     with torch.inference_mode():
         logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
         return functional.cross_entropy(
@@ -119,7 +121,7 @@ def _token_losses(model: Any, ids: Int[Tensor, "batch n"]) -> Float[Tensor, "bat
 
 
 def _changes(prepared: Prepared) -> Callable[[], dict[str, float]]:
-    """How far the output of an encoder moves from what it is now."""
+    """Return a function that computes how far the output of an encoder moves from its present output."""
 
     def states() -> Float[Tensor, "n width"]:
         with torch.inference_mode():

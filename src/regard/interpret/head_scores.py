@@ -1,4 +1,4 @@
-"""head_scores(): what every head of a model does, by the tests of the literature."""
+"""head_scores(): score every head of a model by the tests of the literature."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -59,20 +59,22 @@ def head_scores(
 ) -> HeadScores:
     """Score every head of a model by the tests of the literature.
 
-    On a text: the mean share of a row's weight on the previous, the next and its own position, on separators and on the
-    first token, its entropy, its distance, and its largest weight. Rows of special tokens are left out, and of a causal
-    model the first, which sees itself alone; all rows count for the first token, as in Gu et al. 2024. On random tokens
-    that are said twice: the mean share of the second copy's rows on the same token before, and on what came behind it
-    (induction). `RULES` and `MEASURES` of regard.render.head_scores hold formulas and sources.
+    On a text, a head's scores are the mean weight of a row on the previous, the next and its own position, on
+    separators and on the first token, and the mean entropy, distance and largest weight of a row. Rows of special
+    tokens are left out, and for a causal model also the first row, which sees only itself; for the weight on the first
+    token all rows count, as in Gu et al. 2024. On random tokens that are repeated once, the scores are the mean weight
+    of the second copy's rows on the same token in the first copy, and on the token after it (induction). `RULES` and
+    `MEASURES` of regard.render.head_scores hold formulas and sources.
 
     Args:
-        model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the text chooses.
-        text: What it reads; by default a few English sentences, for `me5` a few Chinese ones too.
-        probe: How many random tokens.
-        progress: Called with a word on what is being done.
+        model: A bundled model, a Hugging Face folder or id, or a loaded model; by default it is chosen by the text's
+            language.
+        text: The input text; by default a few English sentences, for `me5` a few Chinese ones too.
+        probe: Number and length of the sequences of random tokens.
+        progress: Called with one line of text for each step.
 
     Raises:
-        InputError: No such model, an encoder–decoder, or a text that is empty or too long.
+        InputError: The model does not exist or is an encoder–decoder, or the text is empty or too long.
     """
     loaded = read(model, text)
     say = progress or (lambda _: None)
@@ -91,7 +93,9 @@ def head_scores(
 
 
 def read(model: str | Loaded | None, text: str | None = None, *, otherwise: str = "minilm") -> Loaded:
-    """Load a model whose heads can be scored; without a name the text chooses, and without a text it is `otherwise`."""
+    """Load a model whose heads can be scored; without a name it is chosen by the language of the text, and without a
+    text it is `otherwise`.
+    """
     if model is None:
         return load_model(otherwise) if text is None else model_for(text)
     loaded = load_model(model) if isinstance(model, str) else model
@@ -104,12 +108,12 @@ def read(model: str | Loaded | None, text: str | None = None, *, otherwise: str 
 
 
 def default_texts(loaded: Loaded) -> tuple[str, ...]:
-    """What is read where no text is named."""
+    """Return the texts that are used if none is given."""
     return (ENGLISH, CHINESE) if loaded.name == "me5" else (ENGLISH,)
 
 
 def watched(prepared: Prepared, keep: Keep = "maps") -> Record:
-    """Run a prepared text once, every statistic of a text folded."""
+    """Run the model once on a prepared text, and return the record with every statistic of a text."""
     asked: list[str | Statistic] = [*(make() for make in _STATISTICS.values()), "separators"]
     loaded = prepared.loaded
     with watch(loaded.model, keep=keep, tokenizer=loaded.tokenizer, statistics=asked) as seen:
@@ -118,14 +122,16 @@ def watched(prepared: Prepared, keep: Keep = "maps") -> Record:
 
 
 def text_scores(record: Record) -> dict[str, PerHead]:
-    """The scores that one text gives, from a record that holds the statistics or every weight."""
+    """Return the scores of one text, from a record that holds the statistics or every weight."""
     return _mean([text_rows(record)])
 
 
 def text_rows(record: Record) -> dict[str, PerHead]:
-    """Each score of each row that counts, (layers, heads, rows); of the first token one number a text."""
+    """Return each score of each row that counts, of shape (layers, heads, rows); the weight on the first token has one
+    number per text.
+    """
     if any(layer.kind == "cross" for layer in record.layers):
-        raise InputError("heads are scored where a text looks at itself, and this record has cross-attention: leave it")
+        raise InputError("heads are scored by their self-attention, and this record has cross-attention: leave it")
     layers, queries = record.layers, record.layers[0].queries
     special = _special(record, queries)
     causal = is_causal(record)
@@ -138,18 +144,18 @@ def text_rows(record: Record) -> dict[str, PerHead]:
         chosen = inside.get(name, rows)
         found[name] = _stack([_of_rows(layer, name)[:, chosen] for layer in layers])
     found["first"] = _stack([_of_layer(layer, "sink")[0, :, :1] for layer in layers])
-    if causal:  # nothing comes next that it could see
+    if causal:  # a causal model cannot see the next token
         found["next"] = np.full_like(found["next"], np.nan)
     return found
 
 
 def is_causal(record: Record) -> bool:
-    """Whether no query of the record has looked behind itself."""
+    """Return whether no query of the record attends to a later key."""
     return all(bool((one.top_keys <= np.arange(one.queries)[:, None]).all()) for one in record.layers)
 
 
 def probe_scores(loaded: Loaded, probe: Probe) -> dict[str, PerHead]:
-    """The scores that random tokens give, said twice."""
+    """Return the scores of repeated random tokens."""
     repeated = repeated_tokens(loaded, probe)
     inputs = {"input_ids": repeated.ids, "attention_mask": torch.ones_like(repeated.ids)}
     with watch(loaded.model, statistics=["duplicate_token", "induction"]) as seen:
@@ -162,7 +168,7 @@ def probe_scores(loaded: Loaded, probe: Probe) -> dict[str, PerHead]:
 
 
 def _mean(texts: Sequence[Mapping[str, PerHead]]) -> dict[str, PerHead]:
-    """The mean over the rows of all texts; NaN where there is none."""
+    """Return the mean over the rows of all texts, or NaN if there are none."""
     joined = {name: np.concatenate([one[name] for one in texts], -1) for name in texts[0]}
     return {name: one.mean(-1) if one.shape[-1] else np.full(one.shape[:2], np.nan) for name, one in joined.items()}
 
@@ -174,16 +180,17 @@ def _special(record: Record, queries: int) -> list[bool]:
 
 
 def _of_rows(layer: Layer, name: str) -> npt.NDArray[np.float64]:
-    """One number a row, (heads, queries)."""
+    """Return one number per row, of shape (heads, queries)."""
     found = layer.entropy if name == "entropy" else _of_layer(layer, name)
     return np.asarray(found[0], dtype=np.float64)
 
 
 def _of_layer(layer: Layer, name: str) -> npt.NDArray[np.float64]:
-    """A statistic that was folded, or of the weights where they are at hand; NaN where tokens would have to be known.
+    """Return a recorded statistic, or compute it from the weights if these are available; NaN if it needs unknown
+    tokens.
 
     Raises:
-        ObservationError: Neither was kept.
+        ObservationError: Neither was recorded.
     """
     if name in layer.statistics:
         return np.asarray(layer.statistics[name], dtype=np.float64)
@@ -194,11 +201,11 @@ def _of_layer(layer: Layer, name: str) -> npt.NDArray[np.float64]:
             f"{name!r} of {layer.name or 'a layer'} cannot be told from a pooled map of {layer.queries} × "
             f'{layer.keys}: make the record with keep="weights" or statistics=[{name!r}]'
         )
-    weights = np.array(layer.exact)  # an atlas maps its file into memory, where nothing may be written
+    weights = np.array(layer.exact)  # an atlas is memory-mapped and read-only
     return np.asarray(of_weights(_STATISTICS[name](), weights)[name], dtype=np.float64)
 
 
 def _stack(layers: Sequence[npt.NDArray[np.float64]]) -> PerHead:
-    """Layers of different numbers of heads in one array, NaN where a layer has fewer."""
+    """Return layers with different numbers of heads as one array, with NaN where a layer has fewer."""
     most = max(len(one) for one in layers)
     return np.stack([np.pad(one, ((0, most - len(one)), (0, 0)), constant_values=np.nan) for one in layers])

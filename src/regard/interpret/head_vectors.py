@@ -1,4 +1,4 @@
-"""One head of a real model with its own vectors: q, k and v as they enter the formula."""
+"""Capture the q, k and v of one head of a real model, as they enter the formula."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ __all__ = ["capture_head", "choose"]
 def choose(
     model: str, text: str, *, layer: int | None = None, head: int | None = None, token: str | None = None
 ) -> tuple[int, int, str | None]:
-    """Layer, head and token as asked for; what is left open is chosen as `regard look` chooses it."""
+    """Return layer, head and token as requested; unspecified ones are chosen as in `regard look`."""
     if layer is not None and head is not None:
         return layer, head, token
     looked = look(text, model=model, token=token, layer=layer, head=head)
@@ -31,7 +31,7 @@ def choose(
 
 @dataclass(eq=False)
 class _Catcher(Recorder):
-    """Keeps the calls themselves, of which there is one a layer."""
+    """A recorder of the calls themselves, one per layer."""
 
     model: nn.Module
     caught: list[Seen] = field(default_factory=list)
@@ -40,13 +40,13 @@ class _Catcher(Recorder):
         super().__init__(self.model, "maps", 0)
 
     def see(self, seen: Seen) -> None:
-        """Keep the call as it is."""
+        """Record the call without processing it."""
         self.calls += 1
         self.caught.append(seen)
 
 
 def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
-    """Run a model over a text and take out what one head computes with.
+    """Run a model on a text and return the vectors that one head computes with.
 
     Raises:
         InputError: No such layer or head.

@@ -1,4 +1,4 @@
-"""The token ids that a model was called with, told apart by forward pass, and the tokens they stand for."""
+"""Record the token ids of each call of a model, by forward pass, and the tokens that they stand for."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -15,18 +15,18 @@ from regard.interpret.tokens_from_tokenizer import tokens_of
 __all__ = ["Given", "Heard", "Named", "Streams", "check_tokens", "given_tokens"]
 
 Streams = dict[str, tuple[tuple[Token, ...], ...]]
-Named = Sequence[str] | Mapping[str, Sequence[str]]  # as `tokens=` has them
+Named = Sequence[str] | Mapping[str, Sequence[str]]  # in the form of `tokens=`
 _Ids = dict[str, list[Tensor]]
-# Beside the end of a sequence, what ends a sentence or a part of it.
+# Separators besides the end-of-sequence token: marks that end a sentence or a clause.
 _SEPARATORS = frozenset(".,;:!?…。，、；：！？")
 _SEPARATING = frozenset({"[SEP]", "</s>", "<sep>", "<|endoftext|>"})
 
 
 class Heard:
-    """Listens for token ids in the calls of a model.
+    """A hook that records the token ids in the calls of a model.
 
-    Which record a call belongs to is known only once it has run: `passes` tells how many there are by then. The steps
-    of one generation belong to one record, and their ids are joined.
+    The record of a call is known only after the call has run: `passes` returns the number of records at that time. The
+    steps of one generation belong to one record, and their ids are concatenated.
     """
 
     whole = False
@@ -36,11 +36,11 @@ class Heard:
         self._tokenizer = tokenizer
         self._ids: dict[int, _Ids] = {}
         self._pending: dict[str, Tensor] = {}
-        self._streams: dict[str, Tensor] = {}  # of the call that runs now
+        self._streams: dict[str, Tensor] = {}  # ids of the running call
         self._separates: dict[int, bool] = {}
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Listen to one call of the model."""
+        """Record the ids of one call of the model."""
         self._settle()
         first = args[0] if args and isinstance(args[0], Tensor) and not args[0].is_floating_point() else None
         for name in ("input_ids", "decoder_input_ids"):
@@ -50,15 +50,17 @@ class Heard:
         self._streams = _by_stream(module, self._pending)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        """The call has ended: whatever runs outside of it runs on something else."""
+        """Clear the ids of the call that has ended, since calls outside of it have other inputs."""
         self._streams = {}
 
     def streams(self) -> Mapping[str, Tensor]:
-        """The ids of the call that runs now."""
+        """Return the ids of the running call, by stream."""
         return self._streams
 
     def separators(self, ids: Tensor) -> Tensor | None:
-        """Ends of sequence, and pieces that are nothing but a mark between sentences or their parts."""
+        """Return the mask of end-of-sequence tokens and of tokens that consist only of a mark between sentences or
+        clauses.
+        """
         if self._tokenizer is None:
             return None
         for one in set(ids.unique().tolist()) - self._separates.keys():
@@ -67,7 +69,7 @@ class Heard:
         return torch.isin(ids, torch.tensor([one for one, does in self._separates.items() if does], dtype=torch.long))
 
     def _settle(self) -> None:
-        """Give the ids of the call that has run to its record."""
+        """Assign the ids of the finished call to its record."""
         if self._pending:
             heard = self._ids.setdefault(self._passes() - 1, {})
             for name, ids in self._pending.items():
@@ -75,7 +77,7 @@ class Heard:
             self._pending = {}
 
     def tokens(self, tokenizer: Any, index: int, record: Record) -> Streams:
-        """The tokens of one record, as far as its ids were heard and are as many as its positions."""
+        """Return the tokens of one record, where their number equals that of its positions."""
         self._settle()
         if tokenizer is None:
             return {}
@@ -93,7 +95,7 @@ class Heard:
 
 
 class Given:
-    """Tokens that the caller named, as numbers: equal texts are equal tokens."""
+    """Tokens named by the caller, numbered so that equal texts are equal tokens."""
 
     whole = True
 
@@ -104,11 +106,11 @@ class Given:
         self._separating = torch.tensor([_separates(text) for text in numbers])
 
     def streams(self) -> Mapping[str, Tensor]:
-        """The ids of the whole text of each stream."""
+        """Return the ids of the whole text of each stream."""
         return self._ids
 
     def separators(self, ids: Tensor) -> Tensor | None:
-        """Which of them are separators."""
+        """Return the mask of separators."""
         return self._separating[ids]
 
 
@@ -117,28 +119,30 @@ def _separates(text: str) -> bool:
 
 
 def _by_stream(module: nn.Module, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whose ids they are; an encoder–decoder may make the ids of its decoder itself, which nobody hears."""
+    """Assign ids to streams; ids that an encoder–decoder makes for its decoder itself are not known."""
     crossed = "decoder_input_ids" in ids or getattr(getattr(module, "config", None), "is_encoder_decoder", False)
     names = {"input_ids": "source" if crossed else "text", "decoder_input_ids": "target"}
     return {names[name]: one for name, one in ids.items()}
 
 
 def _stream_of(argument: str, count: int, record: Record) -> str | None:
-    """The stream whose tokens an argument of the model holds, if it has one for each position."""
+    """Return the stream whose tokens an argument of the model holds, or None if their number differs from its
+    positions.
+    """
     lengths = record.streams
     if argument == "decoder_input_ids":
         names = ["target"]
-    else:  # a decoder that is watched by itself calls those of its target so, and no layer encodes the source
+    else:  # a decoder watched without its encoder calls its target ids so, and no layer encodes the source
         encodes = any(layer.kind == "self" and layer.query_tokens == "source" for layer in record.layers)
         names = ["text", "source" if encodes else "target"]
     return next((name for name in names if name in lengths and count >= lengths[name]), None)
 
 
 def check_tokens(tokens: Any) -> None:
-    """Refuse what is no list of texts, or no lists by stream.
+    """Check that `tokens` is a list of texts or a dictionary of such lists by stream.
 
     Raises:
-        InputError: It is not.
+        InputError: It is neither.
     """
     named = tokens if isinstance(tokens, Mapping) else {None: tokens}
     for stream, texts in named.items():
@@ -155,10 +159,11 @@ def check_tokens(tokens: Any) -> None:
 
 
 def given_tokens(tokens: Named, record: Record) -> Streams:
-    """Tokens that the caller named, one for each position of a stream of which there is one sequence.
+    """Return the tokens given by the caller, one for each position of a stream with a single sequence.
 
     Raises:
-        InputError: They are not as many, there is no such stream, or one list is meant for several streams.
+        InputError: The number of tokens differs from the positions, a stream does not exist, or one list is given for
+            several streams.
     """
     lengths = record.streams
     there = ", ".join(f"{length} ({stream})" for stream, length in lengths.items())

@@ -1,4 +1,4 @@
-"""look(): a text, a real model, and what each of its words attends to."""
+"""look(): run a pretrained model on a text and show what each word attends to."""
 
 import dataclasses
 import difflib
@@ -33,12 +33,12 @@ __all__ = ["LookResult", "Prepared", "look", "prepare"]
 
 Progress = Callable[[int, int | None], None]
 
-_ANSWER = 64  # tokens that an encoder–decoder writes where no target is given
+_ANSWER = 64  # tokens that an encoder–decoder generates if no target is given
 
 
 @dataclass(frozen=True, eq=False)
 class LookResult:
-    """What a model attends to in a text: the record, what a picture of it shows, and what there is to say besides."""
+    """The result of look(): the record of a text, the heads and the row that figures show, and notes."""
 
     record: Record
     focus: Focus
@@ -46,13 +46,13 @@ class LookResult:
     warning: str | None = None
 
     def _repr_html_(self) -> str:
-        """What a notebook shows, in at most 300 kB."""
+        """Return the HTML that a notebook displays, of at most 300 kB."""
         return record_html(self.record, self.focus)
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A text ready for its model: what it is called with, and the tokens of its streams."""
+    """A text prepared for its model: the arguments of the call, and the tokens of its streams."""
 
     loaded: Loaded
     inputs: dict[str, torch.Tensor]
@@ -60,7 +60,7 @@ class Prepared:
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells this run from another: the ids of the text, and the weights and settings of the model."""
+        """What identifies this run: the ids of the text, and the weights and settings of the model."""
         weights = 0
         for name, one in self.loaded.model.state_dict().items():
             about = f"{name} {one.dtype} {tuple(one.shape)}".encode()
@@ -77,7 +77,9 @@ class Prepared:
         }
 
     def run(self) -> None:
-        """Run the model once; of a language model's output only the last position, whose logits are not looked at."""
+        """Run the model once; a language model computes the logits of the last position only, since they are
+        not used.
+        """
         options: dict[str, object] = {} if self.loaded.kind == "encoder" else {"use_cache": False}
         if "logits_to_keep" in inspect.signature(self.loaded.model.forward).parameters:
             options["logits_to_keep"] = 1
@@ -103,30 +105,34 @@ def look(
     strict: bool = True,
     progress: Progress | None = None,
 ) -> LookResult:
-    """Let a real model read a text, and see what it attends to.
+    """Run a model on a text and return what its words attend to.
 
     Args:
         text: The text; the source of an encoder–decoder.
-        model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the text chooses.
-        token: The word to look from; by default a pronoun that looks sharply at a word, else the word with the sharpest
-            looks at content words. `compare_looks` sets a second text beside this one.
+        model: A bundled model, a Hugging Face folder or id, or a loaded model; by default it is chosen by the text's
+            language.
+        token: The word whose row is shown; by default a pronoun with a large weight on one word, else the word with the
+            largest weight on one content word. `compare_looks` compares two texts.
         layer: The layer of the first head shown, counted from 0.
         head: The first head shown, counted from 0 within its layer.
-        target: What an encoder–decoder writes; by default what it would write itself.
-        keep: "maps", "weights" to keep every weight, or "qk" to compute any of them later, within `max_bytes`.
-        layers: The layers that are watched, by number or name; all of them unless given.
-        statistics: What else to fold in the same sweep, by name.
-        max_bytes: Bytes that keep="weights" or "qk" may take.
-        out: An atlas to write. Finished layers go to a folder beside it, from which an interrupted run can go on.
-        resume: Whether to keep the layers that an interrupted run has saved there.
-        tokens: The first and the last token of a long text to look at, counted from 1; all of them by default.
-        strict: Whether attention that ran and could not be seen is an error. With False what was seen is shown, and
-            the record's `missing` lists the rest.
-        progress: Called with the number of finished layers, and of all of them where the configuration has it.
+        target: The target text of an encoder–decoder; by default the text that it generates greedily.
+        keep: "maps", "weights" to store every weight, or "qk" to store q and k, from which any weight can be computed
+            later.
+        layers: The layers to record, by number or name; by default all.
+        statistics: Names of statistics to compute in the same pass.
+        max_bytes: Limit of bytes for keep="weights" or "qk".
+        out: Path of an atlas to save. Finished layers are saved in a folder next to it, from which an interrupted run
+            can be resumed.
+        resume: Whether to reuse the layers that an interrupted run has saved there.
+        tokens: The first and the last token of a long text to run on, counted from 1; by default all.
+        strict: Whether attention that ran and could not be recorded raises an error. With False, it is listed in the
+            record's `missing`, and the result shows the rest.
+        progress: Called with the number of finished layers and of all layers, or None if the configuration does not
+            specify it.
 
     Raises:
-        InputError: The text is empty, of one word or too long for the model; no such model, word, layer, head or
-            statistic; there are finished layers of an interrupted run and `resume` was not asked for, or they are of
+        InputError: The text is empty, of one word or too long for the model; the model, word, layer, head or statistic
+            does not exist; or there are finished layers of an interrupted run, and `resume` is False or they belong to
             another run.
     """
     prepared = prepare(text, model=model, target=target, tokens=tokens)
@@ -158,34 +164,32 @@ def look(
         focus = choose_focus(record, token=token, layer=layer, head=head)
     except InputError as problem:
         if token is None and _is_wordless(prepared.tokens.get("target")):
-            raise InputError(
-                f"what {loaded.name} writes has no word to look from: give it a longer `--target`"
-            ) from problem
+            raise InputError(f"what {loaded.name} generates has no word to show: give a longer `--target`") from problem
         raise
     warnings = [advice(loaded, text)]
     if seen.fallback_reasons:
         why = next(iter(seen.fallback_reasons.values()))
-        warnings.append(f"{preferred()} did not fold {len(seen.fallback_reasons)} of {len(record)} layers: {why}")
+        warnings.append(f"{preferred()} did not compute {len(seen.fallback_reasons)} of {len(record)} layers: {why}")
     return LookResult(record, focus, loaded.name, "; ".join(filter(None, warnings)) or None)
 
 
 @dataclass(frozen=True)
 class _Telling:
-    """Tells of each layer that is finished."""
+    """A callback that saves each finished layer and reports progress."""
 
     part: Part | None
     progress: Progress | None
     count: int | None
 
     def known(self, number: int, name: str) -> Layer | None:
-        """What an earlier run has left."""
+        """Return a layer that an earlier run has saved, or None."""
         found = None if self.part is None else self.part.known(number, name)
         if found is not None:
             self._tell(number)
         return found
 
     def __call__(self, number: int, layer: Layer) -> Layer:
-        """Keep the layer, in the folder if there is one."""
+        """Save the layer, if there is a folder, and report progress."""
         kept = layer if self.part is None else self.part(number, layer)
         self._tell(number)
         return kept
@@ -196,7 +200,7 @@ class _Telling:
 
 
 def _count(loaded: Loaded) -> int | None:
-    """How many attention calls a pass has, where the model's configuration says it."""
+    """Return the number of attention calls of a pass, if the model's configuration specifies it."""
     config = getattr(loaded.model, "config", None)
     if loaded.kind == "encoder-decoder":
         sides = (
@@ -210,17 +214,19 @@ def _count(loaded: Loaded) -> int | None:
 def _check_wanted(
     prepared: Prepared, token: str | None, layer: int | None, head: int | None, count: int | None
 ) -> None:
-    """Refuse a word, a layer or a head that is not there before the model runs and an atlas is written."""
+    """Refuse a word, layer or head that does not exist, before the model runs and an atlas is written."""
     if head is not None and layer is None:
         raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
     if layer is not None and count is not None and not -count <= layer < count:
         raise InputError(f"`layer` must be from 0 to {count - 1} (seen layers: {count}), got {layer}")
-    if token is not None and ("text" in prepared.tokens or layer is None):  # else the layer says which text is meant
+    if token is not None and (
+        "text" in prepared.tokens or layer is None
+    ):  # otherwise the layer determines which text is meant
         token_row(prepared.tokens["text" if "text" in prepared.tokens else "target"][0], token)
 
 
 def _check_layers(loaded: Loaded, layers: Sequence[int | str], count: int | None) -> None:
-    """Refuse what cannot be a layer before the model runs: a number too high, a name that no module has."""
+    """Refuse invalid layers before the model runs: a number that is too high, or a name that no module has."""
     modules = dict(loaded.model.named_modules(remove_duplicate=False))
     for one in layers:
         if isinstance(one, int) and count is not None and one >= count:
@@ -237,7 +243,7 @@ def _check_layers(loaded: Loaded, layers: Sequence[int | str], count: int | None
 
 
 def _is_wordless(target: tuple[tuple[Token, ...], ...] | None) -> bool:
-    """Whether there is a target, and no word in it."""
+    """Return whether there is a target without any word."""
     return target is not None and not any(is_word(token.text) and not token.special for token in target[0])
 
 
@@ -248,11 +254,11 @@ def prepare(
     target: str | None = None,
     tokens: tuple[int, int] | None = None,
 ) -> Prepared:
-    """Load the model and turn the text, or only some of its tokens, into what it is called with."""
+    """Load the model and convert the text, or a range of its tokens, to the arguments of the model."""
     if not text.strip():
         raise InputError("the text is empty: write a sentence, or name a file that has one")
     if "\0" in text:
-        raise InputError("the text holds a NUL byte, so it is no text: is it a binary file?")
+        raise InputError("the text contains a NUL byte: is it a binary file?")
     if isinstance(model, str) and not model.strip():
         raise InputError(f"`model` must be a name, a folder or an id of the hub, got {model!r}: or leave it out")
     loaded = model if isinstance(model, Loaded) else model_for(text) if model is None else load_model(model)
@@ -274,11 +280,11 @@ def prepare(
 
 
 def _ids(loaded: Loaded, tokenizer: Any, text: str) -> torch.Tensor:
-    """Token ids (1, n), refused where they are more than the model has positions."""
+    """Return token ids of shape (1, n), and raise InputError if n exceeds the model's positions."""
     ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
     limit = positions(loaded)
     if limit is not None and len(ids) > limit:
-        other = " (smollm2 reads 8,192)" if loaded.name in ("me5", "minilm") and len(ids) <= 8192 else ""
+        other = " (smollm2 takes 8,192)" if loaded.name in ("me5", "minilm") and len(ids) <= 8192 else ""
         most = limit - len(tokenizer("", verbose=False)["input_ids"])
         raise InputError(
             f"the text has {len(ids):,} tokens and {loaded.name} reads at most {limit:,}: shorten it (regard look "
@@ -290,7 +296,7 @@ def _ids(loaded: Loaded, tokenizer: Any, text: str) -> torch.Tensor:
 
 
 def _write(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
-    """What the model itself would write, greedily, as the decoder's input."""
+    """Return the target that the model generates greedily, as decoder input."""
     with torch.inference_mode():
         written: torch.Tensor = loaded.model.generate(  # type: ignore[operator]
             input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1, max_new_tokens=_ANSWER
@@ -299,6 +305,8 @@ def _write(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _start(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
-    """A given target as the decoder's input: its start token first, its last token left to be predicted."""
+    """Return a given target as decoder input: with the start token first, and without the last token, which is only
+    predicted.
+    """
     start = getattr(loaded.model.config, "decoder_start_token_id", None)
     return torch.cat([torch.full((1, 1), int(start or 0)), ids[:, :-1]], 1)

@@ -1,4 +1,4 @@
-"""A model and its tokenizer by name: one of the bundled ones, a folder, or an id of the Hugging Face hub."""
+"""Load a model and its tokenizer by name: a bundled model, a folder, or an id of the Hugging Face hub."""
 
 import json
 import re
@@ -17,23 +17,23 @@ from regard.interpret.tokens_from_tokenizer import unknown_share
 
 __all__ = ["advice", "load_model", "load_to_look_once", "model_for", "name_for", "positions"]
 
-# Parts that turn hidden states into answers, of which attention takes no notice; a base checkpoint lacks them.
+# Output heads, which do not affect attention; a checkpoint of a base model lacks them.
 _HEADS = re.compile(r"lm_head|pooler|classifier|score|qa_outputs|final_logits_bias|^cls\.|embed_out|predictions")
-_PIECES = 2.5  # a word, at most, of a text that a vocabulary was made for
-_OPENED_FAST = ("me5", "minilm")  # without importing transformers, which takes as long as all the rest
-_UNKNOWN = 0.1  # share of unknown pieces from which on a text is said to be beyond a model
+_PIECES = 2.5  # pieces per word, at most, of a text in a language of the vocabulary
+_OPENED_FAST = ("me5", "minilm")  # without importing transformers, which takes about half of the time
+_UNKNOWN = 0.1  # share of unknown pieces above which a text is reported as unsuitable for a model
 
 
 def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
-    """Load a model in eval mode and its tokenizer; nothing that comes with a model is ever executed or unpickled.
+    """Load a model in eval mode and its tokenizer, without executing or unpickling any file of the checkpoint.
 
     Args:
-        name: `me5`, `minilm`, `smollm2`, a folder with a Hugging Face checkpoint, what `regard train` made (a run, or
-            a checkpoint in it), or an id of the hub.
-        attn_implementation: As in transformers; by default PyTorch's fused kernel where the model has it.
+        name: `me5`, `minilm`, `smollm2`, a folder with a Hugging Face checkpoint, an output of `regard train` (a run,
+            or a checkpoint in it), or an id of the hub.
+        attn_implementation: As in transformers; by default PyTorch's fused kernel, if the model supports it.
 
     Raises:
-        InputError: There is no such model, or it has no weights or no tokenizer.
+        InputError: The model does not exist, or has no weights or no tokenizer.
         MissingExtraError: transformers is not installed.
     """
     if name in BUNDLED:
@@ -63,7 +63,7 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
 
 
 def _is_trained(folder: Path) -> bool:
-    """Whether regard made it: a run, a checkpoint in it, or a saved model."""
+    """Return whether regard made the folder: a run, a checkpoint of it, or a saved model."""
     if any((folder / name).is_file() for name in ("run.json", "place.json")):
         return True
     try:
@@ -94,7 +94,7 @@ def _from_transformers(transformers: Any, name: str, where: str, attn_implementa
 
 
 def _refuse_random_weights(name: str, missing: Iterable[str]) -> None:
-    """Weights that a checkpoint lacks are drawn at random, and what they attend to would be shown as the model's."""
+    """Refuse a checkpoint that lacks weights: they would be random, and so would be the attention shown."""
     lacking = sorted(one for one in missing if not _HEADS.search(one))
     if lacking:
         raise InputError(
@@ -109,10 +109,11 @@ def model_for(text: str) -> Loaded:
 
 
 def load_to_look_once(name: str | None, text: str) -> Loaded | str | None:
-    """Load `me5` or `minilm` for one picture of a text, as a Transformer of ours, which opens sooner; or give the name.
+    """Load `me5` or `minilm` for a single figure as a regard Transformer, which loads faster, or return the name of
+    another model.
 
-    Its weights are those of transformers' model to a few units of float32; its layers have other names. Without a name
-    the text chooses; a name of another model is returned as it is.
+    Its weights equal those of transformers' model to a few units of float32; its layers have other names. Without a
+    name, the model is chosen by the language of the text.
 
     Raises:
         BundledModelError: The model is not installed, or its files were changed.
@@ -123,10 +124,10 @@ def load_to_look_once(name: str | None, text: str) -> Loaded | str | None:
 
 
 def name_for(text: str) -> str:
-    """Choose a bundled model for a text: `minilm` where it knows its pieces as words, else `me5`.
+    """Return the name of a bundled model for a text: `minilm` for text in English, else `me5`.
 
-    English vocabularies hold single letters of many scripts, so that to know every piece is not to read a text: its
-    letters must be Latin, and its words of few pieces.
+    English vocabularies contain single letters of many scripts, so known pieces are not enough: the letters must be
+    Latin, and the words of few pieces.
     """
     tokenizer = _as_transformers().load_bundled_tokenizer("minilm")
     latin = all(unicodedata.name(letter, "").startswith("LATIN") for letter in text if letter.isalpha())
@@ -140,16 +141,16 @@ def _as_transformers() -> Any:
 
 
 def advice(loaded: Loaded, text: str) -> str | None:
-    """What to say of a model that does not know much of a text: which one would, or None where all is well."""
+    """Return a note if a model does not know many pieces of a text, with a model that does, or None."""
     share = unknown_share(loaded.tokenizer, text)
     if share <= _UNKNOWN:
         return None
     better = "--model me5 reads 100 languages" if loaded.name != "me5" else "no bundled model knows them"
-    return f"{loaded.name} does not know {share:.0%} of this text's pieces and sees [UNK] in their place: {better}"
+    return f"{loaded.name} does not know {share:.0%} of this text's pieces, which become [UNK]: {better}"
 
 
 def positions(loaded: Loaded) -> int | None:
-    """How many tokens the model can read, or None where nothing limits them."""
+    """Return the maximum number of tokens of the model, or None if there is no limit."""
     config = loaded.model.config
     limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     return int(limit) if limit and limit > 0 else None

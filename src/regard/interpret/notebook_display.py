@@ -1,4 +1,4 @@
-"""Records show themselves in notebooks: `observe`, where they are made, lies below `render` and cannot know how."""
+"""Display records in notebooks. This is done here because `capture`, which makes records, must not import `render`."""
 
 from regard.capture.records import Record
 from regard.render.notebook_page import forwards_html, record_html

@@ -1,4 +1,4 @@
-"""What a watch gives: the records of the passes that were seen, to be asked, drawn and saved."""
+"""Observation, the result of a watch: the records of its forward passes, with methods to query, plot and save them."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -35,23 +35,25 @@ _FAILED = (
 
 
 class Observation(Answers):
-    """What was seen: one record a forward pass. Everything a record answers can be asked of it directly.
+    """The result of a watch: one record per forward pass, with the methods of a record.
 
     `seen.weights(layer=, head=)`, `seen.heatmap(...)`, `seen.entropy(...)`, `seen.received(...)`, `seen.top(...)`,
-    `seen.statistic("distance", layer=, head=)` and `seen.rank_heads("it", "animal")` are of the only pass, and so is
-    all that is drawn; of several, choose `seen[i]`. `len(seen)` is the number of passes, and `for one in seen` goes
-    through them.
+    `seen.statistic("distance", layer=, head=)`, `seen.rank_heads("it", "animal")` and all plots refer to the only
+    pass. If there are several, select one with `seen[i]`. `len(seen)` is the number of passes, and iterating over
+    `seen` yields them.
     """
 
     def __init__(self, forwards: tuple[Record, ...] = ()) -> None:
         self.forwards = forwards
-        self.fallback_reasons: dict[str, str] = {}  # the sites that a kernel asked for has not served, and why
-        self.calls_elsewhere = 0  # calls of the model from threads other than the one that watched, which were not seen
-        self.failed = False  # whether an exception ended the watch
+        self.fallback_reasons: dict[
+            str, str
+        ] = {}  # call sites that the selected backend did not support, with the reason
+        self.calls_elsewhere = 0  # number of calls of the model from other threads, which were not recorded
+        self.failed = False  # whether the watch ended with an exception
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """The attention that ran and could not be seen, over all passes: module, reason, number of calls."""
+        """The attention that ran and could not be recorded, over all passes: module, reason, number of calls."""
         return sum_missing(one for record in self.forwards for one in record.missing)
 
     @property
@@ -61,7 +63,7 @@ class Observation(Answers):
             raise ObservationError(_FAILED if self.failed else _NOTHING)
         if len(self.forwards) > 1:
             raise ObservationError(
-                f"{len(self.forwards)} forward passes were seen: choose one with seen.forwards[i], or watch one alone"
+                f"{len(self.forwards)} forward passes were seen: choose one with seen.forwards[i], or watch only one"
             )
         return self.forwards[0]
 
@@ -82,14 +84,14 @@ class Observation(Answers):
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What else is known of the only pass: `keep`, and of a generation the length of its prompt."""
+        """Further data of the only pass: `keep`, and for a generation the length of its prompt."""
         return self.record.notes
 
     def __len__(self) -> int:
         return len(self.forwards)
 
     def __getitem__(self, index: int) -> "Observation":
-        """One forward pass of several, to be asked, drawn, shown and saved by itself."""
+        """Return one of several forward passes as an Observation of its own."""
         if not self.forwards:
             raise ObservationError(_FAILED if self.failed else _NOTHING)
         return Observation((self.forwards[at_index("seen[i]", index, len(self.forwards), "forward passes")],))
@@ -98,7 +100,7 @@ class Observation(Answers):
         return (Observation((one,)) for one in self.forwards)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows, in at most 300 kB."""
+        """Return the HTML that a notebook displays, of at most 300 kB."""
         return forwards_html(self.forwards)
 
     def __repr__(self) -> str:
@@ -110,7 +112,9 @@ class Observation(Answers):
     def plot(
         self, *, layer: int | str | Layer, head: int, batch_index: int = 0, stream: Stream | None = None
     ) -> "Figure":
-        """Draw the heat map of one head as a matplotlib Figure (`.savefig`); a notebook shows it as it is."""
+        """Plot the heat map of one head and return the matplotlib Figure, which a notebook displays and `.savefig`
+        saves.
+        """
         return heatmap_figure(self.record, layer=layer, head=head, batch_index=batch_index, stream=stream)
 
     def plot_alignment(
@@ -122,11 +126,12 @@ class Observation(Answers):
         target: range | None = None,
         batch_index: int = 0,
     ) -> "Figure":
-        """Draw which words of the target look at which of the source, as a matplotlib Figure.
+        """Plot the weights of the target's words on the source's words and return the matplotlib Figure.
 
-        `heads` is "mean" of all cross-attention, "each" head as a small map, or pairs of layer and head to average.
-        A row is called after the word that the decoder has "read", or the one that is "written" from there. Of more
-        than 60 words a side, `source=range(...)` and `target=range(...)` choose.
+        `heads` is "mean" (over all cross-attention), "each" (one small map per head), or pairs of layer and head to
+        average. With `rows="read"` a row is named after the input word of the decoder, with "written" after the word
+        predicted from it. For more than 60 words per side, select a part with `source=range(...)` and
+        `target=range(...)`.
         """
         return alignment_figure(self.record, heads, rows=rows, source=source, target=target, batch_index=batch_index)
 
@@ -141,11 +146,12 @@ class Observation(Answers):
         batch_index: int = 0,
         stream: Stream | None = None,
     ) -> "Figure":
-        """Draw where a patch (row, column) of an image, or "cls", looks, laid over the image: a matplotlib Figure.
+        """Plot the attention of a patch (row, column) of an image, or of "cls", over the image, and return the
+        matplotlib Figure.
 
-        `image` is one of PIL, an array or a tensor, in the proportions that the model saw; `grid` the vision model,
-        its config, or a PatchGrid. Without `head` it is the mean of the heads of the layer, whose number is counted
-        within `stream`, "image" unless given.
+        `image` is a PIL image, an array or a tensor, with the aspect ratio of the model's input; `grid` is the vision
+        model, its config, or a PatchGrid. Without `head`, the mean over the heads of the layer is shown. Layers are
+        counted within `stream`, by default "image".
         """
         if stream is None and not isinstance(layer, str | Layer) and "image" in self.streams:
             stream = "image"
@@ -164,28 +170,29 @@ class Observation(Answers):
         batch_index: int = 0,
         stream: Stream | None = None,
     ) -> None:
-        """Write one thing to a file .csv, .npy, .npz, .png or .svg.
+        """Export one item to a file: .csv, .npy, .npz, .png or .svg.
 
-        `what` is "weights", "map", "map.max", "top", "alignment", "heads", or a statistic that was kept: "entropy".
+        `what` is "weights", "map", "map.max", "top", "alignment", "heads", or the name of a recorded statistic, such
+        as "entropy".
         """
         export(self.record, path, what, layer=layer, head=head, batch_index=batch_index, stream=stream)
 
     def to_html(self, path: str | os.PathLike[str], *, token: str | None = None, title: str = "") -> None:
-        """Write one self-contained page that a browser opens without a server; needs the tokens to be known."""
+        """Save a self-contained HTML page that needs no server; the tokens must be known."""
         record = self.record
         write_page(record, choose_focus(record, token=token), Path(path), title=title or record.model)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one atlas file, atomically; regard.read_atlas reads it."""
+        """Save all passes to one atlas file, atomically; regard.load_atlas loads it."""
         if not self.forwards:
             raise ObservationError(_FAILED if self.failed else _NOTHING)
         save_atlas(self.forwards, path)
 
 
 def load_atlas(path: str | os.PathLike[str]) -> Observation:
-    """Read an atlas that `seen.save` or `regard look --out it.atlas` wrote.
+    """Load an atlas that was saved by `seen.save` or `regard look --out it.atlas`.
 
     Raises:
-        AtlasError: The file is missing, cut off, damaged, of another version, or not an atlas.
+        AtlasError: The file is missing, truncated, damaged, of another version, or not an atlas.
     """
     return Observation(read_atlas(path))

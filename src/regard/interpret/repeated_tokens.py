@@ -1,4 +1,6 @@
-"""Random tokens that are said twice: what follows is known only to who looks back at the first copy."""
+"""Sequences of random tokens that are repeated once: only a head that attends to the first copy can predict the
+second.
+"""
 
 from dataclasses import dataclass
 
@@ -16,7 +18,9 @@ __all__ = ["Probe", "Repeated", "repeated_tokens"]
 
 @dataclass(frozen=True)
 class Probe:
-    """`sequences` random ones of `length` different tokens, each said twice (Olsson et al. 2022, arXiv:2209.11895)."""
+    """`sequences` random sequences of `length` different tokens, each repeated once (Olsson et al. 2022,
+    arXiv:2209.11895).
+    """
 
     length: int = 32
     sequences: int = 4
@@ -34,7 +38,9 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Repeated:
-    """Token ids (sequences, positions), special tokens of the model around them, and where the second copy stands."""
+    """Token ids of shape (sequences, positions), with the model's special tokens around them, and the positions of the
+    second copy.
+    """
 
     ids: Int[Tensor, "sequences positions"]
     first: slice
@@ -42,7 +48,7 @@ class Repeated:
 
 
 def repeated_tokens(loaded: Loaded, probe: Probe) -> Repeated:
-    """Draw tokens uniformly from a model's vocabulary, special ones left out, no token twice in a copy.
+    """Draw tokens uniformly from a model's vocabulary, without special tokens and without repetition within a copy.
 
     Raises:
         InputError: The model has too few tokens or positions for the length.
@@ -71,7 +77,7 @@ def repeated_tokens(loaded: Loaded, probe: Probe) -> Repeated:
 
 
 def _around(loaded: Loaded) -> tuple[list[int], list[int]]:
-    """The special tokens that the tokenizer puts before and behind a text."""
+    """Return the special tokens that the tokenizer adds before and after a text."""
     ids: list[int] = loaded.tokenizer("a", verbose=False)["input_ids"]
     special = set(loaded.tokenizer.all_special_ids)
     own = [at for at, one in enumerate(ids) if one not in special]

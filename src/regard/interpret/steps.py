@@ -1,4 +1,4 @@
-"""A head of a real model worked out step by step: the row of one token in what was captured of the head."""
+"""Compute a head of a real model step by step, for the row of one token, from its captured q, k and v."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from regard.capture.token_row import TokenRow, token_row
 
 __all__ = ["HeadSteps", "head_steps"]
 
-WHOLE = 512  # up to so many keys every row is worked out; of longer texts the chosen row alone
+WHOLE = 512  # up to this number of keys every row is computed; for longer texts only the chosen row
 
 
 @dataclass(frozen=True, eq=False)
 class HeadSteps:
-    """A head worked out, the row in it that was asked for, and the token of that row."""
+    """The steps of a head, the row shown, and its token."""
 
     worked: Worked
     row: int
@@ -20,9 +20,10 @@ class HeadSteps:
 
 
 def head_steps(captured: CapturedHead, token: str | None = None) -> HeadSteps:
-    """Work out a captured head for one token (see `token_row`), which by default is the last one that is not special.
+    """Compute the steps of a captured head for one token (see `token_row`), by default the last one that is not
+    special.
 
-    Of a text of more than 512 tokens only that token's row is worked out.
+    For a text of more than 512 tokens only that token's row is computed.
 
     Raises:
         InputError: the text has no such token.

@@ -1,7 +1,7 @@
-"""Pieces of text as a tokenizer cut them, before they are grouped into words: what each shows and what lies before it.
+"""Subword pieces of a text, before they are grouped into words: the text of each, and whether a space precedes it.
 
-Two ways lead to them: through the offsets of the pieces in the text they were made from, or through the spelling of the
-pieces themselves, which for byte-level and SentencePiece vocabularies gives the text back byte by byte.
+They are found either from the offsets of the pieces in the text, or from their spellings, which for byte-level and
+SentencePiece vocabularies reproduce the text byte by byte.
 """
 
 import re
@@ -13,8 +13,8 @@ from regard.interpret.unspaced_scripts import is_cjk
 __all__ = ["Piece", "from_bytes", "from_spans", "from_wordpieces"]
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-# What cannot be seen is shown by its picture (␀ … ␟, ␡), so that nothing in a text can steer a terminal or vanish; line
-# ends and tabs, which every text has, by arrows: few fonts have ␊ and ␉.
+# Control characters are shown as control pictures (␀ … ␟, ␡), so that no text can control a terminal or be invisible;
+# line ends and tabs as arrows, because few fonts have ␊ and ␉.
 _PICTURES = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 _PICTURES |= {ord("\n"): ord("↵"), ord("\t"): ord("⇥")}
 _SENTENCE_SPACE = "▁"
@@ -28,9 +28,9 @@ _ELISIONS = {"s", "t", "d", "m", "re", "ve", "ll"}
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of text: what is shown of it, its bare characters, whether white space comes before it.
+    """A piece of text: its displayed form, its characters, and whether white space precedes it.
 
-    `glued` pieces hold other bytes of the character that the piece before them began.
+    `glued` pieces hold further bytes of a character that begins in an earlier piece.
     """
 
     shown: str
@@ -40,7 +40,7 @@ class Piece:
 
 
 def from_spans(text: str, spans: Sequence[tuple[int, int]], spellings: Sequence[str], *, after: int = 0) -> list[Piece]:
-    """Pieces from their spans (start, end) in the text, which go on `after` some position in it.
+    """Return the pieces for spans (start, end) of the text; `after` is the end of the piece before them.
 
     Pieces that share a character show it with a number.
 
@@ -60,14 +60,15 @@ def from_spans(text: str, spans: Sequence[tuple[int, int]], spellings: Sequence[
 
 
 def _covered(text: str, span: tuple[int, int], spelling: str) -> tuple[int, int]:
-    # SentencePiece puts a ▁ before the text and reports it on the first character: it covers none of the text.
+    # SentencePiece adds a ▁ before the text and reports it at the first character: it covers none of the text.
     start, end = span
     lone = spelling.strip(_SENTENCE_SPACE) == ""
     return (start, start) if lone and text[start:end].strip() else (start, end)
 
 
 def from_wordpieces(spellings: Sequence[str], *, prefix: str = "##") -> list[Piece]:
-    """Pieces of a WordPiece vocabulary whose text is not known: white space is guessed as people set it.
+    """Return the pieces of a WordPiece vocabulary if the text is unknown; white space is guessed by the rules of
+    typesetting.
 
     >>> [(piece.shown, piece.space) for piece in from_wordpieces(["token", "##izer", "cat", "."])]
     [('token', False), ('izer', False), ('cat', True), ('.', False)]
@@ -88,7 +89,7 @@ def from_wordpieces(spellings: Sequence[str], *, prefix: str = "##") -> list[Pie
 
 
 def from_bytes(spellings: Sequence[str], *, byte_level: bool) -> list[Piece]:
-    """Pieces that spell the text byte by byte: byte-level BPE (Ġ is a space), else SentencePiece (▁, <0xE8>).
+    """Return pieces that spell the text byte by byte: byte-level BPE (Ġ is a space), else SentencePiece (▁, <0xE8>).
 
     >>> [piece.shown for piece in from_bytes(["The", "Ġcat", "è²", "ĵ"], byte_level=True)]
     ['The', 'cat', '貓¹', '貓²']
@@ -105,7 +106,7 @@ def from_bytes(spellings: Sequence[str], *, byte_level: bool) -> list[Piece]:
     blank = False
     for (start, end), number in zip(spans, _shared(spans), strict=True):
         raw = text[start:end]
-        # The space before the first SentencePiece is the tokenizer's, not the text's.
+        # The space before the first SentencePiece is added by the tokenizer.
         added = not byte_level and not pieces and raw[:1] == " "
         pieces.append(_piece(raw.removeprefix(" ") or " " if added else raw, space=blank, number=number))
         blank = raw[-1:].isspace() and not (added and raw == " ")
@@ -113,7 +114,9 @@ def from_bytes(spellings: Sequence[str], *, byte_level: bool) -> list[Piece]:
 
 
 def _shared(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Number of each piece among those that hold parts of the same character: 1, 2, 3; 0 if it holds whole ones."""
+    """Return the number of each piece among those that share a character (1, 2, 3), or 0 if it holds whole
+    characters.
+    """
     numbers = [0] * len(spans)
     for index in range(1, len(spans)):
         (_, end_before), (start, end) = spans[index - 1], spans[index]
@@ -124,7 +127,9 @@ def _shared(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _piece(raw: str, *, space: bool, number: int = 0) -> Piece:
-    """A piece from the text it covers; white space that it begins with comes before it, unless it is nothing else."""
+    """Return a piece for the text that it covers; leading white space counts as preceding it, unless the piece has
+    nothing else.
+    """
     bare = raw.strip()
     follows = number > 1
     if not bare:
@@ -135,7 +140,7 @@ def _piece(raw: str, *, space: bool, number: int = 0) -> Piece:
 
 
 def _byte_level(spelling: str) -> bytes:
-    # A token that was added to the vocabulary is spelled as itself, with characters no byte is written as.
+    # An added token is spelled literally, with characters that are no byte of the alphabet.
     if all(mark in _BYTE_OF for mark in spelling):
         return bytes(_BYTE_OF[mark] for mark in spelling)
     return spelling.encode("utf-8", "replace")
@@ -148,7 +153,7 @@ def _sentence_piece(spelling: str) -> bytes:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes are their own characters, the others follow from U+0100 on."""
+    """Return GPT-2's alphabet: printable bytes are their own characters, the others follow from U+0100 on."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + rank): byte for rank, byte in enumerate(others)}
@@ -158,7 +163,7 @@ _BYTE_OF = _byte_alphabet()
 
 
 def _decode(data: bytes) -> tuple[str, list[int]]:
-    """The text that the bytes spell, and for each byte the index of its character; a stray byte is a �."""
+    """Return the text that the bytes spell, and for each byte the index of its character; an invalid byte becomes �."""
     text: list[str] = []
     characters: list[int] = []
     at = 0

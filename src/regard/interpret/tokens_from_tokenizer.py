@@ -1,7 +1,8 @@
-"""Tokens from any tokenizer of transformers: byte-level BPE, WordPiece and SentencePiece, grouped into words.
+"""Tokens of any tokenizer of transformers (byte-level BPE, WordPiece, SentencePiece), grouped into words.
 
-Pieces with no white space between them form one word if letters or digits meet at the seam. A Chinese or Japanese piece
-is a word of its own (no spaces would end it otherwise); punctuation stands alone, but for an apostrophe in a word.
+Pieces without white space between them belong to one word if letters or digits are on both sides of the boundary. A
+Chinese or Japanese piece is a word of its own, since these scripts have no spaces. Punctuation is a word of its own,
+except for an apostrophe within a word.
 """
 
 import unicodedata
@@ -24,7 +25,7 @@ _SKIN_TONES = range(0x1F3FB, 0x1F400)
 
 @dataclass(frozen=True)
 class _Vocabulary:
-    """What has to be known of a tokenizer: how it spells, which ids stand for no text, which for unknown text."""
+    """Properties of a tokenizer: its spelling scheme, the ids of special tokens, and the ids of unknown text."""
 
     spelling: Literal["byte-level", "wordpiece", "sentencepiece"]
     special: frozenset[int]
@@ -32,11 +33,12 @@ class _Vocabulary:
 
 
 def tokens_of(tokenizer: Any, ids: Sequence[int], text: str | None = None) -> tuple[Token, ...]:
-    """Tokens for these ids, as people read them: one Token for each id.
+    """Return one Token for each id, with its text in readable form.
 
-    With the text that the ids were made from, tokens show it as it stands there: capitals that the tokenizer dropped,
-    and the characters that an unknown token covers. Without it they are spelled from the vocabulary. Special tokens
-    (a typed "[CLS]" too, since the model sees no difference) are marked. Raise InputError if the text is another.
+    With the text that the ids were made from, tokens show the text itself: capitals that the tokenizer dropped, and
+    the characters that an unknown token covers. Without it they are spelled from the vocabulary. Special tokens are
+    marked (also a typed "[CLS]", which the model cannot distinguish). Raise InputError if the ids were made from
+    another text.
     """
     numbers = [int(number) for number in ids]
     vocabulary = _vocabulary(tokenizer)
@@ -60,7 +62,7 @@ def tokens_of(tokenizer: Any, ids: Sequence[int], text: str | None = None) -> tu
         joined = _joined(pieces)
         for index, (piece, joins) in enumerate(zip(pieces, joined, strict=True), start):
             if spellings[index] == _PREFIX and index == start:
-                # SentencePiece's mark before the first word: alone, before Chinese, it stands for no text.
+                # SentencePiece's mark before the first word is a token of its own before Chinese, and covers no text.
                 tokens.append(Token(piece.shown, special=True))
                 continue
             word += not joins
@@ -69,15 +71,15 @@ def tokens_of(tokenizer: Any, ids: Sequence[int], text: str | None = None) -> tu
 
 
 def text_between(tokenizer: Any, text: str, first: int, last: int) -> str:
-    """Cut out what the tokens `first` to `last` of a text are made from, both included and counted from 1.
+    """Return the part of a text that the tokens `first` to `last` cover, both included and counted from 1.
 
     Raises:
-        InputError: The text has no such tokens, or the tokenizer cannot tell where in the text its tokens are.
+        InputError: The text has no such tokens, or the tokenizer does not return offsets.
     """
     try:
         spans = _encode(tokenizer, text, return_offsets_mapping=True)["offset_mapping"]
     except NotImplementedError as problem:
-        raise InputError("the tokenizer of this model cannot tell where tokens begin: cut the text itself") from problem
+        raise InputError("the tokenizer of this model does not return offsets: cut the text itself") from problem
     if not 1 <= first <= last <= len(spans):
         raise InputError(
             f"`tokens` must be FIRST:LAST within the {len(spans):,} tokens of the text, counted from 1, got "
@@ -87,7 +89,7 @@ def text_between(tokenizer: Any, text: str, first: int, last: int) -> str:
 
 
 def unknown_share(tokenizer: Any, text: str) -> float:
-    """Share of the pieces of a text that the vocabulary does not know, from 0 to 1 (special tokens not counted)."""
+    """Return the share of a text's pieces that are not in the vocabulary, from 0 to 1 (special tokens not counted)."""
     vocabulary = _vocabulary(tokenizer)
     ids = [number for number in _encode(tokenizer, text)["input_ids"] if number not in vocabulary.special]
     return sum(number == vocabulary.unknown for number in ids) / len(ids) if ids else 0.0
@@ -101,7 +103,7 @@ def _vocabulary(tokenizer: Any) -> _Vocabulary:
         spelling = "byte-level"
     elif kind in ("WordPiece", "WordLevel") or hasattr(tokenizer, "wordpiece_tokenizer"):
         spelling = "wordpiece"
-    # Byte-level vocabularies know every text; many name their end-of-text token as the unknown one all the same.
+    # Byte-level vocabularies cover every text, although many specify their end-of-text token as the unknown token.
     unknown = None if spelling == "byte-level" else tokenizer.unk_token_id
     added = getattr(tokenizer, "added_tokens_decoder", {})
     special = {number for number, token in added.items() if getattr(token, "special", False)}
@@ -114,10 +116,12 @@ def _encode(tokenizer: Any, text: str, **options: Any) -> Any:
 
 
 def _spans(tokenizer: Any, ids: list[int], text: str, special: list[bool]) -> list[tuple[int, int]] | None:
-    """Where in the text each id lies, (0, 0) for those that were added to it; None if the tokenizer cannot tell."""
+    """Return the span of each id in the text, (0, 0) for special tokens; None if the tokenizer does not return
+    offsets.
+    """
     try:
         encoded = _encode(tokenizer, text, return_offsets_mapping=True)
-    except NotImplementedError:  # tokenizers written in Python know no offsets
+    except NotImplementedError:  # tokenizers written in Python do not return offsets
         return None
     known = encoded["input_ids"]
     for start in range(len(ids) + 1):
@@ -137,7 +141,7 @@ def _spans(tokenizer: Any, ids: list[int], text: str, special: list[bool]) -> li
 
 
 def _runs(special: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Spans of ids: every special one alone, the others as far as they go."""
+    """Yield spans of ids: each special id separately, other ids as runs."""
     start = 0
     while start < len(special):
         end = start + 1
@@ -157,7 +161,7 @@ def _spelled(vocabulary: _Vocabulary, tokenizer: Any, spellings: Sequence[str], 
 
 
 def _joined(pieces: Sequence[Piece]) -> list[bool]:
-    """Whether each piece is of the same word as the one before it."""
+    """Return for each piece whether it belongs to the same word as the piece before it."""
     joined = [False] * len(pieces)
     for index in range(1, len(pieces)):
         piece = pieces[index]
@@ -170,7 +174,7 @@ def _joined(pieces: Sequence[Piece]) -> list[bool]:
 
 
 def _before(pieces: Sequence[Piece], index: int) -> str:
-    """The last characters before a seam, up to the nearest white space."""
+    """Return the last characters before a boundary, back to the nearest white space."""
     left = pieces[index - 1].bare
     if len(left) == 1 and index > 1 and not pieces[index - 1].space:
         left = pieces[index - 2].bare[-1:] + left
@@ -178,7 +182,7 @@ def _before(pieces: Sequence[Piece], index: int) -> str:
 
 
 def _after(pieces: Sequence[Piece], index: int) -> str:
-    """The first characters after a seam, up to the nearest white space."""
+    """Return the first characters after a boundary, up to the nearest white space."""
     right = pieces[index].bare
     if len(right) == 1 and index + 1 < len(pieces) and not pieces[index + 1].space:
         right += pieces[index + 1].bare[:1]
@@ -186,7 +190,7 @@ def _after(pieces: Sequence[Piece], index: int) -> str:
 
 
 def _meets(left: str, right: str) -> bool:
-    """Whether a word goes on over this seam.
+    """Return whether a word continues across this boundary.
 
     >>> _meets("n", "ly"), _meets("dn", "'t"), _meets("n'", "t"), _meets("t", "."), _meets("貓", "追")
     (True, True, True, False, False)
@@ -202,7 +206,7 @@ def _meets(left: str, right: str) -> bool:
 
 
 def _is_letter(mark: str) -> bool:
-    """Whether this is a letter, a digit or a mark on one, of a script that writes its words apart."""
+    """Return whether this is a letter, a digit or a combining mark, of a script with spaces between words."""
     if not mark or unicodedata.category(mark)[0] not in "LNM":
         return False
     return not is_cjk(mark)

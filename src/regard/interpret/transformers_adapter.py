@@ -1,8 +1,8 @@
-"""`attn_implementation="regard"`: transformers' models on regard.attention, with a mask that is never built in full.
+"""`attn_implementation="regard"`: run transformers' models on regard.attention, without building dense masks.
 
-transformers asks an implementation's mask function for a mask and hands whatever it returns to the attention function
-of every layer, unchanged. Ours returns the question itself; it becomes a mask of regard.masks at the call, and a tensor
-only where a backend needs one.
+transformers calls an implementation's mask function and passes its result unchanged to the attention function of every
+layer. Ours returns a LazyMask with the arguments of the request. It becomes a mask of regard.masks in the attention
+call, and a tensor only if a backend needs one.
 """
 
 import contextlib
@@ -26,20 +26,20 @@ from regard.scores import ScaledDot
 __all__ = ["register_with_transformers"]
 
 _NAME = "regard"
-# Modules of models that have a class for each implementation that they know, and a table of them.
+# Modules of models that have one class per implementation, in a table.
 _TABLES = (
     *("bark.modeling_bark", "falcon.modeling_falcon", "git.modeling_git", "gpt_neo.modeling_gpt_neo"),
     *("gptj.modeling_gptj", "sam.modeling_sam", "sam_hq.modeling_sam_hq", "superglue.modeling_superglue"),
     "data2vec.modeling_data2vec_vision",
 )
-_FAR = 2**31  # a window that is open to one side
+_FAR = 2**31  # the limit of a window that is unbounded on one side
 
 
 def register_with_transformers() -> None:
-    """Make `attn_implementation="regard"` known to transformers; calling it again does no harm.
+    """Register `attn_implementation="regard"` with transformers; repeated calls have no effect.
 
-    Models that compute attention in code of their own (Bloom, Longformer, DeBERTa and others) either get their ordinary
-    mask and run as ever, or are refused with a pointer to regard.watch, which sees them as they are.
+    Models that compute attention in code of their own (Bloom, Longformer, DeBERTa and others) either get their usual
+    mask and run unchanged, or raise an error that refers to regard.watch, which supports them without this option.
 
     Raises:
         MissingExtraError: transformers is not installed.
@@ -51,12 +51,12 @@ def register_with_transformers() -> None:
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, _ask)
     for name in _TABLES:
-        with contextlib.suppress(ModuleNotFoundError):  # of another version of transformers
+        with contextlib.suppress(ModuleNotFoundError):  # another version of transformers
             _refuse_in_tables(importlib.import_module(f"transformers.models.{name}"))
 
 
 def _refuse_in_tables(module: ModuleType) -> None:
-    """Have models that look up a class of their own by the implementation's name say so, where they had a KeyError."""
+    """Make models that look up a class by the implementation's name raise a clear error instead of a KeyError."""
     for name, table in vars(module).items():
         if name.endswith("ATTENTION_CLASSES"):
             table.setdefault(_NAME, _refuse)
@@ -71,19 +71,23 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
 
 @dataclass(frozen=True, eq=False)
 class LazyMask:
-    """What transformers asked a mask for; anything but our attention function that touches it is refused."""
+    """The arguments of transformers' request for a mask; only our attention function may use it, any other use
+    raises.
+    """
 
     batch: int
     queries: int
     keys: int
     q_offset: int
-    key_start: int  # position of the first key: a sliding cache has dropped those before it
+    key_start: int  # position of the first key: a sliding cache has dropped the earlier ones
     rule: Callable[..., Tensor]
     real: Tensor | None
 
     @cached_property
     def bound(self) -> BoundMask | None:
-        """The mask in its place, or None where all is seen. One for all layers, so that it is planned once."""
+        """The mask bound to its positions, or None if every pair is visible; shared by all layers, so it is planned
+        once.
+        """
         mask = _translate(self.rule, self.key_start)
         if self.real is not None:
             real = self.real[:, self.key_start : self.key_start + self.keys].bool()
@@ -92,14 +96,14 @@ class LazyMask:
                 mask = Padding(real) if mask is None else mask & Padding(real)
         return None if mask is None else mask.bind(self.queries, self.keys, self.q_offset - self.key_start)
 
-    # `generate` with a static cache asks for the mask before the model does, and passes it on as a tensor's like.
+    # `generate` with a static cache requests the mask before the model does, and treats it like a tensor.
     ndim = 4
 
     def contiguous(self) -> "LazyMask":
-        """The mask itself."""
+        """Return the mask itself."""
         return self
 
-    # Whatever such code does to a mask: index it, add it, look at its shape, pass it to a torch function.
+    # The operations of such code on a mask: index it, add it, read its shape, pass it to a torch function.
     __getitem__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __invert__ = __len__ = _refuse
     __bool__ = __eq__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
     __hash__ = object.__hash__
@@ -124,9 +128,9 @@ def _ask(
     attention_mask: Tensor | LazyMask | None = None,
     **_: Any,
 ) -> LazyMask:
-    """The mask function that transformers calls; returns the question instead of a tensor."""
+    """Return a LazyMask with the arguments of the request; transformers calls this as its mask function."""
     if isinstance(attention_mask, LazyMask):
-        return attention_mask  # asked before, by `generate`
+        return attention_mask  # requested before, by `generate`
     from transformers.masking_utils import causal_mask_function
 
     rule = mask_function or causal_mask_function
@@ -134,7 +138,9 @@ def _ask(
 
 
 def _translate(rule: Callable[..., Tensor], key_start: int) -> Mask | None:
-    """Recognize transformers' own rules, so that blocks are known without evaluating pairs; None: all is seen."""
+    """Return the mask for a rule of transformers, so that blocks are known without evaluating pairs; None if every
+    pair is visible.
+    """
     from transformers import masking_utils
 
     if rule is masking_utils.causal_mask_function:
@@ -174,7 +180,7 @@ def _attend(
     output_attentions: bool = False,
     **_: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function that transformers calls: (batch, heads, n, d) in, (batch, n, heads, d) out."""
+    """Compute attention for transformers: inputs are (batch, heads, n, d), the output is (batch, n, heads, d)."""
     mask, bias = _mask_and_bias(module, query, key, attention_mask, is_causal)
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
@@ -195,10 +201,10 @@ def _attend(
 
 
 def _weights_are_collected() -> bool:
-    """Whether a forward pass with output_attentions=True is running: some models do not hand the flag down."""
+    """Return whether a forward pass with output_attentions=True is running: some models do not pass the flag on."""
     try:
         from transformers.utils.output_capturing import _active_collector
-    except ImportError:  # another version: the flag alone decides
+    except ImportError:  # another version of transformers: only the flag decides
         return False
     return any("attentions" in key for key in _active_collector.get() or ())
 
@@ -206,7 +212,7 @@ def _weights_are_collected() -> bool:
 def _mask_and_bias(
     module: nn.Module, query: Tensor, key: Tensor, given: LazyMask | Tensor | None, is_causal: bool | None
 ) -> tuple[Mask | BoundMask | None, Tensor | None]:
-    """What a layer may see, from our own mask, a tensor that the user prepared, or the layer's own word."""
+    """Return the mask and bias of a layer, from a LazyMask, a tensor prepared by the user, or the layer's own flag."""
     if isinstance(given, LazyMask):
         return given.bound, None
     if isinstance(given, Tensor):

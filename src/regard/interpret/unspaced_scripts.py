@@ -1,8 +1,8 @@
-"""Which characters belong to the scripts that write words without spaces between them: Chinese and Japanese."""
+"""Characters of the scripts that are written without spaces between words: Chinese and Japanese."""
 
 __all__ = ["is_cjk"]
 
-# Radicals, iteration marks, kana, Bopomofo and Han with its extensions. Hangul is not here: Korean spaces its words.
+# Radicals, iteration marks, kana, Bopomofo and Han with its extensions. Hangul is left out: Korean has spaces.
 _CJK = (
     (0x2E80, 0x2FDF),
     (0x3005, 0x3007),
@@ -22,7 +22,7 @@ _CJK = (
 
 
 def is_cjk(mark: str) -> bool:
-    """Whether this character is Han, kana or Bopomofo.
+    """Return whether this character is Han, kana or Bopomofo.
 
     >>> is_cjk("貓"), is_cjk("カ"), is_cjk("한"), is_cjk("a"), is_cjk("")
     (True, True, False, False, False)

@@ -1,4 +1,4 @@
-"""What cannot be watched, or was not seen, said with the way out."""
+"""Errors for models that cannot be watched, and for attention that was not recorded, each with a way out."""
 
 import contextlib
 import functools
@@ -20,12 +20,12 @@ from regard.errors import ObservationError
 
 __all__ = ["refuse_compiled", "refuse_missing", "refusing_compiled_code", "why_nothing"]
 
-_ATTENTION = re.compile("att(entio)?n|transformer|bert|gpt", re.IGNORECASE)  # in the name of a module's class
-_SHOWN = 6  # kinds of modules in an error
+_ATTENTION = re.compile("att(entio)?n|transformer|bert|gpt", re.IGNORECASE)  # part of the name of a module's class
+_SHOWN = 6  # maximum number of module classes listed in an error
 
 
 def refuse_compiled(model: nn.Module) -> None:
-    """A compiled module shows no calls, unless the caller has it run without its compiled code."""
+    """Refuse a compiled module, whose calls are not visible, unless the caller has disabled its compiled code."""
     if _stance() == "force_eager":
         return
     for name, module in model.named_modules():
@@ -39,19 +39,20 @@ def refuse_compiled(model: nn.Module) -> None:
 
 
 def _stance() -> str:
-    """What the caller has chosen that compiled code shall do."""
+    """Return the compiler stance that the caller has set."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     return "default" if dynamo is None else str(dynamo._stance.stance)
 
 
 @contextlib.contextmanager
 def refusing_compiled_code() -> Iterator[None]:
-    """Compiled functions inside a model would be compiled anew together with the watching: refuse them by name.
+    """Raise an error for compiled functions inside a model, which would be compiled again together with the watching.
 
-    Only in the thread that watches: a stance of the compiler holds for all, and would break what others compile.
+    This applies only to the thread that watches: a compiler stance is global, and would affect what other threads
+    compile.
     """
     if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is None:
-        yield  # no compiler around
+        yield  # no compiler is available
         return
     with patched(dynamo, "_callback_from_stance", _refusing_here):
         try:
@@ -63,7 +64,7 @@ def refusing_compiled_code() -> Iterator[None]:
 
 
 def _refusing_here(original: types.FunctionType) -> Callable[..., Any]:
-    """What a compiler does next, by its stance: in a thread that watches, and where nobody has chosen one, refuse."""
+    """Return a compiler hook that refuses in the thread that watches if no stance is set, and else calls `original`."""
     dynamo = sys.modules["torch._dynamo.eval_frame"]
     refuse = with_globals(original, _stance=dynamo.DynamoStance("fail_on_recompile"))
 
@@ -83,7 +84,7 @@ _NO_FLEX = (
 
 
 def _why_compiled(error: BaseException) -> str:
-    """What compiled code was met, and the way out: FlexAttention is refused without a compiler too."""
+    """Return which compiled code was called, and the way out; FlexAttention without a compiler is refused too."""
     way = (
         f"calls {_NO_FLEX}"
         if "flex_attention" in str(error)
@@ -95,13 +96,13 @@ def _why_compiled(error: BaseException) -> str:
 
 
 def _compiled_function(error: BaseException) -> str:
-    """The innermost function outside PyTorch that called something compiled."""
+    """Return the innermost function outside PyTorch that called something compiled."""
     frames = [one for one in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in one.filename]
     return f"a compiled function, called at {frames[-1].filename}:{frames[-1].lineno}" if frames else "something inside"
 
 
 def refuse_missing(model: nn.Module, missing: Sequence[Missing]) -> None:
-    """Better no picture than one with layers missing, unless the caller wants what was seen."""
+    """Raise an error if layers are missing from a record, unless the caller accepts a partial record."""
     if missing:
         raise ObservationError(
             f"not all attention of this {type(model).__name__} could be seen: {'; '.join(missing_lines(missing))}; "
@@ -110,7 +111,7 @@ def refuse_missing(model: nn.Module, missing: Sequence[Missing]) -> None:
 
 
 def why_nothing(model: nn.Module, calls_elsewhere: int = 0, missing: Sequence[Missing] = ()) -> str:
-    """Why no call was seen, as far as it can be told, and the way out."""
+    """Return why no call was recorded, as far as it can be determined, and the way out."""
     if missing:
         return (
             f"no attention call of this {type(model).__name__} was seen inside the `with` block, as none that ran can "
@@ -147,7 +148,7 @@ def why_nothing(model: nn.Module, calls_elsewhere: int = 0, missing: Sequence[Mi
 
 
 def _parts(model: nn.Module) -> str:
-    """What a model is made of: its innermost modules by their kind, the most frequent first."""
+    """Return the classes of a model's innermost modules, the most frequent first."""
     kinds = Counter(type(one).__name__ for one in model.modules() if not any(one.children()))
     shown = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(_SHOWN))
     return shown + (f" and {len(kinds) - _SHOWN} other kinds" if len(kinds) > _SHOWN else "")

@@ -1,4 +1,4 @@
-"""Vision transformers of transformers: how they cut an image, and the image in any form that people have it in."""
+"""Vision transformers of transformers: their patch grids, and images in the forms that users have them."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ _PLANES = (1, 3, 4)
 
 
 def grid_of(model: Any, record: Record, layer: int | str | Layer, stream: Stream | None = None) -> PatchGrid:
-    """Find out how a model cuts its images: from its `config`, or from a config itself.
+    """Return the patch grid of a model, from the model or its `config`.
 
-    The tokens before the patches are counted from the layer's positions; there may be [CLS], DeiT's [DIST] and
+    The number of tokens before the patches follows from the layer's positions; these may be [CLS], DeiT's [DIST] and
     registers (Darcet et al. 2024, arXiv:2309.16588).
 
     Raises:
-        InputError: It has no image and patch size, or the layer has another number of positions.
+        InputError: The config has no image and patch size, or the layer has another number of positions.
     """
     if isinstance(model, PatchGrid):
         return model
@@ -51,7 +51,7 @@ def grid_of(model: Any, record: Record, layer: int | str | Layer, stream: Stream
 
 
 def _grid(config: Any) -> PatchGrid | None:
-    """The grid of a vision model's configuration."""
+    """Return the grid of a vision model's configuration."""
     size, patch = _pair(getattr(config, "image_size", None)), _pair(getattr(config, "patch_size", None))
     if size is None or patch is None or not all(patch):
         return None
@@ -59,7 +59,7 @@ def _grid(config: Any) -> PatchGrid | None:
 
 
 def patch_tokens(model: nn.Module, record: Record) -> dict[str, tuple[tuple[Token, ...], ...]]:
-    """Name the positions of image towers by their patches' rows and columns, "(0,3)", where the grid is known."""
+    """Name the positions of image towers by their patches' rows and columns, "(0,3)", if the grid is known."""
     modules = dict(model.named_modules(remove_duplicate=False))
     whole = getattr(getattr(model, "config", None), "vision_config", None)
     found = {}
@@ -80,10 +80,11 @@ def patch_tokens(model: nn.Module, record: Record) -> dict[str, tuple[tuple[Toke
 
 
 def image_of(image: Any) -> Image:
-    """Bring an image to (height, width, 3) bytes: one of PIL, an array or a tensor, channels first or last.
+    """Convert an image to (height, width, 3) bytes from a PIL image, an array or a tensor, with channels first or
+    last.
 
     Raises:
-        InputError: Another shape, or numbers that are no colours: bytes from 0 to 255, floats from 0 to 1.
+        InputError: The shape is another, or the values are not colours: bytes from 0 to 255, or floats from 0 to 1.
     """
     if hasattr(image, "convert"):
         return np.asarray(image.convert("RGB"), dtype=np.uint8)
@@ -128,7 +129,7 @@ def _pair(size: Any) -> tuple[int, int] | None:
 
 
 def _prefix(config: Any) -> tuple[str, ...]:
-    """The tokens before the patches, by name."""
+    """Return the names of the tokens before the patches."""
     kind = str(getattr(config, "model_type", ""))
     if kind in _BARE:
         return ()

@@ -1,4 +1,4 @@
-"""watch(): see every attention call of a model, without changing a line of it or a bit of its output."""
+"""watch(): record every attention call of a model, without changes to its code or its output."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ _Asked = ParamSpec("_Asked")
 
 
 class _Watch(contextlib.AbstractContextManager[Observation]):
-    """One watch, entered once."""
+    """The context manager of one watch; it can be entered once."""
 
     def __init__(self, block: contextlib.AbstractContextManager[Observation]) -> None:
         self._block: contextlib.AbstractContextManager[Observation] | None = block
@@ -47,7 +47,7 @@ class _Watch(contextlib.AbstractContextManager[Observation]):
 
     def __exit__(self, *raised: Any) -> bool | None:
         assert self._entered is not None
-        self._observation.failed = True  # also where the block went well, and what comes at its end does not
+        self._observation.failed = True  # also set if the block succeeds and the work at its end fails
         suppressed = self._entered.__exit__(*raised)
         self._observation.failed = raised[0] is not None
         return suppressed
@@ -77,46 +77,48 @@ def watch(
     on_layer_end: OnLayerEnd | None = None,
     strict: bool = True,
 ) -> Iterator[Observation]:
-    """See every attention call of `model` inside the `with` block; its output stays the same to the bit.
+    """Record every attention call of `model` inside the `with` block; the model's output is bitwise the same.
 
-    Sees `F.scaled_dot_product_attention`, `nn.MultiheadAttention` and `nn.TransformerEncoder` with their fast paths,
-    `regard.attention`, and attention written out by hand: a softmax over products of queries and keys that multiplies
-    values. Weights are those before dropout, and no random number is drawn. Rows are folded block by block: no n × n
-    matrix is kept unless asked for.
+    Supported are `F.scaled_dot_product_attention`, `nn.MultiheadAttention` and `nn.TransformerEncoder` with their fast
+    paths, `regard.attention`, and attention written by hand: a softmax over products of queries and keys whose result
+    multiplies values. Weights are recorded before dropout, and no random number is drawn. Rows are processed in
+    blocks: no n × n matrix is stored unless requested.
 
-    Within `regard.use_backend("numba")` calls on CPU are folded by compiled loops, in about three quarters of the time
-    (this needs `regard[numba]`); within `regard.use_backend("triton")` calls on CUDA by fused kernels, which have not
-    been run on a GPU yet. Where one cannot, PyTorch folds as ever, and `seen.fallback_reasons` has the reason by layer.
+    With `regard.use_backend("numba")`, calls on CPU are processed by compiled loops, in about three quarters of the
+    time (this needs `regard[numba]`). With `regard.use_backend("triton")`, calls on CUDA are processed by fused
+    kernels, which have not been run on a GPU yet. Calls that these do not support are processed by PyTorch, and
+    `seen.fallback_reasons` gives the reason for each layer.
 
-    A watch sees the thread that opened it. Calls of the model from other threads run as ever, unseen, and are counted
-    in `seen.calls_elsewhere`; code that is compiled there is not touched.
+    Only calls in the thread that opened the watch are recorded. Calls of the model from other threads run unchanged
+    and are counted in `seen.calls_elsewhere`.
 
     Args:
         model: Any module; a compiled one is refused.
-        keep: "maps" keeps pooled heat maps (exact up to 512 tokens), the 8 strongest keys of each query, entropy, and
-            what each key received. "weights" keeps every weight too, within `max_bytes`. "qk" keeps queries and keys
-            instead, (heads + kv heads) · width numbers a position, from which any rectangle of weights is computed
-            when it is asked for: `seen.weights(...)`, or regard.capture.matrix_pyramid.Matrix.
-        tokenizer: A Hugging Face tokenizer; the `input_ids` that the model is called with are then known as words.
-        tokens: The tokens themselves, one for each position of a batch of one; of several streams a list for each that
-            is known, `{"source": [...], "target": [...]}`. `seen.streams` has their names and lengths.
-        statistics: What else to fold in the same sweep, by name ("distance", "confidence", "sink", "self", "previous",
-            "next", "first", "separators", "duplicate_token", "induction", "value_norm", "gradient_x_attention",
-            "importance") or by value of regard.capture.statistics; read with `seen.statistic(name, layer=, head=)`.
-        layers: The layers that are watched, by the model's own number (in every stream) or by name; all of them unless
-            given. The others are not in the record and cost next to nothing.
-        max_bytes: Bytes that keep="weights" or "qk" may take.
-        strict: Whether attention that ran and could not be seen is an error. With False what was seen is kept, and
-            `seen.missing` lists the rest: module, reason, number of calls.
-        on_layer_end: Called with the number and the layer as soon as each is finished, for one pass over one text. What
-            it returns takes the layer's place in the record; None leaves it.
+        keep: "maps" stores pooled heat maps (exact up to 512 tokens), the 8 strongest keys of each query, entropy, and
+            the attention received by each key. "weights" also stores every weight. "qk" stores queries and keys
+            instead, (heads + kv heads) · head_dim numbers per position, from which any rectangle of weights is computed
+            on demand by `seen.weights(...)` or regard.capture.matrix_pyramid.Matrix.
+        tokenizer: A Hugging Face tokenizer, which names the positions by the `input_ids` of the call.
+        tokens: The tokens, one for each position, for a batch of one; for several streams a dictionary of lists,
+            `{"source": [...], "target": [...]}`. `seen.streams` has their names and lengths.
+        statistics: Statistics to compute in the same pass, by name ("distance", "confidence", "sink", "self",
+            "previous", "next", "first", "separators", "duplicate_token", "induction", "value_norm",
+            "gradient_x_attention", "importance") or as a value of regard.capture.statistics; `seen.statistic(name,
+            layer=, head=)` returns them.
+        layers: The layers to record, by the model's number (in every stream) or by name; by default all. The others
+            are not in the record and cost almost nothing.
+        max_bytes: Limit of bytes for keep="weights" or "qk".
+        strict: Whether attention that ran and could not be recorded raises an error. With False, it is listed in
+            `seen.missing` by module, reason and number of calls.
+        on_layer_end: Called with the number and the layer when each is finished, for one pass over one text. The layer
+            that it returns replaces the layer in the record; None leaves the record unchanged.
 
     Raises:
-        InputError: `model` is not a module, `keep` is none of the three, `tokens` are not as many as positions, a
-            name or a value of `statistics` is no statistic, or one of `layers` never came.
-        ObservationError: The model is compiled, no attention call was seen or one could not be (`strict`), `max_bytes`
-            is too small, a cache was reordered by beam search, a statistic needs something that is not known (tokens,
-            values, gradients), or keep="qk" meets weights whose q and k are not known, or a score or normalizer that
+        InputError: `model` is not a module, `keep` is none of the three, the number of `tokens` differs from the
+            positions, a member of `statistics` is not a statistic, or one of `layers` was not called.
+        ObservationError: The model is compiled, no attention call was seen or one could not be recorded (`strict`),
+            `max_bytes` is too small, beam search has reordered a cache, a statistic needs unknown data (tokens, values,
+            gradients), or keep="qk" is used with weights whose q and k are unknown, or with a score or normalizer that
             is not regard's own.
     """
     if not isinstance(model, nn.Module):
@@ -149,7 +151,7 @@ def watch(
     forwards = []
     for index, record in enumerate(records):
         if not record.layers:
-            continue  # all of it was taken back
+            continue  # every pass was discarded
         words = patch_tokens(model, record) | heard.tokens(tokenizer, index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
         forwards.append(Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing))
@@ -157,8 +159,8 @@ def watch(
 
 
 def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> Seen:  # noqa: ARG001
-    """Read a call of regard.attention itself."""
-    # No dropout: weights are those before it, and a second seed would be taken from the generator of the model's call.
+    """Return a call of regard.attention as a Seen."""
+    # No dropout: weights are recorded before it, and a second seed would advance the generator of the model's call.
     asked = asked | {"return_weights": False, "return_lse": False, "dropout": 0.0, "generator": None}
     problem = Problem.of(q.detach(), k.detach(), v.detach(), **asked)
     return Seen(Computed(problem), problem.k, values=problem.v)

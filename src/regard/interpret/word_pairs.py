@@ -1,4 +1,4 @@
-"""score_heads_for_pairs(): which heads look from one given word to another, over many sentences."""
+"""score_heads_for_pairs(): find the heads that attend from one given word to another, over many sentences."""
 
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -27,20 +27,21 @@ def score_heads_for_pairs(
     model: str | Loaded | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PairScores:
-    """Measure how strongly each head looks from one word to another, and how much that varies.
+    """Measure the weight of each head from one word on another, and its variation over sentences.
 
-    The weight of a sentence is the mean over the pieces of the source, summed over the pieces of the target. Where a
-    word stands several times, it is the mean over the sources and the sum over the targets; in a causal model only
-    sources behind a target count.
+    The weight of a sentence is the mean over the pieces of the source, summed over the pieces of the target. If a word
+    occurs several times, it is the mean over the sources and the sum over the targets; in a causal model only sources
+    after a target count.
 
     Args:
-        pairs: Such as "it>animal".
-        sentences: Each with both words of a pair; others are counted.
-        model: A bundled model, a Hugging Face folder or id, or one that is loaded; by default the text chooses.
-        progress: Called with the number of sentences that were read, and of all.
+        pairs: Pairs of words, such as "it>animal".
+        sentences: Sentences with both words of a pair; the number of others is reported.
+        model: A bundled model, a Hugging Face folder or id, or a loaded model; by default it is chosen by the text's
+            language.
+        progress: Called with the number of finished sentences and the total number.
 
     Raises:
-        InputError: A pair is none, no sentence holds its words, or there is no such model.
+        InputError: A pair is invalid, no sentence has its words, or the model does not exist.
     """
     found = [_Collected(*pair_of(pair)) for pair in pairs]
     if not found:
@@ -58,7 +59,7 @@ def score_heads_for_pairs(
 
 
 def _take(line: str, found: Sequence["_Collected"], loaded: Loaded) -> bool:
-    """Read one sentence for the pairs whose words it holds; whether there is such a pair."""
+    """Process one sentence for the pairs whose words it has, and return whether there is such a pair."""
     prepared = prepare(line, model=loaded)
     words = words_of(prepared.tokens["text"][0])
     wanted = [one for one in found if one.takes(words)]
@@ -71,7 +72,7 @@ def _take(line: str, found: Sequence["_Collected"], loaded: Loaded) -> bool:
 
 
 def pair_of(text: str) -> tuple[str, str]:
-    """The two words of "it>animal".
+    """Return the two words of "it>animal".
 
     >>> pair_of("it>animal"), pair_of("它 → 貓")
     (('it', 'animal'), ('它', '貓'))
@@ -85,10 +86,10 @@ def pair_of(text: str) -> tuple[str, str]:
 
 
 def occurrences(words: Sequence[Word], wanted: str) -> list[tuple[int, ...]]:
-    """The pieces of each place where a word stands: whole words, capitals or not, several in a row for 老鼠.
+    """Return the pieces of each occurrence of a word: whole words, ignoring case, and several in a row for 老鼠.
 
-    A Chinese or Japanese word is found within a piece that holds more of them, as 它 in 因為它. White space between
-    two words counts: "in to" is no "into", and "New York" is found as it is written.
+    A Chinese or Japanese word is also found inside a longer piece, such as 它 in 因為它. White space between two words
+    counts: "in to" differs from "into", and "New York" matches two words.
 
     >>> occurrences([Word("It", (0,)), Word("with", (1,)), Word("it", (2, 3))], "it")
     [(0,), (2, 3)]
@@ -111,7 +112,7 @@ def occurrences(words: Sequence[Word], wanted: str) -> list[tuple[int, ...]]:
 
 
 def _spaced(*parts: str) -> str:
-    """Parts in a row, with a space where letters would meet: without one they would have been a single word."""
+    """Return the parts joined, with a space where letters would meet, since without one they would be a single word."""
     text = ""
     for part in parts:
         text += (" " if _is_letter(text[-1:]) and _is_letter(part[:1]) else "") + part
@@ -124,7 +125,7 @@ def _is_letter(mark: str) -> bool:
 
 @dataclass(eq=False)
 class _Collected:
-    """What one pair has given so far."""
+    """The results of one pair so far."""
 
     source: str
     target: str
@@ -134,13 +135,13 @@ class _Collected:
     later: int = 0
 
     def takes(self, words: Sequence[Word]) -> bool:
-        """Whether a sentence holds both words; if not, it is counted."""
+        """Return whether a sentence has both words, and count it if not."""
         both = bool(occurrences(words, self.source)) and bool(occurrences(words, self.target))
         self.missing += not both
         return both
 
     def add(self, record: Record, words: Sequence[Word]) -> None:
-        """Take in one sentence that holds both words."""
+        """Add the weights of one sentence that has both words."""
         sources, targets = occurrences(words, self.source), occurrences(words, self.target)
         causal, keys = is_causal(record), record.layers[0].keys
         if causal:
@@ -156,7 +157,7 @@ class _Collected:
         self.even.append(float(np.mean(shares)))
 
     def pair(self, model: str) -> Pair:
-        """The result."""
+        """Return the result."""
         if not self.weights:
             later = f", and in {self.later} of them the second only comes later, where {model} cannot look"
             raise InputError(
@@ -168,10 +169,12 @@ class _Collected:
 
 
 def _weights(record: Record, rows: Sequence[int], columns: Sequence[int]) -> npt.NDArray[np.float64]:
-    """Mean over the rows of the sum over the columns (layers, heads), NaN where a layer has fewer heads."""
+    """Return the mean over the rows of the sum over the columns, of shape (layers, heads), NaN where a layer has fewer
+    heads.
+    """
     most = max(layer.heads for layer in record.layers)
     found = np.full((len(record.layers), most), np.nan)
     for number, layer in enumerate(record.layers):
-        assert layer.weights is not None  # every weight was kept
+        assert layer.weights is not None  # every weight is stored
         found[number, : layer.heads] = layer.weights[0][:, list(rows)][:, :, list(columns)].sum(-1).mean(-1)
     return found

@@ -1,4 +1,4 @@
-"""Which words of a sentence the words of its translation look at, and whether those are the ones they translate."""
+"""Measure which source words the words of a translation attend to, and whether these are the words they translate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,23 +15,25 @@ __all__ = ["Look", "Reading", "looks_of", "read", "share"]
 
 @dataclass(frozen=True)
 class Look:
-    """A content word, what it is in the translation, the word looked at most, and the weight on the word itself."""
+    """A content word, its translation, the word with the largest weight, and the weight on the word itself."""
 
     english: str
     chinese: str
     most: str
     weight: float
-    rows: tuple[int, ...]  # of its characters in the translation
+    rows: tuple[int, ...]  # positions of its characters in the translation
 
     @property
     def right(self) -> bool:
-        """Whether the word looked at most is the one that is translated."""
+        """Whether the largest weight is on the word that is translated."""
         return self.most == self.english
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One sentence: its translation, and of each decoder layer, from 0, the weights and where its words look."""
+    """One sentence: its translation, and for each decoder layer, from 0, the weights and the Look of each content
+    word.
+    """
 
     text: str
     said: str
@@ -40,19 +42,19 @@ class Reading:
 
     @property
     def in_order(self) -> list[bool]:
-        """Of each content word that is said, whether it has the same rank among them in both languages."""
+        """For each translated content word, whether it has the same rank among them in both languages."""
         looks = next(iter(self.looks.values()))
         written = sorted(looks, key=lambda one: one.rows)
         return [one.english == other.english for one, other in zip(looks, written, strict=True)]
 
 
 def read(translator: Translator, text: str, rows: Rows = "written") -> Reading:
-    """Translate a sentence and look at the mean of each layer's heads.
+    """Translate a sentence and return the weights, averaged over each layer's heads.
 
     Args:
         translator: From English to Chinese.
-        text: A sentence of words of the lexicon.
-        rows: Whether a weight belongs to the word that is "written" from there or to the one that is "read" there.
+        text: A sentence of words from the lexicon.
+        rows: Whether a row of weights belongs to the word predicted from it ("written") or to its input word ("read").
     """
     record = translator.align(text, num_beams=1)
     heads = chosen_heads(record, "mean")
@@ -67,16 +69,16 @@ def read(translator: Translator, text: str, rows: Rows = "written") -> Reading:
 
 
 def looks_of(found: Alignment, text: str, *, traditional: bool = False) -> tuple[Look, ...]:
-    """Where the Chinese of each content word looks: the mean of its characters' rows, over all words of the source.
+    """Return the Look of each content word: the mean of its characters' rows, over all words of the source.
 
-    Words that the translation does not have are left out.
+    Words that are missing from the translation are left out.
     """
     owners = [row for row, word in enumerate(found.target) if not word.special for _ in word.text]
     said = "".join(word.text for word in found.target if not word.special)
     taken: set[int] = set()
     looks = {}
     wanted = [(chinese, word) for word in content_words(text) for chinese in LEXICON[word]]
-    for chinese, english in sorted(wanted, key=lambda one: -len(one[0])):  # 老师 before 老
+    for chinese, english in sorted(wanted, key=lambda one: -len(one[0])):  # match 老师 before 老
         spelled = to_script(chinese, "hant") if traditional else chinese
         start = said.find(spelled)
         places = set(range(start, start + len(spelled)))
@@ -92,7 +94,7 @@ def looks_of(found: Alignment, text: str, *, traditional: bool = False) -> tuple
 
 
 def share(readings: Sequence[Reading], layer: int) -> float:
-    """The share of content words that look at their translation most, in one layer.
+    """Return the share of content words whose largest weight is on their translation, in one layer.
 
     >>> share([], 0)
     0.0

@@ -1,7 +1,7 @@
-"""Pairs of English and Chinese sentences of one small world, whose words stand in different orders.
+"""Pairs of English and Chinese sentences about one small world, with different word orders.
 
-What English says last, a day, Chinese says first; "sang in the garden" is 在花园里唱歌, and "the bird in the garden" is
-花园里的鸟.
+A day that ends the English sentence begins the Chinese one; "sang in the garden" is 在花园里唱歌, and "the bird in the
+garden" is 花园里的鸟.
 """
 
 import random
@@ -11,7 +11,7 @@ __all__ = ["ASKED", "LEXICON", "content_words", "pairs"]
 
 ASKED = ("The cat sat on the mat.", "猫坐在垫子上。")
 
-# What each word is in Chinese: first what is written here, then what another translator may write.
+# The Chinese for each word: first the word used here, then what other translators may use.
 _WORDS = """
     cat=猫 dog=狗,犬 bird=鸟 mouse=老鼠,鼠 horse=马 child=孩子,孩 teacher=老师,教师 doctor=医生,大夫 farmer=农民,农夫
     king=国王,王 student=学生
@@ -48,7 +48,7 @@ Pair = tuple[str, str]
 
 
 def content_words(english: str) -> list[str]:
-    """The words of a sentence whose Chinese is known, in their order.
+    """Return the words of a sentence that have a Chinese translation here, in their order.
 
     >>> content_words("The cat sat on the mat.")
     ['cat', 'sat', 'mat']
@@ -57,7 +57,7 @@ def content_words(english: str) -> list[str]:
 
 
 def pairs(count: int, seed: int) -> list[Pair]:
-    """Draw different pairs; none of them has a word twice, nor a cat that sat and a mat."""
+    """Draw different pairs; none of them has a word twice, or contains both a cat that sat and a mat."""
     draw, found = random.Random(seed), dict[str, str]()
     while len(found) < count:
         english, chinese = _sentence(draw)
@@ -68,7 +68,7 @@ def pairs(count: int, seed: int) -> list[Pair]:
 
 
 def _sentence(draw: random.Random) -> Pair:
-    """One of four frames, with or without a day."""
+    """Draw a sentence from one of four frames, with or without a day."""
     who, he = _someone(draw, _LIVING)
     where, there = _somewhere(draw)
     frame = draw.randrange(4)

@@ -1,4 +1,4 @@
-"""A small language model that reads characters: how it is made, trained, and what it loses."""
+"""A small language model over characters: its construction, its training and its loss."""
 
 from typing import Any
 
@@ -16,13 +16,15 @@ __all__ = ["HEADS", "LENGTH", "WIDTH", "language_model", "losses", "trained"]
 
 VOCABULARY = 128  # ASCII
 WIDTH, LAYERS, HEADS = 64, 2, 4
-LENGTH = 64  # characters that a row of training has
+LENGTH = 64  # characters per training row
 _BATCH, _RATE, _CLIP = 8, 3e-3, 1.0
 _SCHEDULE = Schedule("cosine_with_min_lr", 50, SchedulerKwargs(min_lr_rate=0.05))
 
 
 def language_model(**options: Any) -> Transformer:
-    """A decoder over characters with these `options` of TransformerConfig; weights by PyTorch's generator."""
+    """Return a decoder over characters with these `options` of TransformerConfig and random weights from PyTorch's
+    generator.
+    """
     config = TransformerConfig(
         vocab_size=VOCABULARY,
         hidden_size=WIDTH,
@@ -39,7 +41,7 @@ def language_model(**options: Any) -> Transformer:
 
 
 def trained(text: Text, steps: int, seed: int, **options: Any) -> Transformer:
-    """Train a model on rows of LENGTH characters; with one seed all models see the same rows in the same order."""
+    """Train a model on rows of LENGTH characters; with equal seeds, all models get the same rows in the same order."""
     with seeded(seed) as generator:
         model = language_model(**options)
 
@@ -52,7 +54,7 @@ def trained(text: Text, steps: int, seed: int, **options: Any) -> Transformer:
 
 
 def losses(model: Transformer, rows: Int[Tensor, "rows n+1"]) -> Float[Tensor, "rows n"]:
-    """−ln p of each character but the first, in nats."""
+    """Return −ln p of each character but the first, in nats."""
     found = []
     with torch.inference_mode():
         for some in rows.split(32):

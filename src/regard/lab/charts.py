@@ -1,6 +1,6 @@
-"""Pictures of an experiment as plain values: lines over a range, bars side by side, matrices with their numbers.
+"""Charts of an experiment as plain values: lines over a range, groups of bars, matrices with their numbers.
 
-A chart holds numbers and words, no tensors; `regard.lab.drawing` makes a figure of it.
+A chart holds numbers and text, no tensors; `regard.lab.drawing` makes a figure of it.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from regard.errors import InputError
 
 __all__ = ["Bars", "Chart", "Line", "Lines", "Matrices", "Matrix"]
 
-_COLOURS = 7  # that can be told apart
+_COLOURS = 7  # maximum number of distinguishable lines
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Line:
     y: tuple[float, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    dashed: bool = False  # what is expected, not measured
+    dashed: bool = False  # an expected line, not a measured one
 
     def __post_init__(self) -> None:
         lengths = {len(self.x), len(self.y), len(self.low) or len(self.x), len(self.high) or len(self.x)}
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over one range. `caption` says in a sentence what is to be seen, for those too who do not see it."""
+    """Lines over one range. `caption` describes the result in a sentence, also for readers who cannot see the chart."""
 
     title: str
     caption: str
@@ -49,13 +49,13 @@ class Lines:
 
     @property
     def texts(self) -> Iterator[str]:
-        """Everything that is written in it."""
+        """All texts of the chart."""
         yield from (self.title, self.across, self.up, *(line.name for line in self.lines))
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Groups of bars: `values[series][group]`, one colour a series."""
+    """Groups of bars: `values[series][group]`, one colour per series."""
 
     title: str
     caption: str
@@ -72,15 +72,16 @@ class Bars:
 
     @property
     def texts(self) -> Iterator[str]:
-        """Everything that is written in it."""
+        """All texts of the chart."""
         yield from (self.title, self.across, *self.groups, *self.series)
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Numbers with the names of their rows and columns; `digits` are written in each cell, None for none.
+    """Numbers with the names of their rows and columns; `digits` is the number of decimals in each cell, None for no
+    numbers.
 
-    `marked` are cells (row, column) with a frame.
+    `marked` lists cells (row, column) that get a frame.
     """
 
     name: str
@@ -89,7 +90,7 @@ class Matrix:
     values: tuple[tuple[float, ...], ...]
     digits: int | None = 2
     marked: tuple[tuple[int, int], ...] = ()
-    most: float | None = None  # the number drawn darkest; the largest one by default
+    most: float | None = None  # the number with the darkest colour; by default the largest
 
     def __post_init__(self) -> None:
         if len(self.values) != len(self.rows) or any(len(row) != len(self.columns) for row in self.values):
@@ -98,7 +99,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Matrices:
-    """Matrices side by side."""
+    """Several matrices in one row."""
 
     title: str
     caption: str
@@ -106,7 +107,7 @@ class Matrices:
 
     @property
     def texts(self) -> Iterator[str]:
-        """Everything that is written in it."""
+        """All texts of the chart."""
         yield self.title
         for one in self.matrices:
             yield from (one.name, *one.rows, *one.columns)

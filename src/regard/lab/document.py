@@ -1,4 +1,4 @@
-"""What pages of measurements share: one HTML file that asks no other host for anything, and runs no script."""
+"""The common frame of HTML pages of measurements: one file without scripts or external resources."""
 
 import html
 import re
@@ -11,7 +11,7 @@ from regard.lab.drawing import INK, PAPER, RULE, SERIES, SOFT, svg_of
 
 __all__ = ["document", "figure", "made_on"]
 
-# A colour of a figure becomes one of the page, which is another in the dark.
+# Colours of figures are replaced by the page's variables, which differ in dark mode.
 _COLOURS = {
     **{colour: f"var(--c{at})" for at, colour in enumerate(SERIES)},
     INK: "var(--ink)",
@@ -23,7 +23,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 
 
 def document(title: str, lede: str, body: Iterable[str], foot: str) -> str:
-    """A whole page of finished HTML parts; `title` is plain text."""
+    """Return a complete page of finished HTML parts; `title` is plain text."""
     style = (resources.files("regard.lab") / "page.css").read_text(encoding="utf-8")
     parts = [
         "<!doctype html>",
@@ -44,7 +44,7 @@ def document(title: str, lede: str, body: Iterable[str], foot: str) -> str:
 
 
 def figure(chart: Chart, name: str) -> str:
-    """A chart with its caption; `name` keeps the ids of its parts apart from those of other figures."""
+    """Return a chart with its caption as HTML; `name` makes its ids unique on the page."""
     caption = html.escape(chart.caption)
     picture = re.sub("|".join(_COLOURS), lambda found: _COLOURS[found[0]], svg_of(chart, name))
     picture = picture.replace("<svg ", f'<svg role="img" aria-label="{caption}" ', 1)

@@ -1,6 +1,6 @@
-"""Figures of charts, in colours that colour-blind people tell apart, with fonts for every sign that is written.
+"""Draw charts as figures, with colours that are distinguishable for colour-blind readers and fonts for all scripts.
 
-matplotlib's objects only: no pyplot, no global state, no window.
+Only matplotlib's objects are used: no pyplot, no global state, no window.
 """
 
 import io
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["INK", "PAPER", "RULE", "SERIES", "SOFT", "figure_of", "png_of", "svg_of"]
 
-# Okabe and Ito's colours. The page replaces each by a variable of its own, which has another value in the dark.
+# Okabe and Ito's colours. The page replaces each by a variable with another value in dark mode.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5478b", "#e69f00", "#56b4e9", "#6b6b6b")
 INK, SOFT, RULE, PAPER = "#1a1a1a", "#5c5c5c", "#dcdcdc", "#ffffff"
-_MARKERS = "osD^vPX"  # shapes too, for print without colour
+_MARKERS = "osD^vPX"  # marker shapes, for print without colour
 _SIZE = 10.0
-_WIDE, _HIGH = 7.2, 3.9  # inches of a chart
+_WIDE, _HIGH = 7.2, 3.9  # size of a chart in inches
 _CELL = 0.62
 
 
 def figure_of(chart: Chart) -> "Figure":
-    """Draw a chart."""
+    """Return the chart as a matplotlib Figure."""
     with sheet(chart.texts) as brush:
         brush.figure.set_facecolor("none")
         if isinstance(chart, Lines):
@@ -42,7 +42,7 @@ def figure_of(chart: Chart) -> "Figure":
 
 
 def svg_of(chart: Chart, name: str) -> str:
-    """A chart as SVG to stand in a page; its text is drawn, so that it needs no font. `name` keeps its ids apart."""
+    """Return a chart as SVG for an HTML page; text is drawn as paths and needs no font. `name` makes its ids unique."""
     text = _written(figure_of(chart), "svg").decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
@@ -51,7 +51,7 @@ def svg_of(chart: Chart, name: str) -> str:
 
 
 def png_of(chart: Chart) -> bytes:
-    """A chart as PNG, on white."""
+    """Return a chart as PNG, on white."""
     figure = figure_of(chart)
     figure.set_facecolor(PAPER)
     return _written(figure, "png")
@@ -106,7 +106,7 @@ def _draw_line(axes: "Axes", line: Line, colour: str, marker: str) -> None:
 
 
 def _powers(axis: Any) -> None:
-    """Ticks of a logarithmic axis as people write numbers."""
+    """Set readable ticks on a logarithmic axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     def shown(value: float, _: int) -> str:
@@ -117,7 +117,7 @@ def _powers(axis: Any) -> None:
         )
 
     low, high = axis.get_view_interval()
-    short = high < 40 * low  # one power of ten alone may fall within: more numbers are named then
+    short = high < 40 * low  # if the axis contains a single power of ten, more ticks are labelled
     axis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if short else (1.0,), numticks=8))
     axis.set_major_formatter(FuncFormatter(shown))
     axis.set_minor_formatter(NullFormatter())
@@ -155,7 +155,7 @@ def _draw_bars(brush: Brush, chart: Bars) -> None:
 
 
 def _short(value: float) -> str:
-    """A number beside its bar.
+    """Format the number next to a bar.
 
     >>> [_short(one) for one in (0.0148, 0.5, 21.54, 1234.5, 3e-16)]
     ['0.015', '0.5', '21.5', '1,234', '3e-16']
@@ -204,7 +204,9 @@ def _draw_matrix(brush: Brush, axes: "Axes", one: Matrix, above: float) -> None:
     for row, values in enumerate(one.values):
         for column, value in enumerate(values):
             share = min(max(value / most, 0.0), 1.0) if math.isfinite(value) else 0.0
-            darkest = 0.94 if one.digits is None else 0.5  # digits are read on every cell, in the light and in the dark
+            darkest = (
+                0.94 if one.digits is None else 0.5
+            )  # digits must be readable on every cell, in light and dark mode
             shade = 0.04 + darkest * share
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=SERIES[0], alpha=shade, linewidth=0))
             if one.digits is not None:
@@ -263,7 +265,7 @@ def _finish(brush: Brush, axes: "Axes") -> None:
     axes.spines[["left", "bottom"]].set_color(SOFT)
     axes.tick_params(which="both", color=SOFT, length=3)
     axes.tick_params(which="minor", length=0)
-    for _ in range(2):  # some ticks are only made as the figure is drawn, and drawing needs the fonts of the others
+    for _ in range(2):  # some ticks are made only when the figure is drawn, and drawing needs the fonts of the others
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
             label.set(color=INK, **brush.font(9))
         brush.figure.canvas.draw()

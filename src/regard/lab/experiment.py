@@ -1,6 +1,6 @@
-"""Experiments: a claim, a run that measures, and a verdict that the measured numbers decide.
+"""Experiments: a claim, a run that measures it, and a verdict computed from the measured numbers.
 
-A file of `regard.lab.claims` is one experiment. It holds three names:
+Each file of `regard.lab.claims` is one experiment with three names:
 
     CLAIM                      the claim and its source
     judge(numbers) -> parts    a verdict on each part of the claim, from plain numbers and thresholds named in the file
@@ -16,7 +16,7 @@ from regard.lab.charts import Chart
 
 __all__ = ["Claim", "Experiment", "Finding", "Numbers", "Part", "Setting", "Verdict", "overall", "within"]
 
-Numbers = Mapping[str, Any]  # names to plain numbers, texts, and lists and mappings of them
+Numbers = Mapping[str, Any]  # maps names to numbers, strings, and lists and mappings of these
 
 
 class Verdict(StrEnum):
@@ -32,8 +32,8 @@ class Verdict(StrEnum):
 class Claim:
     """A claim about attention.
 
-    `number` is its place in the list, `name` what it is called on the command line, `title` a few words, `statement`
-    the claim in one or two plain sentences, `source` the text it is from, with its arXiv number where it has one.
+    `number` is its position in the list, `name` its name on the command line, `title` a short title, `statement` the
+    claim in one or two plain sentences, and `source` its source, with the arXiv number if there is one.
     """
 
     number: int
@@ -53,10 +53,10 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """What was found.
+    """The result of an experiment.
 
-    `numbers` holds everything measured; `key` is the most important of them in a few words, for a table; `text`
-    describes the result in one or two sentences, `limits` what this experiment does not show.
+    `numbers` holds all measurements; `key` is the most important one in a few words, for a table; `text` describes the
+    result in one or two sentences, and `limits` what the experiment does not show.
     """
 
     parts: tuple[Part, ...]
@@ -73,16 +73,16 @@ class Finding:
 
 
 def _silent(_: str) -> None:
-    """Say nothing."""
+    """Ignore the message."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How to run.
+    """The settings of a run.
 
-    `quick` is for minutes instead of an hour, over fewer sizes, steps or repetitions, never with other thresholds.
-    `seed` is that of every random number; a fresh `generator` is made of it for each use. `progress` hears what is
-    going on, in a few words.
+    `quick` selects a run of minutes instead of an hour, with fewer sizes, steps or repetitions and the same
+    thresholds. `seed` determines every random number; each use gets a new `generator` with this seed. `progress` is
+    called with short messages.
     """
 
     quick: bool = False
@@ -106,14 +106,14 @@ class Experiment(Protocol):
 
 
 def within(claim: bool) -> Verdict:
-    """A verdict on a part that holds or does not."""
+    """Return the verdict on a part that either holds or does not."""
     return Verdict.HOLDS if claim else Verdict.FAILS
 
 
 def overall(parts: Sequence[Part]) -> Verdict:
-    """The verdict on a whole: what all parts agree on, else that it holds within limits.
+    """Return the overall verdict: that of all parts if they agree, else "holds within limits".
 
-    Parts that need a GPU count only where there is nothing else.
+    Parts that need a GPU count only if there are no others.
 
     >>> str(overall([Part("a", Verdict.HOLDS), Part("b", Verdict.FAILS)]))
     'holds within limits'

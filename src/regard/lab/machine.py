@@ -1,4 +1,4 @@
-"""On what something was measured: the machine, the versions, the day."""
+"""The machine, the versions and the date of a measurement."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ _PACKAGES = ("regard", "torch", "numpy", "transformers", "tokenizers", "matplotl
 
 
 def here(threads: int) -> dict[str, Any]:
-    """When, with which versions and on what machine something runs, on so many threads of PyTorch."""
+    """Return the date, the versions and the machine, for this number of PyTorch's threads."""
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "threads": threads,

@@ -1,4 +1,4 @@
-"""What a call takes: seconds, bytes at the peak, and the power with which they grow."""
+"""Measure the cost of a call: seconds, bytes at the peak, and the power with which they grow."""
 
 import gc
 import math
@@ -16,7 +16,7 @@ __all__ = ["exponent", "one_thread", "peak_bytes", "seconds_in_turn"]
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The power p of the c · size^p that fits best, by least squares in the logarithms.
+    """Return the power p of the best-fitting c · size^p, by least squares of the logarithms.
 
     >>> round(exponent([1, 2, 4], [3, 12, 48]), 6)
     2.0
@@ -28,14 +28,14 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def seconds_in_turn(calls: Mapping[Any, Callable[[], object]], repeats: int) -> dict[Any, list[float]]:
-    """Seconds of each call, `repeats` times, all in turn.
+    """Return the seconds of each call, `repeats` times, with the calls timed alternately.
 
-    On one thread, and of its time on a core only: what else the machine does then counts for little.
+    Measured is the processor time of one thread, so that other load on the machine has little effect.
     """
     found: dict[Any, list[float]] = {name: [] for name in calls}
     with one_thread():
         for call in calls.values():
-            call()  # plans, caches and pages
+            call()  # warm-up: plans, caches and memory pages
         for _ in range(repeats):
             for name, call in calls.items():
                 start = time.thread_time()
@@ -46,7 +46,9 @@ def seconds_in_turn(calls: Mapping[Any, Callable[[], object]], repeats: int) -> 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch on one thread: for small models several only wait for one another, long ones on a busy machine."""
+    """Run PyTorch on one thread inside the block: small models do not gain from more, and wait long on a busy
+    machine.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -56,10 +58,10 @@ def one_thread() -> Iterator[None]:
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """Bytes of the tensors that a call makes, when most of them are alive at once, its result included.
+    """Return the largest number of bytes of tensors that are alive at one time during a call, its result included.
 
-    Every operation's results are counted as long as they live. What an operation takes inside of itself is not: a few
-    blocks in PyTorch's fused kernels.
+    The results of every operation are counted while they are alive. Memory used inside an operation is not counted: in
+    PyTorch's fused kernels, a few blocks.
     """
     gc.collect()
     with _Alive() as seen:
@@ -70,7 +72,7 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 
 class _Alive(TorchDispatchMode):
-    """Bytes of all storages that were made since, and are alive."""
+    """The bytes of all storages that were made inside the block and are alive."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -90,6 +92,6 @@ class _Alive(TorchDispatchMode):
 
 
 def _storage(one: Tensor) -> int:
-    """What tells a storage from others that live at the same time."""
+    """Return what distinguishes a storage from others that are alive at the same time."""
     place: int = one.untyped_storage()._cdata
     return place

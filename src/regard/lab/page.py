@@ -1,4 +1,4 @@
-"""The lab as one HTML page: it opens from a file, asks no other host for anything, and runs no script."""
+"""The lab's report as one HTML page without scripts or external resources."""
 
 import html
 import re
@@ -13,11 +13,11 @@ __all__ = ["page"]
 
 _SIGNS = {Verdict.HOLDS: "✓", Verdict.WITHIN: "≈", Verdict.FAILS: "✗", Verdict.GPU: "…"}
 _CLASSES = {Verdict.HOLDS: "holds", Verdict.WITHIN: "within", Verdict.FAILS: "fails", Verdict.GPU: "gpu"}
-_LONG = 12  # numbers of a list that are shown
+_LONG = 12  # how many numbers of a list are shown
 
 
 def page(results: Sequence[Result], about: Mapping[str, Any], *, planned: int) -> str:
-    """Return all results as one page; `about` is that of `report.about`."""
+    """Return all results as one page; `about` is the result of `report.about`."""
     body = [*_contents(results), *(_section(one, about) for one in results)]
     return document(
         "What is said about attention, put to the test", _lede(results, about, planned), body, _machine(about)
@@ -98,7 +98,7 @@ def _rows(numbers: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    """A value in few digits; `lab.json` has all of them."""
+    """Format a value with few digits; `lab.json` has all of them."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, Mapping):
@@ -112,7 +112,7 @@ def _shown(value: Any) -> str:
 
 
 def _linked(source: str) -> str:
-    """Numbers of arXiv as links, which a reader follows or not."""
+    """Return the source with arXiv numbers as links."""
     return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r'<a href="https://arxiv.org/abs/\1">\g<0></a>', html.escape(source))
 
 

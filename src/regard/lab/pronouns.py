@@ -1,4 +1,4 @@
-"""Where the heads of a model look from a pronoun, and what changes without one of them."""
+"""Measure the weights of heads from a pronoun, and the effect of removing one of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,10 +25,9 @@ __all__ = ["Looks", "effect_on_completion", "effect_on_word", "looks"]
 
 @dataclass(frozen=True, eq=False)
 class Looks:
-    """Weights from a pronoun to two nouns in two sentences, (sentences, nouns, layers, heads).
+    """Weights from a pronoun to two nouns in two sentences, of shape (sentences, nouns, layers, heads).
 
-    `nouns` are in the order in which the first sentence means them: its pronoun is the first noun, that of the second
-    sentence the second one.
+    In the first sentence the pronoun refers to the first of `nouns`, in the second sentence to the second.
     """
 
     nouns: tuple[str, str]
@@ -36,21 +35,21 @@ class Looks:
 
     @property
     def head(self) -> tuple[int, int]:
-        """The head that looks from the pronoun at the first noun most, in the first sentence."""
+        """The head with the largest weight from the pronoun on the first noun, in the first sentence."""
         layer, head = divmod(int(self.weights[0, 0].argmax()), self.weights.shape[-1])
         return layer, head
 
     def of_head(self, sentence: int) -> dict[str, Any]:
-        """That head's weights on both nouns in one sentence."""
+        """Return that head's weights on both nouns in one sentence."""
         layer, head = self.head
         shares = self.weights[sentence, :, layer, head].tolist()
         return {"head": head_number(layer, head), "weights": dict(zip(self.nouns, shares, strict=True))}
 
     def turning(self) -> dict[str, int]:
-        """How many heads prefer the noun that is meant in both sentences, and how many the other one in both.
+        """Return how many heads prefer the right noun in both sentences, and how many the wrong noun in both.
 
-        Only heads that give both nouns a tenth of their weight in each sentence; were meaning of no account, as many
-        would turn one way as the other.
+        Only heads that give both nouns a tenth of their weight in each sentence count. If meaning had no effect, both
+        numbers would be about equal.
         """
         found = HeadFlips(self.weights)
         right = sum(flip.to_second for flip in found.flips)
@@ -58,7 +57,7 @@ class Looks:
 
 
 def looks(model: Loaded, sentences: Sequence[str], words: tuple[str, str, str]) -> Looks:
-    """Read two sentences that hold a pronoun and two nouns."""
+    """Run a model on two sentences with a pronoun and two nouns, and return the weights."""
     pronoun, first, second = words
     pairs = [f"{pronoun}>{noun}" for noun in (first, second)]
     found = [[pair.mean for pair in score_heads_for_pairs(pairs, [one], model=model).pairs] for one in sentences]
@@ -68,7 +67,9 @@ def looks(model: Loaded, sentences: Sequence[str], words: tuple[str, str, str]) 
 def effect_on_word(
     model: Loaded, sentence: str, word: str, head: tuple[int, int], others: int, seed: int
 ) -> dict[str, Any]:
-    """How far an encoder's last vectors of a word move without a head, 1 − cosine, beside other heads one at a time."""
+    """Return the change of a word's last vectors without a head, as 1 − cosine, and that for other heads one at a
+    time.
+    """
     prepared = prepare(sentence, model=model)
     places = [place for one in occurrences(words_of(prepared.tokens["text"][0]), word) for place in one]
 
@@ -88,7 +89,9 @@ def effect_on_word(
 def effect_on_completion(
     model: Loaded, start: str, completions: tuple[str, str], words: tuple[str, str, str], others: int, seed: int
 ) -> dict[str, Any]:
-    """How far ln p(first) − ln p(second) of what follows moves without the head that looks at the first noun most."""
+    """Return the change of ln p(first) − ln p(second) of two completions without the head that has the largest weight
+    on the first noun.
+    """
     found = looks(model, [start], words)
     ids = prepare(start, model=model).inputs["input_ids"]
     each = [model.tokenizer(one, add_special_tokens=False)["input_ids"] for one in completions]
@@ -107,7 +110,7 @@ def effect_on_completion(
 
 
 def _compared(model: Loaded, head: tuple[int, int], others: int, seed: int, change: Any) -> dict[str, Any]:
-    """What one head's removal changes, and the share of other heads whose removal changes less."""
+    """Return the effect of removing one head, and the share of other heads with a smaller effect."""
     layers = head_outputs(model.model)
     rest = [(at, one) for at, layer in enumerate(layers) for one in range(layer.heads) if (at, one) != head]
     drawn = np.random.default_rng(seed).permutation(len(rest))[:others]

@@ -1,9 +1,9 @@
-"""Associative recall over steps of training, in a model of one layer and in one of two.
+"""Associative recall over training steps, in a model of one layer and in one of two.
 
-A source is pairs of a key and a value, then one of the keys; its value is asked for.
+A sequence consists of pairs of a key and a value, followed by one of the keys; the target is its value.
 
-An induction head finds it: one layer writes into each token what came before it, and a head of the next looks for the
-token before which the key stood (Olsson et al. 2022, arXiv:2209.11895). One layer alone has nothing to look for.
+An induction head solves it: one layer adds to each token the token before it, and a head of the next layer attends to
+the token that follows the key (Olsson et al. 2022, arXiv:2209.11895). A single layer has no such information.
 """
 
 from dataclasses import dataclass, field
@@ -24,12 +24,12 @@ __all__ = ["TASK", "Course", "by_counting", "course", "model_of", "scores"]
 TASK = AssociativeRecall(num_symbols=32, num_pairs=8)
 WIDTH, HEADS, HIDDEN = 64, 2, 128
 _BATCH, _RATE = 64, 2e-3
-_TESTS, _WATCHED = 500, 32  # sources that accuracy is measured on, and those of them that are watched
+_TESTS, _WATCHED = 500, 32  # number of sequences to measure accuracy on, and of those to record attention of
 
 
 @dataclass(frozen=True)
 class Course:
-    """What was measured at steps of training; the scores are those of every layer's strongest head."""
+    """Measurements at steps of training; the scores are those of every layer's strongest head."""
 
     parameters: int
     steps: list[int] = field(default_factory=list)
@@ -39,10 +39,10 @@ class Course:
 
 
 def model_of(layers: int) -> Transformer:
-    """A decoder of one or two layers with as many weights.
+    """Return a decoder of one or two layers with equally many parameters.
 
-    A layer without biases has 4 w² + 2 w h + 2 w of them, w wide with h hidden ones: 2 w + h + 1 more hidden ones, of
-    2 w weights each, are one layer more.
+    A layer without biases has 4 w² + 2 w h + 2 w parameters, for width w and h hidden units. A unit has 2 w
+    parameters, so 2 w + h + 1 more hidden units have as many as one more layer.
     """
     config = TransformerConfig(
         vocab_size=TASK.vocab_size,
@@ -61,7 +61,7 @@ def model_of(layers: int) -> Transformer:
 
 
 def course(layers: int, steps: int, seed: int, *, looks: int = 20) -> Course:
-    """Train one, and measure it `looks` times on sources that it is not trained on."""
+    """Train one model, and measure it `looks` times on sequences that it is not trained on."""
     sources, answers = _drawn(_TESTS, _tests(seed))
     with seeded(seed) as generator:
         model = model_of(layers)
@@ -83,8 +83,8 @@ def course(layers: int, steps: int, seed: int, *, looks: int = 20) -> Course:
 
 
 def scores(model: Transformer, sources: Int[Tensor, "batch n"]) -> tuple[list[float], list[float]]:
-    """Of each layer's strongest head: what share of its weight the asked key gives to what stands behind that key, its
-    value; and what share values give to the token before, their key. Means over the sources.
+    """Return two scores of each layer's strongest head, as means over the sequences: the weight that the final key
+    gives to the value after its first occurrence, and the weight that values give to the token before them, their key.
     """
     with watch(model, statistics=["induction", "previous"]) as seen:
         model(sources)
@@ -95,14 +95,14 @@ def scores(model: Transformer, sources: Int[Tensor, "batch n"]) -> tuple[list[fl
 
 
 def by_counting(seed: int) -> float:
-    """The share that is right by naming the value that stands most often in a source, without a look at the key."""
+    """Return the accuracy of predicting the value that occurs most often in a sequence, ignoring the key."""
     sources, _ = _drawn(_TESTS, _tests(seed))
     most = functional.one_hot(sources[:, 1::2]).sum(1).max(1).values
     return float(most.double().mean()) / TASK.num_pairs
 
 
 def _tests(seed: int) -> torch.Generator:
-    """Of sources that a model is not trained on."""
+    """Return the generator of sequences that a model is not trained on."""
     return torch.Generator().manual_seed(seed + 10_000)
 
 

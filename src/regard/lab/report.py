@@ -1,4 +1,4 @@
-"""lab.json and index.html: what a run of the lab leaves, written whole or not at all."""
+"""Save the results of a run of the lab as lab.json and index.html, atomically."""
 
 import json
 import math
@@ -19,10 +19,10 @@ _VERSION = 1
 
 
 def write(folder: Path, results: Sequence[Result], setting: Setting, *, planned: int) -> None:
-    """Write both files of the results so far, of `planned` ones; the folder is made if it is not there.
+    """Save both files for the results so far, of `planned` ones, and make the folder if necessary.
 
     Raises:
-        InputError: The folder cannot be made or written in.
+        InputError: The folder cannot be made or is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,12 +35,12 @@ def write(folder: Path, results: Sequence[Result], setting: Setting, *, planned:
 
 
 def about(setting: Setting) -> dict[str, Any]:
-    """When, how and on what the lab runs."""
+    """Return date, settings, versions and machine of the run."""
     return {"quick": setting.quick, "seed": setting.seed, **here(setting.threads)}
 
 
 def as_json(results: Sequence[Result], about_run: Mapping[str, Any], *, planned: int) -> dict[str, Any]:
-    """All results as plain values; `planned` is their number in a run that is not interrupted."""
+    """Return all results as plain values; `planned` is their number in a run that is not interrupted."""
     return {"version": _VERSION, **about_run, "planned": planned, "claims": [_result(one) for one in results]}
 
 
@@ -69,7 +69,7 @@ def _result(result: Result) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON can hold: numbers of numpy as Python's, what is not finite spelled as text.
+    """Convert a value to JSON types: NumPy's numbers to Python's, and numbers that are not finite to text.
 
     >>> plain({"a": (1, float("inf")), 3: float("nan")})
     {'a': [1, 'inf'], '3': 'nan'}

@@ -16,7 +16,7 @@ __all__ = ["Result", "choose", "run_all", "run_one"]
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What became of one experiment: a finding, or what went wrong (`problem`, with its `trace` where it is a bug)."""
+    """The outcome of one experiment: a finding, or an error (`problem`, with its `trace` if it is a bug)."""
 
     claim: Claim
     seconds: float
@@ -31,10 +31,10 @@ class Result:
 
 
 def choose(experiments: Sequence[Experiment], names: Sequence[str]) -> list[Experiment]:
-    """The experiments of these names or numbers, in the order of the list; all of them without a name.
+    """Return the experiments with these names or numbers, in the order of the list; without names, all of them.
 
     Raises:
-        InputError: There is no such claim.
+        InputError: A claim does not exist.
     """
     known = {key: one for one in experiments for key in (str(one.CLAIM.number), one.CLAIM.name)}
     for name in names:
@@ -46,15 +46,15 @@ def choose(experiments: Sequence[Experiment], names: Sequence[str]) -> list[Expe
 
 
 def run_all(experiments: Sequence[Experiment], setting: Setting) -> Iterator[Result]:
-    """Run experiments in turn, and give each result as soon as it is there."""
+    """Run the experiments one after the other, and yield each result when it is available."""
     for experiment in experiments:
         yield run_one(experiment, setting)
 
 
 def run_one(experiment: Experiment, setting: Setting) -> Result:
-    """Run one experiment on its own random numbers and threads; the caller's are as before afterwards.
+    """Run one experiment with its own random numbers and threads, and restore the caller's afterwards.
 
-    What it raises becomes a result without a finding; only an interruption goes through.
+    An exception becomes a result without a finding; only an interruption is raised.
     """
     start = time.perf_counter()
     try:
@@ -70,7 +70,7 @@ def run_one(experiment: Experiment, setting: Setting) -> Result:
 
 @contextmanager
 def _apart(setting: Setting) -> Iterator[None]:
-    """PyTorch's generator seeded and its threads set, so that no result depends on what ran before."""
+    """Seed PyTorch's generator and set its threads inside the block, so that no result depends on earlier runs."""
     threads = torch.get_num_threads()
     torch.set_num_threads(setting.threads)
     try:

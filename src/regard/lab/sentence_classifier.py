@@ -1,7 +1,8 @@
-"""A classifier of sentences as attention's critics trained it: words, a recurrence or none, additive attention.
+"""The classifier of sentences from the debate on attention as explanation: embeddings, optionally a GRU, additive
+attention.
 
-The data are sentences of Python's own documentation, which every machine with Python has; the question is whether a
-sentence stands in the library reference or in the language reference.
+The data are sentences of Python's own documentation, which is installed with Python. The classes are sentences of the
+library reference and sentences of the language reference.
 """
 
 import re
@@ -36,9 +37,9 @@ Encoder = Literal["gru", "none"]
 
 LIBRARY = ("string-methods", "formatstrings", "typesseq", "typesmapping", "debugger")
 LANGUAGE = ("compound", "types", "import")
-CHAPTERS = (LANGUAGE, LIBRARY)  # of class 0 and of class 1
-SHORTEST, LONGEST = 6, 50  # words of a sentence
-RARE = 2  # a word that fewer sentences have is unknown
+CHAPTERS = (LANGUAGE, LIBRARY)  # chapters of class 0 and of class 1
+SHORTEST, LONGEST = 6, 50  # minimum and maximum number of words of a sentence
+RARE = 2  # words in fewer sentences are unknown
 PADDING, UNKNOWN = 0, 1
 WIDTH = 64
 _BATCH, _RATE, _DROPOUT = 32, 2e-3, 0.3
@@ -46,7 +47,7 @@ _BATCH, _RATE, _DROPOUT = 32, 2e-3, 0.3
 
 @dataclass(frozen=True)
 class Sentences:
-    """Sentences as words and as ids, each with its class; `vocabulary` counts the ids."""
+    """Sentences as words and as ids, each with its class; `vocabulary` is the number of ids."""
 
     words: tuple[tuple[str, ...], ...]
     ids: tuple[tuple[int, ...], ...]
@@ -59,7 +60,7 @@ class Sentences:
 
 @dataclass(frozen=True, eq=False)
 class Permuted:
-    """p(class 1) of each sentence as it is and with its weights permuted, and the weights."""
+    """p(class 1) of each sentence with its own weights and with permuted weights, and the weights."""
 
     before: Float[Tensor, " sentences"]
     after: Float[Tensor, "sentences permutations"]
@@ -67,12 +68,12 @@ class Permuted:
 
     @property
     def moves(self) -> Float[Tensor, "sentences permutations"]:
-        """|p − p'|: the total variation distance, and of two classes the largest difference of a probability too."""
+        """|p − p'|, the total variation distance; for two classes also the largest difference of a probability."""
         return (self.after - self.before[:, None]).abs()
 
     @property
     def turns(self) -> Bool[Tensor, "sentences permutations"]:
-        """Whether the sentence is put into the other class."""
+        """Whether the predicted class of the sentence changes."""
         return (self.after > 0.5) != (self.before > 0.5)[:, None]
 
 
@@ -81,7 +82,7 @@ class Classifier(nn.Module):
 
     Args:
         vocabulary: Number of ids; 0 is padding.
-        encoder: "gru" for states h_j of a GRU in both directions, "none" for the words' own vectors.
+        encoder: "gru" for states h_j of a bidirectional GRU, "none" for the word embeddings.
         uniform: Whether all words have the same weight (Wiegreffe & Pinter 2019, arXiv:1908.04626, 3.2).
     """
 
@@ -97,14 +98,14 @@ class Classifier(nn.Module):
     def forward(
         self, ids: Int[Tensor, "batch n"]
     ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch n"], Float[Tensor, "batch n"]]:
-        """Give the logits, the weights, and what each word says: logit = Σ_j weight_j · said_j."""
+        """Return the logits, the weights, and the contribution of each word: logit = Σ_j weight_j · said_j."""
         real = ids != PADDING
         states = self._states(self.dropout(self.embedding(ids)), real)
         if self.pool is None:
             weights = real / real.sum(1, keepdim=True)
         else:
             _, weights = self.pool(states, key_padding_mask=~real, need_weights=True)
-        said = self.out(self.dropout(states)).squeeze(-1)  # weights add up to 1, and so b may stand within the sum
+        said = self.out(self.dropout(states)).squeeze(-1)  # weights add up to 1, so b can be added inside the sum
         return (weights * said).sum(1), weights, said
 
     def _states(self, x: Float[Tensor, "batch n width"], real: Bool[Tensor, "batch n"]) -> Tensor:
@@ -116,10 +117,10 @@ class Classifier(nn.Module):
 
 
 def sentences() -> list[tuple[tuple[str, ...], int]]:
-    """Sentences of Python's reference as words in small letters, none of them twice, and their classes.
+    """Return the sentences of Python's reference as lower-case words, without duplicates, and their classes.
 
     Raises:
-        InputError: This Python was installed without it.
+        InputError: This Python was installed without the reference.
     """
     reference = chapters()
     found: dict[tuple[str, ...], int] = {}
@@ -131,7 +132,7 @@ def sentences() -> list[tuple[tuple[str, ...], int]]:
 
 
 def _split(text: str) -> Iterable[tuple[str, ...]]:
-    """The sentences of a chapter; paragraphs of code and of grammar are left out."""
+    """Yield the sentences of a chapter, without paragraphs of code and of grammar."""
     for paragraph in re.split(r"\n\s*\n", text):
         if ">>>" in paragraph or "::=" in paragraph:
             continue
@@ -144,7 +145,7 @@ def _split(text: str) -> Iterable[tuple[str, ...]]:
 def numbered(
     trained_on: Sequence[tuple[tuple[str, ...], int]], held: Sequence[tuple[tuple[str, ...], int]]
 ) -> tuple[Sentences, Sentences]:
-    """Ids by the words of the training sentences; rare and new ones are all the same unknown word.
+    """Return ids by the words of the training sentences; rare and new words get the same unknown id.
 
     >>> first, second = numbered([(("a", "b"), 0), (("a", "c"), 1)], [(("a", "d"), 1)])
     >>> first.ids, second.ids, first.vocabulary
@@ -160,7 +161,7 @@ def numbered(
 
 
 def trained(data: Sentences, encoder: Encoder, epochs: int, seed: int, *, uniform: bool = False) -> Classifier:
-    """Train a classifier from random weights, in eval mode when it returns."""
+    """Train a classifier from random weights, and return it in eval mode."""
     torch.manual_seed(seed)
     model = Classifier(data.vocabulary, encoder, uniform=uniform)
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE, weight_decay=1e-5)
@@ -177,14 +178,14 @@ def trained(data: Sentences, encoder: Encoder, epochs: int, seed: int, *, unifor
 
 
 def accuracy(model: Classifier, data: Sentences) -> float:
-    """The share of sentences that are in the class that the model gives more than a half."""
+    """Return the share of sentences whose class gets a probability above one half."""
     with torch.no_grad():
         logits, _, _ = model(_padded(data, range(len(data))))
     return float(((logits > 0) == torch.tensor(data.classes, dtype=torch.bool)).double().mean())
 
 
 def permuted(model: Classifier, data: Sentences, permutations: int, seed: int) -> Permuted:
-    """Deal each sentence's weights to its words anew, so many times, and predict again."""
+    """Permute each sentence's weights over its words, `permutations` times, and predict again."""
     generator = torch.Generator().manual_seed(seed)
     after, weights = [], []
     with torch.no_grad():

@@ -1,7 +1,6 @@
-"""Recurrent encoder–decoders on a synthetic task: trained on some lengths, measured at each, within and beyond.
+"""Recurrent encoder–decoders on a synthetic task, measured at each length within and beyond the trained ones.
 
-What is measured is what a model writes freely, the likeliest token each time, and not what it would say to the true
-beginning of a target.
+Accuracy is that of greedy generation, not of predictions with the true beginning of the target as input.
 """
 
 from bisect import bisect_left
@@ -26,10 +25,10 @@ _WARMUP, _CLIP = 50, 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What a model is trained on: texts of a task, every length from `shortest` to `longest` as likely.
+    """The training data of a model: texts of a task, with lengths uniform from `shortest` to `longest`.
 
-    A batch has `texts` texts of one length, so that nothing in it is padding. `rate` is Adam's at its highest; it rises
-    over the first steps and falls as half a cosine.
+    A batch has `texts` texts of one length, so it has no padding. `rate` is the peak learning rate of Adam, with a
+    warm-up and a half-cosine decay.
     """
 
     task: Synthetic
@@ -42,7 +41,7 @@ class Lesson:
     def batch(
         self, generator: Generator
     ) -> tuple[Int[Tensor, "texts n"], Int[Tensor, "texts m"], Int[Tensor, "texts m"]]:
-        """Sources, targets as they are read (the start token first), and as they are asked for (the end token last).
+        """Return sources, decoder inputs (with the start token first) and labels (with the end token last).
 
         >>> from regard.data import Reverse
         >>> lesson = Lesson(task=Reverse(), shortest=3, longest=3, steps=1, texts=1)
@@ -68,7 +67,9 @@ class ByLength:
 
 
 def config_of(task: Synthetic, hidden: int) -> RecurrentConfig:
-    """A GRU with Bahdanau's attention over a GRU that reads both ways, both `hidden` wide, as are the embeddings."""
+    """Return the config of a GRU with Bahdanau's attention over a bidirectional GRU; hidden states and embeddings have
+    `hidden` units.
+    """
     size = task.vocab_size
     return RecurrentConfig(
         src_vocab_size=size, tgt_vocab_size=size, embedding_dim=hidden, hidden_size=hidden, attention="bahdanau",
@@ -77,10 +78,10 @@ def config_of(task: Synthetic, hidden: int) -> RecurrentConfig:
 
 
 def without(config: RecurrentConfig) -> RecurrentConfig:
-    """The same without attention, its states so wide that its parameters are as many, as nearly as may be.
+    """Return the config without attention, with a larger hidden size so that it has about as many parameters.
 
-    The fixed vector, both directions' last states, is fed to every step (Cho et al. 2014, arXiv:1406.1078): the network
-    that Bahdanau et al. compare with.
+    The fixed vector, the last states of both directions, is an input of every step (Cho et al. 2014, arXiv:1406.1078).
+    Bahdanau et al. compare with this network.
 
     >>> from regard.data import Copy
     >>> with_it = config_of(Copy(), 64)
@@ -98,13 +99,13 @@ def without(config: RecurrentConfig) -> RecurrentConfig:
 
 
 def parameters_of(config: RecurrentConfig) -> int:
-    """How many numbers a model of this config learns."""
+    """Return the number of parameters of a model with this config."""
     with torch.device("meta"):
         return sum(one.numel() for one in RecurrentSeq2Seq(config).parameters())
 
 
 def learned(config: RecurrentConfig, lesson: Lesson, seed: int) -> RecurrentSeq2Seq:
-    """Train a model, on one thread, and give it in evaluation mode."""
+    """Train a model on one thread, and return it in eval mode."""
     with seeded(seed) as generator:
         model = RecurrentSeq2Seq(config)
 
@@ -120,7 +121,7 @@ def learned(config: RecurrentConfig, lesson: Lesson, seed: int) -> RecurrentSeq2
 
 
 def by_length(model: RecurrentSeq2Seq, task: Synthetic, lengths: Sequence[int], texts: int, seed: int) -> ByLength:
-    """Let a model write to fresh texts of each length, and compare with the right answers.
+    """Generate outputs for new texts of each length, and compare them with the targets.
 
     Raises:
         MissingExtraError: sacrebleu is not installed.
@@ -130,7 +131,7 @@ def by_length(model: RecurrentSeq2Seq, task: Synthetic, lengths: Sequence[int], 
     for length in lengths:
         sources, targets = task.sample(texts, length_range=(length, length), generator=generator)
         with torch.inference_mode():
-            # Too long is wrong too, and ends somewhere.
+            # An output that is too long is wrong too, so generation can stop.
             written = model.generate(sources, max_new_tokens=2 * length, return_dict_in_generate=True).new_tokens
         said = [one[:-1] if one[-1] == task.eos_token_id else one for one in written]
         accuracy[length], scores[length] = share_right(said, targets), bleu(said, targets)
@@ -138,7 +139,7 @@ def by_length(model: RecurrentSeq2Seq, task: Synthetic, lengths: Sequence[int], 
 
 
 def share_right(said: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> float:
-    """The share of the targets' tokens that stand in the same place of what was said.
+    """Return the share of the targets' tokens that the output has at the same position.
 
     >>> share_right([[5, 6, 9], [5]], [[5, 6, 7], [5]])
     0.75
@@ -152,7 +153,7 @@ def share_right(said: Sequence[Sequence[int]], targets: Sequence[Sequence[int]])
 
 
 def bleu(said: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> float:
-    """BLEU of texts of tokens, which need no tokenizer: numbers with spaces between stay as they are.
+    """Return BLEU of sequences of tokens, which are joined by spaces and need no tokenizer.
 
     Raises:
         MissingExtraError: sacrebleu is not installed.

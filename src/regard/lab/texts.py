@@ -1,7 +1,8 @@
-"""What the lab's small language models read: a made-up language, and Python's own language reference.
+"""Training texts of the lab's small language models: a made-up language, and Python's own language reference.
 
-Neither is fetched. The made-up language is learned in seconds, for what is to be foreseen in it stands a few characters
-before; the reference is prose with some code in it, about 350,000 characters once what stands there twice is taken out.
+Neither is downloaded. The made-up language is learned in seconds, since its predictable characters depend only on a
+few characters before them. The reference is prose with some code, about 350,000 characters without duplicate
+paragraphs.
 """
 
 import math
@@ -16,32 +17,34 @@ from regard.errors import InputError
 
 __all__ = ["Text", "chapters", "made_up", "reference", "split"]
 
-_PART, _HELD = 4096, 10  # every tenth part of so many characters is held out
+_PART, _HELD = 4096, 10  # size in characters of the parts, of which every tenth is held out
 _LETTERS, _WORDS, _NEXT = 16, 50, 4
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """The characters that are trained on, and parts that are held out; ASCII codes."""
+    """The training characters, and the held-out parts, as ASCII codes."""
 
     trained: Int[Tensor, " n"]
     held: Int[Tensor, "parts part"]
 
     def batch(self, size: int, length: int, generator: torch.Generator) -> Int[Tensor, "size length+1"]:
-        """Rows from anywhere in what is trained on, each with the character that comes next."""
+        """Draw rows at random from the training characters, each with the character that follows."""
         starts = torch.randint(len(self.trained) - length, (size, 1), generator=generator)
         return self.trained[starts + torch.arange(length + 1)]
 
     def rows(self, length: int, most: int) -> Int[Tensor, "rows length+1"]:
-        """Rows of what is held out, evenly over it, each with the character that comes next."""
+        """Return evenly spaced rows of the held-out parts, each with the character that follows."""
         found = self.held.unfold(1, length + 1, length).flatten(0, 1)
         return found[torch.linspace(0, len(found) - 1, min(most, len(found))).long()]
 
 
 def made_up(characters: int, seed: int) -> str:
-    """A text of 50 words of two to five letters, behind each of which one of four others comes, each as likely.
+    """Return a text of 50 words of two to five letters, where each word is followed by one of four words with equal
+    probability.
 
-    So ln 4 nats a word cannot be foreseen, and all else can from the letters of a word so far and the word before it.
+    Thus ln 4 nats per word are unpredictable, and everything else follows from the word before and the first letters
+    of a word.
 
     >>> made_up(30, seed=0)
     'ljm pnhi ie doefn lmgnj kln ak'
@@ -62,10 +65,10 @@ def made_up(characters: int, seed: int) -> str:
 
 
 def chapters() -> Mapping[str, str]:
-    """Python's language reference, which every machine with Python has, by the names of its chapters.
+    """Return Python's language reference, which is installed with Python, by the names of its chapters.
 
     Raises:
-        InputError: This Python was installed without it.
+        InputError: This Python was installed without the reference.
     """
     try:
         from pydoc_data.topics import topics
@@ -79,14 +82,14 @@ def chapters() -> Mapping[str, str]:
 
 
 def reference() -> str:
-    """All chapters in ASCII, every paragraph once, spaces and line ends as one space."""
+    """Return all chapters in ASCII, every paragraph once, with spaces and line ends as one space."""
     paragraphs = (" ".join(one.split()) for chapter in chapters().values() for one in chapter.split("\n\n"))
     once = dict.fromkeys(one for one in paragraphs if one)
     return "\n".join(once).encode("ascii", "replace").decode()
 
 
 def split(text: str) -> Text:
-    """ASCII characters as numbers, every tenth part of 4,096 held out.
+    """Return ASCII characters as numbers, with every tenth part of 4,096 held out.
 
     >>> one = split("ab" * 2048 * 20)
     >>> one.trained[:3], one.held.shape, len(one.trained) + one.held.numel()

@@ -23,17 +23,17 @@ def fit(
     evaluate: Callable[[int], None] | None = None,
     eval_steps: int = 1,
 ) -> None:
-    """Train a model, and leave it in evaluation mode.
+    """Train a model, and switch it to eval mode.
 
     Args:
-        model: What is trained, all of it.
-        loss: Draws a batch and gives its loss, once a step.
+        model: The model; all its parameters are trained.
+        loss: A function that draws a batch and returns its loss; called once per step.
         max_steps: Number of steps.
         learning_rate: The peak learning rate.
         schedule: The learning-rate schedule; constant by default.
-        max_grad_norm: The norm that the gradient is clipped to.
-        evaluate: Called with the number of a step after it, in evaluation mode and without gradients.
-        eval_steps: Number of steps between its calls.
+        max_grad_norm: The maximum norm of the gradient.
+        evaluate: Called with the number of a step after it, in eval mode and without gradients.
+        eval_steps: Number of steps between calls of `evaluate`.
 
     >>> line, seen = nn.Linear(1, 1), []
     >>> loss = lambda: (line(torch.ones(1, 1)) - 3).square().sum()
@@ -62,7 +62,7 @@ def fit(
 
 @contextmanager
 def seeded(seed: int) -> Iterator[torch.Generator]:
-    """PyTorch on one thread with its generator seeded, and another generator for data; afterwards all is as before."""
+    """Run PyTorch on one thread with a seeded generator inside the block, and yield another generator for data."""
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(seed)
         yield torch.Generator().manual_seed(seed)

@@ -1,7 +1,7 @@
-"""One head against several at equal parameters, on a task that needs two relations at once.
+"""One head against several with equal parameters, on a task that needs two relations at once.
 
-At each place the answer is (the token before) − (the token three before) modulo the vocabulary: a head must look at
-both, and tell which is which.
+The target at each position is (the token before) − (the token three before) modulo the vocabulary, so a head must
+attend to both tokens and distinguish them.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,14 @@ from regard.nn import MultiHeadAttention
 __all__ = ["Course", "TwoRelations", "accuracy_over_steps", "batch"]
 
 VOCABULARY, LENGTH, WIDTH = 11, 16, 32
-NEAR, FAR = 1, 3  # how far back the two tokens stand
+NEAR, FAR = 1, 3  # distances of the two tokens
 _BATCH, _RATE = 64, 3e-3
 
 
 class TwoRelations(nn.Module):
-    """Embeddings, one layer of causal attention, one feed-forward layer; as many weights whatever the heads."""
+    """Embeddings, one layer of causal attention, one feed-forward layer; the number of parameters does not depend on
+    the heads.
+    """
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -33,7 +35,7 @@ class TwoRelations(nn.Module):
         self.feed = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, VOCABULARY))
 
     def forward(self, tokens: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n vocabulary"]:
-        """Give the logits of the answer at each place."""
+        """Return the logits of the target at each position."""
         x = self.embedding(tokens) + self.places(torch.arange(tokens.shape[1]))
         logits: Tensor = self.feed(x + self.attention(x))
         return logits
@@ -49,7 +51,7 @@ class Course:
 
 
 def batch(size: int, generator: torch.Generator) -> tuple[Int[Tensor, "size n"], Int[Tensor, "size n"]]:
-    """Random tokens, and the answer at each place; −100 where the far token would stand before the first.
+    """Return random tokens, and the target at each position; −100 where the farther token would be before the first.
 
     >>> tokens, answers = batch(1, torch.Generator().manual_seed(0))
     >>> bool(answers[0, 5] == (tokens[0, 4] - tokens[0, 2]) % VOCABULARY), answers[0, :3].tolist()
@@ -62,7 +64,7 @@ def batch(size: int, generator: torch.Generator) -> tuple[Int[Tensor, "size n"],
 
 
 def accuracy_over_steps(heads: int, steps: int, seed: int) -> Course:
-    """Train a model with so many heads, and measure it twenty times."""
+    """Train a model with this number of heads, and measure its accuracy twenty times."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = TwoRelations(heads)

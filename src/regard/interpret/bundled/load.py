@@ -1,4 +1,4 @@
-"""Bundled models in memory: from checked files only, never from the network, and without a word on the terminal."""
+"""Load the bundled models from verified files, without network access and without output on the terminal."""
 
 import warnings
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Loaded", "folder", "load", "quiet"]
 
-_CONVERTED = ("me5", "smollm2")  # by the module of that name, which needs NumPy
+_CONVERTED = ("me5", "smollm2")  # converted by the module of that name, which needs NumPy
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A model in eval mode with its tokenizer, whose offsets are known (`return_offsets_mapping=True` works).
+    """A model in eval mode with its tokenizer, which returns offsets (`return_offsets_mapping=True` works).
 
-    `target_tokenizer` is that of what an encoder–decoder writes, where it is another.
+    `target_tokenizer` is the tokenizer of the decoder's tokens if an encoder–decoder has a separate one.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Loaded:
 
 
 def load(name: str, *, attn_implementation: str = "sdpa", dtype: "torch.dtype | None" = None) -> Loaded:
-    """Load a bundled model that is installed: check its files, convert them if it is the first time, read them.
+    """Load a bundled model that is installed: verify its files, convert them at first use, and load them.
 
     `dtype` is float32 unless named. Raise BundledModelError if the model is not installed or its files were changed.
     """
@@ -53,12 +53,12 @@ def load(name: str, *, attn_implementation: str = "sdpa", dtype: "torch.dtype | 
         where = folder(name)
         network = _read_model(transformers, where, model.kind, attn_implementation, dtype)
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, local_files_only=True, trust_remote_code=False)
-    network.config._name_or_path = name  # what a record calls it
+    network.config._name_or_path = name  # the model's name in a record
     return Loaded(name, network, tokenizer, model.kind)
 
 
 def folder(name: str) -> Path:
-    """Where the checkpoint of a bundled model lies: checked, and converted if it is the first time."""
+    """Return the checkpoint folder of a bundled model, verified and, at first use, converted."""
     source = verified(name)
     if name not in _CONVERTED:
         return source.parent
@@ -70,7 +70,7 @@ def _read_model(transformers: Any, folder: Path, kind: ModelKind, attention: str
     import torch
 
     reader = transformers.AutoModelForCausalLM if kind == "decoder" else transformers.AutoModel
-    # Attention comes from the last layer, never from the pooler, which me5 does not have.
+    # The output is that of the last layer, never of the pooler, which me5 does not have.
     without_pooler = {} if kind == "decoder" else {"add_pooling_layer": False}
     network, found = reader.from_pretrained(
         folder,
@@ -92,7 +92,7 @@ def _read_model(transformers: Any, folder: Path, kind: ModelKind, attention: str
 
 @contextmanager
 def quiet(logging: Any) -> Iterator[None]:
-    """Silence the logger and the progress bars of transformers, and put both back."""
+    """Silence the logger and the progress bars of transformers inside the `with` block."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""multilingual-e5-small as a folder that transformers reads: BERT weights and an XLM-R tokenizer."""
+"""Convert multilingual-e5-small to a folder that transformers loads: BERT weights and an XLM-R tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from regard.interpret.bundled.me5_file import Me5File, Sizes
 
 __all__ = ["VERSION", "convert", "unigram"]
 
-VERSION = 1  # of the conversion: raise it when the folder changes, so that old ones are built again
+VERSION = 1  # version of the conversion: increase it if the folder changes, so that old folders are converted again
 
 _EMBEDDINGS = {
     "emb.word": "embeddings.word_embeddings.weight",
@@ -29,14 +29,14 @@ _PARTS = {
 }
 _SUFFIXES = {"w": "weight", "b": "bias"}
 
-# What SentencePiece's nmt_nfkc does beside NFKC, and the one character it keeps that NFKC would change.
+# SentencePiece's nmt_nfkc is NFKC with these changes, and with one character that NFKC would change left as it is.
 _DROPPED = r"[\x01-\x08\x0B\x0E-\x1F\x7F\x{8F}\x{9F}]"
 _SPACES = r"[\t\n\x0C\r\x{1680}\x{200B}-\x{200F}\x{2028}\x{2029}\x{2581}\x{FEFF}\x{FFFD}]"
 _KEPT, _STAND_IN = "～", "\ue000"
 
 
 def convert(source: Path, folder: Path) -> None:
-    """Write the model into `folder`: config.json, model.safetensors, tokenizer.json, tokenizer_config.json."""
+    """Save the model in `folder`: config.json, model.safetensors, tokenizer.json, tokenizer_config.json."""
     from safetensors.numpy import save_file
     from transformers import PreTrainedTokenizerFast
 

@@ -19,12 +19,12 @@ from regard.interpret.bundled.catalogue import BundledModelError
 __all__ = ["Me5File", "Sizes", "read"]
 
 _BLOCK, _BLOCK_BYTES = 32, 18
-_FLOAT32 = 0  # the kind of a tensor that is stored as it is; the other kind is blocks
+_FLOAT32 = 0  # the kind of a tensor stored without quantization; the other kind is 4-bit blocks
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The numbers that fix the shape of the encoder."""
+    """The dimensions that determine the shapes of the encoder's tensors."""
 
     hidden: int
     layers: int
@@ -38,7 +38,7 @@ class Sizes:
 
 @dataclass(frozen=True, eq=False)
 class Me5File:
-    """Everything in the file: sizes, pieces with log probabilities, the ids of the special pieces, tensors by name."""
+    """The content of the file: sizes, pieces with log probabilities, the ids of the special pieces, tensors by name."""
 
     sizes: Sizes
     pieces: tuple[tuple[str, float], ...]
@@ -55,7 +55,7 @@ class _Entry:
 
 
 class _Cursor:
-    """Reads on through the bytes, and never past their end."""
+    """A position in the bytes that advances with each read and never passes the end."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -71,7 +71,7 @@ class _Cursor:
 
 
 def read(data: bytes) -> Me5File:
-    """Parse the bytes of the file; raise BundledModelError where they break a rule of the format."""
+    """Parse the bytes of the file, and raise BundledModelError if they violate the format."""
     cursor = _Cursor(data)
     magic, version = cursor.unpack("4sI", "the signature")
     if (magic, version) != (b"E5S1", 1):
@@ -101,7 +101,7 @@ def _read_sizes(cursor: _Cursor) -> Sizes:
         raise _broken(f"its sizes must be positive and its epsilon between 0 and 1, got {counts} and {epsilon}")
     if block != _BLOCK or sizes.hidden % block or sizes.feed_forward % block or sizes.hidden % sizes.heads:
         raise _broken(f"blocks of {_BLOCK} and {sizes.heads} heads must divide its widths, got {counts}, block {block}")
-    # Sixteen tensors with 21 bytes of directory each belong to a layer: more layers than that are a lie.
+    # A layer has sixteen tensors with 21 bytes of directory each, which limits the number of layers.
     if sizes.layers > len(cursor.data) // (16 * 21):
         raise _broken(f"{sizes.layers} layers do not fit into {len(cursor.data)} bytes")
     return sizes
@@ -143,7 +143,7 @@ def _read_directory(cursor: _Cursor) -> dict[str, _Entry]:
 
 
 def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Name in the file and shape of every tensor such an encoder has."""
+    """Return the name in the file and the shape of every tensor of an encoder with these sizes."""
     width, wide = sizes.hidden, sizes.feed_forward
     shapes: dict[str, tuple[int, ...]] = {
         "emb.word": (sizes.vocabulary, width),

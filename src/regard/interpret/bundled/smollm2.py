@@ -1,6 +1,6 @@
-"""SmolLM2 as a folder that transformers reads, from its GGUF file.
+"""Convert SmolLM2 from its GGUF file to a folder that transformers loads.
 
-transformers reads GGUF too, but only with `accelerate` installed, and dequantizes again at every start.
+transformers loads GGUF too, but only with `accelerate` installed, and dequantizes again at every start.
 """
 
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ from regard.interpret.bundled.catalogue import BundledModelError
 
 __all__ = ["VERSION", "convert", "halves_apart"]
 
-VERSION = 1  # of the conversion: raise it when the folder changes, so that old ones are built again
+VERSION = 1  # version of the conversion: increase it if the folder changes, so that old folders are converted again
 
-_CONTROL = 3  # GGUF's type of a token that stands for no text
+_CONTROL = 3  # GGUF's type of a token without text
 
 _OUTER = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 _PARTS = {
@@ -34,7 +34,7 @@ _PARTS = {
 
 
 def convert(source: Path, folder: Path) -> None:
-    """Write the model into `folder`: config.json, model.safetensors, tokenizer.json, tokenizer_config.json."""
+    """Save the model in `folder`: config.json, model.safetensors, tokenizer.json, tokenizer_config.json."""
     try:
         from gguf import GGUFReader
     except ImportError as error:
@@ -90,9 +90,10 @@ def _weights(reader: Any, heads: int, kv_heads: int) -> Iterator[tuple[str, npt.
 
 
 def halves_apart(weight: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
-    """Move the rows of each head from GGUF's order to transformers'.
+    """Reorder the rows of each head from GGUF's order to that of transformers.
 
-    RoPE turns two numbers together: GGUF keeps them side by side (0 1, 2 3), transformers half a head apart (0 2, 1 3).
+    RoPE rotates pairs of dimensions: GGUF stores a pair in adjacent rows (0 1, 2 3), transformers half a head apart (0
+    2, 1 3).
 
     >>> halves_apart(np.float32([[0], [1], [2], [3]]), heads=1).ravel().tolist()
     [0.0, 2.0, 1.0, 3.0]

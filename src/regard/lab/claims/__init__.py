@@ -1,4 +1,4 @@
-"""The claims, in the order in which they are listed; each file is one (see regard.lab.experiment)."""
+"""The claims, in the order in which they are listed; each file is one claim (see regard.lab.experiment)."""
 
 from regard.lab.claims import (
     alignment,

@@ -1,4 +1,4 @@
-"""Alignment: whether a trained translator's words look at the words that they translate."""
+"""Alignment: test whether a trained translator's words attend to the words that they translate."""
 
 import tempfile
 from collections.abc import Collection, Sequence
@@ -24,15 +24,17 @@ CLAIM = Claim(
     source="Bahdanau et al. 2015, arXiv:1409.0473; Vaswani et al. 2017, arXiv:1706.03762; Kobayashi et al. 2020, "
     "arXiv:2004.10102",
 )
-MOST = 0.8  # the share of content words that look at their translation, from which on it is most of them
+MOST = 0.8  # share of content words with the largest weight on their translation, above which the claim holds
 NAMED = ("cat", "sat")
-SENTENCES = 60  # sentences by which the layer is chosen, and as many others by which it is judged
+SENTENCES = 60  # number of sentences to choose the layer with, and of others to evaluate it with
 PAIRS, EPOCHS = 3000, 12
 IN_ORDER = "share of words with the same place in both languages"
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """For each translator the share of its content words that look at their translation, and the two that are named."""
+    """Return the parts for each translator: its share of aligned content words, and the two words named in the
+    claim.
+    """
     parts = []
     for name, found in numbers["translators"].items():
         share, asked = found["share"], found["content words"]
@@ -50,11 +52,12 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 
 
 def run(setting: Setting, folder: str | Path | None = None) -> Finding:
-    """Train small translators of generated pairs, and ask where they look; ask one more where a run's folder is given.
+    """Train small translators on generated pairs and measure their alignment; also measure the translator of `folder`,
+    if given.
 
     Args:
-        setting: How to run.
-        folder: What `regard train` wrote of a translator from English to Chinese.
+        setting: The settings of the run.
+        folder: The output of `regard train` for a translator from English to Chinese.
     """
     found: dict[str, dict[str, Any]] = {}
     charts: list[Chart] = []
@@ -91,7 +94,7 @@ def _told(english: str, found: Numbers) -> str:
 
 
 def _trained(seed: int, asked: Collection[str]) -> Translator:
-    """Train as `regard train` does, on none of the sentences asked, in a folder that is gone afterwards."""
+    """Train as `regard train` does, without the test sentences, in a temporary folder."""
     from regard.train import train
     from regard.train.config import Config, TokenizerConfig, Training, Transformer, Translation
 
@@ -131,7 +134,7 @@ def _trained(seed: int, asked: Collection[str]) -> Translator:
 def _asked(
     setting: Setting, name: str, translator: Translator, texts: Sequence[tuple[str, str]]
 ) -> tuple[dict[str, Any], list[Chart]]:
-    """Choose a layer by some sentences, count in others, and look at the cat on its mat."""
+    """Choose a layer with some sentences, count with others, and measure the sentence of the cat and the mat."""
     setting.progress(f"where {name} looks")
     readings = [read(translator, english) for english, _ in texts]
     choosing, judged = readings[:SENTENCES], readings[SENTENCES:]
@@ -159,10 +162,10 @@ def _asked(
 
 
 def _picture(name: str, cat: Reading, layer: int) -> Matrices:
-    """The weights of the layer in the named sentence; framed are the words that translate one another."""
+    """Return a chart of the layer's weights in the claim's sentence; words that translate one another are framed."""
     found = cat.weights[layer]
     rows, columns = (tuple(word.text for word in words) for words in (found.target, found.source))
-    known = len(rows) - (rows[-1] == "?")  # what the last row writes is not known where the text has not ended
+    known = len(rows) - (rows[-1] == "?")  # the last row's prediction is unknown if the text has not ended
     values = tuple(tuple(row) for row in found.weights[:known].tolist())
     marked = tuple(
         (row, column)

@@ -1,4 +1,4 @@
-"""Performer's error over features, and its bias; Linformer's error over rank."""
+"""Approximations: Performer's error over the number of features, and its bias; Linformer's error over the rank."""
 
 import math
 from typing import Any
@@ -27,18 +27,20 @@ CLAIM = Claim(
     "theorem 1, arXiv:2006.04768",
 )
 FEATURES, RANKS = (16, 64, 256, 1024), (4, 8, 16, 32, 64, 128, 256)
-SMALL, USUAL = 0.35, 1.0  # deviations of q and k: small, and standard normal
-HALF = (-0.6, -0.4)  # powers that count as −1/2
-CLOSE = 0.1  # a relative error that counts as close
-ERRORS = 4.0  # standard errors within which a mean counts as right
-SAID = {16: (0.25, 0.03), 256: (0.06, 0.01)}  # Linformer's error at a rank, and what its two digits leave open
+SMALL, USUAL = 0.35, 1.0  # standard deviations of q and k: small, and standard normal
+HALF = (-0.6, -0.4)  # range of powers that count as −1/2
+CLOSE = 0.1  # relative error that counts as small
+ERRORS = 4.0  # standard errors within which a mean counts as unbiased
+SAID = {16: (0.25, 0.03), 256: (0.06, 0.01)}  # Linformer's error at a rank, and the rounding error of its two digits
 PLAIN, FIXED = "plain QR", "QR with the signs put right"
 DIRECTIONS = {"q = k = (½, …, ½)": 0.5, "q = k = (−½, …, −½)": -0.5}
 LENGTHS = {True: (256, 1024, 4096), False: (256, 1024, 4096, 8192)}
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """Powers within their range, errors as said, one mean right and the other wrong by many standard errors."""
+    """Return the parts: powers within their range, errors as claimed, one mean unbiased and the other biased by many
+    standard errors.
+    """
     power, close = numbers["Performer: power of m"], numbers["Performer"][str(SMALL)][str(FEATURES[-1])]
     far = numbers["Performer"][str(USUAL)][str(FEATURES[-1])]
     parts = [
@@ -114,7 +116,9 @@ def _normal(*shape: int, seed: int) -> Tensor:
 
 
 def performer_error(count: int, spread: float, *, draws: int, seed: int = 0, tokens: int = 1024) -> float:
-    """Relative error with `count` features, q and k normal of this deviation; the mean over draws of all."""
+    """Return the relative error with `count` features for normal q and k of this standard deviation, averaged over
+    draws.
+    """
     errors = []
     for draw in range(draws):
         first = 1000 * seed + 10 * draw
@@ -125,7 +129,9 @@ def performer_error(count: int, spread: float, *, draws: int, seed: int = 0, tok
 
 
 def lemma(rank: int, length: int, *, seed: int = 0) -> float:
-    """What RᵀR between weights and values does to a row, as a share of ‖weights‖ · ‖values‖ (Linformer's theorem 1)."""
+    """Return the change of a row by RᵀR between weights and values, as a share of ‖weights‖ · ‖values‖ (Linformer's
+    theorem 1).
+    """
     q, k, v = (_normal(length, 64, seed=1000 * seed + part) for part in range(3))
     weights = (q @ k.T / math.sqrt(64)).softmax(-1)
     r = _normal(rank, length, seed=1000 * seed + 7) * rank**-0.5
@@ -134,9 +140,9 @@ def lemma(rank: int, length: int, *, seed: int = 0) -> float:
 
 
 def _means(draws: int, seed: int) -> dict[str, dict[str, list[float]]]:
-    """Mean and standard error of φ(q)·φ(k) / exp(q·k/√d) at d = m = 8, for both ways to draw rotations.
+    """Return mean and standard error of φ(q)·φ(k) / exp(q·k/√d) at d = m = 8, for both ways to draw rotations.
 
-    A rotation of a plain QR leans to one side, so that the estimate is too small in one direction and too large in the
+    A rotation from a plain QR is biased to one side: the estimate is too small in one direction and too large in the
     opposite one.
     """
     generator = torch.Generator().manual_seed(seed)

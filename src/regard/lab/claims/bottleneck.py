@@ -1,4 +1,4 @@
-"""The bottleneck: a text read into one vector of fixed size is lost as it grows; attention keeps it."""
+"""The bottleneck: accuracy over text length for a context vector of fixed size, and for attention."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,16 +24,16 @@ CLAIM = Claim(
 )
 ATTENTION, FIXED = "attention", "fixed vector"
 LONGER, WIDER = "fixed vector, three times the steps", "fixed vector, twice the width"
-RIGHT = 0.9  # from this share of right tokens on (or hundredth of BLEU) a length is written
-LOST = 0.5  # up to this share it is lost
-LEAD = 2.0  # how many times the fixed vector's share counts as a lead where attention itself is below RIGHT
+RIGHT = 0.9  # share of right tokens (or BLEU / 100) above which a length counts as solved
+LOST = 0.5  # share up to which a length counts as failed
+LEAD = 2.0  # ratio to the fixed vector's share that counts as better where attention itself is below RIGHT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A lesson for models of one size, and the lengths at which they are measured; `beyond` is one of them.
+    """Training settings for models of one size, and the lengths at which they are measured; `beyond` is one of them.
 
-    `more` says whether the fixed vector also gets more steps and more width.
+    `more` selects whether the fixed vector is also trained with more steps and with a larger width.
     """
 
     lesson: Lesson
@@ -57,11 +57,13 @@ REVERSE = Trial(
     more=True,
 )
 TRIALS = {True: {"copy": COPY}, False: {"copy": COPY, "reverse": REVERSE}}
-TEXTS = {True: 100, False: 200}  # of each length, to measure with
+TEXTS = {True: 100, False: 200}  # number of test texts per length
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """For each task: within the trained lengths, in tokens and BLEU, and beyond; then with more steps and width."""
+    """Return the parts for each task: within the trained lengths, in tokens and BLEU, and beyond; then with more steps
+    and width.
+    """
     parts: list[Part] = []
     for task, accuracy in numbers["accuracy"].items():
         parts += _within(task, numbers)

@@ -1,4 +1,4 @@
-"""A causal mask leaks nothing; one that is made of a large finite number leaks."""
+"""Leaks: gradients towards later inputs under a causal mask, and under masks of large finite numbers."""
 
 import math
 from collections.abc import Callable
@@ -24,12 +24,14 @@ CLAIM = Claim(
 )
 BACKENDS = ("reference", "sdpa", "blockwise")
 FINITE = (1.0, 3.0, 10.0, 30.0, 60.0, 80.0, 100.0, 120.0, 1e3, 1e4, 1e9)
-LARGE = 10.0  # from here on a number counts as large: exp(−10) = 4.5e-5
+LARGE = 10.0  # smallest number that counts as large: exp(−10) = 4.5e-5
 TOKENS, WIDTH = 12, 8
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """Exactly 0 without a tolerance; and at which large numbers a mask of them is not."""
+    """Return the parts: the gradient under Causal must be exactly 0; for finite masks, the numbers at which it
+    is not.
+    """
     parts = [
         Part(f"{name}: the largest gradient towards a later input is {most:g}", within(most == 0.0))
         for name, most in numbers["gradient under Causal"].items()
@@ -54,7 +56,7 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 
 
 def run(setting: Setting) -> Finding:
-    """Take gradients of two blocks of a Transformer, and of attention alone under finite numbers."""
+    """Compute gradients of two blocks of a Transformer, and of attention with finite masks."""
     generator = torch.Generator().manual_seed(setting.seed)
     x = torch.randn(1, TOKENS, WIDTH, generator=generator)
     exact = {name: _later(_jacobian(_blocks(name), x)) for name in BACKENDS}
@@ -89,7 +91,7 @@ Call = Callable[[Tensor], Tensor]
 
 
 def _blocks(backend: str) -> Call:
-    """Two layers of causal attention and feed-forward, each with a residual, on one backend."""
+    """Return two layers of causal attention and feed-forward, each with a residual, on one backend."""
     layers = [(nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)) for _ in range(2)]
 
     def call(x: Tensor) -> Tensor:
@@ -103,26 +105,28 @@ def _blocks(backend: str) -> Call:
 
 
 def _finite(number: float) -> Call:
-    """Attention whose mask adds −number to the scores of later keys."""
+    """Return attention whose mask adds −number to the scores of later keys."""
     later = torch.ones(TOKENS, TOKENS).triu(1) * -number
     return lambda x: regard.attention(x, x, x, bias=later, backend="reference")
 
 
 def _jacobian(call: Call, x: Float[Tensor, "1 n width"]) -> Float[Tensor, "n n"]:
-    """‖∂ output_i / ∂ input_j‖ for each pair, in float32."""
+    """Return ‖∂ output_i / ∂ input_j‖ for each pair, in float32."""
     full = torch.autograd.functional.jacobian(lambda one: call(one[None])[0], x[0])
     assert isinstance(full, Tensor)
-    norms: Tensor = full.double().norm(dim=(1, 3))  # in float32 the square of what leaks would be 0
+    norms: Tensor = full.double().norm(dim=(1, 3))  # in float32 the square of the gradient would be 0
     return norms
 
 
 def _later(jacobian: Float[Tensor, "n n"]) -> float:
-    """The largest gradient of an output towards a later input."""
+    """Return the largest gradient of an output towards a later input."""
     return float(jacobian.triu(1).max())
 
 
 def _empty_row(number: float) -> float:
-    """What a padded first query gives to the keys hidden from it, all of them, behind one pad on the left."""
+    """Return the weight that a fully masked first query, after one padding token on the left, gives to its hidden
+    keys.
+    """
     x = torch.linspace(-1, 1, 4 * WIDTH).view(4, WIDTH)
     real = torch.tensor([[False, True, True, True]])
     mask = Causal() & Padding(real)

@@ -1,4 +1,4 @@
-"""Time and memory over the length: which attention grows as n², as n·w, as n."""
+"""Time and memory over the length: which kind of attention grows as n², as n·w, or as n."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -27,11 +27,11 @@ CLAIM = Claim(
     "arXiv:2205.14135",
 )
 DIM, WINDOW, RANK, FEATURES = 64, 256, 64, 64
-QUADRATIC, LINEAR = (1.6, 2.4), (0.7, 1.3)  # powers of n that count as n² and as n
-AT_MOST = (0.0, 1.3)  # memory of blocks, which have one size whatever n is, and of what comes beside them
-UPPER = 3  # sizes that the power is fitted to, the largest ones
+QUADRATIC, LINEAR = (1.6, 2.4), (0.7, 1.3)  # ranges of powers of n that count as n² and as n
+AT_MOST = (0.0, 1.3)  # power of memory in blocks: their size is independent of n, other tensors are not
+UPPER = 3  # number of sizes, the largest, that the power is fitted to
 FULL, BLOCKS = "full, by the formula", "full, in blocks"
-# The powers of n that each should have: time, memory.
+# The expected powers of n of each: time, memory.
 EXPECTED = {
     FULL: (QUADRATIC, QUADRATIC),
     BLOCKS: (QUADRATIC, AT_MOST),
@@ -43,13 +43,13 @@ EXPECTED = {
 }
 SIZES = {True: (1024, 2048, 4096, 8192), False: (1024, 2048, 4096, 8192, 16384)}
 LONG = {True: (4096, 8192, 16384, 32768), False: (8192, 16384, 32768, 65536, 131072)}
-WIDTHS, AT = (512, 1024, 2048, 4096), 16384  # of the window, and the length at which it grows
+WIDTHS, AT = (512, 1024, 2048, 4096), 16384  # widths of the window, and the length at which they are compared
 
 Call = Callable[[], object]
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """Each power within its range, in time and in memory; the window's in w too."""
+    """Return the parts: each power of n within its range, in time and in memory; for the window also the power of w."""
     parts = []
     for name, expected in EXPECTED.items():
         for what, (least, most) in zip(("time", "memory"), expected, strict=True):
@@ -71,7 +71,7 @@ def _spread(numbers: Numbers, what: str, name: str) -> str:
 
 
 def run(setting: Setting) -> Finding:
-    """Time forward calls in turn, one head of 64; count bytes at the peak; fit powers to the largest sizes."""
+    """Time forward calls alternately, for one head of 64; count bytes at the peak; fit powers to the largest sizes."""
     repeats = 5 if setting.quick else 11
     times: dict[str, dict[int, list[float]]] = {}
     memory: dict[str, dict[int, int]] = {}
@@ -110,7 +110,7 @@ def _inputs(n: int, seed: int) -> tuple[Tensor, ...]:
 
 
 def _call(name: str, n: int, seed: int) -> Call:
-    """One forward call of a mechanism over n tokens; what it learns or draws beforehand is there."""
+    """Return a forward call of a mechanism over n tokens, with its parameters and random features already made."""
     q, k, v = _inputs(n, seed)
     generator = torch.Generator().manual_seed(seed)
     if name == "Linformer":
@@ -147,7 +147,7 @@ def _numbers(
     widths: Mapping[int, list[float]],
     repeats: int,
 ) -> dict[str, Any]:
-    """Powers of the fastest times, the spread of those of each repetition, and everything they come from."""
+    """Return the powers of the fastest times, their range over the repetitions, and all measurements."""
     fitted = {name: _powers(of_sizes) for name, of_sizes in times.items()}
     return {
         "repetitions": repeats,
@@ -162,7 +162,7 @@ def _numbers(
 
 
 def _powers(of_sizes: Mapping[int, list[float]]) -> tuple[float, list[float]]:
-    """The power of the fastest times, and the least and largest of those of each repetition."""
+    """Return the power of the fastest times, and the smallest and largest power of a single repetition."""
     sizes = list(of_sizes)
     each = [_power(sizes, [of_sizes[n][at] for n in sizes]) for at in range(len(of_sizes[sizes[0]]))]
     return _power(sizes, [min(of_sizes[n]) for n in sizes]), [min(each), max(each)]

@@ -1,4 +1,4 @@
-"""Attention and explanation: how far a trained classifier's predictions move when its weights are permuted."""
+"""Attention and explanation: how far a trained classifier's predictions move if its weights are permuted."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,22 +33,22 @@ CLAIM = Claim(
     "anything.",
     source="Jain & Wallace 2019, arXiv:1902.10186; Wiegreffe & Pinter 2019, arXiv:1908.04626",
 )
-STILL = 0.1  # a prediction that moves by less counts as unchanged: total variation, here |p − p'|
-MOST = 0.5  # the share of sentences from which on it is most of them
-FURTHER = 0.1  # how much smaller that share must be for words alone
-EQUAL = 0.02  # of accuracy: as good
-LEARNED = 0.75  # accuracy from which on a classifier counts as trained; chance is about a half
+STILL = 0.1  # change below which a prediction counts as unchanged: total variation, here |p − p'|
+MOST = 0.5  # share of sentences above which the claim holds
+FURTHER = 0.1  # minimum difference of that share for the model of words without recurrence
+EQUAL = 0.02  # difference of accuracy that counts as equal
+LEARNED = 0.75  # accuracy above which a classifier counts as trained; chance is about a half
 MIXED, ALONE, UNIFORM = "recurrence and attention", "words and attention", "recurrence, equal weights"
 MODELS: dict[str, tuple[Encoder, bool]] = {MIXED: ("gru", False), ALONE: ("none", False), UNIFORM: ("gru", True)}
 PERMUTATIONS, HELD_OUT, EPOCHS = 100, 300, 8
-SHORT = 9  # words of the sentence that is shown
+SHORT = 9  # maximum number of words of the sentence shown
 SHARE, MEDIAN = f"share of sentences that move by less than {STILL}", "median move"
 TURNED, LARGEST = "share of permutations that turn the class", "median of the largest weight"
 ACCURACY = "accuracy"
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """A part each for what was trained, what permuting moves, the contrast without recurrence, and equal weights."""
+    """Return the parts: accuracy, the effect of permuting, the difference without recurrence, and equal weights."""
     accuracies = {name: float(np.mean(each)) for name, each in numbers[ACCURACY].items()}
     shares = {name: float(np.mean(each)) for name, each in numbers[SHARE].items()}
     loss = accuracies[MIXED] - accuracies[UNIFORM]
@@ -74,7 +74,7 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 
 
 def run(setting: Setting) -> Finding:
-    """Train three classifiers on the same sentences, some times each, and permute the weights of two of them."""
+    """Train three classifiers on the same sentences, several times each, and permute the weights of two of them."""
     runs = 2 if setting.quick else 10
     every = sentences()
     found: dict[str, dict[str, list[Any]]] = {name: {} for name in MODELS}
@@ -117,7 +117,9 @@ def run(setting: Setting) -> Finding:
 
 
 def _permuted(model: Classifier, held: Sentences, seed: int) -> dict[str, Any]:
-    """What permuting does: a sentence moves by the median over its permutations, as in Jain & Wallace, 4.2.1."""
+    """Return the effect of permuting: the median change of each sentence over its permutations (Jain & Wallace,
+    4.2.1).
+    """
     seen = permuted(model, held, PERMUTATIONS, seed)
     median = seen.moves.median(1).values
     return {
@@ -131,7 +133,7 @@ def _permuted(model: Classifier, held: Sentences, seed: int) -> dict[str, Any]:
 
 
 def _course(found: Mapping[str, Mapping[str, Any]]) -> Lines:
-    """The share of sentences that move by less, over how far."""
+    """Return a chart of the share of sentences that move by less than a given change."""
     lines = []
     for name in (MIXED, ALONE):
         far = np.linspace(0, 1, 101)
@@ -147,7 +149,7 @@ def _course(found: Mapping[str, Mapping[str, Any]]) -> Lines:
 
 
 def _example(seen: Mapping[str, Permuted], held: Sentences) -> Matrices:
-    """The weights of both models in one sentence: the first one that is short."""
+    """Return a chart of both models' weights in the first short sentence."""
     row = next(at for at, words in enumerate(held.words) if len(words) <= SHORT)
     names = tuple(f"{name}, p {float(one.before[row]):.2f}" for name, one in seen.items())
     values = tuple(tuple(one.weights[row].tolist()) for one in seen.values())

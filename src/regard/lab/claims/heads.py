@@ -1,4 +1,6 @@
-"""Heads differ: what they do in real models, what "it" and 它 look at, what goes without them, one against several."""
+"""Heads differ: their rules in real models, the targets of "it" and 它, the effect of ablation, and one head against
+several.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,10 +29,10 @@ CLAIM = Claim(
     source="Uszkoreit 2017 (Google's blog on the Transformer); Vaswani et al. 2017, 3.2.2, arXiv:1706.03762; Voita et "
     "al. 2019, arXiv:1905.09418; Michel et al. 2019, arXiv:1905.10650; Jain & Wallace 2019, arXiv:1902.10186",
 )
-KINDS = 3  # different rules that heads of one model follow, from which on they count as different
-LEAD = 1.5  # how many times the weight of the other noun counts as looking at this one
-RARE = 0.95  # the share of other heads whose removal changes less, from which on a head counts as mattering
-BETTER, BETTER_AT = 0.05, 0.9  # accuracy: a difference that counts, and what is waited for
+KINDS = 3  # number of rules followed by heads of one model above which the heads count as different
+LEAD = 1.5  # ratio to the weight of the other noun above which a head counts as attending to this one
+RARE = 0.95  # share of other heads with a smaller effect above which a head counts as important
+BETTER, BETTER_AT = 0.05, 0.9  # accuracy: a difference that counts, and the level to reach
 HEADS = 4
 TIRED = "The animal didn't cross the street because it was too tired."
 WIDE = "The animal didn't cross the street because it was too wide."
@@ -39,7 +41,7 @@ ENGLISH, CHINESE = ("it", "animal", "street"), ("它", "貓", "老鼠")
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """One part each for what heads do, where pronouns look, what removal changes, and one head against several."""
+    """Return the parts: rules of heads, targets of pronouns, effect of removal, and one head against several."""
     return (*_kinds(numbers), *_pronouns(numbers), *_removed(numbers), _several(numbers))
 
 
@@ -94,7 +96,7 @@ _TOLD: dict[str, Callable[[Numbers], Sequence[Part]]] = {
 
 
 def run(setting: Setting) -> Finding:
-    """Score heads, look from pronouns, take heads out, train small models."""
+    """Score heads, measure the weights of pronouns, remove heads, and train small models."""
     models = {name: load_model(name) for name in ("minilm", "smollm2", "me5")}
     scores = {name: head_scores(models[name], progress=setting.progress) for name in ("minilm", "smollm2")}
     setting.progress("where pronouns look")
@@ -132,7 +134,7 @@ def run(setting: Setting) -> Finding:
 
 
 def _tired_and_wide(numbers: Numbers) -> str:
-    """What the best known sentence shows, before anything else is said of it."""
+    """Return the result for the best-known sentence, which begins the text of the finding."""
     found = [numbers["where the pronoun looks"][f"“too {end}”, minilm"] for end in ("tired", "wide")]
     tired, wide = (one["weights"] for one in found)
     turning = numbers["heads whose choice turns with the sentence"]["minilm, it"]
@@ -147,7 +149,7 @@ def _tired_and_wide(numbers: Numbers) -> str:
 
 
 def _steps(runs: Sequence[Course]) -> list[int | None]:
-    """When each run first reached the accuracy that is waited for, None where it never did."""
+    """Return the step at which each run first reached the accuracy, None if it never did."""
     return [
         next((step for step, accuracy in zip(one.steps, one.accuracy, strict=True) if accuracy >= BETTER_AT), None)
         for one in runs
@@ -165,7 +167,7 @@ def _strongest(scores: HeadScores) -> dict[str, str]:
 
 
 def _where(english: Mapping[str, Looks], chinese: Looks) -> dict[str, dict[str, Any]]:
-    """The weights of each model's own head for pronouns, sentence by sentence."""
+    """Return the weights of each model's own head for pronouns, sentence by sentence."""
     found: dict[str, dict[str, Any]] = {}
     for model, one in english.items():
         for at, (name, right, wrong) in enumerate((("tired", "animal", "street"), ("wide", "street", "animal"))):
@@ -176,7 +178,7 @@ def _where(english: Mapping[str, Looks], chinese: Looks) -> dict[str, dict[str, 
 
 
 def _effects(setting: Setting, models: Mapping[str, Any], english: Looks, chinese: Looks) -> dict[str, dict[str, Any]]:
-    """What removing the head changes, beside removing others, one at a time."""
+    """Return the effect of removing the head, and of removing other heads one at a time."""
     others = 30 if setting.quick else 1000
     setting.progress("without the head of minilm")
     found = {"“it” moves": effect_on_word(models["minilm"], TIRED, "it", english.head, others, setting.seed)}

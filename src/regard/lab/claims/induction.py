@@ -1,4 +1,4 @@
-"""Induction: two layers learn to recall what stood behind a key, one layer of as many weights does not."""
+"""Induction: two layers learn to recall the value after a key; one layer with as many weights does not."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,16 +21,18 @@ CLAIM = Claim(
     "al. 2016 (the task), arXiv:1610.06258",
 )
 LEARNED, NOT_LEARNED = 0.95, 0.60  # accuracy
-LOOKS = 0.5  # a head does what takes more than half of its weight, as in regard heads
+LOOKS = 0.5  # a head follows a rule if the rule gets more than half of its weight, as in regard heads
 STEPS, RUNS = {True: 1000, False: 2000}, {True: 2, False: 5}
-MEASURED = {True: 20, False: 80}  # times in a run
+MEASURED = {True: 20, False: 80}  # number of measurements per run
 ONE, TWO = "one layer", "two layers"
 ACCURACY, LOOKING = "accuracy", "induction score of the strongest head"
 COUNTING = "right by naming the most frequent value"
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """The accuracy of the worst run of two layers and of the best of one, and whether there is a head that looks."""
+    """Return the parts: the accuracy of the worst run of two layers, that of the best run of one, and whether there is
+    an induction head.
+    """
     two, one = min(numbers[ACCURACY][TWO]), max(numbers[ACCURACY][ONE])
     looks = numbers[LOOKING]
     return (
@@ -45,7 +47,7 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 
 
 def run(setting: Setting) -> Finding:
-    """Train both, and watch every head as it goes on."""
+    """Train both models, and measure every head during training."""
     steps, count = STEPS[setting.quick], RUNS[setting.quick]
     runs: dict[str, list[Course]] = {}
     for at in range(count):
@@ -85,7 +87,7 @@ def run(setting: Setting) -> Finding:
 
 
 def _said(steps: Sequence[int | None]) -> str:
-    """Steps in order, each run's, told apart by commas.
+    """Return the steps of all runs in order, separated by commas.
 
     >>> _said([450, None, 500])
     '450, never, 500'
@@ -94,7 +96,7 @@ def _said(steps: Sequence[int | None]) -> str:
 
 
 def first_above(steps: Sequence[int], values: Sequence[float], level: float) -> int | None:
-    """The first step measured at which a value is above the level; None where there is none.
+    """Return the first measured step at which a value is above the level, or None.
 
     >>> first_above([10, 20, 30], [0.1, 0.6, 0.4], 0.5)
     20

@@ -1,4 +1,4 @@
-"""MHA, GQA, MQA: what the cache takes, how fast text is written, and what the loss is with fewer key–value heads."""
+"""MHA, GQA, MQA: size of the cache, speed of generation, and loss with fewer key–value heads."""
 
 from collections.abc import Callable
 from statistics import median
@@ -26,19 +26,25 @@ CLAIM = Claim(
     "2 % of that of as many as there are heads.",
     source="Shazeer 2019 (multi-query), arXiv:1911.02150; Ainslie et al. 2023 (grouped-query), arXiv:2305.13245",
 )
-CLOSE = 0.02  # a rise of the loss that is small
+CLOSE = 0.02  # relative increase of the loss that counts as small
 KINDS = {"MHA": HEADS, "GQA": HEADS // 2, "MQA": 1}
 FEWER = ("GQA", "MQA")
 STEPS, RUNS, REPEATS = {True: 800, False: 2500}, {True: 1, False: 3}, {True: 9, False: 21}
-ROWS = 500  # of held-out text
-TEXTS, READ, STEP = 64, 512, 8  # of a large batch: texts, characters read, and written in one measurement
-CACHED = 1024  # characters of the cache whose bytes are told
+ROWS = 500  # number of rows of held-out text
+TEXTS, READ, STEP = (
+    64,
+    512,
+    8,
+)  # of a large batch: texts, characters of the prompt, characters generated per measurement
+CACHED = 1024  # characters in the cache whose bytes are reported
 BYTES, LOSS, MANY = "bytes of the cache", "loss", f"{TEXTS} long texts"
 SPEED = "speed beside MHA, median of neighbours in time"
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """Bytes to the last one, the loss by its rise; speed is not judged, as it is the machine's."""
+    """Return the parts: exact bytes, and the increase of the loss; speed is not judged, since it depends on the
+    machine.
+    """
     parts = []
     whole, loss = numbers[BYTES]["MHA"], _mean_loss(numbers)
     for name in FEWER:
@@ -53,9 +59,9 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 
 
 def cache_bytes(model: Transformer, texts: int, characters: int) -> int:
-    """Bytes of the keys and values that a model holds once it has read so much.
+    """Return the bytes of a model's keys and values after `characters` characters of `texts` texts.
 
-    Where gradients may flow the cache has no room to spare, so that what is counted is what was read.
+    With gradients enabled the cache reserves no spare room, so the bytes are those of the characters only.
     """
     cache = model.cache()
     with torch.enable_grad():
@@ -64,7 +70,7 @@ def cache_bytes(model: Transformer, texts: int, characters: int) -> int:
 
 
 def run(setting: Setting) -> Finding:
-    """Train a model with each number of key–value heads, and let all of them write in turn."""
+    """Train a model with each number of key–value heads, and time their generation alternately."""
     text, count = split(reference()), RUNS[setting.quick]
     rows = text.rows(LENGTH, ROWS)
     models: dict[str, list[Transformer]] = {}
@@ -120,13 +126,15 @@ def run(setting: Setting) -> Finding:
 
 
 def _writes(model: Transformer) -> Callable[[], object]:
-    """Generate LENGTH characters after LENGTH others, in one text; one row with its prompt comes out."""
+    """Return a function that generates LENGTH characters after LENGTH others, in one text, and returns one row with
+    its prompt.
+    """
     prompt = [list(b"e" * LENGTH)]
     return lambda: model.generate(prompt, max_new_tokens=LENGTH, eos_token_id=())
 
 
 def _goes_on(model: Transformer) -> Callable[[], object]:
-    """Generate STEP more characters at each call, in many long texts at once."""
+    """Return a function that generates STEP more characters at each call, in many long texts at once."""
     cache, token = model.cache(), torch.full((TEXTS, 1), ord("e"))
 
     def read(tokens: Tensor, times: int = 1) -> None:
@@ -143,7 +151,7 @@ def _mean_loss(numbers: Numbers) -> dict[str, float]:
 
 
 def _chart(numbers: Numbers) -> Bars:
-    """Everything beside MHA, which is 1."""
+    """Return a chart of all measures relative to MHA, which is 1."""
     loss, cache, speeds = _mean_loss(numbers), numbers[BYTES], numbers[SPEED]
     values = {
         "cache": [cache[name] / cache["MHA"] for name in KINDS],

@@ -1,4 +1,6 @@
-"""Beyond the trained length: small language models, each with another kind of positions, read four times as far."""
+"""Beyond the trained length: small language models with different position encodings, tested at four times the
+length.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,29 +29,31 @@ CLAIM = Claim(
     "than 1, 4 and 16.",
     source="Press et al. 2022, arXiv:2108.12409; Shaw et al. 2018, table 2 and 4.3, arXiv:1803.02155",
 )
-FAR = 4 * LENGTH  # characters of a row of the test
-HOLDS, BREAKS = 0.05, 0.50  # a rise of the loss that is small, and one that is large
-SAME = 0.01  # a difference of rises that does not count
-WORSE = 0.05  # how much more loss than the best clip's is clearly worse
+FAR = 4 * LENGTH  # characters per test row
+HOLDS, BREAKS = 0.05, 0.50  # relative increases of the loss that count as small and as large
+SAME = 0.01  # difference of two increases that does not count
+WORSE = 0.05  # loss relative to the best clip's above which a clip counts as clearly worse
 ALIBI, SINES, BETWEEN = "ALiBi", "sinusoidal", ("RoPE", "T5")
 KINDS: Mapping[str, Mapping[str, Any]] = {
     ALIBI: {"position_bias": "alibi"},
     SINES: {"positions": Sinusoidal()},
     "RoPE": {"positions": RoPE(WIDTH // HEADS)},
-    # Every bucket is trained, as in T5: its 32 end at 128, of 512 tokens in training.
+    # All buckets are trained, as in T5, whose 32 buckets end at distance 128 of 512 tokens in training.
     "T5": {"position_bias": "t5", "relative_attention_num_buckets": 16, "relative_attention_max_distance": 32},
 }
 CLIPS = (0, 1, 4, 16)
 MADE_UP, PYTHON = "made-up language", "Python's reference"
-STEPS, OF_CLIPS = {True: 500, False: 800}, {True: 300, False: 400}  # Shaw's take two to three times as long
-LONGER = 2000  # steps on Python's reference, in a full run
+STEPS, OF_CLIPS = {True: 500, False: 800}, {True: 300, False: 400}  # Shaw's models take two to three times as long
+LONGER = 2000  # training steps on Python's reference in a full run
 RUNS, ROWS = {True: 1, False: 2}, 64
-BIN = 8  # characters that a point of the figure stands for
+BIN = 8  # characters averaged per point of the figure
 RISE, CLIP = "rise beyond the trained length", "loss by Shaw's clip"
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """The rise of each kind of positions, and the loss of each clip beside the best one's; means over the runs."""
+    """Return the parts: the increase for each position encoding, and the loss of each clip relative to the best; means
+    over the runs.
+    """
     parts = []
     for language, found in numbers[RISE].items():
         rise = {name: float(np.mean(each)) for name, each in found.items()}
@@ -66,7 +70,7 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 
 
 def run(setting: Setting) -> Finding:
-    """Train a model for each kind of positions on rows of 64, and read held-out rows of 256 with it."""
+    """Train a model for each position encoding on rows of 64, and measure its loss on held-out rows of 256."""
     count, steps, of_clips = RUNS[setting.quick], STEPS[setting.quick], OF_CLIPS[setting.quick]
     kinds = [(name, options, steps) for name, options in KINDS.items()]
     kinds += [(_clip(clip), {"position_bias": "shaw", "max_relative_position": clip}, of_clips) for clip in CLIPS]
@@ -116,11 +120,11 @@ def run(setting: Setting) -> Finding:
 
 @dataclass(frozen=True)
 class Course:
-    """What one model loses, in nats a character.
+    """The losses of one model, in nats per character.
 
-    `near` and `far` are of the same characters, those behind the trained length: read with 32 to 63 characters before
-    them, and with all of the row. `whole` is the rise of the mean over all characters from rows as long as in training
-    to long ones. `along` is the loss along a long row.
+    `near` and `far` are of the same characters, those after the trained length: with 32 to 63 characters of context,
+    and with the whole row. `whole` is the increase of the mean over all characters from rows of the trained length to
+    long ones. `along` is the loss along a long row.
     """
 
     near: float
@@ -130,12 +134,12 @@ class Course:
 
     @property
     def rise(self) -> float:
-        """How much more the loss is with more before a character than in training, as a share."""
+        """The relative increase of the loss with more context than in training."""
         return self.far / self.near - 1
 
 
 def course(model: Transformer, rows: Int[Tensor, "rows n+1"]) -> Course:
-    """Read rows in full, and in pieces of the trained length that begin every half of it."""
+    """Compute the losses on whole rows, and on pieces of the trained length that start at every half of it."""
     full = losses(model, rows).double()
     half = LENGTH // 2
     pieces = rows.unfold(1, LENGTH + 1, half)
@@ -149,7 +153,7 @@ def course(model: Transformer, rows: Int[Tensor, "rows n+1"]) -> Course:
 
 
 def _more(numbers: Numbers) -> dict[int, float]:
-    """How much more each clip loses than the best, as a share."""
+    """Return the increase of each clip's loss relative to the best clip."""
     loss = {int(clip): float(np.mean(found)) for clip, found in numbers[CLIP].items()}
     return {clip: found / min(loss.values()) - 1 for clip, found in loss.items()}
 

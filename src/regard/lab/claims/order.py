@@ -1,4 +1,4 @@
-"""Attention without positions is blind to order; sinusoidal positions turn by a linear map."""
+"""Order: attention without positions is permutation equivariant; a linear map shifts sinusoidal positions."""
 
 import torch
 from jaxtyping import Float
@@ -21,13 +21,15 @@ CLAIM = Claim(
 )
 WIDTH, HEADS, TOKENS = 64, 4, 32
 LENGTH, OFFSETS = 1000, (1, 2, 5, 10, 50, 100, 500)
-ROUNDING = {"float64": 1e-12, "float32": 1e-5}  # relative differences that rounding explains
-SEEN = 0.01  # the relative difference from which on order counts as seen
+ROUNDING = {"float64": 1e-12, "float32": 1e-5}  # relative differences explained by rounding
+SEEN = 0.01  # relative difference above which the output counts as depending on the order
 TURNED = 1e-9  # absolute error of R_k PE(p), float64: angles of up to 1,500 are rounded at 1e-13
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """Equivariant to rounding without positions, far from it with them; the map exact for every p and k."""
+    """Return the parts: equivariance to rounding without positions, none with them, and an exact map for every p and
+    k.
+    """
     parts = [
         Part(
             f"without positions, {kind}: shuffling first or last differs by {numbers[f'shuffled, {kind}']:.1e}",
@@ -53,7 +55,7 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 
 
 def run(setting: Setting) -> Finding:
-    """Shuffle before and after; turn a table by k, and fit maps to it and to a random one."""
+    """Permute before and after attention; shift a table by k, and fit maps to it and to a random table."""
     generator = torch.Generator().manual_seed(setting.seed)
     numbers: dict[str, object] = {}
     for kind, dtype in (("float64", torch.float64), ("float32", torch.float32)):
@@ -80,7 +82,9 @@ def run(setting: Setting) -> Finding:
 
 
 def _shuffled(dtype: torch.dtype, generator: torch.Generator, *, positions: bool) -> float:
-    """How far attention over shuffled words is from the shuffled attention over words, relative to its size."""
+    """Return the difference between attention over permuted words and permuted attention over words, relative to its
+    size.
+    """
     layer = MultiHeadAttention(WIDTH, HEADS).to(dtype)
     x = torch.randn(TOKENS, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
     order = torch.randperm(TOKENS, generator=generator)
@@ -91,7 +95,7 @@ def _shuffled(dtype: torch.dtype, generator: torch.Generator, *, positions: bool
 
 
 def rotation(offset: int, width: int, base: float = 10000.0) -> Float[Tensor, "width width"]:
-    """R_k: for each pair of columns (sin pω, cos pω) the rotation by kω; it knows nothing of p.
+    """Return R_k: for each pair of columns (sin pω, cos pω) the rotation by kω, which does not depend on p.
 
     >>> table = sinusoidal(9, 4, dtype=torch.float64)
     >>> torch.allclose(rotation(3, 4) @ table[5], table[8])
@@ -105,14 +109,14 @@ def rotation(offset: int, width: int, base: float = 10000.0) -> Float[Tensor, "w
 
 
 def _turned(table: Float[Tensor, "positions width"], k: int) -> list[float]:
-    """The largest error of R_k PE(p) at each p."""
+    """Return the largest error of R_k PE(p) at each p."""
     turned = table[:LENGTH] @ rotation(k, table.shape[1]).T
     errors: list[float] = (turned - table[k : LENGTH + k]).abs().amax(1).tolist()
     return errors
 
 
 def _fitted(table: Float[Tensor, "positions width"], k: int) -> float:
-    """What the best linear map from p to p + k leaves of a table, relative to its size."""
+    """Return the residual of the best linear map from p to p + k for a table, relative to its size."""
     before, after = table[:LENGTH], table[k : LENGTH + k]
     best = torch.linalg.lstsq(before, after, driver="gelsd").solution
     return float((before @ best - after).norm() / after.norm())

@@ -1,4 +1,4 @@
-"""Plain recurrences forget: the gradient of the last output towards step t falls, or grows, exponentially."""
+"""Plain recurrences forget: the gradient of the last output with respect to step t decays or grows exponentially."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ CLAIM = Claim(
     source="Hochreiter 1991; Bengio et al. 1994, doi:10.1109/72.279181; Pascanu et al. 2013, arXiv:1211.5063",
 )
 WIDTH, STEPS = 64, 100
-STRAIGHT = 0.95  # R² of ln(gradient) against steps, from which on it counts as exponential
-FALLS, GROWS = 0.9, 1.1  # factors a step
-FLAT = 0.01  # how far an attention layer's factor may be from 1
-# Activation and the factor on W_hh, orthogonal otherwise: ‖W_hh‖ is that factor.
+STRAIGHT = 0.95  # R² of ln(gradient) against steps above which it counts as exponential
+FALLS, GROWS = 0.9, 1.1  # factors per step
+FLAT = 0.01  # allowed difference of an attention layer's factor from 1
+# Activation and ‖W_hh‖, the factor on an orthogonal W_hh.
 NETWORKS = {
     "tanh, as initialized": ("tanh", None),
     "tanh, ‖W‖ = 1.0": ("tanh", 1.0),
@@ -36,7 +36,7 @@ ATTENTION = "attention"
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """A straight line in the logarithm, falling or growing; for attention none that leads away from 1."""
+    """Return the parts: a straight line in the logarithm that falls or rises; for attention a factor near 1."""
     parts = []
     for name in (*FALLING, *GROWING):
         factor, straight = numbers["factor a step"][name], numbers["R²"][name]
@@ -85,12 +85,12 @@ def run(setting: Setting) -> Finding:
 
 
 def _last_share(values: Sequence[float]) -> float:
-    """The gradient towards the first step as a share of that towards the last."""
+    """Return the gradient with respect to the first step as a share of that for the last step."""
     return values[-1] / values[0]
 
 
 def rate(values: Sequence[float]) -> tuple[float, float]:
-    """The factor a step of the exponential that fits best, and R² of its line in the logarithm.
+    """Return the factor per step of the best-fitting exponential, and R² of its line in the logarithm.
 
     >>> factor, straight = rate([8.0, 4.0, 2.0, 1.0])
     >>> round(factor, 6), round(straight, 6)
@@ -105,7 +105,9 @@ def rate(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _mean(make: Callable[[], Callable[[Tensor], Tensor]], draws: int, generator: torch.Generator) -> list[float]:
-    """‖∂ last output / ∂ x_t‖ by distance from the last step, the geometric mean over draws of network and input."""
+    """Return ‖∂ last output / ∂ x_t‖ by distance from the last step, the geometric mean over draws of network and
+    input.
+    """
     logs = torch.zeros(STEPS, dtype=torch.float64)
     for _ in range(draws):
         call = make()

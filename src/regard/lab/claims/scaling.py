@@ -1,4 +1,4 @@
-"""The variance of q·k grows with the width; without 1/√d the softmax saturates and its gradient vanishes."""
+"""Scaling: the variance of q·k grows with the width; without 1/√d the softmax saturates and its gradient vanishes."""
 
 import math
 from collections.abc import Mapping
@@ -21,14 +21,16 @@ CLAIM = Claim(
 )
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 KEYS = 64
-VARIANCE = 0.05  # how far variance / d may be from 1
-SATURATED = 0.9  # the mean of the largest weight of a row, from which on it counts as saturated
-VANISHED = 0.1  # the median gradient without the scale, as a share of that with it
-STEADY = 1.25  # with the scale, the largest number over all widths divided by the smallest
+VARIANCE = 0.05  # allowed difference of variance / d from 1
+SATURATED = 0.9  # mean of a row's largest weight above which the softmax counts as saturated
+VANISHED = 0.1  # median gradient without the scale relative to that with it, below which it counts as vanished
+STEADY = 1.25  # with the scale: largest value over all widths divided by the smallest
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """The variance is d at every width; at the largest, rows saturate and gradients vanish; with the scale neither."""
+    """Return the parts: the variance is d at every width; at the largest, rows saturate and gradients vanish, but not
+    with the scale.
+    """
     ratios = [one / width for width, one in zip(numbers["d"], numbers["variance"], strict=True)]
     worst = max(abs(one - 1) for one in ratios)
     confidence, gradient = numbers["largest weight, unscaled"][-1], numbers["median gradient, unscaled"][-1]
@@ -82,7 +84,7 @@ def run(setting: Setting) -> Finding:
 
 
 def _measure(width: int, rows: int, generator: torch.Generator) -> dict[str, float]:
-    """One width: `rows` queries, each with `KEYS` keys of its own, a part at a time."""
+    """Measure one width: `rows` queries, each with `KEYS` keys of its own, in parts."""
     pieces = []
     for start in range(0, rows, 500):
         count = min(500, rows - start)
@@ -102,7 +104,7 @@ def _measure(width: int, rows: int, generator: torch.Generator) -> dict[str, flo
 
 
 def _gradient(p: Float[Tensor, "rows keys"]) -> Float[Tensor, " rows"]:
-    """‖diag(p) − p pᵀ‖ of each row, precise where one weight is nearly 1: 1 − p is then the sum of the others."""
+    """Return ‖diag(p) − p pᵀ‖ of each row; where one weight is nearly 1, 1 − p is computed as the sum of the others."""
     first, others = p.sort(-1, descending=True).values.split([1, p.shape[-1] - 1], -1)
     squares = others.square().sum(-1)
     diagonal = (first * others.sum(-1, keepdim=True)).square().sum(-1) + (others * (1 - others)).square().sum(-1)

@@ -1,4 +1,4 @@
-"""Sinks: a streaming window over a real language model, with the first four tokens kept and without."""
+"""Sinks: a streaming window on a real language model, with and without the first four tokens."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,15 +28,15 @@ CLAIM = Claim(
     source="Xiao et al. 2024, arXiv:2309.17453; Gu et al. 2024, arXiv:2410.10781",
 )
 KEPT = 4
-NEAR, FAR = 1.10, 10.0  # perplexity as a multiple of that of full attention
+NEAR, FAR = 1.10, 10.0  # perplexity relative to full attention
 TOKENS = {True: 1280, False: 4096}
 WINDOWS = {True: (32, 512), False: (32, 128, 256, 512, 1024)}
-BIN = 64  # tokens that a point of the figure stands for
+BIN = 64  # tokens averaged per point of the figure
 TOPICS = ("objects", "execmodel", "compound", "import", "customization", "debugger", "formatstrings")
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """Each window's perplexity behind its end, as a multiple of full attention's."""
+    """Return the parts: each window's perplexity after its end, relative to full attention."""
     parts = []
     for window, found in numbers["perplexity"].items():
         kept, dropped = found["with sinks"] / found["full"], found["without"] / found["full"]
@@ -48,7 +48,9 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 
 
 def run(setting: Setting) -> Finding:
-    """Read prose once with full attention, and once with each mask; every query sees as many keys in both windows."""
+    """Compute the loss on prose with full attention and with each mask; queries see equally many keys in both
+    windows.
+    """
     loaded = load_model("smollm2")
     ids = _ids(loaded, TOKENS[setting.quick])
     setting.progress("full attention")
@@ -96,11 +98,11 @@ def run(setting: Setting) -> Finding:
 
 
 def text() -> str:
-    """Prose that every machine with Python has: some chapters of its language reference, a line of it a line."""
+    """Return prose that is installed with Python: some chapters of its language reference."""
     known = chapters()
     found = [known[name] for name in TOPICS if name in known]
     lines = (" ".join(line.split()) for line in "\n".join(found).splitlines())
-    return "\n".join(line for line in lines if line.strip("*=-~"))  # neither empty nor the rule under a heading
+    return "\n".join(line for line in lines if line.strip("*=-~"))  # neither empty nor the underline of a heading
 
 
 def _ids(loaded: Loaded, count: int) -> Tensor:
@@ -111,7 +113,7 @@ def _ids(loaded: Loaded, count: int) -> Tensor:
 
 
 def _losses(loaded: Loaded, ids: Tensor, mask: Mask) -> Float[Tensor, " n"]:
-    """−ln p of each token but the first, in nats, each query seeing what the mask leaves."""
+    """Return −ln p of each token but the first, in nats, with the mask applied."""
     n = ids.shape[1]
     visible = mask.bind(n, n).dense()
     model: Any = loaded.model

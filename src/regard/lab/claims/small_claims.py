@@ -1,4 +1,4 @@
-"""Small claims, checked to the digit."""
+"""Small claims, checked to the last digit."""
 
 import math
 from typing import Any
@@ -27,14 +27,14 @@ CLAIM = Claim(
 )
 SAID = (0.210, 0.347, 0.233, 0.210)
 ROUNDING = 0.0005
-EXACT = 1e-12  # relative, float64
+EXACT = 1e-12  # relative error, float64
 HEADS = (1, 2, 4, 8, 16)
 TOKENS, WIDTH = 128, 64
 ABSOLUTE, RELATIVE, ROTARY = "learned, absolute", "learned, relative", "rotary"
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """One part a claim."""
+    """Return one part for each claim."""
     return (_spike(numbers), _cosine(numbers), *_shares(numbers), *_swapped(numbers), _flops(numbers), *_kinds(numbers))
 
 
@@ -85,7 +85,7 @@ def _kinds(numbers: Numbers) -> tuple[Part, ...]:
 
 
 def run(setting: Setting) -> Finding:
-    """Compute each in float64; count FLOPs; make small models of transformers and look at what they hold."""
+    """Compute each claim in float64, count FLOPs, and inspect small models of transformers."""
     generator = torch.Generator().manual_seed(setting.seed)
     a, b = torch.nn.functional.normalize(torch.randn(2, 100, WIDTH, generator=generator, dtype=torch.float64), dim=-1)
     dots, cosines = (a * b).sum(-1), torch.nn.functional.cosine_similarity(a, b, dim=-1)
@@ -126,7 +126,7 @@ def _softmax(numbers: list[float]) -> list[float]:
 
 
 def _love(generator: torch.Generator) -> tuple[float, float]:
-    """我愛你 and 你愛我 through the same attention: the outputs apart, permuted and in place, relative."""
+    """Return the relative difference between the outputs for 我愛你 and 你愛我: permuted, and in place."""
     words = torch.randn(3, WIDTH, generator=generator, dtype=torch.float64)  # 我 愛 你
     layer = MultiHeadAttention(WIDTH, 4).double()
     with torch.no_grad():
@@ -142,7 +142,7 @@ def _count(heads: int) -> int:
 
 
 def _positions() -> dict[str, str]:
-    """What kind of positions small models of each class hold, told by their parameters and buffers."""
+    """Return the kind of position encoding of small models of each class, derived from their parameters and buffers."""
     try:
         import transformers as t
     except ImportError as error:
@@ -161,7 +161,9 @@ def _positions() -> dict[str, str]:
 
 
 def _kind(model: torch.nn.Module) -> str:
-    """Learned absolute: a table with a row a position; relative: a table of distances; rotary: frequencies alone."""
+    """Return the kind: learned absolute (one row per position), relative (a table of distances) or rotary (only
+    frequencies).
+    """
     tables = {name: tuple(one.shape) for name, one in model.named_parameters()}
     frequencies = any("inv_freq" in name for name, _ in model.named_buffers())
     if any("relative_attention_bias" in name for name in tables):

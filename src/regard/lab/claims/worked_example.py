@@ -1,4 +1,4 @@
-"""The worked example 「我 爱 你」 of many tutorials: which of the copied numbers are right."""
+"""The worked example 「我 爱 你」 of many tutorials: check which of the published numbers are right."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ X = ((1.0, 0.0, 1.0, 0.0), (0.0, 2.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0))
 W = ((1.0, 0.0), (0.0, 1.0), (1.0, 0.0), (0.0, 1.0))
 PRINTED_WEIGHTS = ((0.43, 0.14, 0.43), (0.01, 0.71, 0.28), (0.05, 0.26, 0.69))
 PRINTED_OUTPUTS = ((1.72, 1.29), (0.57, 1.84), (1.53, 2.07))
-ROUNDING = 0.005  # what two digits after the point leave open
+ROUNDING = 0.005  # rounding error of two decimals
 
 
 def judge(numbers: Numbers) -> tuple[Part, ...]:
-    """A printed row is right where each of its numbers is the exact one, rounded to two digits."""
+    """Return the parts: a printed row is right if each of its numbers is the exact one, rounded to two digits."""
     parts = []
     for name in ("weights", "outputs"):
         rows = zip(WORDS, numbers[f"printed {name}"], numbers[name], strict=True)
@@ -44,7 +44,7 @@ def _shown(row: Any) -> str:
 
 
 def run(_: Setting) -> Finding:
-    """Work the example out in float64, every step kept."""
+    """Compute the example in float64, with every intermediate result."""
     worked = work(X, W, W, W, WORDS)
     values = worked.values
     numbers = {
