@@ -3,10 +3,12 @@
 import pytest
 import torch
 import transformers as hf
+from accelerate.utils import convert_to_fp32
 
 import checkpoints
 from regard.errors import InputError
 from regard.models import SpecialTokens, Transformer, TransformerConfig, output_heads
+from regard.models.model_output import Output
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 NAMES = ("bert", "gpt2", "llama", "bart", "t5")
@@ -313,3 +315,13 @@ def test_generate_with_the_richer_result(pairs):
     assert [row[: len(new)] for row, new in zip(found.sequences[:, 3:].tolist(), found.new_tokens, strict=True)] == (
         found.new_tokens
     )
+
+
+def test_an_output_is_rebuilt_from_a_mapping_as_accelerate_rebuilds_a_modeloutput():
+    ours = Output(logits=torch.ones(1, 2, 3, dtype=torch.bfloat16), hidden_states=(torch.zeros(1, 2, 4).bfloat16(),))
+    found = convert_to_fp32(ours)
+    assert list(found) == ["logits", "hidden_states"]
+    assert found.logits.dtype == found.hidden_states[0].dtype == torch.float32
+    assert torch.equal(found.logits, torch.ones(1, 2, 3))
+    with pytest.raises(TypeError, match="an Output has no field 'logit'"):
+        Output({"logit": torch.ones(1)})

@@ -519,3 +519,15 @@ def test_a_table_that_was_a_word_may_be_given_in_keys(tmp_path):
     given = ["--lr_scheduler_type", "cosine_with_min_lr", "--training.lr_scheduler_kwargs.min_lr_rate", "0.5"]
     found = read_config(path, given)
     assert found.training.schedule == Schedule("cosine_with_min_lr", 1000, SchedulerKwargs(min_lr_rate=0.5))
+
+
+def test_mixed_precision_trains_in_a_process_of_its_own(tmp_path):
+    """accelerate converts what the model returns, and keeps the first precision for as long as a process lives."""
+    code = (
+        "from pathlib import Path; from regard.train import train; from train.runs import tiny;"
+        f"train(tiny(Path({str(tmp_path / 'run')!r}), training__max_steps=2, training__mixed_precision='bf16'))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()

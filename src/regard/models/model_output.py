@@ -38,7 +38,7 @@ class Output(Mapping[str, Any]):
     an output head, the last hidden state), `output["logits"]` a field, and iteration gives the names.
 
     Args:
-        loss: Of the `labels`, a mean.
+        loss: Of the `labels`, a mean; a mapping of fields in its place is taken apart.
         logits: What the output head computes.
         last_hidden_state: The last states, the decoder's where there is one, after the final norm.
         past_key_values: The keys and values so far, with `use_cache` or where they were given.
@@ -55,6 +55,16 @@ class Output(Mapping[str, Any]):
     hidden_states: tuple[Float[Tensor, "batch n hidden_size"], ...] | None = None
     encoder_last_hidden_state: Float[Tensor, "batch source hidden_size"] | None = None
     encoder_hidden_states: tuple[Float[Tensor, "batch source hidden_size"], ...] | None = None
+
+    def __post_init__(self) -> None:
+        # As transformers' ModelOutput: accelerate rebuilds a mapping by `type(output)(dict)` in mixed precision.
+        first: Any = self.loss
+        if isinstance(first, Mapping):
+            values = dict(first)
+            if unknown := values.keys() - {one.name for one in fields(self)}:
+                raise TypeError(f"an Output has no field {sorted(unknown)[0]!r}")
+            for one in fields(self):
+                object.__setattr__(self, one.name, values.get(one.name))
 
     @property
     def decoder_hidden_states(self) -> tuple[Tensor, ...] | None:
