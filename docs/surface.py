@@ -28,11 +28,14 @@ PACKAGES = (
     "", "masks", "positions", "scores", "normalizers", "nn", "approximations", "models", "models.decoding",
     "models.output_heads", "models.recurrent", "train", "data", "cache", "statistics",
 )  # fmt: skip
-# What somebody meets in the first hour, by the beginning of the place: every word here is one of the field's.
+# What somebody meets in the first hour, by the beginning of the place: no word here is one of our own.
 FIRST_HOUR = (
-    "attention(", "explain(", "watch(", "look(", "MultiHeadAttention", "EncoderBlock", "DecoderBlock", "FeedForward",
-    "TransformerConfig(", "Transformer.forward(", "Transformer.generate(", "Transformer.from_pretrained(",
-    "regard.toml", "regard look", "regard generate",
+    "attention(", "explain(", "watch(", "look(", "LookResult(", "summary(", "nn.MultiHeadAttention", "nn.Encoder",
+    "nn.Decoder", "nn.FeedForward", "nn.AdditiveAttention", "nn.AttentionPooling", "nn.AxialAttention",
+    "nn.BigBirdAttention", "nn.BilinearAttention", "nn.LocalAttention", "nn.LongformerAttention",
+    "nn.NeighborhoodAttention", "nn.SlidingWindowAttention", "nn.AttentionDecoderCell", "models.Transformer",
+    "models.RecurrentConfig(", "models.RecurrentSeq2Seq", "models.embed(", "regard.toml", "regard look",
+    "regard generate",
 )  # fmt: skip
 
 TRANSFORMERS = (
@@ -130,6 +133,8 @@ def keys() -> Iterator[Entry]:
                 if dataclasses.is_dataclass(one) and _of_regard(one):
                     yield from fields(one, f"{place}{field.name}.")
 
+    for table in ("task", "model"):  # which of several types of table it is
+        yield Entry("type", f"regard.toml {table}.type", "text")
     yield from fields(Config, "")
 
 
@@ -281,7 +286,8 @@ def main() -> None:
     places = sum(len(one["places"]) for one in words.values())
     own = {word: one["places"] for word, one in words.items() if not one["source"]}
     count = sum(len(one) for one in own.values())
-    print(f"{places} public names, {count} of them ({count / places:.1%}) words of our own:")
+    early = sum(place.startswith(FIRST_HOUR) for one in own.values() for place in one)
+    print(f"{places} public names, {count} of them ({count / places:.1%}) words of our own, {early} of the first hour:")
     for word, where in own.items():
         print(f"  {word}: {', '.join(where[:6])}{' …' if len(where) > 6 else ''}")
 

@@ -119,7 +119,7 @@ def checkpoints(path):
 
 
 def vocabulary(path):
-    write_folder(path, Tokenizer.train(["abc"], kind="characters", vocab_size=20).save)
+    write_folder(path, Tokenizer.train(["abc"], model_type="char", vocab_size=20).save)
 
 
 FULL = {"save_pretrained": saves, "a checkpoint": checkpoints, "a file": file, "a vocabulary in a folder": vocabulary}

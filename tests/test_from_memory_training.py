@@ -25,7 +25,7 @@ kind = "clm"
 train_file = "texts.txt"
 validation_size = 4
 block_size = 16
-tokenizer = {kind = "characters", vocab_size = 60}
+tokenizer = {kind = "char", vocab_size = 60}
 
 [model]
 kind = "transformer"

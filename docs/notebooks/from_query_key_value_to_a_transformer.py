@@ -339,14 +339,14 @@ with tempfile.TemporaryDirectory() as folder:
     data = Path(folder) / "pairs.tsv"
     lines = [f"{english}\t{chinese}\n" for english, chinese in pairs(3000, seed=0) if english not in asked]
     data.write_text("".join(lines), encoding="utf-8")
-    tokenizer = TokenizerConfig(kind="bpe", vocab_size=400, lowercase=True)
+    tokenizer = TokenizerConfig(model_type="bpe", vocab_size=400, lowercase=True)
     config = Config(
         task=Translation(
             train_file=str(data),
             validation_size=20,
             src_tokenizer=tokenizer,
-            num_printed_samples=0,
-            num_bleu_samples=0,
+            num_completions_to_print=0,
+            max_predict_samples=0,
         ),
         model=Transformer(
             hidden_size=64, num_attention_heads=4, intermediate_size=128, num_hidden_layers=2, dropout=0.1

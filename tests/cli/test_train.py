@@ -16,12 +16,12 @@ PAIRS = "".join(
 )
 CONFIG = """
 [task]
-kind = "translation"
+type = "translation"
 train_file = "pairs.tsv"
 validation_size = 3
-num_printed_samples = 1
-num_bleu_samples = 3
-src_tokenizer = {kind = "characters", vocab_size = 40}
+num_completions_to_print = 1
+max_predict_samples = 3
+src_tokenizer = {model_type = "char", vocab_size = 40}
 [model]
 hidden_size = 16
 num_attention_heads = 2

@@ -27,11 +27,11 @@ TEXTS = (
     " leading and trailing ",
     "हिन्दी में नमस्ते",
 )
-KINDS = ("bpe", "unigram", "characters")
+KINDS = ("bpe", "unigram", "char")
 
 
 def trained(kind, vocab_size=400, texts=TEXTS, **options):
-    return Tokenizer.train(texts * 3, kind=kind, vocab_size=vocab_size, **options)
+    return Tokenizer.train(texts * 3, model_type=kind, vocab_size=vocab_size, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,7 +78,7 @@ def test_what_is_unknown_shows(kind):
 
 
 def test_characters_are_single_and_the_most_frequent_stay():
-    vocabulary = Tokenizer.train(["aab bb", "你好你", "好你"], kind="characters", vocab_size=5 + 4)
+    vocabulary = Tokenizer.train(["aab bb", "你好你", "好你"], model_type="char", vocab_size=5 + 4)
     assert vocabulary.convert_ids_to_tokens(range(5, 9)) == ["b", "你", "a", "好"]
     assert vocabulary.encode(["你a 好c"]) == [[6, 7, 3, 8, 3]]
     assert len(vocabulary) == 9
@@ -125,7 +125,7 @@ def test_both_spellings_of_an_accent_are_one(kind):
 def test_training_again_gives_the_same_bytes(kind):
     # Each training has hash tables of its own, seeded anew, so one process shows what several would.
     texts = [f"{TEXTS[i % 9]} {TEXTS[(i * 7) % 9]} word{i * i}" for i in range(300)]
-    assert len({Tokenizer.train(texts, kind=kind, vocab_size=300).sha256 for _ in range(6)}) == 1
+    assert len({Tokenizer.train(texts, model_type=kind, vocab_size=300).sha256 for _ in range(6)}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -219,7 +219,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"must be a tokenizer.json of the package tokenizers, but "):
         Tokenizer.load(tmp_path)
     with pytest.raises(InputError, match=r"must lie in a folder that exists"):
-        trained("characters").save(tmp_path / "none" / "tokenizer.json")
+        trained("char").save(tmp_path / "none" / "tokenizer.json")
 
 
 @pytest.mark.parametrize(
@@ -248,20 +248,25 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(tmp_path, old, new, wor
 @pytest.mark.parametrize(
     ("texts", "kind", "size", "words"),
     [
-        (TEXTS, "words", 100, "`kind` must be one of bpe, unigram, characters, got 'words'"),
-        (TEXTS, "characters", 5, "`vocab_size` must be a whole number above 5, the special tokens, .* got 5"),
+        (TEXTS, "words", 100, "`model_type` must be one of bpe, unigram, char, got 'words'"),
+        (TEXTS, "char", 5, "`vocab_size` must be a whole number above 5, the special tokens, .* got 5"),
         (TEXTS, "bpe", 2**20 + 1, r"and at most 1,048,576, got 1048577"),
         (TEXTS, "unigram", 400.0, r"`vocab_size` must be a whole number .* got 400\.0"),
         (["", ""], "bpe", 100, "`texts` must have at least one that is not empty"),
-        (["ab", "我b"], "bpe", 8, r"room for the 4 different .* and 5 special tokens \(9\), got 8: .*kind=.characters"),
+        (
+            ["ab", "我b"],
+            "bpe",
+            8,
+            r"room for the 4 different .* and 5 special tokens \(9\), got 8: .*.model_type=.char",
+        ),
         (["ab", "我b"], "unigram", 8, r"room for the 4 different .* and 5 special tokens \(9\), got 8"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(texts, kind, size, words):
     with pytest.raises(InputError, match=words):
-        Tokenizer.train(texts, kind=kind, vocab_size=size)
+        Tokenizer.train(texts, model_type=kind, vocab_size=size)
 
 
 def test_one_text_is_not_several():
     with pytest.raises(InputError, match=r"`texts` must be a list of texts, got one text: encode\(\['I love'\]\)"):
-        trained("characters").encode("I love")
+        trained("char").encode("I love")

@@ -10,10 +10,10 @@ from regard.train.config_file import from_mapping
 def tiny(out: Path, **changes: Any) -> Config:
     """Copying three symbols, in a model that takes a step in milliseconds."""
     found: dict[str, Any] = {
-        "task": {"kind": "synthetic", "operation": "copy", "num_symbols": 5, "min_length": 1, "max_length": 4}
+        "task": {"type": "synthetic", "task_name": "copy", "num_symbols": 5, "min_length": 1, "max_length": 4}
         | {"num_examples": 200, "validation_size": 20},
         "model": {
-            "kind": "transformer",
+            "type": "transformer",
             "hidden_size": 16,
             "num_attention_heads": 2,
             "intermediate_size": 16,

@@ -75,15 +75,15 @@ def runs(tmp_path_factory):
     ]
     data.write_text("\n".join(lines) + "\n", "utf-8")
     task = {
-        "kind": "translation",
+        "type": "translation",
         "train_file": str(data),
         "validation_size": 8,
-        "num_bleu_samples": 0,
-        "num_printed_samples": 0,
+        "max_predict_samples": 0,
+        "num_completions_to_print": 0,
     }
-    task |= {"src_tokenizer": {"kind": "characters", "vocab_size": 60}}
+    task |= {"src_tokenizer": {"model_type": "char", "vocab_size": 60}}
     for seed, attention, hidden in ((0, "bahdanau", 8), (1, "bahdanau", 8), (0, "none", 9)):
-        model = {"kind": "recurrent", "embedding_dim": 8, "hidden_size": hidden, "attention": attention}
+        model = {"type": "recurrent", "embedding_dim": 8, "hidden_size": hidden, "attention": attention}
         options = {
             "training__save_steps": None,
             "training__eval_steps": None,

@@ -25,7 +25,7 @@ from regard.train.tasks import task_of
 from regard.train.tasks.synthetic import SyntheticTask
 from train.runs import tiny
 
-WHOLE = '[task]\nkind = "synthetic"\noperation = "sort"\n[training]\noutput_dir = "run"\nnum_train_epochs = 2\n'
+WHOLE = '[task]\ntype = "synthetic"\ntask_name = "sort"\n[training]\noutput_dir = "run"\nnum_train_epochs = 2\n'
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def pairs(tmp_path):
 
 
 def translation(pairs, **more):
-    tokenizer = {"kind": "characters", "vocab_size": 40}
-    found = {"kind": "translation", "train_file": str(pairs), "validation_size": 5, "target_lang": "de"}
-    found |= {"num_bleu_samples": 0, "num_printed_samples": 0}
+    tokenizer = {"model_type": "char", "vocab_size": 40}
+    found = {"type": "translation", "train_file": str(pairs), "validation_size": 5, "target_lang": "de"}
+    found |= {"max_predict_samples": 0, "num_completions_to_print": 0}
     return found | {"src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer} | more
 
 
@@ -55,7 +55,7 @@ FEW = {
 
 def test_what_a_start_that_failed_has_left_binds_nobody(tmp_path, pairs):
     """A vocabulary of 12 tokens lay there, of a run that took no step, and one of 40 was asked for."""
-    small = translation(pairs, src_tokenizer={"kind": "characters", "vocab_size": 12})
+    small = translation(pairs, src_tokenizer={"model_type": "char", "vocab_size": 12})
     with pytest.raises(InputError, match=r"`max_tokens_per_batch` must be at least"):
         train(tiny(tmp_path / "run", task=small, **FEW | {"training__max_tokens_per_batch": 2}))
     train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
@@ -214,7 +214,9 @@ def test_a_vocabulary_that_cannot_be_written_is_one_sentence(tmp_path, pairs):
 
 
 def test_bleu_is_no_metric_where_it_is_not_counted(tmp_path, pairs):
-    with pytest.raises(InputError, match=r"`training.metric_for_best_model` is bleu, and `task.num_bleu_samples` 0"):
+    with pytest.raises(
+        InputError, match=r"`training.metric_for_best_model` is bleu, and `task.max_predict_samples` is 0"
+    ):
         train(
             tiny(
                 tmp_path / "run", task=translation(pairs), training__metric_for_best_model="bleu", training__max_steps=1
@@ -252,7 +254,9 @@ def test_compiled_code_is_not_watched(tmp_path, pairs, monkeypatch):
     )
     train(
         tiny(
-            tmp_path / "run", task=translation(pairs, num_printed_samples=1), **FEW | {"training__torch_compile": True}
+            tmp_path / "run",
+            task=translation(pairs, num_completions_to_print=1),
+            **FEW | {"training__torch_compile": True},
         )
     )
 
@@ -266,15 +270,15 @@ def test_a_score_that_is_no_number_is_never_the_best():
 def test_a_checkpoint_in_half_precision_is_trained_in_single(tmp_path, pairs):
     data = tmp_path / "labels.tsv"
     data.write_text("".join(f"{a} {b}\t{a > 'd'}\n" for a in "abcdefgh" for b in "ijkl"), "utf-8")
-    task = {"kind": "classification", "train_file": str(data), "validation_size": 4}
-    task |= {"tokenizer": {"kind": "characters", "vocab_size": 40}}
+    task = {"type": "classification", "train_file": str(data), "validation_size": 4}
+    task |= {"tokenizer": {"model_type": "char", "vocab_size": 40}}
     train(tiny(tmp_path / "run", task=task, **FEW))
     from regard.models import Transformer
 
     folder = tmp_path / "half"
     Transformer.from_pretrained(tmp_path / "run" / "model").to(torch.bfloat16).save_pretrained(folder)
     (folder / "tokenizer.json").write_bytes((tmp_path / "run" / "model" / "tokenizer.json").read_bytes())
-    config = tiny(tmp_path / "on", task=task, model={"kind": "checkpoint", "model_name_or_path": str(folder)}, **FEW)
+    config = tiny(tmp_path / "on", task=task, model={"type": "checkpoint", "model_name_or_path": str(folder)}, **FEW)
     model = task_of(config, tmp_path / "words").model(config.model)
     assert {one.dtype for one in model.parameters()} == {torch.float32}
 
@@ -291,8 +295,8 @@ def test_another_precision_in_the_same_process_is_one_sentence(tmp_path):
 def test_what_is_held_out_is_hidden_alike_in_every_batch(tmp_path):
     data = tmp_path / "texts.txt"
     data.write_text("".join(f"abc def {i} {i * i}\n" for i in range(80)), "utf-8")
-    task = {"kind": "mlm", "train_file": str(data), "validation_size": 9}
-    task |= {"tokenizer": {"kind": "characters", "vocab_size": 30}}
+    task = {"type": "mlm", "train_file": str(data), "validation_size": 9}
+    task |= {"tokenizer": {"model_type": "char", "vocab_size": 30}}
     made = task_of(tiny(tmp_path / "run", task=task), tmp_path / "words")
     together = made.rows(list(range(9)), held=True)
     for row in range(9):
@@ -356,7 +360,7 @@ def test_a_metric_that_earlier_evaluations_lack_is_refused(tmp_path, pairs):
         train(
             tiny(
                 tmp_path / "run",
-                task=translation(pairs, num_bleu_samples=2),
+                task=translation(pairs, max_predict_samples=2),
                 training__metric_for_best_model="bleu",
                 **FEW,
             )
@@ -396,13 +400,13 @@ def test_a_folder_is_replaced_without_waiting_for_the_old_ones_end(tmp_path, mon
 @pytest.mark.parametrize(
     "options",
     [
-        {"model": {"kind": "recurrent", "embedding_dim": 8, "hidden_size": 8, "attention": kind}}
+        {"model": {"type": "recurrent", "embedding_dim": 8, "hidden_size": 8, "attention": kind}}
         for kind in ("bahdanau", "none", "concat", "local-p")
     ]
     + [
         {
             "model": {
-                "kind": "transformer",
+                "type": "transformer",
                 "hidden_size": 16,
                 "num_attention_heads": 2,
                 "intermediate_size": 16,
@@ -492,7 +496,7 @@ def test_a_number_of_yaml_may_have_no_point(tmp_path):
     path = tmp_path / "it.yaml"
     numbers = "learning_rate: 1e-3, adam_epsilon: 1E-9, weight_decay: 1.e-2"
     training = f"training: {{output_dir: run, num_train_epochs: 2, {numbers}}}\n"
-    path.write_text("task: {kind: synthetic, operation: sort}\n" + training, "utf-8")
+    path.write_text("task: {type: synthetic, task_name: sort}\n" + training, "utf-8")
     found = read_config(path).training
     assert (found.learning_rate, found.adam_epsilon, found.weight_decay) == (1e-3, 1e-9, 1e-2)
 
@@ -506,16 +510,16 @@ def test_a_folder_without_a_name_is_refused(tmp_path):
 
 def test_what_is_said_before_the_kind_is_said_too(tmp_path):
     path = tmp_path / "it.toml"
-    path.write_text(WHOLE + '[model]\nkind = "transformer"\nnum_attention_heads = 2\n', "utf-8")
-    found = read_config(path, ["--model.hidden_size", "96", "--model.kind", "recurrent"])
+    path.write_text(WHOLE + '[model]\ntype = "transformer"\nnum_attention_heads = 2\n', "utf-8")
+    found = read_config(path, ["--model.hidden_size", "96", "--model.type", "recurrent"])
     assert found.model.hidden_size == 96
 
 
 def test_a_table_that_was_a_word_may_be_given_in_keys(tmp_path):
     path = tmp_path / "it.toml"
-    path.write_text(WHOLE.replace('kind = "synthetic"\noperation = "sort"', 'kind = "clm"\ntrain_file = "a"'), "utf-8")
+    path.write_text(WHOLE.replace('type = "synthetic"\ntask_name = "sort"', 'type = "clm"\ntrain_file = "a"'), "utf-8")
     found = read_config(path, ["--task.tokenizer", "unigram", "--task.tokenizer.vocab_size", "50"])
-    assert (found.task.tokenizer.kind, found.task.tokenizer.vocab_size) == ("unigram", 50)
+    assert (found.task.tokenizer.model_type, found.task.tokenizer.vocab_size) == ("unigram", 50)
     given = ["--lr_scheduler_type", "cosine_with_min_lr", "--training.lr_scheduler_kwargs.min_lr_rate", "0.5"]
     found = read_config(path, given)
     assert found.training.schedule == Schedule("cosine_with_min_lr", 1000, SchedulerKwargs(min_lr_rate=0.5))

@@ -11,8 +11,8 @@ from regard.train.schedules import Schedule
 
 WHOLE = """
 [task]
-kind = "synthetic"
-operation = "sort"
+type = "synthetic"
+task_name = "sort"
 [training]
 output_dir = "run"
 adam_beta2 = 0.95
@@ -33,7 +33,7 @@ def file(tmp_path):
 
 def test_a_file_is_a_value(file):
     found = read_config(file())
-    assert found.task == Synthetic(operation="sort")
+    assert found.task == Synthetic(task_name="sort")
     assert found.model == Transformer()
     assert (found.training.adam_beta1, found.training.adam_beta2) == (0.9, 0.95)
     assert found.training.schedule == Schedule("cosine", 1000)
@@ -42,12 +42,12 @@ def test_a_file_is_a_value(file):
 
 def test_yaml_says_the_same(file):
     training = "output_dir: run, adam_beta2: 0.95, lr_scheduler_type: cosine, num_train_epochs: 2"
-    text = f"task: {{kind: synthetic, operation: sort}}\ntraining: {{{training}}}\n"
+    text = f"task: {{type: synthetic, task_name: sort}}\ntraining: {{{training}}}\n"
     assert read_config(file(text, "it.yaml")) == read_config(file())
 
 
 def test_a_value_and_its_mapping_say_the_same(file):
-    found = read_config(file(), ["--model.kind", "recurrent", "--model.attention", "none"])
+    found = read_config(file(), ["--model.type", "recurrent", "--model.attention", "none"])
     assert found.model == Recurrent(attention="none")
     assert from_mapping(Config, json.loads(json.dumps(to_mapping(found)))) == found
 
@@ -63,7 +63,7 @@ def test_a_value_and_its_mapping_say_the_same(file):
         (["--training.torch_compile", "true"], lambda it: it.training.torch_compile, True),
         (["--warmup_steps", "5"], lambda it: it.training.schedule, Schedule("cosine", 5)),
         (["--num_train_epochs", "none", "--max_steps", "9"], lambda it: it.training.max_steps, 9),
-        (["--task.kind", "clm", "--task.train_file", "it.txt"], lambda it: it.task, CausalLM(train_file="it.txt")),
+        (["--task.type", "clm", "--task.train_file", "it.txt"], lambda it: it.task, CausalLM(train_file="it.txt")),
     ],
 )
 def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
@@ -79,7 +79,7 @@ def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
             ["--model.nothing_like_it", "3"],
             r"the key `model.nothing_like_it` is unknown: there are hidden_size, num_attention_heads",
         ),
-        (["--model.kind", "transfomer"], r"got 'transfomer': did you mean 'transformer'\?"),
+        (["--model.type", "transfomer"], r"got 'transfomer': did you mean 'transformer'\?"),
         (["--model.dropout", "1.0"], r"`dropout` must be at least 0 and below 1, got 1.0"),
         (
             ["--model.num_attention_heads", "4", "--model.num_key_value_heads", "3"],
@@ -97,9 +97,9 @@ def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
         (["epochs"], r"'epochs' is no key: write --table.key value"),
         (["--output_dir.folder", "x"], r"the key `output_dir` is in the wrong table: it is `training.output_dir`"),
         (["--seed", "-1"], r"`seed` must be from 0"),
-        (["--task.kind", "translation"], r"the key `task.train_file` is missing: a text"),
-        (["--task.kind", "causal language"], r"got 'causal language': did you mean 'clm'\?"),
-        (["--task", "3"], r'`task` must be a table with kind = "translation"'),
+        (["--task.type", "translation"], r"the key `task.train_file` is missing: a text"),
+        (["--task.type", "causal language"], r"got 'causal language': did you mean 'clm'\?"),
+        (["--task", "3"], r'`task` must be a table with type = "translation"'),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said_with_the_way_out(file, said, words):
         ("model: 1\ntask: a\nmodel: 2\n", "it.yaml", "it names the key 'model' twice, again in line 3"),
         ("- a\n- b\n", "it.yaml", "must be a table of keys and values, got list"),
         ("!!python/object/apply:os.system ['true']", "it.yaml", "cannot read the configuration"),
-        ("[task]\nkind = 'synthetic'\n", "it.toml", "the key `training` is missing: a table"),
+        ("[task]\ntype = 'synthetic'\n", "it.toml", "the key `training` is missing: a table"),
     ],
 )
 def test_files_that_are_none_are_refused(file, text, name, words):
@@ -130,7 +130,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("text", ['"\\u0000"', '"a\\u0000b"'])
-@pytest.mark.parametrize("key", ["training.output_dir", "task.operation", "model.kind"])
+@pytest.mark.parametrize("key", ["training.output_dir", "task.task_name", "model.type"])
 def test_a_text_with_a_nul_is_one_sentence(tmp_path, key, text):
     path = tmp_path / "it.toml"
     path.write_text(WHOLE, "utf-8")
@@ -172,6 +172,8 @@ def test_a_file_of_format_1_is_refused_with_each_new_name(file):
     for old, new in (
         ("out", "training.output_dir"),
         ("seed", "training.seed"),
+        ("task.kind", "task.type"),
+        ("task.words.kind", "task.tokenizer.model_type"),
         ("task.data", "task.train_file"),
         ("task.words", "task.tokenizer"),
         ("task.words.size", "task.tokenizer.vocab_size"),
@@ -198,6 +200,8 @@ def test_every_new_name_of_a_key_is_a_key():
     known = {"training": {one.name for one in fields(config.Training)}}
     known["model"] = {one.name for model in models for one in fields(model)}
     known["task"] = {one.name for task in tasks for one in fields(task)}
+    known["model"].add("type")
+    known["task"].add("type")
     for names in key_names._RENAMED.values():
         for name in names.split(" and "):
             table, key = name.split(" (")[0].split(".")[:2]

@@ -111,16 +111,16 @@ def test_data_that_changed_is_refused_and_the_checkpoints_stay(tmp_path):
     lines = [f"{word} {other}.\t{other} {word}!" for word in "abcdefgh" for other in "ijklmnop"]
     data.write_text("\n".join(lines), "utf-8")
     task = {
-        "kind": "translation",
+        "type": "translation",
         "train_file": str(data),
         "validation_size": 5,
         "source_lang": "en",
         "target_lang": "de",
-        "num_bleu_samples": 0,
+        "max_predict_samples": 0,
     }
     task |= {
-        "src_tokenizer": {"kind": "characters", "vocab_size": 40},
-        "tgt_tokenizer": {"kind": "characters", "vocab_size": 40},
+        "src_tokenizer": {"model_type": "char", "vocab_size": 40},
+        "tgt_tokenizer": {"model_type": "char", "vocab_size": 40},
     }
     train(tiny(tmp_path / "run", task=task, training__max_steps=2))
     data.write_text("\n".join(reversed(lines)), "utf-8")

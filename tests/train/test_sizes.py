@@ -13,14 +13,14 @@ from train.runs import tiny
 GIB = 2**30
 MODELS = {
     "plain": {
-        "kind": "transformer",
+        "type": "transformer",
         "hidden_size": 32,
         "num_attention_heads": 4,
         "intermediate_size": 8,
         "num_hidden_layers": 3,
     },
     "one key head": {
-        "kind": "transformer",
+        "type": "transformer",
         "hidden_size": 32,
         "num_attention_heads": 4,
         "intermediate_size": 64,
@@ -28,7 +28,7 @@ MODELS = {
         "num_key_value_heads": 1,
     },
     "gated": {
-        "kind": "transformer",
+        "type": "transformer",
         "hidden_size": 32,
         "num_attention_heads": 4,
         "intermediate_size": 64,
@@ -36,9 +36,9 @@ MODELS = {
         "hidden_act": "silu",
         "is_gated_act": True,
     },
-    "gru": {"kind": "recurrent", "embedding_dim": 32, "hidden_size": 24},
+    "gru": {"type": "recurrent", "embedding_dim": 32, "hidden_size": 24},
     "lstm": {
-        "kind": "recurrent",
+        "type": "recurrent",
         "embedding_dim": 32,
         "hidden_size": 24,
         "cell": "lstm",
@@ -68,7 +68,7 @@ def test_a_model_has_at_least_as_many_parameters_as_are_counted(tmp_path, name):
             r"1,000,000,000 examples .* take about .* lower `num_examples`, `validation_size` or `max_length`",
         ),
         ({"task__max_length": 10**6, "task__num_examples": 10**4}, "of up to 1,000,000 symbols take about"),
-        ({"task__operation": "recall", "task__num_symbols": 10**6, "task__num_examples": 1000}, "lower `num_examples`"),
+        ({"task__task_name": "recall", "task__num_symbols": 10**6, "task__num_examples": 1000}, "lower `num_examples`"),
     ],
 )
 def test_what_memory_cannot_hold_is_refused_before_anything_is_made(tmp_path, monkeypatch, changes, words):
@@ -142,10 +142,10 @@ def test_counts_beyond_all_reason_are_refused_by_the_key_of_the_file(tmp_path, k
 @pytest.mark.parametrize(
     ("task", "name"),
     [
-        ({"kind": "translation"}, "max_length"),
-        ({"kind": "clm"}, "block_size"),
-        ({"kind": "mlm"}, "block_size"),
-        ({"kind": "classification"}, "max_length"),
+        ({"type": "translation"}, "max_length"),
+        ({"type": "clm"}, "block_size"),
+        ({"type": "mlm"}, "block_size"),
+        ({"type": "classification"}, "max_length"),
     ],
 )
 def test_lengths_and_rows_of_every_task_have_a_limit(tmp_path, task, name):

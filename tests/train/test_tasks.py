@@ -36,8 +36,8 @@ def texts(tmp_path):
 
 
 def translation(pairs, **more):
-    tokenizer = {"kind": "characters", "vocab_size": 100}
-    found = {"kind": "translation", "train_file": str(pairs), "validation_size": 6, "num_bleu_samples": 4}
+    tokenizer = {"model_type": "char", "vocab_size": 100}
+    found = {"type": "translation", "train_file": str(pairs), "validation_size": 6, "max_predict_samples": 4}
     return found | {"src_tokenizer": tokenizer} | more
 
 
@@ -51,7 +51,7 @@ RUN = {
 
 @pytest.mark.slow
 def test_a_translator_learns_words_and_translates_text(tmp_path, pairs):
-    task = translation(pairs, src_tokenizer={"kind": "bpe", "vocab_size": 60})
+    task = translation(pairs, src_tokenizer={"model_type": "bpe", "vocab_size": 60})
     options = RUN | {
         "training__max_steps": 260,
         "training__max_tokens_per_batch": 500,
@@ -77,7 +77,7 @@ def test_a_recurrent_translator_is_read_back_as_one(tmp_path, pairs):
     config = tiny(
         tmp_path / "run",
         task=translation(pairs),
-        model={"kind": "recurrent", "embedding_dim": 8, "hidden_size": 8},
+        model={"type": "recurrent", "embedding_dim": 8, "hidden_size": 8},
         **RUN,
     )
     train(config)
@@ -123,16 +123,14 @@ def test_a_further_file_is_trained_on_but_for_what_is_held_out(tmp_path, pairs):
 def test_chinese_is_written_in_one_script(tmp_path):
     data = tmp_path / "pairs.tsv"
     data.write_text("".join(f"{word}\t{word}圖書館\n" for word in "abcdefgh"), "utf-8")
-    task = task_of(
-        tiny(tmp_path / "run", task=translation(data, validation_size=1, chinese_script="hans")), tmp_path / "words"
-    )
+    task = task_of(tiny(tmp_path / "run", task=translation(data, validation_size=1, script="hans")), tmp_path / "words")
     assert all(task.target.decode(target).endswith("图书馆") for _, target in task.trained)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_causal_language_model(tmp_path, texts, packed):
-    task = {"kind": "clm", "train_file": str(texts), "validation_size": 20, "block_size": 16, "packing": packed}
-    task["tokenizer"] = {"kind": "bpe", "vocab_size": 80}
+    task = {"type": "clm", "train_file": str(texts), "validation_size": 20, "block_size": 16, "packing": packed}
+    task["tokenizer"] = {"model_type": "bpe", "vocab_size": 80}
     options = RUN | {
         "training__max_steps": 60,
         "training__max_tokens_per_batch": 400,
@@ -148,7 +146,7 @@ def test_a_causal_language_model(tmp_path, texts, packed):
 
 
 def test_packed_documents_are_read_as_if_each_stood_alone(tmp_path, texts):
-    task = {"kind": "clm", "train_file": str(texts), "validation_size": 20, "block_size": 32, "packing": True}
+    task = {"type": "clm", "train_file": str(texts), "validation_size": 20, "block_size": 32, "packing": True}
     made = task_of(tiny(tmp_path / "run", task=task, model__dropout=0.0), tmp_path / "words")
     model = made.model(tiny(tmp_path / "x").model).eval()
     batch = made.rows([0], held=False)
@@ -164,10 +162,10 @@ def test_packed_documents_are_read_as_if_each_stood_alone(tmp_path, texts):
 
 def test_a_masked_language_model(tmp_path, texts):
     task = {
-        "kind": "mlm",
+        "type": "mlm",
         "train_file": str(texts),
         "validation_size": 20,
-        "tokenizer": {"kind": "bpe", "vocab_size": 80},
+        "tokenizer": {"model_type": "bpe", "vocab_size": 80},
     }
     first = train(tiny(tmp_path / "run", task=task, **RUN))
     assert Transformer.from_pretrained(tmp_path / "run" / "model").config.kind == "encoder"
@@ -180,10 +178,10 @@ def test_a_classifier_learns_its_labels(tmp_path):
     rows = [{"text": f"a {word} {thing}", "label": int(word in WORDS[:5])} for word in WORDS for thing in THINGS]
     data.write_text("\n".join(map(json.dumps, rows)), "utf-8")
     task = {
-        "kind": "classification",
+        "type": "classification",
         "train_file": str(data),
         "validation_size": 12,
-        "tokenizer": {"kind": "bpe", "vocab_size": 60},
+        "tokenizer": {"model_type": "bpe", "vocab_size": 60},
     }
     ended = train(
         tiny(
@@ -204,11 +202,11 @@ def test_minilm_becomes_a_classifier(tmp_path):
     data = tmp_path / "labels.tsv"
     rows = [f"I see a {word} {thing}\t{'animal' if thing == 'cat' else 'thing'}" for word in WORDS for thing in THINGS]
     data.write_text("\n".join(rows), "utf-8")
-    task = {"kind": "classification", "train_file": str(data), "validation_size": 12}
+    task = {"type": "classification", "train_file": str(data), "validation_size": 12}
     config = tiny(
         tmp_path / "run",
         task=task,
-        model={"kind": "checkpoint", "model_name_or_path": "minilm"},
+        model={"type": "checkpoint", "model_name_or_path": "minilm"},
         training__learning_rate=1e-4,
         training__lr_scheduler_type="constant_with_warmup",
         training__warmup_steps=5,
@@ -221,12 +219,12 @@ def test_minilm_becomes_a_classifier(tmp_path):
 @pytest.mark.models
 def test_smollm2_goes_on_with_a_text_of_ones_own(tmp_path, texts):
     """It has never seen this text, and after a few steps finds it likelier."""
-    task = {"kind": "clm", "train_file": str(texts), "validation_size": 5, "block_size": 32}
+    task = {"type": "clm", "train_file": str(texts), "validation_size": 5, "block_size": 32}
     told = []
     config = tiny(
         tmp_path / "run",
         task=task,
-        model={"kind": "checkpoint", "model_name_or_path": "smollm2"},
+        model={"type": "checkpoint", "model_name_or_path": "smollm2"},
         training={"output_dir": str(tmp_path / "run"), "learning_rate": 3e-5, "lr_scheduler_type": "constant"}
         | {"max_steps": 4, "max_tokens_per_batch": 128, "eval_steps": 2, "save_total_limit": 1},
     )
@@ -252,11 +250,11 @@ def test_smollm2_goes_on_with_a_text_of_ones_own(tmp_path, texts):
 def test_what_does_not_fit_is_said(tmp_path, changes, words):
     labels = tmp_path / "labels.tsv"
     labels.write_text("".join(f"text {number}\tx\n" for number in range(9)), "utf-8")
-    found = {"task": {"kind": "synthetic", "operation": "copy", "num_examples": 20}, "model": {"kind": "transformer"}}
+    found = {"task": {"type": "synthetic", "task_name": "copy", "num_examples": 20}, "model": {"type": "transformer"}}
     if "task__kind" in changes:
-        found["task"] = {"kind": "classification", "train_file": str(labels), "validation_size": 2}
+        found["task"] = {"type": "classification", "train_file": str(labels), "validation_size": 2}
     if "model__kind" in changes:
-        found["model"] = {"kind": "checkpoint", "model_name_or_path": "minilm"}
+        found["model"] = {"type": "checkpoint", "model_name_or_path": "minilm"}
     metric = {"training__metric_for_best_model": "bleu"} if "training__metric_for_best_model" in changes else {}
     with pytest.raises(InputError, match=words):
         train(tiny(tmp_path / "run", **found, training__max_steps=1, **metric))

@@ -21,15 +21,15 @@ pytest.importorskip("transformers", reason="transformers is not installed (the e
 
 TEXT = "red cat"
 WORDS = ("red blue big old new".split(), "cat car book tree".split())
-WORDS_KIND = {"kind": "characters", "vocab_size": 60}
+WORDS_KIND = {"model_type": "char", "vocab_size": 60}
 TASKS = {
-    "masked": {"kind": "mlm", "train_file": "texts.txt", "block_size": 80, "tokenizer": WORDS_KIND},
-    "causal": {"kind": "clm", "train_file": "texts.txt", "block_size": 80, "tokenizer": WORDS_KIND},
+    "masked": {"type": "mlm", "train_file": "texts.txt", "block_size": 80, "tokenizer": WORDS_KIND},
+    "causal": {"type": "clm", "train_file": "texts.txt", "block_size": 80, "tokenizer": WORDS_KIND},
     "translation": {
-        "kind": "translation",
+        "type": "translation",
         "train_file": "pairs.tsv",
-        "num_printed_samples": 0,
-        "num_bleu_samples": 1,
+        "num_completions_to_print": 0,
+        "max_predict_samples": 1,
         "src_tokenizer": WORDS_KIND,
     },
 }
@@ -46,7 +46,7 @@ def runs(tmp_path_factory) -> Path:
         found = {
             "task": task | {"train_file": str(folder / str(task["train_file"])), "validation_size": 3},
             "model": {
-                "kind": "transformer",
+                "type": "transformer",
                 "hidden_size": 16,
                 "num_attention_heads": 2,
                 "intermediate_size": 16,

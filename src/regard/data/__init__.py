@@ -10,7 +10,7 @@ from regard.data.padding import chunk_tokens, pad
 from regard.data.read_corpus import read_corpus
 from regard.data.splitting import references, split, without_sources
 from regard.data.synthetic import AssociativeRecall, Copy, Reverse, Sort, Synthetic
-from regard.data.tokenizer import Tokenizer, TokenizerKind
+from regard.data.tokenizer import Tokenizer, TokenizerModelType
 from regard.data.wheel_registry import FetchError
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "Sort",
     "Synthetic",
     "Tokenizer",
-    "TokenizerKind",
+    "TokenizerModelType",
     "batches",
     "chunk_tokens",
     "collate_packed",

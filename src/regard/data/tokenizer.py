@@ -19,11 +19,11 @@ from regard.strict_json import DuplicateKeyError, parse_json
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["LARGEST_VOCABULARY", "Tokenizer", "TokenizerKind"]
+__all__ = ["LARGEST_VOCABULARY", "Tokenizer", "TokenizerModelType"]
 
 LARGEST_VOCABULARY = 2**20  # tokens; the trainers reserve memory for as many, and abort the process where there is none
 
-TokenizerKind = Literal["bpe", "unigram", "characters"]
+TokenizerModelType = Literal["bpe", "unigram", "char"]
 
 # The names of special tokens in checkpoints, the likeliest name first.
 _USUAL: Mapping[str, tuple[str, ...]] = {
@@ -59,7 +59,7 @@ class Tokenizer:
     spells out ("<s>") are text like any other, in every tokenizer. Names are those of transformers' tokenizers, and
     `regard.watch(model, tokenizer=…)` takes one.
 
-    >>> tokenizer = Tokenizer.train(["我爱你。", "你爱我。"], kind="characters", vocab_size=100)
+    >>> tokenizer = Tokenizer.train(["我爱你。", "你爱我。"], model_type="char", vocab_size=100)
     >>> len(tokenizer), tokenizer.encode(["我爱它。"], bos=True, eos=True)
     (9, [[1, 7, 8, 3, 5, 2]])
     >>> tokenizer.decode([1, 7, 8, 6, 5, 2])
@@ -79,23 +79,25 @@ class Tokenizer:
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], *, kind: TokenizerKind, vocab_size: int, lowercase: bool = False
+        cls, texts: Iterable[str], *, model_type: TokenizerModelType, vocab_size: int, lowercase: bool = False
     ) -> "Tokenizer":
         """Return a tokenizer trained on texts; the same texts give the same one, to the byte.
 
         Args:
             texts: The training texts.
-            kind: "characters" makes each a token (for Chinese, Japanese and Korean); "bpe" merges frequent neighbours
+            model_type: "char" makes each a token (for Chinese, Japanese and Korean); "bpe" merges frequent neighbours
                 and "unigram" chooses likely pieces, within words and within one script.
             vocab_size: Largest number of tokens, the five special ones included; not above 2²⁰.
             lowercase: Whether texts are lowercased.
 
         Raises:
-            InputError: `kind` is none of the three, there are no texts, or `vocab_size` is too small or too large.
+            InputError: `model_type` does not exist, there are no texts, or `vocab_size` is too small or too large.
             MissingExtraError: The package tokenizers is not installed.
         """
-        if kind not in get_args(TokenizerKind):
-            raise InputError(f"`kind` must be one of {', '.join(get_args(TokenizerKind))}, got {kind!r}")
+        if model_type not in get_args(TokenizerModelType):
+            raise InputError(
+                f"`model_type` must be one of {', '.join(get_args(TokenizerModelType))}, got {model_type!r}"
+            )
         if not isinstance(vocab_size, int) or not len(SPECIAL) < vocab_size <= LARGEST_VOCABULARY:
             raise InputError(
                 f"`vocab_size` must be a whole number above {len(SPECIAL)}, the special tokens, and at most "
@@ -104,9 +106,9 @@ class Tokenizer:
         lines = [texts] if isinstance(texts, str) else list(texts)
         if not any(lines):
             raise InputError("`texts` must have at least one that is not empty, got none")
-        if kind == "characters":
+        if model_type == "char":
             return cls(train_characters(lines, vocab_size, lowercase=lowercase), *range(len(SPECIAL)))
-        return cls(train_pieces(lines, kind, vocab_size, lowercase=lowercase), *range(len(SPECIAL)))
+        return cls(train_pieces(lines, model_type, vocab_size, lowercase=lowercase), *range(len(SPECIAL)))
 
     @classmethod
     def load(

@@ -74,7 +74,7 @@ def train_pieces(texts: Sequence[str], kind: str, vocab_size: int, *, lowercase:
         raise InputError(
             f"`vocab_size` must have room for the {len(alphabet):,} different characters of the texts and "
             f"{len(SPECIAL)} special tokens ({least:,}), got {vocab_size:,}: raise it, or take "
-            'kind="characters", which leaves rare ones out'
+            'model_type="char", which leaves rare ones out'
         )
     options: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": list(SPECIAL), "initial_alphabet": alphabet}
     trainer: trainers.Trainer

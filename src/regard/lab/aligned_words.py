@@ -63,7 +63,7 @@ def read(translator: Translator, text: str, rows: Rows = "written") -> Reading:
         for rank, layer in enumerate(sorted({layer for layer, _ in heads}))
     }
     tokens = [token.text for token in record.stream("target") if not token.special]
-    traditional = translator.chinese_script == "hant"
+    traditional = translator.script == "hant"
     looks = {layer: looks_of(one, text, traditional=traditional) for layer, one in weights.items()}
     return Reading(text, "".join(tokens).replace("␣", " "), weights, looks)
 

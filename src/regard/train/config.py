@@ -55,12 +55,12 @@ class TokenizerConfig:
     """The tokenizer that is trained for a run.
 
     Args:
-        kind: "bpe", "unigram" or "characters"; "characters" suits Chinese, Japanese and Korean.
+        model_type: "bpe", "unigram" or "char" (as in sentencepiece); "char" suits Chinese, Japanese and Korean.
         vocab_size: Largest number of tokens.
         lowercase: Whether texts are lowercased.
     """
 
-    kind: Literal["bpe", "unigram", "characters"] = "bpe"
+    model_type: Literal["bpe", "unigram", "char"] = "bpe"
     vocab_size: int = 8000
     lowercase: bool = False
 
@@ -78,11 +78,11 @@ class Translation:
         extra_train_file: A further file of pairs, none of which is held out.
         validation_size: Number of pairs held out of `train_file` for evaluation; their sources are not trained on.
         source_lang, target_lang: Languages as ISO 639-1 codes; BLEU's tokenizer depends on the target language.
-        chinese_script: Script that all Chinese is converted to: "hans", "hant", or none for no conversion.
+        script: Script that all Chinese is converted to: "hans", "hant", or none for no conversion.
         src_tokenizer, tgt_tokenizer: The tokenizers; a target in Chinese, Japanese or Korean has characters by default.
         max_length: Tokens of either side, end token included; longer pairs are left out and counted.
-        num_printed_samples: Number of held-out sentences whose translations are printed at each evaluation.
-        num_bleu_samples: Number of held-out sentences translated for BLEU at each evaluation; all at the end.
+        num_completions_to_print: Number of held-out sentences whose translations are printed at each evaluation.
+        max_predict_samples: Number of held-out sentences translated for BLEU at each evaluation; all at the end.
     """
 
     train_file: str
@@ -90,24 +90,26 @@ class Translation:
     validation_size: int = 1000
     source_lang: str = "en"
     target_lang: str = "zh"
-    chinese_script: Literal["hans", "hant"] | None = None
+    script: Literal["hans", "hant"] | None = None
     src_tokenizer: TokenizerConfig = TokenizerConfig()
     tgt_tokenizer: TokenizerConfig | None = None
     max_length: int = 128
-    num_printed_samples: int = 3
-    num_bleu_samples: int = 200
+    num_completions_to_print: int = 3
+    max_predict_samples: int = 200
 
     def __post_init__(self) -> None:
-        least = {"validation_size": 1, "max_length": 2, "num_printed_samples": 0, "num_bleu_samples": 0}
+        least = {"validation_size": 1, "max_length": 2, "num_completions_to_print": 0, "max_predict_samples": 0}
         for name, value in least.items():
             _least(name, getattr(self, name), value)
-        _at_most(self, validation_size=_ROWS, max_length=_LONGEST, num_printed_samples=_ROWS, num_bleu_samples=_ROWS)
+        _at_most(
+            self, validation_size=_ROWS, max_length=_LONGEST, num_completions_to_print=_ROWS, max_predict_samples=_ROWS
+        )
 
     @property
     def target_tokenizer(self) -> TokenizerConfig:
         """The configured target tokenizer, or the default of its language."""
         spaced = self.target_lang not in ("zh", "ja", "ko")
-        return self.tgt_tokenizer or (TokenizerConfig() if spaced else TokenizerConfig(kind="characters"))
+        return self.tgt_tokenizer or (TokenizerConfig() if spaced else TokenizerConfig(model_type="char"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +117,13 @@ class Synthetic:
     """A synthetic task with known answers.
 
     Args:
-        operation: "copy", "reverse", "sort", or "recall" (of the value that follows a key).
+        task_name: "copy", "reverse", "sort", or "recall" (of the value that follows a key).
         num_symbols: Number of different symbols.
         min_length, max_length: Symbols in a text; for "recall", pairs of key and value.
         num_examples, validation_size: Number of texts for training and for evaluation.
     """
 
-    operation: Literal["copy", "reverse", "sort", "recall"]
+    task_name: Literal["copy", "reverse", "sort", "recall"]
     num_symbols: int = 16
     min_length: int = 3
     max_length: int = 20
@@ -242,6 +244,8 @@ class Transformer:
     def __post_init__(self) -> None:
         for name in ("hidden_size", "num_attention_heads", "intermediate_size", "num_hidden_layers"):
             _least(name, getattr(self, name), 1)
+        _at_most(self, hidden_size=_WIDEST, num_attention_heads=_WIDEST, intermediate_size=_WIDEST)
+        _at_most(self, num_hidden_layers=_DEEPEST, num_key_value_heads=_WIDEST)
         if self.num_key_value_heads is not None:
             _least("num_key_value_heads", self.num_key_value_heads, 1)
             if self.num_attention_heads % self.num_key_value_heads:
@@ -251,8 +255,6 @@ class Transformer:
                     "example"
                 )
         _between("dropout", self.dropout, 0, 1, least=True)
-        _at_most(self, hidden_size=_WIDEST, num_attention_heads=_WIDEST, intermediate_size=_WIDEST)
-        _at_most(self, num_hidden_layers=_DEEPEST, num_key_value_heads=_WIDEST)
         if self.hidden_size % self.num_attention_heads:
             nearest = max(1, round(self.hidden_size / self.num_attention_heads)) * self.num_attention_heads
             raise InputError(

@@ -13,12 +13,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from regard.errors import InputError
 from regard.train import config as known
 from regard.train.config import Config, Training
-from regard.train.key_names import FORMAT, OLD_KINDS, instead_of, renamed_keys
+from regard.train.key_names import FORMAT, OLD_TYPES, instead_of, renamed_keys
 
 __all__ = ["changes", "from_mapping", "read_config", "to_mapping"]
 
-# `kind = "…"` of a table that has several kinds.
-_KINDS: dict[type, str] = {
+# `type = "…"` of a table that has several types.
+_TYPES: dict[type, str] = {
     known.Translation: "translation",
     known.Synthetic: "synthetic",
     known.CausalLM: "clm",
@@ -37,7 +37,7 @@ _NAMED = (
     "tokenizer",
     "src_tokenizer",
     "tgt_tokenizer",
-)  # tables that a word may stand for: their kind
+)  # tables that a word may stand for: their type, a tokenizer's model_type
 
 
 def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -54,8 +54,8 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     found = _file(Path(path))
     _check_format(found, str(path))
-    # Kinds first: they clear the keys of another kind in the file, and none of the command line.
-    for key, value in sorted(_pairs(overrides), key=lambda pair: not pair[0].endswith(".kind")):
+    # Types first: they clear the keys of another type in the file, and none of the command line.
+    for key, value in sorted(_pairs(overrides), key=lambda pair: not pair[0].endswith(".type")):
         _put(found, key.split("."), value, key)
     _check_format(found, "the command line")
     made: Config = from_mapping(Config, found)
@@ -96,7 +96,7 @@ def from_mapping(kind: Any, found: Any, where: str = "") -> Any:
 def to_mapping(value: Any) -> Any:
     """Return tables, lists and plain values that `from_mapping` reads back; None is left out, as TOML has none."""
     if is_dataclass(value) and not isinstance(value, type):
-        own = {"kind": _KINDS[type(value)]} if type(value) in _KINDS else {}
+        own = {"type": _TYPES[type(value)]} if type(value) in _TYPES else {}
         given = {one.name: to_mapping(getattr(value, one.name)) for one in fields(value)}
         return own | {name: one for name, one in given.items() if one is not None}
     return [to_mapping(one) for one in value] if isinstance(value, tuple) else value
@@ -185,12 +185,12 @@ def _plain(text: str) -> Any:
 def _put(table: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
     for part in parts[:-1]:
         if isinstance(table.get(part), str) and part in _NAMED:
-            table[part] = {"kind": table[part]}
+            table[part] = {_variant(part): table[part]}
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise InputError(f"`--{key}` names a key of `{part}`, which is no table in the configuration")
-    if parts[-1] == "kind" and table.get("kind") not in (None, value):
-        table.clear()  # this kind does not have the keys of another one
+    if parts[-1] == "type" and table.get("type") not in (None, value):
+        table.clear()  # this type does not have the keys of another one
     if value == "none" and parts[-1] not in ("attention", "positions"):
         table.pop(parts[-1], None)  # the default, which is None where None is possible
     else:
@@ -211,24 +211,29 @@ def _value(hint: Any, found: Any, where: str, usual: Any) -> Any:
     raise InputError(f"`{where}` must be {_wants(hint)}, got {found!r}")
 
 
+def _variant(table: str) -> str:
+    """The key that a word stands for which is given instead of a table."""
+    return "model_type" if table.endswith("tokenizer") else "type"
+
+
 def _table(kinds: list[Any], found: Mapping[str, Any] | str, where: str, usual: Any) -> Any:
-    """The value of a table; one that names no kind is of the usual one, if there is one."""
-    found = {"kind": found} if isinstance(found, str) else dict(found)
-    if type(usual) in kinds and type(usual) in _KINDS:
-        found.setdefault("kind", _KINDS[type(usual)])
+    """The value of a table; one that names no type is of the usual one, if there is one."""
+    found = {_variant(where): found} if isinstance(found, str) else dict(found)
+    if type(usual) in kinds and type(usual) in _TYPES:
+        found.setdefault("type", _TYPES[type(usual)])
     if len(kinds) == 1:
-        if kinds[0] in _KINDS and found.get("kind") == _KINDS[kinds[0]]:
-            found.pop("kind")
+        if kinds[0] in _TYPES and found.get("type") == _TYPES[kinds[0]]:
+            found.pop("type")
         return from_mapping(kinds[0], found, where)
-    names = {_KINDS[one]: one for one in kinds}
-    if "kind" not in found:
-        raise InputError(f"the key `{_join(where, 'kind')}` is missing: one of {', '.join(map(repr, names))}")
-    named = str(found.pop("kind"))
+    names = {_TYPES[one]: one for one in kinds}
+    if "type" not in found:
+        raise InputError(f"the key `{_join(where, 'type')}` is missing: one of {', '.join(map(repr, names))}")
+    named = str(found.pop("type"))
     if named not in names:
         near = difflib.get_close_matches(named, names, 1)
-        near = [OLD_KINDS[named]] if OLD_KINDS.get(named) in names else near
+        near = [OLD_TYPES[named]] if OLD_TYPES.get(named) in names else near
         hint = f": did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"`{_join(where, 'kind')}` must be one of {', '.join(map(repr, names))}, got {named!r}{hint}")
+        raise InputError(f"`{_join(where, 'type')}` must be one of {', '.join(map(repr, names))}, got {named!r}{hint}")
     return from_mapping(names[named], found, where)
 
 
@@ -268,7 +273,7 @@ def _wants(hint: Any) -> str:
         elif get_origin(one) is tuple:
             kinds.append(f"a list of {len(get_args(one))} numbers")
         elif is_dataclass(one):
-            kinds.append(f'a table with kind = "{_KINDS[one]}"' if one in _KINDS else "a table")
+            kinds.append(f'a table with type = "{_TYPES[one]}"' if one in _TYPES else "a table")
         elif one is not type(None):
             kinds.append(words[one])
     return " or ".join(kinds)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["FORMAT", "OLD_KINDS", "instead_of", "renamed_keys"]
+__all__ = ["FORMAT", "OLD_TYPES", "instead_of", "renamed_keys"]
 
 FORMAT = 2  # of configurations and run.json; format 1 had the keys of _RENAMED
 
@@ -36,20 +36,22 @@ _RENAMED: dict[str, str] = {
     "run.keep": "training.save_total_limit",
     "run.average": "training.num_averaged_checkpoints",
     "run.threads": "training.num_threads",
+    "task.kind": "task.type",
+    "model.kind": "model.type",
     "task.data": "task.train_file",
     "task.also": "task.extra_train_file",
     "task.held_out": "task.validation_size",
     "task.source": "task.source_lang",
     "task.target": "task.target_lang",
-    "task.script": "task.chinese_script",
     **{f"task.{old}": f"task.{new}" for old, new in _TOKENIZER.items()},
+    **{f"task.{old}.kind": f"task.{new}.model_type" for old, new in _TOKENIZER.items()},
     **{f"task.{old}.size": f"task.{new}.vocab_size" for old, new in _TOKENIZER.items()},
     "task.longest": "task.max_length",
     "task.shortest": "task.min_length",
     "task.length": "task.block_size",
-    "task.shown": "task.num_printed_samples",
-    "task.scored": "task.num_bleu_samples",
-    "task.task": "task.operation",
+    "task.shown": "task.num_completions_to_print",
+    "task.scored": "task.max_predict_samples",
+    "task.task": "task.task_name",
     "task.symbols": "task.num_symbols",
     "task.examples": "task.num_examples",
     "task.packed": "task.packing",
@@ -63,8 +65,8 @@ _RENAMED: dict[str, str] = {
     "model.activation": "model.hidden_act and model.is_gated_act",
 }
 
-# Values of `kind` in format 1.
-OLD_KINDS = {
+# Values of `kind` in format 1, each with that of `type` or `model_type` in format 2.
+OLD_TYPES = {
     "causal language": "clm",
     "masked language": "mlm",
     "noam": "inverse_sqrt",

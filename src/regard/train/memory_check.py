@@ -38,7 +38,7 @@ def check_size(config: Config, *, on_cpu: bool) -> None:
     task = config.task
     if isinstance(task, Synthetic):
         each = (
-            _EXAMPLE + task.max_length * _SYMBOL + (task.num_symbols * 6 if task.operation == "recall" else 0)
+            _EXAMPLE + task.max_length * _SYMBOL + (task.num_symbols * 6 if task.task_name == "recall" else 0)
         )  # an order of all keys
         if (needed := (task.num_examples + task.validation_size) * each) > there:
             raise InputError(

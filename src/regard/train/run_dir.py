@@ -31,7 +31,7 @@ from regard.train.tasks.base import Task
 __all__ = ["Folder"]
 
 # What may change when a run resumes: nothing of it changes a step that was taken.
-_FREE = {"task.train_file", "task.num_printed_samples", "task.num_bleu_samples"} | {
+_FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
     f"training.{name}"
     for name in (
         "output_dir",

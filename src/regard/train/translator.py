@@ -31,7 +31,7 @@ class Translator:
         model: A Transformer or RecurrentSeq2Seq in eval mode.
         src_tokenizer, tgt_tokenizer: The tokenizers.
         source_lang, target_lang: The languages, ISO 639-1.
-        chinese_script: Script that Chinese sources are converted to, "hans" or "hant"; None for no conversion.
+        script: Script that Chinese sources are converted to, "hans" or "hant"; None for no conversion.
     """
 
     model: nn.Module
@@ -39,7 +39,7 @@ class Translator:
     tgt_tokenizer: Tokenizer
     source_lang: str
     target_lang: str
-    chinese_script: Literal["hans", "hant"] | None = None
+    script: Literal["hans", "hant"] | None = None
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
@@ -59,7 +59,7 @@ class Translator:
                     f"it is of format {version}, and this release reads format {_VERSION}: train the model again, or "
                     f"use the release that saved it"
                 )
-            source, target, script = (about[name] for name in ("source_lang", "target_lang", "chinese_script"))
+            source, target, script = (about[name] for name in ("source_lang", "target_lang", "script"))
             if not isinstance(source, str) or not isinstance(target, str) or script not in ("hans", "hant", None):
                 raise ValueError(f"it must have two languages and a script, got {about}")
         except FileNotFoundError:
@@ -79,13 +79,13 @@ class Translator:
         """Save the tokenizers and languages in a folder, for `load` with the model."""
         self.src_tokenizer.save(folder / "source.json")
         self.tgt_tokenizer.save(folder / "target.json")
-        about = {name: getattr(self, name) for name in ("source_lang", "target_lang", "chinese_script")}
+        about = {name: getattr(self, name) for name in ("source_lang", "target_lang", "script")}
         about = {"version": _VERSION} | about
         (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a source, with the end token."""
-        script = self.chinese_script if self.source_lang == "zh" else None
+        script = self.script if self.source_lang == "zh" else None
         return self.src_tokenizer.encode([to_script(text, script) if script else text], eos=True)[0]
 
     def decode(self, token_ids: Sequence[int]) -> str:

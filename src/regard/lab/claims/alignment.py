@@ -102,14 +102,14 @@ def _trained(seed: int, asked: Collection[str]) -> Translator:
         data = Path(scratch) / "pairs.tsv"
         lines = (f"{english}\t{chinese}\n" for english, chinese in pairs(PAIRS, seed) if english not in asked)
         data.write_text("".join(lines), "utf-8")
-        tokenizer = TokenizerConfig(kind="bpe", vocab_size=400, lowercase=True)
+        tokenizer = TokenizerConfig(model_type="bpe", vocab_size=400, lowercase=True)
         config = Config(
             task=Translation(
                 train_file=str(data),
                 validation_size=20,
                 src_tokenizer=tokenizer,
-                num_printed_samples=0,
-                num_bleu_samples=0,
+                num_completions_to_print=0,
+                max_predict_samples=0,
             ),
             model=Transformer(
                 hidden_size=64, num_attention_heads=4, intermediate_size=128, num_hidden_layers=2, dropout=0.1

@@ -67,7 +67,7 @@ def text_model(
     if isinstance(chosen, Checkpoint):
         return _loaded(chosen, head)
     if isinstance(chosen, Recurrent):
-        raise InputError("`model.kind` recurrent is an encoder–decoder, which reads pairs: take a transformer here")
+        raise InputError("`model.type` recurrent is an encoder–decoder, which reads pairs: take a transformer here")
     return _transformer(chosen, vocabulary, tokens, head, longest, sides=(side,))
 
 
@@ -81,7 +81,9 @@ def vocabulary(chosen: Model, path: Path, tokenizer: TokenizerConfig, texts: Seq
         return _brought(chosen, path.name)
     if path.is_file():
         return Tokenizer.load(path)
-    made = Tokenizer.train(texts, kind=tokenizer.kind, vocab_size=tokenizer.vocab_size, lowercase=tokenizer.lowercase)
+    made = Tokenizer.train(
+        texts, model_type=tokenizer.model_type, vocab_size=tokenizer.vocab_size, lowercase=tokenizer.lowercase
+    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

@@ -29,11 +29,11 @@ class SyntheticTask(PairsTask):
         task = config.task
         assert isinstance(task, chosen.Synthetic)
         if isinstance(config.model, chosen.Checkpoint):
-            raise InputError("a synthetic task has symbols of its own: `model.kind` must be transformer or recurrent")
-        if task.operation == "recall":
+            raise InputError("a synthetic task has symbols of its own: `model.type` must be transformer or recurrent")
+        if task.task_name == "recall":
             kind = AssociativeRecall(num_symbols=task.num_symbols, num_pairs=task.max_length)
         else:
-            kind = _KINDS[task.operation](num_symbols=task.num_symbols)
+            kind = _KINDS[task.task_name](num_symbols=task.num_symbols)
         generator = torch.Generator().manual_seed(config.training.seed)
         count = task.num_examples + task.validation_size
         length_range = task.min_length, task.max_length

@@ -68,22 +68,22 @@ class TranslationTask(PairsTask):
             raise InputError(f"no pair is shorter than `task.max_length`, {task.max_length} tokens: raise it")
         self.notes = (*map(str, files), f"{len(kept):,} pairs are trained on, {len(held):,} held out{left}")
         self.take(kept, self._rows(held))
-        count = min(task.num_printed_samples, len(held))
+        count = min(task.num_completions_to_print, len(held))
         self.printed = random.Random(1).sample(range(len(held)), count)
 
     def metric(self, name: str | None) -> tuple[str, bool]:
         """Return the loss, or BLEU where it is computed."""
-        if name in ("bleu", "eval_bleu") and not self.settings.num_bleu_samples:
-            raise InputError(
-                "`training.metric_for_best_model` is bleu, and `task.num_bleu_samples` 0: raise `num_bleu_samples`"
-            )
+        if name in ("bleu", "eval_bleu") and not self.settings.max_predict_samples:
+            raise InputError("`training.metric_for_best_model` is bleu, and `task.max_predict_samples` is 0: raise it")
         return super().metric(name)
 
     def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
         """Return the loss, and BLEU of some held-out sentences, always the same, decoded greedily."""
         scores = super().evaluate(model, max_tokens_per_batch)
-        if self.settings.num_bleu_samples:
-            order = random.Random(0).sample(range(len(self.held)), min(self.settings.num_bleu_samples, len(self.held)))
+        if self.settings.max_predict_samples:
+            order = random.Random(0).sample(
+                range(len(self.held)), min(self.settings.max_predict_samples, len(self.held))
+            )
             scores["bleu"] = self._scores(model, order, num_beams=1).bleu
         return scores
 
@@ -115,9 +115,7 @@ class TranslationTask(PairsTask):
     def translator(self, model: nn.Module) -> Translator:
         """Return the model as a translator of texts."""
         task = self.settings
-        return Translator(
-            model, self.source, self.target, task.source_lang, task.target_lang, chinese_script=task.chinese_script
-        )
+        return Translator(model, self.source, self.target, task.source_lang, task.target_lang, script=task.script)
 
     def save(self, folder: Path) -> None:
         """Save tokenizers, languages and script."""
@@ -130,8 +128,8 @@ class TranslationTask(PairsTask):
 
     def _corpus(self, path: str) -> Corpus:
         task, corpus = self.settings, read_corpus(path, columns=("source", "target"))
-        if task.chinese_script is not None:
-            script = task.chinese_script
+        if task.script is not None:
+            script = task.script
             for column, language in (("source", task.source_lang), ("target", task.target_lang)):
                 if language == "zh":
                     corpus = corpus.map(column, lambda text: to_script(text, script))
