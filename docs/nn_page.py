@@ -136,12 +136,13 @@ def page() -> str:
     parts = [
         "# Modules",
         NOTE,
-        "`regard.nn` has modules to build with. They are `torch.nn.Module`s with PyTorch's words, batch first, and "
-        "compute through `regard.attention`. `mask=` takes a mask of `regard.masks` or a boolean tensor, True where a "
-        "token may be seen, and is a keyword in every module; `key_padding_mask=` is PyTorch's, True where a token is "
-        "padding; with `need_weights=True` a module gives the weights too. What is not exact (Linformer, Performer, "
-        "Nyströmformer) is in [`regard.approximations`](approximations.md); `regard.nn.tutorials` holds the classes of "
-        "four well-known lessons.",
+        "`regard.nn` contains layers to build models with. They are `torch.nn.Module`s with PyTorch's argument names, "
+        "take the batch as the first dimension, and compute attention with `regard.attention`.",
+        "`mask=` takes a mask of `regard.masks` or a boolean tensor that is True for visible pairs; it is a keyword "
+        "argument of every module. `key_padding_mask=` has PyTorch's meaning: True marks padding. With "
+        "`need_weights=True` a module also returns the weights.",
+        "Approximate layers (Linformer, Performer, Nyströmformer) are in [`regard.approximations`](approximations.md), "
+        "and the classes of four well-known tutorials in `regard.nn.tutorials`.",
     ]
     for group, members in GROUPS.items():
         parts += [f"- {group}: " + ", ".join(f"[{entry.name}](#{_anchor(entry.name)})" for entry in members)]

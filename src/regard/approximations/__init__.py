@@ -1,4 +1,6 @@
-"""Attention that is not exact: its results are `Approximate`, so that none passes for regard.attention's."""
+"""Approximate attention. Its functions return `Approximate`, which cannot be confused with the output of
+regard.attention.
+"""
 
 from regard.approximations.approximate import Approximate
 from regard.approximations.features import positive_features, random_features

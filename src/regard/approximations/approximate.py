@@ -1,4 +1,4 @@
-"""The result of an approximation, which is no tensor until someone says that the approximation will do."""
+"""The result of an approximation: an output that must be unwrapped explicitly."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ __all__ = ["Approximate"]
 
 @dataclass(frozen=True, eq=False)
 class Approximate:
-    """An output beside the way it came about.
+    """The output of an approximation, with the name and the parameters of the method.
 
-    It is deliberately no tensor and does no arithmetic: a model that swaps exact attention for an approximation fails
-    at the first `+` instead of running on with other numbers. Whoever takes `.output` has read the name.
+    It is deliberately not a tensor and does not support arithmetic: a model that replaces exact attention by an
+    approximation fails at the first `+` instead of computing other numbers silently. Use `.output` to get the tensor.
 
     >>> import torch
     >>> result = Approximate(torch.tensor([1.0, 1.1]), "Performer, 256 random features")
@@ -29,7 +29,7 @@ class Approximate:
     method: str
 
     def error(self, exact: Float[Tensor, "*shape"]) -> float:
-        """‖output − exact‖ / ‖exact‖, the relative error in the Frobenius norm.
+        """Return ‖output − exact‖ / ‖exact‖, the relative error in the Frobenius norm.
 
         Raises:
             InputError: `exact` has another shape.

@@ -1,4 +1,4 @@
-"""Positive random features: exp(q·k/√d) as the mean of a product of one factor for q and one for k."""
+"""Positive random features, whose products estimate exp(q·k/√d)."""
 
 import torch
 from jaxtyping import Float
@@ -20,10 +20,10 @@ def random_features(
 ) -> Float[Tensor, "count dim"]:
     """Draw directions w (count, dim), each N(0, I) and orthogonal in blocks of `dim` (Choromanski et al. 2021, 2.4).
 
-    A block is Q of a QR decomposition times the signs of R's diagonal, which makes Q uniform over rotations (plain QR
-    is not, and biases what the features estimate: at dim = count = 8 its mean is 1.16 of the truth), and each row gets
-    the length of a normal vector of its own. They are drawn in float64 on the CPU, so that a seed means the same
-    everywhere.
+    A block is the Q of a QR decomposition times the signs of R's diagonal, which makes Q uniform over rotations.
+    Without the signs the estimates are biased: at dim = count = 8 their mean is 1.16 times the true value. Each row is
+    scaled to the length of an independent normal vector. Features are drawn in float64 on the CPU, so that a seed
+    gives the same features on every device.
 
     Raises:
         InputError: `count` or `dim` is less than 1.
@@ -46,10 +46,10 @@ def random_features(
 def positive_features(
     x: Float[Tensor, "*batch tokens dim"], features: Float[Tensor, "count dim"]
 ) -> tuple[Float[Tensor, "*batch tokens count"], Float[Tensor, "*batch tokens 1"]]:
-    """Give w·x' and |x'|²/2, x' = x/d^(1/4), of which φ(x) = exp(w·x' − |x'|²/2)/√m is made.
+    """Return w·x' and |x'|²/2 for x' = x/d^(1/4), from which φ(x) = exp(w·x' − |x'|²/2)/√m is computed.
 
     The mean of φ(q)·φ(k) over draws of w is exp(q·k/√d) (Choromanski et al. 2021, lemma 1, arXiv:2009.14794). The two
-    parts are apart because attention takes maxima of the first before it exponentiates.
+    parts are returned separately because attention subtracts maxima of the first before it exponentiates.
 
     >>> x, w = torch.tensor([[2.0]]), torch.tensor([[1.0], [3.0]])
     >>> positive_features(x, w)

@@ -17,11 +17,12 @@ Sharing = Literal["none", "headwise", "key-value"]
 
 
 class Compression(nn.Module):
-    """E and F (Wang et al. 2020, arXiv:2006.04768): `rank` learned sums over up to `length` positions.
+    """The compression matrices E and F (Wang et al. 2020, arXiv:2006.04768): `rank` learned sums over up to `length`
+    positions.
 
-    What is shared is how many of them there are: with "none" each head has its E and its F, with "headwise" all heads
-    have one E and one F, with "key-value" they have one E, which is F too. "Layerwise" is one `Compression` of
-    "key-value" given to every layer. An input shorter than `length` uses the first columns.
+    `sharing` determines the number of matrices: with "none" each head has an E and an F, with "headwise" all heads
+    share one E and one F, and with "key-value" one E is also used as F. For the paper's "layerwise" sharing, pass one
+    `Compression` with "key-value" to every layer. An input shorter than `length` uses the first columns.
 
     Raises:
         InputError: A size is less than 1, or the sharing is none of the three.
@@ -48,7 +49,7 @@ class Compression(nn.Module):
     def forward(
         self, k: Float[Tensor, "batch heads keys dim"], v: Float[Tensor, "batch heads keys value_dim"]
     ) -> tuple[Float[Tensor, "batch heads rank dim"], Float[Tensor, "batch heads rank value_dim"]]:
-        """E k and F v, with the first columns of both."""
+        """Return E k and F v, using the first columns of both."""
         keys, length, heads = k.shape[-2], self.e.shape[-1], self.e.shape[0]
         if keys > length:
             raise InputError(f"this compression is for up to {length} keys, got {keys}: make it with length={keys}")
@@ -63,13 +64,14 @@ class Compression(nn.Module):
 class LinformerAttention(nn.Module):
     """output(softmax(q·(E k)/√d) (F v)): self- or cross-attention over `rank` sums of keys instead of all keys.
 
-    As in the authors' code E compresses the input and then W_k projects it, so that biases are not compressed: E (x W)
-    + b, which is (E x) W + b. Padded keys are zeroed before E; where all are padding, each head gives 0. There is no
-    causal form: each of the `rank` keys holds all positions.
+    As in the authors' code, E compresses the input before W_k projects it, so that biases are not compressed: (E x) W
+    + b instead of E (x W + b). Padded keys are set to zero before E; if all keys are padding, each head returns 0.
+    There is no causal form, because each of the `rank` keys combines all positions.
 
-    Measured (benchmarks/approximations.py): with headwise E and F fitted to exact attention over 256 tokens that
-    resemble their neighbours, the relative error on new sequences is 0.25 at rank 8, 0.038 at 32 and 0.014 at 128.
-    Where tokens do not resemble one another there is nothing to compress. With rank = length and E = F = 1 it is exact.
+    The following errors were measured with benchmarks/approximations.py. With headwise E and F fitted to exact
+    attention over 256 tokens that resemble their neighbours, the relative error on new sequences is 0.25 at rank 8,
+    0.038 at rank 32 and 0.014 at rank 128. Tokens that do not resemble one another cannot be compressed. With rank =
+    length and E = F = 1 the result is exact.
 
     Cost: O(n · rank · dim) time, O(n · rank) memory.
 
@@ -105,7 +107,9 @@ class LinformerAttention(nn.Module):
         key_padding_mask: Bool[Tensor, "batch keys"] | None = None,
         mask: object = None,
     ) -> Approximate:
-        """Let x look at the source, or at itself; `key_padding_mask` hides padding, any `mask` is refused."""
+        """Compute attention from x to the source, or to x itself; `key_padding_mask` marks padding, and any `mask` is
+        refused.
+        """
         if mask is not None:
             raise InputError(
                 f"Linformer has no mask over pairs, causal or other, got {type(mask).__name__}: E mixes all positions "

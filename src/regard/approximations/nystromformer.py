@@ -32,16 +32,16 @@ def nystromformer_attention(
 ) -> Approximate:
     """Estimate softmax(q·k/√d) v by softmax(q·k̃/√d) softmax(q̃·k̃/√d)⁺ softmax(q̃·k/√d) v (Xiong et al. 2021).
 
-    The landmarks q̃ and k̃ are means of `num_landmarks` segments of consecutive tokens (arXiv:2102.03902). Where they do
-    not divide the tokens, the last segments have one token more, as in the authors' code. The pseudo-inverse ⁺ is
-    iterated (their equation 11), from the transposed matrix divided by its largest column sum. With no more tokens than
-    landmarks the result is exact.
+    The landmarks q̃ and k̃ are means of `num_landmarks` segments of consecutive tokens (arXiv:2102.03902). If the
+    tokens cannot be divided evenly, the last segments have one token more, as in the authors' code. The pseudo-inverse
+    ⁺ is computed iteratively (equation 11 of the paper), starting from the transposed matrix divided by its largest
+    column sum. If there are at most as many tokens as landmarks, the result is exact.
 
     Computed in float32 for narrower types, whatever autocast has.
 
     Args:
         q: Queries, of the same positions as the keys: this is self-attention.
-        num_landmarks: How many segments; the time and the memory grow with it, and the error falls.
+        num_landmarks: Number of segments; with more landmarks the error is smaller, and time and memory are larger.
         pinv_iterations: Steps of the iteration for the pseudo-inverse.
         inv_coeff_init_option: As in transformers: False takes the largest column sum of the whole batch and all heads,
             as the authors do, so that what is not yet converged depends on the neighbours in the batch; True takes each

@@ -27,11 +27,11 @@ def performer_attention(
 ) -> Approximate:
     """Estimate softmax(q·k/√d) v by φ(q)(φ(k)ᵀ v) / φ(q)(φ(k)ᵀ 1) (Choromanski et al. 2021, arXiv:2009.14794).
 
-    φ(x) = (exp(w·x' − |x'|²/2 − stabilizer) + eps)/√m with x' = x/d^(1/4). The query's stabilizer is the maximum of its
-    own w·x', that of the keys one maximum over keys and features; both cancel but for eps. Causal sums run over
-    prefixes in chunks, and the keys' stabilizer is the maximum so far: not even eps lets a query know of later keys
-    (with one maximum over all, as in performer-pytorch, it does; at eps=0 the two agree). Half types are computed in
-    float32, under autocast too.
+    φ(x) = (exp(w·x' − |x'|²/2 − stabilizer) + eps)/√m with x' = x/d^(1/4). For a query the stabilizer is the maximum
+    of its own w·x'; for the keys it is one maximum over keys and features. Both cancel except for eps. Causal sums are
+    computed over prefixes in chunks, and their stabilizer is the maximum over the keys so far, so that no query
+    depends on later keys, not even through eps. In performer-pytorch, which takes the maximum over all keys, it does;
+    with eps=0 the two agree. Half-precision inputs are computed in float32, under autocast too.
 
     Args:
         q: Queries; with `causal` as many as keys.
@@ -84,14 +84,16 @@ def _estimate(
 class PerformerAttention(nn.Module):
     """Self- or cross-attention with the softmax estimated by orthogonal positive random features (FAVOR+).
 
-    output(performer_attention(query(x), key(source), value(source), features)), heads apart, one draw of features for
-    all heads. By default there are d·ln d features for heads of width d, as in performer-pytorch. They are a buffer:
-    saved, moved and copied with the module, and drawn anew only by `redraw`.
+    The module computes output(performer_attention(query(x), key(source), value(source), features)) for each head; all
+    heads share one set of features. By default there are d·ln d features for heads of width d, as in
+    performer-pytorch. They are a buffer, which is saved, moved and copied with the module, and only `redraw` changes
+    them.
 
-    Measured against exact attention (benchmarks/approximations.py; 1,024 normal q, k and v of width 64, the mean of
-    five draws): with q and k of standard deviation 0.35 the relative error is 0.23 with 64 features, 0.11 with 256 and
-    0.06 with 1,024, halving with four times as many; with 0.5 it is 0.68, 0.37 and 0.20. With standard normal q and k
-    it is 0.78 whatever their number: eps outweighs the features, and rows become plain means of the values.
+    The following relative errors against exact attention were measured with benchmarks/approximations.py, for 1,024
+    normal q, k and v of width 64, as the mean of five draws. For q and k with standard deviation 0.35, the error is
+    0.23 with 64 features, 0.11 with 256 and 0.06 with 1,024: it halves if the number of features is quadrupled. For
+    standard deviation 0.5 it is 0.68, 0.37 and 0.20. For standard normal q and k it is 0.78 with any number of
+    features, because eps dominates the features, and each row is nearly the mean of the values.
 
     Cost: O(n · features · dim) time, O(n · (features + dim)) memory, forward and backward, causal or not.
 
@@ -131,7 +133,7 @@ class PerformerAttention(nn.Module):
 
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """Draw other features, as the authors do every thousand steps of training; nothing redraws them unasked."""
+        """Draw new features, as the authors do every thousand steps of training; this is never done automatically."""
         self.features.copy_(random_features(*self.features.shape, generator=generator))
 
     def forward(
@@ -141,7 +143,7 @@ class PerformerAttention(nn.Module):
         *,
         key_padding_mask: Bool[Tensor, "batch keys"] | None = None,
     ) -> Approximate:
-        """Let x look at the source, or at itself; `key_padding_mask` is True for padding."""
+        """Compute attention from x to the source, or to x itself; `key_padding_mask` is True for padding."""
         source = x if source is None else source
         check_tokens("x", x, self.embed_dim)
         check_tokens("source", source, self.embed_dim, x.shape[0])

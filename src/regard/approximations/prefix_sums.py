@@ -1,4 +1,4 @@
-"""Causal attention over features: sums over the keys so far, chunk by chunk, in O(n) memory forward and backward."""
+"""Causal attention over features: sums over the keys so far, in chunks, with O(n) memory forward and backward."""
 
 import torch
 from jaxtyping import Float
@@ -16,10 +16,11 @@ def prefix_sums(
     v: Float[Tensor, "*batch tokens width"],
     level: Float[Tensor, "*batch tokens"],
 ) -> Float[Tensor, "*batch tokens width"]:
-    """Σ_{j ≤ i} (q_i·k_j) exp(level_j − level_i) v_j, where `level` never falls.
+    """Return Σ_{j ≤ i} (q_i·k_j) exp(level_j − level_i) v_j, where `level` is non-decreasing.
 
-    A chunk sees itself by a triangle of products and all before it by one sum of k vᵀ, the state. Backward keeps the
-    state at each chunk's start (tokens/128 of count × width) and computes the triangles again.
+    Within a chunk, the sums are computed by a triangular matrix of products, and earlier chunks contribute by their
+    sum of k vᵀ, the state. The backward pass stores the state at the start of each chunk (tokens/128 of count × width)
+    and computes the triangles again.
 
     >>> one = torch.ones(3, 1)
     >>> prefix_sums(one, one, torch.tensor([[1.0], [2.0], [3.0]]), torch.zeros(3)).T
@@ -43,7 +44,7 @@ def prefix_sums(
 def _chunk(
     q: Tensor, k: Tensor, v: Tensor, level: Tensor, state: Tensor, before: Tensor
 ) -> tuple[Float[Tensor, "*batch chunk width"], Float[Tensor, "*batch count width"]]:
-    """The sums of one chunk, and the state after it."""
+    """Return the sums of one chunk, and the state after it."""
     inside = (q @ k.transpose(-2, -1) * _fall(level[..., None, :], level[..., :, None])).tril()
     rows = inside @ v + _fall(before, level)[..., None] * (q @ state)
     end = level[..., -1:]

@@ -15,10 +15,11 @@ _KEPT = {"Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "No", "Sc",
 def split(corpus: Corpus, validation_size: int, *, column: str = "source", seed: int = 0) -> tuple[Corpus, Corpus]:
     """Return the training and the validation part of a corpus, which share no text in a column.
 
-    Texts are the same when they differ only in case, spaces and punctuation. The validation part has `validation_size`
-    lines, one for each of as many different texts, the first that the corpus has of it. Further lines of these texts
-    are in neither part: `references` returns their translations. Which texts are held out depends only on the texts and
-    `seed`, not on the order of the lines, the process or the machine: they are the first by SHA-256 of seed and text.
+    Two texts count as equal if they differ only in case, spaces and punctuation. The validation part has
+    `validation_size` lines with different texts, for each text the first line of the corpus that has it. Further lines
+    with these texts are in neither part; `references` returns their translations. The choice depends only on the texts
+    and on `seed`, not on the order of the lines, the process or the machine: held out are the texts with the smallest
+    SHA-256 of seed and text.
 
     Args:
         corpus: The lines.

@@ -1,4 +1,4 @@
-"""The decoder's block: attention, attention to a memory, and feed-forward, each with a residual and a norm."""
+"""The decoder block: self-attention, cross-attention and feed-forward, each with a residual and a norm."""
 
 from typing import Any, Self
 
@@ -17,14 +17,15 @@ __all__ = ["DecoderBlock"]
 
 @standard_names()
 class DecoderBlock(Block):
-    """Look back, then at the memory, then map (Vaswani et al. 2017, 3.1, arXiv:1706.03762).
+    """Compute causal self-attention, cross-attention and a feed-forward network (Vaswani et al. 2017, 3.1,
+    arXiv:1706.03762).
 
-    Formula, post-norm: x = norm₀(x + attention(x)); x = norm₁(x + cross_attention(x, memory));
-    x = norm₂(x + feed_forward(x)); pre-norm with the norms inside, as in EncoderBlock
+    Formula, post-norm: x = norm₀(x + attention(x)); x = norm₁(x + cross_attention(x, memory)); x = norm₂(x +
+    feed_forward(x)); pre-norm with the norms inside, as in EncoderBlock
 
-    Positions see none later than themselves: `attention` has mask=masks.Causal() unless its arguments say otherwise.
-    DecoderBlock.from_torch(layer) has no mask, as nn.TransformerDecoderLayer has none: it is causal only where
-    forward gets is_causal=True or a mask.
+    No position sees later ones: `attention` has mask=masks.Causal() unless its arguments specify another mask.
+    DecoderBlock.from_torch(layer) has no mask, as nn.TransformerDecoderLayer has none: it is causal only if forward
+    gets is_causal=True or a mask.
 
     Args:
         embed_dim: Width of x.
@@ -85,13 +86,13 @@ class DecoderBlock(Block):
         cache: tuple[Entry | None, Entry | None] = (None, None),
         **options: Any,
     ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        """Give x after the block and, on request, the weights of both attentions, before dropout.
+        """Return the block's output and, on request, the weights of both attentions before dropout.
 
-        `mask`, `key_padding_mask`, `is_causal`, `position_ids` and `attn_bias` are those of x on itself,
-        `cross_attn_mask`, `memory_key_padding_mask` and `cross_attn_bias` those of x on the memory. `cache` holds the
-        keys and values of the first attention so far, and a `CrossAttentionCache` for the second; with it,
-        `position_ids` are those of this call's tokens only. The other `options` (backend, max_bytes, ...) are those of
-        both attentions' calls.
+        `mask`, `key_padding_mask`, `is_causal`, `position_ids` and `attn_bias` apply to the self-attention;
+        `cross_attn_mask`, `memory_key_padding_mask` and `cross_attn_bias` apply to the cross-attention. `cache` holds
+        the previous keys and values of the self-attention, and a `CrossAttentionCache` for the cross-attention. With a
+        cache, `position_ids` are those of the tokens of this call only. The other `options` (backend, max_bytes, ...)
+        are passed to both attentions.
         """
         own_options = _given(
             key_padding_mask=key_padding_mask, is_causal=is_causal, position_ids=position_ids, cache=cache[0]

@@ -35,7 +35,9 @@ _BUFFERS = re.compile(r"(?:.*\.)?(?:masked_bias|inv_freq|position_ids)")
 
 
 class LoadedKeys(NamedTuple):
-    """What load_attention_state_dict could not do: the module's tensors without a value, and names without a place."""
+    """The result of load_attention_state_dict: the module's tensors without a value, and names that could not be
+    placed.
+    """
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -48,25 +50,25 @@ def load_attention_state_dict(
     *,
     strict: bool = True,
 ) -> LoadedKeys:
-    """Fill an attention with the tensors of another library, and list what could not be placed.
+    """Load the tensors of another library's attention into a module, and return the names that could not be placed.
 
-    Names that are read, each with an optional `self.`, `attention.` or `output.` before it: query, key, value and
-    dense (BERT), q, k, v and o (T5), q_proj, k_proj, v_proj and o_proj or out_proj (Llama, BART), q_lin … (DistilBERT),
-    to_q … (diffusers); in one tensor c_attn (GPT-2, transposed as it is), in_proj (PyTorch), qkv, qkv_proj, Wqkv
-    (query, key, value one below the other) and query_key_value (GPT-NeoX, head by head); query_global … (Longformer),
-    q_norm, k_norm (Qwen 3), and relative_attention_bias where `module` has a positions.T5Bias.
+    Each of the following names may be preceded by `self.`, `attention.` or `output.`. Separate projections: query,
+    key, value and dense (BERT); q, k, v and o (T5); q_proj, k_proj, v_proj and o_proj or out_proj (Llama, BART); q_lin
+    … (DistilBERT); to_q … (diffusers). Fused projections: c_attn (GPT-2, transposed), in_proj (PyTorch), qkv, qkv_proj
+    and Wqkv (query, key and value concatenated), query_key_value (GPT-NeoX, interleaved by head). Others: query_global
+    … (Longformer), q_norm and k_norm (Qwen 3), and relative_attention_bias if `module` has a positions.T5Bias.
 
-    The module's sizes, `bias`, `scale` (1.0 for T5) and `rotary` are up to its constructor: a state dict has none of
-    these.
+    The module's sizes, `bias`, `scale` (1.0 for T5) and `rotary` must be set in its constructor, because a state dict
+    does not contain them.
 
     Args:
-        module: What is filled, in place; its dtype and device stay.
-        state_dict: Tensors by name; those that do not begin with `prefix` are not looked at.
-        prefix: Of one attention, such as "encoder.layer.0.attention.".
-        strict: Raise if something is missing or has no place, as nn.Module.load_state_dict does.
+        module: The module, which is changed in place; its dtype and device are preserved.
+        state_dict: Tensors by name; names that do not begin with `prefix` are ignored.
+        prefix: The prefix of one attention layer, such as "encoder.layer.0.attention.".
+        strict: Whether missing and unexpected names raise an error, as in nn.Module.load_state_dict.
 
     Returns:
-        The missing and the unexpected names, the latter as they stand in `state_dict`.
+        The missing and the unexpected names, the latter as in `state_dict`.
 
     Raises:
         InputError: A tensor has another shape than the module's, or strict is True and something could not be placed;

@@ -1,4 +1,4 @@
-"""Local attention of a decoder: a window around a place in the source, given or predicted (Luong)."""
+"""Local attention of a decoder: a window around a given or predicted position in the source (Luong)."""
 
 from typing import Any, Literal
 
@@ -20,14 +20,15 @@ __all__ = ["LocalAttention"]
 
 @standard_names()
 class LocalAttention(nn.Module):
-    """softmax(h·W·s_j) for source positions j within `radius` of a place p (Luong et al. 2015, 3.2, arXiv:1508.04025).
+    """softmax(h·W·s_j) for source positions j within `radius` of a position p (Luong et al. 2015, 3.2,
+    arXiv:1508.04025).
 
-    "monotonic" (local-m): p_t = t, or the last source position if t is beyond it.
-    "predictive" (local-p): p_t = S · σ(v_p·tanh(W_p h_t)) for a source of length S, which is learned; the window is
-    [⌊p⌋ − radius, ⌊p⌋ + radius], and its weights are multiplied by exp(−(j − p)²/(2 (radius/2)²)), with the real p and
-    without renormalizing, so that they sum to less than 1. p gets its gradient through this factor.
+    With alignment "monotonic" (local-m), p_t = t, or the last source position if t is beyond it. With "predictive"
+    (local-p), the position is learned: p_t = S · σ(v_p·tanh(W_p h_t)) for a source of length S. The window is then
+    [⌊p⌋ − radius, ⌊p⌋ + radius], and its weights are multiplied by exp(−(j − p)²/(2 (radius/2)²)) without
+    renormalization, so they sum to less than 1. The gradient of p comes from this factor.
 
-    `weight` holds W, `place_proj` W_p and `place_vector` v_p. The source is its own values.
+    `weight` holds W, `place_proj` W_p and `place_vector` v_p. The source states are also the values.
 
     Args:
         embed_dim: Width of the decoder's states h.

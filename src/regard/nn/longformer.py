@@ -1,4 +1,4 @@
-"""Longformer: a window for all, and a few tokens that see all by projections of their own."""
+"""Longformer: a window for all tokens, and a few global tokens that see all tokens with separate projections."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ __all__ = ["LongformerAttention"]
 class LongformerAttention(nn.Module):
     """Multi-head self-attention in a window, with global tokens (Beltagy et al. 2020, 3.1 and 3.2, arXiv:2004.05150).
 
-    A token sees window/2 tokens on either side and the global ones, each once, by q_proj, k_proj and v_proj. A global
-    token sees all tokens, by q_global, k_global and v_global: its query is q_global's, and keys and values of all are
-    k_global's and v_global's. Rows of padding give 0. out_proj is the dense layer that follows in the paper's model
+    A token sees window/2 tokens on either side and the global tokens, with the projections q_proj, k_proj and v_proj.
+    A global token sees all tokens, with the projections q_global (of the global token), k_global and v_global (of all
+    tokens). The output is 0 for padding. out_proj is the dense layer after attention in the paper's model
     (`attention.output.dense` in transformers).
 
     Args:
@@ -80,7 +80,7 @@ class LongformerAttention(nn.Module):
         backend: str = "auto",
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Let the tokens look; give (batch, tokens, embed_dim), or a tuple of it and the weights.
+        """Return the output (batch, tokens, embed_dim), or a tuple of it and the weights.
 
         Args:
             x: The tokens, any number of them.

@@ -16,17 +16,17 @@ __all__ = ["RelativePositionBias"]
 class RelativePositionBias(Relative):
     """table[clip(i − j, −m, m) + m, head] with m = `max_distance`, added to the scores.
 
-    The bias of Swin (Liu et al. 2021, 3.2, arXiv:2103.14030) along one axis, clipped as in Shaw et al. 2018:
-    all that is further than `max_distance` is alike. The first row is for the furthest later key (j = i + m), the
-    middle one for the query itself. Tables that are written by j − i are turned over: table.flip(0).
+    This is the bias of Swin (Liu et al. 2021, 3.2, arXiv:2103.14030) along one axis, with distances clipped as in Shaw
+    et al. 2018: all distances beyond `max_distance` share a row. The first row is for the farthest later key (j = i +
+    m), and the middle row for the query itself. If a table is indexed by j − i, pass table.flip(0).
 
     Args:
         table: A number for each distance and head (2 · max_distance + 1, heads). It gets gradients.
 
     Shapes: the bias is (1, heads, queries, keys), in the table's type.
 
-    Cost: (2 · m + 1) · heads parameters, looked up for queries + keys − 1 distances: one addition a pair. O(n)
-    memory in blocks; heads · queries · keys numbers for a backend that wants the bias as a tensor.
+    Cost: (2 · m + 1) · heads parameters, looked up for queries + keys − 1 distances: one addition a pair. O(n) memory
+    in blocks; heads · queries · keys numbers for a backend that wants the bias as a tensor.
 
     Raises:
         InputError: The table is not (distances, heads) with an odd number of distances.

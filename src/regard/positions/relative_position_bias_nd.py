@@ -18,9 +18,9 @@ __all__ = ["RelativePositionBiasND"]
 class RelativePositionBiasND(Bias):
     """table[offset of the cells, head], added to the scores: Swin's relative position bias in any dimension.
 
-    Liu et al. 2021, 3.2, arXiv:2103.14030. Positions count the cells of the grid row by row (of a window of it, in
-    Swin, where the windows are the batch). Along each axis a the offset is i_a − j_a + (size_a − 1), and the offsets
-    count the table's rows like the cells of a grid of 2 · size_a − 1.
+    Source: Liu et al. 2021, 3.2, arXiv:2103.14030. Positions are the cells of the grid in row-major order (in Swin, of
+    a window, where the windows are the batch). The offset along axis a is i_a − j_a + (size_a − 1), and a tuple of
+    offsets selects a row of the table in row-major order over a grid of size 2 · size_a − 1 along each axis.
 
     Args:
         table: A number for each offset and head (Π (2 · size − 1), heads): transformers'

@@ -16,14 +16,14 @@ class Additive(Score):
     """v · tanh(W q + U k) (Bahdanau et al. 2015, arXiv:1409.0473); the scale is 1.
 
     `w_query` W (hidden, dim_q) and `w_key` U (hidden, dim_k) are shared by the heads; `vector` v is (hidden,), or
-    (heads, hidden) with one for each head of q. `bias` (hidden,) is added inside the tanh; the paper has none. Queries
-    and keys may differ in width. A map that is None is the identity, its width being `hidden`:
+    (heads, hidden) with one vector per head of q. `bias` (hidden,) is added inside the tanh; the paper has none.
+    Queries and keys may have different widths. If a map is None, it is the identity and the width is `hidden`:
 
         Additive(None, None, v)     v · tanh(q + k), Keras' AdditiveAttention (v a vector of ones without use_scale)
         Additive(w, None, v)        v · tanh(W q + k), "concat" as the code of Luong et al. 2015 has it
 
-    Cost: O(queries · keys · hidden) time, each a tanh; a tile needs rows · columns · hidden floats (`floats_per_pair`),
-    and both projections are computed once.
+    Cost: O(queries · keys · hidden) time, each a tanh; a tile needs rows · columns · hidden floats
+    (`floats_per_pair`), and both projections are computed once.
 
     Raises:
         InputError: A tensor has another shape, type or device than these, or does not fit the widths or heads of q, k.

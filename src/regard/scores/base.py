@@ -1,4 +1,4 @@
-"""What a score is."""
+"""Score, the base class of all scores."""
 
 from typing import ClassVar
 
@@ -13,9 +13,10 @@ __all__ = ["Score"]
 class Score:
     """A frozen value that scores a tile of queries against a tile of keys.
 
-    Whoever wants another score writes a frozen dataclass (`eq=False` if it holds tensors) with `tile`; tensors in its
-    fields get gradients on every backend. Backends ask about some sequences and heads at a time. A score with something
-    of its own for each takes `batch` and `head` after j, the indices of those in the tile, as a bias does:
+    To define a score of your own, write a frozen dataclass (`eq=False` if it holds tensors) with a method `tile`.
+    Tensors in its fields get gradients on every backend. A backend calls `tile` for a part of the sequences and heads.
+    If the score has parameters per sequence or head, `tile` takes `batch` and `head` after j, the indices of the
+    tile's sequences and heads, as a bias does:
 
     >>> import regard, torch
     >>> from dataclasses import dataclass
@@ -30,8 +31,8 @@ class Score:
     tensor([[5.0000e-01, 5.0000e-01],
             [9.9988e-01, 1.2339e-04]])
 
-    One that holds tensors by sequence or head and takes neither gives the same, in more time: where a mask tells
-    sequences or heads apart, it is asked about all of them each time.
+    If such a score takes neither argument, the result is the same but takes more time, because the score may then be
+    computed for all sequences and heads each time.
     """
 
     product: ClassVar[bool] = False  # after `prepare` the score is q·kᵀ: fused kernels can compute it
@@ -40,15 +41,15 @@ class Score:
 
     @property
     def floats_per_pair(self) -> int:
-        """How many floats a pair needs while its score is computed; tiles are made smaller where it is many."""
+        """The number of floats per pair that the computation needs; tiles are smaller if it is large."""
         return 1
 
     def default_scale(self, dim: int) -> float:
-        """The factor on the score where the caller gives none; `dim` is the width of the queries."""
+        """Return the factor on the score if the caller gives none; `dim` is the width of the queries."""
         return 1.0
 
     def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Raise an InputError where q, k and v, all of four dimensions, do not fit the score."""
+        """Raise an InputError if q, k and v, all with four dimensions, do not fit the score."""
         if k.shape[-1] != q.shape[-1]:
             raise InputError(
                 f"`k` must have the width of `q` ({q.shape[-1]}), got {k.shape[-1]} in q {tuple(q.shape)}, "
@@ -62,22 +63,28 @@ class Score:
         i: Int[Tensor, " rows"],
         j: Int[Tensor, " columns"],
     ) -> Float[Tensor, "batch heads rows columns"]:
-        """Score each query of the tile against each key; i and j are their positions, two consecutive runs."""
+        """Return the score of each query of the tile with each key; i and j are their positions, two runs of
+        consecutive numbers.
+        """
         raise NotImplementedError  # each score defines it
 
     def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, "Score"]:
-        """Do once what is the same in all tiles: q, k (which may have fewer heads) and the score that remains.
+        """Compute once what is the same in all tiles, and return q, k (which may have fewer heads) and the remaining
+        score.
 
-        `prepared.tile(*prepared q and k)` is `self.tile(q, k)`: a score with `product` leaves a plain product.
+        `prepared.tile(*prepared q and k)` equals `self.tile(q, k)`. The remaining score of a score with `product` is a
+        plain product.
         """
         return q, k, self
 
     def of_heads(self, heads: slice) -> "Score":
-        """The score of some heads of q: what it holds for each head, prepared or not, is cut to them."""
+        """Return the score for a part of q's heads, with parameters per head restricted to these."""
         return self
 
     def value_term(
         self, weights: Float[Tensor, "batch heads rows columns"], i: Int[Tensor, " rows"], j: Int[Tensor, " columns"]
     ) -> Float[Tensor, "batch heads rows value_dim"] | None:
-        """Give Σ_j weights_ij · a_ij, linear in the weights, where the score adds a term a_ij to the value j."""
+        """Return Σ_j weights_ij · a_ij, which is linear in the weights, if the score adds a term a_ij to the
+        value j.
+        """
         return None

@@ -18,9 +18,9 @@ __all__ = ["Concat"]
 class Concat(Score):
     """v · tanh(W [q; k]) (Luong et al. 2015, arXiv:1508.04025, "concat"); the scale is 1.
 
-    `weight` W is (hidden, dim_q + dim_k), the columns of the query first; `vector` v is (hidden,), or (heads, hidden)
-    with one for each head of q; `bias` (hidden,) is added inside the tanh, the paper has none. The code of the authors
-    computes v · tanh(W q + k) instead, which is Additive(w, None, v).
+    `weight` W is (hidden, dim_q + dim_k), with the columns of the query first; `vector` v is (hidden,), or (heads,
+    hidden) with one vector per head of q; `bias` (hidden,) is added inside the tanh, the paper has none. The authors'
+    code computes v · tanh(W q + k) instead, which is Additive(w, None, v).
 
     Cost: that of Additive, which it is with W split between query and key: O(queries · keys · hidden) time, and rows ·
     columns · hidden floats a tile. Unprepared it is the formula, which writes out all pairs [q; k].

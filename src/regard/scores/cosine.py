@@ -20,11 +20,12 @@ __all__ = ["Cosine"]
 class Cosine(Score):
     """cos(q, k) / τ (Swin v2: Liu et al. 2022, arXiv:2111.09883).
 
-    With 1/τ for g it is QK-norm (Henry et al. 2020, arXiv:2010.04245).
+    With g = 1/τ this is QK-norm (Henry et al. 2020, arXiv:2010.04245).
 
-    `temperature` τ is a number, 0.1 as where Swin v2 begins, or a tensor (heads,), learned. As a number it is the
-    scale, which an explicit `scale=` replaces; as a tensor it divides the cosines and `scale=` comes on top. Keeping a
-    learned one positive (Swin v2: at least 0.01) is up to the caller. A vector of zeros has cosine 0 and gradient 0.
+    `temperature` τ is a number (0.1 is the initial value of Swin v2) or a learned tensor (heads,). A number is the
+    scale, which an explicit `scale=` replaces. A tensor divides the cosines, and `scale=` is applied in addition. The
+    caller must keep a learned temperature positive (at least 0.01 in Swin v2). A zero vector has cosine 0 and gradient
+    0.
 
     Cost: O(queries · keys · dim) time; q and k are normalized once and fused kernels run the rest in O(n) memory.
 

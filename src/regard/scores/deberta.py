@@ -1,4 +1,4 @@
-"""Content and distance apart: queries of content meet keys of distance, keys of content meet queries of distance."""
+"""The disentangled score of DeBERTa: queries and keys of content, and queries and keys of distance."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,17 +20,17 @@ __all__ = ["DeBERTa"]
 class DeBERTa(Score):
     """(q·k + q·kʳ_δ(i,j) + k·qʳ_δ(i,j)) / √(d · terms): disentangled attention (He et al. 2021, arXiv:2006.03654).
 
-    `position_keys` kʳ and `position_queries` qʳ are (heads, 2 · span, dim): the keys and queries that a layer projects
-    from the embeddings of distances. Either may be None: the terms are content to content, content to position
-    ("c2p", with position_keys) and position to content ("p2c", with position_queries), and the scale counts those that
-    are there, 2 or 3. `from_embeddings` makes both of a layer's projections; where `share_att_key` is true, as in v2
-    and v3, these are the projections of the content.
+    `position_keys` kʳ and `position_queries` qʳ are (heads, 2 · span, dim), the keys and queries that a layer projects
+    from the embeddings of distances. The terms are content to content, content to position ("c2p", with position_keys)
+    and position to content ("p2c", with position_queries). One of the two may be None; the scale uses the number of
+    terms present, 2 or 3. `from_embeddings` computes both projections of a layer. If `share_att_key` is true, as in v2
+    and v3, they are the projections of the content.
 
-    δ(i, j) = clip(i − j + span, 0, 2 · span − 1), query − key, in both terms: as in the authors' code and
-    transformers, by which checkpoints were trained; the paper's equation 4 has δ(j, i) in the third. In v2 and v3
-    distances beyond `position_buckets` / 2 share logarithmic buckets: span is `position_buckets`, and
-    `max_relative_positions` is the distance at which the last begins (the model's `max_position_embeddings` where its
-    config has −1). Without buckets (−1, as in v1) span is `max_relative_positions`.
+    δ(i, j) = clip(i − j + span, 0, 2 · span − 1), query − key, in both terms. This is the definition in the authors'
+    code and in transformers, with which checkpoints were trained; the third term of the paper's equation 4 has δ(j,
+    i). In v2 and v3, distances beyond `position_buckets` / 2 share logarithmic buckets: span is `position_buckets`,
+    and the last bucket begins at the distance `max_relative_positions` (the model's `max_position_embeddings` if its
+    config has −1). Without buckets (−1, as in v1), span is `max_relative_positions`.
 
     Cost: O(queries · keys · dim) time, about five times that of the product where tiles are square, as each row and
     each column is scored against the rows + columns − 1 diagonals of its tile. Nothing of rows · columns · dim is

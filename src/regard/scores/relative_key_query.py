@@ -1,4 +1,4 @@
-"""Queries and keys that both know the distance between them."""
+"""Relative positions in the scores of both queries and keys."""
 
 from dataclasses import dataclass, replace
 
@@ -16,9 +16,9 @@ __all__ = ["RelativeKeyQuery"]
 class RelativeKeyQuery(Score):
     """(q·k + q·a_ij + k·a_ij) / √d (Huang et al. 2020, method 4, arXiv:2009.13658).
 
-    The index of the table is key − query, as Shaw's: with i the query and j the key, a_ij is row clip(j − i, −c, c) + c
-    of `table` (2c + 1, dim), and with `left` and `right`, of which then the table has left + 1 + right rows, row
-    clip(j − i, −left, right) + left. It is shared by the heads, or (heads, 2c + 1, dim).
+    The table is indexed by key − query, as in Shaw: for query i and key j, a_ij is row clip(j − i, −c, c) + c of
+    `table` (2c + 1, dim). With `left` and `right` the table has left + 1 + right rows, and a_ij is row clip(j − i,
+    −left, right) + left. The table is shared by the heads, or has one part per head, (heads, 2c + 1, dim).
 
     BERT's position type "relative_key_query" indexes by query − key: it is
     `RelativeKeyQuery(distance_embedding.weight.flip(0))`.

@@ -1,4 +1,4 @@
-"""Keys and values that know how far away they are."""
+"""Relative positions in keys and values."""
 
 from dataclasses import dataclass, replace
 
@@ -17,10 +17,10 @@ __all__ = ["Shaw"]
 class Shaw(Score):
     """q · (k + a^K_ij) / √d, and output_i = Σ_j weights_ij (v_j + a^V_ij) (Shaw et al. 2018, arXiv:1803.02155).
 
-    The index of a table is key − query, as in the paper: with i the query and j the key, a^K_ij is row
-    clip(j − i, −c, c) + c of `key_table` (2c + 1, dim), a^V_ij that of `value_table` (2c + 1, value_dim). Row 0 is for
-    keys c or more before the query, row c for the query itself, row 2c for keys c or more after it. Other texts and
-    code index by i − j, query − key: give such a table turned over, `table.flip(-2)`. BERT's "relative_key" is
+    The tables are indexed by key − query, as in the paper: for query i and key j, a^K_ij is row clip(j − i, −c, c) + c
+    of `key_table` (2c + 1, dim), and a^V_ij is the same row of `value_table` (2c + 1, value_dim). Row 0 is for keys c
+    or more before the query, row c for the query itself, and row 2c for keys c or more after it. If a table is indexed
+    by query − key, as in some other code, pass `table.flip(-2)`. BERT's "relative_key" is
     `Shaw(distance_embedding.weight.flip(0))`; its "relative_key_query" is `scores.RelativeKeyQuery`.
 
     With `left` and `right` the tables have left + 1 + right rows, and the index is clip(j − i, −left, right) + left:
