@@ -1,1 +1,3 @@
-"""Pictures of a record: in the terminal, as figures, as one HTML page. Drawn from records, never from tensors."""
+"""Figures of a record: in the terminal, as matplotlib figures, and as an HTML page. They need records only, not
+torch.
+"""

@@ -1,4 +1,4 @@
-"""An alignment as a figure: the source across, the target down, one cell for each pair of words."""
+"""An alignment as a figure: source words as columns, target words as rows, one cell for each pair of words."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["alignment_figure"]
 
-_MOST = 60  # words along an axis that can be read
-_MAPS = 144  # of heads in one figure
-_WIDEST, _GAP, _TITLE, _FOOT = 18.0, 0.3, 0.45, 0.75  # inches of a grid of maps, and within it
-_NAMED = 0.12  # inches of a cell that can be named
+_MOST = 60  # maximum number of readable words along an axis
+_MAPS = 144  # maximum number of heads in one figure
+_WIDEST, _GAP, _TITLE, _FOOT = 18.0, 0.3, 0.45, 0.75  # size in inches of a grid of maps, and of the gaps in it
+_NAMED = 0.12  # size in inches from which on a cell gets a label
 
 
 def alignment_figure(
@@ -33,19 +33,20 @@ def alignment_figure(
     target: range | None = None,
     batch_index: int = 0,
 ) -> "Figure":
-    """Draw which words of the target look at which words of the source, pieces merged into words.
+    """Draw the weights of the target's words on the source's words, with subwords merged into words.
 
     Args:
-        record: What was seen of an encoder–decoder.
-        heads: "mean" of all heads of all cross-attention, "each" of them as a small map, or pairs of layer and head
+        record: The record of an encoder–decoder.
+        heads: "mean" over all heads of all cross-attention, "each" head as a small map, or pairs of layer and head
             to average, such as [(5, 3)] for one.
-        rows: What a row is called: the word that the decoder has "read", or the one that is "written" from there.
-        source, target: Which words to show, counted from 0, where there are more than 60.
-        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
+        rows: The name of a row: the decoder's input word ("read"), or the word predicted from it ("written").
+        source, target: The words to show, counted from 0; required for texts of more than 60 words.
+        batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
 
     Raises:
-        InputError: No such head, a text of more than 60 words without a range, or a range outside of it.
-        ObservationError: There is no cross-attention, or only maps of it were kept.
+        InputError: The head does not exist, a text of more than 60 words has no range, or a range is outside of the
+            text.
+        ObservationError: There is no cross-attention, or only maps of it were recorded.
     """
     pairs = chosen_heads(record, heads)
     if heads == "each":
@@ -76,7 +77,7 @@ def _grid(
     target: range | None,
     batch_index: int,
 ) -> "Figure":
-    """Every head by itself, layers down, all on one scale."""
+    """Draw every head as a small map, with layers as rows, all on one scale."""
     if len(pairs) > _MAPS:
         raise InputError(
             f'`heads="each"` draws up to {_MAPS} heads, there are {len(pairs)}: name some, [(layer, head)]'
@@ -99,7 +100,7 @@ def _grid(
 
 
 def _draw_maps(brush: Brush, record: Record, maps: Sequence[Alignment], highest: float) -> tuple[float, float]:
-    """The small maps in their places, named where there is room; gives the inches of the whole."""
+    """Draw the small maps, with labels where there is room, and return the size of the whole in inches."""
     layers = sorted({layer for each in maps for layer, _ in each.heads})
     heads = 1 + max(head for each in maps for _, head in each.heads)
     high, wide = maps[0].weights.shape
@@ -122,7 +123,7 @@ def _draw_maps(brush: Brush, record: Record, maps: Sequence[Alignment], highest:
 
 
 def _shown(name: str, asked: range | None, words: Sequence[Word]) -> range:
-    """Which words to draw; a long text is never cut without being asked."""
+    """Return the words to draw; a long text is shortened only on request."""
     count = len(words)
     if asked is None and count > _MOST:
         raise InputError(
@@ -154,7 +155,7 @@ def _heading(record: Record, pairs: Sequence[tuple[int, int]], how: str = "") ->
 
 
 def _foot(found: Alignment, down: range, across: range) -> str:
-    """What a cell is, and what is not shown."""
+    """Return the description of a cell, and of what is not shown."""
     does = "has read" if found.rows == "read" else "writes next"
     says = [f"Rows: the word that the decoder {does}. Columns: the source. Each cell is the weight from word to word."]
     for name, part, words in (("target", down, found.target), ("source", across, found.source)):

@@ -1,4 +1,4 @@
-"""One map of an alignment, its words named along both axes."""
+"""Draw one map of an alignment, with words as labels of both axes."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,13 +21,13 @@ _LONGEST = 16
 
 
 def _size(cell: float) -> float:
-    """Points of a name in a cell of so many inches."""
+    """Return the font size in points for a label of a cell of this size in inches."""
     return min(11.5, cell * 72 * 0.72)
 
 
 @dataclass(frozen=True)
 class _Name:
-    """A name over a column: Chinese stands upright, one character under the other, everything else is turned."""
+    """The label of a column: Chinese is set vertically, character by character, and other text is rotated."""
 
     text: str
     turned: bool
@@ -44,7 +44,7 @@ def _short(word: Word) -> str:
 
 
 def name_room(brush: Brush, found: Alignment, cell: float) -> tuple[float, float]:
-    """Inches that the names of the rows and of the columns need, in cells of so many inches."""
+    """Return the inches that the labels of the rows and of the columns need, for cells of this size in inches."""
     size = _size(cell)
     left = max(brush.width(_short(word), size, bold=True) for word in found.target)
     names = [_Name.of(word) for word in found.source]
@@ -57,7 +57,9 @@ def draw_alignment(
     brush: Brush, axes: "Axes", found: Alignment, cell: float, highest: float, *, beside: bool = True,
     above: bool = True,
 ) -> "AxesImage":  # fmt: skip
-    """Draw the weights, white for 0 to near black for `highest`; rows are named beside them, columns above."""
+    """Draw the weights, from white for 0 to near black for `highest`, with row labels on the left and column labels on
+    top.
+    """
     image = axes.imshow(
         found.weights, cmap=ink(), vmin=0, vmax=highest, aspect="auto", interpolation="nearest",
         extent=(0, len(found.source), len(found.target), 0),

@@ -1,4 +1,4 @@
-"""An alignment for a terminal: each word of the target, and the words of the source that it looks at most."""
+"""An alignment for a terminal: for each word of the target, the source words with the largest weights."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _MOST, _BAR, _NARROWEST = 3, 10, 40
 
 @dataclass(frozen=True, eq=False)
 class AlignmentTable:
-    """What rich prints; see `alignment_table`."""
+    """The rich renderable of `alignment_table`."""
 
     record: Record
     heads: Heads
@@ -40,7 +40,7 @@ class AlignmentTable:
         wide = min(16, max(cell_len(visible(word.text)) for word in found.target))
         for word, weights in zip(found.target, found.weights, strict=True):
             if word.special and word.text == "?" and self.rows == "written" and word is found.target[-1]:
-                continue  # what came behind the last token that was read is not known
+                continue  # the prediction from the last input token is unknown
             order = weights.argsort()[::-1][:_MOST]
             text = Text(no_wrap=True)
             text.append(set_cell_size(visible(word.text), wide), "dim" if word.special else "bold")
@@ -55,15 +55,15 @@ class AlignmentTable:
 def alignment_table(
     record: Record, heads: Heads = "mean", *, rows: Rows = "written", width: int = 80
 ) -> AlignmentTable:
-    """Draw for each word of the target the three words of the source that it looks at most.
+    """Draw for each word of the target the three source words with the largest weights.
 
     Args:
         record: What was seen of an encoder–decoder.
         heads, rows: As in `alignment_figure`.
-        width: Cells of a line.
+        width: The width of a line in terminal cells.
 
     Raises:
-        InputError: There is no such head, or the width is too small.
+        InputError: The head does not exist, or the width is too small.
         MissingExtraError: rich is not installed.
     """
     try:

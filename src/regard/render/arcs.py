@@ -1,7 +1,7 @@
-"""A sentence in a terminal, with lines of box-drawing characters from the chosen word to the words it is about.
+"""A sentence in a terminal, with lines of box-drawing characters from the query word to the words that it attends to.
 
-Everything is drawn on a grid of cells. A line marks in which directions it leaves each cell; where lines meet, the
-directions add up and name the character (╭ ┼ ┤ …), so no case has to be written for a crossing.
+Everything is drawn on a grid of cells. A line stores for each cell the directions in which it leaves the cell. Where
+lines meet, the union of directions selects the character (╭ ┼ ┤ …), so crossings need no special case.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _BOXES = {
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of text on one line; `word` says which word it is, None for white space and ellipses."""
+    """A part of the text on one line; `word` is the word it belongs to, None for white space and ellipses."""
 
     text: str
     word: tuple[str, int] | None  # stream and index
@@ -37,7 +37,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Arc:
-    """One line to draw: from the chosen word to a target, both placed."""
+    """One line to draw, from the query word to a target, with the positions of both."""
 
     number: int
     source: Piece
@@ -45,7 +45,7 @@ class Arc:
 
     @property
     def same_line(self) -> bool:
-        """Whether both ends stand on one line of text."""
+        """Whether both ends are on one line of text."""
         return self.source.line == self.target.line
 
     @property
@@ -55,13 +55,13 @@ class Arc:
 
     @property
     def length(self) -> int:
-        """How far the target is; one that needs the gutter is further than any on the line."""
+        """The distance of the target; one that needs the margin is longer than any on the same line."""
         return abs(self.middle - self.source.start) if self.same_line else 10_000 + self.number
 
 
 @dataclass
 class _Grid:
-    """Directions, characters and styles of cells, by row and column."""
+    """The directions, characters and styles of cells, by row and column."""
 
     bits: dict[tuple[int, int], int] = field(default_factory=dict)
     characters: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -81,17 +81,17 @@ class _Grid:
         self.styles[cell] = style
 
     def write(self, cell: tuple[int, int], text: str, style: str) -> None:
-        """Put narrow characters over whatever is there."""
+        """Write narrow characters over the existing ones."""
         for offset, character in enumerate(text):
             self.characters[cell[0], cell[1] + offset] = character
             self.styles[cell[0], cell[1] + offset] = style
 
     def at(self, cell: tuple[int, int]) -> tuple[str, str]:
-        """The character of a cell and its style."""
+        """Return the character of a cell and its style."""
         return self.characters.get(cell) or _BOXES.get(self.bits.get(cell, 0), " "), self.styles.get(cell, "")
 
     def plain(self, row: int, start: int, stop: int) -> bool:
-        """Whether a label fits here: nothing but a horizontal line."""
+        """Return whether there is room for a label, that is, only a horizontal line."""
         return all(
             self.bits.get((row, column)) == _LEFT | _RIGHT and (row, column) not in self.characters
             for column in range(start, stop)
@@ -99,9 +99,9 @@ class _Grid:
 
 
 def draw_sentences(lines: Sequence[Sequence[Piece]], arcs: Sequence[Arc], margin: int) -> list["Text"]:
-    """The lines of text, each followed by the rows of arcs that touch it; column 0 is the left edge of the picture.
+    """Return the lines of text, each followed by the rows of its arcs; column 0 is the left edge of the figure.
 
-    `margin` is where text starts: lines between different lines of text run down the gutter left of it.
+    `margin` is the column where text starts: arcs between different lines of text run in the margin on its left.
     """
     under = [
         sorted((arc for arc in arcs if line in _ends(arc)), key=lambda arc: arc.length) for line in range(len(lines))
@@ -127,7 +127,7 @@ def _ends(arc: Arc) -> tuple[int, int]:
 
 
 def _stems(arcs: Sequence[Arc]) -> dict[int, int]:
-    """Where each arc leaves the chosen word, ordered so that arcs to one side lie inside one another."""
+    """Return the column where each arc leaves the query word, ordered so that arcs on one side are nested."""
     leftward = sorted(
         (arc for arc in arcs if not arc.same_line or arc.middle < arc.source.start), key=lambda a: a.length
     )
@@ -162,7 +162,7 @@ def _draw(grid: _Grid, arc: Arc, stem: int, rows: Sequence[int], under: Sequence
 
 
 def _head(grid: _Grid, arc: Arc, rows: Sequence[int], under: Sequence[Sequence[Arc]], margin: int) -> None:
-    """The arrow head under the target, and the number of the look on its line, or in place of the arrow head."""
+    """Draw the arrow head under the target, and the number of the arc on its line or instead of the arrow head."""
     style = LOOK_STYLES[arc.number % len(LOOK_STYLES)]
     mark = MARKS[arc.number % len(MARKS)]
     tip = (rows[arc.target.line] + 1, arc.middle)

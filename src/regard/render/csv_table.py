@@ -1,4 +1,6 @@
-"""Tables as CSV that every spreadsheet reads: Chinese whole, tokens never taken for formulas or for line ends."""
+"""Tables as CSV for spreadsheets: UTF-8 with a byte-order mark, and tokens that are never read as formulas or line
+ends.
+"""
 
 import csv
 import io
@@ -14,14 +16,14 @@ from regard.errors import InputError
 
 __all__ = ["Table", "harmless", "matrix_table", "table_csv"]
 
-_MOST_COLUMNS, _MOST_ROWS = 16_384, 1_048_576  # what Excel and LibreOffice open
+_MOST_COLUMNS, _MOST_ROWS = 16_384, 1_048_576  # the limits of Excel and LibreOffice
 _MOST_CELLS = 16_000_000
 _FORMULA = re.compile(r"(^\s*|[;,|\t\"]\s*)(?=[=+\-@＝＋－＠])")
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Names of the columns, how many rows there are, and the rows: texts and numbers."""
+    """The names of the columns, the number of rows, and the rows of strings and numbers."""
 
     header: Sequence[str]
     count: int
@@ -29,16 +31,16 @@ class Table:
 
 
 def matrix_table(corner: str, rows: Sequence[str], columns: Sequence[str], values: npt.NDArray[np.floating]) -> Table:
-    """A matrix, its rows and columns named; `corner` says what both are."""
+    """Return a matrix as a table with names of its rows and columns; `corner` describes both."""
     named = ([name, *line] for name, line in zip(rows, values, strict=True))
     return Table([corner, *columns], len(rows), named)
 
 
 def table_csv(table: Table) -> bytes:
-    """UTF-8 with the mark by which Excel knows it; texts in quotes, numbers with all their digits.
+    """Return the table as UTF-8 with a byte-order mark for Excel, with strings in quotes and numbers with all digits.
 
     Raises:
-        InputError: More columns or rows than a spreadsheet opens.
+        InputError: The table has more columns or rows than a spreadsheet can open.
     """
     columns = len(table.header)
     if columns > _MOST_COLUMNS or table.count >= _MOST_ROWS or columns * table.count > _MOST_CELLS:
@@ -55,7 +57,7 @@ def table_csv(table: Table) -> bytes:
 
 
 def harmless(text: str) -> str:
-    r"""An apostrophe before whatever a spreadsheet would run as a formula, at its start or behind a separator.
+    """Prefix an apostrophe to text that a spreadsheet would run as a formula, at its start or after a separator.
 
     >>> harmless("=1+1"), harmless("cat"), harmless("a;@b")
     ("'=1+1", 'cat', "a;'@b")

@@ -1,4 +1,4 @@
-"""Which words of a long text to show: the surroundings of the words a picture is about."""
+"""Choose the words of a long text to show: the surroundings of the words in question."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ __all__ = ["excerpt"]
 
 
 def excerpt(count: int, anchors: Iterable[int], limit: int = 60) -> list[range]:
-    """Ranges of word numbers to show: all of them up to `limit`, else a stretch around each anchor.
+    """Return the ranges of word numbers to show: all words up to `limit`, else a range around each anchor.
 
     >>> excerpt(5, [2])
     [range(0, 5)]
@@ -20,7 +20,7 @@ def excerpt(count: int, anchors: Iterable[int], limit: int = 60) -> list[range]:
     shown: list[range] = []
     for anchor in wanted:
         start, stop = max(0, anchor - reach), min(count, anchor + reach + 1)
-        if shown and start <= shown[-1].stop + 1:  # an ellipsis would hide one word at most
+        if shown and start <= shown[-1].stop + 1:  # an ellipsis would replace at most one word
             shown[-1] = range(shown[-1].start, stop)
         else:
             shown.append(range(start, stop))

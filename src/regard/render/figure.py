@@ -1,6 +1,6 @@
-"""Figures of a record for papers and slides: the sentence with its arcs, one head in full, all heads at a glance.
+"""Figures of a record for papers and slides: the sentence with its arcs, the map of one head, and a map of all heads.
 
-Drawn with matplotlib's objects only: no pyplot, no global state, no window.
+Only matplotlib's objects are used: no pyplot, no global state, no window.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ _SIDE = 5.2
 def heatmap_figure(
     record: Record, *, layer: int | str | Layer, head: int, batch_index: int = 0, stream: Stream | None = None
 ) -> "Figure":
-    """Draw the heat map of one head, its tokens along both axes."""
+    """Draw the heat map of one head, with tokens along both axes."""
     layer = record.layer(layer, stream)
     head = at_index("head", head, layer.heads, "heads")
     batch_index = at_index("batch_index", batch_index, layer.batch, "batch")
@@ -59,7 +59,7 @@ def heads_figure(record: Record, *, batch_index: int = 0) -> "Figure":
 
 
 def focus_figure(record: Record, focus: Focus) -> "Figure":
-    """Draw the sentence with its arcs, under it the first head in full and the grid of all heads."""
+    """Draw the sentence with its arcs, and below it the first head's map and the grid of all heads."""
     check_focus(record, focus)
     look = focus.looks[0]
     habits = describe(record, batch_index=focus.batch_index)
@@ -69,7 +69,7 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
         wide, high = _grid_size(record, _SIDE)
         right, full = left + _SIDE + 1.75, left + _SIDE + 1.75 + max(wide, 3.5) + 0.8
         sketch = plan_sketch(brush, record, focus, full - 0.8)
-        foot = 0.5 if high < _SIDE - 0.7 else 0.95  # the sentence on the habits stands under the grid
+        foot = 0.5 if high < _SIDE - 0.7 else 0.95  # the sentence on the heads' rules is under the grid
         below = foot + top + _SIDE + 0.45
         brush.figure.set_size_inches(full, below + sketch.height)
         draw_sketch(brush, place(brush, (0.4, below, full - 0.8, sketch.height)), sketch, focus)
@@ -85,7 +85,7 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
 
 
 def save_figure(record: Record, focus: Focus, path: str | Path) -> None:
-    """Write `focus_figure` as PNG or SVG, whole or not at all; text in an SVG is drawn, so that it needs no font."""
+    """Save `focus_figure` as PNG or SVG, atomically; text in an SVG is drawn as paths and needs no font."""
     write_figure(focus_figure(record, focus), path)
 
 
@@ -104,7 +104,7 @@ def _all_heads(record: Record) -> str:
 
 
 def _grid_size(record: Record, room: float) -> tuple[float, float]:
-    """Inches of the grid of heads: square cells, within `room` × `room`."""
+    """Return the size in inches of the grid of heads: square cells, within `room` × `room`."""
     layers, heads = len(record), max(seen.heads for seen in record)
     cell = min(room / layers, room / heads, 1.2)
     return heads * cell, layers * cell

@@ -21,38 +21,40 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMED", "axis_names", "draw_heads", "draw_heatmap", "label_room", "label_size", "panel_map"]
 
-NAMED = 48  # tokens that can be named along an axis
+NAMED = 48  # maximum number of labelled tokens along an axis
 _CELLS = 256
-_THUMB = 48  # pixels of a head in the grid
+_THUMB = 48  # pixels per head in the grid
 _LONGEST = 16
 
 
 def ink() -> "Colormap":
-    """White to the colour of the first head to near black: lightness falls with the weight, in print and to any eye."""
+    """Return a colour map from white over the colour of the first head to near black; lightness decreases with the
+    weight.
+    """
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("regard", ["#ffffff", "#9ecae9", COLOURS[0], "#00203f"])
 
 
 def panel_map(layer: Layer, head: int, batch_index: int) -> HeadMap:
-    """The map of one head at the resolution of a panel."""
+    """Return the map of one head at the resolution of a panel."""
     return head_map(layer, head, batch_index, rows=_CELLS, columns=_CELLS)
 
 
 def axis_names(tokens: Sequence[Token]) -> list[str]:
-    """Names of the tokens along an axis, none where there is no room for them."""
+    """Return the labels of the tokens along an axis, or none if there is no room."""
     if len(tokens) > NAMED:
         return []
     return [token.text if len(token.text) <= _LONGEST else token.text[: _LONGEST - 1] + "…" for token in tokens]
 
 
 def label_size(count: int) -> float:
-    """Font size in points for this many names on an axis of about six inches."""
+    """Return the font size in points for this number of labels on an axis of about six inches."""
     return float(min(11.0, max(5.0, 270.0 / max(count, 1))))
 
 
 def label_room(brush: Brush, record: Record, seen: Layer, batch_index: int) -> tuple[float, float]:
-    """Inches that the names of the rows and of the columns need."""
+    """Return the inches that the labels of the rows and of the columns need."""
     rooms = []
     for tokens in (query_labels(record, seen, batch_index), key_labels(record, seen, batch_index)):
         widths = [brush.width(name, label_size(len(tokens)), bold=True) for name in axis_names(tokens)]
@@ -70,9 +72,9 @@ def draw_heatmap(
     marked: Sequence[int] = (),
     top: float = 0.0,
 ) -> None:
-    """Rows are queries, columns are keys, both named by their tokens; the rows in `marked` are drawn bold.
+    """Draw queries as rows and keys as columns, labelled by tokens; the labels of the rows in `marked` are bold.
 
-    `top` is the least weight that is drawn darkest: two maps side by side share it.
+    `top` is the weight that is drawn darkest; two maps side by side share it.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -100,7 +102,7 @@ def draw_heatmap(
     if axis_names(key_labels(record, seen, batch_index)):
         axes.tick_params(axis="x", rotation=90)
     _mark_rows(axes, seen.keys, marked)
-    if (rows := prompt_rows(record, seen)) is not None:  # below it, and right of it, stands what the model has written
+    if (rows := prompt_rows(record, seen)) is not None:  # generated text is below it and to the right of it
         axes.axhline(rows, color=COLOURS[1], linewidth=1.2)
         axes.axvline(rows, color=COLOURS[1], linewidth=1.2, alpha=1.0 if seen.kind == "self" else 0.0)
     for spine in axes.spines.values():
@@ -120,7 +122,7 @@ def _mark_rows(axes: "Axes", keys: int, marked: Sequence[int]) -> None:
 
 
 def _bar(brush: Brush, axes: "Axes", image: "AxesImage", caption: str) -> None:
-    """The colour bar, and under it what a cell stands for."""
+    """Draw the colour bar, with the description of a cell below it."""
     beside = axes.inset_axes((1.02, 0.0, 0.022, 1.0))
     bar = axes.figure.colorbar(image, cax=beside)
     bar.outline.set_visible(False)
@@ -132,7 +134,9 @@ def _bar(brush: Brush, axes: "Axes", image: "AxesImage", caption: str) -> None:
 def draw_heads(
     brush: Brush, axes: "Axes", record: Record, batch_index: int, marked: Sequence[tuple[int, int]] = ()
 ) -> None:
-    """Every head as a small map, layers down, heads across; frames in the colours of the arcs around `marked`."""
+    """Draw every head as a small map, with layers as rows and heads as columns; `marked` heads get frames in their
+    arcs' colours.
+    """
     from matplotlib.colors import PowerNorm
     from matplotlib.patches import Rectangle
 
@@ -162,7 +166,7 @@ def draw_heads(
 
 
 def _layer_ticks(record: Record) -> list[str]:
-    """The numbers of the layers; where there are several streams, the first of each with its name."""
+    """Return the numbers of the layers; with several streams, the first of each also has the stream's name."""
     if not several_streams(record.layers):
         return [str(record.number(layer)) for layer in record]
     names = [layer_name(record, index).rpartition(" layer ") for index in range(len(record))]
@@ -179,7 +183,7 @@ def _heads_bar(axes: "Axes", image: "AxesImage") -> None:
 
 
 def head_mosaic(record: Record, batch_index: int) -> npt.NDArray[np.float32]:
-    """All heads in one image, a pixel-exact grid with gaps of NaN between them."""
+    """Return all heads in one image, a grid of equal sizes with gaps of NaN."""
     layers, heads = len(record), max(seen.heads for seen in record)
     mosaic = np.full((layers * (_THUMB + 3), heads * (_THUMB + 3)), np.nan, dtype=np.float32)
     for row, seen in enumerate(record):

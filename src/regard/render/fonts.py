@@ -1,8 +1,8 @@
-"""Fonts that have the glyphs of a text, so that no figure shows empty boxes.
+"""Find fonts that have the glyphs of a text, so that no figure shows empty boxes.
 
-matplotlib draws a box, and warns, where its font has no glyph; here the system's fonts are searched first, also those
-installed since matplotlib made its list of them, and then the font that `regard models get` installs. Letters that no
-font has are an error that names the way to get one; other signs (emoji, rare symbols) are spelled `U+1F600`.
+If matplotlib's font lacks a glyph, it draws a box and warns. Here the system's fonts are searched first, including
+those that were installed since matplotlib listed them, then the font that `regard models get` installs. Letters that
+no font has raise an error with the way to get one; other characters (emoji, rare symbols) are spelled `U+1F600`.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ FONT = BundledFile(
 )
 
 _BASE = "DejaVu Sans"  # shipped with matplotlib
-_NO_FONT = "Last Resort"  # shipped with matplotlib too: a box for every character
-_IN_FONT = ("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")  # how names of its signs begin
+_NO_FONT = "Last Resort"  # also shipped with matplotlib: it has a box for every character
+_IN_FONT = ("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")  # prefix of the names of its glyphs
 _CJK = (*_IN_FONT, "HANGUL", "HALFWIDTH")
 
 _Face = tuple[str, str, int]  # family, path, number of the face in the file
@@ -41,22 +41,22 @@ _Face = tuple[str, str, int]  # family, path, number of the face in the file
 
 @dataclass(frozen=True)
 class Fonts:
-    """Families to try in turn with the file of each, and the characters none of them has."""
+    """The families to use in this order, with the file of each, and the characters that none of them has."""
 
     families: tuple[str, ...]
     files: tuple[str, ...]
     missing: frozenset[str]
 
     def spell(self, text: str) -> str:
-        """The text with every sign that has no glyph spelled by its code."""
+        """Return the text with every character without a glyph replaced by its code."""
         return "".join(f"U+{ord(sign):04X}" if sign in self.missing else sign for sign in text)
 
 
 def fonts_for(texts: Iterable[str]) -> Fonts:
-    """Find fonts that together have every letter of the texts: the system's, and where those lack some the bundled one.
+    """Return fonts that together have every letter of the texts: the system's, and the bundled one if these lack some.
 
     Raises:
-        ObservationError: No font has some of the letters, or the bundled font is needed and damaged.
+        ObservationError: Some letters are in no font, or the bundled font is needed and damaged.
     """
     wanted = frozenset("".join(texts)) | frozenset("U+0123456789ABCDEF")
     region, base = _region(wanted), _base()
@@ -76,7 +76,9 @@ def fonts_for(texts: Iterable[str]) -> Fonts:
 
 
 def _cover(missing: frozenset[str], candidates: Iterable[_Face]) -> tuple[tuple[_Face, ...], frozenset[str]]:
-    """Choose fonts, the one with most of the missing characters first, and return what is missing in all of them."""
+    """Choose fonts, the one with the most missing characters first, and return the characters missing in all of
+    them.
+    """
     chosen: list[_Face] = []
     while missing:
         best, gain = None, 0
@@ -110,7 +112,7 @@ def _no_font(letters: list[str]) -> str:
 
 
 def _region(wanted: frozenset[str]) -> str:
-    """Which of the four drawings of a Chinese character to prefer."""
+    """Return which of the four regional forms of Chinese characters to prefer."""
     names = [unicodedata.name(sign, "") for sign in wanted]
     if any(name.startswith(("HIRAGANA", "KATAKANA")) for name in names):
         return "JP"
@@ -119,7 +121,7 @@ def _region(wanted: frozenset[str]) -> str:
 
 @functools.cache
 def _candidates(region: str) -> tuple[_Face, ...]:
-    """The system's fonts, upright sans-serif ones of usual weight first."""
+    """Return the system's fonts, with upright sans-serif fonts of regular weight first."""
     from matplotlib.font_manager import fontManager
 
     def rank(entry: Any) -> tuple[bool, ...]:
@@ -139,13 +141,13 @@ def _candidates(region: str) -> tuple[_Face, ...]:
 
 
 def _list_new_fonts() -> bool:
-    """Add the fonts that were installed after matplotlib listed the system's, a list that it keeps from day to day."""
+    """Add the fonts that were installed after matplotlib cached its list of fonts."""
     from matplotlib.font_manager import findSystemFonts, fontManager
 
     listed = {entry.fname for entry in fontManager.ttflist}
     before = len(fontManager.ttflist)
     for path in sorted(set(findSystemFonts()) - listed):
-        with contextlib.suppress(Exception):  # as matplotlib makes its list: a file it cannot read is no font
+        with contextlib.suppress(Exception):  # as in matplotlib's own list, files that it cannot read are skipped
             fontManager.addfont(path)
     _candidates.cache_clear()
     return len(fontManager.ttflist) > before
@@ -153,7 +155,7 @@ def _list_new_fonts() -> bool:
 
 @functools.cache
 def _list_as_bold(face: _Face) -> None:
-    """List a face as its own bold where its family has none: matplotlib takes it anyway, but logs a warning."""
+    """List a face as its own bold face if its family has none: matplotlib uses it anyway, but logs a warning."""
     from matplotlib.font_manager import fontManager
 
     family, path, index = face
@@ -175,7 +177,7 @@ def _bundled_face(path: Path) -> _Face:
 
 @functools.cache
 def _glyphs(path: str, index: int) -> frozenset[str]:
-    """The characters a font face has, empty for one that cannot be drawn at any size (colour bitmaps)."""
+    """Return the characters of a font face, or none if it cannot be drawn at any size (colour bitmaps)."""
     from matplotlib.ft2font import FT2Font
 
     try:

@@ -1,4 +1,4 @@
-"""Which rows a model has read as a prompt, and which it has written itself, one at a time."""
+"""Determine which rows of a record belong to the prompt and which were generated, one at a time."""
 
 from regard.capture.records import Layer, Record
 
@@ -6,9 +6,10 @@ __all__ = ["prompt_rows", "says_written"]
 
 
 def prompt_rows(record: Record, layer: Layer) -> int | None:
-    """How many rows of a layer were read at once, None where nothing was written after them, or it is not known.
+    """Return the number of a layer's rows that belong to the prompt, or None if nothing was generated or it is
+    unknown.
 
-    `watch` notes it as `notes["prompt"]` where later passes went on with the cache of the first.
+    `watch` stores it as `notes["prompt"]` if later passes continued with the cache of the first.
     """
     rows = record.notes.get("prompt")
     if not isinstance(rows, int) or layer.query_tokens == "source" or not 0 < rows < layer.queries:
@@ -17,7 +18,7 @@ def prompt_rows(record: Record, layer: Layer) -> int | None:
 
 
 def says_written(record: Record) -> str:
-    """A clause for captions: "a prompt of 12 tokens, then 30 written", or nothing."""
+    """Return a clause for captions, such as "a prompt of 12 tokens, then 30 written", or an empty string."""
     for layer in record:
         rows = prompt_rows(record, layer)
         if rows is not None and layer.kind == "self":

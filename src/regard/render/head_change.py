@@ -1,4 +1,4 @@
-"""What has changed in every head, between two texts, two models or two records."""
+"""The change of every head between two texts, two models or two records."""
 
 import math
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ __all__ = ["HeadChange"]
 
 @dataclass(frozen=True, eq=False)
 class HeadChange:
-    """How far each head has moved, from 0 to 1, and its scores `before` and `after`.
+    """The change of each head, from 0 to 1, and its scores `before` and `after`.
 
-    Where rows are comparable (`rows` of them), `change` is the mean over rows of JensenShannon(p_i, p'_i) / ln 2: 0
-    where they are equal, 1 where they share no key. Elsewhere (`rows` 0) it is the largest difference of a share, over
-    the rules of `RULES`. `why` says why rows are comparable, or why not.
+    If rows are comparable (`rows` of them), `change` is the mean over rows of JensenShannon(p_i, p'_i) / ln 2: 0 for
+    equal rows, 1 for rows without a common key. Otherwise (`rows` is 0) it is the largest difference of a score over
+    the rules of `RULES`. `why` gives the reason why rows are or are not comparable.
     """
 
     names: tuple[str, str]
@@ -28,16 +28,16 @@ class HeadChange:
 
     @property
     def by_rows(self) -> bool:
-        """Whether rows were compared, and not scores."""
+        """Whether rows were compared instead of scores."""
         return self.rows > 0
 
     @property
     def distance(self) -> PerHead:
-        """Σ_i JensenShannon(p_i, p'_i) in nats, as Clark et al. 2019 (arXiv:1906.04341, section 6) sum it."""
+        """Σ_i JensenShannon(p_i, p'_i) in nats, the sum of Clark et al. 2019 (arXiv:1906.04341, section 6)."""
         return self.change * self.rows * math.log(2) if self.by_rows else np.full_like(self.change, np.nan)
 
     def moved(self, layer: int, head: int) -> tuple[str, float, float]:
-        """The rule whose share has changed most in one head, before and after."""
+        """Return the rule whose weight has changed most in one head, and its weight before and after."""
         pairs = {
             name: (float(self.before.scores[name][layer, head]), float(self.after.scores[name][layer, head]))
             for name in self.before.rules

@@ -1,4 +1,4 @@
-"""Numbers of every head as a figure: a panel a score, a row a layer, a column a head."""
+"""Scores of every head as a figure: one panel per score, with layers as rows and heads as columns."""
 
 import io
 import math
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["Panel", "head_figure", "save_head_figure", "score_panels"]
 
 _DPI, _FORMATS = 150, (".png", ".svg")
-_NUMBERED = 12  # rows or columns with a number each
+_NUMBERED = 12  # maximum number of numbered rows or columns
 _ACROSS = 5  # panels side by side
-_WIDE, _HIGH = 2.2, 5.2  # inches of a panel at most
+_WIDE, _HIGH = 2.2, 5.2  # maximum size of a panel in inches
 _LEFT, _TOP, _BETWEEN, _BELOW = 0.55, 0.75, 0.95, 0.62
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One number a head, its name, and the number that is drawn darkest: 1 for shares; None for the largest there."""
+    """One number per head, its name, and the number drawn darkest: 1 for shares, or None for the largest number."""
 
     title: str
     values: PerHead
@@ -41,7 +41,7 @@ class Panel:
 
 
 def score_panels(scores: HeadScores) -> list[Panel]:
-    """A panel for each score; those that a model has none of are left out."""
+    """Return a panel for each score; scores that no head has are left out."""
     panels = []
     for name, test in {**RULES, **MEASURES}.items():
         if name in scores.scores and np.isfinite(scores.scores[name]).any():
@@ -51,7 +51,7 @@ def score_panels(scores: HeadScores) -> list[Panel]:
 
 
 def head_figure(panels: Sequence[Panel], *, title: str) -> "Figure":
-    """Draw numbers of every head; the largest of each panel is framed and named."""
+    """Draw scores of every head; the largest of each panel is framed and labelled."""
     if not panels:
         raise InputError("`panels` must hold at least one score to draw, got none")
     try:

@@ -1,4 +1,4 @@
-"""Numbers of every head as JSON or CSV, for other programs."""
+"""Scores of every head as JSON or CSV, for other programs."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 
 def head_rows(columns: Mapping[str, PerHead]) -> list[Row]:
-    """A row for each head: its layer, its number, and each column; None where a column has nothing for it.
+    """Return a row for each head: its layer, its number, and each column, with None for missing values.
 
     >>> head_rows({"self": np.array([[0.5, np.nan]])})
     [{'layer': 0, 'head': 0, 'self': 0.5}, {'layer': 0, 'head': 1, 'self': None}]
@@ -33,7 +33,7 @@ def head_rows(columns: Mapping[str, PerHead]) -> list[Row]:
 
 
 def loss_rows(lost: Lost) -> list[Row]:
-    """A row for each loss."""
+    """Return a row for each loss."""
     heads = " ".join(head_number(*one) for one in lost.heads)
     return [
         {"loss": one.name, "heads": heads, "whole": one.whole, "without": one.without, "random": list(one.random)}
@@ -42,13 +42,13 @@ def loss_rows(lost: Lost) -> list[Row]:
 
 
 def write_json(path: Path, rows: Sequence[Row], **about: Any) -> None:
-    """Write `about` and the rows, as `table`, whole or not at all."""
+    """Save `about` and the rows, as `table`, atomically."""
     text = json.dumps({**about, "table": list(rows)}, ensure_ascii=False, indent=1, allow_nan=False)
     write_atomically(path, (text + "\n").encode())
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows with a header; a cell is empty where there is no number, and lists have spaces in between."""
+    """Save the rows with a header; missing numbers are empty cells, and lists are separated by spaces."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""Lists of heads for a terminal: who looks from one word to another, what has changed, what is lost without some."""
+"""Lists of heads for a terminal: scores for pairs of words, changes, and losses without some heads."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["change_lines", "loss_lines", "pair_score_lines"]
 
 _BAR = 24
-_PAIR = 18  # cells of a column
-_FEW = 3  # pairs that fit side by side
+_PAIR = 18  # width of a column in cells
+_FEW = 3  # maximum number of pairs side by side
 _CAVEAT = (
     "A weight alone is not an explanation (Jain & Wallace 2019, arXiv:1902.10186; Wiegreffe & Pinter 2019, "
     "arXiv:1908.04626): "
@@ -29,7 +29,9 @@ _CAVEAT = (
 
 
 def pair_score_lines(scores: PairScores, *, top: int = 10, width: int = 80) -> Iterator["Text"]:
-    """Heads by the weight from one word to another: the mean over the sentences, and its standard deviation."""
+    """Yield the heads with the largest weight from one word to another: the mean over the sentences and its standard
+    deviation.
+    """
     from rich.text import Text
 
     rest = "" if scores.unused == 0 else f", {scores.unused} of them without both words of a pair"
@@ -79,7 +81,7 @@ def _pair_score_table(scores: PairScores, pairs: tuple[Pair, ...], top: int) -> 
 
 
 def change_lines(change: HeadChange, *, top: int = 10, width: int = 80) -> Iterator["Text"]:
-    """Heads by how far they have moved, and the rule whose share has changed most."""
+    """Yield the heads with the largest change, and the rule whose weight has changed most."""
     from rich.text import Text
 
     names = " and ".join(map(visible, change.names))
@@ -109,7 +111,7 @@ def change_lines(change: HeadChange, *, top: int = 10, width: int = 80) -> Itera
 
 
 def loss_lines(lost: Lost, *, width: int = 80) -> Iterator["Text"]:
-    """What a model loses without some heads, beside random ones."""
+    """Yield the losses without some heads, and without random heads."""
     from rich.text import Text
 
     heads = ", ".join(head_number(*one) for one in lost.heads)
@@ -141,7 +143,9 @@ def _loss_row(loss: Loss) -> str:
 
 
 def _verdict(lost: Lost) -> str:
-    """How many random sets cost less, and which costs most: it may hold a head that the chosen ones lean on."""
+    """Return how many random sets increase the loss less, and the set with the largest increase: it may contain a head
+    that the chosen ones depend on.
+    """
     loss = lost.losses[-1] if lost.probe else lost.losses[0]
     less = sum(one < loss.rise for one in loss.rises)
     dearest = max(range(len(loss.rises)), key=lambda at: loss.rises[at])

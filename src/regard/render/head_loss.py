@@ -1,4 +1,4 @@
-"""What a model loses without some heads, beside what it loses without random ones."""
+"""The losses of a model without some heads, and without random ones."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,9 @@ __all__ = ["Loss", "Lost"]
 
 @dataclass(frozen=True)
 class Loss:
-    """One thing that is measured: `whole` with all heads, `without` the chosen, and without random sets of as many."""
+    """One measured loss: with all heads (`whole`), without the chosen heads (`without`), and without each
+    random set.
+    """
 
     name: str
     whole: float
@@ -16,20 +18,20 @@ class Loss:
 
     @property
     def rise(self) -> float:
-        """By how much it is worse."""
+        """The increase of the loss."""
         return self.without - self.whole
 
     @property
     def rises(self) -> tuple[float, ...]:
-        """By how much it is worse without each random set."""
+        """The increase of the loss without each random set."""
         return tuple(one - self.whole for one in self.random)
 
 
 @dataclass(frozen=True)
 class Lost:
-    """What a set of heads is worth to a model.
+    """The effect of ablating a set of heads of a model.
 
-    `replace` says what stood in their place, `probe` what was read beside the text, `sets` holds the random ones.
+    `replace` is the replacement of the heads' output, `probe` the input besides the text, and `sets` the random sets.
     """
 
     model: str

@@ -1,8 +1,8 @@
-"""What each head does, in one word: where the weight of its rows goes on average.
+"""Describe each head in one word: the rule that gets most of its weight on average.
 
-The mass on a set S of keys is the mean over rows i of Σ_{j∈S} p_ij (docs/FORMULAS: Clark 2019, Voita 2019). A head has
-the habit whose mass is the largest, if that is more than half; it is `spread` if its rows are nearly even (entropy
-above 0.9 of ln of the keys it can see) and `other` if no simple rule takes half of its weight.
+The mass on a set S of keys is the mean over rows i of Σ_{j∈S} p_ij (Clark 2019, Voita 2019). A head follows the rule
+with the largest mass, if that is more than half. Otherwise it is `spread` if its rows are nearly uniform (entropy
+above 0.9 of ln of the visible keys), and else `other`.
 """
 
 from collections import Counter
@@ -23,10 +23,10 @@ _EVEN = 0.9
 
 
 def head_habits(record: Record, layer: int | str | Layer, *, batch_index: int = 0) -> tuple[str, ...]:
-    """Name the habit of each head of a layer, one of `HABITS`.
+    """Return the rule of each head of a layer, one of `HABITS`.
 
-    Rows that stand for no text ([CLS], padding) do not count. From exact weights where they are at hand, else from the
-    strongest keys of each row, which can only understate a mass.
+    Rows of special tokens ([CLS], padding) are left out. The masses come from exact weights if these are available,
+    else from the strongest keys of each row, which can only underestimate them.
     """
     seen = record.layer(layer)
     queries, keys = query_labels(record, seen, batch_index), key_labels(record, seen, batch_index)
@@ -64,7 +64,7 @@ def _masses(
 def _mass(
     seen: Layer, rows: npt.NDArray[np.int_], columns: npt.NDArray[np.int_], batch_index: int
 ) -> npt.NDArray[np.float64]:
-    """Mean over the rows of the weight on one key each (heads,)."""
+    """Return the mean over the rows of the weight on one key each, of shape (heads,)."""
     if not len(rows):
         return np.zeros(seen.heads)
     if seen.exact is not None:
@@ -76,7 +76,7 @@ def _mass(
 
 
 def _evenness(seen: Layer, batch_index: int) -> npt.NDArray[np.float64]:
-    """Entropy as a share of its ceiling, ln of the keys a row can see (heads, queries)."""
+    """Return the entropy as a share of its maximum, ln of the visible keys, of shape (heads, queries)."""
     queries = np.arange(seen.queries) + (seen.keys - seen.queries if seen.kind == "self" else 0)
     causal = seen.kind == "self" and bool((seen.top_keys[batch_index] <= queries[None, :, None]).all())
     visible = queries + 1 if causal else np.full_like(queries, seen.keys)
@@ -88,7 +88,7 @@ def _evenness(seen: Layer, batch_index: int) -> npt.NDArray[np.float64]:
 
 
 def describe(record: Record, *, batch_index: int = 0) -> str:
-    """One sentence on what all heads do: simple rules first, by number of heads."""
+    """Return a sentence on the rules of all heads, starting with the most frequent."""
     counts = Counter(habit for seen in record for habit in head_habits(record, seen, batch_index=batch_index))
     places = {
         "special_tokens": f"at {_specials(record, batch_index)}",

@@ -1,4 +1,4 @@
-"""What is known of every head of a model: one number a test, of rules that heads follow and of how they spread."""
+"""The scores of every head of a model: one number per test, for rules that heads follow and for their spread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from regard.errors import InputError
 
 __all__ = ["MEASURES", "RULES", "SINK", "HeadScores", "PerHead", "Score", "head_number", "ranked"]
 
-PerHead = npt.NDArray[np.float64]  # (layers, heads), NaN where a head is not there or a test does not apply
+PerHead = npt.NDArray[np.float64]  # (layers, heads), NaN if a head does not exist or a test does not apply
 SINK = 0.3  # Gu 2024's ε
 _MOST = 0.5
 
 
 @dataclass(frozen=True)
 class Score:
-    """One published test of a head: its formula, whose it is, and how it is called in a table."""
+    """One published test of a head: its formula, source, and name in a table."""
 
     label: str
     short: str
@@ -29,7 +29,7 @@ class Score:
 _VOITA = "Voita et al. 2019, arXiv:1905.09418"
 _CLARK = "Clark et al. 2019, arXiv:1906.04341"
 
-# Shares of the weight of a row, from 0 to 1.
+# Shares of a row's weight, from 0 to 1.
 RULES: Mapping[str, Score] = {
     "previous": Score("previous token", "prev", "P", "mean over rows of p(i, i-1)", _VOITA),
     "next": Score("next token", "next", "N", "mean over rows of p(i, i+1)", _VOITA),
@@ -64,10 +64,10 @@ MEASURES: Mapping[str, Score] = {
 
 @dataclass(frozen=True, eq=False)
 class HeadScores:
-    """The scores of every head, by the names of `RULES` and `MEASURES`: arrays (layers, heads).
+    """The scores of every head, by the names of `RULES` and `MEASURES`, as arrays of shape (layers, heads).
 
-    NaN says that a test has no meaning there: the next token in a causal model, or a test for which nothing was run.
-    `tokens` counts the text's; `probe` says what random tokens were run, "" for none.
+    NaN marks a test that does not apply: the next token in a causal model, or a test that was not run. `tokens` is the
+    number of the text's tokens; `probe` describes the random tokens, "" for none.
     """
 
     model: str
@@ -77,23 +77,23 @@ class HeadScores:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Layers, and heads of the layer that has most."""
+        """The number of layers, and the largest number of heads of a layer."""
         layers, heads = next(iter(self.scores.values())).shape
         return layers, heads
 
     @property
     def there(self) -> npt.NDArray[np.bool_]:
-        """Which heads there are (layers, heads)."""
+        """Which heads exist, of shape (layers, heads)."""
         return np.asarray(np.any([np.isfinite(one) for one in self.scores.values()], axis=0))
 
     @property
     def causal(self) -> bool:
-        """Whether the model sees no next token."""
+        """Whether the model is causal."""
         return "next" in self.scores and not np.isfinite(self.scores["next"]).any()
 
     @property
     def best(self) -> PerHead:
-        """The share that a head's rule takes, or the largest that any rule takes; NaN where there is no head."""
+        """The weight of a head's rule, or the largest weight of any rule; NaN if there is no head."""
         found = np.full(self.shape, np.nan)
         for layer, head in np.argwhere(self.there):
             rule, shares = self.rule(int(layer), int(head)), self._shares(int(layer), int(head))
@@ -106,9 +106,9 @@ class HeadScores:
         return tuple(name for name in RULES if name in self.scores)
 
     def rule(self, layer: int, head: int) -> str:
-        """The rule that takes more than half of a head's weight, the largest of several; "none" where there is none.
+        """Return the rule with more than half of a head's weight, the largest if there are several, or "none".
 
-        The first token is where a head rests that has nothing to do, so another rule comes before it.
+        The first token has the lowest priority, because heads attend to it if they find nothing else.
         """
         shares = {name: share for name, share in self._shares(layer, head).items() if share > _MOST}
         return max(shares, key=lambda name: (name != "first", shares[name]), default="none")
@@ -117,7 +117,7 @@ class HeadScores:
         return {name: float(np.nan_to_num(self.scores[name][layer, head], nan=-1.0)) for name in self.rules}
 
     def counts(self) -> dict[str, int]:
-        """How many heads each rule has for its own, and how many follow none."""
+        """Return the number of heads per rule, and the number without one."""
         kinds = [self.rule(int(layer), int(head)) for layer, head in np.argwhere(self.there)]
         return {name: kinds.count(name) for name in (*self.rules, "none")}
 
@@ -127,14 +127,14 @@ class HeadScores:
         return float((self.scores["first"][self.there] > SINK).mean())
 
     def top(self, name: str, count: int | None = None) -> list[tuple[int, int, float]]:
-        """Heads by one score, the largest first: layer, head, score. `name` may be "best" too."""
+        """Return (layer, head, score) sorted by one score, the largest first. `name` may also be "best"."""
         if name != "best" and name not in self.scores:
             raise InputError(f"`sort` must be one of best, {', '.join(self.scores)}, got {name!r}")
         return ranked(self.best if name == "best" else self.scores[name], count)
 
 
 def ranked(values: PerHead, count: int | None = None) -> list[tuple[int, int, float]]:
-    """Heads by one number each, the largest first: layer, head, number; those without one are left out.
+    """Return (layer, head, number) sorted by one number per head, the largest first, without heads that have none.
 
     >>> ranked(np.array([[0.25, np.nan], [0.5, 0.25]]))
     [(1, 0, 0.5), (0, 0, 0.25), (1, 1, 0.25)]
@@ -146,7 +146,7 @@ def ranked(values: PerHead, count: int | None = None) -> list[tuple[int, int, fl
 
 
 def head_number(layer: int, head: int) -> str:
-    """How a head is named in a table and by `--ablate`: layer and head, counted from 0.
+    """Return the name of a head in tables and for `--ablate`: layer and head, counted from 0.
 
     >>> head_number(5, 11)
     '5.11'

@@ -1,4 +1,4 @@
-"""Tables of heads for a terminal: who follows which rule, all heads at a glance, and the ranks by one score."""
+"""Tables of heads for a terminal: the heads of each rule, a grid of all heads, and the ranks by one score."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["HeadTable", "head_table", "number", "table_lines"]
 
 _NARROWEST = 80
-_EACH = 4  # heads named for a test without `top`
+_EACH = 4  # default number of heads listed per test
 _NONE = "·"
 _CELL = 2
 _SLIGHT = 0.1
@@ -30,7 +30,7 @@ _CAVEAT = (
 
 @dataclass(frozen=True, eq=False)
 class HeadTable:
-    """What rich prints; see `head_table`."""
+    """The rich renderable of `head_table`."""
 
     scores: HeadScores
     sort: str | None
@@ -62,8 +62,8 @@ def head_table(scores: HeadScores, *, sort: str | None = None, top: int | None =
     Args:
         scores: The scores.
         sort: A score to rank heads by, in a further table with all numbers.
-        top: How many heads of each test, and of the ranks.
-        width: Cells of a line.
+        top: Number of heads listed for each test, and in the ranks.
+        width: The width of a line in terminal cells.
     """
     try:
         import rich  # noqa: F401
@@ -74,12 +74,12 @@ def head_table(scores: HeadScores, *, sort: str | None = None, top: int | None =
     if top is not None and top < 1:
         raise InputError(f"`top` must be at least 1, got {top}")
     if sort is not None:
-        scores.top(sort, 1)  # refuses a name that is none
+        scores.top(sort, 1)  # raises for an unknown name
     return HeadTable(scores, sort, top, width)
 
 
 def table_lines(text: str, width: int, style: str = "") -> list["Text"]:
-    """A sentence in lines."""
+    """Return a sentence broken into lines."""
     from rich.console import Console
     from rich.text import Text
 
@@ -90,7 +90,7 @@ def table_lines(text: str, width: int, style: str = "") -> list["Text"]:
 
 
 def number(value: float, width: int = 4) -> str:
-    """A number in as many cells as asked for, "–" for none.
+    """Format a number to a given width, "–" for none.
 
     >>> number(0.984), number(float("nan")), number(37.52), number(101.3)
     ('0.98', '   –', '37.5', ' 101')
@@ -109,7 +109,7 @@ def _headline(scores: HeadScores) -> str:
 
 
 def _tests(scores: HeadScores, each: int, width: int) -> Iterator["Text"]:
-    """A line for each test: how many heads it takes most of, and the strongest ones; layer.head and score."""
+    """Yield a line for each test: its number of heads and the strongest of them, as layer.head and score."""
     from rich.text import Text
 
     counts = scores.counts()
@@ -145,7 +145,7 @@ def _strongest(scores: HeadScores, name: str, each: int, room: int) -> str:
 
 
 def _grid(scores: HeadScores, width: int) -> Iterator["Text"]:
-    """A row a layer, a column a head, the letter of the rule that the head follows."""
+    """Yield a grid with layers as rows and heads as columns, with the letter of each head's rule."""
     from rich.text import Text
 
     layers, heads = scores.shape
@@ -165,7 +165,7 @@ def _grid(scores: HeadScores, width: int) -> Iterator["Text"]:
 
 
 def _ranks(scores: HeadScores, sort: str, top: int) -> Iterator["Text"]:
-    """Heads by one score, with all their scores."""
+    """Yield the heads sorted by one score, with all their scores."""
     from rich.text import Text
 
     names = [*scores.rules, *(one for one in MEASURES if one in scores.scores)]

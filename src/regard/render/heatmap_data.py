@@ -1,4 +1,4 @@
-"""The heat map of one head at the size a picture has room for: each cell the largest weight among its pairs."""
+"""The heat map of one head, pooled to the resolution of a figure: each cell is the largest weight among its pairs."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,11 @@ __all__ = ["HeadMap", "head_map", "pool_max"]
 
 @dataclass(frozen=True, eq=False)
 class HeadMap:
-    """`values` (rows, columns); a cell spans `query_bin` × `key_bin` tokens. With bins of 1 it is the weight itself.
+    """`values` is (rows, columns); a cell spans `query_bin` × `key_bin` tokens. With bins of 1 a cell is a single
+    weight.
 
-    Largest, not mean: a single strong weight among 16 × 16 stays visible, and so do diagonals and sink columns.
+    The maximum is used instead of the mean, so that a single strong weight among 16 × 16, diagonals and sink columns
+    stay visible.
     """
 
     values: npt.NDArray[np.float32]
@@ -23,19 +25,19 @@ class HeadMap:
 
     @property
     def exact(self) -> bool:
-        """Whether every cell is one weight."""
+        """Whether every cell is a single weight."""
         return self.query_bin == self.key_bin == 1
 
     @property
     def caption(self) -> str:
-        """What a cell stands for, in words."""
+        """The description of a cell."""
         if self.exact:
             return "each cell is one weight"
         return f"each cell is {self.query_bin} × {self.key_bin} tokens, largest weight"
 
 
 def head_map(layer: Layer, head: int, batch_index: int, *, rows: int, columns: int) -> HeadMap:
-    """The map of one head in at most `rows` × `columns` cells, square ones where it looks at its own tokens."""
+    """Return the map of one head in at most `rows` × `columns` cells, which are square for self-attention."""
     if layer.exact is not None:
         values, query_bin, key_bin = layer.exact[batch_index, head], 1, 1
     else:
@@ -47,7 +49,7 @@ def head_map(layer: Layer, head: int, batch_index: int, *, rows: int, columns: i
 
 
 def pool_max(values: npt.NDArray[np.float32], down: int, across: int) -> npt.NDArray[np.float32]:
-    """The largest of each `down` × `across` cells of the last two axes; the last cells may be smaller.
+    """Return the maximum of each `down` × `across` cells of the last two axes; the last cells may be smaller.
 
     >>> pool_max(np.arange(6, dtype=np.float32).reshape(2, 3), 2, 2)
     array([[4., 5.]], dtype=float32)

@@ -26,14 +26,16 @@ def _label_width(count: int) -> int:
 
 
 def map_columns(keys: int, queries: int, width: int) -> int:
-    """How many columns of at least two cells fit beside the labels of the rows."""
+    """Return how many columns of at least two cells fit next to the row labels."""
     return max(1, min(keys, (width - _label_width(queries)) // 2))
 
 
 def draw_map(
     picture: HeadMap, queries: Sequence[Token], chosen: Collection[int], *, width: int, style: str
 ) -> list["Text"]:
-    """A header of column numbers, a row for each query and the legend; `chosen` are the query positions to mark."""
+    """Return a header of column numbers, a row for each query and the legend; the query positions in `chosen` are
+    marked.
+    """
     from rich.text import Text
 
     values, left = picture.values, _label_width(len(queries))
@@ -62,7 +64,7 @@ def _row_label(start: int, queries: Sequence[Token], *, marked: bool) -> str:
 
 
 def _numbers(columns: int, size: int, cell: int, room: int) -> str:
-    """Numbers of the columns, counted from 1 as `--token` does, as many as fit without touching."""
+    """Return the column numbers, counted from 1 as in `--token`, as many as fit without touching."""
     widest = len(str((columns - 1) * size + 1)) + 1
     every = next((step for step in (1, 2, 5, 10, 20, 50) if step * cell >= widest), columns)
     line = ""
@@ -79,7 +81,7 @@ def _legend(top: float) -> "Text":
 
 
 def share_bar(weight: float, cells: int) -> str:
-    """A bar of a weight between 0 and 1, to an eighth of a cell.
+    """Return a bar for a weight between 0 and 1, with a resolution of an eighth of a cell.
 
     >>> share_bar(0.5, 4)
     '██  '

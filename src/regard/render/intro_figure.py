@@ -1,4 +1,6 @@
-"""The introduction's picture in a figure: a sentence, and coloured arcs from one word to what two heads look at."""
+"""The introduction's picture as a figure: a sentence, and coloured arcs from one word to the words that two heads
+attend to.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLOURS", "Brush", "Sketch", "draw_sketch", "plan_sketch"]
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito: told apart by colour-blind people too
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito: distinguishable for colour-blind readers
 _INK, _GREY = "#1a1a1a", "#8a8a8a"
 _SIZE = 17.0
 _LINE, _FOOT = 0.7, 0.75  # inches: a line of text; the legend below the last one
@@ -28,21 +30,21 @@ _HIGHEST, _BETWEEN = 1.25, 0.32  # how far an arc rises over the first line, and
 
 @dataclass(frozen=True)
 class Brush:
-    """What writes into one figure: its fonts, and its canvas to measure with."""
+    """The fonts of one figure, and its canvas to measure text with."""
 
     figure: "Figure"
     canvas: "FigureCanvasAgg"
     fonts: Fonts
 
     def width(self, text: str, size: float, *, bold: bool = False) -> float:
-        """Width of a text in inches."""
+        """Return the width of a text in inches."""
         from matplotlib.text import Text
 
         drawn = Text(0, 0, self.fonts.spell(text), figure=self.figure, **self.font(size, bold=bold))
         return float(drawn.get_window_extent(self.canvas.get_renderer()).width / self.figure.dpi)
 
     def font(self, size: float, *, bold: bool = False) -> dict[str, Any]:
-        """Keyword arguments of every text: `$` and `_` are signs like any other."""
+        """Return keyword arguments of every text, so that `$` and `_` are drawn literally."""
         return {
             "fontfamily": list(self.fonts.families),
             "fontsize": size,
@@ -53,7 +55,7 @@ class Brush:
 
 @dataclass(frozen=True)
 class _Spot:
-    """A word placed on a line: the left and right edge and the line, counted from the top."""
+    """A word placed on a line: its left and right edge and the line, counted from the top."""
 
     text: str
     word: tuple[str, int] | None
@@ -120,7 +122,7 @@ def _cut(text: str, limit: int = 28) -> str:
 
 @dataclass(frozen=True)
 class Sketch:
-    """The words in their places, in inches; `height` counts the arcs above and the legend below."""
+    """The positions of the words, in inches; `height` includes the arcs above and the legend below."""
 
     lines: list[list[_Spot]]
     chosen: _Spot
@@ -131,16 +133,16 @@ class Sketch:
     names: tuple[str, ...]  # of the heads
 
     def base(self, spot: _Spot) -> float:
-        """Height of the base line of a word."""
+        """Return the height of a word's baseline."""
         return self.height - self.top - _LINE * (spot.line + 0.55)
 
     def rise(self, number: int) -> float:
-        """How far an arc on one line rises: further for a target further away."""
+        """Return the height of an arc on one line, which increases with the distance of its target."""
         reach = abs(self.chosen.centre - self.targets[number].centre)
         return min(0.3 + 0.14 * reach, _BETWEEN if self.chosen.line else _HIGHEST)
 
     def start(self, number: int) -> float:
-        """Where an arc leaves the chosen word, so that the arcs to one side lie inside one another."""
+        """Return where an arc leaves the query word, so that arcs on one side are nested."""
         way = [target.centre - self.chosen.centre for target in self.targets]
         leftward = sorted((each for each in range(len(way)) if way[each] < 0), key=lambda each: -way[each])
         rightward = sorted((each for each in range(len(way)) if way[each] >= 0), key=lambda each: -way[each])
@@ -163,7 +165,7 @@ def plan_sketch(brush: Brush, record: Record, focus: Focus, room: float) -> Sket
 
 
 def draw_sketch(brush: Brush, axes: "Axes", sketch: Sketch, focus: Focus) -> None:
-    """Draw into axes as wide as was planned and `sketch.height` high."""
+    """Draw the sketch into axes of the planned width and of height `sketch.height`."""
     width, height = brush.figure.get_size_inches() * axes.get_position().size
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis("off")
@@ -188,7 +190,7 @@ def _write(brush: Brush, axes: "Axes", spot: _Spot, sketch: Sketch) -> None:
 
 
 def _arc(axes: "Axes", number: int, weight: float, sketch: Sketch) -> None:
-    """An arrow above the line, or between two lines; thicker for a larger weight."""
+    """Draw an arrow above the line or between two lines; its width increases with the weight."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
 
@@ -212,7 +214,7 @@ def _arc(axes: "Axes", number: int, weight: float, sketch: Sketch) -> None:
 
 
 def _legend(brush: Brush, axes: "Axes", names: Sequence[str], focus: Focus, room: float) -> None:
-    """Under the sentence, in the colours of the arcs: which head looks where, with what weight."""
+    """Draw the legend below the sentence, in the colours of the arcs: each head with its target and weight."""
     source = _cut(source_name(focus))
     entries = [
         f"{name}:  {source} → {target}  {look.weight:.2f}"

@@ -1,4 +1,6 @@
-"""How a token or a head is written in a picture: hidden characters made visible, unknown tokens shown by position."""
+"""Labels of tokens and heads in figures: hidden characters are made visible, and unknown tokens are named by
+position.
+"""
 
 import html
 import unicodedata
@@ -23,20 +25,20 @@ __all__ = [
 ]
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-_JOINERS = "\u200c\u200d"  # Persian and emoji are spelled with these
-_BLANK = "␣"  # a piece that stands for white space only
+_JOINERS = "\u200c\u200d"  # used in Persian and in emoji
+_BLANK = "␣"  # a piece of white space only
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def visible(text: str) -> str:
-    r"""Spell what has no shape of its own, so that no token can steer a terminal or reorder a line.
+    r"""Replace invisible characters, so that no token can control a terminal or reorder a line.
 
     >>> print(visible("a\x1b[31mb\n"), visible(""), visible(" "))
     a\x1b[31mb\n ␣ ␣
     """
     if not text.strip(" "):
         return _BLANK
-    if text.isprintable():  # nearly every token
+    if text.isprintable():  # the usual case
         return text
     return "".join(_spell(character) for character in text)
 
@@ -51,7 +53,9 @@ def _spell(character: str) -> str:
 
 
 def _tokens(record: Record, stream: str, count: int, batch_index: int) -> tuple[Token, ...]:
-    """`count` tokens of a stream, in visible text; positions without a known token are called by their number."""
+    """Return `count` tokens of a stream with visible text; positions with an unknown token are named by their
+    number.
+    """
     sequences = record.tokens.get(stream, ())
     known = sequences[batch_index] if batch_index < len(sequences) else ()
     shown = [_shown(token) for token in known[:count]]
@@ -64,22 +68,24 @@ def _shown(token: Token) -> Token:
 
 
 def query_labels(record: Record, layer: Layer, batch_index: int) -> tuple[Token, ...]:
-    """The tokens of a layer's rows."""
+    """Return the tokens of a layer's rows."""
     return _tokens(record, layer.query_tokens, layer.queries, batch_index)
 
 
 def key_labels(record: Record, layer: Layer, batch_index: int) -> tuple[Token, ...]:
-    """The tokens of a layer's columns."""
+    """Return the tokens of a layer's columns."""
     return _tokens(record, layer.key_tokens, layer.keys, batch_index)
 
 
 def apart(text: str) -> str:
-    """A token's text for HTML: escaped, and isolated, so that right-to-left text does not reorder what is beside it."""
+    """Return a token's text for HTML, escaped and isolated, so that right-to-left text does not reorder its
+    neighbours.
+    """
     return f"<bdi>{html.escape(text)}</bdi>"
 
 
 def shown_words(tokens: Sequence[Token]) -> tuple[tuple[Word, bool], ...]:
-    """The words of a text, each with whether white space comes before it; one without text counts as special."""
+    """Return the words of a text, and for each whether white space precedes it; words without text count as special."""
     return tuple((_without_blanks(word), tokens[word.pieces[0]].space) for word in words_of(tokens))
 
 
@@ -89,7 +95,7 @@ def _without_blanks(word: Word) -> Word:
 
 
 def layer_name(record: Record, index: int) -> str:
-    """What a layer is called everywhere: its number, and where there are several streams, its own."""
+    """Return the name of a layer: its number, and its stream if there are several."""
     layer = record.layers[index]
     number = f"layer {record.number(layer)}"
     if not several_streams(record.layers):
@@ -99,12 +105,12 @@ def layer_name(record: Record, index: int) -> str:
 
 
 def head_name(record: Record, index: int, head: int) -> str:
-    """What a head is called everywhere: what `record.weights(stream=, layer=, head=)` takes."""
+    """Return the name of a head, with the values for `record.weights(stream=, layer=, head=)`."""
     return f"{layer_name(record, index)} head {head}"
 
 
 def source_name(focus: Focus) -> str:
-    """What the chosen word is called, in visible text: where a part of it is meant, that part and the word."""
+    """Return the query word in visible text; for a subword, the subword and its word."""
     word = visible(focus.queries[focus.word].text)
     return f"{visible(focus.part)} (in {word})" if focus.part else word
 

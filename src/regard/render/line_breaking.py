@@ -1,4 +1,4 @@
-"""Break sentences into the lines of a terminal, wide characters and elisions counted in cells."""
+"""Break sentences into lines for a terminal, counting wide characters and ellipses in cells."""
 
 from collections.abc import Collection, Sequence
 
@@ -10,7 +10,7 @@ __all__ = ["fit", "lay_out", "split_part"]
 
 
 def fit(text: str, width: int) -> str:
-    """The text cut to `width` cells, an ellipsis in place of what is left out."""
+    """Return the text shortened to `width` cells, with an ellipsis for the part left out."""
     from rich.cells import cell_len, set_cell_size
 
     return text if cell_len(text) <= width else set_cell_size(text, max(0, width - 1)).rstrip() + "…"
@@ -19,7 +19,7 @@ def fit(text: str, width: int) -> str:
 def lay_out(
     words: Sequence[tuple[Word, bool]], stream: str, anchors: Collection[int], *, margin: int, width: int, line: int
 ) -> list[list[Piece]]:
-    """Lines of pieces for one sentence; special tokens are left out unless the picture is about them."""
+    """Return lines of pieces for one sentence, without special tokens unless these are in `anchors`."""
     from rich.cells import cell_len
 
     lines: list[list[Piece]] = [[]]
@@ -43,7 +43,7 @@ def lay_out(
 
 
 def split_part(line: Sequence[Piece], word: tuple[str, int], part: str) -> list[Piece]:
-    """The line with one of its words cut in up to three pieces, so that only a part of it has the word's name."""
+    """Return the line with one of its words split in up to three pieces, of which only one has the word's name."""
     from rich.cells import cell_len
 
     pieces: list[Piece] = []
@@ -63,7 +63,7 @@ def split_part(line: Sequence[Piece], word: tuple[str, int], part: str) -> list[
 def _parts(
     words: Sequence[tuple[Word, bool]], stream: str, anchors: Collection[int], room: int
 ) -> list[tuple[str, bool, tuple[str, int] | None]]:
-    """Text, whether white space comes before it, and which word it is."""
+    """Return for each part its text, whether white space precedes it, and its word."""
     parts: list[tuple[str, bool, tuple[str, int] | None]] = []
     beside_special = False
     for shown in excerpt(len(words), anchors):

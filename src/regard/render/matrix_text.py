@@ -1,6 +1,6 @@
-"""Numbers, vectors and matrices as text: aligned, three significant digits, shortened to the room there is.
+"""Numbers, vectors and matrices as text: aligned, with three significant digits, shortened to the available width.
 
-Widths are terminal cells, so that Chinese tokens, two cells a character, keep the columns straight.
+Widths are counted in terminal cells, so that Chinese tokens, with two cells per character, do not shift columns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,15 @@ from regard.capture.steps import Floats
 
 __all__ = ["Block", "clip", "factor", "flow", "matrix", "number", "pad", "pick", "subscript", "vector"]
 
-Block = list[str]  # lines of a matrix with its title above
+Block = list[str]  # the lines of a matrix, with its title first
 
-WHOLE = 8  # up to so many rows, columns or terms are shown in full
-SHORTENED = 6  # of more, so many are shown: the first ones and the last
+WHOLE = 8  # maximum number of rows, columns or terms shown in full
+SHORTENED = 6  # if there are more, this number is shown: the first ones and the last
 
 
 def number(value: float) -> str:
-    """Three significant digits; what needs fewer exactly; powers of ten where zeros would hide the digits.
+    """Format a number with three significant digits, exactly if it has fewer, and with a power of ten if zeros would
+    hide digits.
 
     >>> [number(x) for x in (2.0, -0.0, 0.5, 0.50004, 2.8284, 16.92, 0.02868, 1234.5, 9.9996, 2.5e-7)]
     ['2', '0', '0.5', '0.500', '2.83', '16.9', '0.0287', '1234', '10.0', '2.50e-7']
@@ -38,31 +39,33 @@ def number(value: float) -> str:
 
 
 def factor(value: float) -> str:
-    """A number inside a product or a difference: negative ones in parentheses."""
+    """Format a number in a product or a difference, with parentheses around negative ones."""
     return f"({number(value)})" if number(value).startswith("-") else number(value)
 
 
 def subscript(*indices: int) -> str:
-    """Indices counted from 0 as people write them, from 1: ₁₂ for (0, 1); ₁,₁₂ where digits would run together."""
+    """Return indices counted from 0 as subscripts counted from 1: ₁₂ for (0, 1), and ₁,₁₂ if digits would be
+    ambiguous.
+    """
     digits = [str(index + 1).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")) for index in indices]
     return "".join(digits) if all(len(text) == 1 for text in digits) else ",".join(digits)
 
 
 def clip(text: str, cells: int) -> str:
-    """A token as a label: at most `cells` wide, nothing invisible in it."""
+    """Return a token as a label of at most `cells` cells, without invisible characters."""
     visible = "".join(sign if sign.isprintable() else "␣" for sign in text) or "␣"
     visible = "␣" if visible.isspace() else visible
     return visible if cell_len(visible) <= cells else set_cell_size(visible, cells - 1).rstrip() + "…"
 
 
 def pad(text: str, cells: int, *, right: bool = False) -> str:
-    """`text` filled with spaces to `cells`, on its right, or on its left so that it stands right."""
+    """Return `text` padded with spaces to `cells` cells, on its right or on its left."""
     room = " " * max(0, cells - cell_len(text))
     return room + text if right else text + room
 
 
 def pick(count: int, shown: int) -> list[int | None]:
-    """Indices of what is shown: all, or the first ones, None for what is left out, and the last.
+    """Return the indices shown: all, or the first ones, None for the omitted ones, and the last.
 
     >>> pick(3, 8), pick(64, 4)
     ([0, 1, 2], [0, 1, 2, None, 63])
@@ -71,14 +74,16 @@ def pick(count: int, shown: int) -> list[int | None]:
 
 
 def choices(count: int) -> Iterator[int]:
-    """How many to show, the most first, for whoever has to fit a line."""
+    """Yield numbers of items to show, the largest first, to find one that fits a line."""
     if count <= WHOLE:
         yield count
     yield from range(min(SHORTENED, count - 1), 1, -1)
 
 
 def vector(values: Floats, room: int, note: str) -> str:
-    """One vector in a line: [2 0], or [0.1 0.2 … 0.9] with `note` (" ({count} numbers, {shown} shown)") after it."""
+    """Return one vector as a line: [2 0], or [0.1 0.2 … 0.9] followed by `note` (" ({count} numbers, {shown}
+    shown)").
+    """
     line = ""
     for shown in choices(len(values)):
         texts = ["…" if at is None else number(values[at]) for at in pick(len(values), shown)]
@@ -101,10 +106,10 @@ def matrix(
     of: tuple[int, int] | None = None,
     note: str = " ({count}, {shown} shown)",
 ) -> Block:
-    """A matrix with its title and shape, aligned at the decimal points; hidden entries are —.
+    """Return a matrix with its title and shape, aligned at the decimal points; hidden entries are —.
 
-    `rows` and `columns` are its labels, `of` the shape of the matrix that `values` were chosen from; `note` tells how
-    much of it is shown where not all is.
+    `rows` and `columns` are its labels, and `of` is the shape of the whole matrix if `values` is a part of it; `note`
+    is the text that then gives the number of entries shown.
     """
     height, width = values.shape
     tall = next(choices(height))
@@ -122,7 +127,7 @@ def matrix(
 
 
 def _labelled(body: Sequence[str], down: Sequence[int | None], rows: Sequence[str]) -> list[str]:
-    """The lines of the body behind their labels; the line of the columns' labels has none."""
+    """Return the lines of the body with row labels on the left; the line of column labels has none."""
     if not rows:
         return [line.rstrip() for line in body]
     labels = [""] * (len(body) - len(down)) + ["" if at is None else clip(rows[at], 10) for at in down]
@@ -137,7 +142,7 @@ def _body(
     across: Sequence[int | None],
     columns: Sequence[str],
 ) -> list[str]:
-    """The rows in brackets, and above them the columns' labels where there are any."""
+    """Return the rows in brackets, with the column labels above them, if there are any."""
     strips = []
     for column in across:
         cells = _aligned([_entry(values, visible, row, column) for row in down])
@@ -160,7 +165,7 @@ def _entry(values: Floats, visible: npt.NDArray[np.bool_] | None, row: int | Non
 
 
 def _aligned(cells: Sequence[str]) -> list[str]:
-    """Numbers under one another, decimal point under decimal point."""
+    """Return numbers aligned at the decimal point."""
     split = [text.partition(".") for text in cells]
     before = max(len(whole) for whole, _, _ in split)
     after = max(len(point + rest) for _, point, rest in split)
@@ -168,7 +173,7 @@ def _aligned(cells: Sequence[str]) -> list[str]:
 
 
 def flow(blocks: Sequence[Block], width: int) -> Iterator[str]:
-    """Blocks beside one another as far as they fit, then below; an empty line between the rows."""
+    """Yield blocks side by side as far as they fit, then below, with an empty line between the rows."""
     waiting = list(blocks)
     while waiting:
         line = [waiting.pop(0)]

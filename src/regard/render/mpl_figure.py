@@ -1,6 +1,6 @@
-"""A blank figure with fonts for its texts: where axes are placed in inches, and how it is written to a file.
+"""An empty figure with fonts for its texts, axes placed in inches, and saving to files.
 
-matplotlib's objects only: no pyplot, no global state, no window.
+Only matplotlib's objects are used: no pyplot, no global state, no window.
 """
 
 import io
@@ -23,12 +23,12 @@ __all__ = ["DPI", "colour_bar", "note", "place", "sheet", "title", "write_figure
 
 DPI = 150
 _FORMATS = (".png", ".svg")
-_POINTS = 72  # of an inch
+_POINTS = 72  # in inches
 
 
 @contextmanager
 def sheet(texts: Iterable[str]) -> Iterator[Brush]:
-    """An empty figure, with fonts that have the letters of everything that will be written on it."""
+    """Yield an empty figure, with fonts that have the letters of all its texts."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -41,10 +41,10 @@ def sheet(texts: Iterable[str]) -> Iterator[Brush]:
 
 
 def write_figure(figure: "Figure", path: str | Path) -> None:
-    """Write a figure as PNG or SVG, whole or not at all; text in an SVG is drawn, so that it needs no font.
+    """Save a figure as PNG or SVG, atomically; text in an SVG is drawn as paths and needs no font.
 
     Raises:
-        InputError: The name ends in neither, or cannot be written.
+        InputError: The path has another extension, or is not writable.
     """
     path = Path(path)
     if path.suffix.lower() not in _FORMATS:
@@ -59,7 +59,7 @@ def write_figure(figure: "Figure", path: str | Path) -> None:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """The few settings that could change what is drawn, whatever the caller has set; theirs come back afterwards."""
+    """Set matplotlib's settings that affect the drawing inside the block, and restore the caller's afterwards."""
     import matplotlib
 
     with matplotlib.rc_context({"text.usetex": False, "svg.fonttype": "path", "svg.hashsalt": "regard"}):
@@ -67,21 +67,21 @@ def _settings() -> Iterator[None]:
 
 
 def place(brush: Brush, inches: tuple[float, float, float, float]) -> "Axes":
-    """Axes at (left, bottom, width, height), in inches."""
+    """Return axes at (left, bottom, width, height), in inches."""
     width, height = brush.figure.get_size_inches()
     left, bottom, across, up = inches
     return brush.figure.add_axes((left / width, bottom / height, across / width, up / height))
 
 
 def colour_bar(brush: Brush, axes: "Axes", image: "AxesImage", wide: float) -> None:
-    """What the shades of an image stand for, right of axes that are `wide` inches."""
+    """Draw the colour bar of an image, to the right of axes that are `wide` inches wide."""
     bar = brush.figure.colorbar(image, cax=axes.inset_axes((1 + 0.12 / wide, 0, 0.12 / wide, 1)))
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, length=2, color="#888888")
 
 
 def title(brush: Brush, axes: "Axes", text: str, above: float) -> None:
-    """Left-aligned, `above` inches over the axes."""
+    """Write a left-aligned title, `above` inches over the axes."""
     axes.annotate(
         brush.fonts.spell(text), (0, 1), xytext=(0, above * _POINTS + 2), xycoords="axes fraction",
         textcoords="offset points", va="bottom", ha="left", annotation_clip=False, **brush.font(12.5, bold=True),
@@ -89,7 +89,7 @@ def title(brush: Brush, axes: "Axes", text: str, above: float) -> None:
 
 
 def note(brush: Brush, axes: "Axes", text: str, *, room: float, below: float = 0.1, size: float = 9.5) -> None:
-    """A sentence under axes, in lines of at most `room` inches."""
+    """Write a sentence under axes, in lines of at most `room` inches."""
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}".strip()

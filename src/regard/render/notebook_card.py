@@ -1,4 +1,4 @@
-"""A record in a few hundred kilobytes of plain HTML: no scripts, no names that others could use, any background."""
+"""A record as plain HTML of a few hundred kilobytes: no scripts, no global names, any background colour."""
 
 import base64
 import html
@@ -18,16 +18,18 @@ from regard.render.png import shaded_png
 
 __all__ = ["card", "lede", "size"]
 
-_MAP = 224  # cells a side
-_PIXELS = 200_000  # of all heads together
+_MAP = 224  # cells per side
+_PIXELS = 200_000  # size of the map of all heads
 _SIDES = range(24, 3, -2)
-_TALLEST = 480  # pixels of a column of heads
-_SHOWN = 320  # pixels that a map takes on the screen
+_TALLEST = 480  # width in pixels of a column of heads
+_SHOWN = 320  # size in pixels of a map on the screen
 _BEST = 5
 
 
 def card(record: Record, focus: Focus) -> str:
-    """The finding, the strongest keys of the word it is about, one head's map and all heads, as one element."""
+    """Return the main result, the strongest keys of the query word, one head's map and all heads, as one HTML
+    element.
+    """
     look = focus.looks[0]
     seen = record.layers[look.layer]
     one = head_map(seen, look.head, focus.batch_index, rows=_MAP, columns=_MAP)
@@ -50,7 +52,7 @@ def card(record: Record, focus: Focus) -> str:
 
 
 def size(record: Record) -> str:
-    """How much was seen."""
+    """Return a description of the record's size."""
     heads = sum(seen.heads for seen in record)
     longest = max(record, key=lambda seen: seen.queries * seen.keys)
     tokens = f"{longest.queries:,}" if longest.kind == "self" else f"{longest.queries:,} × {longest.keys:,}"
@@ -66,7 +68,7 @@ def _many(count: int, noun: str) -> str:
 
 
 def lede(record: Record, focus: Focus) -> str:
-    """The finding in a sentence, as HTML, and what there is to say of it."""
+    """Return the main result in a sentence, as HTML, with a note."""
     source = apart(source_name(focus))
     said = [
         f"head {look.head} of {html.escape(layer_name(record, look.layer))} looks from “{source}” to "
@@ -79,7 +81,7 @@ def lede(record: Record, focus: Focus) -> str:
 
 
 def _strongest(record: Record, focus: Focus) -> str:
-    """What the word's heads look at most, as a table."""
+    """Return the strongest keys of the query word as a table."""
     rows = []
     for look in focus.looks:
         seen = record.layers[look.layer]
@@ -108,7 +110,7 @@ def _figure(values: npt.NDArray[np.floating], caption: str, side: int | None) ->
 
 
 def _mosaic(record: Record, batch_index: int) -> npt.NDArray[np.float32]:
-    """All heads as small maps with white between them, as large as there is room for."""
+    """Return all heads as small maps with white gaps, as large as the available size permits."""
     heads = max(seen.heads for seen in record)
     side = next((side for side in _SIDES if _fits(side + 2, len(record), heads)), _SIDES[-1])
     rows = [_row([head_map(seen, head, batch_index, rows=side, columns=side).values for head in range(seen.heads)],

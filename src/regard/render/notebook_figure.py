@@ -1,4 +1,4 @@
-"""A figure that a notebook shows as it is, without matplotlib's magic."""
+"""A figure that notebooks display without matplotlib's magic."""
 
 import io
 
@@ -9,10 +9,10 @@ __all__ = ["ShownFigure"]
 
 
 class ShownFigure(Figure):
-    """A matplotlib Figure with a picture of itself, which Jupyter asks for where `%matplotlib inline` is not on."""
+    """A matplotlib Figure with its own PNG, which Jupyter displays without `%matplotlib inline`."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
-        with rc_context({"text.usetex": False}):  # as it is when it is written to a file
+        with rc_context({"text.usetex": False}):  # the same as when saved to a file
             self.savefig(buffer, format="png", dpi=self.dpi)
         return buffer.getvalue()

@@ -1,7 +1,8 @@
-"""A record as notebooks show it: the page itself where it is small, else a card and the way to the whole.
+"""A record as HTML for notebooks: the interactive page if it is small, else a static card with the command for the
+rest.
 
-Nothing is loaded from elsewhere. The page stands in a sandboxed frame of its own, so that several in one notebook,
-and the notebook itself, do not disturb each other; where frames are forbidden the sentence above it remains.
+Nothing is loaded from the network. The page is in a sandboxed frame, so that several pages and the notebook do not
+interfere. If frames are disabled, only the sentence above it is shown.
 """
 
 import html
@@ -16,9 +17,9 @@ from regard.render.page import page
 
 __all__ = ["LARGEST", "forwards_html", "record_html"]
 
-LARGEST = 300_000  # bytes of one output
+LARGEST = 300_000  # maximum number of bytes of one output
 _MOST_TOKENS = 2_000
-_PASSES = 50  # that are listed
+_PASSES = 50  # maximum number of passes listed
 _TEXT = 80  # characters of each
 _OUTER = "max-width:76rem;margin:0.3rem 0"
 _FRAME = (
@@ -30,7 +31,7 @@ _WHOLE = '<code>seen.to_html("it.html")</code> writes a page'
 
 
 def record_html(record: Record, focus: Focus | None = None) -> str:
-    """One record in at most 300 kB; without a focus, what `regard look` would choose, or the first head."""
+    """Return one record as HTML of at most 300 kB; without a focus, that of `regard look`, or the first head."""
     if not len(record):
         return _outer("<p>Nothing was seen: this record has no layers.</p>")
     focus = _focus(record) if focus is None else focus
@@ -45,7 +46,7 @@ def record_html(record: Record, focus: Focus | None = None) -> str:
 
 
 def _focus(record: Record) -> Focus:
-    """What `regard look` would choose; where no word looks at another one, the last row of the first head."""
+    """Return the focus of `regard look`; if no word attends to another word, the last row of the first head."""
     known = [seen for seen in record if {seen.query_tokens, seen.key_tokens} <= set(record.tokens)] or record.layers
     lead = next((seen for seen in known if seen.kind == "cross"), known[0])
     sides = (lead.query_tokens, lead.queries), (lead.key_tokens, lead.keys)
@@ -64,7 +65,7 @@ def _focus(record: Record) -> Focus:
 
 
 def forwards_html(records: Sequence[Record]) -> str:
-    """The only pass, or a list of several: which are there, and how to see one."""
+    """Return the only pass as HTML, or a list of several passes with the way to show one."""
     if not records:
         return _outer("<p>Nothing has been seen yet: ask after the <code>with</code> block has ended.</p>")
     if len(records) == 1:
@@ -84,13 +85,13 @@ def _outer(inner: str) -> str:
 
 
 def _page(record: Record, focus: Focus) -> str | None:
-    """The page in its frame, None where it would be too large or cannot be made."""
+    """Return the page in its frame, or None if it is too large or cannot be made."""
     pairs = sum(seen.heads * seen.queries * seen.keys for seen in record)
     if pairs > LARGEST or max(max(seen.queries, seen.keys) for seen in record) > _MOST_TOKENS:
         return None
     try:
         inside = page(record, focus, title=size(record))
-    except RegardError:  # weights that are no numbers: the card still says what there is
+    except RegardError:  # with weights that are not finite, the card can still be shown
         return None
     frame = (
         f'<iframe sandbox="allow-scripts" loading="lazy" title="{html.escape(size(record))}" style="{_FRAME}" '
@@ -102,7 +103,7 @@ def _page(record: Record, focus: Focus) -> str | None:
 
 
 def _text(record: Record) -> str:
-    """The beginning of what was read, where it is known."""
+    """Return the beginning of the text, if it is known."""
     words: list[str] = []
     for stream in record.tokens.values():
         words += [visible(token.text) if not token.space else f" {visible(token.text)}" for token in stream[0][:_TEXT]]

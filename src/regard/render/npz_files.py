@@ -1,4 +1,4 @@
-"""Arrays as .npy and .npz, without pickles, the same bytes for the same numbers."""
+"""Arrays as .npy and .npz, without pickles, and with equal bytes for equal numbers."""
 
 import io
 import zipfile
@@ -14,14 +14,14 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def npy(array: npt.NDArray[Any]) -> bytes:
-    """One array."""
+    """Return one array as .npy."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ascontiguousarray(array), allow_pickle=False)
     return buffer.getvalue()
 
 
 def npz(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Several arrays by name, deflated; np.load reads it with allow_pickle=False, its default."""
+    """Return several arrays by name as a compressed .npz; np.load loads it with allow_pickle=False, its default."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays.items():

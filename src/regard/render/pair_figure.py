@@ -1,4 +1,4 @@
-"""One head over two texts as a figure: both sentences with arcs, both heat maps on one scale, and what moved."""
+"""One head over two texts as a figure: both sentences with arcs, both heat maps on one scale, and the changes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 __all__ = ["pair_figure", "save_pair_figure"]
 
 _SIDE = 4.6
-_BAR = 1.1  # inches that the colour bar of a map takes
-_FOOT, _LINE = 0.75, 0.19  # inches under the maps; a line of the sentences there
+_BAR = 1.1  # width in inches of a map's colour bar
+_FOOT, _LINE = 0.75, 0.19  # inches under the maps, and of a line of text there
 _UNDER = 0.42  # from the maps to the first of them
-_FLIPS = 6  # that are named
+_FLIPS = 6  # maximum number of flips listed
 
 
 def pair_figure(pair: MinimalPair, change: HeadChange) -> "Figure":
-    """Draw the same head over two texts: the sentences one under the other, the maps side by side."""
+    """Draw one head over two texts: the sentences one below the other, the maps side by side."""
     texts = tuple(zip(pair.records, pair.focuses, strict=True))
     for record, focus in texts:
         check_focus(record, focus)
@@ -56,18 +56,18 @@ def pair_figure(pair: MinimalPair, change: HeadChange) -> "Figure":
 
 
 def save_pair_figure(pair: MinimalPair, change: HeadChange, path: str | Path) -> None:
-    """Write `pair_figure` as PNG or SVG, whole or not at all."""
+    """Save `pair_figure` as PNG or SVG, atomically."""
     write_figure(pair_figure(pair, change), path)
 
 
 def _tokens(pair: MinimalPair) -> list[str]:
-    """The tokens of both texts, for which there must be fonts."""
+    """Return the tokens of both texts, for which fonts are needed."""
     seen = [(record, record.layers[pair.head[0]]) for record in pair.records]
     return [token.text for one in seen for label in (query_labels, key_labels) for token in label(*one, 0)]
 
 
 def _says(pair: MinimalPair, change: HeadChange) -> list[str]:
-    """The sentences under the maps."""
+    """Return the sentences under the maps."""
     found = pair.flips.flips if not pair.is_untouched else ()
     named = [f"{flip_text(flip, pair.words)}" for flip in found[:_FLIPS]]
     more = [f"and {len(found) - _FLIPS} weaker ones"] if len(found) > _FLIPS else []

@@ -1,4 +1,4 @@
-"""One head over two texts as HTML: what it says in words and numbers, and the two pictures side by side."""
+"""One head over two texts as HTML: sentences, numbers, and the two pages side by side."""
 
 import dataclasses
 import html
@@ -34,12 +34,12 @@ _NUMBER = (
 
 
 def write_pair_page(pair: MinimalPair, change: HeadChange, path: str | Path, *, titles: tuple[str, str]) -> None:
-    """Write `pair_page` to a file, whole or not at all."""
+    """Save `pair_page` to a file, atomically."""
     write_atomically(Path(path), pair_page(pair, change, titles=titles).encode())
 
 
 def pair_page(pair: MinimalPair, change: HeadChange, *, titles: tuple[str, str]) -> str:
-    """Draw both texts as one HTML page: the page of each, opened with the same head, in a frame beside the other's."""
+    """Return both texts as one HTML page: the page of each, opened with the same head, in a frame next to the other."""
     frames = "".join(
         f'<iframe sandbox="allow-scripts" title="{html.escape(visible(title))}" '
         f'srcdoc="{html.escape(page(record, _one_head(focus), title=title))}"></iframe>'
@@ -56,7 +56,7 @@ def pair_page(pair: MinimalPair, change: HeadChange, *, titles: tuple[str, str])
 
 
 def pair_card(pair: MinimalPair, change: HeadChange) -> str:
-    """What a notebook shows: the same in one element without scripts, in a few hundred kilobytes."""
+    """Return the HTML for a notebook: one element without scripts, of a few hundred kilobytes."""
     cards = "".join(
         f'<div style="flex:1 1 24rem;min-width:0">{card(record, _one_head(focus))}</div>'
         for record, focus in zip(pair.records, pair.focuses, strict=True)
@@ -68,12 +68,12 @@ def pair_card(pair: MinimalPair, change: HeadChange) -> str:
 
 
 def _one_head(focus: Focus) -> Focus:
-    """The focus with its head named once: both looks are of one head."""
+    """Return the focus with one head instead of two equal ones."""
     return dataclasses.replace(focus, looks=focus.looks[:1])
 
 
 def _says(pair: MinimalPair, change: HeadChange) -> str:
-    """Sentences, the head's row in both texts, and the heads that flip."""
+    """Return the sentences, the head's row in both texts, and the heads that flip, as HTML."""
     flips = (
         ""
         if pair.is_untouched

@@ -1,4 +1,4 @@
-"""What there is to say of one head over two texts, in sentences that stand in the terminal, on figures and on pages."""
+"""Sentences on one head over two texts, for the terminal, figures and pages."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from regard.render.labels import head_name, source_name, visible
 __all__ = ["CAUTION", "change_sentence", "flip_sentence", "flip_text", "head_sentence", "moved_rows"]
 
 CAUTION = "A weight says where a head looks. It does not show that the model has understood the sentence."
-_ROWS = 10  # words of the head's row that are listed
-_LEAST = 0.005  # what is shown as 0.01 at least
+_ROWS = 10  # maximum number of words of the head's row listed
+_LEAST = 0.005  # smallest weight shown as 0.01
 _STRONGEST = 3
 
 
 def head_sentence(pair: MinimalPair) -> str:
-    """What the head weighs in either text, whether it flips, and whether other words look there too."""
+    """Return the head's weights in both texts, whether it flips, and whether other words attend in the same way."""
     source, words = source_name(pair.focuses[0]), [visible(word) for word in pair.words]
     before, after = ([look.weight for look in focus.looks] for focus in pair.focuses)
     parts = [f"{word} {one:.2f} and {other:.2f}" for word, one, other in zip(words, before, after, strict=True)]
@@ -32,7 +32,7 @@ def head_sentence(pair: MinimalPair) -> str:
 
 
 def flip_sentence(pair: MinimalPair) -> str:
-    """How many heads weigh which of the two words more, and how many change sides."""
+    """Return how many heads prefer which of the two words, and how many flip."""
     flips, (one, other) = pair.flips, map(visible, pair.words)
     source = source_name(pair.focuses[0])
     if pair.is_untouched:
@@ -46,7 +46,7 @@ def flip_sentence(pair: MinimalPair) -> str:
 
 
 def flip_text(flip: Flip, words: Sequence[str]) -> str:
-    """One head that flips."""
+    """Return the description of one head that flips."""
     sides = [
         ", ".join(f"{visible(word)} {weight:.2f}" for word, weight in zip(words, side, strict=True))
         for side in (flip.before, flip.after)
@@ -55,7 +55,7 @@ def flip_text(flip: Flip, words: Sequence[str]) -> str:
 
 
 def change_sentence(change: HeadChange) -> str:
-    """Which heads have changed most over all rows, where rows can be compared."""
+    """Return the heads that have changed most over all rows, if rows are comparable."""
     if not change.by_rows:
         return ""
     heads = ", ".join(
@@ -65,7 +65,9 @@ def change_sentence(change: HeadChange) -> str:
 
 
 def moved_rows(pair: MinimalPair) -> tuple[Moved, ...]:
-    """The words whose weights are listed: the compared ones, the exchanged ones, and those that moved most."""
+    """Return the words whose weights are listed: the compared ones, the replaced ones, and those with the largest
+    changes.
+    """
     named = [one for one in pair.moved if one.compared is not None or one.before_word != one.after_word]
     rest = [one for one in pair.moved if one not in named and max(one.before, one.after) >= _LEAST]
     rest.sort(key=lambda one: -abs(one.change))

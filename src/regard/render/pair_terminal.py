@@ -30,12 +30,12 @@ __all__ = ["NARROWEST", "PairPicture", "pair_picture"]
 NARROWEST = 60
 _BAR = 12
 _WORD = 20
-_FLIPS = 8  # that are listed
+_FLIPS = 8  # maximum number of flips listed
 
 
 @dataclass(frozen=True, eq=False)
 class PairPicture:
-    """What rich prints; see `pair_picture`."""
+    """The rich renderable of `pair_picture`."""
 
     pair: MinimalPair
     change: HeadChange
@@ -75,7 +75,7 @@ def pair_picture(pair: MinimalPair, change: HeadChange, *, width: int = 80) -> P
 
 
 def _row_table(pair: MinimalPair) -> list["Text"]:
-    """The head's weights from the word that looks, in both texts side by side."""
+    """Return the head's weights from the query word, in both texts side by side."""
     from rich.text import Text
 
     room = 5 + _BAR + 2
@@ -100,12 +100,12 @@ def _moved_line(one: Moved) -> "Text":
         line.append(f"{weight:.2f} ")
         line.append(share_bar(weight, _BAR), style)
         line.append("▏ ", "dim")
-    line.append(f"{round(one.change, 2) + 0.0:+.2f}")  # + 0.0 makes 0.0 of −0.0
+    line.append(f"{round(one.change, 2) + 0.0:+.2f}")  # + 0.0 turns −0.0 into 0.0
     return line
 
 
 def _flips(pair: MinimalPair, width: int) -> list["Text"]:
-    """The heads that flip, strongest first."""
+    """Return the heads that flip, those with the largest lead first."""
     from rich.text import Text
 
     found = pair.flips.flips if not pair.is_untouched else ()

@@ -1,7 +1,7 @@
-"""Attention of one patch of an image, or of [CLS], laid over the image.
+"""The attention of one patch of an image, or of [CLS], drawn over the image.
 
-Dosovitskiy et al. 2021, arXiv:2010.11929: an image of rows × columns patches is read as a sequence, row by row, behind
-a few tokens that are no patches.
+In a vision transformer (Dosovitskiy et al. 2021, arXiv:2010.11929) an image of rows × columns patches is a sequence in
+row-major order, after a few tokens that are not patches.
 """
 
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ Image = npt.NDArray[np.uint8]  # (height, width, 3)
 Patch = tuple[int, int] | str
 
 _SIDE, _LEFT, _BETWEEN, _BAR, _TOP, _FOOT = 3.6, 0.3, 0.35, 0.75, 0.65, 0.85  # inches
-_FAINT = 0.45  # of the image's contrast is left under the weights
+_FAINT = 0.45  # share of the image's contrast under the weights
 
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """How a vision transformer cuts its image: rows × columns patches, and the tokens before them by name."""
+    """The grid of a vision transformer: rows × columns patches, and the names of the tokens before them."""
 
     rows: int
     columns: int
@@ -41,11 +41,11 @@ class PatchGrid:
 
     @property
     def positions(self) -> int:
-        """How many tokens the model reads."""
+        """The number of tokens."""
         return len(self.prefix) + self.rows * self.columns
 
     def position(self, patch: Patch) -> int:
-        """Which token a patch, or a token before them, is.
+        """Return the token of a patch, or of a name before the patches.
 
         >>> PatchGrid(2, 3).position((1, 0)), PatchGrid(2, 3).position("cls")
         (4, 0)
@@ -63,7 +63,7 @@ class PatchGrid:
 
 @dataclass(frozen=True, eq=False)
 class PatchWeights:
-    """What one token of an image gives to each patch (rows, columns) and to each token before them."""
+    """The weights of one token on each patch, of shape (rows, columns), and on each token before them."""
 
     patches: npt.NDArray[np.float64]
     prefix: dict[str, float]
@@ -79,10 +79,10 @@ def patch_weights(
     batch_index: int = 0,
     stream: Stream | None = None,
 ) -> PatchWeights:
-    """Take the weights of one row apart by patches; without `head`, the mean of all heads of the layer.
+    """Return the weights of one row by patches; without `head`, the mean over all heads of the layer.
 
     Raises:
-        InputError: No such layer, head, patch or sequence, or a layer that does not read this grid.
+        InputError: The layer, head, patch or sequence does not exist, or the layer has another number of positions.
     """
     seen = record.layer(layer, stream)
     _check(record, seen, grid)
@@ -107,20 +107,21 @@ def patch_figure(
     batch_index: int = 0,
     stream: Stream | None = None,
 ) -> "Figure":
-    """Draw the image with the chosen patch framed, and beside it, fainter, with its weights laid over.
+    """Draw the image with the chosen patch framed, and next to it a faded copy with its weights on top.
 
     Args:
-        record: What was seen of a vision transformer.
-        grid: How it cuts images.
-        image: The image as the model saw it, in any size of the grid's proportions.
-        layer: Which layer, by number or name; of several streams with `stream`, such as "image".
-        head: Which head; without it, the mean of all heads of the layer.
-        patch: Which patch looks, (row, column) from the top left, or the name of a token before the patches: "cls".
-        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
-        stream: Which stream the number of the layer is of.
+        record: The record of a vision transformer.
+        grid: The model's grid of patches.
+        image: The model's input image, in any size with the grid's aspect ratio.
+        layer: The layer's number or name.
+        head: The head; by default the mean over all heads of the layer.
+        patch: The query patch, (row, column) from the top left, or the name of a token before the patches: "cls".
+        batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
+        stream: The stream in which the layer is counted, such as "image".
 
     Raises:
-        InputError: No such layer, head or patch; an image of other proportions; a layer that does not read this grid.
+        InputError: The layer, head or patch does not exist, the image has another aspect ratio, or the layer has
+            another number of positions.
     """
     layer = record.layer(layer, stream)
     found = patch_weights(record, grid, layer=layer, head=head, patch=patch, batch_index=batch_index)
@@ -178,7 +179,7 @@ def _draw_image(axes: "Axes", image: Image, grid: PatchGrid) -> None:
 
 
 def _draw_weights(brush: Brush, axes: "Axes", image: Image, grid: PatchGrid, found: PatchWeights) -> None:
-    """The image in faint grey, the weights over it in orange: the stronger, the less of the image is left."""
+    """Draw the image in faint grey with the weights over it in orange, more opaque for larger weights."""
     grey = image.mean(-1)
     faint = np.repeat((255 - _FAINT * (255 - grey))[..., None], 3, -1).astype(np.uint8)
     _draw_image(axes, faint, grid)
@@ -190,7 +191,9 @@ def _draw_weights(brush: Brush, axes: "Axes", image: Image, grid: PatchGrid, fou
 
 
 def _veil() -> "Colormap":
-    """From nothing to a dark orange: grey below, so that colour alone is weight, to colour-blind people too."""
+    """Return a colour map from transparent to dark orange; the image is grey, so that colour means weight, also for
+    colour-blind readers.
+    """
     from matplotlib.colors import LinearSegmentedColormap
 
     clear, strong, darkest = "#ffffff00", f"{COLOURS[1]}d0", "#6b2a00f5"
@@ -201,7 +204,7 @@ def _frame(axes: "Axes", patch: tuple[int, int]) -> None:
     from matplotlib.patches import Rectangle
 
     row, column = patch
-    for colour, width in (("white", 3.6), (COLOURS[0], 2.0)):  # seen on any image
+    for colour, width in (("white", 3.6), (COLOURS[0], 2.0)):  # visible on any image
         axes.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=colour, linewidth=width, clip_on=False))
 
 

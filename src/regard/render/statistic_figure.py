@@ -1,4 +1,4 @@
-"""A statistic as a figure: heads down, positions across."""
+"""A statistic as a figure: heads as rows, positions as columns."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["statistic_figure"]
 
 _LONGEST = 16
-_CELLS = 1024  # that can be told apart across
+_CELLS = 1024  # maximum number of distinguishable columns
 
 
 def statistic_figure(
     heading: str, rows: Sequence[str], columns: Sequence[str], values: npt.NDArray[np.floating]
 ) -> "Figure":
-    """Draw numbers (rows, columns) with their names, as far as there is room; no more columns than can be seen."""
+    """Draw numbers (rows, columns) with labels where there is room, for at most as many columns as are
+    distinguishable.
+    """
     if values.shape[1] > _CELLS:
         raise InputError(
             f"a figure shows up to {_CELLS} positions side by side, got {values.shape[1]}: export .csv or .npz"

@@ -1,4 +1,4 @@
-"""One attention output worked out in the terminal: one token in scalars, then all of them in matrices.
+"""One attention output computed in the terminal: one token in scalars, then all tokens in matrices.
 
 Attention(Q, K, V) = softmax(Q Kᵀ / √d) V        (Vaswani et al. 2017, equation 1)
 """
@@ -24,8 +24,8 @@ INDENT = 3
 class Steps:
     """The rich renderable of a `Worked`: the query `row` in scalars, then the matrices.
 
-    No line is wider than the console. `model`, `layer` and `head` say where the numbers come from,
-    `note` what there is to say about the token.
+    No line is wider than the console. `model`, `layer` and `head` describe the source of the numbers, and `note` is a
+    remark on the token.
     """
 
     worked: Worked

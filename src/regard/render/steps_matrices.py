@@ -1,4 +1,4 @@
-"""Attention worked out in matrices: X and the projections, Q, K, V, the scores, the weights, the output."""
+"""Attention computed in matrices: X and the projections, Q, K, V, the scores, the weights, the output."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -15,7 +15,9 @@ __all__ = ["matrix_sections"]
 def matrix_sections(
     worked: Worked, rows: Sequence[int], keys: Sequence[int], say: Wording, room: int
 ) -> Iterator[Section]:
-    """The steps in matrices, for the chosen queries and keys: all of them, or one query with its strongest keys."""
+    """Yield the steps in matrices, for the chosen queries and keys: all of them, or one query with its
+    strongest keys.
+    """
     asked, seen = [worked.query_tokens[row] for row in rows], [worked.tokens[key] for key in keys]
 
     def block(name: str, values: Floats, labels: Sequence[str] = (), at: Sequence[int] | None = None) -> Block:
@@ -46,7 +48,7 @@ def matrix_sections(
 
 
 def _inputs(worked: Worked, block: Callable[..., Block]) -> list[Block]:
-    """What queries, keys and values are made of: one X, or three."""
+    """Return the inputs of queries, keys and values: one X, or three."""
     if worked.key_x is None:
         return [block("X", worked.x, worked.tokens)]
     return [
@@ -57,7 +59,7 @@ def _inputs(worked: Worked, block: Callable[..., Block]) -> list[Block]:
 
 
 def _stages(worked: Worked, say: Wording) -> Iterator[tuple[str, Floats]]:
-    """The matrices of pairs, with their titles, from the scores to the weights."""
+    """Yield the matrices of pairs, with their titles, from the scores to the weights."""
     scaled = f"S {scaling(worked)}"
     plain = worked.softcap is None and worked.bias is None
     yield "S = Q Kᵀ", worked.scores

@@ -1,4 +1,4 @@
-"""One output of attention worked out number by number: q·k, scaled, e to its power, divided by the sum, z = Σ w v."""
+"""One output of attention computed number by number: q·k, scaled, exponentiated, divided by the sum, z = Σ w v."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from regard.render.steps_text import Wording
 
 __all__ = ["FEW", "Scalars", "Section", "scaling"]
 
-FEW = 10  # so many keys are shown one by one, in the order of the text
-STRONGEST = 8  # of more, so many, best first
-COMPONENTS = 4  # of each vector that is summed up, so many
-STEEP = 10  # where the largest score is beyond ±10 it is subtracted before e^, as every implementation does
+FEW = 10  # maximum number of keys shown in the order of the text
+STRONGEST = 8  # number shown if there are more, the strongest first
+COMPONENTS = 4  # number of entries shown of each summed vector
+STEEP = 10  # if the largest score exceeds ±10, it is subtracted before e^, as in every implementation
 
-Section = tuple[str, list[str]]  # a heading and the lines below it
+Section = tuple[str, list[str]]  # a heading and its lines
 
 
 def scaling(worked: Worked) -> str:
-    """How the scores are scaled, as it is written behind them: / √64, or · 0.2 where the scale is another."""
+    """Return the scaling as written after the scores: / √64, or · 0.2 for another scale."""
     dim = worked.queries.shape[1]
     return f"/ √{dim}" if np.isclose(worked.scale, dim**-0.5) else f"· {factor(worked.scale)}"
 
@@ -42,7 +42,7 @@ class Scalars:
 
     @property
     def shown(self) -> list[int]:
-        """The keys that are shown: all in the order of the text, or the strongest, best first."""
+        """The keys that are shown: all in the order of the text, or the strongest first."""
         if self._few:
             return list(range(len(self.worked.keys)))
         best = np.argsort(-self.worked.weights[self.row], kind="stable")
@@ -50,7 +50,7 @@ class Scalars:
         return seen if len(seen) <= FEW else seen[:STRONGEST]
 
     def sections(self) -> Iterator[Section]:
-        """The steps, in their order."""
+        """Yield the steps in their order."""
         yield self._vectors()
         if not self.worked.visible[self.row].any():
             yield self.say.scores.format(token=self._token), [self.say.blind]
@@ -76,7 +76,7 @@ class Scalars:
 
     @property
     def _labels(self) -> list[str]:
-        """The shown keys' tokens in cells of one width, the sink's after them."""
+        """The tokens of the shown keys, padded to one width, and the sink's."""
         return _columns([*(clip(self.worked.tokens[key], 12) for key in self.shown), *self._sinks])
 
     @property
@@ -127,7 +127,7 @@ class Scalars:
         return self.say.scores.format(token=self._token), lines
 
     def _logits(self) -> Iterator[Section]:
-        """Scaled, then capped and biased where the head does that."""
+        """Yield the scaled scores, then the capped and biased ones, if the head has a softcap or a bias."""
         worked, row, operator = self.worked, self.row, scaling(self.worked)
         scores, scaled, logits = worked.scores[row], worked.scaled[row], worked.logits[row]
         dim = worked.queries.shape[1]
@@ -194,7 +194,7 @@ class Scalars:
     def _keys(
         self, expression: Callable[[int], str], results: Floats, *, symbol: Callable[[int], str] = lambda _: ""
     ) -> list[str]:
-        """One line a key: its token, expression = result; — where the mask hides it."""
+        """Return one line per key: its token, expression = result; — if the mask hides it."""
         seen = self._seen
         symbols = _columns([symbol(key) for key in self.shown])
         written = _columns([expression(key) if shows else "" for key, shows in zip(self.shown, seen, strict=True)])
@@ -211,9 +211,9 @@ class Scalars:
     def _sums(
         self, leads: Sequence[str], parts: Sequence[Sequence[str]], results: Sequence[str], *, total: int | None = None
     ) -> list[str]:
-        """Lines `lead = part + part = result`, all shortened alike until they fit; without parts the line is hidden.
+        """Return lines `lead = part + part = result`, shortened alike until they fit; a line without parts is hidden.
 
-        `total` counts the terms where only the first of them are in `parts`.
+        `total` is the number of terms if `parts` has only the first of them.
         """
         count = total or max(map(len, parts))
         lines: list[str] = []
@@ -232,7 +232,7 @@ class Scalars:
 
 
 def _some(terms: Sequence[str], shown: int, count: int) -> list[str]:
-    """The terms that are shown of `count`: the first and the last, or the first alone where the last are not given."""
+    """Return the terms shown of `count`: the first and the last, or only the first if the last are not given."""
     if shown < count and (shown == 1 or len(terms) < count):
         return [*terms[:shown], "…"]
     return ["…" if at is None else terms[at] for at in pick(count, shown)]

@@ -1,4 +1,4 @@
-"""The words of `regard steps`, one table a language; the numbers and formulas between them are the same in all."""
+"""The texts of `regard steps`, one table per language; the numbers and formulas between them are the same."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ Language = Literal["en", "zh"]
 
 @dataclass(frozen=True)
 class Wording:
-    """Every sentence of the page, in the order of the page; braces are filled in by the renderer."""
+    """All texts of the page, in its order; the renderer fills in the braces."""
 
     title: str
     head: str
@@ -136,5 +136,5 @@ CHINESE = Wording(
 
 
 def wording(lang: Language) -> Wording:
-    """The table of one language."""
+    """Return the texts of one language."""
     return CHINESE if lang == "zh" else ENGLISH

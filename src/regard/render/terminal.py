@@ -1,4 +1,6 @@
-"""The picture of a record in a terminal: a sentence, two heads looking from one word, a heat map, all heads' habits."""
+"""A record in a terminal: a sentence with the arcs of two heads from one word, a heat map, and the rules of all
+heads.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,7 +29,7 @@ _BAR = 20
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """What rich prints; see `picture`."""
+    """The rich renderable of `picture`."""
 
     record: Record
     focus: Focus
@@ -70,7 +72,9 @@ def _words(record: Record, focus: Focus) -> tuple[tuple[Token, ...], tuple[Token
 
 
 def sentence_lines(record: Record, focus: Focus, width: int) -> list["Text"]:
-    """The words, and the arcs under them. A second try leaves room for a gutter where the text takes several lines."""
+    """Return the words with the arcs under them; if the text takes several lines, a margin is left for arcs between
+    lines.
+    """
     for margin in (2, 2 * len(focus.looks) + 1):
         lines, chosen, targets = _placed(record, focus, margin, width)
         arcs = [Arc(number, chosen, target) for number, target in enumerate(targets)]
@@ -97,7 +101,7 @@ def _placed(record: Record, focus: Focus, margin: int, width: int) -> tuple[list
 
 
 def _looks(record: Record, focus: Focus, width: int) -> list["Text"]:
-    """One line for each head: number, name, from which word to which, the weight and its bar."""
+    """Return one line for each head: number, name, query word, key word, the weight and its bar."""
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -126,14 +130,14 @@ def _pair(focus: Focus, look: Look, room: int) -> str:
 
 
 def _note(focus: Focus, width: int) -> list["Text"]:
-    """What there is to say of the choice, indented as the looks are."""
+    """Return the remark on the choice, with the indentation of the heads' lines."""
     from rich.text import Text
 
     return [Text("  ") + line for line in _wrapped(visible(focus.note), width - 2)] if focus.note else []
 
 
 def _map(record: Record, focus: Focus, width: int) -> list["Text"]:
-    """The map of the first head of the focus, tokens on the rows, the same tokens by number on the columns."""
+    """Return the map of the focus's first head, with tokens as row labels and numbers as column labels."""
     from rich.text import Text
 
     look = focus.looks[0]

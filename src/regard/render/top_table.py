@@ -1,4 +1,4 @@
-"""The strongest keys of each query as a table of one row a key, and as arrays."""
+"""The strongest keys of each query as a table with one row per key, and as arrays."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,9 @@ __all__ = ["top_arrays", "top_table"]
 
 
 def top_table(record: Record, layers: Sequence[int], head: int | None, batch_index: int) -> Table:
-    """Rows of these layers, best key first: layer, head, query and key by position and by token, weight."""
+    """Return rows for these layers, strongest key first: layer, head, query and key by position and by token,
+    weight.
+    """
     header = ["layer", "head", "query", "from", "rank", "key", "to", "weight"]
     parts = [record.layers[index] for index in layers]
     count = sum((seen.heads if head is None else 1) * seen.queries * seen.top_keys.shape[-1] for seen in parts)
@@ -35,7 +37,9 @@ def _rows(record: Record, index: int, head: int | None, batch_index: int) -> Ite
 def top_arrays(
     record: Record, layers: Sequence[int], head: int | None, batch_index: int
 ) -> Mapping[str, npt.NDArray[Any]]:
-    """Keys and weights, best first, (heads, queries, k) or of one head (queries, k); of several layers by number."""
+    """Return keys and weights, strongest first, of shape (heads, queries, k), or (queries, k) for one head; for
+    several layers by number.
+    """
     which = slice(None) if head is None else head
     found: dict[str, npt.NDArray[Any]] = {}
     for index in layers:
@@ -46,6 +50,6 @@ def top_arrays(
 
 
 def _name(record: Record, index: int) -> int | str:
-    """The layer's number; where there are several streams, which number it too, the name of its module."""
+    """Return the layer's number, or its module's name if several streams have this number."""
     layer = record.layers[index]
     return layer.name if several_streams(record.layers) else record.number(layer)

@@ -1,4 +1,4 @@
-"""How strongly every head looks from one given word to another, over many sentences."""
+"""The weight of every head from one given word to another, over many sentences."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,11 @@ __all__ = ["Pair", "PairScores"]
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """The weight from `source` to `target` of each sentence that counts (sentences, layers, heads).
+    """The weight from `source` to `target` of each sentence that counts, of shape (sentences, layers, heads).
 
-    `even` is what a head would give that weighs alike every position it sees, its mean over these sentences. Sentences
-    are left out where a word is `missing`, and in a causal model where the target only comes `later`.
+    `even` is the weight under uniform attention over the visible positions, as the mean over these sentences.
+    Sentences without one of the words (`missing`) are left out, and for a causal model those in which the target comes
+    after the source (`later`).
     """
 
     source: str
@@ -27,17 +28,17 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """As it was asked for."""
+        """The pair as given by the caller."""
         return f"{self.source}>{self.target}"
 
     @property
     def mean(self) -> PerHead:
-        """Mean over the sentences (layers, heads)."""
+        """The mean over the sentences, of shape (layers, heads)."""
         return np.asarray(self.weights.mean(0))
 
     @property
     def spread(self) -> PerHead:
-        """Standard deviation over the sentences, of a sample; NaN for a single one."""
+        """The sample standard deviation over the sentences; NaN for a single sentence."""
         if len(self.weights) < 2:
             return np.full(self.weights.shape[1:], np.nan)
         return np.asarray(self.weights.std(0, ddof=1))
@@ -45,7 +46,7 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class PairScores:
-    """Pairs of words over the same sentences; `unused` are the sentences that count for no pair."""
+    """Pairs of words over the same sentences; `unused` is the number of sentences that count for no pair."""
 
     model: str
     pairs: tuple[Pair, ...]
@@ -54,5 +55,7 @@ class PairScores:
 
     @property
     def all(self) -> PerHead:
-        """The smallest of the pairs' means: large for a head that looks so for every pair (layers, heads)."""
+        """The smallest of the pairs' means, of shape (layers, heads): large only for a head with a large weight for
+        every pair.
+        """
         return np.asarray(np.min([pair.mean for pair in self.pairs], axis=0))

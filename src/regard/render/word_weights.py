@@ -1,4 +1,4 @@
-"""Weights between words instead of pieces: the numbers under an alignment."""
+"""Weights between words instead of subwords: the numbers of an alignment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ Rows = Literal["read", "written"]
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """`weights` (target words, source words), the mean of `heads`: of each, the place of its layer among those of the
-    record, and its number there.
+    """`weights` (target words, source words), the mean over `heads`; each head is given by the index of its layer in
+    the record and its number.
     """
 
     target: tuple[Word, ...]
@@ -35,20 +35,20 @@ class Alignment:
 def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", batch_index: int = 0) -> Alignment:
     """Average the cross-attention of some heads, from words of the target to words of the source.
 
-    The weight from a word to a word is the mean over the pieces of the one, which look, of the sum over the pieces of
-    the other, so that a row still adds up to what it did.
+    The weight between two words is the mean over the query word's pieces of the sum over the key word's pieces, so
+    that the sum of a row is preserved.
 
     Args:
-        record: What was seen of an encoder–decoder.
-        heads: "mean" for all heads of all cross-attention, or pairs of layer and head.
-        rows: What a row is called: the word that the decoder has "read" at that position, or the one that is
-            "written" from there, a position further (both are used: Kobayashi et al. 2020, arXiv:2004.10102). What the
-            last position writes is not in the record, "?"; behind the end of a text there is no such row.
-        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
+        record: The record of an encoder–decoder.
+        heads: "mean" over all heads of all cross-attention, or pairs of layer and head.
+        rows: The name of a row: the decoder's input word at that position ("read"), or the word predicted from it
+            ("written"), one position further; both are in use (Kobayashi et al. 2020, arXiv:2004.10102). The last
+            position's prediction is not in the record and shown as "?"; after the end of a text there is no such row.
+        batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
 
     Raises:
-        InputError: No such head, or one whose keys are its own text.
-        ObservationError: There is no cross-attention, or only maps of it were kept.
+        InputError: The head does not exist, or belongs to self-attention.
+        ObservationError: There is no cross-attention, or only maps of it were recorded.
     """
     pairs = chosen_heads(record, heads)
     first = record.layers[pairs[0][0]]
@@ -66,14 +66,14 @@ def align(record: Record, heads: Heads = "mean", *, rows: Rows = "read", batch_i
         weights = record.weights(layer=seen, head=head)[batch_index]
         total += word_weights(weights, target, source)
     if rows == "written" and len(target) > 1 and target[-2].special:
-        target, total = target[:-1], total[:-1]  # behind the end of a text nothing is written
+        target, total = target[:-1], total[:-1]  # nothing is predicted after the end of a text
     return Alignment(target, source, total / len(pairs), pairs, rows)
 
 
 def word_weights(
     weights: npt.NDArray[np.floating], target: Sequence[Word], source: Sequence[Word]
 ) -> npt.NDArray[np.float64]:
-    """Merge the pieces of words (target words, source words): mean of rows, sum of columns.
+    """Merge the pieces of words into (target words, source words): mean of rows, sum of columns.
 
     >>> pieces = np.array([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]])
     >>> word_weights(pieces, [Word("tokens", (0, 1))], [Word("Zei", (0,)), Word("chen", (1, 2))])
@@ -86,7 +86,7 @@ def word_weights(
 
 
 def chosen_heads(record: Record, heads: Heads) -> tuple[tuple[int, int], ...]:
-    """The places of layers in the record, with a head of each; `heads` counts layers as the model does."""
+    """Return pairs of a layer's index in the record and a head; `heads` counts layers as the model does."""
     crossing = [(index, layer) for index, layer in enumerate(record.layers) if layer.kind == "cross"]
     if not crossing:
         raise ObservationError(
@@ -121,6 +121,6 @@ def _words(record: Record, layer: Layer, rows: Rows, batch_index: int) -> tuple[
         raise InputError(f'`rows` must be "read" or "written", got {rows!r}')
     target, source = query_labels(record, layer, batch_index), key_labels(record, layer, batch_index)
     if rows == "written":
-        target = (*target[1:], Token("?", special=True, space=True))  # what comes last is not in the record
+        target = (*target[1:], Token("?", special=True, space=True))  # the last prediction is not in the record
     left, right = shown_words(target), shown_words(source)
     return tuple(word for word, _ in left), tuple(word for word, _ in right)

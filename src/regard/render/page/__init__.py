@@ -1,7 +1,8 @@
-"""One self-contained HTML page of a record: it opens from a file, asks the network for nothing, and works by keyboard.
+"""One self-contained HTML page of a record: it opens from a file, needs no network, and works with the keyboard.
 
-The data travels as blobs, deflated and in base64, one a layer, decoded when its layer is first looked at. Short texts
-carry every weight (rounded to 1/65535); long ones the strongest keys of each query (to 4 decimals) and pooled maps.
+The data are stored as compressed base64 blobs, one per layer, which are decoded when a layer is first shown. For short
+texts the page has every weight (rounded to 1/65535), for long ones the strongest keys of each query (to 4 decimals)
+and pooled maps.
 """
 
 import base64
@@ -28,14 +29,14 @@ _SCRIPTS = ("data.js", "ink.js", "sentence.js", "map.js", "heads.js", "main.js")
 def write_page(
     record: Record, focus: Focus, path: str | Path, *, title: str = "What attends to what", command: str = ""
 ) -> None:
-    """Write `page` to a file, whole or not at all."""
+    """Save `page` to a file, atomically."""
     write_atomically(Path(path), page(record, focus, title=title, command=command).encode())
 
 
 def page(record: Record, focus: Focus, *, title: str = "What attends to what", command: str = "") -> str:
-    """Draw a record as one HTML page that opens with the heads of `focus`.
+    """Return a record as one HTML page that opens with the heads of `focus`.
 
-    `command` is what a reader can type to see one of its weights computed step by step.
+    `command` is shown to the reader as the command that computes one of its weights step by step.
     """
     check_focus(record, focus)
     packed = pack(record, focus.batch_index)
@@ -57,7 +58,9 @@ def _asset(name: str) -> str:
 
 
 def _policy(script: str, style: str) -> str:
-    """Nothing may be loaded; only this script and this style may run, known by their hashes."""
+    """Return a content security policy that permits only this script and this style, by their hashes, and no
+    resources.
+    """
 
     def source(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
@@ -69,7 +72,7 @@ def _policy(script: str, style: str) -> str:
 
 
 def _inert(text: str) -> str:
-    """JSON that cannot end the element it stands in, whatever the tokens are."""
+    """Return JSON in an element that no token can end."""
     hidden: dict[str, str | int | None] = {
         "<": "\\u003c",
         ">": "\\u003e",
@@ -89,7 +92,7 @@ def _blobs(packed: Packed) -> str:
 
 
 def _lede(record: Record, focus: Focus) -> str:
-    """The finding of the page in a sentence, for readers without JavaScript too."""
+    """Return the main result of the page in a sentence, for readers without JavaScript too."""
     found = lede(record, focus)
     model = f"In {apart(visible(record.model))}" if record.model else "Here"
     return f"{model}, {found[:1].lower()}{found[1:]}"

@@ -1,4 +1,4 @@
-"""What the page knows besides numbers: tokens, words, layers, the focus."""
+"""The page's data besides numbers: tokens, words, layers, the focus."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["description"]
 
 
 def description(record: Record, focus: Focus, packed: Packed) -> dict[str, Any]:
-    """Everything for the page's JSON element; tokens are in visible text already."""
+    """Return everything for the page's JSON element, with tokens in visible text."""
     return {
         "streams": _streams(record, focus.batch_index),
         "layers": [_layer(record, number, focus.batch_index, packed) for number in range(len(record))],
@@ -31,7 +31,7 @@ def description(record: Record, focus: Focus, packed: Packed) -> dict[str, Any]:
 
 
 def _streams(record: Record, batch_index: int) -> dict[str, Any]:
-    """The longest sight of each stream: a layer may see only a part of it."""
+    """Return the tokens of each stream from its longest layer, since a layer may see only a part of it."""
     streams: dict[str, Sequence[Token]] = {}
     for layer in record:
         for name, tokens in (

@@ -1,6 +1,6 @@
-"""Numbers of a record as small blobs: quantized, split into byte planes and deflated.
+"""Numbers of a record as small blobs: quantized, split into byte planes and compressed.
 
-What fits is decided by budgets, not by flags: a page should open at once, so it stays below about 12 MB.
+Byte budgets determine what is included: a page stays below about 12 MB, so that it opens quickly.
 """
 
 import functools
@@ -18,21 +18,23 @@ from regard.render.heatmap_data import HeadMap, head_map
 
 __all__ = ["Packed", "PackedLayer", "pack"]
 
-_EXACT_WEIGHTS = 600_000  # weights a page carries in full
-_LARGEST = 8_400_000  # bytes of all blobs, a third more in base64
+_EXACT_WEIGHTS = 600_000  # maximum number of weights that a page stores in full
+_LARGEST = 8_400_000  # maximum bytes of all blobs; base64 adds a third
 _MAP_CELLS = 18_000_000  # all 270 heads of SmolLM2 at 256 × 256
-# Strongest keys of long texts, over all layers, and the side of a map: what comes first and fits is taken.
+# For long texts: number of strongest keys over all layers, and side of a map; the first that fits is used.
 _PARTS = ((2_300_000, 256), (1_200_000, 256), (1_200_000, 128), (600_000, 96))
-_FINE_CELLS = 6_000_000  # up to so many, roots have 256 levels and weights 4 decimals; beyond, 52 levels and 3 decimals
-_SHORT = 2048  # tokens up to which a page is small rather than fine: maps of 96 × 96 show single words there
+_FINE_CELLS = (
+    6_000_000  # up to this number, roots have 256 levels and weights 4 decimals; beyond, 52 levels and 3 decimals
+)
+_SHORT = 2048  # up to this number of tokens maps are 96 × 96, which still shows single words
 _THUMB_SIDE = 24
-_LEVEL = 6  # 9 takes twice the time for less than one in a hundred bytes
-_MOST_TOKENS = 65_535  # keys are numbered in two bytes
+_LEVEL = 6  # level 9 takes twice the time and saves less than 1 %
+_MOST_TOKENS = 65_535  # keys are stored in two bytes
 
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """One layer: `unit` is the integer that stands for a weight of 1, `top` the keys a query (0: every weight)."""
+    """One layer: `unit` is the integer for a weight of 1, `top` the number of keys per query (0: every weight)."""
 
     blob: bytes
     exact: bool
@@ -55,7 +57,7 @@ class Packed:
 
 
 def pack(record: Record, batch_index: int) -> Packed:
-    """Quantize and deflate one sequence of a record: in full where it is short, else as much as opens at once."""
+    """Quantize and compress one sequence of a record: in full if it is short, else within the budgets."""
     for layer in record:
         _check(layer)
     pairs = sum(layer.heads * layer.queries * layer.keys for layer in record)
@@ -98,7 +100,7 @@ def _check(layer: Layer) -> None:
 
 def _in_full(layer: Layer, batch_index: int, thumb: tuple[int, ...]) -> PackedLayer:
     exact = layer.exact
-    assert exact is not None  # pack asked
+    assert exact is not None  # checked by pack
     blob = zlib.compress(_planes(_quantized(exact[batch_index], 65_535)), _LEVEL)
     return PackedLayer(blob, True, 65_535, 0, layer.queries, layer.keys, 1, 1, *thumb)
 
@@ -124,11 +126,11 @@ def _quantized(weights: npt.NDArray[np.float32], unit: int) -> npt.NDArray[np.ui
 
 
 def _roots(maps: list[HeadMap], levels: int = 255) -> npt.NDArray[np.uint8]:
-    """One byte a cell, the root of its weight, so that small weights keep their digits; `levels` divides 255."""
+    """Return the square root of each weight in one byte, so that small weights keep precision; `levels` divides 255."""
     values = np.stack([each.values for each in maps])
     return np.asarray(np.rint(np.sqrt(np.minimum(values, 1.0)) * levels) * (255 // levels), dtype=np.uint8)
 
 
 def _planes(values: npt.NDArray[np.uint16]) -> bytes:
-    """High bytes, then low bytes: the high ones are alike, and deflate well together."""
+    """Return the high bytes, then the low bytes: high bytes are similar and compress well together."""
     return (values >> 8).astype(np.uint8).tobytes() + (values & 255).astype(np.uint8).tobytes()
