@@ -36,10 +36,11 @@ NEUTRAL = (  # applied to the passages of both origins
     (r":math:", ""),
     (r"``", "`"),
     (r"\[([^\]]+)\]\([^)]*\)", r"\1"),  # links of Markdown, which only regard uses
-    (r"`\[?([^`]*?)\]?`_", r"\1"),
+    (r"`([^`<]+?)\s*<[^`>]*>`__?", r"\1"),  # links of Sphinx
+    (r"\\ (?=s\b)", ""),
     (r"\*\*?([^*\n]+)\*\*?", r"\1"),
     (r"(?i)\b(pytorch|torch|regard)\b", "library"),
-    (r"(?i)\b(library)(\.(nn|optim|utils|data|functional|masks|models|capture|render|positions|scores))+", r"\1"),
+    (r"(?i)\b(library)(\.(nn|optim|utils|data|functional|masks|models|capture|render|positions|scores)\b)+", r"\1"),
 )
 
 
