@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import regard
 from regard.errors import InputError
@@ -27,7 +28,58 @@ def test_second_derivatives():
     torch.testing.assert_close(run(call("blockwise")), run(call("reference")))
 
 
+def exact(q):
+    """The formula, without any of our code."""
+    scores = (q @ X.mT / 2).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -torch.inf)
+    return scores.softmax(-1) @ X
+
+
+def dual(f):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(X, X + 1))).tangent
+
+
+FORWARD = {
+    "jvp": lambda f: torch.func.jvp(f, (X,), (X + 1,))[1],
+    "dual level": dual,
+    "jacfwd": lambda f: torch.func.jacfwd(lambda q: f(q).sum((0, 1, 3)))(X),
+    "hessian": lambda f: torch.func.hessian(lambda q: f(q).square().sum())(X),
+}
+TWICE = {
+    "grad of grad": lambda f: torch.func.grad(lambda q: torch.func.grad(lambda p: f(p).square().sum())(q).sum())(X),
+    "jacrev of jacrev": lambda f: torch.func.jacrev(torch.func.jacrev(lambda q: f(q).square().sum()))(X),
+}
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-def test_forward_mode_is_refused_with_the_way_out():
-    with pytest.raises(InputError, match=r'no forward-mode derivative.*backend="reference"'):
-        torch.func.jvp(call("blockwise"), (X,), (X,))
+@pytest.mark.parametrize("name", [*FORWARD, *TWICE])
+def test_auto_takes_the_formula_where_no_other_has_the_derivative(name):
+    run = (FORWARD | TWICE)[name]
+    call("auto")(X)  # a call of these sizes that is known is not taken either
+    torch.testing.assert_close(run(call("auto")), run(exact))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "numba", "flex"])
+@pytest.mark.parametrize("name", [*FORWARD, *TWICE])
+def test_the_others_refuse_it_and_drop_no_tangent(name, backend):
+    lacks = "no forward-mode derivative" if name in FORWARD else "no second derivative inside torch.func"
+    with pytest.raises(InputError, match=rf"'{backend}' cannot run this call: it has {lacks}.*\"auto\" takes one"):
+        (FORWARD | TWICE)[name](call(backend))
+
+
+def test_a_tangent_of_a_learned_part_counts_and_one_of_another_tensor_does_not():
+    bias = torch.zeros(6, 6, dtype=torch.float64)
+    with forward_ad.dual_level():
+        learned = forward_ad.make_dual(bias, bias + 1)
+        assert regard.explain(X, X, X, bias=learned).backend == "reference"
+        assert regard.explain(X, X, X, bias=bias).backend == "sdpa"
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa"])
+def test_a_gradient_of_a_gradient_of_the_fused_kernel_names_the_backends_that_have_one(backend):
+    q = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad(call(backend)(q).square().sum(), q, create_graph=True)
+    torch.testing.assert_close(first, torch.autograd.grad(exact(q).square().sum(), q)[0])
+    with pytest.raises(InputError, match=r'no second derivative: pass backend="blockwise"'):
+        first.sum().backward()

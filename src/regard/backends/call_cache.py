@@ -10,6 +10,7 @@ from torch._C._functorch import peek_interpreter_stack
 
 from regard.autocast import autocast_dtype
 from regard.backends.base import Backend
+from regard.backends.derivatives import in_forward_mode
 from regard.backends.tensor_memory import are_in_memory
 from regard.masks import BoundMask, Causal, Mask
 from regard.problem import Problem
@@ -44,6 +45,7 @@ def signature(
         not q.ndim == k.ndim == v.ndim == 4
         or not (scale is None or type(scale) is float)
         or peek_interpreter_stack() is not None
+        or in_forward_mode()
     ):
         return None
     if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from regard.autocast import autocast_dtype, without_autocast
 from regard.backends.base import Answer
+from regard.backends.derivatives import refuse_second_derivative
 from regard.backends.log_sums import LARGE
 from regard.backends.tensor_memory import are_in_memory
 from regard.diagonals import distances
@@ -86,7 +87,7 @@ class Sdpa:
         flags: dict[str, Any] = {"is_causal": problem.mask is not None, "scale": problem.scale}
         if problem.heads != problem.kv_heads:
             flags["enable_gqa"] = True
-        return partial(functional.scaled_dot_product_attention, **flags)
+        return partial(_fused, **flags)
 
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""
@@ -113,7 +114,7 @@ class Sdpa:
             narrow, bias, (q, k, v) = _in_types_for(bias, q, k, v)
             attend = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
         with nullcontext() if bias is None else without_autocast(q.device):
-            output = functional.scaled_dot_product_attention(
+            output = _fused(
                 q,
                 k,
                 v,
@@ -125,6 +126,10 @@ class Sdpa:
             )
         output = output[..., :value_width].to(output.dtype if bias is None else narrow)
         return Answer(output if blind is None else output.masked_fill(blind, 0.0))
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    return refuse_second_derivative(functional.scaled_dot_product_attention(q, k, v, **options))
 
 
 def _packed(x: Tensor) -> Tensor:

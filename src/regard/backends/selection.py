@@ -8,6 +8,7 @@ import torch
 from regard.backends.base import Backend
 from regard.backends.blockwise import Blockwise
 from regard.backends.chunked_sdpa import Split
+from regard.backends.derivatives import lacks_derivative
 from regard.backends.flex import Flex
 from regard.backends.numba_loops import Compiled
 from regard.backends.plan_cache import covered
@@ -80,21 +81,26 @@ def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Ba
     if problem.is_empty:
         return _FORMULA
     if backend == "auto":
-        if prefers != "auto" and named()[prefers].refuses(problem) is None:
+        if prefers != "auto" and _refuses(named()[prefers], problem) is None:
             return named()[prefers]
         if not torch.compiler.is_compiling():
             for first in (*SHORTCUTS, BACKENDS[0]):
-                if first.refuses(problem) is None and first.work(problem) == 0:
+                if _refuses(first, problem) is None and first.work(problem) == 0:
                     return first  # none has less
         ready, refusals = _ready(problem)
         if not ready:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals)
             raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
         return _fastest(ready, problem)
-    reason = named()[backend].refuses(problem)
+    reason = _refuses(named()[backend], problem)
     if reason is not None:
         raise InputError(f'the backend {backend!r} cannot run this call: {reason}; backend="auto" takes one that can')
     return named()[backend]
+
+
+def _refuses(one: Backend, problem: Problem) -> str | None:
+    """What a backend says, and before that which derivative the formula alone has."""
+    return (None if one is _FORMULA else lacks_derivative(problem)) or one.refuses(problem)
 
 
 def check_name(backend: object) -> None:
@@ -110,14 +116,14 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
         return Explanation(_FORMULA.name, (), (), flops=0, bytes=0, share=0.0, asked=backend)
     unwilling: list[tuple[str, str]] = []
     if backend == "auto" and prefers != "auto":
-        reason = named()[prefers].refuses(problem)
+        reason = _refuses(named()[prefers], problem)
         backend = prefers if reason is None else backend
         unwilling = [] if reason is None or prefers in {one.name for one in BACKENDS} else [(prefers, reason)]
     ready, refusals = _ready(problem)
-    ready += [one for one in BY_NAME if one.name == backend and one.refuses(problem) is None]
+    ready += [one for one in BY_NAME if one.name == backend and _refuses(one, problem) is None]
     unsaid = (*SHORTCUTS, *BY_NAME)
     refusals = unwilling + refusals
-    refusals += [(one.name, reason) for one in unsaid if one.name == backend and (reason := one.refuses(problem))]
+    refusals += [(one.name, reason) for one in unsaid if one.name == backend and (reason := _refuses(one, problem))]
     if backend != "auto":
         ready = [one for one in ready if one.name == backend]
         refusals = [one for one in refusals if one[0] == backend]
@@ -139,10 +145,10 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
 
 def _ready(problem: Problem) -> tuple[list[Backend], list[tuple[str, str]]]:
     """The backends that can run a problem, and what the others say."""
-    ready = [one for one in SHORTCUTS if one.refuses(problem) is None]
+    ready = [one for one in SHORTCUTS if _refuses(one, problem) is None]
     refusals = []
     for candidate in BACKENDS:
-        reason = candidate.refuses(problem)
+        reason = _refuses(candidate, problem)
         if reason is None:
             ready.append(candidate)
         else:
