@@ -20,10 +20,10 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 def _checked(context: typer.Context, given: Any) -> Any:
-    """Refuse a name that is nearly a bundled one, before PyTorch is imported or the network is used."""
-    from regard.interpret.bundled.catalogue import refuse_mistyped
+    """Refuse a name that is nowhere before PyTorch is imported."""
+    from regard.interpret.hub import is_offline
 
     if given is not None and not context.resilient_parsing:
         for name in (given,) if isinstance(given, str) else given:
-            refuse_mistyped(name)
+            is_offline(name)
     return given

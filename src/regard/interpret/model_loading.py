@@ -11,8 +11,8 @@ from typing import Any, cast
 from regard.errors import InputError, MissingExtraError
 from regard.interpret import bundled
 from regard.interpret.bundled import BUNDLED, Loaded, ModelKind
-from regard.interpret.bundled.catalogue import refuse_mistyped
 from regard.interpret.bundled.load import quiet
+from regard.interpret.hub import is_offline
 from regard.interpret.tokens_from_tokenizer import unknown_share
 
 __all__ = ["advice", "load_model", "load_to_look_once", "model_for", "name_for", "positions"]
@@ -38,7 +38,6 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
     """
     if name in BUNDLED:
         return bundled.load(name, attn_implementation=attn_implementation or "sdpa")
-    refuse_mistyped(name)
     if _is_trained(Path(name).expanduser()):
         if attn_implementation is not None:
             raise InputError(f"`attn_implementation` is for models of transformers, and {name} was made by regard")
@@ -53,9 +52,10 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise InputError(f"`model` {name!r} is no folder; bundled models: {', '.join(BUNDLED)}")
     where = str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
+    local = is_offline(name)
     with quiet(transformers.utils.logging):
         try:
-            return _from_transformers(transformers, name, where, attn_implementation)
+            return _from_transformers(transformers, name, where, attn_implementation, local_files_only=local)
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as problem:
             reason = " ".join(str(problem).split()) or type(problem).__name__
             reason = reason if len(reason) <= 300 else reason[:299] + "…"
@@ -72,8 +72,10 @@ def _is_trained(folder: Path) -> bool:
         return False
 
 
-def _from_transformers(transformers: Any, name: str, where: str, attn_implementation: str | None) -> Loaded:
-    safe = {"trust_remote_code": False}
+def _from_transformers(
+    transformers: Any, name: str, where: str, attn_implementation: str | None, *, local_files_only: bool
+) -> Loaded:
+    safe = {"trust_remote_code": False, "local_files_only": local_files_only}
     config = transformers.AutoConfig.from_pretrained(where, **safe)
     kind: ModelKind = "encoder-decoder" if getattr(config, "is_encoder_decoder", False) else "encoder"
     causal = any("CausalLM" in one or "LMHead" in one for one in config.architectures or ())

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.errors import InputError, MissingExtraError
 from regard.interpret.bundled import BUNDLED, folder
-from regard.interpret.bundled.catalogue import refuse_mistyped
+from regard.interpret.hub import is_offline
 from regard.strict_json import parse_json
 
 __all__ = ["Checkpoint", "read_tensors"]
@@ -43,10 +43,11 @@ class Checkpoint:
         if self.name in BUNDLED and not where.is_dir():
             where = folder(self.name)
         self._folder = where if where.is_dir() else None
-        if self._folder is None:
-            refuse_mistyped(self.name)
         if self._folder is None and self.name.startswith((".", "/", "~")):
             raise InputError(f"there is no folder {self.name!r}; bundled models: {', '.join(BUNDLED)}")
+        if self._folder is None and not self._asked.get("local_files_only"):
+            given = {key: self._asked[key] for key in ("cache_dir", "token") if key in self._asked}
+            self._asked["local_files_only"] = is_offline(self.name, **given)
 
     def config(self) -> dict[str, Any]:
         """config.json, with what generation_config.json says of writing."""
