@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 import regard
-from regard.bench.timing import in_turn
 from regard.masks import Causal
+from regard_bench.timing import in_turn
 
 SIZES = [512, 2048, 8192, 32768, 131072]
 

@@ -27,9 +27,9 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 import regard
 from regard import masks, positions, scores
-from regard.bench.timing import in_turn
 from regard.masks.shared_binding import share
 from regard.normalizers import Softmax
+from regard_bench.timing import in_turn
 
 WINDOW, GLOBALS, BLOCK, DOCUMENT = 512, 64, 64, 1500
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

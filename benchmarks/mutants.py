@@ -1,4 +1,4 @@
-"""Which of 120 small faults do the tests find? Mutants of src/regard, each run against the tests that reach its line.
+"""Which of 120 small faults do the tests find? Mutants of src, each run against the tests that reach its line.
 
     python benchmarks/mutants.py [--again FILE:LINE …] [--results benchmarks/results/mutants.json]
 
@@ -145,9 +145,9 @@ def mutants_of(path: Path) -> list[Mutant]:
 def draw() -> list[Mutant]:
     """120 mutants, from each folder of the package as many as its share of lines."""
     folders: dict[str, list[Path]] = {}
-    for path in sorted((ROOT / "src" / "regard").rglob("*.py")):
-        parts = path.relative_to(ROOT / "src" / "regard").parts
-        folders.setdefault(parts[0] if len(parts) > 1 else "", []).append(path)
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        parts = path.relative_to(ROOT / "src").parts
+        folders.setdefault(parts[1] if parts[0] == "regard" and len(parts) > 2 else parts[0], []).append(path)
     lines = {name: sum(path.read_text().count("\n") for path in paths) for name, paths in folders.items()}
     shares = {name: MUTANTS * count / sum(lines.values()) for name, count in lines.items()}
     numbers = {name: int(share) for name, share in shares.items()}

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from regard.bench.report import read, table
 from regard.files import write_atomically
+from regard_bench.report import read, table
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = re.compile(r"(<!-- speed: [^>]*-->\n).*?(<!-- end of speed -->)", re.DOTALL)

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 
 import regard
-from regard.bench.cases.text import real_tokens
 from regard.capture.atlas import save_atlas
 from regard.capture.highlight import choose_focus
 from regard.capture.records import Record
@@ -33,6 +32,7 @@ from regard.interpret.model_loading import load_model
 from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.render.page import write_page
 from regard.shapes import human_bytes
+from regard_bench.cases.text import real_tokens
 
 EXTRA, MEMORY, ATLAS, PAGE = 1.0, 2**30, 120e6, 12e6  # what 8,192 tokens may cost: plain passes, and bytes
 STATISTICS = ["distance"]  # beside maps, top-8, entropy and received

@@ -149,9 +149,7 @@ def test_command_without_its_extra_says_so_in_one_line(bare, tmp_path):
 def test_wheel_holds_types_assets_and_licence_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    package = {
-        path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "regard").rglob("*") if path.is_file()
-    }
+    package = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*") if path.is_file()}
     assert {name for name in names if ".dist-info/" not in name} == {
         name for name in package if "__pycache__" not in name
     }

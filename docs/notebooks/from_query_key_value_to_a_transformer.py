@@ -328,9 +328,9 @@ check(across(query=query, key=memory, value=memory), mine(query, memory, memory)
 import tempfile
 from pathlib import Path
 
-from regard.lab.cat_and_mat import ASKED, pairs
 from regard.train import Translator, train
 from regard.train.config import Config, TokenizerConfig, Training, Transformer, Translation
+from regard_lab.cat_and_mat import ASKED, pairs
 
 EPOCHS = 12
 unseen = pairs(60, seed=10_000)
@@ -391,7 +391,7 @@ from regard.render.alignment import alignment_figure
 alignment_figure(translator.align(ASKED[0], num_beams=1), rows="written")
 
 # %%
-from regard.lab.aligned_words import read, share
+from regard_lab.aligned_words import read, share
 
 readings = [read(translator, english) for english, _ in unseen]
 for layer in readings[0].looks:

@@ -22,13 +22,13 @@ import torch
 
 from regard.errors import InputError, RegardError
 from regard.files import write_atomically
-from regard.lab.charts import Line, Lines
-from regard.lab.drawing import PAPER, figure_of
 from regard.render.mpl_figure import write_figure
 from regard.train import Score, Translator, read_log, translation_scores
 from regard.train.config import Config, Recurrent, Translation
 from regard.train.config_file import from_mapping
 from regard.train.tasks import task_of
+from regard_lab.charts import Line, Lines
+from regard_lab.drawing import PAPER, figure_of
 
 ALL = "all"
 BUCKETS = ((1, 3), (4, 5), (6, 7), (8, 9), (10, 11), (12, None))  # words, both ends included

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from regard.bench.comparing import Pair, compare, compare_all
-from regard.bench.rows import Effort, at_least
+from regard_bench.comparing import Pair, compare, compare_all
+from regard_bench.rows import Effort, at_least
 
 PAIRS = {"slow / quick": Pair(("slow", "quick")), "middle / quick": Pair(("middle", "quick"))}
 

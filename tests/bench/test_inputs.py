@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.bench.cases import whole_models, window
-from regard.bench.cases.inputs import HEADS, inputs, products
-from regard.bench.rows import Effort, Row
+from regard_bench.cases import whole_models, window
+from regard_bench.cases.inputs import HEADS, inputs, products
+from regard_bench.rows import Effort, Row
 
 
 def flops(call):

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import regard
-from regard.bench.cases import peers, seeing
-from regard.bench.cases.text import real_tokens
-from regard.bench.peer import prepared
-from regard.bench.rows import Effort
 from regard.errors import InputError
 from regard.masks import Causal
+from regard_bench.cases import peers, seeing
+from regard_bench.cases.text import real_tokens
+from regard_bench.peer import prepared
+from regard_bench.rows import Effort
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = Effort(max_seconds=0, max_tokens=64)
@@ -61,7 +61,7 @@ def test_a_peer_is_measured_only_where_it_gives_the_same_and_the_others_go_on(mo
 
 
 def test_without_peers_every_row_says_so_and_no_model_is_read(monkeypatch):
-    monkeypatch.setattr("regard.bench.peer.find_spec", lambda name: None)
+    monkeypatch.setattr("regard_bench.peer.find_spec", lambda name: None)
     monkeypatch.setattr(regard, "load_model", None)
     found = [*seeing.rows(SHORT), *list(peers.rows(SHORT))[1:]]
     assert [one.why for one in found] == [
@@ -89,7 +89,7 @@ def test_attnread_is_called_once_between_calls_of_ours_if_both_see_the_weights_o
     module = ModuleType("attnread")
     module.extract_attention = extract_attention
     monkeypatch.setitem(sys.modules, "attnread", module)
-    monkeypatch.setattr("regard.bench.peer.find_spec", lambda name: name == "attnread")
+    monkeypatch.setattr("regard_bench.peer.find_spec", lambda name: name == "attnread")
     ours = []
     watched = seeing._watched
     monkeypatch.setattr(seeing, "_watched", lambda *some: ours.append(len(calls)) or watched(*some))
@@ -115,7 +115,7 @@ def test_a_page_of_bertviz_is_timed_from_the_text_and_its_bytes_are_counted(monk
     module = ModuleType("bertviz")
     module.head_view = head_view
     monkeypatch.setitem(sys.modules, "bertviz", module)
-    monkeypatch.setattr("regard.bench.peer.find_spec", lambda name: name == "bertviz")
+    monkeypatch.setattr("regard_bench.peer.find_spec", lambda name: name == "bertviz")
     monkeypatch.setattr(seeing, "PAGE", (96, 128))
     timed, size = seeing._page(Effort(max_seconds=0, max_tokens=4096))
     assert set(seen) == {(6, 64, 64, "return"), (6, 96, 96, "return")}

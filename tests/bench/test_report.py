@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from regard.bench.page import page
-from regard.bench.report import as_json, read, regressions, table, write_json
-from regard.bench.rows import Outcome, Row, at_least, at_most
-from regard.bench.timing import Ratio
 from regard.errors import InputError
-from regard.lab.machine import here
+from regard_bench.page import page
+from regard_bench.report import as_json, read, regressions, table, write_json
+from regard_bench.rows import Outcome, Row, at_least, at_most
+from regard_bench.timing import Ratio
+from regard_lab.machine import here
 
 
 def row(median, spread=0.01, target=None, **more):

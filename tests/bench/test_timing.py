@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from regard.bench.timing import Ratio, Times, in_turn
+from regard_bench.timing import Ratio, Times, in_turn
 
 
 @pytest.mark.parametrize("names", ["ab", "abc", "abcd"])

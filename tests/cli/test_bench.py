@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 import regard
-import regard.bench.cases
-from regard.bench.comparing import compare
-from regard.bench.rows import Outcome, at_most
+import regard_bench.cases
 from regard.cli.app import app
 from regard.cli.bench import _COLOURS
 from regard.errors import MissingExtraError
 from regard.interpret.bundled import BundledModelError
+from regard_bench.comparing import compare
+from regard_bench.rows import Outcome, at_most
 
 
 def run(*arguments):
@@ -82,10 +82,10 @@ def held_against(monkeypatch, tmp_path, clock):
     """Run a case of the tests against what it gave before."""
 
     def held(case, *, before=None):
-        monkeypatch.setattr(regard.bench.cases, "CASES", (before or Made(clock),))
+        monkeypatch.setattr(regard_bench.cases, "CASES", (before or Made(clock),))
         earlier = tmp_path / "earlier.json"
         assert run("--quick", "--out", str(earlier)).exit_code == 0
-        monkeypatch.setattr(regard.bench.cases, "CASES", (case,))
+        monkeypatch.setattr(regard_bench.cases, "CASES", (case,))
         return run("--quick", "--out", str(tmp_path / "new.json"), "--against", str(earlier))
 
     return held
@@ -126,7 +126,7 @@ def test_a_case_without_its_model_or_package_says_so_and_the_others_go_on(monkey
             raise missing
             yield
 
-    monkeypatch.setattr(regard.bench.cases, "CASES", (Broken(clock), Made(clock)))
+    monkeypatch.setattr(regard_bench.cases, "CASES", (Broken(clock), Made(clock)))
     assert run("--quick", "--out", str(tmp_path / "new.json")).exit_code == 0
     first, *others = json.loads((tmp_path / "new.json").read_text())["rows"]
     assert first["why"] == str(missing)
@@ -154,7 +154,7 @@ def test_a_slowed_attention_is_a_regression_of_decoding(tmp_path, monkeypatch):
 
 
 def test_that_the_earlier_run_was_on_other_threads_is_said(tmp_path, monkeypatch, clock):
-    monkeypatch.setattr(regard.bench.cases, "CASES", (Made(clock),))
+    monkeypatch.setattr(regard_bench.cases, "CASES", (Made(clock),))
     earlier = tmp_path / "earlier.json"
     assert run("--quick", "--out", str(earlier)).exit_code == 0
     again = "--quick", "--out", str(tmp_path / "new.json"), "--against", str(earlier)

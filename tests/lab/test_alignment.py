@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from regard.capture.tokens import Word
-from regard.lab import aligned_words, cat_and_mat
-from regard.lab.aligned_words import Look, Reading, looks_of
-from regard.lab.cat_and_mat import ASKED, LEXICON, content_words, pairs
-from regard.lab.claims import alignment
-from regard.lab.experiment import Setting
 from regard.render.word_weights import Alignment
+from regard_lab import aligned_words, cat_and_mat
+from regard_lab.aligned_words import Look, Reading, looks_of
+from regard_lab.cat_and_mat import ASKED, LEXICON, content_words, pairs
+from regard_lab.claims import alignment
+from regard_lab.experiment import Setting
 
 SOURCE = ("The", "cat", "sat", "on", "the", "mat", ".", "</s>")
 

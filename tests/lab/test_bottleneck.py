@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from regard.data import Copy, Reverse
-from regard.lab import seq2seq
-from regard.lab.claims import bottleneck
-from regard.lab.claims.bottleneck import ATTENTION, FIXED, LONGER, WIDER
-from regard.lab.drawing import svg_of
-from regard.lab.experiment import Setting
 from regard.models import RecurrentSeq2Seq
+from regard_lab import seq2seq
+from regard_lab.claims import bottleneck
+from regard_lab.claims.bottleneck import ATTENTION, FIXED, LONGER, WIDER
+from regard_lab.drawing import svg_of
+from regard_lab.experiment import Setting
 
 pytest.importorskip("sacrebleu")
 

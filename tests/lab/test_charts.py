@@ -6,8 +6,8 @@ import warnings
 import pytest
 
 from regard.errors import InputError
-from regard.lab.charts import Bars, Line, Lines, Matrices, Matrix
-from regard.lab.drawing import figure_of, png_of, svg_of
+from regard_lab.charts import Bars, Line, Lines, Matrices, Matrix
+from regard_lab.drawing import figure_of, png_of, svg_of
 
 LINES = Lines(
     "線與面", "two lines", "x axis", "y axis",

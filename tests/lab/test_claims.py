@@ -8,8 +8,8 @@ import torch
 
 import regard
 from regard.interpret.bundled.load import folder
-from regard.lab import measuring
-from regard.lab.claims import (
+from regard_lab import measuring
+from regard_lab.claims import (
     approximations,
     causal_mask,
     costs,
@@ -21,9 +21,9 @@ from regard.lab.claims import (
     small_claims,
     worked_example,
 )
-from regard.lab.experiment import Setting
-from regard.lab.pronouns import Looks, looks
-from regard.lab.two_relations import TwoRelations, accuracy_over_steps
+from regard_lab.experiment import Setting
+from regard_lab.pronouns import Looks, looks
+from regard_lab.two_relations import TwoRelations, accuracy_over_steps
 
 QUICK = Setting(quick=True, threads=1)
 

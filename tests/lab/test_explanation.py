@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.lab import sentence_classifier as lab
-from regard.lab.claims import explanation
+from regard_lab import sentence_classifier as lab
+from regard_lab.claims import explanation
 
 
 def verdicts(**changed):

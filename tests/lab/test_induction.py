@@ -6,9 +6,9 @@ import torch
 
 import regard
 from regard.data import AssociativeRecall
-from regard.lab import recall
-from regard.lab.claims import induction
-from regard.lab.experiment import Setting
+from regard_lab import recall
+from regard_lab.claims import induction
+from regard_lab.experiment import Setting
 
 
 def verdicts(two, one, looks):

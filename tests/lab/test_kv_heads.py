@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from regard.lab import characters
-from regard.lab.claims import kv_heads
-from regard.lab.experiment import Setting
 from regard.positions import RoPE
+from regard_lab import characters
+from regard_lab.claims import kv_heads
+from regard_lab.experiment import Setting
 
 
 def verdicts(cache, loss):

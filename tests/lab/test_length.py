@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from regard.errors import InputError
-from regard.lab import characters
-from regard.lab.claims import length
-from regard.lab.experiment import Setting
-from regard.lab.texts import made_up, reference, split
+from regard_lab import characters
+from regard_lab.claims import length
+from regard_lab.experiment import Setting
+from regard_lab.texts import made_up, reference, split
 
 
 def verdicts(rises, losses):

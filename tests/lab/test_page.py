@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from regard.lab.charts import Bars, Line, Lines, Matrices, Matrix
-from regard.lab.experiment import Claim, Finding, Part, Setting, Verdict
-from regard.lab.page import page
-from regard.lab.report import about, write
-from regard.lab.running import Result
+from regard_lab.charts import Bars, Line, Lines, Matrices, Matrix
+from regard_lab.experiment import Claim, Finding, Part, Setting, Verdict
+from regard_lab.page import page
+from regard_lab.report import about, write
+from regard_lab.running import Result
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from regard.cli import lab as command
 from regard.errors import InputError
-from regard.lab.charts import Line, Lines
-from regard.lab.claims import EXPERIMENTS
-from regard.lab.experiment import Claim, Finding, Part, Setting, Verdict, overall
-from regard.lab.report import plain, write
-from regard.lab.running import choose, run_all, run_one
+from regard_lab.charts import Line, Lines
+from regard_lab.claims import EXPERIMENTS
+from regard_lab.experiment import Claim, Finding, Part, Setting, Verdict, overall
+from regard_lab.report import plain, write
+from regard_lab.running import choose, run_all, run_one
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def lab(monkeypatch, tmp_path):
     """Run `regard lab` over made-up claims, in a terminal of 80 columns."""
     app = Typer()
     app.command()(command.lab)
-    claims = sys.modules["regard.lab.claims"]
+    claims = sys.modules["regard_lab.claims"]
 
     def run(*arguments, experiments=None, out=tmp_path / "out"):
         monkeypatch.setattr(claims, "EXPERIMENTS", experiments or (made(1), made(2)))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.lab.training import fit, seeded
 from regard.train.schedules import Schedule
+from regard_lab.training import fit, seeded
 
 
 def line(start=2.0):

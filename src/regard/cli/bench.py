@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from regard.bench.rows import Row
+    from regard_bench.rows import Row
 
 from regard.cli.console import TextConsole
 
@@ -53,11 +53,11 @@ def bench(
     with notes.status("loading the libraries"):
         import torch
 
-        from regard.bench.cases import CASES
-        from regard.bench.report import read, regressions
-        from regard.bench.rows import Effort
-        from regard.bench.running import chosen, confirmed, measure
-        from regard.lab.machine import here
+        from regard_bench.cases import CASES
+        from regard_bench.report import read, regressions
+        from regard_bench.rows import Effort
+        from regard_bench.running import chosen, confirmed, measure
+        from regard_lab.machine import here
 
         picked = chosen(CASES, cases or ())
         before = None if against is None else read(against)
@@ -101,7 +101,7 @@ def _kind(about: Mapping[str, Any]) -> str:
 
 def _table(rows: "Sequence[Row]") -> Table:
     """Return the rows as a table in the width of a terminal."""
-    from regard.bench.report import shown_ratio
+    from regard_bench.report import shown_ratio
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("case", ratio=3)

@@ -40,10 +40,10 @@ def lab(
     """
     notes = TextConsole(stderr=True)
     with notes.status("loading the libraries"):
-        from regard.lab.claims import EXPERIMENTS
-        from regard.lab.experiment import Setting
-        from regard.lab.report import write
-        from regard.lab.running import choose, run_one
+        from regard_lab.claims import EXPERIMENTS
+        from regard_lab.experiment import Setting
+        from regard_lab.report import write
+        from regard_lab.running import choose, run_one
 
         chosen = choose(EXPERIMENTS, claims or ())
     screen = TextConsole()

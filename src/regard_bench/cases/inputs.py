@@ -1,0 +1,98 @@
+"""Queries, keys and values; the machine's limit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import regard
+from regard.backends.numba_available import refuses_here
+from regard.frozen import tensors as held
+from regard.masks import Mask
+from regard_bench.timing import Call
+
+__all__ = [
+    "DIM",
+    "HEADS",
+    "backward",
+    "by_numba",
+    "forward",
+    "fused",
+    "inputs",
+    "products",
+    "training",
+    "without_gradients",
+]
+
+HEADS, DIM = 8, 64
+
+
+def inputs(
+    n: int, *, heads: int = HEADS, dtype: torch.dtype = torch.float32, value_dim: int = DIM
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of one sequence, (1, heads, n, 64)."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, n, dim, generator=generator).to(dtype) for dim in (DIM, DIM, value_dim))
+    return q, k, v
+
+
+def forward(tensors: tuple[Tensor, ...], **options: Any) -> Call:
+    """A forward call of `regard.attention`, without gradients."""
+    return without_gradients(lambda: regard.attention(*tensors, **options))
+
+
+def by_numba(tensors: tuple[Tensor, ...], **options: Any) -> dict[str, Call]:
+    """A side "numba", the same call in compiled loops; none where they cannot be compiled."""
+    if refuses_here() is not None:
+        return {}
+    return {"numba": forward(tensors, backend="numba", **options)}
+
+
+def fused(tensors: tuple[Tensor, ...], **options: Any) -> Call:
+    """PyTorch's own call, without gradients."""
+    q, k, v = tensors
+    return without_gradients(lambda: scaled_dot_product_attention(q, k, v, **options))
+
+
+def products(pairs: int, dtype: torch.dtype = torch.float32) -> Call:
+    """The limit: matrix products with as many FLOPs as attention over so many pairs, in matrices that stay in cache."""
+    a, b, c = (torch.randn(1024, 1024).to(dtype) for _ in range(3))
+    # Rows of such products: 2 · 64 multiplications a pair in attention, 1024² a row here.
+    whole, rest = divmod(max(1, round(2 * pairs * DIM / 1024**2)), 1024)
+    some, into = a[:rest], c[:rest]
+
+    def call() -> None:
+        for _ in range(whole):
+            torch.mm(a, b, out=c)
+        if rest:
+            torch.mm(some, b, out=into)
+
+    return without_gradients(call)
+
+
+def training(tensors: tuple[Tensor, ...], **options: Any) -> Call:
+    """Forward and backward, to the gradients of q, k, v and of what the options hold that learns."""
+    leaves = [one.detach().requires_grad_() for one in tensors]
+    learned = [one for one in held(options) if one.requires_grad]
+    up = torch.randn_like(leaves[2])
+    return lambda: torch.autograd.grad(regard.attention(*leaves, **options), (*leaves, *learned), up)
+
+
+def backward(tensors: tuple[Tensor, ...], *, mask: Mask) -> Call:
+    """The backward alone, of a forward call that has been made."""
+    leaves = [one.detach().requires_grad_() for one in tensors]
+    output = regard.attention(*leaves, mask=mask)
+    up = torch.randn_like(output)
+    return lambda: torch.autograd.grad(output, leaves, up, retain_graph=True)
+
+
+def without_gradients(call: Callable[[], object]) -> Call:
+    """The same call in inference mode."""
+
+    def quiet() -> object:
+        with torch.inference_mode():
+            return call()
+
+    return quiet
