@@ -1,1 +1,1 @@
-"""."""
+"""The machinery behind watch(): interception of calls, weights from q and k, statistics, records and atlases."""

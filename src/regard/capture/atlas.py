@@ -1,8 +1,8 @@
-"""A record in one file: safetensors, with everything that is not an array as JSON in its header.
+"""Save records to a file and load them: safetensors, with everything that is not an array as JSON in its header.
 
-Arrays are memory-mapped on reading, so that opening a large atlas reads only what is looked at; each has a checksum,
-which is checked when it is first looked at. Writing goes to a temporary file that replaces the old one at the end: a
-failed save leaves what was there.
+Arrays are memory-mapped, so that opening a large atlas loads only the data in use. Each array has a checksum, which is
+verified at its first access. An atlas is written to a temporary file that replaces the old file at the end, so a
+failed save leaves the old file unchanged.
 """
 
 import json
@@ -29,10 +29,10 @@ from regard.files import whole_file
 __all__ = ["VERSION", "read_atlas", "save_atlas"]
 
 VERSION = 5
-# Whatever reading a header of the wrong shape may raise.
+# The exceptions that reading a malformed header may raise.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-_LARGEST_HEADER = 100_000_000  # as the safetensors library has it
-_AT_ONCE = 2**24  # bytes that are written at once
+_LARGEST_HEADER = 100_000_000  # the limit of the safetensors library
+_AT_ONCE = 2**24  # bytes per write
 
 Header = dict[str, Any]
 
@@ -40,9 +40,9 @@ Header = dict[str, Any]
 def save_atlas(
     records: tuple[Record, ...], path: str | os.PathLike[str], *, by_way_of: str | os.PathLike[str] | None = None
 ) -> None:
-    """Write records to one file; it appears whole or not at all.
+    """Save records to one file, atomically.
 
-    `by_way_of` is a folder on the same disk where it grows, beside the file unless given.
+    `by_way_of` is the folder for the temporary file, on the same disk; by default it is the folder of `path`.
     """
     for record in records:
         try:
@@ -53,10 +53,10 @@ def save_atlas(
     about = [_about(number, record, arrays) for number, record in enumerate(records)]
     known = {name: one.about for name, one in arrays.items()}
     said = json.dumps({"version": VERSION, "records": about, "arrays": known}, ensure_ascii=False)
-    # Half a surrogate pair, of which a byte piece may consist, is no UTF-8: its escape is JSON.
+    # A byte piece may be an unpaired surrogate, which is not valid UTF-8: JSON escapes it.
     text = said.encode("utf-8", "backslashreplace").decode()
     header: Header = {"__metadata__": {"regard": text, "crc": str(checksum_of_text(text))}}
-    order = sorted(arrays, key=lambda name: -arrays[name].raw.dtype.itemsize)  # so that each array is aligned
+    order = sorted(arrays, key=lambda name: -arrays[name].raw.dtype.itemsize)  # aligns each array
     end = 0
     for name in order:
         raw = arrays[name].raw
@@ -66,9 +66,9 @@ def save_atlas(
 
 
 def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, Any]:
-    """The JSON of a record; its arrays are added to the others."""
+    """Return a record as JSON; its arrays are added to the others."""
     layers: list[dict[str, Any]] = []
-    shared: dict[int, str] = {}  # arrays that several layers have in common
+    shared: dict[int, str] = {}  # arrays shared by several layers
     for index, layer in enumerate(record.layers):
         one = {name: getattr(layer, name) for name in LIGHT}
         stored = stored_arrays(layer)
@@ -91,7 +91,7 @@ def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, 
 
 
 def _write(target: Path, header: Header, arrays: list[npt.NDArray[Any]], folder: str | os.PathLike[str] | None) -> None:
-    """A safetensors file, beside the old one until it is whole."""
+    """Write a safetensors file to a temporary file, and replace the old file when it is complete."""
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     with whole_file(target, by_way_of=None if folder is None else Path(folder)) as file:
@@ -103,7 +103,7 @@ def _write(target: Path, header: Header, arrays: list[npt.NDArray[Any]], folder:
 
 
 def read_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
-    """Read the records of an atlas; its arrays stay in the file until they are looked at."""
+    """Load the records of an atlas; its arrays are loaded at first access."""
     target = Path(path)
     try:
         header, start = _read_header(target)
@@ -135,7 +135,7 @@ def read_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
 
 
 def _read_header(path: Path) -> tuple[Header, int]:
-    """The header of a safetensors file and where its data begin, checked against the file's size."""
+    """Return the header of a safetensors file and the offset of its data, checked against the file's size."""
     size = path.stat().st_size
     with path.open("rb") as file:
         first = file.read(8)
@@ -161,7 +161,7 @@ def _read_header(path: Path) -> tuple[Header, int]:
 def _stored(
     path: Path, name: str, data: npt.NDArray[np.uint8], entry: Mapping[str, Any], about: Mapping[str, Any]
 ) -> Stored:
-    """One array of the file, memory-mapped."""
+    """Return one array of the file, memory-mapped."""
     first, last = map(operator.index, entry["data_offsets"])
     dtype, shape = np.dtype(DTYPES[entry["dtype"]]), tuple(map(operator.index, entry["shape"]))
     if (
@@ -205,7 +205,7 @@ def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored])
 
 
 def _check_tokens(record: Record) -> None:
-    """Each position of a stream whose tokens are known has one: with one too few, every name would be a neighbour's."""
+    """Check that each position of a stream with known tokens has a token: a missing one would shift all names."""
     lengths = record.streams
     for layer in record.layers:
         for stream in {layer.query_tokens, layer.key_tokens} & set(record.tokens):

@@ -1,8 +1,8 @@
-"""Arrays as they stand in an atlas: as they are, memory-mapped, or deflated; each with a checksum, read when asked for.
+"""The arrays of an atlas, unchanged and memory-mapped or compressed, each with a checksum and loaded at first access.
 
-Deflated arrays are split into byte planes first, as neighbouring numbers share their high bytes. Weights of long texts
-are halved before: 16 bits of a number times 2^15, so that the relative error is at most 2^−11 for weights above 2e-9,
-and the absolute one 1e-12 for those below.
+Arrays are split into byte planes before compression, since neighbouring numbers have similar high bytes. Weights of
+long texts are first reduced to 16 bits, as a number times 2^15, with a relative error of at most 2^−11 for weights
+above 2e-9 and an absolute error of 1e-12 below.
 """
 
 import operator
@@ -34,51 +34,51 @@ DTYPES: dict[str, type[np.generic]] = {
     "BOOL": np.bool_,
 }
 _CODES = {np.dtype(kind): code for code, kind in DTYPES.items()}
-_HALVED = 2.0**15  # what is halved is multiplied by this, so that small weights keep their digits
-_LARGEST = 1.9  # what can be halved
+_HALVED = 2.0**15  # factor before the reduction to 16 bits, which preserves the precision of small weights
+_LARGEST = 1.9  # largest number that can be reduced to 16 bits
 _LEVEL = 3
-_RATIO = 1100  # deflate makes nothing smaller than by this
+_RATIO = 1100  # maximum compression ratio of deflate
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """One array of an atlas: the bytes as they stand in the file, and how to read them.
+    """One array of an atlas: its bytes in the file, and how to decode them.
 
-    `packed` is None for an array as it is; else {"dtype": "F32", "shape": [...], "halved": bool} of what was deflated.
+    `packed` is None for an uncompressed array, else {"dtype": "F32", "shape": [...], "halved": bool} of the original.
     """
 
     name: str
     raw: Array
-    crc: int | None = None  # None in atlases of older versions
+    crc: int | None = None  # None in atlases of older formats
     packed: Mapping[str, Any] | None = None
     file: str = "the atlas"
 
     @property
     def code(self) -> str:
-        """The type of the bytes in the file, as safetensors calls it."""
+        """The dtype of the bytes in the file, in safetensors' notation."""
         return _CODES[self.raw.dtype]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of what is read."""
+        """The dtype of the decoded array."""
         return self.raw.dtype if self.packed is None else np.dtype(DTYPES[self.packed["dtype"]])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what is read."""
+        """The shape of the decoded array."""
         return self.raw.shape if self.packed is None else tuple(map(operator.index, self.packed["shape"]))
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the header of an atlas says of it."""
+        """The entry of this array in the header of an atlas."""
         return {"crc": self.crc} | ({} if self.packed is None else {"packed": dict(self.packed)})
 
     def summed(self) -> "Stored":
-        """The same with a checksum, where it has none yet."""
+        """Return the array with a checksum."""
         return self if self.crc is not None else replace(self, crc=checksum_of_array(self.raw))
 
     def check(self) -> None:
-        """Refuse a shape that cannot be, before anything of it is read.
+        """Raise ValueError for an impossible shape, before any data is read.
 
         Raises:
             ValueError: The sizes do not fit.
@@ -95,19 +95,19 @@ class Stored:
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
     def verify(self) -> None:
-        """Refuse numbers that are not what was written.
+        """Verify the checksum.
 
         Raises:
-            AtlasError: A bit has changed.
+            AtlasError: The data are damaged.
         """
         if self.crc is not None and checksum_of_array(self.raw) != self.crc:
             raise AtlasError(f"{self.file} is damaged: the checksum of {self.name} does not hold; write it again")
 
     def read(self) -> Array:
-        """The array; as long as it is not deflated, its numbers stay in the file until they are looked at.
+        """Return the array; if it is not compressed, it is memory-mapped.
 
         Raises:
-            AtlasError: It is not what was written: a bit has changed.
+            AtlasError: The data are damaged.
         """
         self.verify()
         if self.packed is None:
@@ -119,7 +119,7 @@ class Stored:
 
 
 class Held(Mapping[str, Array]):
-    """Arrays by name, each of them read once, when it is first asked for."""
+    """Arrays by name, each loaded once, at its first access."""
 
     def __init__(self, stored: Mapping[str, Stored]) -> None:
         self.stored = stored
@@ -138,10 +138,10 @@ class Held(Mapping[str, Array]):
 
 
 def plain(name: str, array: Array) -> Stored:
-    """An array to be stored as it is.
+    """Return an array to be stored uncompressed.
 
     Raises:
-        KeyError: An atlas holds no such type.
+        KeyError: The dtype is not supported by the format.
     """
     _CODES[array.dtype]
     array = np.ascontiguousarray(array)
@@ -149,7 +149,7 @@ def plain(name: str, array: Array) -> Stored:
 
 
 def deflated(name: str, array: Array, *, halve: bool = False) -> Stored:
-    """An array to be stored deflated; `halve` keeps 16 bits of float32 numbers, if none is above 1.9.
+    """Return an array to be stored compressed; `halve` reduces float32 numbers to 16 bits, if none is above 1.9.
 
     >>> weights = np.linspace(0, 1, 1000, dtype=np.float32)
     >>> exact, half = deflated("a", weights), deflated("a", weights, halve=True)

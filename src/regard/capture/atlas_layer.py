@@ -1,4 +1,6 @@
-"""Layers of an atlas: what is small is there, arrays are read, checked and inflated when they are first looked at."""
+"""Layers of an atlas. Small values are loaded immediately; arrays are loaded, verified and decompressed at first
+access.
+"""
 
 import operator
 from collections.abc import Mapping
@@ -17,15 +19,15 @@ __all__ = ["StoredLayer", "stored_arrays", "stored_kept"]
 
 Array = npt.NDArray[Any]
 
-# Arrays of a layer, and those of long texts whose numbers are halved.
+# The arrays of a layer, and those that are reduced to 16 bits for long texts.
 _ARRAYS = ("mean", "max", "top_keys", "top_weights", "entropy", "received", "weights")
 _HALVED = ("mean", "max", "top_weights")
-_LARGE = 4096  # bytes of an array of a mask or bias from which on it is deflated
+_LARGE = 4096  # bytes above which an array of a mask or bias is compressed
 LIGHT = tuple(one.name for one in fields(Layer) if one.name not in (*_ARRAYS, "statistics", "qk"))
 
 
 class StoredLayer(Layer):
-    """A layer whose arrays lie in a file, as any other otherwise."""
+    """A layer whose arrays are in a file, otherwise like any other layer."""
 
     _arrays: Mapping[str, Stored]
     _kept: Mapping[str, Any] | None
@@ -39,10 +41,10 @@ class StoredLayer(Layer):
         kept: Mapping[str, Any] | None = None,
         held: Mapping[str, Stored] | None = None,
     ) -> "StoredLayer":
-        """Make it of the header's JSON and its arrays by name; "statistics." begins the names of statistics.
+        """Return a layer from the header's JSON and its arrays by name; names of statistics begin with "statistics.".
 
         Raises:
-            ValueError, LookupError, TypeError: They do not fit each other.
+            ValueError, LookupError, TypeError: JSON and arrays are inconsistent.
         """
         if set(about) != set(LIGHT):
             raise ValueError(f"a layer has other fields than {', '.join(LIGHT)}")
@@ -55,21 +57,21 @@ class StoredLayer(Layer):
         return layer
 
     def __getattr__(self, name: str) -> Any:
-        """Read an array when it is first asked for, and keep it."""
+        """Load an array at its first access."""
         if name not in Layer.__dataclass_fields__ or "_arrays" not in vars(self):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         vars(self)[name] = value = self._read(name)
         return value
 
     def check_kept(self) -> None:
-        """Refuse queries and keys from which no weights could be computed, before any is asked for.
+        """Check that weights can be computed from the stored queries and keys, before any are requested.
 
         Raises:
-            AtlasError: The masks, biases and scores that were kept do not fit.
+            AtlasError: The stored masks, biases and scores are inconsistent.
         """
         if self._kept is None:
             return
-        from regard.capture.tile_from_captured_qk import check  # here, because torch takes seconds to load
+        from regard.capture.tile_from_captured_qk import check  # imported here, because torch takes seconds to load
 
         shape, held = self._arrays["entropy"].shape, self._held
         widths = held["q"].shape[3], held["k"].shape[3]
@@ -77,17 +79,17 @@ class StoredLayer(Layer):
         check(_kept(self._kept, Held(held)), (shape[0], shape[1], shape[2]), widths, keys)
 
     def verify(self) -> None:
-        """Read every number once.
+        """Verify the checksum of every array.
 
         Raises:
-            AtlasError: A bit of one has changed.
+            AtlasError: An array is damaged.
         """
         for one in (*self._arrays.values(), *self._held.values()):
             one.verify()
 
     def _shape(self, name: str) -> tuple[int, ...]:
         stored: Mapping[str, Stored] = vars(self).get("_arrays", {})
-        return stored[name].shape if name in stored else super()._shape(name)  # without reading it
+        return stored[name].shape if name in stored else super()._shape(name)  # without loading it
 
     def _read(self, name: str) -> Any:
         if name == "qk":
@@ -101,10 +103,10 @@ class StoredLayer(Layer):
 
 
 def stored_arrays(layer: Layer) -> dict[str, Stored]:
-    """The arrays of a layer as an atlas has them; those that lie in one are taken as they stand.
+    """Return the arrays of a layer in their stored form; arrays that are in an atlas already are reused.
 
     Raises:
-        InputError: A statistic's array is of a type that an atlas cannot hold.
+        InputError: A statistic's array has a dtype that the format does not support.
     """
     if isinstance(layer, StoredLayer) and "_arrays" in vars(layer):
         return {name: one.summed() for name, one in vars(layer)["_arrays"].items()}
@@ -128,7 +130,9 @@ def stored_arrays(layer: Layer) -> dict[str, Stored]:
 
 
 def stored_kept(layer: Layer) -> tuple[dict[str, Any] | None, dict[str, tuple[int, Stored]]]:
-    """The JSON of what was kept, and its arrays with a number by which shared ones are known."""
+    """Return the JSON of the stored queries and keys, and their arrays, each with a number that identifies shared
+    arrays.
+    """
     if isinstance(layer, StoredLayer) and "_arrays" in vars(layer):
         about = vars(layer)["_kept"]
         return (None if about is None else dict(about)), {
@@ -149,7 +153,7 @@ def _kept(about: Mapping[str, Any], held: Held) -> Kept:
 
 
 def _check(about: Mapping[str, Any], found: Mapping[str, Stored]) -> None:
-    """The arrays of one layer agree with each other."""
+    """Check that the arrays of one layer are consistent."""
     for one in found.values():
         one.check()
     _check_light(about)
@@ -193,7 +197,7 @@ def _bin(size: Any) -> int:
 
 
 def _check_kept(about: Mapping[str, Any], held: Mapping[str, Stored], arrays: Mapping[str, Stored]) -> None:
-    """Queries and keys are those of the layer."""
+    """Check that queries and keys fit the layer."""
     for one in held.values():
         one.check()
     shape, keys = arrays["entropy"].shape, arrays["received"].shape[2]

@@ -1,8 +1,9 @@
-"""Which heads change sides between two texts: from weighing one word more than another, to weighing the other more.
+"""Find the heads that flip between two texts: with more weight on one word in the first text, and on the other in the
+second.
 
-A head is counted where its two weights, on the first word and on the second, together are at least 0.1 in each text:
-which of two small numbers is the larger says nothing. A counted head *flips* where the larger one of the two is that of
-the other word in the second text. Its *lead* is the smaller of its two differences: a flip with a lead of 0.01 is weak.
+A head is counted if its two weights together are at least 0.1 in each text, because the order of two small weights is
+noise. A counted head *flips* if the word with the larger weight differs between the texts. Its *lead* is the smaller
+of its two differences; a flip with a lead of 0.01 is weak.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from jaxtyping import Float
 
 __all__ = ["CLEAR", "Flip", "HeadFlips"]
 
-CLEAR = 0.1  # the weight on both words together, in each text, from which on a head is counted
+CLEAR = 0.1  # minimum weight on both words together, in each text, for a head to be counted
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Flip:
 
     @property
     def to_second(self) -> bool:
-        """Whether it turns from the first word to the second."""
+        """Whether it changes from the first word to the second."""
         return self.before[0] > self.before[1]
 
 
@@ -50,16 +51,16 @@ class HeadFlips:
 
     @property
     def heads(self) -> int:
-        """How many heads there are."""
+        """The number of heads."""
         return int(np.isfinite(self.weights[0, 0]).sum())
 
     @property
     def counted(self) -> int:
-        """How many of them give both words together a tenth of the weight in each text."""
+        """The number of heads that give both words together a tenth of their weight in each text."""
         return int(self._clear().sum())
 
     def prefer(self, word: int) -> int:
-        """How many counted heads weigh one of the words (0 or 1) more in both texts."""
+        """Return how many counted heads give one of the words (0 or 1) more weight in both texts."""
         more = self.weights[:, word] > self.weights[:, 1 - word]
         return int((self._clear() & more.all(0)).sum())
 

@@ -1,7 +1,7 @@
-"""What a picture shows: one word, two heads that look from it to different words, and one head's heat map.
+"""Choose what a figure shows: a word, two heads that attend from it to different words, and one head's heat map.
 
-A reader asks first what a pronoun looks at, so one that looks sharply at a word is chosen before all other words; then
-the word with the sharpest pair of looks. Which looks are worth showing is in `word_looks`.
+A pronoun with a large weight on a word is preferred, since readers first ask what it refers to. Otherwise the word
+with the two largest weights is chosen. `word_looks` determines which pairs of words count.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ __all__ = ["Focus", "Look", "choose_focus"]
 
 @dataclass(frozen=True)
 class Focus:
-    """The chosen word (index into `queries`) and the heads that look from it, the one whose map is drawn first.
+    """The chosen word (an index into `queries`) and the heads that attend from it; the map of the first one is drawn.
 
-    `queries` and `keys` are the words of the query and the key stream: the same ones except in cross-attention.
-    `part` is the part of the chosen word that is meant, 它 of 因为它, and empty for the whole of it. `note` is what
-    there is to say on the choice to whoever sees the picture, mostly nothing.
+    `queries` and `keys` are the words of the query and the key stream, which differ only in cross-attention. `part` is
+    the part of the chosen word that is meant, such as 它 in 因为它, or empty for the whole word. `note` is a remark on
+    the choice for the reader, mostly empty.
     """
 
     queries: tuple[Word, ...]
@@ -45,22 +45,23 @@ def choose_focus(
     among: frozenset[str] | None = None,
     sources: frozenset[int] | None = None,
 ) -> Focus:
-    """Choose the word and the two heads whose weights on two content words are the sharpest, within what is asked for.
+    """Choose the word and the two heads with the largest weights on two content words, within the given restrictions.
 
     Args:
-        record: What was seen, with its tokens.
-        token: The word to look from; by default a pronoun that looks sharply at a word, else the word with the sharpest
-            pair of looks.
+        record: The record, with its tokens.
+        token: The query word; by default a pronoun with a large weight on a word, else the word with the two largest
+            weights.
         layer: The layer of the first head, by its number or name; by default any.
         head: The first head, in that layer; by default any.
-        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
-        stream: Whose layers; by default those of cross-attention, where there are any, or of the first text.
-        among: Words in lower case: no others are looked at.
-        sources: Indices of words: no others are chosen to look from.
+        batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
+        stream: The stream of the layers; by default that of cross-attention, if there is any, or of the first text.
+        among: Lower-case words; other key words are ignored.
+        sources: Indices of words; other query words are ignored.
 
     Raises:
-        InputError: No such word, layer, head or sequence, a head without its layer, or a text of one word.
-        ObservationError: The record holds no layer, or its tokens are not known.
+        InputError: The word, layer, head or sequence does not exist, a head is given without its layer, or the text has
+            one word.
+        ObservationError: The record has no layer, or its tokens are unknown.
     """
     if head is not None and layer is None:
         raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
@@ -90,7 +91,7 @@ def choose_focus(
 
 
 def _chosen(looks: WordLooks, pairs: dict[int, tuple[Look, ...]], sharp: dict[int, tuple[Look, ...]]) -> int:
-    """A pronoun before other words, and the sharpest pair of looks; where none is sharp, the sharpest look."""
+    """Return the index of a pronoun if one has a large weight, else of the word with the largest weights."""
     if not sharp:
         return max(pairs, key=lambda row: max(look.weight for look in pairs[row]))
     pronouns = [row for row in sharp if looks.pronoun(row) is not None]
@@ -106,7 +107,7 @@ _OTHERS: dict[Reach, str] = {
 
 
 def _feeble(token: str | None, reach: Reach, *, in_layer: bool) -> str:
-    """What to say where nothing is sharp."""
+    """Return the note if no weight is large."""
     where = " in this layer" if in_layer else ""
     if token is None:
         return f"No word looks sharply at {_OTHERS[reach]}{where}: this is the sharpest such look there is."
@@ -119,7 +120,7 @@ def _within(part: str, word: Word) -> str:
 
 
 def _nothing(looks: WordLooks, token: str | None) -> str:
-    """Why there is no look at all, and the way out."""
+    """Return why no pair of words can be shown, and the way out."""
     words = [word.text for word in looks.queries if not word.special and is_word(word.text)]
     if looks.one_text and len(words) == 1:
         return f"the text is one word, {words[0]}, and a picture is of a word that looks at another: write two or more"

@@ -1,4 +1,4 @@
-"""One attention layer as it was seen, as plain numpy."""
+"""One recorded attention layer, as NumPy arrays."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,38 +13,38 @@ __all__ = ["Computable", "HeadScore", "Layer"]
 
 
 class Computable(Protocol):
-    """Queries and keys that were kept (`capture.captured_qk`), from which any rectangle of weights can be computed."""
+    """Recorded queries and keys (`capture.captured_qk`), from which any rectangle of weights can be computed."""
 
     def tile(self, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
-        """Every weight of a rectangle."""
+        """Return every weight of a rectangle."""
         ...
 
     def bands(self, rows: slice, columns: slice, step: int) -> Iterator[slice]:
-        """The rows of a rectangle in bands that are computed one after the other."""
+        """Yield the rows of a rectangle in bands that are computed one after the other."""
         ...
 
     def whole(self, batch_index: int, head: int, queries: int, keys: int) -> npt.NDArray[Any]:
-        """All weights of one head."""
+        """Return all weights of one head."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One attention call site of a model, as seen in one forward pass.
+    """One attention call site of a model, as recorded in one forward pass.
 
     Shapes: `mean`, `max` (batch, heads, query bins, key bins); `top_keys`, `top_weights` (batch, heads, queries, k),
     best first, key −1 and weight 0 where a query sees fewer than k keys; `entropy` (batch, heads, queries) in nats;
     `received` (batch, heads, keys), the sum of each key's column; `weights` (batch, heads, queries, keys) or None.
-    `statistics` holds what else was asked for, by name: arrays (batch, heads, ...), with heads 1 where all share them.
-    `qk`, with keep="qk", gives any rectangle of the weights. `number` is the layer's in the model, counted within its
-    stream; None where that is not known, and layers are counted as they were called.
-    A bin of the heat map spans `query_bin` queries and `key_bin` keys (the last may be smaller): `mean` is over its
-    pairs, hidden ones counting 0, `max` its largest weight. With bins of 1 both are the weights themselves.
+    `statistics` holds the requested statistics by name, as arrays (batch, heads, ...), with heads 1 if all heads share
+    them. `qk`, with keep="qk", gives any rectangle of the weights. `number` is the layer's in the model, counted within
+    its stream; None if it is unknown, in which case layers are counted in the order of their calls. A bin of the heat
+    map spans `query_bin` queries and `key_bin` keys (the last may be smaller): `mean` is over its pairs, hidden ones
+    counting 0, `max` its largest weight. With bins of 1 both are the weights themselves.
     """
 
     name: str
     kind: Literal["self", "cross"]
-    query_tokens: str  # which of the record's token streams the queries are
+    query_tokens: str  # the token stream of the queries
     key_tokens: str
     query_bin: int
     key_bin: int
@@ -54,11 +54,12 @@ class Layer:
     top_weights: npt.NDArray[np.float32]
     entropy: npt.NDArray[np.float32]
     received: npt.NDArray[np.float32]
-    # Factories, not defaults, which would be found on the class: a layer of an atlas reads what it lacks when asked.
+    # Factories instead of defaults: class attributes would prevent a layer of an atlas from loading its arrays on
+    # access.
     weights: npt.NDArray[np.float32] | None = field(default_factory=lambda: None)
     statistics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     qk: Computable | None = field(default_factory=lambda: None)
-    number: int | None = field(default_factory=lambda: None)  # the model's own, within the stream
+    number: int | None = field(default_factory=lambda: None)  # the model's number within the stream
 
     @property
     def batch(self) -> int:
@@ -82,7 +83,9 @@ class Layer:
 
     @property
     def exact(self) -> npt.NDArray[np.float32] | None:
-        """Every weight (batch, heads, queries, keys) where it is at hand: kept in full, or a map with bins of 1."""
+        """Every weight (batch, heads, queries, keys) if it is available: recorded in full, or from a map with bins of
+        1.
+        """
         if self.weights is not None:
             return self.weights
         return self.mean if self.query_bin == self.key_bin == 1 else None
@@ -94,7 +97,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class HeadScore:
-    """How strongly one head looks from one word to another; `stream` chooses its layer together with `layer`."""
+    """The weight of one head from one word to another; `stream` and `layer` identify its layer."""
 
     layer: int
     head: int

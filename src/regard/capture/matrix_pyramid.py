@@ -1,7 +1,7 @@
 """One head's matrix at any resolution: single weights, whole rows, and tiles whose cells span 1, 2, 4, … positions.
 
-Coarse cells are merged from the stored map, whose bins merge exactly. Cells finer than its bins need every weight, or
-the queries and keys that they are computed from (`keep="qk"`).
+Coarse cells are computed exactly from the stored map by merging bins. Cells finer than its bins need every weight, or
+the recorded queries and keys (`keep="qk"`).
 """
 
 from typing import Literal
@@ -14,7 +14,7 @@ from regard.errors import InputError, ObservationError
 
 __all__ = ["Matrix", "Pool", "pooled"]
 
-_CELLS = 2**22  # of one tile that is computed
+_CELLS = 2**22  # maximum size of one computed tile
 
 Pool = Literal["mean", "max"]
 Array = npt.NDArray[np.floating]
@@ -24,12 +24,12 @@ class Matrix:
     """The weights of one head of one sequence.
 
     Args:
-        layer: Where they were seen.
-        head: Which head, counted from 0.
-        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
+        layer: The layer of the head.
+        head: The head, counted from 0.
+        batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
 
     Raises:
-        InputError: There is no such head or sequence.
+        InputError: The head or sequence does not exist.
     """
 
     def __init__(self, layer: Layer, head: int, batch_index: int = 0) -> None:
@@ -41,7 +41,7 @@ class Matrix:
 
     @property
     def finest(self) -> int:
-        """How many positions the smallest cell spans that can be shown; 1 is single weights."""
+        """The number of positions that the smallest available cell spans; 1 means single weights."""
         return (
             1
             if self.layer.exact is not None or self.layer.qk is not None
@@ -49,31 +49,31 @@ class Matrix:
         )
 
     def weight(self, query: int, key: int) -> float:
-        """One weight, exactly."""
+        """Return one exact weight."""
         return float(self.tile(slice(query, query + 1), slice(key, key + 1))[0, 0])
 
     def row(self, query: int) -> Array:
-        """What one query gives to each key (keys,)."""
+        """Return the weights of one query, of shape (keys,)."""
         row: Array = self.tile(slice(query, query + 1), slice(0, self.keys))[0]
         return row
 
     def column(self, key: int) -> Array:
-        """What one key gets from each query (queries,)."""
+        """Return the weights on one key, of shape (queries,)."""
         column: Array = self.tile(slice(0, self.queries), slice(key, key + 1))[:, 0]
         return column
 
     def tile(self, rows: slice, columns: slice, *, step: int = 1, pool: Pool = "mean") -> Array:
-        """A rectangle, one cell for each `step` × `step` positions: their mean, or their largest weight.
+        """Return a rectangle with one cell per `step` × `step` positions: their mean, or their largest weight.
 
         Args:
-            rows, columns: From where to where, in positions; both begin at a multiple of `step` and end within the
+            rows, columns: The ranges of positions; both begin at a multiple of `step` and end within the
                 matrix. The last cells may span fewer positions, and their mean is over those.
             step: A power of two.
             pool: "mean" or "max".
 
         Raises:
-            InputError: The rectangle lies outside, or the step is no power of two.
-            ObservationError: The cells are finer than what was kept.
+            InputError: The rectangle is outside the matrix, or the step is not a power of two.
+            ObservationError: The cells are finer than the recorded data.
         """
         self._check(rows, columns, step)
         if (exact := self.layer.exact) is not None:
@@ -83,7 +83,7 @@ class Matrix:
         return self._merged(rows, columns, step, pool)
 
     def _computed(self, rows: slice, columns: slice, step: int, pool: Pool) -> Array:
-        """Cells finer than the map, from queries and keys: some rows at a time, pooled at once."""
+        """Return cells finer than the map, computed from queries and keys in bands of rows and pooled."""
         kept = self.layer.qk
         if kept is None:
             raise ObservationError(
@@ -101,7 +101,7 @@ class Matrix:
         return np.concatenate(parts).astype(self._dtype, copy=False)
 
     def _merged(self, rows: slice, columns: slice, step: int, pool: Pool) -> Array:
-        """Bins of the stored map, merged; a mean weighs each bin by the positions it spans."""
+        """Return merged bins of the stored map; a mean weights each bin by its number of positions."""
         layer = self.layer
         bins = [
             slice(along.start // width, -(-along.stop // width))
@@ -120,7 +120,7 @@ class Matrix:
 
     @property
     def _dtype(self) -> npt.DTypeLike:
-        """float64 where the model computed in it, else float32."""
+        """float64 if the model computed in float64, else float32."""
         return self.layer.entropy.dtype
 
     def _check(self, rows: slice, columns: slice, step: int) -> None:
@@ -138,7 +138,7 @@ class Matrix:
 
 
 def pooled(part: npt.NDArray[np.floating], tall: int, broad: int, pool: Literal["mean", "max", "sum"]) -> Array:
-    """Merge cells, `tall` rows and `broad` columns of them into one; the last may be of fewer."""
+    """Return cells merged in groups of `tall` rows and `broad` columns; the last groups may be smaller."""
     dtype = np.float64 if part.dtype == np.float64 else np.float32
     if (tall, broad) != (1, 1):
         reduce = np.maximum if pool == "max" else np.add
@@ -150,6 +150,6 @@ def pooled(part: npt.NDArray[np.floating], tall: int, broad: int, pool: Literal[
 
 
 def _spans(along: slice, width: int, count: int) -> npt.NDArray[np.float64]:
-    """How many positions each bin of a range spans: the last of all may be cut."""
+    """Return the number of positions of each bin of a range; the last bin may be smaller."""
     starts = np.arange(along.start // width, -(-along.stop // width)) * width
     return np.asarray(np.minimum(starts + width, count) - starts, dtype=np.float64)

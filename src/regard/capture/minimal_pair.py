@@ -1,7 +1,7 @@
-"""Two texts that differ in a word or two, and one head in both: what its weights from the same word become.
+"""Compare one head on two texts that differ in one or two words: its weights from the same word.
 
-The word that looks and the two words that are compared are found by where they stand: words that both texts have in the
-same order are the same ones, and a word that has changed its place is found by its text.
+The query word and the two words to compare are found by their position: words that both texts have in the same order
+correspond, and a moved word is found by its text.
 """
 
 from collections.abc import Sequence
@@ -23,29 +23,31 @@ from regard.errors import InputError
 __all__ = ["MinimalPair", "Moved", "choose_pair"]
 
 Weights = npt.NDArray[np.float64]
-Places = tuple[tuple[int, int], tuple[int, int]]  # of the two compared words, in the first text and in the second
+Places = tuple[
+    tuple[int, int], tuple[int, int]
+]  # positions of the two compared words, in the first text and in the second
 Texts = tuple[tuple[Word, ...], tuple[Word, ...]]
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A word of both texts, or one that stands in another's place, and the weights on it from the word that looks."""
+    """A word of both texts, or a word and its replacement, and the weights on it from the query word."""
 
     before_word: str
     after_word: str
     before: float
     after: float
-    compared: int | None = None  # 0 or 1 where it is one of the two words that are compared
+    compared: int | None = None  # 0 or 1 for one of the two words that are compared
 
     @property
     def change(self) -> float:
-        """How much more it has in the second text."""
+        """The difference of the weights, second text minus first."""
         return self.after - self.before
 
 
 @dataclass(frozen=True, eq=False)
 class MinimalPair:
-    """One head over two texts. Both looks of each focus are of that head: at the first compared word, at the second."""
+    """One head over two texts. Each focus shows this head twice: for the first and for the second compared word."""
 
     records: tuple[Record, Record]
     focuses: tuple[Focus, Focus]
@@ -59,15 +61,15 @@ class MinimalPair:
 
     @property
     def words(self) -> tuple[str, str]:
-        """The two words that are compared."""
+        """The two compared words."""
         first, second = (self.focuses[0].keys[look.target].text for look in self.focuses[0].looks)
         return first, second
 
     @cached_property
     def moved(self) -> tuple[Moved, ...]:
-        """The head's weights from the word that looks to every word, in the order of the first text.
+        """The head's weights from the query word to every word, in the order of the first text.
 
-        Words that only one of the texts has, and none of the other stands in their place, are left out.
+        Words that occur in only one of the texts and have no counterpart are left out.
         """
         rows = [_row(record, focus) for record, focus in zip(self.records, self.focuses, strict=True)]
         queries = [focus.keys for focus in self.focuses]
@@ -82,7 +84,7 @@ class MinimalPair:
 
     @property
     def elsewhere(self) -> tuple[float, float]:
-        """What the other words give the first compared word on average, in either text, in this head."""
+        """The mean weight of the other words on the first compared word, in each text, for this head."""
         layer, head = self.head
         one, two = (
             _elsewhere(record, layer, head, focus) for record, focus in zip(self.records, self.focuses, strict=True)
@@ -91,7 +93,9 @@ class MinimalPair:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the word that looks has the same weights in every head: it has read nothing that differs."""
+        """Whether the query word has the same weights in every head, because the texts do not differ in the tokens it
+        sees.
+        """
         before, after = self.flips.weights
         return bool(np.allclose(before, after, rtol=0, atol=1e-6, equal_nan=True))
 
@@ -105,19 +109,19 @@ def choose_pair(
     head: int | None = None,
     words: tuple[str, str] | None = None,
 ) -> MinimalPair:
-    """Choose the word that looks, the two words that are compared, and the head.
+    """Choose the query word, the two words to compare, and the head.
 
     Args:
-        before: The first text, of a model whose queries and keys are one text, with every weight.
-        after: The second text, seen in the same model.
-        token: The word that looks; by default as `choose_focus` chooses among the words of both texts.
+        before: The record of the first text, with self-attention and every weight.
+        after: The record of the second text, from the same model.
+        token: The query word; by default chosen by `choose_focus` among the words of both texts.
         layer: The layer of the head.
-        head: The head; by default the one that the picture of the first text would show first.
-        words: The two words that are compared. By default the word that this head looks at and, of the other content
-            words of both texts, those before the word that looks first, the one that all heads together weigh most.
+        head: The head; by default the first head in the figure of the first text.
+        words: The two words to compare. By default the word with this head's largest weight and, of the other content
+            words of both texts (first those before the query word), the one with the largest weight over all heads.
 
     Raises:
-        InputError: There is no such word in one of the texts, or they share no two words that it could look at.
+        InputError: A text lacks a word, or the texts share no two words that the query word can attend to.
     """
     texts = before.words(), after.words()
     partners = _partners(*texts)
@@ -143,7 +147,7 @@ def choose_pair(
 
 
 def _partners(before: Sequence[Word], after: Sequence[Word]) -> dict[int, int]:
-    """Which word of the second text stands for which of the first: the same one, or one that has taken its place."""
+    """Return for each word of the first text its counterpart in the second: the same word, or its replacement."""
     one, two = ([f"{word.text.casefold()}{' special' * word.special}" for word in text] for text in (before, after))
     found: dict[int, int] = {}
     for kind, start, stop, other, end in SequenceMatcher(None, one, two, autojunk=False).get_opcodes():
@@ -153,7 +157,7 @@ def _partners(before: Sequence[Word], after: Sequence[Word]) -> dict[int, int]:
 
 
 def _shared(before: Sequence[Word], after: Sequence[Word]) -> frozenset[str]:
-    """The words of both texts, in lower case."""
+    """Return the words of both texts, in lower case."""
     one, other = ({word.text.casefold() for word in text if not word.special} for text in (before, after))
     if not one & other:
         raise InputError("the two texts share no word: a minimal pair is one text twice, with a word or two changed")
@@ -161,7 +165,7 @@ def _shared(before: Sequence[Word], after: Sequence[Word]) -> frozenset[str]:
 
 
 def _weights(record: Record, row: int) -> Weights:
-    """Weights from one word to every word, in every head; NaN where a layer has fewer heads."""
+    """Return the weights from one word to every word, for every head; NaN where a layer has fewer heads."""
     looks = WordLooks.of(record, None, 0, None)[0]
     found = np.full((len(record.layers), max(seen.heads for seen in record.layers), len(looks.keys)), np.nan)
     for number, seen in enumerate(record.layers):
@@ -170,7 +174,9 @@ def _weights(record: Record, row: int) -> Weights:
 
 
 def _targets(focus: Focus, texts: Texts, weights: Sequence[Weights]) -> Places:
-    """What the head looks at, and the other content word of both texts that all heads together weigh most."""
+    """Return the word with the head's largest weight, and the other content word with the largest weight over all
+    heads.
+    """
     before, after = texts
     mean = [np.nanmean(each, axis=(0, 1)) for each in weights]
     first, taken = focus.looks[0].target, {focus.queries[focus.word].text.casefold()}
@@ -184,7 +190,7 @@ def _targets(focus: Focus, texts: Texts, weights: Sequence[Weights]) -> Places:
         raise InputError(f"this head looks at {name!r}, which the second text does not have: name another, or `words`")
     content = content_words([word.text for word in before])
     others = [at for at in pairs if content[at] and before[at].text.casefold() != name.casefold()]
-    others = [at for at in others if at < focus.word] or others  # what a pronoun stands for mostly comes before it
+    others = [at for at in others if at < focus.word] or others  # the antecedent of a pronoun mostly precedes it
     if not others:
         raise InputError(f"the texts share no second content word to compare {name!r} with: name two with `words`")
     second = max(others, key=lambda at: mean[0][at] + mean[1][pairs[at]])
@@ -192,7 +198,9 @@ def _targets(focus: Focus, texts: Texts, weights: Sequence[Weights]) -> Places:
 
 
 def _same(at: int, before: Sequence[Word], after: Sequence[Word]) -> int | None:
-    """Where the same word stands in the second text: its partner, or the first that is spelled so."""
+    """Return the position of the same word in the second text: its counterpart, or the first word with this
+    spelling.
+    """
     text = before[at].text.casefold()
     spelled = [word.text.casefold() if not word.special else None for word in after]
     partner = _partners(before, after).get(at)
@@ -202,13 +210,13 @@ def _same(at: int, before: Sequence[Word], after: Sequence[Word]) -> int | None:
 
 
 def _given(words: tuple[str, str], texts: Texts) -> Places:
-    """The words that were asked for."""
+    """Return the positions of the words given by the caller."""
     (one, two), (three, four) = ([_find(text, word) for word in words] for text in texts)
     return (one, two), (three, four)
 
 
 def _find(words: Sequence[Word], wanted: str) -> int:
-    """A word that was asked for."""
+    """Return the position of a word given by the caller."""
     index = find_word(words, wanted)
     if index is None:
         text = " ".join(word.text for word in words if not word.special)
@@ -217,7 +225,7 @@ def _find(words: Sequence[Word], wanted: str) -> int:
 
 
 def _strongest(weights: Weights, layer: int | None, record: Record) -> tuple[int, int]:
-    """The head that looks most at the first word, of one layer or of all."""
+    """Return the head with the largest weight on the first word, of one layer or of all."""
     if layer is not None:
         number = record.layers.index(record.layer(layer))
         return number, int(np.nanargmax(weights[number]))
@@ -226,14 +234,14 @@ def _strongest(weights: Weights, layer: int | None, record: Record) -> tuple[int
 
 
 def _focus(focus: Focus, text: tuple[Word, ...], source: int, looks: Sequence[Look]) -> Focus:
-    """The picture of one of the texts."""
+    """Return the focus for the figure of one text."""
     word = text[source].text
     part = focus.part if focus.part and focus.part in word and focus.part != word else ""
     return Focus(text, text, source, tuple(looks), 0, part)
 
 
 def _elsewhere(record: Record, layer: int, head: int, focus: Focus) -> float:
-    """The mean over the words of a text, but for the one that looks, special tokens and the word itself."""
+    """Return the mean over the words of a text, without the query word, special tokens and the word itself."""
     to = focus.looks[0].target
     rows = [at for at, word in enumerate(focus.queries) if not word.special and at not in (focus.word, to)]
     if not rows:
@@ -242,6 +250,6 @@ def _elsewhere(record: Record, layer: int, head: int, focus: Focus) -> float:
 
 
 def _row(record: Record, focus: Focus) -> Weights:
-    """The weights of the head from the word that looks to every word."""
+    """Return the head's weights from the query word to every word."""
     look = focus.looks[0]
     return np.asarray(_weights(record, focus.word)[look.layer, look.head])

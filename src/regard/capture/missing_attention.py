@@ -1,4 +1,4 @@
-"""Attention that ran and could not be seen: which module, why, and how often."""
+"""Attention that ran and could not be recorded: the module, the reason and the number of calls."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,8 +12,8 @@ __all__ = ["Caller", "Missing", "missing_lines", "sum_missing"]
 class Missing:
     """One module's attention that is not in the record.
 
-    `module` is its name in the model ("" is the model itself), `reason` begins with its class, `calls` counts what was
-    not seen of it.
+    `module` is its name in the model ("" for the model itself), `reason` begins with its class, and `calls` is the
+    number of calls that were not recorded.
     """
 
     module: str
@@ -22,10 +22,10 @@ class Missing:
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> "Missing":
-        """Make it of an atlas's JSON.
+        """Return an entry from an atlas's JSON.
 
         Raises:
-            TypeError, ValueError: It has other fields, or a field is of another type.
+            TypeError, ValueError: The fields or their types differ.
         """
         one = cls(**about)
         texts = isinstance(one.module, str) and isinstance(one.reason, str)
@@ -36,7 +36,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Caller:
-    """Where a call ran: the module's name and class, and the number of the run of the model."""
+    """The origin of a call: the module's name and class, and the number of the model's run."""
 
     module: str
     kind: str
@@ -44,7 +44,7 @@ class Caller:
 
 
 def sum_missing(entries: Iterable[Missing]) -> tuple[Missing, ...]:
-    """Entries of the same module and reason as one.
+    """Return entries with the same module and reason merged.
 
     >>> sum_missing([Missing("a", "no", 1), Missing("b", "no", 1), Missing("a", "no", 2)])
     (Missing(module='a', reason='no', calls=3), Missing(module='b', reason='no', calls=1))
@@ -56,7 +56,7 @@ def sum_missing(entries: Iterable[Missing]) -> tuple[Missing, ...]:
 
 
 def missing_lines(entries: Iterable[Missing]) -> list[str]:
-    """One line for each reason, with the modules that share it.
+    """Return one line for each reason, with its modules.
 
     >>> missing_lines([Missing("layers.0", "Band cuts", 1), Missing("layers.1", "Band cuts", 2)])
     ['layers.0, layers.1 (3 calls): Band cuts']

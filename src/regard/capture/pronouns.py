@@ -1,6 +1,6 @@
-"""Which words are pronouns: what a reader asks first about, "what does it look at?", by language and in a few words.
+"""Lists of pronouns by language, used to choose the word that a figure shows.
 
-Of the third person only, and of those that point back in a text: "I" and "you" stand for nobody in it.
+Only pronouns of the third person that refer to something in the text: "I" and "you" refer to nothing in it.
 """
 
 from regard.capture.stopwords import is_function_word
@@ -13,11 +13,11 @@ _CHINESE = "它 他 她 牠 祂 它们 它們 他们 他們 她们 她們 牠們
 _JAPANESE = "それ それら その これ この 彼 彼女 彼ら"
 _SPACED = frozenset(f"{_ENGLISH} {_GERMAN}".split())
 _UNSPACED = frozenset(f"{_CHINESE} {_JAPANESE}".split())
-_OTHERS = frozenset("其他 其它 その他".split())  # "other" is spelled with the sign for "he"
+_OTHERS = frozenset("其他 其它 その他".split())  # "other" is written with the character for "he"
 
 
 def pronoun_in(text: str) -> str | None:
-    """The pronoun that a word is, or that it is together with function words in one Chinese or Japanese piece.
+    """Return the pronoun in a word, also if a Chinese or Japanese piece contains function words as well.
 
     >>> pronoun_in("It"), pronoun_in("因为它"), pronoun_in("彼女は"), pronoun_in("animal"), pronoun_in("其他")
     ('It', '它', '彼女', None, None)
@@ -28,7 +28,9 @@ def pronoun_in(text: str) -> str | None:
     if text in _OTHERS:
         return None
     cuts = [(start, stop) for start in range(len(text)) for stop in range(start + 1, len(text) + 1)]
-    for start, stop in sorted(cuts, key=lambda cut: cut[0] - cut[1]):  # the longest first: 他们, not 他
+    for start, stop in sorted(
+        cuts, key=lambda cut: cut[0] - cut[1]
+    ):  # the longest first, so that 他们 is not read as 他
         rest = [part for part in (text[:start], text[stop:]) if part]
         if text[start:stop] in _UNSPACED and all(map(is_function_word, rest)):
             return text[start:stop]

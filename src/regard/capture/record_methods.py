@@ -1,4 +1,4 @@
-"""What can be asked of a forward pass that was seen: weights, maps, statistics, tokens, heads."""
+"""The methods of a record: weights, maps, statistics, tokens, ranked heads."""
 
 import itertools
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from regard.errors import InputError, ObservationError
 
 __all__ = ["Answers"]
 
-_BUDGET = 2 * 2**30  # bytes of weights that are computed at once from queries and keys
+_BUDGET = 2 * 2**30  # maximum bytes of weights computed from queries and keys in one call
 
 
 class Answers:
-    """Answers about the layers and the tokens of one forward pass, from what was kept of them.
+    """Methods that return the recorded data of one forward pass.
 
-    Layers have the model's own numbers, which are counted within a stream: where there are several, a number needs
-    `stream=` too, a name or, for cross-attention, the pair ("target", "source") of queries and keys. Negative numbers
+    Layers have the model's numbers, which are counted within a stream. If there are several streams, a number needs
+    `stream=` too: a name, or for cross-attention the pair ("target", "source") of queries and keys. Negative numbers
     of layers, heads, queries and sequences count from the end.
     """
 
@@ -30,7 +30,7 @@ class Answers:
 
     @property
     def streams(self) -> dict[str, int]:
-        """The streams that layers have queries or keys of, and how many positions each has."""
+        """The streams of the layers' queries and keys, with the number of positions of each."""
         found: dict[str, int] = {}
         for layer in self.layers:
             for name, length in ((layer.query_tokens, layer.queries), (layer.key_tokens, layer.keys)):
@@ -38,24 +38,26 @@ class Answers:
         return found
 
     def layer(self, which: int | str | Layer, stream: Stream | None = None) -> Layer:
-        """The layer of this number within its stream, or of this module name.
+        """Return the layer with this number in its stream, or with this module name.
 
         Raises:
-            InputError: There is no such layer or stream, or several streams, so that a number needs one.
+            InputError: The layer or stream does not exist, or a number is given without a stream although there are
+                several.
         """
         return which if isinstance(which, Layer) else find_layer(self.layers, which, stream)
 
     def number(self, layer: Layer) -> int:
-        """The number by which `layer=` finds it, together with its stream."""
+        """Return the number of a layer, to be used as `layer=` with its stream."""
         return own_number(self.layers, layer)
 
     def weights(
         self, *, layer: int | str | Layer, head: int | None = None, stream: Stream | None = None
     ) -> npt.NDArray[np.float32]:
-        """Every weight of one head (batch, queries, keys), or without `head` of all (batch, heads, queries, keys).
+        """Return every weight of one head (batch, queries, keys), or without `head` of all heads (batch, heads,
+        queries, keys).
 
-        They are those before dropout. At hand with `keep="weights"`, and without it for sequences short enough that
-        the heat map has bins of 1; with `keep="qk"` they are computed, at most 2 GiB of them.
+        The weights are those before dropout. They are available with `keep="weights"`, and otherwise for sequences
+        short enough that the heat map has bins of 1. With `keep="qk"` they are computed, up to 2 GiB of them.
         """
         seen = self.layer(layer, stream)
         chosen = _heads(seen, head)
@@ -87,9 +89,9 @@ class Answers:
         pool: Literal["mean", "max"] = "mean",
         stream: Stream | None = None,
     ) -> npt.NDArray[np.float32]:
-        """The pooled map of one head (batch, query bins, key bins): the mean or the largest weight in each bin.
+        """Return the pooled map of one head (batch, query bins, key bins): the mean or the largest weight in each bin.
 
-        Without `head`, those of all heads (batch, heads, query bins, key bins).
+        Without `head`, return the maps of all heads (batch, heads, query bins, key bins).
         """
         seen = self.layer(layer, stream)
         if pool not in ("mean", "max"):
@@ -100,9 +102,10 @@ class Answers:
     def entropy(
         self, *, layer: int | str | Layer, head: int | None = None, stream: Stream | None = None
     ) -> npt.NDArray[np.float32]:
-        """Entropy of each row in nats (batch, queries): 0 where one key takes all, ln(keys) where all are equal.
+        """Return the entropy of each row in nats (batch, queries): 0 if one key has all weight, ln(keys) if all are
+        equal.
 
-        Without `head`, that of all heads (batch, heads, queries).
+        Without `head`, return that of all heads (batch, heads, queries).
         """
         seen = self.layer(layer, stream)
         return seen.entropy[:, _heads(seen, head)]
@@ -110,14 +113,16 @@ class Answers:
     def received(
         self, *, layer: int | str | Layer, head: int | None = None, stream: Stream | None = None
     ) -> npt.NDArray[np.float32]:
-        """The attention each key received (batch, keys), the sum of its column; without `head` (batch, heads, keys)."""
+        """Return the attention that each key received (batch, keys), the sum of its column; without `head` (batch,
+        heads, keys).
+        """
         seen = self.layer(layer, stream)
         return seen.received[:, _heads(seen, head)]
 
     def top(
         self, *, layer: int | str | Layer, head: int, query: int, batch_index: int = 0, stream: Stream | None = None
     ) -> list[tuple[int, float]]:
-        """The strongest keys of one query with their weights, best first."""
+        """Return the strongest keys of one query with their weights, the largest first."""
         seen = self.layer(layer, stream)
         at = at_index("batch_index", batch_index, seen.batch, "batch"), at_index("head", head, seen.heads, "heads")
         row = *at, at_index("query", query, seen.queries)
@@ -127,9 +132,10 @@ class Answers:
     def statistic(
         self, name: str, *, layer: int | str | Layer, head: int | None = None, stream: Stream | None = None
     ) -> npt.NDArray[Any]:
-        """What a statistic that was asked for has found in one head (batch, ...), or without `head` in all of them.
+        """Return a requested statistic of one head (batch, ...), or without `head` of all heads.
 
-        Each statistic's class says what its array holds; results of several arrays are "name" and "name.part".
+        The docstring of each statistic's class describes its array; a statistic with several arrays has "name" and
+        "name.part".
         """
         seen = self.layer(layer, stream)
         kept = {"entropy": seen.entropy, "received": seen.received, **seen.statistics}
@@ -145,15 +151,15 @@ class Answers:
         return found if head is None else found[:, 0 if found.shape[1] == 1 else chosen]
 
     def words(self, stream: str = "text", batch_index: int = 0) -> tuple[Word, ...]:
-        """The words of one sequence, merged from their pieces."""
+        """Return the words of one sequence, merged from their pieces."""
         return words_of(self.stream(stream, batch_index))
 
     def stream(self, name: str, batch_index: int = 0) -> tuple[Token, ...]:
-        """The tokens of one sequence of one stream.
+        """Return the tokens of one sequence of one stream.
 
         Raises:
             InputError: There is no such stream or sequence.
-            ObservationError: Its tokens are not known.
+            ObservationError: Its tokens are unknown.
         """
         if isinstance(name, str) and self.tokens.get(name):
             return self.tokens[name][at_index("batch_index", batch_index, len(self.tokens[name]), "batch")]
@@ -172,8 +178,9 @@ class Answers:
     def word_weight(
         self, layer: int | str | Layer, query: Word, key: Word, batch_index: int = 0
     ) -> npt.NDArray[np.float32]:
-        """Weight from one word to another for every head of a layer (heads,): mean over the pieces of the query, sum
-        over the pieces of the key. From the exact weights where they are at hand, else from each query's top keys.
+        """Return the weight from one word to another for every head of a layer (heads,): the mean over the pieces of
+        the query, of the sum over the pieces of the key. It is computed from exact weights if available, else from
+        each query's strongest keys.
         """
         seen = self.layer(layer)
         batch_index = at_index("batch_index", batch_index, seen.batch, "batch")
@@ -189,11 +196,11 @@ class Answers:
     ) -> list[HeadScore]:
         """Rank all heads by the weight from the word `query_token` to the word `key_token`.
 
-        Those of layers whose tokens are known; `stream` chooses among these.
+        Only layers with known tokens are ranked; `stream` selects among these.
 
         Raises:
-            InputError: No layer has these words, or there is no such stream or sequence.
-            ObservationError: No layer's tokens are known.
+            InputError: No layer has these words, or the stream or sequence does not exist.
+            ObservationError: The tokens of all layers are unknown.
         """
         for name, word in (("query_token", query_token), ("key_token", key_token)):
             if not isinstance(word, str):
@@ -205,7 +212,9 @@ class Answers:
         for seen in known or layers:
             queries, keys = self.words(seen.query_tokens, batch_index), self.words(seen.key_tokens, batch_index)
             at, to = find_word(queries, query_token), find_word(keys, key_token)
-            at = at if at is not None and queries[at].pieces[-1] < seen.queries else None  # a layer may see a part
+            at = (
+                at if at is not None and queries[at].pieces[-1] < seen.queries else None
+            )  # a layer may cover only a part
             to = to if to is not None and keys[to].pieces[-1] < seen.keys else None
             if at is None or to is None:
                 missing.append({word for word, found in ((query_token, at), (key_token, to)) if found is None})
@@ -220,10 +229,10 @@ class Answers:
 
 
 def _heads(layer: Layer, head: int | None) -> int | slice:
-    """One head, or all of them."""
+    """Return an index for one head, or a slice for all of them."""
     return slice(None) if head is None else at_index("head", head, layer.heads, "heads")
 
 
 def _called(which: int | str | Layer, layer: Layer) -> int | str:
-    """What a layer is called in a sentence: as the caller did."""
+    """Return the name of a layer for messages, in the caller's form."""
     return layer.name if isinstance(which, Layer) else which

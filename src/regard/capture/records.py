@@ -1,8 +1,8 @@
-"""What was seen of one forward pass: its layers in the order of their calls, and the tokens, where they are known.
+"""The record of one forward pass: its layers in the order of their calls, and the tokens, if known.
 
-A record does not hold the n × n weights unless they were asked for or the sequence is so short that its heat map is
-exact; it holds what answers questions about them: pooled heat maps, the strongest keys of each query, the entropy of
-each row and what each key received.
+A record contains the n × n weights only if they were requested or if the sequence is so short that its heat map is
+exact. Otherwise it contains pooled heat maps, the strongest keys of each query, the entropy of each row and the
+attention that each key received.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,12 +19,12 @@ __all__ = ["Computable", "HeadScore", "Layer", "Record"]
 
 @dataclass(frozen=True, eq=False)
 class Record(Answers):
-    """One forward pass as it was seen.
+    """The recorded attention of one forward pass.
 
-    `layers` are in the order of their calls. `tokens` maps a stream to the tokens of each sequence of the batch: "text"
-    for encoders and decoders, "source" and "target" for encoder–decoders, "image" (or "audio", "video") for the tower
-    that encodes one. `missing` is the attention of this pass that could not be seen. `len(record)` is the number of its
-    layers.
+    `layers` are in the order of their calls. `tokens` maps a stream to the tokens of each sequence of the batch:
+    "text" for encoders and decoders, "source" and "target" for encoder–decoders, and "image" (or "audio", "video") for
+    the tower that encodes one. `missing` lists the attention of this pass that could not be recorded. `len(record)` is
+    the number of layers.
     """
 
     layers: tuple[Layer, ...]

@@ -1,4 +1,4 @@
-"""Which words carry content: short lists of those that do not, in English, Chinese, Japanese and German."""
+"""Lists of function words in English, Chinese, Japanese and German, and tests for content words."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _JAPANESE = """
     して った ている っている ない なかった ので のに けど しかし でも そして だから こと もの この その あの これ
     それ それら あれ 私 彼 彼女 彼ら
 """
-# Words that English has too are function words only where the text has one that English does not have.
+# German function words that are also English words count only if the text has another German function word.
 _GERMAN = """
     der das dem des und oder aber weil denn wenn nicht ist sind wird werden wurde wurden hatte haben habe sein seine
     seiner seinem seinen ihr ihre ihrem ihren ihrer ihn ihm ihnen er sie es wir ich du uns mich dich sich ein eine
@@ -33,12 +33,12 @@ _GERMAN = """
 """
 _GERMAN_OR_ENGLISH = frozenset("die den war hat man was bin so also an".split())
 _ONLY_GERMAN = frozenset(_GERMAN.split())
-_BLANK = "␣"  # how white space that is a piece of its own is shown
+_BLANK = "␣"  # the displayed form of a piece of white space
 _FUNCTION_WORDS = frozenset(f"{_ENGLISH} {_CHINESE} {_JAPANESE}".split()) | _ONLY_GERMAN
 
 
 def is_word(text: str) -> bool:
-    """Whether it has a letter, a digit or an ideograph: punctuation has none.
+    """Return whether it has a letter, a digit or an ideograph, unlike punctuation.
 
     >>> is_word("tired"), is_word("，"), is_word("它")
     (True, False, True)
@@ -47,7 +47,7 @@ def is_word(text: str) -> bool:
 
 
 def is_sign(text: str) -> bool:
-    """Whether it is a word, or a symbol such as an emoji or "=": punctuation is neither.
+    """Return whether it is a word, or a symbol such as an emoji or "="; punctuation is neither.
 
     >>> is_sign("🐱"), is_sign("cat"), is_sign("，"), is_sign("␣")
     (True, True, False, False)
@@ -56,7 +56,7 @@ def is_sign(text: str) -> bool:
 
 
 def is_function_word(text: str) -> bool:
-    """Whether a word is in the lists.
+    """Return whether a word is in the lists.
 
     >>> is_function_word("The"), is_function_word("因為"), is_function_word("は"), is_function_word("cat")
     (True, True, True, False)
@@ -65,7 +65,7 @@ def is_function_word(text: str) -> bool:
 
 
 def is_content(text: str) -> bool:
-    """Whether a word carries content: no punctuation and no function word.
+    """Return whether a word is neither punctuation nor a function word.
 
     >>> is_content("animal"), is_content("because"), is_content("餓"), is_content("因為它")
     (True, False, True, False)
@@ -73,12 +73,12 @@ def is_content(text: str) -> bool:
     folded = text.strip().casefold()
     if not is_word(folded) or folded in _FUNCTION_WORDS:
         return False
-    # A Unigram piece may hold several Chinese or Japanese function words.
+    # A Unigram piece may contain several Chinese or Japanese function words.
     return not any(folded[:cut] in _FUNCTION_WORDS and folded[cut:] in _FUNCTION_WORDS for cut in range(1, len(folded)))
 
 
 def content_words(texts: Sequence[str]) -> list[bool]:
-    """Which words of a text carry content; "die" and "war" do in English, not in German.
+    """Return for each word of a text whether it is a content word; "die" and "war" are in English, but not in German.
 
     >>> content_words("Der Hund jagte die Katze".split()), content_words("They die in a war".split())
     ([False, True, True, False, True], [False, True, False, False, True])

@@ -1,4 +1,4 @@
-"""Which token is meant by a word or a number that a person typed."""
+"""Find the token that a word or a number given by the user refers to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from regard.errors import InputError
 
 __all__ = ["TokenRow", "token_row"]
 
-NAMED = 12  # so many words are named where none of them is the one that was asked for
+NAMED = 12  # number of words listed in the error if none matches
 
 
 @dataclass(frozen=True)
 class TokenRow:
-    """A token that was asked for: its row, the word it belongs to, and how many pieces that word has."""
+    """The row of a requested token, its word, and the number of pieces of this word."""
 
     row: int
     word: str
@@ -21,9 +21,9 @@ class TokenRow:
 
 
 def token_row(tokens: Sequence[Token], wanted: str | None, *, first: int = 0) -> TokenRow:
-    """Find a token by the text of its word, or by its number, counted from 1 as in q₁, where no word is called so.
+    """Return the token with this word, or with this number, counted from 1 as in q₁, if no word has this text.
 
-    Of a word with several pieces it is the first one. `first` is the position of the first token in its text.
+    If a word has several pieces, the first one is returned. `first` is the position of the first token in its text.
 
     >>> pieces = [Token("[CLS]", special=True), Token("token", word=0), Token("izer", word=0)]
     >>> token_row(pieces, "tokenizer"), token_row(pieces, "3")

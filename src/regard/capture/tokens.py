@@ -1,4 +1,4 @@
-"""Tokens as people read them: the text each piece stands for, which pieces are special, which form one word."""
+"""Tokens in readable form: the text of each piece, whether it is special, and which pieces form one word."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ __all__ = ["Token", "Word", "find_word", "words_of"]
 
 @dataclass(frozen=True)
 class Token:
-    """One position of a sequence, as it is shown.
+    """One position of a sequence, in readable form.
 
-    `text` is what the piece stands for in the input, without white space around it ("ly", not "##ly" or "▁ly"); a
-    piece that holds only some bytes of a character shows that character with a superscript number ("貓¹", "貓²").
-    `special` marks pieces that stand for no text ([CLS], </s>, padding). Pieces with the same `word` number are parts
-    of one word; special tokens have none. `space` tells whether white space comes before the piece.
+    `text` is the text of the piece without white space around it ("ly", not "##ly" or "▁ly"); a piece with only some
+    bytes of a character shows that character with a superscript number ("貓¹", "貓²"). `special` marks pieces without
+    text ([CLS], </s>, padding). Pieces with the same `word` number form one word; special tokens have no word. `space`
+    is True if white space precedes the piece.
     """
 
     text: str
@@ -35,7 +35,7 @@ _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 
 
 def words_of(tokens: Sequence[Token]) -> tuple[Word, ...]:
-    """Merge the pieces of each word; a special token is a word of its own.
+    """Return the words, merged from their pieces; a special token is a word of its own.
 
     >>> pieces = [Token("[CLS]", special=True), Token("token", word=0), Token("izer", word=0)]
     >>> [word.text for word in words_of(pieces)]
@@ -52,14 +52,14 @@ def words_of(tokens: Sequence[Token]) -> tuple[Word, ...]:
 
 
 def _spell(tokens: Sequence[Token], group: Sequence[int]) -> str:
-    """The text of one word; the byte pieces 貓¹ 貓² 貓³ of a character spell it once, and m² stays m²."""
+    """Return the text of one word; the byte pieces 貓¹ 貓² 貓³ of a character give it once, while m² is unchanged."""
     spelled, number = "", 0
     for position in group:
         text = tokens[position].text
         whole = text.rstrip(_SUPERSCRIPTS)
         number = number + 1 if number and text == f"{whole}{_superscript(number + 1)}" else 0
         if number:
-            continue  # a further piece of the character before
+            continue  # a further piece of the same character
         if text == f"{whole}¹" and whole and _goes_on(tokens, group, position, whole):
             spelled, number = spelled + whole, 1
         else:
@@ -68,7 +68,9 @@ def _spell(tokens: Sequence[Token], group: Sequence[int]) -> str:
 
 
 def _goes_on(tokens: Sequence[Token], group: Sequence[int], position: int, whole: str) -> bool:
-    """Whether the piece behind this one is the second of the same character; it may begin the next one too (貓²鼠¹)."""
+    """Return whether the next piece is the second of the same character; it may also begin the next character
+    (貓²鼠¹).
+    """
     return position + 1 in group and tokens[position + 1].text.startswith(f"{whole[-1]}²")
 
 
@@ -77,7 +79,7 @@ def _superscript(number: int) -> str:
 
 
 def find_word(words: Sequence[Word], wanted: str) -> int | None:
-    """Index of the first word that is `wanted`; else of the first that holds it, so that 它 is found in 因为它.
+    """Return the index of the first word equal to `wanted`, else of the first that contains it, such as 因为它 for 它.
 
     >>> find_word([Word("The", (0,)), Word("cat", (1,))], "the")
     0

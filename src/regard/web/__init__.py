@@ -1,4 +1,4 @@
-"""The atlas in a browser: a server on the loopback address, and a page that pans and zooms a matrix as a map."""
+"""The atlas in a browser: a server on the loopback address, and a page to pan and zoom a matrix."""
 
 from regard.web.app import make_app
 from regard.web.head_tiles import Sheet

@@ -1,4 +1,4 @@
-"""The application: the page's files, the numbers, and the sentences typed, each under one known path."""
+"""The web application: the page's files, the data, and typed sentences, each under a fixed path."""
 
 import json
 import logging
@@ -33,12 +33,12 @@ _PAGE = {
         for name in ("main", "view", "data", "colour", "map", "axes", "words", "text", "heads", "panel", "keys")
     },
 }
-_AT_ONCE = max(2, min(4, os.cpu_count() or 2))  # answers computed at the same time; others wait for their turn
+_AT_ONCE = max(2, min(4, os.cpu_count() or 2))  # number of responses computed concurrently; others wait
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(shelf: Shelf, reader: Reader | None = None) -> Starlette:
-    """The application that shows what is on the shelf, and with a reader what is typed."""
+    """Return the application that serves the records of the store, and runs typed sentences if there is a reader."""
     limit = CapacityLimiter(_AT_ONCE)
     routes = [Route(path, _file(name, kind), methods=["GET"]) for path, (name, kind) in _PAGE.items()]
     routes += [Route(path, _numbers(shelf, path, limit), methods=["GET"]) for path in ANSWERS]
@@ -56,7 +56,7 @@ def make_app(shelf: Shelf, reader: Reader | None = None) -> Starlette:
 
 
 def _file(name: str, kind: str) -> Endpoint:
-    """A file of the page, read once; no path of a request ever reaches the disk."""
+    """Return an endpoint for a file of the page, which is loaded once; no path of a request accesses the disk."""
     content = (resources.files("regard.web") / "page" / name).read_bytes()
 
     async def send(_: Request) -> Response:
@@ -66,7 +66,7 @@ def _file(name: str, kind: str) -> Endpoint:
 
 
 def _answering(work: Endpoint) -> Endpoint:
-    """An endpoint that says in one sentence what went wrong."""
+    """Return an endpoint that reports errors in one sentence."""
 
     async def send(request: Request) -> Response:
         try:
@@ -100,7 +100,7 @@ def _read(shelf: Shelf, reader: Reader | None) -> Endpoint:
             text = json.loads(await request.body())["text"]
             if not isinstance(text, str):
                 raise TypeError
-            text.encode()  # half a character, "\ud800", is no text
+            text.encode()  # an unpaired surrogate, "\ud800", is not valid text
         except (KeyError, RecursionError, TypeError, ValueError):
             raise InputError('a text is sent as {"text": "…"}') from None
         record, warning = await in_background(partial(reader.read, text))

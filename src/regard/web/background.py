@@ -1,4 +1,4 @@
-"""Wait for work in a thread that never keeps the process from ending, as a model at a long text would."""
+"""Run work in a daemon thread, so that a model on a long text does not delay the end of the process."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def in_background(work: Callable[[], T]) -> T:
-    """The result of `work`, done in a daemon thread of its own."""
+    """Return the result of `work`, which runs in a daemon thread."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -29,9 +29,9 @@ async def in_background(work: Callable[[], T]) -> T:
         problem: BaseException | None = None
         try:
             result = work()
-        except BaseException as raised:  # it is raised again where the work is waited for
+        except BaseException as raised:  # raised again in the coroutine that waits for the work
             problem = raised
-        with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the server has ended in the meantime
             loop.call_soon_threadsafe(settle, result, problem)
 
     threading.Thread(target=run, name="regard reads", daemon=True).start()

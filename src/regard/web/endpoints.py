@@ -1,4 +1,4 @@
-"""What the page asks for and what it gets: numbers as raw float32, all else as JSON."""
+"""The responses to the page's requests: numbers as raw float32, everything else as JSON."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,14 +20,14 @@ from regard.web.sink_keys import is_causal
 
 __all__ = ["ANSWERS", "Answer", "answer", "books"]
 
-_THUMB = 24  # cells a side
-_AROUND = 4  # tokens shown left and right of one
-_LONGEST = 80  # characters of each
+_THUMB = 24  # cells per side
+_AROUND = 4  # number of tokens shown before and after one
+_LONGEST = 80  # maximum number of characters of each
 Answer = dict[str, Any] | bytes
 
 
 class _Asked:
-    """The parameters of a request, each checked as it is read."""
+    """The parameters of a request, each checked when it is read."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = given
@@ -52,7 +52,7 @@ class _Asked:
 
     @property
     def sinks(self) -> bool:
-        """Whether the sinks are shown."""
+        """Whether sinks are shown."""
         return self.one_of("sinks", "1", "0") == "1"
 
     def sheet(self, shelf: Shelf) -> Sheet:
@@ -70,7 +70,7 @@ def _below(name: str, value: int, count: int) -> int:
 
 
 def books(shelf: Shelf, model: str | None) -> dict[str, Any]:
-    """All records with their layers, and the model that reads what is typed."""
+    """Return all records with their layers, and the name of the model for typed sentences."""
     return {"name": shelf.name, "model": model, "records": [_book(book) for book in shelf.books]}
 
 
@@ -101,7 +101,7 @@ def _layer(record: Record, index: int) -> dict[str, Any]:
 
 
 def _tokens(shelf: Shelf, asked: _Asked) -> Answer:
-    """The tokens of both sides of a layer, in visible text."""
+    """Return the tokens of both sides of a layer, in visible text."""
     layer, batch_index = asked.layer(shelf)
     record = shelf.book(asked.number("record")).record
     sides = query_labels(record, layer, batch_index), key_labels(record, layer, batch_index)
@@ -110,13 +110,15 @@ def _tokens(shelf: Shelf, asked: _Asked) -> Answer:
 
 
 def _stream(tokens: tuple[Token, ...]) -> dict[str, Any]:
-    """The texts, and for each one digit: 1 with white space before it, 2 where it is special, 3 for both."""
+    """Return the texts, and one digit for each: 1 if white space precedes it, 2 if it is special, 3 for both."""
     marks = "".join(str(token.space + 2 * token.special) for token in tokens)
     return {"texts": [token.text for token in tokens], "marks": marks}
 
 
 def _thumbs(shelf: Shelf, asked: _Asked) -> Answer:
-    """A small map of each head of a layer: one byte a cell, the root of its largest weight; the sizes go first."""
+    """Return a small map of each head of a layer, preceded by the sizes: one byte per cell, the root of its largest
+    weight.
+    """
     layer, batch_index = asked.layer(shelf)
     stored = np.asarray(layer.max[batch_index])
     down, across = (-(-side // _THUMB) for side in stored.shape[1:])
@@ -127,7 +129,7 @@ def _thumbs(shelf: Shelf, asked: _Asked) -> Answer:
 
 
 def _head(shelf: Shelf, asked: _Asked) -> Answer:
-    """What holds for one head: its sinks, the finest cell, and the largest cell at each step."""
+    """Return the data of one head: its sinks, the finest cell, and the largest cell at each step."""
     sheet = asked.sheet(shelf)
     return {
         "finest": sheet.matrix.finest,
@@ -139,7 +141,7 @@ def _head(shelf: Shelf, asked: _Asked) -> Answer:
 
 
 def _tile(shelf: Shelf, asked: _Asked) -> Answer:
-    """As many cells a side as `Sheet.side` says, fewer at the edges, row by row."""
+    """Return as many cells per side as `Sheet.side` specifies, fewer at the edges, row by row."""
     sheet, step = asked.sheet(shelf), asked.step()
     pool: Pool = "max" if asked.one_of("pool", "mean", "max") == "max" else "mean"
     side = sheet.side(step) * step
@@ -151,7 +153,7 @@ def _tile(shelf: Shelf, asked: _Asked) -> Answer:
 
 
 def _line(shelf: Shelf, asked: _Asked) -> Answer:
-    """One row or column."""
+    """Return one row or column."""
     sheet, axis, at = asked.sheet(shelf), asked.one_of("axis", "row", "column"), asked.number("at")
     _below("at", at, sheet.matrix.queries if axis == "row" else sheet.matrix.keys)
     return _bytes(sheet.line(axis, at, sinks=asked.sinks))
@@ -162,7 +164,7 @@ def _bytes(values: npt.NDArray[np.floating[Any]]) -> bytes:
 
 
 def _weight(shelf: Shelf, asked: _Asked) -> Answer:
-    """One weight, exactly, with its two tokens and those around them."""
+    """Return one exact weight, with its two tokens and their neighbours."""
     sheet = asked.sheet(shelf)
     query = _below("query", asked.number("query"), sheet.matrix.queries)
     key = _below("key", asked.number("key"), sheet.matrix.keys)
@@ -174,7 +176,7 @@ def _weight(shelf: Shelf, asked: _Asked) -> Answer:
 
 
 def _around(tokens: tuple[Token, ...], at: int) -> dict[str, Any]:
-    """A token, what stands before and after it, and its place."""
+    """Return a token, its neighbours, and its position."""
 
     def text(part: tuple[Token, ...]) -> str:
         return "".join((" " if token.space else "") + _short(token.text) for token in part).strip()
@@ -198,10 +200,10 @@ ANSWERS: Mapping[str, Callable[[Shelf, _Asked], Answer]] = {
 
 
 def answer(path: str, shelf: Shelf, given: Mapping[str, str]) -> Answer:
-    """The answer to one question of the page.
+    """Return the response to one request of the page.
 
     Raises:
         InputError: A parameter is missing or out of range.
-        ObservationError: What is asked for was not kept.
+        ObservationError: The requested data were not recorded.
     """
     return ANSWERS[path](shelf, _Asked(given))

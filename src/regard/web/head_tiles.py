@@ -1,8 +1,8 @@
-"""One head's matrix as the page sees it: tiles, rows, columns and single weights, with the sinks or without them.
+"""One head's matrix for the page: tiles, rows, columns and single weights, with or without sinks.
 
-Without sinks the matrix is p′ = p / (1 − s), where s is what a row gives to the sinks, and 0 in their columns. Cells
-of several positions pool p′ where single weights are at hand. Beyond that, the rows of a cell are divided together,
-by the mean of their 1 − s; and the largest weight of a cell that holds a sink is not known, which is said as NaN.
+Without sinks the matrix is p′ = p / (1 − s), where s is the weight that a row gives to sinks, and 0 in their columns.
+Cells of several positions pool p′ if single weights are available. Otherwise the rows of a cell are divided by the
+mean of their 1 − s, and the largest weight of a cell that contains a sink is unknown and returned as NaN.
 """
 
 from functools import cached_property
@@ -17,10 +17,10 @@ from regard.web.sink_keys import find_sinks
 
 __all__ = ["TILE", "Sheet"]
 
-TILE = 256  # cells a side
-_COMPUTED = 512  # positions a side of a tile that is computed from queries and keys, so that each comes soon
-_DENSE = 2**22  # weights of which a cell's p′ are computed one by one
-_NOTHING = 1e-6  # what remains of a row that gives all to the sinks
+TILE = 256  # cells per side
+_COMPUTED = 512  # positions per side of a tile computed from queries and keys, so that each takes little time
+_DENSE = 2**22  # maximum number of weights of which p′ is computed one by one
+_NOTHING = 1e-6  # remaining weight of a row that gives all its weight to sinks
 Array = npt.NDArray[np.floating[Any]]
 
 
@@ -28,9 +28,9 @@ class Sheet:
     """One head of one sequence.
 
     Args:
-        layer: Where it was seen.
-        head: Which head, counted from 0.
-        batch_index: Which sequence of the batch, counted from 0; negative numbers count from the end.
+        layer: The layer of the head.
+        head: The head, counted from 0.
+        batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
     """
 
     def __init__(self, layer: Layer, head: int, batch_index: int = 0) -> None:
@@ -41,7 +41,9 @@ class Sheet:
 
     @cached_property
     def taken(self) -> Array:
-        """What each query gives to each sink (queries, sinks); of its strongest keys where no more was kept."""
+        """The weight that each query gives to each sink (queries, sinks); from its strongest keys if no more was
+        recorded.
+        """
         matrix = self.matrix
         if self.matrix.finest == 1:
             return np.stack([matrix.column(int(key)) for key in self.sinks], 1)
@@ -50,23 +52,23 @@ class Sheet:
 
     @cached_property
     def remaining(self) -> npt.NDArray[np.float64]:
-        """1 − s of each query, and infinity where nothing remains, so that its row becomes 0."""
+        """1 − s of each query, or infinity if nothing remains, so that its row becomes 0."""
         rest = 1 - self.taken.astype(np.float64).sum(1)
         return np.where(rest > _NOTHING, rest, np.inf)
 
     def side(self, step: int) -> int:
-        """How many cells a tile of this step has a side; the page reckons the same."""
+        """Return the number of cells per side of a tile with this step; the page computes the same."""
         kept = self.layer.exact is not None or step >= max(self.layer.query_bin, self.layer.key_bin)
         return TILE if kept else min(TILE, max(1, _COMPUTED // step))
 
     def tile(self, rows: slice, columns: slice, step: int, pool: Pool, *, sinks: bool = True) -> Array:
-        """A rectangle of cells, as `Matrix.tile` gives it, with the sinks or without them."""
+        """Return a rectangle of cells, as `Matrix.tile` does, with or without sinks."""
         if sinks or not len(self.sinks):
             return self.matrix.tile(rows, columns, step=step, pool=pool)
         positions = (rows.stop - rows.start) * (columns.stop - columns.start)
         if self.matrix.finest > 1 or positions > _DENSE:
             return self._together(rows, columns, step, pool)
-        # The matrix checks the rectangle and the step; its cells are then made from single weights.
+        # The matrix checks the rectangle and the step; the cells are then computed from single weights.
         self.matrix.tile(slice(rows.start, rows.start + 1), slice(columns.start, columns.start + 1), step=step)
         weights = self._renormalized(self.matrix.tile(rows, columns), rows, columns)
         return pooled(weights, step, step, pool)
@@ -81,7 +83,7 @@ class Sheet:
         return found
 
     def _together(self, rows: slice, columns: slice, step: int, pool: Pool) -> Array:
-        """Cells whose rows are divided together."""
+        """Return cells whose rows are divided by a common mean."""
         cells = self._plain(rows, columns, step, pool).astype(np.float64)
         starts = np.arange(0, rows.stop - rows.start, step)
         heights = np.diff([*starts, rows.stop - rows.start])
@@ -100,7 +102,7 @@ class Sheet:
         return np.asarray(np.clip(cells / rest[:, None], 0, 1), dtype=np.float32)
 
     def _plain(self, rows: slice, columns: slice, step: int, pool: Pool) -> Array:
-        """Cells with the sinks; the stored map itself where it is asked for."""
+        """Return cells with sinks, or the stored map if its resolution is requested."""
         layer, matrix = self.layer, self.matrix
         whole = (rows, columns) == (slice(0, matrix.queries), slice(0, matrix.keys))
         if whole and layer.query_bin == layer.key_bin == step:
@@ -108,7 +110,9 @@ class Sheet:
         return matrix.tile(rows, columns, step=step, pool=pool)
 
     def line(self, axis: str, at: int, *, sinks: bool = True) -> Array:
-        """One row or column in full; NaN for the weights that were not kept, where only the strongest were."""
+        """Return one full row or column, with NaN for weights that are unknown because only the strongest were
+        recorded.
+        """
         row = axis == "row"
         if self.matrix.finest == 1:
             line = (self.matrix.row(at) if row else self.matrix.column(at)).astype(np.float32)
@@ -125,7 +129,7 @@ class Sheet:
         return line
 
     def _known(self, row: bool, at: int) -> Array:
-        """Of a row or a column, what the strongest keys of each query tell."""
+        """Return the weights of a row or a column that are known from the strongest keys of each query."""
         keys, weights = (array[self.batch_index, self.head] for array in (self.layer.top_keys, self.layer.top_weights))
         line = np.full(self.matrix.keys if row else self.matrix.queries, np.nan, dtype=np.float32)
         if row:
@@ -137,7 +141,7 @@ class Sheet:
         return line
 
     def weight(self, query: int, key: int) -> dict[str, Any]:
-        """One weight, and what it is without the sinks; of one that was not kept, what it is at most."""
+        """Return one weight, with and without sinks; for an unknown weight, its upper bound."""
         if self.matrix.finest == 1:
             weight: float | None = self.matrix.weight(query, key)
         else:
@@ -150,9 +154,10 @@ class Sheet:
         return {"weight": weight, "without": without, "below": least if weight is None else None}
 
     def tops(self, *, sinks: bool = True) -> dict[Pool, dict[int, float]]:
-        """The largest cell at each step, for a colour scale that stays as one moves.
+        """Return the largest cell at each step, for a colour scale that does not change when the map is moved.
 
-        Between single weights and the cells of the stored map, whose largest are known, it is interpolated.
+        The values between single weights and the cells of the stored map, whose largest values are known, are
+        interpolated.
         """
         return {"mean": self._tops("mean", sinks), "max": self._tops("max", sinks)}
 

@@ -1,4 +1,4 @@
-"""What the server holds: the records of the atlas, those of sentences typed in a page, and the sheets in use."""
+"""The records of the server, from the atlas and from typed sentences, and the open heads."""
 
 import threading
 from collections import OrderedDict
@@ -11,14 +11,14 @@ from regard.web.head_tiles import Sheet
 
 __all__ = ["Book", "Shelf"]
 
-_TYPED = 8  # sentences typed in a page that are kept
-_LONG = 1  # long texts among them: queries and keys of a long text take hundreds of megabytes
+_TYPED = 8  # maximum number of records of typed sentences
+_LONG = 1  # maximum number of long texts among them, whose queries and keys take hundreds of megabytes
 _SHEETS = 48
 
 
 @dataclass(frozen=True, eq=False)
 class Book:
-    """One record under its number, which no other record ever gets."""
+    """One record with its number, which is never used for another record."""
 
     number: int
     title: str
@@ -27,11 +27,11 @@ class Book:
 
 
 class Shelf:
-    """Books by number. Pages hold their view themselves, so that any number of them share a shelf; it is thread-safe.
+    """The records by number. Pages store their own view, so any number of them can share a store; it is thread-safe.
 
     Args:
-        records: Those of the atlas, which stay.
-        name: What the atlas is called.
+        records: The records of the atlas, which are never removed.
+        name: The name of the atlas.
     """
 
     def __init__(self, records: tuple[Record, ...] = (), name: str = "") -> None:
@@ -44,7 +44,7 @@ class Shelf:
             self.add(record, typed=False)
 
     def add(self, record: Record, title: str = "", *, typed: bool = True) -> Book:
-        """Take a record in; of those typed in a page the oldest leaves."""
+        """Add a record; of the typed ones, the oldest is removed if there are too many."""
         with self._lock:
             book = Book(self._next, title or _title(record), record, typed)
             self._next += 1
@@ -60,12 +60,12 @@ class Shelf:
 
     @property
     def books(self) -> tuple[Book, ...]:
-        """All of them, the oldest first."""
+        """All records, the oldest first."""
         with self._lock:
             return tuple(self._books.values())
 
     def book(self, number: int) -> Book:
-        """The book with this number."""
+        """Return the record with this number."""
         with self._lock:
             found = self._books.get(number)
         if found is None:
@@ -73,12 +73,12 @@ class Shelf:
         return found
 
     def layer(self, number: int, layer: int) -> Layer:
-        """One layer of a book."""
+        """Return one layer of a record."""
         layers = self.book(number).record.layers
         return layers[at_index("layer", layer, len(layers), "seen layers")]
 
     def sheet(self, number: int, layer: int, head: int, batch_index: int) -> Sheet:
-        """One head of one sequence; those used last stay open."""
+        """Return one head of one sequence; the most recently used ones stay open."""
         key = (number, layer, head, batch_index)
         with self._lock:
             found = self._sheets.get(key)
@@ -94,7 +94,7 @@ class Shelf:
 
 
 def _title(record: Record) -> str:
-    """The first words of a record's first text."""
+    """Return the first words of a record's first text."""
     for sequences in record.tokens.values():
         first = sequences[0] if sequences else ()
         words = [(" " if token.space else "") + token.text for token in first[:40] if not token.special]

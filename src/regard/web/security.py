@@ -1,7 +1,8 @@
-"""What stands before every answer: only this machine may ask, only by GET and small POSTs, and pages load only ours.
+"""Checks before every response: the request must come from this machine, by GET or a small POST, and from our own
+page.
 
-A page of another site that a person has open could otherwise ask this server in that person's name, by a foreign name
-that leads to 127.0.0.1 (DNS rebinding) or by a form. Nothing here allows another origin to read an answer.
+Otherwise a page of another site could send requests to this server in the user's name, through a foreign host name
+that resolves to 127.0.0.1 (DNS rebinding) or through a form. No header permits another origin to read a response.
 """
 
 import re
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["LARGEST", "Guard"]
 
-LARGEST = 100_000  # bytes of a POST
+LARGEST = 100_000  # maximum bytes of a POST
 _HOST = re.compile(r"(127\.0\.0\.1|localhost)(:\d{1,5})?", re.IGNORECASE)
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -29,13 +30,13 @@ _HEADERS = {
 
 
 class Guard:
-    """Middleware that refuses with one sentence and adds the headers of `_HEADERS` to every answer."""
+    """Middleware that refuses requests with one sentence and adds the headers of `_HEADERS` to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let the application do it."""
+        """Refuse the request, or pass it to the application."""
         if scope["type"] != "http":
             return
 
@@ -53,7 +54,7 @@ class Guard:
 
 
 def _refusal(scope: Scope) -> tuple[int, str] | None:
-    """Why a request is not answered, as a status and a sentence."""
+    """Return the reason why a request is refused, as a status and a sentence, or None."""
     headers = Headers(scope=scope)
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
@@ -68,7 +69,7 @@ def _refusal(scope: Scope) -> tuple[int, str] | None:
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return 415, "a text is sent as application/json"
     length = headers.get("content-length")
-    # Where both are given, a body in chunks has no end, whatever its length is said to be.
+    # If both headers are given, the body is chunked and its length is not limited by Content-Length.
     if "transfer-encoding" in headers or length is None or not length.isascii() or not length.isdigit():
         return 411, "a text is sent with its length"
     if len(length) > 9 or int(length) > LARGEST:

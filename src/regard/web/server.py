@@ -11,14 +11,14 @@ from regard.errors import InputError
 __all__ = ["bind", "make_server", "serve"]
 
 _ADDRESS = "127.0.0.1"
-_WAITING = 512  # connections that may wait to be accepted
+_WAITING = 512  # maximum number of connections waiting to be accepted
 
 
 def bind(port: int = 0) -> socket.socket:
-    """A socket of the loopback address that listens; port 0 takes a free one.
+    """Return a listening socket on the loopback address; port 0 selects a free port.
 
     Raises:
-        InputError: The port is taken, or none that this user may take.
+        InputError: The port is in use, or this user may not use it.
     """
     if not 0 <= port <= 65535:
         raise InputError(f"`--port` must be from 1 to 65535, or 0 for a free one, got {port}")
@@ -37,7 +37,7 @@ def bind(port: int = 0) -> socket.socket:
 
 
 def make_server(app: Starlette) -> uvicorn.Server:
-    """The server, ready to run."""
+    """Return the server, ready to run."""
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -55,5 +55,5 @@ def make_server(app: Starlette) -> uvicorn.Server:
 
 
 def serve(app: Starlette, listener: socket.socket) -> None:
-    """Answer until the process is interrupted, which is raised again as KeyboardInterrupt."""
+    """Serve requests until the process is interrupted, which is raised again as KeyboardInterrupt."""
     make_server(app).run(sockets=[listener])

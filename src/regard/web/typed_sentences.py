@@ -1,4 +1,4 @@
-"""A sentence typed in the page becomes a record: the model reads it, watched, one sentence at a time."""
+"""Run the model on a sentence typed in the page and record its attention, one sentence at a time."""
 
 import dataclasses
 import threading
@@ -9,23 +9,23 @@ from regard.errors import InputError
 
 __all__ = ["LONGEST", "ModelReader", "Reader"]
 
-LONGEST = 20_000  # characters of a typed text
+LONGEST = 20_000  # maximum number of characters of a typed text
 
 
 class Reader(Protocol):
-    """What turns a text into a record."""
+    """The interface of an object that makes a record from a text."""
 
     name: str
 
     def read(self, text: str) -> tuple[Record, str | None]:
-        """The record of a text, and a sentence on what to mind about it."""
+        """Return the record of a text, and a note on it or None."""
 
 
 class ModelReader:
-    """A model that reads what is typed.
+    """A model for typed sentences.
 
     Args:
-        model: A bundled model, a Hugging Face folder or id. It is loaded here, so that a wrong name is told at once.
+        model: A bundled model, a Hugging Face folder or id. It is loaded immediately, so that a wrong name raises here.
     """
 
     def __init__(self, model: str) -> None:
@@ -36,10 +36,10 @@ class ModelReader:
         self._busy = threading.Lock()
 
     def read(self, text: str) -> tuple[Record, str | None]:
-        """Watch the model read a text; a second text at the same time is refused.
+        """Run the model on a text and record it; a second text at the same time is refused.
 
         Raises:
-            InputError: The text is empty or too long, or the model is at another one.
+            InputError: The text is empty or too long, or the model is running on another text.
         """
         from regard.interpret.look import prepare
         from regard.interpret.model_loading import advice
@@ -51,7 +51,7 @@ class ModelReader:
             raise InputError(f"{self.name} is reading another text: try again when it has finished")
         try:
             prepared = prepare(text, model=self._loaded)
-            # Of up to 512 tokens the maps hold every weight.
+            # Up to 512 tokens the maps contain every weight.
             long = max(len(stream[0]) for stream in prepared.tokens.values()) > 512
             with watch(self._loaded.model, keep="qk" if long else "maps") as seen:
                 prepared.run()
