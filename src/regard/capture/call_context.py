@@ -1,4 +1,4 @@
-"""What surrounds a call that is watched, worked out only where a statistic asks for it."""
+"""The context of a watched call (token ids, values, output projection), computed only if a statistic needs it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ __all__ = ["Around", "Ids", "first_seen"]
 
 @dataclass(frozen=True, eq=False)
 class Ids:
-    """The tokens of all rows and columns so far, as numbers; equal numbers are equal tokens."""
+    """The token ids of all rows and columns so far; equal ids are equal tokens."""
 
     queries: Int[Tensor, "batch queries"]
     keys: Int[Tensor, "batch keys"]
@@ -24,11 +24,11 @@ class Ids:
 
     @property
     def separators(self) -> Bool[Tensor, "batch keys"] | None:
-        """Which keys are separators; None where their text is not known."""
+        """Which keys are separators; None if their text is unknown."""
         return self.separating(self.keys)
 
     def to(self, device: torch.device) -> "Ids":
-        """The same where the weights are; what tells separators apart is asked on the CPU, where ids are heard."""
+        """Return the ids on another device; separators are determined on the CPU, where the ids were recorded."""
 
         def separating(_: Tensor) -> Tensor | None:
             found = self.separators
@@ -39,9 +39,9 @@ class Ids:
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """One call at one site, for what its weights alone do not tell.
+    """The context of one call at one call site.
 
-    Column j of the call's own keys is column j + `shift` of the record; a sliding cache has dropped so many.
+    Column j of the call's own keys is column j + `shift` of the record: a sliding cache has dropped `shift` keys.
     """
 
     site: str
@@ -55,12 +55,12 @@ class Around:
 
     @cached_property
     def first(self) -> Int[Tensor, " batch"]:
-        """The first column that any query of each sequence sees: behind padding on the left; −1 if there is none."""
+        """The first column that any query of each sequence sees, after padding on the left; −1 if there is none."""
         own = first_seen(self.call)
         return torch.where(own < 0, own, own + self.shift)
 
     def tokens(self, statistic: str) -> Ids:
-        """The token ids, or what to do to have them."""
+        """Return the token ids, or raise an error with the way to provide them."""
         if self.ids is None:
             raise ObservationError(
                 f"{statistic!r} needs to know the tokens, and {self._here} did not show them: call the model itself "
@@ -69,7 +69,7 @@ class Around:
         return self.ids
 
     def values(self, statistic: str) -> Float[Tensor, "batch kv_heads keys value_dim"]:
-        """The values of the call, as many heads of them as there are heads of keys."""
+        """Return the values of the call, with as many heads as the keys."""
         values = self.read_values()
         whole = (self.call.batch, self.call.keys)
         fits = values is not None and values.ndim == 4 and (values.shape[0], values.shape[2]) == whole
@@ -81,7 +81,7 @@ class Around:
         return values.detach()
 
     def projection(self, width: int) -> Float[Tensor, "in_width out_width"]:
-        """The weight of the output projection that takes in `width` numbers, all heads behind each other."""
+        """Return the weight of the output projection whose input has `width` numbers, the concatenated heads."""
         if self.find_projection is None:
             raise ObservationError(f"the output projection of {self._here} is not known: pass `projection=`")
         return self.find_projection(width)
@@ -92,7 +92,9 @@ class Around:
 
 
 def first_seen(call: Call) -> Int[Tensor, " batch"]:
-    """The first key that any query of each sequence sees, −1 where none does; asked for 128 columns at a time."""
+    """Return the first key that any query of each sequence sees, −1 if there is none; the mask is evaluated in runs of
+    128 columns.
+    """
     if isinstance(call, Computed) and call.problem.mask is None and call.problem.bias is None:
         return torch.zeros(call.batch, dtype=torch.long, device=call.problem.q.device)
     found = torch.full((call.batch,), -1)
@@ -107,13 +109,13 @@ def first_seen(call: Call) -> Int[Tensor, " batch"]:
 
 
 def _seen_columns(call: Call, columns: slice) -> Bool[Tensor, "batch columns"]:
-    """Which of some keys any query of each sequence sees."""
+    """Return which of some keys any query of each sequence sees."""
     seen = torch.zeros(call.batch, columns.stop - columns.start, dtype=torch.bool, device=_device(call))
     for top in range(0, call.queries, 1024):
         rows = slice(top, min(top + 1024, call.queries))
         seen |= _visible(call, rows, columns).any(1).any(1)
         if bool(seen[:, 0].all()):
-            break  # nothing comes before the first
+            break  # no position precedes the first
     return seen
 
 

@@ -1,8 +1,8 @@
-"""One attention call site of a model while it is watched: statistics, and whether a call continues the one before.
+"""One attention call site of a watched model: its statistics, and whether a call continues the previous one.
 
-With a cache, a model calls the same site again with new queries over old and new keys. Such calls append rows to the
-same record. Whether a call continues is read off the keys themselves: the newest key of the call before must stand
-just before the new ones. That holds for dynamic, static and sliding caches alike, whoever wrote them.
+With a cache, a model calls the same site again with new queries over old and new keys, and such calls append rows to
+the same record. Whether a call continues the previous one is determined from the keys: the newest key of the previous
+call must directly precede the new ones. This holds for dynamic, static and sliding caches of any library.
 """
 
 import contextlib
@@ -29,40 +29,44 @@ __all__ = ["Keep", "Seen", "Site"]
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """A call as it was intercepted; `marks` (batch, heads, keys, width), its keys or values, tell which keys it had.
+    """An intercepted call; `marks` (batch, heads, keys, width), its keys or values, identify its keys.
 
-    `project` computes the values of a call that was seen from outside, for statistics that ask for them; `output` is
-    what the model goes on with.
+    `project` computes the values, if a statistic needs them and the call does not show them; `output` is the output of
+    the call.
     """
 
     call: Call
     marks: Float[Tensor, "batch heads keys width"]
-    cross: bool | None = None  # whether keys come from elsewhere than queries; None where that is not known
+    cross: bool | None = None  # whether keys have another source than queries; None if unknown
     values: Float[Tensor, "batch heads keys value_width"] | None = None
     project: Callable[[], Tensor] | None = None
     output: Tensor | None = None
 
     @property
     def newest(self) -> int:
-        """The column of the newest key. A static cache has room behind it, which the last query does not see."""
+        """The column of the newest key. A static cache has unused columns after it, which the last query does
+        not see.
+        """
         call = self.call
         return call.keys - 1 if call.queries == call.keys else _last_seen(call, call.queries - 1)
 
     @property
     def begins_a_cache(self) -> bool:
-        """Whether this is a text read into a static cache: each query sees what came before it, room is left behind."""
+        """Whether this is a prompt written to a static cache: each query sees the positions before it, and columns are
+        left unused.
+        """
         call = self.call
         return call.queries == self.newest + 1 < call.keys and (call.queries == 1 or _last_seen(call, 0) == 0)
 
 
 def _last_seen(call: Call, row: int) -> int:
-    """The last column that a query of any sequence sees."""
+    """Return the last column that a query of any sequence sees."""
     seen = call.row(row).any(0).any(0).nonzero()
     return int(seen[-1]) if len(seen) else call.keys - 1
 
 
 class Site:
-    """What was seen at one call site in one forward pass, or in one generation of many."""
+    """One call site in one forward pass, or in the many passes of one generation."""
 
     def __init__(
         self,
@@ -75,19 +79,19 @@ class Site:
         find_projection: Callable[[int], Tensor] | None = None,
     ) -> None:
         self.name, self.place = name, place
-        self.watched = watched  # False where `layers=` names others: only its place and its lengths are known
+        self.watched = watched  # False if `layers=` excludes it: only its location and lengths are recorded
         self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics))
         self._hearing = Hearing(place, listener)
         self._find_projection = find_projection
-        self.read = 0  # rows of the first call; later ones were written, a step at a time
+        self.read = 0  # rows of the first call; later rows were generated, one step at a time
         self._extent: Extent | None = None
-        self._newest: Tensor | None = None  # the mark of the newest key
-        self._marks: Tensor | None = None  # all marks of a cross-attention, whose keys stay
+        self._newest: Tensor | None = None  # mark of the newest key
+        self._marks: Tensor | None = None  # all marks of a cross-attention, whose keys do not change
         self._cross = False
         self._filled = 0  # keys up to the newest one
 
     def continues(self, seen: Seen) -> bool:
-        """Whether the call adds rows to what this site has seen; raises where a beam search has shuffled the rows."""
+        """Return whether the call adds rows to this site; raise if beam search has reordered the rows."""
         if self._extent is None or self._newest is None:
             return False
         if seen.call.batch != self._extent.batch or seen.call.heads != self._extent.heads:
@@ -104,7 +108,9 @@ class Site:
         return False
 
     def _same_keys(self, seen: Seen) -> bool:
-        """The keys of a cross-attention stay: the cached tensor itself, or an equal one at a step of one query."""
+        """Return whether the keys of a cross-attention are unchanged: the cached tensor itself, or an equal one with
+        one query.
+        """
         assert self._marks is not None
         now, before = _as_many_heads(seen.marks, self._marks)
         if now.shape != before.shape:
@@ -114,21 +120,23 @@ class Site:
 
     @property
     def fallback_reason(self) -> str | None:
-        """Why the kernel of regard.use_backend has not folded all calls; None where it has, or none was requested."""
+        """Why the kernel of regard.use_backend has not processed all calls; None if it has, or if none was
+        requested.
+        """
         return self._folding.fallback_reason
 
     @property
     def crosses(self) -> bool:
-        """Whether its queries look at keys of another text, which stay."""
+        """Whether its queries attend to keys of another text."""
         return self._cross
 
     def needed_bytes(self, seen: Seen) -> int:
-        """Bytes that keeping this call's weights in full takes."""
+        """Return the bytes needed to store this call's weights in full."""
         call = seen.call
         return call.batch * call.heads * call.queries * call.keys * 4
 
     def see(self, seen: Seen) -> None:
-        """Fold one call; appends rows where it continues the call before."""
+        """Process one call; its rows are appended if it continues the previous one."""
         call, first = seen.call, self._extent is None
         marked = seen.newest + 1
         if first:
@@ -144,7 +152,7 @@ class Site:
             self._filled += 0 if self._cross else call.queries
             queries, keys = self._extent.queries + call.queries, max(self._extent.keys, self._filled)
         start = queries - call.queries
-        shift = 0 if self._cross else self._filled - marked  # a sliding cache has dropped so many keys
+        shift = 0 if self._cross else self._filled - marked  # number of keys that a sliding cache has dropped
         dtype = torch.promote_types(seen.marks.dtype, torch.float32)
         extent = Extent(
             *(call.batch, call.heads, queries, keys),
@@ -163,21 +171,21 @@ class Site:
     def _around(self, seen: Seen, queries: int, shift: int) -> Around:
         ids = self._hearing.hear(seen.call, queries, self._filled, cross=self._cross)
 
-        kind, known, project = seen.marks.device.type, seen.values, seen.project  # not `seen`, which has the output
+        kind, known, project = seen.marks.device.type, seen.values, seen.project  # not `seen`, which holds the output
         casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         narrow = torch.get_autocast_dtype(kind) if casts else None
 
         def values() -> Tensor | None:
             if project is None:
                 return known
-            # Under the model's autocast, if it has one, without which inputs and weights are of two types.
+            # Under the model's autocast, if enabled, since otherwise inputs and weights may differ in dtype.
             with torch.autocast(kind, dtype=narrow) if casts else contextlib.nullcontext():
                 return project()
 
         return Around(self.name, seen.call, shift, ids, values, self._find_projection, seen.output)
 
     def finish(self) -> Layer:
-        """The layer of the record."""
+        """Return the layer of the record."""
         assert self._extent is not None
         if not self.watched:
             return self._unwatched(self._extent)
@@ -190,7 +198,7 @@ class Site:
         )
 
     def _unwatched(self, extent: Extent) -> Layer:
-        """A layer without contents, by which streams and numbers of the others are found."""
+        """Return a layer without data, which is needed for streams and numbers of the other layers."""
         nothing = np.zeros((extent.batch, extent.heads, 0, 0), np.float32)
         rows = np.broadcast_to(np.float32(0), (extent.batch, extent.heads, extent.queries))
         columns = np.broadcast_to(np.float32(0), (extent.batch, extent.heads, extent.keys))
@@ -201,7 +209,9 @@ class Site:
 
 
 def _as_many_heads(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """The marks of two calls, one of which may have had its key heads repeated for grouped queries."""
+    """Return the marks of two calls with equal numbers of heads: one may have repeated its key heads for grouped
+    queries.
+    """
     heads = one.shape[1], other.shape[1]
     few = min(heads)
     if max(heads) % few:
@@ -210,7 +220,9 @@ def _as_many_heads(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_reordered(found: Tensor, newest: Tensor, name: str) -> None:
-    """Beam search exchanges whole rows of the cache: each newest key is there, in the row of another beam."""
+    """Raise if beam search has reordered the rows of the cache, so that each newest key is in the row of
+    another beam.
+    """
     if len(found) < 2:
         return
     here = torch.equal(found, newest)

@@ -1,4 +1,4 @@
-"""Keeps queries and keys of a site while it is watched: those of each call once, its mask and biases in serial form."""
+"""Record the queries and keys of a call site, with the mask and biases of each call in serialized form."""
 
 import hashlib
 from collections.abc import Mapping
@@ -27,18 +27,18 @@ Array = npt.NDArray[Any]
 
 
 class Purse:
-    """The limit in bytes that all sites of a watch share, and the arrays that several of them have in common."""
+    """The limit in bytes that all sites of a watch share, and the arrays that several of them share."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = self.left = max_bytes
         self._arrays: dict[bytes, Array] = {}
 
     def __deepcopy__(self, memo: Any) -> "Purse":
-        """Each site has a statistic of its own, and all have one purse."""
+        """Return the object itself: each site has its own copy of the statistic, but all share one limit."""
         return self
 
     def spend(self, count: int, what: str, site: str) -> None:
-        """Take so many bytes, or say what they are for."""
+        """Reserve `count` bytes, or raise an error that names their purpose."""
         if count > self.left:
             raise ObservationError(
                 f'keep="qk" needs {human_bytes(count)} more for {what} of {site or "this call"}, and '
@@ -48,7 +48,7 @@ class Purse:
         self.left -= count
 
     def share(self, array: Array, site: str) -> Array:
-        """The array itself, or an equal one that is kept already: layers often have one mask."""
+        """Return the array, or an equal one that is already stored: layers often share a mask."""
         about = f"{array.dtype} {array.shape}".encode()
         digest = hashlib.blake2b(numbers_of(array), key=about, digest_size=20).digest()
         if digest not in self._arrays:
@@ -58,10 +58,10 @@ class Purse:
 
 
 class QueriesKeys:
-    """q, k and the log-sum-exp of each row, in the model's own type; keys that come step by step are appended.
+    """q, k and the log-sum-exp of each row, in the model's dtype; keys of decoding steps are appended.
 
-    A statistic like any other: `start` sees the call, `fold` the rows, from whose largest weights the log-sum-exp
-    follows; `finish` gives what `Layer.qk` holds.
+    This is a statistic: `start` receives the call, `fold` the rows, from whose largest weights the log-sum-exp is
+    computed, and `finish` returns the content of `Layer.qk`.
     """
 
     name = "qk"
@@ -70,7 +70,7 @@ class QueriesKeys:
         self._purse = purse
         self._queries: list[Tensor] = []
         self._keys: list[Tensor] = []  # up to the newest one
-        self._room = torch.empty(0)  # what stands behind it: not yet written, or padding
+        self._room = torch.empty(0)  # columns after it: unused, or padding
         self._known = 0
         self._lse: list[Tensor] = []
         self._first = 0
@@ -78,7 +78,7 @@ class QueriesKeys:
         self._arrays: dict[str, Array] = {}
 
     def start(self, extent: Extent) -> None:
-        """Copy q and the keys that are new."""
+        """Copy q and the new keys."""
         around = extent.needs(self.name)
         call = around.call
         if not isinstance(call, Computed):
@@ -97,13 +97,13 @@ class QueriesKeys:
         self._segments = [*self._segments[:-1], joined] if joined else [*self._segments, segment]
 
     def fold(self, rows: Rows) -> None:
-        """The log-sum-exp of some rows; a normalizer without one leaves NaN."""
+        """Compute the log-sum-exp of some rows; a normalizer without one leaves NaN."""
         if rows.lse is not None:
             here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
             self._lse[-1][rows.batch_index, rows.heads, here] = rows.lse.cpu()
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """Everything in arrays."""
+        """Return all data as arrays."""
         parts = [part for part in (*self._keys, self._room) if part.shape[2]]
         heads = max(part.shape[1] for part in parts)
         brain = self._queries[0].dtype == torch.bfloat16
@@ -159,10 +159,12 @@ class QueriesKeys:
         return put
 
     def _mask(self, problem: Problem, extent: Extent) -> Any:
-        """The mask itself; one of the user's own as a tensor of bits, within `max_bytes`."""
+        """Return the mask itself, or a mask defined by the user as a tensor of bits, within `max_bytes`."""
         if problem.mask is None:
             alone = problem.queries == 1 and not extent.cross and problem.q_offset == problem.keys - 1
-            return write(Causal(), self._put(extent.site)) if alone else None  # a step, which sees all before it
+            return (
+                write(Causal(), self._put(extent.site)) if alone else None
+            )  # a decoding step, which sees all positions before it
         try:
             return write(_simple(problem.mask), self._put(extent.site))
         except UnwritableError:
@@ -173,7 +175,7 @@ class QueriesKeys:
             return write(dense, self._put(extent.site))
 
     def _bias(self, problem: Problem, bias: Bias | None, extent: Extent) -> Any:
-        """The bias itself; one of the user's own as a tensor, within `max_bytes`."""
+        """Return the bias itself, or a bias defined by the user as a tensor, within `max_bytes`."""
         try:
             return write(bias, self._put(extent.site))
         except UnwritableError:
@@ -185,13 +187,13 @@ class QueriesKeys:
             return write(DenseBias(values, problem.q_offset), self._put(extent.site))
 
     def _check_dense(self, count: int, what: str, extent: Extent) -> None:
-        """A byte a pair of a mask, while it is written out, and an eighth of it when it is kept."""
+        """Reserve one byte per pair for a mask while it is evaluated, and an eighth of a byte when it is stored."""
         if count > self._purse.left:
             self._purse.spend(count, f"{what}, which is not one of regard's own,", extent.site)
 
 
 def _joined(before: Segment, after: Segment) -> Segment | None:
-    """Both as one, where a step of decoding goes on as a causal mask says."""
+    """Return both segments as one if a decoding step continues the rows of a causal mask, else None."""
     diagonals = []
     for one in (before, after):
         form = one.form
@@ -208,7 +210,9 @@ def _joined(before: Segment, after: Segment) -> Segment | None:
 
 
 def _simple(bound: BoundMask) -> Any:
-    """The mask, or, of a tensor that is causal with some keys hidden, these two: n flags instead of n × n."""
+    """Return the mask; a tensor that is causal with some hidden keys becomes these two masks, with n flags instead of
+    n × n.
+    """
     mask = bound.mask
     if not isinstance(mask, Dense) or mask.visible.ndim != 4 or mask.visible.shape[1] != 1:
         return mask
@@ -228,7 +232,7 @@ def _simple(bound: BoundMask) -> Any:
 
 
 def _unrepeated(k: Float[Tensor, "batch heads keys width"]) -> Tensor:
-    """Each key head once, where those of grouped queries were repeated."""
+    """Return each key head once, if they were repeated for grouped queries."""
     heads = k.shape[1]
     run = 1
     while run < heads and torch.equal(k[:, run], k[:, 0]):
@@ -240,12 +244,12 @@ def _unrepeated(k: Float[Tensor, "batch heads keys width"]) -> Tensor:
 
 
 def _copied(x: Tensor) -> Tensor:
-    """A tensor of one's own, whatever the model does with its cache."""
+    """Return a copy of a tensor that does not depend on the model's cache."""
     return x.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _whole(parts: list[Tensor]) -> Array:
-    """All rows as an array, without a copy where they came in one call; bits of bfloat16, which numpy does not know."""
+    """Return all rows as an array, without a copy if they come from one call; bfloat16, which NumPy lacks, as bits."""
     whole = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
     whole = whole.view(torch.uint16) if whole.dtype == torch.bfloat16 else whole
     array: Array = whole.numpy()

@@ -1,4 +1,4 @@
-"""Where an attention module is in its model: its stack of layers, its number there, and the tower that holds both."""
+"""The location of an attention module in its model: its stack of layers, its number there, and the tower of both."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,40 +21,40 @@ _TOWERS = ("image", "audio", "video")
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a call site, as its module's path and the modules around it give it."""
+    """The location of a call site, derived from its module's path and the modules around it."""
 
     path: str
-    stack: str  # what holds its numbered layers; without any, the parent of the module
-    layer: str  # its layer in the stack; without any, the module itself
-    number: int | None = None  # of this layer, as the model counts
-    count: int = 0  # layers in the stack
-    tower: str | None = None  # "image", "text", ...: what is encoded here, where that is known
-    named: bool = False  # whether a module's name gives the tower, and not transformers' `input_modalities`
+    stack: str  # the module of its numbered layers; without one, the parent of the module
+    layer: str  # its layer in the stack; without a stack, the module itself
+    number: int | None = None  # number of this layer in the model
+    count: int = 0  # number of layers in the stack
+    tower: str | None = None  # "image", "text", ...: the encoded modality, if known
+    named: bool = False  # whether the tower follows from a module's name instead of transformers' `input_modalities`
     role: str | None = None  # "encoder" or "decoder", the outermost of these
-    run: int = 1  # how often the stack had begun in this pass
-    depth: int | None = None  # how many layers the configuration counts
+    run: int = 1  # number of runs of the stack in this pass so far
+    depth: int | None = None  # number of layers according to the configuration
 
     @property
     def is_text(self) -> bool:
-        """Whether no module's name makes it part of a tower other than a text's."""
+        """Whether no module's name assigns it to a tower other than a text's."""
         return not self.named or self.tower == "text"
 
     @property
     def own_streams(self) -> tuple[str, ...]:
-        """The streams that its own positions may be, before all layers are known; the likeliest first."""
+        """The streams that its positions may belong to, before all layers are known, the likeliest first."""
         if not self.is_text:
             return (str(self.tower),)
         return ("source" if self.role == "encoder" else "target"), self.tower or "text"
 
 
 class Places:
-    """Finds the places of modules in the tree of their model."""
+    """Finds the locations of modules in the tree of their model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = dict(model.named_modules(remove_duplicate=False))
 
     def of(self, path: str, entries: Mapping[int, int]) -> Place:
-        """The place of the module of this path; `entries` counts how often each module, by id, has begun."""
+        """Return the location of the module with this path; `entries` is the number of calls of each module, by id."""
         parts = path.split(".") if path else []
         at = next((index for index, part in enumerate(parts) if part.isdigit()), None)
         above = parts[: max(len(parts) - 1, 0) if at is None else at]
@@ -79,12 +79,14 @@ class Places:
         return self._modules.get(".".join(parts))
 
     def _up(self, parts: Sequence[str]) -> list[nn.Module]:
-        """The modules that hold this one, the innermost first."""
+        """Return the modules that contain this one, the innermost first."""
         found = (self._at(parts[:end]) for end in range(len(parts), -1, -1))
         return [one for one in found if one is not None]
 
     def _number(self, parts: Sequence[str], at: int) -> tuple[int, int]:
-        """The layer's number and how many there are; of stages of blocks of one kind (Swin), blocks are counted."""
+        """Return the layer's number and the number of layers; in stages of blocks of one kind (Swin), blocks are
+        counted.
+        """
         number, stages = int(parts[at]), len(_children(self._at(parts[:at])))
         for inner in range(at + 1, len(parts)):
             kinds = [type(one) for one in _children(self._at(parts[:inner]))]
@@ -97,7 +99,7 @@ class Places:
         return number, stages
 
     def _tower(self, above: Sequence[str]) -> tuple[str | None, bool]:
-        """What the innermost module that is clear about it encodes, and whether its name is."""
+        """Return the modality of the innermost module that specifies one, and whether its name does."""
         for end in range(len(above), -1, -1):
             found = {_WORDS[word] for word in _words(above[end - 1]) if word in _WORDS} if end else set()
             if len(found) == 1:
@@ -114,7 +116,7 @@ def _children(module: nn.Module | None) -> list[nn.Module]:
 
 
 def _words(part: str) -> list[str]:
-    """The words of a module's name, `vision_tower` or `visionTower`."""
+    """Return the words of a module's name, `vision_tower` or `visionTower`."""
     return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", part).lower())
 
 

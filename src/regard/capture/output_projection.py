@@ -1,4 +1,4 @@
-"""W_O, the projection that the outputs of all heads go through, found by the names that models give it."""
+"""Find W_O, the projection of the concatenated heads, by the names that models use."""
 
 from collections.abc import Iterator
 
@@ -17,10 +17,10 @@ _NAMES = ("out_proj", "o_proj", "c_proj", "out_lin", "dense", "proj", "o", "Wo",
 def output_projection(
     owner: nn.Module | None, parent: nn.Module | None, width: int, name: str
 ) -> Float[Tensor, "in_width out_width"]:
-    """The projection of the module that owns a call, else BERT's: `output.dense` of the module around it.
+    """Return the output projection of the module that owns a call, or BERT's `output.dense` of the parent module.
 
     Raises:
-        ObservationError: None was found that takes in `width` numbers, or several.
+        ObservationError: No projection with an input of `width` numbers was found, or several.
     """
     found = {id(one): one for one in _candidates(owner, parent) if _takes(one, width)}
     if len(found) == 1:
@@ -33,7 +33,7 @@ def output_projection(
 
 
 def weight_of(module: nn.Module | Tensor) -> Float[Tensor, "in_width out_width"]:
-    """The weight as it multiplies rows from the right; a tensor is taken to be as nn.Linear holds it."""
+    """Return the weight for multiplication from the right; a tensor must have nn.Linear's layout."""
     weight = module if isinstance(module, Tensor) else module.weight
     assert isinstance(weight, Tensor)
     return weight.detach() if type(module).__name__ == "Conv1D" else weight.detach().T

@@ -1,8 +1,8 @@
-"""Heads folded side by side: a thread for each core, and each with one thread of its own inside PyTorch.
+"""Process heads in parallel: one Python thread per core, each with a single thread inside PyTorch.
 
-The second pass is some sixty small operations a block. Where PyTorch divides each among its threads, all of them wait
-for the last one sixty times a block; on a machine that does something else besides, each wait lasts until the scheduler
-comes round (measured: twenty times the time, with one of two cores busy). Heads need nothing of each other.
+The second pass has some sixty small operations per block. If PyTorch splits each among its threads, all of them wait
+for the slowest sixty times per block, and on a machine with other load each wait lasts until the scheduler switches
+(measured: twenty times as slow, with one of two cores busy). Heads are independent of each other.
 """
 
 import threading
@@ -17,11 +17,11 @@ from regard.capture.weights_from_qk import Call
 
 __all__ = ["is_worth_it", "side_by_side"]
 
-_FEW = 2**22  # pairs of a whole call, below which threads cost more than they save
+_FEW = 2**22  # number of pairs of a call below which threads cost more than they save
 
 
 def is_worth_it(call: Call, portions: int, device: torch.device) -> bool:
-    """Whether a call is long enough, on a device whose work is done by this process."""
+    """Return whether a call is long enough, on a device whose work is done by this process."""
     pairs = call.batch * call.heads * call.queries * call.keys
     return device.type == "cpu" and min(portions, torch.get_num_threads()) > 1 and pairs >= _FEW
 
@@ -31,15 +31,16 @@ def side_by_side(
     fold: Callable[[Rows], None],
     within: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Fold all portions, as many at once as PyTorch may use threads.
+    """Process all portions, as many in parallel as PyTorch may use threads.
 
-    Portions that are left over, one of nine heads on two cores, are folded one after the other, with all threads inside
-    PyTorch: else the other core would have nothing to do for as long as a portion takes.
+    Remaining portions, such as one of nine heads on two cores, are processed one after the other with all threads
+    inside PyTorch, since the other cores would be idle otherwise.
 
     Args:
         portions: Rows of different heads.
-        fold: Takes in a block of rows; it is called from several threads, never twice at once for one head.
-        within: What each thread enters first: modes of PyTorch are those of a thread.
+        fold: A function that processes a block of rows; it is called from several threads, but not concurrently for one
+            head.
+        within: A context manager that each thread enters first, because modes of PyTorch are per thread.
     """
     threads = min(torch.get_num_threads(), len(portions))
     even = len(portions) - len(portions) % threads
@@ -60,7 +61,7 @@ def _in_threads(
     before = torch.get_num_threads()
 
     def work() -> None:
-        torch.set_num_threads(1)  # of this thread, and of those that begin from now on
+        torch.set_num_threads(1)  # for this thread, and for threads that start later
         with within():
             while not stopped.is_set():
                 with lock:
@@ -77,7 +78,7 @@ def _in_threads(
             running = [pool.submit(work) for _ in range(threads)]
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
         finally:
-            stopped.set()  # on Ctrl-C, or where another thread has failed, nobody takes a further block
-            torch.set_num_threads(before)  # for threads that begin later; this one has kept its own number
+            stopped.set()  # after Ctrl-C or an error in another thread, no further block is processed
+            torch.set_num_threads(before)  # for threads that start later; this one has its own number
     for one in done:
         one.result()

@@ -1,4 +1,4 @@
-"""Pooling runs of rows or columns, of which the first and the last may be cut."""
+"""Pool runs of rows or columns, of which the first and the last may be cut."""
 
 from typing import Literal
 
@@ -9,7 +9,9 @@ __all__ = ["pool"]
 
 
 def pool(x: Tensor, dim: int, offset: int, width: int, how: Literal["sum", "max"]) -> Tensor:
-    """Pool runs of `width` along `dim`, of which the first began `offset` before x; 0 is neutral for weights."""
+    """Pool runs of `width` along `dim`, of which the first begins `offset` before x; 0 is the neutral element for
+    weights.
+    """
     if width == 1:
         return x
     length = x.shape[dim]

@@ -1,4 +1,4 @@
-"""Sorts the calls that were intercepted into forward passes and call sites."""
+"""Assign intercepted calls to forward passes and call sites."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -23,19 +23,20 @@ __all__ = ["OnLayerEnd", "Recorder"]
 
 
 class OnLayerEnd(Protocol):
-    """A function of each finished layer of one pass over a whole text.
+    """A function that is called with each finished layer of one pass over a whole text.
 
-    An object may have a method `known(number, name)` too: it returns a layer that need not be observed again, or None.
+    An object may also have a method `known(number, name)`, which returns a layer that need not be recorded again, or
+    None.
     """
 
     def __call__(self, number: int, layer: Layer) -> Layer | None:
-        """Take a finished layer; return what the record is to hold in its place, or None for the layer itself."""
+        """Process a finished layer; return the layer for the record, or None for the layer itself."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class _Finished:
-    """A site of which nothing more is to come."""
+    """A site that will receive no further calls."""
 
     place: Place
     name: str
@@ -44,30 +45,32 @@ class _Finished:
     fallback_reason: str | None = None
 
     def continues(self, seen: Seen) -> bool:
-        """No second call belongs to it."""
+        """Return that no second call belongs to it."""
         raise ObservationError(
             f"{self.name or 'this call'} was called twice, and layers that are taken as they are finished need one "
             "pass over the whole text: watch it without `on_layer_end=`"
         )
 
     def finish(self) -> Layer:
-        """The layer."""
+        """Return the layer."""
         return self.layer
 
 
 @dataclass(eq=False)
 class _Forward:
-    """One forward pass: its sites by module name and how often that module had been called."""
+    """One forward pass: its sites by module name and number of earlier calls of that module."""
 
-    across: dict[int, Statistic]  # statistics that go through all its layers
+    across: dict[int, Statistic]  # statistics over all its layers
     sites: dict[tuple[str, int], Site | _Finished] = field(default_factory=dict)
     runs: set[int] = field(default_factory=set)  # of the model
-    withdrawn: set[tuple[str, int]] = field(default_factory=set)  # sites that were no attention of tokens after all
+    withdrawn: set[tuple[str, int]] = field(
+        default_factory=set
+    )  # sites that turned out not to be attention between tokens
 
 
 @dataclass(eq=False)
 class _Ticket:
-    """One call that was seen, for taking it back."""
+    """One recorded call, to be able to remove it."""
 
     caller: Caller
     forward: _Forward
@@ -76,7 +79,7 @@ class _Ticket:
 
 
 class Recorder:
-    """Keeps what is seen, one record a forward pass; the passes of one generation with a cache are one record."""
+    """Stores recorded calls, one record per forward pass; the passes of one generation with a cache form one record."""
 
     def __init__(
         self,
@@ -98,41 +101,43 @@ class Recorder:
         self._keep: Keep = keep
         self._max_bytes = self._left = max_bytes
         self._model = model
-        self.module: nn.Module | None = None  # the innermost one of the model that ran when it was last looked for
-        self._begun: object | None = None  # the outermost call of the model, or of a part of it, that was seen last
+        self.module: nn.Module | None = None  # the innermost running module of the model at the last lookup
+        self._begun: object | None = None  # the last outermost call of the model, or of a part of it
         self._forwards: list[_Forward] = []
         self._turns: dict[str, int] = {}
         self._places = Places(model)
-        self._marks: dict[int, dict[int, object]] = {}  # of the calls of each module in this pass, kept so as to differ
-        self._run = 0  # how often the model has begun
+        self._marks: dict[
+            int, dict[int, object]
+        ] = {}  # marks of each module's calls in this pass, stored so that they stay distinct
+        self._run = 0  # number of runs of the model
         self._missed: Counter[tuple[Caller, str]] = Counter()
-        self.calls = 0  # attention calls seen in all
+        self.calls = 0  # total number of attention calls
 
     @property
     def passes(self) -> int:
-        """How many forward passes there are so far."""
+        """The number of forward passes so far."""
         return len(self._forwards)
 
     @property
     def caller(self) -> Caller:
-        """The module that was located last, and in which run."""
+        """The module that was located last, and the run it belongs to."""
         name = "" if self.module is None else self._names[id(self.module)]
         return Caller(name, type(self.module or self._model).__name__, self._run)
 
     @property
     def wants_output(self) -> bool:
-        """Whether a statistic asks what attention gave, and not only what it looked at."""
+        """Whether a statistic needs the output of attention besides the weights."""
         return self._asked.needs("gradient")
 
     def owns(self, module: nn.Module) -> bool:
-        """Whether it is the model or a part of it."""
+        """Return whether it is the model or a part of it."""
         return id(module) in self._names
 
     def locate(self, weight: Tensor | None = None) -> bool:
-        """Find the module that runs now in this thread; False where that is another model's.
+        """Locate the module that is running in this thread; return False if it belongs to another model.
 
-        Inside a kernel that computes a whole nn.TransformerEncoderLayer no attention runs: the one that has this weight
-        stands in for it, in whatever layer it is.
+        A kernel that computes a whole nn.TransformerEncoderLayer does not call its attention module, so the module
+        with this weight is used instead.
         """
         now = running(self.owns)
         self.module, begun, outside = now.module, now.begun, now.outside
@@ -154,18 +159,18 @@ class Recorder:
         return next((one for one in found if one.in_proj_weight is weight), None)
 
     def miss(self, caller: Caller, reason: str) -> None:
-        """Count attention that cannot be seen."""
+        """Count attention that cannot be recorded."""
         self._missed[caller, reason] += 1
 
     def withdraw(self, ticket: _Ticket, reason: str) -> None:
-        """Take back a call that was seen: what came of it shows that it is missing."""
+        """Remove a recorded call, because a later call shows that it is not attention between tokens."""
         if not ticket.withdrawn:
             ticket.withdrawn = True
             ticket.forward.withdrawn.add(ticket.key)
             self.miss(ticket.caller, reason)
 
     def see(self, seen: Seen) -> _Ticket | None:
-        """Fold a call into the site it belongs to."""
+        """Process a call at the site it belongs to."""
         caller = self.caller
         if caller.kind in _BLOCKS:
             self.miss(caller, f"{_BLOCKED}: {_BLOCKS[caller.kind]}")
@@ -196,12 +201,12 @@ class Recorder:
         return _Ticket(caller, forward, key)
 
     def _take_known(self, on_layer_end: OnLayerEnd, key: tuple[str, int], seen: Seen) -> bool:
-        """Whether the layer is known already, so that its rows need not be gone through."""
+        """Return whether the layer is already known, so that its rows need not be computed."""
         if not self._forwards:
             self._forwards.append(_Forward(self._asked.of_pass()))
         sites = self._forwards[-1].sites
         if key in sites:
-            sites[key].continues(seen)  # says what is wrong
+            sites[key].continues(seen)  # raises the error
         name = _named(key)
         known = getattr(on_layer_end, "known", None)
         layer = None if known is None else known(len(sites), name)
@@ -217,12 +222,14 @@ class Recorder:
         return self._places.of(path, {module: len(marks) for module, marks in self._marks.items()})
 
     def _loops(self, name: str, turn: int, seen: Seen) -> bool:
-        """Whether it is the next step of a recurrent decoder: one query over the keys of the call just before."""
+        """Return whether it is the next step of a recurrent decoder: one query over the keys of the previous call."""
         known = self._forwards[-1].sites.get((name, turn)) if self._forwards else None
         return known is not None and seen.call.queries == 1 and known.crosses and known.continues(seen)
 
     def _site(self, key: tuple[str, int], seen: Seen) -> Site | _Finished:
-        """The site itself where the call continues it; a new forward pass where it was seen and does not."""
+        """Return the site if the call continues it, and begin a new forward pass if the site has a call that it does
+        not continue.
+        """
         if not self._forwards:
             self._forwards.append(_Forward(self._asked.of_pass()))
         known = self._forwards[-1].sites.get(key)
@@ -258,12 +265,12 @@ class Recorder:
 
     @property
     def fallback_reasons(self) -> dict[str, str]:
-        """The sites that the kernel of regard.use_backend has not served, and why."""
+        """The sites that the kernel of regard.use_backend has not processed, with the reasons."""
         sites = (site for forward in self._forwards for site in forward.sites.values())
         return {one.name: one.fallback_reason for one in sites if one.fallback_reason is not None}
 
     def finish(self) -> tuple[Record, ...]:
-        """The records, in the order of the passes; those of which all was taken back have no layers."""
+        """Return the records, in the order of the passes; a record whose calls were all removed has no layers."""
         if self._forwards:
             longest = max((forward.sites.values() for forward in self._forwards), key=len)
             self._asked.check_layers([site.name for site in longest])
@@ -271,11 +278,11 @@ class Recorder:
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """What could not be seen, over all passes."""
+        """The attention that could not be recorded, over all passes."""
         return _entries(self._missed)
 
     def _shared_out(self) -> list[tuple[Missing, ...]]:
-        """What is missing of each pass: by the run of the model in which it was missed."""
+        """Return the missing attention of each pass, by the run of the model in which it was missed."""
         counts: list[Counter[tuple[Caller, str]]] = [Counter() for _ in self._forwards]
         kept = [at for at, one in enumerate(self._forwards) if one.sites.keys() - one.withdrawn]
         for (caller, reason), calls in self._missed.items() if kept else ():
@@ -290,7 +297,7 @@ def _entries(missed: Counter[tuple[Caller, str]]) -> tuple[Missing, ...]:
 
 
 def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:
-    """The record of one pass; of a generation, `notes["prompt"]` says how many rows were read before it wrote."""
+    """Return the record of one pass; for a generation, `notes["prompt"]` is the number of rows of the prompt."""
     sites = [site for key, site in forward.sites.items() if key not in forward.withdrawn]
     layers = tuple(site.finish() for site in sites)
     pairs = zip(sites, layers, strict=True)
@@ -298,13 +305,15 @@ def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:
         one.read for one, layer in pairs if isinstance(one, Site) and layer.kind == "self" and one.read < layer.queries
     }
     notes = {"prompt": read.pop()} if len(read) == 1 else {}
-    named = name_streams(layers, [site.place for site in sites])  # of all layers, as streams and numbers need the rest
+    named = name_streams(
+        layers, [site.place for site in sites]
+    )  # for all layers, because streams and numbers depend on the others
     watched = (layer for site, layer in zip(sites, named, strict=True) if isinstance(site, _Finished) or site.watched)
     return Record(tuple(watched), notes=notes, missing=missing)
 
 
 def _named(key: tuple[str, int]) -> str:
-    """The name of a site: the module's, with a number where it was called before in the same pass."""
+    """Return the name of a site: the module's, with a number if the module was called before in the same pass."""
     return key[0] if key[1] == 0 else f"{key[0]}#{key[1] + 1}"
 
 

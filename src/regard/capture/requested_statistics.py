@@ -1,4 +1,4 @@
-"""Which statistics a watch folds: those that maps are made of, and those asked for by name or by value."""
+"""The statistics of a watch: those of the maps, and those requested by name or by value."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ __all__ = ["NAMED", "RESERVED", "Asked", "Keep", "needs_of"]
 Keep = Literal["maps", "qk", "weights"]
 
 _KEPT = (HeatMap, Top, Entropy, Received)
-RESERVED = {field.name for field in fields(Layer)} | {kind.name for kind in _KEPT}  # what the record uses itself
+RESERVED = {field.name for field in fields(Layer)} | {kind.name for kind in _KEPT}  # names used by the record itself
 NAMED: Mapping[str, Any] = {
     **{kind.name: kind for kind in (*_KEPT, Confidence, Distance, Sink)},
     **{name: partial(Mass, name) for name in MASSES},
@@ -42,15 +42,15 @@ NAMED: Mapping[str, Any] = {
 
 
 def needs_of(statistic: Statistic) -> frozenset[Need]:
-    """What a statistic needs to be known beforehand; one written from nothing may not say."""
+    """Return the prerequisites of a statistic; a class without this attribute has none."""
     return getattr(statistic, "needs", frozenset())
 
 
 class Asked:
-    """What was asked for, as it is before any row was folded.
+    """The requested statistics, before any row was processed.
 
     Raises:
-        InputError: A name that no statistic has, a value that is no statistic, two of one name, or a name that the
+        InputError: A name is unknown, a value is not a statistic, two have the same name, or a name is one that the
             record uses itself.
     """
 
@@ -78,11 +78,11 @@ class Asked:
         self._found: set[int | str] = set()
 
     def needs(self, what: Need) -> bool:
-        """Whether any of them needs this."""
+        """Return whether any of them has this prerequisite."""
         return any(what in needs_of(one) for one in self.extra)
 
     def check_alone(self) -> None:
-        """Say which statistic needs more than one layer, or a backward pass, where each is finished as it comes."""
+        """Raise if a statistic needs several layers or a backward pass although each layer is finished separately."""
         for one in self.extra:
             if needs_of(one) & {"layers", "gradient"}:
                 raise InputError(
@@ -91,12 +91,12 @@ class Asked:
                 )
 
     def of_pass(self) -> dict[int, Statistic]:
-        """Copies for one forward pass of those that go through all layers, by their place in the list."""
+        """Return copies for one forward pass of the statistics over all layers, by their index in the list."""
         across = {at: one for at, one in enumerate(self.extra) if "layers" in needs_of(one)}
         return {at: copy.deepcopy(one) for at, one in across.items()}
 
     def watches(self, number: int, name: str) -> bool:
-        """Whether the layer of this number and name is to be watched: every one, where none was named."""
+        """Return whether the layer with this number and name is to be recorded; without a selection, all are."""
         if self._layers is None:
             return True
         found = self._layers & {number, name}
@@ -104,14 +104,16 @@ class Asked:
         return bool(found)
 
     def of_site(self, across: Mapping[int, Statistic], number: int = 0, name: str = "") -> tuple[Statistic, ...]:
-        """Copies for one call site, and those that its pass shares; of a layer that is not watched only the latter."""
+        """Return copies for one call site, and the shared ones of its pass; for a layer that is not recorded only the
+        latter.
+        """
         if not self.watches(number, name):
             return tuple(across.values())
         own = [across[at] if at in across else copy.deepcopy(one) for at, one in enumerate(self.extra)]
         return (*copy.deepcopy(self._kept), *copy.deepcopy(self._full), *own)
 
     def check_layers(self, names: Sequence[str]) -> None:
-        """Say which of the layers that were chosen never came."""
+        """Raise if a selected layer was not called."""
         if self._layers is not None and (missing := sorted(map(repr, self._layers - self._found))):
             raise InputError(
                 f"`layers` must name layers that are seen, from 0 to {len(names) - 1} or one of {', '.join(names)}, "

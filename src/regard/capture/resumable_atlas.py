@@ -1,9 +1,11 @@
-"""Layers on disk as they are finished, so that a long run can be interrupted and go on: `book.atlas.part/`.
+"""Save layers to disk when they are finished, in `book.atlas.part/`, so that a long run can be interrupted and
+resumed.
 
-Each layer is a small atlas of its own, written atomically, that knows its run; `run.json` tells which it was. At the
-end all of them become one file, written inside the folder and moved to its place in one step, and the folder goes. A
-kill at any moment leaves the atlas that was there before, or a new whole one, and a folder from which to go on. Layers
-of another run, whose process has ended, are removed when the first layer of this one is finished.
+Each layer is a small atlas, written atomically, with the identity of its run; `run.json` describes the run. At the end
+all layers are combined in one file, which is written inside the folder and moved into place, and the folder is
+removed. If the process is killed at any time, there is the previous atlas or the complete new one, and a folder from
+which to resume. Layers of another run whose process has ended are removed when the first layer of this run is
+finished.
 """
 
 import hashlib
@@ -27,15 +29,15 @@ _RUN = "run.json"
 
 
 class Part:
-    """The folder beside an atlas that is being made.
+    """The folder next to an unfinished atlas.
 
     Args:
-        out: The atlas.
-        run: What the run depends on, by name: text, model, settings; values that JSON can hold.
-        resume: Whether to keep the layers that an earlier run has finished.
+        out: The path of the atlas.
+        run: The identity of the run, by name: text, model, settings; JSON values.
+        resume: Whether to reuse the finished layers of an earlier run.
 
     Raises:
-        InputError: There are finished layers of this run and `resume` was not asked for; with `resume`, or while
+        InputError: There are finished layers of this run and `resume` is False; with `resume`, or while
             their process lives, also those of another run.
     """
 
@@ -43,7 +45,7 @@ class Part:
         self.out = Path(out)
         self.folder = self.out.with_name(f"{self.out.name}.part")
         self._run = json.loads(json.dumps({"version": VERSION, **run}))
-        # In each layer too: two runs that begin at once would take each other's for their own.
+        # Stored in each layer too: two runs that start at the same time could otherwise confuse their layers.
         self._mark = hashlib.sha256(json.dumps(self._run, sort_keys=True).encode()).hexdigest()
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"{self.folder} is in the way of the layers that are kept there: move it, or choose --out")
@@ -56,7 +58,7 @@ class Part:
 
     @property
     def finished(self) -> int:
-        """How many layers are there."""
+        """The number of finished layers."""
         return sum(1 for _ in self.folder.glob("*.layer")) if self.folder.is_dir() else 0
 
     @property
@@ -72,7 +74,7 @@ class Part:
         self._compare()
 
     def _compare(self) -> None:
-        """Raise where the layers are those of another run."""
+        """Raise if the layers belong to another run."""
         try:
             before = json.loads((self.folder / _RUN).read_text(encoding="utf-8"))
             other = [name for name in {**before, **self._run} if before.get(name) != self._run.get(name)]
@@ -86,7 +88,7 @@ class Part:
             )
 
     def _is_abandoned(self) -> bool:
-        """Whether the layers are those of another run, whose process has ended."""
+        """Return whether the layers belong to another run whose process has ended."""
         try:
             self._compare()
             return False
@@ -97,12 +99,12 @@ class Part:
         return held is not None
 
     def _hold(self) -> None:
-        """Lock the folder for as long as this object or, if it is killed, this process lives."""
+        """Lock the folder while this object exists, or until this process ends."""
         if self._release is None and (held := lock(self.folder)) is not None:
             self._release = weakref.finalize(self, os.close, held)
 
     def known(self, number: int, name: str) -> Layer | None:
-        """The layer of this number, if it was finished; a file that is damaged is made again."""
+        """Return the layer with this number if it was finished; a damaged file counts as missing."""
         try:
             layer = self._read(number)
             if layer is not None:
@@ -112,17 +114,17 @@ class Part:
         return layer if layer is not None and layer.name == name else None
 
     def __call__(self, number: int, layer: Layer) -> Layer:
-        """Write a finished layer, and give the one in the file, which takes no memory.
+        """Save a finished layer, and return the layer in the file, which takes no memory.
 
         Raises:
-            InputError: It cannot be written, or another run writes there too.
+            InputError: The layer cannot be saved, or another run is writing to the folder.
         """
         try:
             if not self._begun:
                 self._begin()
             save_atlas((Record((layer,), notes={"run": self._mark}),), self._file(number))
         except InputError:
-            if not self.finished:  # nothing to go on from
+            if not self.finished:  # nothing to resume from
                 shutil.rmtree(self.folder, ignore_errors=True)
             raise
         try:
@@ -134,7 +136,7 @@ class Part:
         return written
 
     def finish(self, record: Record) -> None:
-        """Make one atlas of all and remove the folder."""
+        """Combine all layers in one atlas and remove the folder."""
         self._make_folder()
         save_atlas((record,), self.out, by_way_of=self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -142,14 +144,14 @@ class Part:
             self._release()
 
     def _read(self, number: int) -> StoredLayer | None:
-        """The layer in the file of this number, if it is one of this run."""
+        """Return the layer in the file with this number, if it belongs to this run."""
         (record,) = read_atlas(self._file(number))
         (layer,) = record.layers
         assert isinstance(layer, StoredLayer)
         return layer if record.notes.get("run") == self._mark else None
 
     def _begin(self) -> None:
-        """Take the folder, unless another run has begun there since it was looked at."""
+        """Reserve the folder, unless another run has started there in the meantime."""
         if self._abandoned and self._is_abandoned():
             shutil.rmtree(self.folder, ignore_errors=True)
         self._make_folder()

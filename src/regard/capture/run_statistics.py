@@ -1,4 +1,4 @@
-"""One sweep over the rows of a call for all statistics, and one during backward for those that need a gradient."""
+"""One pass over the rows of a call for all statistics, and one during backward for those that need a gradient."""
 
 import contextlib
 import dataclasses
@@ -22,26 +22,26 @@ from regard.errors import ObservationError
 
 __all__ = ["Folding"]
 
-Kernel = Literal["triton", "numba"]  # what may fold where use_backend names it and it does not refuse
+Kernel = Literal["triton", "numba"]  # modules that process rows if use_backend selects them and they do not refuse
 
 
 class Folding:
-    """The statistics of one site."""
+    """The statistics of one call site."""
 
     def __init__(self, site: str, statistics: tuple[Statistic, ...]) -> None:
         self._site = site
-        self.fallback_reason: str | None = None  # why the kernel of use_backend has not folded all calls
+        self.fallback_reason: str | None = None  # why the kernel of use_backend has not processed all calls
         self._now = [one for one in statistics if "gradient" not in needs_of(one)]
         self._later = [one for one in statistics if "gradient" in needs_of(one)]
         self._waiting = False  # for a backward pass
         self._calls = 0
 
     def leave_out(self, need: Need) -> None:
-        """Do without the statistics that need what cannot be known here."""
+        """Drop the statistics with a prerequisite that is not available here."""
         self._now = [one for one in self._now if need not in needs_of(one)]
 
     def fold(self, extent: Extent, start: int, output: Tensor | None) -> None:
-        """Fold the rows of a call, which begin at row `start` of the record."""
+        """Process the rows of a call, which begin at row `start` of the record."""
         self._calls += 1
         if self._later:
             self._wait(extent, start, output)
@@ -51,14 +51,14 @@ class Folding:
         self.fallback_reason = self.fallback_reason or reason
 
     def _refused(self, kernel: Kernel, extent: Extent) -> str | None:
-        """Why PyTorch folds this call and not the kernel."""
+        """Return why PyTorch processes this call instead of the kernel."""
         assert extent.around is not None
         if kernel == "numba":
             return numba_loops.refuses(extent.around.call, extent)
         return fused.refuses(extent.around.call, _sweeping(self._now))
 
     def _wait(self, extent: Extent, start: int, output: Tensor | None) -> None:
-        """Have the gradient of the output told when it is known."""
+        """Process the rows when the gradient of the output is known."""
         names = ", ".join(repr(one.name) for one in self._later)
         if self._calls > 1:
             raise ObservationError(f"{names} of {self._here} cannot go on through a cache: run the whole text at once")
@@ -76,7 +76,7 @@ class Folding:
                 "backward() within the `with` block"
             )
         self._waiting = True
-        # Detached: a hook that held its own tensor would keep both, and the whole graph, for ever.
+        # Detached: a hook with a reference to its own tensor would keep both, and the whole graph, alive.
         around, alone = dataclasses.replace(extent.around, output=four.detach()), extent.alone
 
         def tell(gradient: Tensor) -> None:
@@ -92,7 +92,7 @@ class Folding:
         return self._site or "this call"
 
     def finish(self, extent: Extent) -> dict[str, Any]:
-        """The fields of a layer; what no field is named for goes by its name."""
+        """Return the fields of a layer; results without a field are stored by their name."""
         if self._waiting:
             raise ObservationError(
                 f"{self._later[0].name!r} needs gradients, and none reached {self._here}: call backward() of a loss "
@@ -111,7 +111,7 @@ class Folding:
         return {**fields, "statistics": others}
 
     def _checked(self, statistic: Statistic, name: str, found: Any, extent: Extent) -> Any:
-        """Statistics of one's own keep to what the record can hold."""
+        """Return the result of a user's statistic, checked for types that the record supports."""
         array = np.asarray(found)
         if name != statistic.name and not name.startswith(f"{statistic.name}."):
             raise ObservationError(
@@ -127,7 +127,7 @@ class Folding:
 
 
 def _requested_kernel() -> Kernel | None:
-    """What regard.use_backend requests here, if that is a backend that can fold rows too."""
+    """Return the module selected by regard.use_backend, if it can process rows."""
     backend = preferred()
     if backend == "numba":
         return "numba"
@@ -173,13 +173,14 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, kernel: K
 
 @contextlib.contextmanager
 def _by_itself(device: torch.device) -> Iterator[None]:
-    """Whatever mode the model runs in: autocast gives products of float32 the digits of bfloat16, and what is made in
-    inference mode cannot be added to by a later call outside of it. Modes of the caller's own see nothing of it.
+    """Leave the model's modes inside the block: under autocast, products would have the precision of bfloat16, and
+    tensors made in inference mode cannot be modified by a later call outside of it. Modes of the caller do not see the
+    computations.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch._C.DisableTorchFunction())
         if torch.amp.is_autocast_available(device.type):
             stack.enter_context(torch.autocast(device.type, enabled=False))
         stack.enter_context(torch.inference_mode(mode=False))
-        stack.enter_context(torch.no_grad())  # which leaving inference mode has switched on
+        stack.enter_context(torch.no_grad())  # which leaving inference mode has enabled
         yield

@@ -1,7 +1,7 @@
-"""Which modules run in this thread, read off its stack of calls.
+"""Determine which modules are running in this thread from its call stack.
 
-No hook is registered: hooks of all modules would be seen by other threads and by their compilers, and those of one
-module switch PyTorch's fast paths off.
+No hook is registered: hooks on all modules affect other threads and their compilers, and hooks on one module disable
+PyTorch's fast paths.
 """
 
 import sys
@@ -31,7 +31,7 @@ class Running:
 
 
 def running(counts: Callable[[nn.Module], bool]) -> Running:
-    """Go through the calls of modules that run now, from the innermost one on."""
+    """Inspect the running module calls, from the innermost one on."""
     calls: list[tuple[nn.Module, object]] = []
     some = False
     frame: FrameType | None = sys._getframe(1)
@@ -40,7 +40,7 @@ def running(counts: Callable[[nn.Module], bool]) -> Running:
             some = True
             found = frame.f_locals["self"]
             if counts(found):
-                # A mark that lives with the call itself, without keeping its frame and all that is in it.
+                # A mark with the lifetime of the call, which does not keep its frame and local variables alive.
                 calls.append((found, frame.f_locals.setdefault(_MARK, object())))
         frame = frame.f_back
     innermost, outermost = (calls[0][0], calls[-1][1]) if calls else (None, None)

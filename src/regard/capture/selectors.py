@@ -1,4 +1,4 @@
-"""What `layer=`, `stream=`, `head=`, `query=` and `batch_index=` mean, and one sentence for each that means nothing."""
+"""Resolve `layer=`, `stream=`, `head=`, `query=` and `batch_index=`, with an error for each invalid value."""
 
 import operator
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from regard.errors import InputError, ObservationError
 
 __all__ = ["Stream", "at_index", "find_layer", "in_stream", "own_number", "several_streams", "stream_of"]
 
-# A stream, for layers that look at themselves, or those of queries and keys, for cross-attention.
+# A stream for self-attention, or the streams of queries and keys for cross-attention.
 Stream = str | tuple[str, str]
 
 
 class _Placed(Protocol):
-    """What is read of a layer here."""
+    """The attributes of a layer that are used here."""
 
     @property
     def name(self) -> str: ...
@@ -29,18 +29,20 @@ _Layer = TypeVar("_Layer", bound=_Placed)
 
 
 def stream_of(layer: _Placed) -> Stream:
-    """What chooses the layer's stream: its name, or for cross-attention the pair of queries and keys."""
+    """Return the value that selects the layer's stream: its name, or for cross-attention the pair of queries
+    and keys.
+    """
     pair = layer.query_tokens, layer.key_tokens
     return pair[0] if pair[0] == pair[1] else pair
 
 
 def several_streams(layers: Sequence[_Placed]) -> bool:
-    """Whether a number alone does not name a layer."""
+    """Return whether a number is ambiguous without a stream."""
     return len({stream_of(one) for one in layers}) > 1
 
 
 def own_number(layers: Sequence[_Layer], layer: _Layer) -> int:
-    """The number of a layer within its stream: the model's own, or its turn where that is not known."""
+    """Return the number of a layer in its stream: the model's, or if unknown, its index."""
     if layer.number is not None:
         return layer.number
     same = [one for one in layers if stream_of(one) == stream_of(layer)]
@@ -48,17 +50,17 @@ def own_number(layers: Sequence[_Layer], layer: _Layer) -> int:
 
 
 def in_stream(layers: Sequence[_Layer], stream: Stream | None) -> tuple[_Layer, ...]:
-    """The layers of a stream.
+    """Return the layers of a stream.
 
     Raises:
-        InputError: There is no such stream.
+        InputError: The stream does not exist.
     """
     if stream is None:
         return tuple(layers)
     wanted = tuple(stream) if isinstance(stream, list) else stream
     found = [one for one in layers if stream_of(one) == wanted]
     if not found and isinstance(wanted, str):
-        crossing = [one for one in layers if one.query_tokens == wanted]  # a stream that only looks at another
+        crossing = [one for one in layers if one.query_tokens == wanted]  # a stream with cross-attention only
         found = crossing if not several_streams(crossing) else []
     if not found:
         raise InputError(f"`stream` must be one of {_listed(layers)}, got {stream!r}")
@@ -66,10 +68,10 @@ def in_stream(layers: Sequence[_Layer], stream: Stream | None) -> tuple[_Layer, 
 
 
 def find_layer(layers: Sequence[_Layer], which: Any, stream: Stream | None = None) -> _Layer:
-    """The layer of this number in its stream, or of this module name.
+    """Return the layer with this number in its stream, or with this module name.
 
     Raises:
-        InputError: There is no such layer, or the number needs a stream too.
+        InputError: The layer does not exist, or the number needs a stream too.
         ObservationError: There are no layers.
     """
     if not layers:
@@ -99,10 +101,10 @@ def find_layer(layers: Sequence[_Layer], which: Any, stream: Stream | None = Non
 
 
 def at_index(name: str, value: Any, count: int, what: str = "") -> int:
-    """A place among `count`, negative ones from the end as in Python.
+    """Return an index among `count`; negative values count from the end as in Python.
 
     Raises:
-        InputError: No integer, or out of range.
+        InputError: The value is not an integer, or out of range.
     """
     number = _integer(name, value, "an integer")
     if not -count <= number < count:
@@ -127,7 +129,7 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def _listed(layers: Sequence[_Placed]) -> str:
-    """The streams there are, as they are written, with the numbers of their layers."""
+    """Return the available streams, with the numbers of their layers."""
     parts = []
     for stream in dict.fromkeys(map(stream_of, layers)):
         numbers = sorted({own_number(layers, one) for one in layers if stream_of(one) == stream})

@@ -1,6 +1,8 @@
-"""Masks, biases, scores and normalizers as JSON and arrays: known frozen dataclasses by name, their fields in turn.
+"""Serialize masks, biases, scores and normalizers as JSON and arrays: known frozen dataclasses by name, with their
+fields.
 
-Nothing is ever unpickled or imported by name: what is read is one of KINDS, and its own checks run on its fields.
+Nothing is unpickled or imported by name: only the classes in KINDS are created, and their own checks run on the
+fields.
 """
 
 import math
@@ -48,17 +50,17 @@ Array = npt.NDArray[Any]
 
 
 class UnwritableError(Exception):
-    """A value that has no serial form; its text names it."""
+    """Raised for a value that cannot be serialized; its text names the value."""
 
 
 def write(value: Any, put: Callable[[Array], str]) -> Any:
-    """Give the JSON of a value; `put` takes each array in it and tells the name that stands for it.
+    """Return the JSON of a value; `put` stores each array in it and returns its name.
 
     >>> write(masks.Causal() & masks.Window(2), lambda array: "")["fields"]["right"]
     {'kind': 'Window', 'fields': {'before': 1, 'after': 0}}
 
     Raises:
-        UnwritableError: It is, or holds, something written by the user: a rule, a class of his own.
+        UnwritableError: It is or contains an object defined by the user, such as a function or a class.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -80,23 +82,23 @@ def _write_tensor(tensor: Tensor, put: Callable[[Array], str]) -> dict[str, Any]
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The numbers of a tensor, copied; those of bfloat16, which numpy does not know, as bits."""
+    """Return the numbers of a tensor as a copy; bfloat16, which NumPy lacks, as bits."""
     plain = tensor.detach().cpu().contiguous()
     plain = plain.view(torch.uint16) if plain.dtype == torch.bfloat16 else plain
     return np.array(plain.numpy())
 
 
 def tensor_of(array: Array, *, brain: bool = False) -> Tensor:
-    """A tensor of some numbers, copied from the file or the record; `brain` where they are the bits of bfloat16."""
+    """Return a tensor with these numbers as a copy; `brain` if they are the bits of bfloat16."""
     tensor = torch.from_numpy(np.array(array, order="C"))
     return tensor.view(torch.bfloat16) if brain else tensor
 
 
 def read(form: Any, get: Callable[[str], Array]) -> Any:
-    """Make the value of what `write` gave.
+    """Return the value for the JSON that `write` returned.
 
     Raises:
-        ValueError, KeyError, TypeError: It is nothing that `write` gives.
+        ValueError, KeyError, TypeError: The JSON is not an output of `write`.
     """
     if form is None or isinstance(form, bool | int | float | str):
         return form
@@ -114,7 +116,7 @@ def read(form: Any, get: Callable[[str], Array]) -> Any:
     held = {name: read(one, get) for name, one in form["fields"].items()}
     if held.keys() != {field.name for field in fields(kind)}:
         raise ValueError(f"{form['kind']} has other fields than {', '.join(held)}")
-    # Without __init__, whose arguments may be others than the fields; with its checks.
+    # Without __init__, whose arguments may differ from the fields, but with its checks.
     value: Any = object.__new__(kind)
     for name, one in held.items():
         object.__setattr__(value, name, one)

@@ -1,4 +1,4 @@
-"""One attention head worked out line by line, every intermediate kept.
+"""Compute one attention head step by step, with all intermediate results.
 
     Q = X W_Q, K = X W_K, V = X W_V        S = Q Kᵀ        weights = softmax(cap(scale · S) + bias)        Z = weights V
 
@@ -19,12 +19,12 @@ from regard.errors import InputError
 __all__ = ["CapturedHead", "Floats", "Worked", "work", "work_captured", "work_from"]
 
 Floats = npt.NDArray[np.float64]
-Numbers = npt.NDArray[Any] | Sequence[Sequence[float]]  # a matrix as people write it down
+Numbers = npt.NDArray[Any] | Sequence[Sequence[float]]  # a matrix as nested lists
 
 
 @dataclass(frozen=True, eq=False)
 class CapturedHead:
-    """What one head of one layer of a real model was given, as it enters the formula: after rotation and normalizing.
+    """The inputs of one head of a real model as they enter the formula, after rotation and normalization.
 
     Shapes: `queries` (n, d), `keys` (m, d), `values` (m, dv), `visible` (n, m) or None when every key may be seen,
     `bias` (n, m) or broadcast to it, `sink` the logit of a sink that takes weight but has no value. `tokens` are the
@@ -41,17 +41,19 @@ class CapturedHead:
     softcap: float | None = None
     sink: float | None = None
     query_tokens: tuple[Token, ...] | None = None
-    first_query: int | None = None  # position of the first query in its text; None: the queries are the last ones
-    name: str = ""  # as people cite it: "me5, layer 3, head 5"
+    first_query: int | None = (
+        None  # position of the first query in its text; None if the queries are the last positions
+    )
+    name: str = ""  # name of the head, such as "me5, layer 3, head 5"
 
     def position(self, index: int) -> int:
-        """Position of a query in its text."""
+        """Return the position of a query in its text."""
         if self.first_query is not None:
             return self.first_query + index
         return index if self.query_tokens is not None else index + len(self.keys) - len(self.queries)
 
     def row(self, index: int) -> "CapturedHead":
-        """The same head with one query alone, so that long texts need no n × m matrices."""
+        """Return the head with only one query, so that long texts need no n × m matrices."""
         tokens = self.query_tokens or self.tokens[-len(self.queries) :]
         pairs = (len(self.queries), len(self.keys))
         at = slice(index, index + 1)
@@ -113,10 +115,10 @@ def work(
     scale: float | None = None,
     visible: npt.NDArray[np.bool_] | None = None,
 ) -> Worked:
-    """Work out attention from the word vectors `x` (n, D) and the matrices (D, d), (D, d) and (D, dv).
+    """Compute attention from the word vectors `x` (n, D) and the matrices (D, d), (D, d) and (D, dv).
 
-    Keys and values are made of `x` too, or of other vectors: keys of `key_x` (m, D), values of `value_x` (m, any
-    width), which is `key_x` where it is not given.
+    Keys and values are computed from `x` too, or from other vectors: keys from `key_x` (m, D), values from `value_x`
+    (m, any width), which is `key_x` by default.
 
     The second word looks at the first with e^0 and at itself with e^(ln 3): weights 1/4 and 3/4.
 
@@ -157,7 +159,7 @@ def work_from(
     sink: float | None = None,
     first_query: int | None = None,
 ) -> Worked:
-    """Work out one head from its queries (n, d), keys (m, d) and values (m, dv). `visible`: True = may see.
+    """Compute one head from its queries (n, d), keys (m, d) and values (m, dv). `visible`: True = may see.
 
     >>> import math
     >>> worked = work_from([[math.log(3)]], [[1], [0]], [[8], [4]], scale=1.0)
@@ -198,7 +200,7 @@ def work_from(
 
 
 def work_captured(captured: CapturedHead) -> Worked:
-    """Work out a head of a real model from what was captured of it."""
+    """Compute a head of a real model from its captured inputs."""
     named = None if captured.query_tokens is None else [token.text for token in captured.query_tokens]
     return work_from(
         captured.queries,
@@ -216,7 +218,7 @@ def work_captured(captured: CapturedHead) -> Worked:
 
 
 def _projected(name: str, rows: Floats, w_name: str, w: Numbers) -> tuple[Floats, Floats]:
-    """Rows times a matrix, and the matrix."""
+    """Return rows times a matrix, and the matrix."""
     matrix = _matrix(w_name, w)
     if len(matrix) != rows.shape[1]:
         raise InputError(
@@ -241,7 +243,9 @@ def _products(q: Floats, k: Floats) -> Floats:
 
 
 def _softmax(logits: Floats, visible: npt.NDArray[np.bool_], sink: float | None) -> Floats:
-    """Softmax of each row over its visible keys; the largest is subtracted first, which changes nothing but range."""
+    """Return the softmax of each row over its visible keys, with the largest logit subtracted first to avoid
+    overflow.
+    """
     masked = np.where(visible, logits, -np.inf)
     floor = -np.inf if sink is None else sink
     largest = masked.max(axis=1, keepdims=True, initial=floor)
@@ -279,7 +283,7 @@ def _check_shapes(q: Floats, k: Floats, v: Floats) -> None:
 def _mask_and_bias(
     visible: npt.NDArray[np.bool_] | None, bias: npt.NDArray[Any] | None, pairs: tuple[int, int]
 ) -> tuple[npt.NDArray[np.bool_], Floats | None]:
-    """Both for every pair; a bias of −∞ is a mask."""
+    """Return both for every pair; a bias of −∞ is a mask."""
     seen = np.ones(pairs, dtype=bool) if visible is None else _spread("visible", np.asarray(visible, dtype=bool), pairs)
     if bias is None:
         return seen, None
@@ -291,7 +295,9 @@ def _mask_and_bias(
 def _stand(
     tokens: Sequence[str] | None, query_tokens: Sequence[str] | None, queries: int, keys: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """The names of keys and queries and where the first query stands: the queries are the last ones of the keys."""
+    """Return the names of keys and queries and the position of the first query: the queries are the last positions of
+    the keys.
+    """
     names = _names(tokens, keys, "tokens")
     if query_tokens is None and queries <= keys:
         return names, names[keys - queries :], keys - queries

@@ -1,9 +1,9 @@
-"""Which stream of positions each attention layer is of, and which of the model's own layers it is.
+"""Determine the stream of positions of each attention layer, and its number in the model.
 
 A stream is a sequence of positions that layers share: "text"; "source" and "target" of an encoder–decoder; a tower is
-called by what it encodes ("image", "audio", "video"), which its module's name gives. The place of a layer's module in
-the model decides. Lengths only find the positions that a cross-attention takes from elsewhere, and keep apart what
-differs: pooled or cropped positions are "image 2", as are those of a second run of a tower.
+named after its modality ("image", "audio", "video"), which its module's name specifies. The location of a layer's
+module in the model determines the stream. Lengths are only used to find the key positions of cross-attention, and to
+separate different sequences: pooled or cropped positions are "image 2", as are those of a second run of a tower.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ __all__ = ["name_streams"]
 
 @dataclass(frozen=True)
 class _Positions:
-    """Positions that layers share: the name they would have alone, the run of their stack, how many they are."""
+    """Positions that layers share: their name, the run of their stack, and their number."""
 
     name: str
     run: int
@@ -28,37 +28,37 @@ class _Positions:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """A layer in its place."""
+    """A layer with its location."""
 
     layer: Layer
     place: Place
 
     @property
     def stack(self) -> tuple[str, int]:
-        """The stack of layers that it is in, in one run."""
+        """The stack of layers that it belongs to, in one run."""
         return self.place.stack, self.place.run
 
 
 @dataclass(frozen=True, eq=False)
 class _Link:
-    """The layers whose positions are the queries and the keys of a cross-attention, where any was seen."""
+    """The layers whose positions are the queries and the keys of a cross-attention, if they were recorded."""
 
     query: _Found | None
     key: _Found | None
 
     def translates(self, one: _Found, towers: set[str]) -> bool:
-        """Whether it is that of an encoder–decoder, and not of a text that looks at a tower."""
+        """Return whether it belongs to an encoder–decoder, instead of a text that attends to a tower."""
         if not one.place.is_text:
             return False
         if self.key is None:
             return not towers
         if one.place.tower not in (None, "text") and one.place.tower == self.key.place.tower:
-            return one.place.role == "decoder"  # and not the pooling of an image model
+            return one.place.role == "decoder"  # not the pooling of an image model
         return self.key.place.is_text
 
 
 def name_streams(layers: Sequence[Layer], places: Sequence[Place]) -> tuple[Layer, ...]:
-    """Give the layers of one pass their streams and numbers."""
+    """Return the layers of one pass with their streams and numbers."""
     found = [_Found(layer, place) for layer, place in zip(layers, places, strict=True)]
     links = {at: _link(one, found, at) for at, one in enumerate(found) if one.layer.kind == "cross"}
     pairs = _pairs(found, links)
@@ -82,13 +82,13 @@ def _link(one: _Found, found: Sequence[_Found], at: int) -> _Link:
 
 
 def _common(one: Place, other: Place) -> int:
-    """How many modules hold both; a stack of both counts as one more."""
+    """Return how many modules contain both; a common stack counts as one more."""
     pairs = zip(one.path.split("."), other.path.split("."), strict=False)
     return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs))) + (one.stack == other.stack)
 
 
 def _pairs(found: Sequence[_Found], links: dict[int, _Link]) -> list[tuple[_Positions, _Positions]]:
-    """The positions of each layer's queries and keys."""
+    """Return the positions of each layer's queries and keys."""
     towers = {str(one.place.tower) for one in found if one.place.named and not one.place.is_text}
     texts = any(one.place.named and one.place.is_text for one in found)
     ends = [link for at, link in links.items() if link.translates(found[at], towers)]
@@ -124,7 +124,7 @@ def _pairs(found: Sequence[_Found], links: dict[int, _Link]) -> list[tuple[_Posi
 
 
 def _names(every: Sequence[_Positions]) -> dict[_Positions, str]:
-    """Different positions of one name are numbered: "image", "image 2"."""
+    """Return names for all positions; different positions with one name are numbered: "image", "image 2"."""
     counts: Counter[str] = Counter()
     names: dict[_Positions, str] = {}
     for one in dict.fromkeys(every):
@@ -134,7 +134,7 @@ def _names(every: Sequence[_Positions]) -> dict[_Positions, str]:
 
 
 def _numbers(pairs: Sequence[tuple[_Positions, _Positions]], places: Sequence[Place]) -> list[int]:
-    """The model's own numbers within each pair of streams; a further stack of the same pair is counted on."""
+    """Return the model's numbers within each pair of streams; a further stack of the same pair continues the count."""
     stacks: dict[tuple[tuple[_Positions, _Positions], str, int], list[int]] = {}
     for index, (pair, place) in enumerate(zip(pairs, places, strict=True)):
         stacks.setdefault((pair, place.stack, place.run), []).append(index)
@@ -149,10 +149,10 @@ def _numbers(pairs: Sequence[tuple[_Positions, _Positions]], places: Sequence[Pl
 
 
 def _own_numbers(places: Sequence[Place]) -> list[int]:
-    """Numbers of the calls of one stack.
+    """Return the numbers of the calls of one stack.
 
-    Layers that are shared have that of their turn, where the configuration counts so many (ALBERT) or the module is in
-    no list; one that is called again otherwise is numbered after the last that the model has.
+    A shared layer gets a number for each call if the configuration counts so many (ALBERT) or if the module is in no
+    list; otherwise further calls are numbered after the model's last layer.
     """
     seen: Counter[str] = Counter()
     calls = []

@@ -1,4 +1,4 @@
-"""A rectangle of weights, computed from the queries and keys that were kept of a site."""
+"""Compute a rectangle of weights from the recorded queries and keys of a call site."""
 
 import json
 import math
@@ -24,9 +24,9 @@ from regard.scores import Score
 
 __all__ = ["check", "weights"]
 
-# Whatever making and asking values of a form may raise that is nothing `write` gives.
+# The exceptions that an invalid form may raise when its values are made and used.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
-_SMALL = 2**18  # pairs that are computed in float64 whatever the type of q
+_SMALL = 2**18  # up to this number of pairs, weights are computed in float64 for any dtype of q
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class _Place:
 
 
 def weights(kept: Kept, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
-    """Every weight of the rectangle; rows of each call are computed with its own mask, bias and scale."""
+    """Return every weight of the rectangle; the rows of each call are computed with its own mask, bias and scale."""
     q, k = kept.arrays["q"], kept.arrays["k"]
     pairs = (rows.stop - rows.start) * (columns.stop - columns.start)
     wide = torch.float64 if q.dtype == np.float64 or pairs <= _SMALL else torch.float32
@@ -79,15 +79,16 @@ def weights(kept: Kept, batch_index: int, head: int, rows: slice, columns: slice
 
 
 def check(kept: Kept, shape: tuple[int, int, int], widths: tuple[int, int], keys: int) -> None:
-    """Refuse calls whose weights cannot be computed: their values are made, and give the corners of their rectangles.
+    """Raise for calls whose weights cannot be computed, by making their values and computing the corners of their
+    rectangles.
 
-    Queries and keys are not read. Of calls that are alike, as steps of decoding are, the outermost stand for all.
+    Queries and keys are not loaded. Of similar calls, such as decoding steps, only the first and the last are checked.
 
     Args:
-        kept: What an atlas holds of a layer.
-        shape: Its batch, heads and queries.
-        widths: Those of queries and keys.
-        keys: How many there are.
+        kept: The stored queries and keys of a layer.
+        shape: The layer's batch, heads and queries.
+        widths: The widths of queries and keys.
+        keys: The number of keys.
 
     Raises:
         AtlasError: A form is nothing that `observe.serial` writes, or does not fit the layer.
@@ -138,13 +139,13 @@ def _check_call(
 
 
 def _masks(mask: Mask) -> list[Mask]:
-    """A mask and those that it is combined of."""
+    """Return a mask and the masks that it is composed of."""
     held = [getattr(mask, name, None) for name in ("left", "right", "hidden", "documents", "within")]
     return [mask, *(inner for one in held if isinstance(one, Mask) for inner in _masks(one))]
 
 
 def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:
-    """Scores made weights, as `weights_from_qk` makes them, the log-sum-exp being known."""
+    """Convert scores to weights as `weights_from_qk` does, with a known log-sum-exp."""
     i = torch.arange(place.rows.start, place.rows.stop) + parts.start
     j = torch.arange(place.columns.start, place.columns.stop)
     with torch.no_grad():
@@ -169,7 +170,7 @@ def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> T
 
 
 def _parts(kept: Kept, number: int, segment: Segment) -> _Parts:
-    """The values of a form, read once."""
+    """Return the values of a form, which is decoded once."""
     if number not in kept._parts:
         kept._parts[number] = _made(kept, segment)
     found: _Parts = kept._parts[number]

@@ -1,4 +1,4 @@
-"""Which tokens the rows and columns of a site are, from the ids that the model was called with."""
+"""Find the tokens of a site's rows and columns from the ids of the model's input."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -15,21 +15,21 @@ __all__ = ["Hearing", "Listener"]
 
 
 class Listener(Protocol):
-    """Knows the token ids of what the model runs on now."""
+    """The interface of an object with the token ids of the model's current input."""
 
-    whole: bool  # whether ids are those of the whole text, and not of the call that runs
+    whole: bool  # whether ids are those of the whole text instead of the running call
 
     def streams(self) -> Mapping[str, Int[Tensor, "batch positions"]]:
-        """Ids by stream: of "text", or of "source" and "target" of an encoder–decoder, or of a tower."""
+        """Return ids by stream: "text", or "source" and "target" of an encoder–decoder, or a tower."""
         ...
 
     def separators(self, ids: Int[Tensor, "..."]) -> Bool[Tensor, "..."] | None:
-        """Which ids are separators; None where the text of tokens is not known."""
+        """Return which ids are separators, or None if the text of tokens is unknown."""
         ...
 
 
 class Hearing:
-    """Joins the ids of one site's calls, as far as they are as many as its positions."""
+    """Joins the ids of one site's calls, if their number equals that of its positions."""
 
     def __init__(self, place: Place, listener: Listener | None) -> None:
         self._place, self._listener = place, listener
@@ -38,7 +38,7 @@ class Hearing:
         self._calls = 0
 
     def is_of_others(self, *, cross: bool) -> bool:
-        """Whether tokens are known, and of other streams only: a text's, at an image's tower."""
+        """Return whether only tokens of other streams are known, such as those of a text for an image tower."""
         known = self._listener.streams().keys() if self._listener is not None else set[str]()
         if cross:
             return bool(known) and known <= {"target", "text"}
@@ -46,7 +46,7 @@ class Hearing:
         return bool(known) and other and not known & set(self._place.own_streams)
 
     def hear(self, call: Call, queries: int, filled: int, *, cross: bool) -> Ids | None:
-        """The ids of all rows and columns, with those of the call that begins; None if one of them is not known."""
+        """Return the ids of all rows and columns, including the call that begins, or None if one is unknown."""
         self._calls += 1
         if self._listener is None:
             return None
@@ -69,7 +69,7 @@ class Hearing:
         return Ids(*pair, self._listener.separators) if len(pair) == 2 else None
 
     def _joined(self, known: Tensor | None, heard: Tensor | None, call: Call, end: int) -> Tensor | None:
-        """Ids up to position `end`: those known and as many new ones as the call has queries."""
+        """Return ids up to position `end`: the known ones and a new one for each query of the call."""
         if heard is None or self._listener is None:
             return None
         if self._listener.whole:

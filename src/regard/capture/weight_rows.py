@@ -1,4 +1,4 @@
-"""A block of whole rows of weights, and what statistics ask of it."""
+"""A block of whole rows of weights, with the quantities that statistics use."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +16,7 @@ __all__ = ["Rows", "log_sum_exp", "normalizer_of"]
 class Rows:
     """Some whole rows of weights: `rows` queries from row `start` on, columns from key `key_start` on.
 
-    Valid until the next block is asked for.
+    The object is valid until the next block is requested.
     """
 
     batch_index: int
@@ -25,24 +25,26 @@ class Rows:
     key_start: int
     weights: Float[Tensor, "heads rows columns"]
     scores: Float[Tensor, "heads rows columns"] | None = None
-    leaks: bool = True  # rows may sum to less than 1: a sink takes a share, or a row sees nothing
-    before_factor: Tensor | None = None  # the log-sum-exps, where weights are no longer those of the softmax
-    scratch: Tensor | None = None  # as large as the weights, for products: fresh memory costs more than they do
+    leaks: bool = True  # rows may sum to less than 1, because of a sink or a fully masked row
+    before_factor: Tensor | None = None  # the log-sum-exps, if the weights were changed after the softmax
+    scratch: Tensor | None = (
+        None  # a buffer of the size of the weights for products, because allocation costs more than the product
+    )
     _strongest: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     _summed: tuple[int, Tensor] | None = field(default=None, init=False)
 
     @property
     def rows(self) -> slice:
-        """Where the rows stand among all queries of the record."""
+        """The range of the rows among all queries of the record."""
         return slice(self.start, self.start + self.weights.shape[1])
 
     @property
     def columns(self) -> slice:
-        """Where the columns stand among all keys; may end behind the last key, with weights of 0 there."""
+        """The range of the columns among all keys; it may extend beyond the last key, with weights of 0 there."""
         return slice(self.key_start, self.key_start + self.weights.shape[2])
 
     def strongest(self, count: int) -> tuple[Float[Tensor, "heads rows count"], Int[Tensor, "heads rows count"]]:
-        """The largest weights of each row and their columns in this block, best first.
+        """Return the largest weights of each row and their columns in this block, the largest first.
 
         The k largest of a row lie in the k segments with the largest maxima, so whole rows need not be searched.
         Segments are strided, which makes their maxima plain elementwise maxima of contiguous strips, and they are no
@@ -53,19 +55,19 @@ class Rows:
         return self._strongest[count]
 
     def dot_scores(self) -> Float[Tensor, "heads rows"]:
-        """Σ_j p_ij s_ij of each row."""
+        """Return Σ_j p_ij s_ij of each row."""
         assert self.scores is not None
         return self.dot(self.scores)
 
     def dot(self, other: Float[Tensor, "#heads rows columns"]) -> Float[Tensor, "heads rows"]:
-        """Σ_j p_ij x_ij of each row."""
+        """Return Σ_j p_ij x_ij of each row."""
         if self.scratch is None:
             product: Tensor = torch.linalg.vecdot(self.weights, other)
             return product
         return torch.mul(self.weights, other, out=self.scratch).sum(-1)
 
     def summed(self, height: int) -> Float[Tensor, "heads runs columns"]:
-        """Sums over runs of `height` rows of the record, of which the first and the last here may be cut."""
+        """Return sums over runs of `height` rows of the record, of which the first and the last may be cut."""
         if self._summed is None or self._summed[0] != height:
             self._summed = height, pool(self.weights, 1, self.start % height, height, "sum")
         return self._summed[1]
@@ -73,15 +75,15 @@ class Rows:
     def pooled(
         self, tall: int, broad: int
     ) -> tuple[Float[Tensor, "heads row_bins column_bins"], Float[Tensor, "heads row_bins column_bins"]]:
-        """Sums and maxima over bins of the record, of which the outer ones here may be cut: rows first, which runs
-        along contiguous memory, then the few columns that are left.
+        """Return sums and maxima over bins of the record, of which the outer ones may be cut; rows are pooled first,
+        since they are contiguous in memory.
         """
         sums = pool(self.summed(tall), 2, self.key_start % broad, broad, "sum")
         most = pool(self.weights, 1, self.start % tall, tall, "max")
         return sums, pool(most, 2, self.key_start % broad, broad, "max")
 
     def moment(self, first: int) -> Float[Tensor, "heads rows"]:
-        """Σ_j p_ij |i − j| of each row, if the first stands at column `first`.
+        """Return Σ_j p_ij |i − j| of each row, for a first row at column `first`.
 
         Among the block's own positions pair by pair, elsewhere by products of matrix and vector. Σ p·i − Σ p·j would
         cancel in float32. Before and after the block's own positions the way to a key is that to the block's edge and
@@ -107,7 +109,7 @@ class Rows:
 
     @property
     def column_sums(self) -> Float[Tensor, "heads columns"]:
-        """The sum of each column of the block; a sweep less where runs of rows have been summed."""
+        """The sum of each column of the block; it reuses sums over runs of rows, if there are any."""
         return (self.weights if self._summed is None else self._summed[1]).sum(1)
 
     @property
@@ -119,14 +121,14 @@ class Rows:
 
     @cached_property
     def lse(self) -> Float[Tensor, "heads rows"] | None:
-        """ln z of each row, a sink's share in it, in float64; +inf where nothing has weight, None without a softmax."""
+        """ln z of each row, including a sink, in float64; +inf for rows without weight, None without a softmax."""
         if self.before_factor is not None or self.scores is None:
             return self.before_factor
         return normalizer_of(self.weights, self.scores, next(iter(self._strongest.values()), None))
 
     @cached_property
     def entropy(self) -> Float[Tensor, "heads rows"]:
-        """−Σ p ln p of each row, as ln(z)·Σp − Σ p·s where the scores s are at hand: no logarithm of a matrix."""
+        """−Σ p ln p of each row; with known scores s computed as ln(z)·Σp − Σ p·s, without logarithms of a matrix."""
         if self.scores is None:
             unscored: Tensor = torch.special.entr(self.weights).sum(-1)
             return unscored
@@ -153,7 +155,9 @@ def _strongest(weights: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def log_sum_exp(weights: Tensor, scores: Tensor, strongest: tuple[Tensor, Tensor] | None) -> Tensor:
-    """ln z of each row, from its largest weight p = exp(s − ln z): no second pass over all exponentials."""
+    """Return ln z of each row from its largest weight p = exp(s − ln z), without a second pass over all
+    exponentials.
+    """
     if strongest is None:
         best, at = weights.max(-1)
     else:
@@ -163,8 +167,8 @@ def log_sum_exp(weights: Tensor, scores: Tensor, strongest: tuple[Tensor, Tensor
 
 
 def normalizer_of(weights: Tensor, scores: Tensor, strongest: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """What to subtract from a score so that its exponential is the weight: p = exp(s − lse)."""
+    """Return the number to subtract from a score so that its exponential is the weight: p = exp(s − lse)."""
     best, at = weights.max(-1) if strongest is None else (strongest[0][..., 0], strongest[1][..., 0])
     score = scores.gather(-1, at[..., None]).squeeze(-1)
     wide = best.dtype if best.device.type == "mps" else torch.float64
-    return score.to(wide) - best.to(wide).log()  # +inf where nothing has weight, as no score is infinite here
+    return score.to(wide) - best.to(wide).log()  # +inf for rows without weight, since no score is infinite here

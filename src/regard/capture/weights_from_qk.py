@@ -1,7 +1,7 @@
-"""The second pass: whole rows of weights, a block at a time, from q and k or from weights that a model computed.
+"""The second pass: compute whole rows of weights in blocks, from q and k or from weights that a model has computed.
 
-Rows exist only while they are folded into statistics: a block reuses the memory of the one before. A block that stays
-in cache matters more than anything else here, since each is swept about a dozen times.
+Rows exist only while statistics process them: each block reuses the memory of the previous one. Blocks are small
+enough for the cache, because each is passed over about a dozen times.
 """
 
 import math
@@ -23,11 +23,11 @@ from regard.scores.tile_parts import score_tile
 
 __all__ = ["HIDDEN", "Call", "Computed", "Given"]
 
-# A score below this hides its key, whatever number the model wrote for minus infinity (−1e9, finfo.min, −10,000).
+# A score below this hides its key, for any number that models use for minus infinity (−1e9, finfo.min, −10,000).
 HIDDEN = -9000.0
 
-_TAME = 1e30  # scores of finite numbers, far from where float32 ends
-_CEILINGS = 2**24  # bytes of tiles of the mask that are kept during a call
+_TAME = 1e30  # finite scores, far from the range limit of float32
+_CEILINGS = 2**24  # maximum bytes of cached mask tiles during a call
 
 
 class Call(Protocol):
@@ -39,24 +39,24 @@ class Call(Protocol):
     keys: int
 
     def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
-        """The rows of each sequence and some heads, to be gone through one after the other or side by side.
+        """Return the rows of each sequence and of some heads, to be processed one after the other or in parallel.
 
-        The first row is row `start` of the record, blocks end at multiples of `align` rows.
+        The first row is row `start` of the record, and blocks end at multiples of `align` rows.
         """
         ...
 
     def blocks(self, start: int, align: int) -> Iterator[Rows]:
-        """Go through all rows."""
+        """Yield all rows."""
         return (rows for portion in self.portions(start, align) for rows in portion())
 
     def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
-        """Which keys one query sees."""
+        """Return which keys one query sees."""
         ...
 
 
 @dataclass(eq=False)
 class Computed(Call):
-    """A call of which q and k are known: weights are computed from them, block by block, and never kept."""
+    """A call with known q and k: weights are computed from these in blocks, and not stored."""
 
     problem: Problem
 
@@ -66,11 +66,11 @@ class Computed(Call):
         self.queries, self.keys = self.problem.queries, self.problem.keys
 
     def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
-        """The rows of each sequence and each group of heads that shares its keys."""
+        """Return the rows of each sequence and each group of heads that shares its keys."""
         problem = self.problem
         group = problem.heads // problem.kv_heads
         plan = Plan.of(problem.mask, problem.queries, problem.keys, start, align)
-        fit = BLOCK_ELEMENTS // (max(plan.unit, problem.queries) * plan.padded)  # heads whose rows are one block
+        fit = BLOCK_ELEMENTS // (max(plan.unit, problem.queries) * plan.padded)  # heads whose rows form one block
         ceilings: dict[Any, Tensor] = {}  # kept for as long as the portions are
         return [
             partial(self._portion, plan, ceilings, batch_index, heads, start)
@@ -100,7 +100,7 @@ class Computed(Call):
             yield rows
 
     def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
-        """What mask and bias leave of one row."""
+        """Return the keys that mask and bias leave visible in one row."""
         problem = self.problem
         visible = torch.ones(1, 1, problem.keys, dtype=torch.bool, device=problem.q.device)
         if problem.mask is not None:
@@ -113,7 +113,7 @@ class Computed(Call):
         return visible
 
     def _score(self, q: Tensor, k: Tensor, batch_index: int, heads: slice, block: Block, out: Tensor) -> None:
-        """Write the scaled scores of a block, which shares its keys between heads, to `out`."""
+        """Write the scaled scores of a block with keys shared between heads to `out`."""
         problem = self.problem
         if problem.score.product:
             here = q.flatten(0, 1)  # scaled already
@@ -136,7 +136,7 @@ class Computed(Call):
         start: int,
         ceilings: dict[Any, Tensor],
     ) -> Rows:
-        """One block of scores made weights: softcap, bias, mask, softmax, sink — in this order, in place."""
+        """Convert one block of scores to weights in place: softcap, bias, mask, softmax, sink, in this order."""
         problem = self.problem
         if (cap := problem.score.softcap) is not None:
             scores.div_(cap).tanh_().mul_(cap)
@@ -170,10 +170,11 @@ class Computed(Call):
         return self._rows_of(batch_index, heads, block, weights, scores, start, leaks=blind or sink is not None)
 
     def _hide(self, scores: Tensor, batch_index: int, heads: slice, block: Block, ceilings: dict[Any, Tensor]) -> None:
-        """Lower the scores of hidden pairs to a quarter of the most negative number.
+        """Set the scores of hidden pairs to a quarter of the most negative number.
 
-        By a minimum where no score can be lower or NaN: filling by a boolean mask took forty times as long. What scores
-        may be at most, infinity where a pair is seen, is kept for other heads if the mask is a band, the same for all.
+        By a minimum where no score can be lower or NaN: filling by a boolean mask took forty times as long. What
+        scores may be at most, infinity where a pair is seen, is kept for other heads if the mask is a band, the same
+        for all.
         """
         assert block.cut is not None
         assert self.problem.mask is not None
@@ -204,7 +205,7 @@ class Computed(Call):
 
     @cached_property
     def _is_tame(self) -> bool:
-        """No score is NaN or nearly as low as numbers go."""
+        """Whether no score is NaN or nearly as low as the most negative number."""
         problem = self.problem
         if not problem.score.product or problem.bias is not None or not (problem.q.numel() and problem.k.numel()):
             return False
@@ -221,7 +222,7 @@ class Computed(Call):
         start: int,
         leaks: bool,
     ) -> Rows:
-        """The rows, multiplied by the factor where there is one."""
+        """Return the rows, multiplied by the weight factor if there is one."""
         before = None
         if (weight_factor := self.problem.weight_factor) is not None:
             before = None if scores is None else normalizer_of(weights, scores)
@@ -237,7 +238,7 @@ class Computed(Call):
 
 @dataclass(eq=False)
 class Given(Call):
-    """A call of which the model itself computed the weights."""
+    """A call whose weights were computed by the model itself."""
 
     weights: Float[Tensor, "batch heads queries keys"]
 
@@ -245,11 +246,11 @@ class Given(Call):
         self.batch, self.heads, self.queries, self.keys = self.weights.shape
 
     def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
-        """What has any weight in one row: a hidden key has none."""
+        """Return the keys with nonzero weight in one row; hidden keys have none."""
         return self.weights[:, :, at] > 0
 
     def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
-        """The rows of each sequence and head."""
+        """Return the rows of each sequence and head."""
         plan = Plan.of(None, self.queries, self.keys, start, align)
         return [
             partial(self._portion, plan, batch_index, head, start)
@@ -269,7 +270,7 @@ class Given(Call):
 
 
 def _together(heads: int, group: int, fit: int) -> Iterator[slice]:
-    """Heads that share their keys, as many at once as fit."""
+    """Yield groups of heads that share their keys, as many as fit in one block."""
     step = max(1, min(group, fit))
     for first in range(0, heads, group):
         for head in range(first, first + group, step):

@@ -1,4 +1,4 @@
-"""Which rows are computed together in the second pass, and which columns they need: read off the mask's blocks."""
+"""Plan which rows are computed together in the second pass, and which columns they need, from the mask's blocks."""
 
 from dataclasses import dataclass, field
 
@@ -11,9 +11,9 @@ from regard.masks.base import edges
 
 __all__ = ["BLOCK_ELEMENTS", "Block", "Plan"]
 
-BLOCK_ELEMENTS = 2**20  # of scores, and as many of weights: 4 MiB each in float32, which stay in cache
-_COLUMNS = 128  # columns of a block are a multiple of this; those behind the last key have weight 0
-_ROWS = 16  # rows of a unit, the least that is planned for
+BLOCK_ELEMENTS = 2**20  # maximum number of scores, and of weights: 4 MiB each in float32, which fits the cache
+_COLUMNS = 128  # the columns of a block are a multiple of this; those after the last key have weight 0
+_ROWS = 16  # minimum number of rows of a unit
 _TALLEST = 1024
 
 
@@ -25,38 +25,40 @@ class Block:
     bottom: int
     left: int
     right: int
-    cut: slice | None  # the columns in which the mask must be asked pair by pair
-    sure: bool  # every row sees something
+    cut: slice | None  # the columns in which the mask must be evaluated pair by pair
+    sure: bool  # whether every row sees at least one key
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How to go through one call. Rows come in units, which do not straddle the bins of the heat map.
+    """The plan of one call. Rows are grouped in units, which do not cross the bins of the heat map.
 
-    A block has at most BLOCK_ELEMENTS scores, but 16 rows at least: twice 4 MiB in float32 up to 65,536 keys, twice 64
-    bytes for each key beyond, whatever the length of the text.
+    A block has at most BLOCK_ELEMENTS scores, but at least 16 rows: twice 4 MiB in float32 up to 65,536 keys, and
+    twice 64 bytes per key beyond, independent of the number of queries.
     """
 
     bounds: npt.NDArray[np.int64]  # edges of the units
-    kinds: npt.NDArray[np.int8] | None  # (batch, heads, units, column blocks), None where all is seen
+    kinds: npt.NDArray[np.int8] | None  # (batch, heads, units, column blocks), None if every pair is visible
     unit: int
     padded: int
     _known: dict[tuple[int, int, int], list[Block]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, mask: BoundMask | None, queries: int, keys: int, start: int, align: int) -> "Plan":
-        """Plan a call whose first row is row `start` of the record, in which bins span `align` rows."""
+        """Return the plan of a call whose first row is row `start` of the record, in which bins span `align` rows."""
         padded = -(-keys // _COLUMNS) * _COLUMNS
         unit = max(_ROWS, align)
         while unit > _ROWS and unit * padded > BLOCK_ELEMENTS:
-            unit //= 2  # a part of a bin: of very long texts, whole bins would be hundreds of megabytes
+            unit //= 2  # a part of a bin: for very long texts, whole bins would take hundreds of megabytes
         first = min(-start % unit or unit, queries)
         bounds = torch.tensor([0, *range(first, queries, unit), queries])
         kinds = None if mask is None else mask.blocks(bounds, edges(keys, _COLUMNS)).numpy()
         return cls(bounds.numpy(), kinds, unit, padded)
 
     def blocks(self, batch_index: int, heads: slice) -> list[Block]:
-        """The blocks of some heads of one sequence: neighbouring units, joined while they stay in cache together."""
+        """Return the blocks of some heads of one sequence: neighbouring units, joined while they fit the cache
+        together.
+        """
         count = heads.stop - heads.start
         batch, all_heads = self.kinds.shape[:2] if self.kinds is not None else (1, 1)
         row, which = batch_index if batch > 1 else 0, heads if all_heads > 1 else slice(0, 1)

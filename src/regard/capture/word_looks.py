@@ -1,8 +1,8 @@
-"""The strongest looks of words at words: from every word of a text, in every head, at those that are worth showing.
+"""Find the largest weights from word to word, in every head, among the pairs of words that are worth showing.
 
-`reach` says which words those are. A mean over heads shows little but [CLS], and the sharpest head of all is mostly one
-that looks at the previous token, so the first choice is content words that are not beside the word; short texts have
-none, and then neighbours count, after them function words, and at last signs such as an emoji.
+`reach` selects these pairs. A mean over heads shows mainly [CLS], and the head with the largest weight mostly attends
+to the previous token. Therefore content words that are not adjacent are preferred; if there are none, as in short
+texts, adjacent words count too, then function words, and finally symbols such as an emoji.
 """
 
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ from regard.errors import ObservationError
 __all__ = ["REACHES", "Look", "Reach", "WordLooks"]
 
 Reach = Literal["apart", "beside", "words", "signs"]
-REACHES: tuple[Reach, ...] = ("apart", "beside", "words", "signs")  # the first that has a look to show is taken
+REACHES: tuple[Reach, ...] = ("apart", "beside", "words", "signs")  # the first one with a result is used
 
-_LONG = 512  # words: of longer texts the strongest keys of each query stand in for all of them
-_CELLS = 2**22  # weights from words to words that are compared at once
-_NEARLY = 0.75  # of the sharpest look of a pronoun, from which on an earlier word comes first
+_LONG = 512  # up to this number of words; for longer texts only the strongest keys of each query are used
+_CELLS = 2**22  # number of weights between words compared in one step
+_NEARLY = 0.75  # share of a pronoun's largest weight above which an earlier word is preferred
 _SHARP, _TIMES_EVEN = 0.1, 2.0
 
 
 @dataclass(frozen=True)
 class Look:
-    """One head looking from the chosen word to the word it weighs most."""
+    """One head with the chosen word and the word on which it has the largest weight."""
 
     layer: int
     head: int
@@ -44,14 +44,14 @@ class Look:
 
 @dataclass(frozen=True, eq=False)
 class _Strongest:
-    """The strongest look of each head (heads of all layers) from each row; `weights` are −1 where there is none."""
+    """The largest weight of each head (heads of all layers) in each row; `weights` are −1 if there is none."""
 
     places: tuple[tuple[int, int], ...]  # layer and head
     targets: npt.NDArray[np.intp]
     weights: npt.NDArray[np.float64]
 
     def look(self, place: int, row: int) -> Look:
-        """One of them."""
+        """Return one of them as a Look."""
         return Look(*self.places[place], int(self.targets[place, row]), float(self.weights[place, row]))
 
 
@@ -64,7 +64,7 @@ class WordLooks:
     queries: tuple[Word, ...]
     keys: tuple[Word, ...]
     batch_index: int
-    among: frozenset[str] | None = None  # words in lower case: no others are looked at
+    among: frozenset[str] | None = None  # lower-case words; other key words are ignored
 
     @classmethod
     def of(
@@ -75,9 +75,9 @@ class WordLooks:
         stream: Stream | None,
         among: frozenset[str] | None = None,
     ) -> "tuple[WordLooks, Layer]":
-        """The layers to choose from, and the one that was named, or the first of these.
+        """Return the layers to choose from, and the layer given by the caller, or else the first of these.
 
-        Where a model has cross-attention that is what to see first: the alignment of two texts.
+        If a model has cross-attention, its layers are used, because they show the alignment of two texts.
         """
         if not record.layers:
             raise ObservationError("the record holds no attention layer, so there is nothing to choose from")
@@ -99,11 +99,11 @@ class WordLooks:
 
     @property
     def one_text(self) -> bool:
-        """Queries and keys are the same words."""
+        """Whether queries and keys are the same words."""
         return self.queries == self.keys
 
     def find(self, token: str) -> tuple[int, str]:
-        """The word that was asked for, and if it is only a part of one, that part."""
+        """Return the requested word, and if the request is a part of a word, that part."""
         name = self.record.layers[self.layers[0]].query_tokens
         row = token_row(self.record.stream(name, self.batch_index), token).row
         index = next(index for index, word in enumerate(self.queries) if row in word.pieces)
@@ -112,16 +112,18 @@ class WordLooks:
         return index, word[at : at + len(part)] if at >= 0 and len(part) < len(word) else ""
 
     def pronoun(self, row: int) -> str | None:
-        """The pronoun that a word is or holds."""
+        """Return the pronoun that a word is or contains, or None."""
         return pronoun_in(self.queries[row].text)
 
     def is_sharp(self, look: Look) -> bool:
-        """Whether a look takes a tenth of the weight, and twice what even attention would give that word."""
+        """Return whether a weight is at least a tenth, and twice the weight under uniform attention."""
         even = len(self.keys[look.target].pieces) / self.record.layers[look.layer].keys
         return look.weight >= max(_SHARP, _TIMES_EVEN * even)
 
     def readable(self, reach: Reach = "apart") -> list[int]:
-        """Words to look from: no special tokens, no punctuation; of a long text those with the sharpest looks."""
+        """Return candidate query words: no special tokens, no punctuation; in a long text, those with the largest
+        weights.
+        """
         shown = is_sign if reach == "signs" else is_word
         rows = [i for i, word in enumerate(self.queries) if not word.special and shown(word.text)]
         if len(rows) <= _LONG:
@@ -144,24 +146,24 @@ class WordLooks:
         return range(self.record.layers[index].heads)
 
     def _allowed_pieces(self) -> npt.NDArray[np.bool_]:
-        """Pieces of content words; one more entry that is False, for key −1."""
+        """Return the pieces of content words, with one more entry that is False for key −1."""
         allowed = np.repeat(self._content, [len(word.pieces) for word in self.keys])
         return np.append(allowed, False)
 
     @cached_property
     def _content(self) -> npt.NDArray[np.bool_]:
-        """Which words of the keys carry content."""
+        """Which words of the keys are content words."""
         return self._of_keys(content_words([word.text for word in self.keys]))
 
     def _of_keys(self, worth: Sequence[bool]) -> npt.NDArray[np.bool_]:
-        """Those of the words that are worth showing that are text, and among the words that were asked for."""
+        """Return which of the words worth showing are text and among the requested words."""
         kept = [not word.special and (self.among is None or word.text.casefold() in self.among) for word in self.keys]
         return np.array(worth, dtype=np.bool_) & np.array(kept, dtype=np.bool_)
 
     def pairs(
         self, rows: Sequence[int], pinned: tuple[int, int | None] | None, reach: Reach = "apart"
     ) -> list[tuple[Look, ...]]:
-        """The sharpest look of each word, and the sharpest of another head at another word."""
+        """Return for each word its largest weight, and the largest of another head on another word."""
         looks = self._looks(rows, reach)
         firsts = [pinned is None or (layer == pinned[0] and pinned[1] in (None, head)) for layer, head in looks.places]
         candidates = np.where(np.array(firsts)[:, None], looks.weights, -1)
@@ -172,7 +174,7 @@ class WordLooks:
             if candidates[place, number] > 0:
                 first = looks.look(place, number)
             elif pinned is not None and pinned[1] is not None:
-                # A head that was asked for is shown whatever it looks at, content word or not.
+                # A requested head is shown with its largest weight, whether on a content word or not.
                 place, first = firsts.index(True), self._anywhere(row, pinned[0], pinned[1])
             else:
                 found.append(())
@@ -184,9 +186,10 @@ class WordLooks:
         return found
 
     def _first(self, row: int, targets: npt.NDArray[np.intp], weights: npt.NDArray[np.float64]) -> int:
-        """The sharpest of a word's looks; of a pronoun, that at the earliest word before it that is nearly as sharp.
+        """Return the largest of a word's weights; for a pronoun, that on the earliest word before it with nearly the
+        same weight.
 
-        What a pronoun stands for comes before it, the subject mostly first of all.
+        The antecedent of a pronoun precedes it, and is often the subject at the beginning.
         """
         sharpest = int(weights.argmax())
         if not self.one_text or self.pronoun(row) is None:
@@ -198,7 +201,7 @@ class WordLooks:
         return int(np.where(earliest, weights, -1).argmax())
 
     def _looks(self, rows: Sequence[int], reach: Reach) -> _Strongest:
-        """The looks of words at content words, of every head at each."""
+        """Return the largest weight of words on content words, for every head."""
         layers = [self.record.layers[index] for index in self.layers]
         places = tuple((index, head) for index in self.layers for head in self._heads(index))
         targets, weights = np.zeros((len(places), len(rows)), np.intp), np.full((len(places), len(rows)), -1.0)
@@ -216,7 +219,7 @@ class WordLooks:
         return _Strongest(places, targets, weights)
 
     def _worth_showing(self, rows: Sequence[int], reach: Reach) -> npt.NDArray[np.bool_]:
-        """Which words may be shown as the target of which (rows, words)."""
+        """Return which words may be shown as the target of which words, of shape (rows, words)."""
         content = reach in ("apart", "beside")
         shown = is_sign if reach == "signs" else is_word
         keys = self._content if content else self._of_keys([shown(word.text) for word in self.keys])
@@ -231,12 +234,14 @@ class WordLooks:
         return np.asarray(worth & ~near)
 
     def _anywhere(self, row: int, layer: int, head: int) -> Look:
-        """The strongest look of one head, wherever it goes."""
+        """Return the largest weight of one head, on any word."""
         weights = self.weights(self.record.layers[layer], [row])[head, 0]
         return Look(layer, head, int(weights.argmax()), float(weights.max()))
 
     def weights(self, seen: Layer, rows: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Weights from some words to every word (heads, rows, words): mean over their pieces, sum over the others'."""
+        """Return weights from some words to every word (heads, rows, words): the mean over their pieces, of the sum
+        over the others'.
+        """
         at = _Gathered.of([self.queries[row].pieces for row in rows])
         total = np.zeros((seen.heads, len(rows), len(self.keys)))
         if seen.exact is not None:
@@ -258,7 +263,7 @@ class WordLooks:
 
 @dataclass(frozen=True, eq=False)
 class _Gathered:
-    """The pieces of some words, one word behind the other: where each begins, and how many it has."""
+    """The concatenated pieces of some words: where each begins, and how many it has."""
 
     pieces: npt.NDArray[np.intp]
     starts: npt.NDArray[np.intp]
@@ -273,6 +278,6 @@ class _Gathered:
 
 
 def _numbered(texts: Sequence[str]) -> npt.NDArray[np.intp]:
-    """A number for each text, the same for equal ones."""
+    """Return a number for each text, the same for equal texts."""
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     return np.array([numbers[text] for text in texts], dtype=np.intp)

@@ -1,8 +1,8 @@
-"""The second pass as two fused kernels, on CUDA and only where it is asked for.
+"""The second pass as two fused kernels, on CUDA and only on request.
 
-`refuses` says whether they can serve a call and the statistics asked for; `portions` folds a call with them; `observe`
-is the pass itself over q and k. Tested under Triton's interpreter on a CPU and compiled for sm_90 there; it has not
-been run on a GPU.
+`refuses` returns why they do not support a call with the requested statistics; `portions` processes a call with them;
+`observe` is the pass over q and k. Tested under Triton's interpreter on a CPU and compiled for sm_90; not run on a
+GPU.
 """
 
 from regard.capture.fused.dispatch import portions, refuses

@@ -1,4 +1,4 @@
-"""Which calls and statistics the fused kernels can serve, and what they found in the form in which statistics fold."""
+"""Select the calls and statistics that the fused kernels support, and convert their results to the form of Rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ __all__ = ["Summary", "portions", "refuses"]
 
 
 def refuses(call: Call, statistics: Sequence[Statistic]) -> str | None:
-    """Say why the fused pass cannot serve a call and all of the statistics; None where it can."""
+    """Return why the fused pass does not support a call with these statistics, or None if it does."""
     if not isinstance(call, Computed):
         return "the model computed its weights itself"
     problem = call.problem
@@ -43,7 +43,7 @@ def _refuses_problem(problem: Problem) -> str | None:
 
 def _refuses_statistics(statistics: Sequence[Statistic]) -> str | None:
     for one in statistics:
-        if type(one) not in (HeatMap, Top, Entropy, Received):  # what a subclass reads is not known
+        if type(one) not in (HeatMap, Top, Entropy, Received):  # the data that a subclass uses are unknown
             return f"the statistic {one.name!r} reads whole rows"
         if isinstance(one, Top) and one.count > MOST_STRONGEST:
             return f"{one.count} strongest keys are more than {MOST_STRONGEST}"
@@ -53,13 +53,13 @@ def _refuses_statistics(statistics: Sequence[Statistic]) -> str | None:
 def portions(
     call: Call, statistics: Sequence[Statistic], extent: Extent, start: int
 ) -> list[Callable[[], Iterator[Rows]]]:
-    """All rows of a call at once, already summed up; the call and the statistics are ones that nothing `refuses`.
+    """Return all rows of a call, already summed; `refuses` must have returned None for the call and the statistics.
 
     Args:
         call: The call whose first row is row `start` of the record.
-        statistics: What folds the rows.
-        extent: How far the record reaches with this call.
-        start: As many rows were folded before.
+        statistics: The statistics that receive the rows.
+        extent: The size of the record including this call.
+        start: The number of rows processed before.
     """
     assert isinstance(call, Computed)
 
@@ -85,39 +85,39 @@ def portions(
 
 @dataclass(eq=False)
 class Summary(Rows):
-    """All rows of one sequence without their weights: only what the four statistics read is there."""
+    """All rows of one sequence without their weights: only the data of the four supported statistics."""
 
     found: Found | None = None
 
     def _of(self, found: Tensor | None) -> Tensor:
-        assert found is not None  # `refuses` and `portions` see to it
+        assert found is not None  # guaranteed by `refuses` and `portions`
         return found[self.batch_index]
 
     @property
     def columns(self) -> slice:
-        """Where the columns stand among all keys."""
+        """The range of the columns among all keys."""
         return slice(self.key_start, self.key_start + self.column_sums.shape[1])
 
     def strongest(self, count: int) -> tuple[Float[Tensor, "heads rows count"], Int[Tensor, "heads rows count"]]:
-        """The largest weights of each row and their columns; weight 0 where a row has no more."""
+        """Return the largest weights of each row and their columns; weight 0 if a row has fewer."""
         assert self.found is not None
         return self._of(self.found.top_weights)[..., :count], self._of(self.found.top_keys)[..., :count]
 
     def pooled(
         self, tall: int, broad: int
     ) -> tuple[Float[Tensor, "heads row_bins column_bins"], Float[Tensor, "heads row_bins column_bins"]]:
-        """Sums and maxima of the bins, which `portions` was told."""
+        """Return sums and maxima of the bins, whose sizes were given to `portions`."""
         assert self.found is not None
         return self._of(self.found.sums), self._of(self.found.maxima)
 
     @property
     def column_sums(self) -> Float[Tensor, "heads columns"]:
-        """What each key received."""
+        """The attention that each key received."""
         assert self.found is not None
         return self._of(self.found.received)
 
     @property
-    def entropy(self) -> Float[Tensor, "heads rows"]:  # there it is computed, once
+    def entropy(self) -> Float[Tensor, "heads rows"]:  # already computed by the kernel
         """−Σ p ln p of each row."""
         assert self.found is not None
         return self._of(self.found.entropy)

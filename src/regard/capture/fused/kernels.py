@@ -1,8 +1,9 @@
-"""Two Triton kernels for the fused pass: one goes along the keys of some queries, one along the queries of some keys.
+"""Two Triton kernels for the fused pass: one iterates over the keys of some queries, one over the queries of some
+keys.
 
-Scores are in base 2, s = scale · log₂e · q·k, so that an exponential is one instruction. Both kernels compute a tile of
-them, use it and forget it; every output is written by one program alone, so there are no atomics and two runs agree to
-the bit.
+Scores are in base 2, s = scale · log₂e · q·k, so that an exponential is one instruction. Both kernels compute a tile
+of scores, use it and discard it. Every output is written by a single program, so there are no atomics and two runs are
+bitwise equal.
 
     over_keys      lse_i = log₂ Σ_j 2^s_ij;  entropy_i = log₂ l − t / l with l = Σ_j 2^(s_ij − m), t = Σ_j 2^(s_ij − m)
                    (s_ij − m) and the running maximum m (Milakov & Gimelshein 2018, arXiv:1805.02867); the greatest s_ij
@@ -11,7 +12,7 @@ the bit.
 A query at position i sees the keys i − before … i + after. Tiles that all of their queries see are not masked.
 """
 
-# Parameters have no types: Triton reads annotations, and would take `Any` for a variable.
+# Parameters have no types: Triton reads annotations, and would treat `Any` as a variable.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations  # `tl.constexpr` is not read where there is no Triton; no shapes stand here
 
@@ -19,7 +20,9 @@ import contextlib
 
 from regard.backends.triton_available import kernel
 
-with contextlib.suppress(ImportError):  # it can be read without; `refuses` says that it is missing
+with contextlib.suppress(
+    ImportError
+):  # the module can be imported without Triton; `refuses` reports that it is missing
     import triton.language as tl
 
 __all__ = ["over_keys", "over_queries"]
@@ -56,11 +59,11 @@ def over_keys(
     block_k: tl.constexpr,
     hidden: tl.constexpr,
 ):
-    """Log-sum-exp, entropy and the `count` greatest scores of `block_q` queries of one head."""
+    """Compute log-sum-exp, entropy and the `count` largest scores of `block_q` queries of one head."""
     which = tl.program_id(1)
     q += (which // heads).to(tl.int64) * q_batch + (which % heads).to(tl.int64) * q_head
     k += (which // heads).to(tl.int64) * k_batch + (which % heads // group).to(tl.int64) * k_head
-    top = (tl.num_programs(0) - 1 - tl.program_id(0)) * block_q  # the longest rows of a causal call come first
+    top = (tl.num_programs(0) - 1 - tl.program_id(0)) * block_q  # the longest rows of a causal call are processed first
     rows = top + tl.arange(0, block_q)
     width = tl.arange(0, padded)
     here = tl.load(
@@ -112,7 +115,9 @@ def over_keys(
             least = tl.min(best_scores, 1)
             more = tl.max((highest > least).to(tl.int32), 0)
             if more > 0:
-                while more > 0:  # rows take their best score in, and let their least one go, until none is better
+                while (
+                    more > 0
+                ):  # each row replaces its smallest stored score by its largest new one, until none is larger
                     best, at = tl.max(scores, 1, return_indices=True)
                     better = best > least
                     into = better[:, None] & (slots[None, :] == tl.argmin(best_scores, 1)[:, None])
@@ -168,10 +173,10 @@ def over_queries(
     block_q: tl.constexpr,
     block_k: tl.constexpr,
 ):
-    """What `block_k` keys of one head receive, and the bins of the heat map in their columns.
+    """Compute the attention that `block_k` keys of one head receive, and the bins of the heat map in their columns.
 
-    Blocks begin where bins do: the first rows and columns of a call may stand `row_shift` and `column_shift` behind the
-    beginning of their bin. Bins here are at most as broad as a block, and the caller joins them.
+    Blocks begin at bins: the first rows and columns of a call may be `row_shift` and `column_shift` after the start of
+    their bin. Bins are at most as wide as a block here, and the caller merges them.
     """
     which = tl.program_id(1)
     block = tl.program_id(0)

@@ -1,7 +1,8 @@
-"""Everything that the standard statistics keep of q and k, from two sweeps of fused kernels, in O(n) memory.
+"""Compute all data of the standard statistics from q and k with two fused kernels, in O(n) memory.
 
-Softmax of scaled products, of which a query sees a band; bins as those of the heat map. Not run on a GPU yet: the block
-sizes are those of similar kernels and untuned, and float32 goes without tensor cores, whose TF32 has too few digits.
+Supported is the softmax of scaled products in which a query sees a band; bins are those of the heat map. Not run on a
+GPU yet: the block sizes are those of similar kernels and untuned, and float32 does not use tensor cores, whose TF32 is
+not precise enough.
 """
 
 import contextlib
@@ -19,14 +20,16 @@ from regard.masks.band import Band
 
 __all__ = ["MOST_DIM", "MOST_STRONGEST", "Band", "Bins", "Blocks", "Found", "observe"]
 
-MOST_STRONGEST = 16  # keys of a row, which are kept in registers
+MOST_STRONGEST = 16  # maximum number of keys per row, which are held in registers
 MOST_DIM = 256
-_HIDDEN = -1e30  # a score that no visible key has; times zero it is zero, which minus infinity is not
+_HIDDEN = -1e30  # a score below that of any visible key; unlike minus infinity, it gives zero when multiplied by zero
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The bins of a heat map: rows and columns that each spans, powers of two, and how far into one the call begins."""
+    """The bins of a heat map: the rows and columns that each spans, powers of two, and the offset of the call in its
+    first bin.
+    """
 
     tall: int
     broad: int
@@ -35,9 +38,9 @@ class Bins:
 
 
 class Found(NamedTuple):
-    """What was computed; weights, sums and maxima in float32, what keys received added up in float64.
+    """The results; weights, sums and maxima in float32, received attention summed in float64.
 
-    The log-sum-exp of a row that sees nothing is +inf, as in `Rows.lse`: its weights are exp(−inf) = 0.
+    The log-sum-exp of a row that sees no key is +inf, as in `Rows.lse`: its weights are exp(−inf) = 0.
     """
 
     lse: Float[Tensor, "batch heads queries"]
@@ -62,24 +65,25 @@ def observe(
     by_keys: bool = True,
     blocks: tuple[Blocks, Blocks] | None = None,
 ) -> Found:
-    """Compute p_ij = exp(scale · q_i·k_j − lse_i) tile by tile and keep what statistics ask for, never a p_ij itself.
+    """Compute p_ij = exp(scale · q_i·k_j − lse_i) tile by tile and return the data of the statistics, without storing
+    any p_ij.
 
     Args:
         q: Queries, on CUDA, in float32, float16 or bfloat16, with any strides.
-        k: Keys; query head h reads head h // (heads / kv_heads) of them.
-        scale: On the products.
-        band: Which keys a query sees; all unless given.
-        q_offset: Position of the first query; the queries are the last positions unless given.
-        lse: The log-sum-exps, natural logarithms, where the fused attention kernel has given them; with it, and
-            `count` 0, the first sweep is left out, and with it entropies and strongest keys.
-        count: How many strongest keys of each row, at most 16.
-        bins: Of the heat map, unless it is not wanted; without, bins are as large as the whole.
-        by_keys: Whether what keys received, and the heat map, are wanted: the second sweep.
-        blocks: Sizes for the two sweeps, instead of those for the device.
+        k: Keys; query head h uses their head h // (heads / kv_heads).
+        scale: The factor on the products.
+        band: The keys that a query sees; by default all.
+        q_offset: Position of the first query; by default the queries are the last positions.
+        lse: The log-sum-exps as natural logarithms, if the fused attention kernel has computed them; with these, and
+            `count` 0, the first kernel is skipped, and with it entropies and strongest keys.
+        count: Number of strongest keys of each row, at most 16.
+        bins: The bins of the heat map; without them, a single bin spans everything.
+        by_keys: Whether to compute received attention and the heat map with the second kernel.
+        blocks: Block sizes of the two kernels; by default those for the device.
 
     Raises:
         InputError: The tensors are not on CUDA (and Triton's interpreter is off), or of a type or width that the
-            kernels do not take.
+            kernels do not support.
         MissingExtraError: Triton is missing.
     """
     _check(q, k, count)
@@ -103,7 +107,7 @@ def observe(
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """What both kernels are told of a call."""
+    """The arguments of a call for both kernels."""
 
     q: Tensor
     k: Tensor
@@ -121,12 +125,12 @@ class _Call:
 
     @property
     def widths(self) -> dict[str, int]:
-        """The width of a head and the power of two that holds it."""
+        """The width of a head and the next power of two."""
         return {"dim": self.q.shape[3], "padded": max(16, _power(self.q.shape[3]))}
 
 
 def _sweep_keys(call: _Call, count: int, blocks: Blocks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log-sum-exps in base 2, entropies, and the greatest scores of each row with their keys, in no order."""
+    """Return log-sum-exps in base 2, entropies, and the largest scores of each row with their keys, unsorted."""
     from regard.capture.fused.kernels import over_keys
 
     batch, heads, queries, _ = call.q.shape
@@ -145,13 +149,13 @@ def _sweep_keys(call: _Call, count: int, blocks: Blocks) -> tuple[Tensor, Tensor
 
 
 def _sweep_queries(call: _Call, lse: Tensor, bins: Bins, blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
-    """What each key received; sums and maxima of the bins."""
+    """Return the attention that each key received, and sums and maxima of the bins."""
     from regard.capture.fused.kernels import over_queries
 
     batch, heads, queries, _ = call.q.shape
     rows, columns = queries + bins.row_shift, call.k.shape[2] + bins.column_shift
     narrow = min(bins.broad, blocks.keys)
-    # As many bins as whole blocks fill; columns of bins that are broader than a block are joined below.
+    # As many bins as fill whole blocks; columns of bins that are wider than a block are merged below.
     bin_rows = -(-_up(rows, blocks.queries) // bins.tall)
     bin_columns = _up(columns, max(bins.broad, blocks.keys)) // narrow
     received = torch.zeros(batch, heads, call.k.shape[2], dtype=torch.float64, device=call.q.device)
@@ -174,8 +178,10 @@ def _sweep_queries(call: _Call, lse: Tensor, bins: Bins, blocks: Blocks) -> tupl
 
 
 def _blocks(dtype: torch.dtype, dim: int) -> tuple[Blocks, Blocks]:
-    """Sizes along the keys and along the queries, those that leave an H100 most warps by what the compiler says."""
-    if dtype == torch.float32:  # on plain cores, and twice the shared memory
+    """Return block sizes along the keys and along the queries that give the highest occupancy on an H100, as estimated
+    by the compiler.
+    """
+    if dtype == torch.float32:  # without tensor cores, and with twice the shared memory
         small = Blocks(32, 32, warps=4, stages=1)
         return small, small
     along = Blocks(64, 64, warps=4, stages=3), Blocks(64, 128, warps=8)
@@ -200,7 +206,7 @@ def _check(q: Tensor, k: Tensor, count: int) -> None:
 
 
 def _power(length: int) -> int:
-    """The power of two that is not less."""
+    """Return the smallest power of two that is not less."""
     return 1 << (length - 1).bit_length()
 
 

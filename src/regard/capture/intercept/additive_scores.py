@@ -1,10 +1,10 @@
-"""Activations spread against each other, each query with each key, of which a sum makes scores.
+"""Follow pairs of broadcast activations, each query with each key, whose sum over a dimension gives scores.
 
     q[:, :, None] * k[:, None]    (batch, queries, keys, width), and its sum over the width is q @ k.mT
 
-Nothing is scores before a dimension is summed that both of them have: a mask, a decay or a gate never is. One of both
-may have no positions, as the only query of a recurrent decoder has none: such scores are weak, since what a gate made
-of features looks the same until a softmax runs over the positions of the other.
+Such a result counts as scores only after a dimension that both have was summed, which excludes masks, decays and
+gates. One of the two may have no position dimension, as the only query of a recurrent decoder. Such scores are weak,
+because a gate over features looks the same until a softmax runs over the positions of the other.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from regard.capture.intercept.operation_kinds import LINEAR, MULTIPLIES, PERMUTE
 __all__ = ["Spreads"]
 
 _SUMS = {"sum", "mean", "nansum", "nanmean", "norm", "vector_norm", "linalg_norm", "linalg_vector_norm"}
-_NEW = "b"  # a dimension that neither of both had, as `moved` calls it
+_NEW = "b"  # a dimension that neither of the two had, in the notation of `moved`
 
 
 @dataclass(frozen=True, eq=False)
 class _Spread:
-    """Two activations spread against each other; the layout has a letter for each dimension of the result."""
+    """Two activations broadcast against each other; the layout has a letter for each dimension of the result."""
 
     left: str
     right: str
@@ -37,20 +37,22 @@ class _Spread:
 
     @property
     def two_sided(self) -> bool:
-        """Whether each has a dimension that the other does not have: pairs, and no gate."""
+        """Whether each has a dimension that the other lacks, which means pairs and not a gate."""
         return bool(set(self.left) - set(self.right)) and bool(set(self.right) - set(self.left))
 
 
 class Spreads:
-    """Follows spread activations to their sum."""
+    """Tracks broadcast activations up to their sum."""
 
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
         self._known = WeakIdKeyDictionary()
-        self._new = WeakIdKeyDictionary()  # dimensions put in by None or unsqueeze, as -1, -2, …
+        self._new = WeakIdKeyDictionary()  # dimensions inserted by None or unsqueeze, as -1, -2, …
 
     def carry(self, call: TorchCall, tensors: list[Tensor], active: list[Tensor], result: Tensor) -> Scores | None:
-        """Take note of one call on tensors, of which some are activations; give the scores that it has made."""
+        """Process one call on tensors, some of which are activations, and return the scores that it computes,
+        or None.
+        """
         one = next((one for one in tensors if one in self._known), None)
         if one is None:
             self._put_in(call, result)
@@ -63,14 +65,14 @@ class Spreads:
             last = call.args and call.args[0] is one and len(active) == 1 and spread.two_sided
             return self._summed(spread, [one.ndim - 1], result) if last else None
         if sum(other.numel() == result.numel() for other in active) > 1 or one.numel() < result.numel():
-            return None  # something else that pairs were added to
+            return None  # another tensor that pairs were added to
         layout = moved(spread.layout, call, one, result)
         if layout is not None and len(layout) == result.ndim:
             self._known[result] = _Spread(spread.left, spread.right, layout, spread.ends)
         return None
 
     def _put_in(self, call: TorchCall, result: Tensor) -> None:
-        """Remember which dimensions a call puts in, or keeps: sizes do not show it of one query and one key."""
+        """Record the dimensions that a call inserts or keeps: with one query and one key, sizes do not show them."""
         one = call.args[0] if call.args else None
         if not isinstance(one, Tensor) or len(call.tensors) != 1:
             return
@@ -84,7 +86,7 @@ class Spreads:
             self._new[result] = new
 
     def _new_of(self, pair: list[Tensor], result: Tensor) -> tuple[frozenset[int], frozenset[int]]:
-        """The dimensions put into either of two, those that broadcasting puts in front included."""
+        """Return the dimensions inserted into either tensor, including those that broadcasting adds in front."""
         known = any(one in self._new for one in pair)
         left, right = (
             self._new.get(one, frozenset()) | (frozenset(range(-result.ndim, -one.ndim)) if known else frozenset())
@@ -108,7 +110,7 @@ class Spreads:
         if not dims or not all(spread.layout[at] in shared for at in dims):
             return None
         if not spread.two_sided and dims != [len(spread.layout) - 1]:
-            return None  # a mean over positions, as a mask weighs them; the width of queries and keys is the last
+            return None  # a mean over positions, with a mask as weights; the last dimension is the width
         kept = "".join(letter for at, letter in enumerate(spread.layout) if at not in dims)
         if result.ndim == len(spread.layout):
             kept = "".join(_NEW if at in dims else letter for at, letter in enumerate(spread.layout))

@@ -1,4 +1,4 @@
-"""One call of a torch function: its name, whichever way it was called, and its tensors."""
+"""One call of a torch function: its canonical name and its tensors."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 __all__ = ["OPERATORS", "TorchCall", "name_of", "tensors_in"]
 
-# torch.ops.<library>.<operator>: what exported programs call, and how flash-attn registers its kernels.
+# torch.ops.<library>.<operator>: the form in exported programs, and of flash-attn's registered kernels.
 OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 
 
@@ -24,16 +24,16 @@ class TorchCall:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors among the arguments, those in lists too."""
+        """All tensors among the arguments, including those in lists."""
         return [*tensors_in(self.args), *tensors_in(tuple(self.kwargs.values()))]
 
     def dim(self, at: int = 1, name: str = "dim") -> Any:
-        """The argument `dim`, wherever it is."""
+        """Return the argument `dim`, whether positional or keyword."""
         return self.kwargs.get(name, self.args[at] if len(self.args) > at else None)
 
 
 def name_of(func: Callable[..., Any]) -> str:
-    """The name of a torch function; one of PyTorch's own operators has the name of the function that it computes.
+    """Return the name of a torch function; PyTorch's operators have the name of the function that they compute.
 
     >>> name_of(torch.bmm), name_of(torch.ops.aten.bmm), name_of(torch.ops.aten.bmm.default)
     ('bmm', 'bmm', 'bmm')
@@ -46,7 +46,7 @@ def name_of(func: Callable[..., Any]) -> str:
 
 
 def tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
-    """The tensors of tuples and lists in each other; nested tensors, which have no shape, are left out."""
+    """Yield the tensors in nested tuples and lists, without nested tensors, which have no shape."""
     for value in values:
         if isinstance(value, Tensor):
             if not value.is_nested:

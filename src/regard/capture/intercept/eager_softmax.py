@@ -1,17 +1,17 @@
-"""Attention written out by hand: a softmax over products of queries and keys whose result multiplies values.
+"""Recognize attention written by hand: a softmax over products of queries and keys whose result multiplies values.
 
-What is followed, through whatever torch functions a model calls between them:
+The following tensors are tracked through all torch functions that a model calls:
 
-    scores   the product of two activations, by whatever name, and what any call makes of it that keeps queries and keys
-    weights  a softmax over scores, and what any call makes of them
-    seen     the product that sums weights over the softmax's own dimension
+    scores   the product of two activations, and the result of any call on it that preserves queries and keys
+    weights  a softmax over scores, and the result of any call on it
+    seen     the product that sums weights over the dimension of the softmax
 
-A language model's output softmax and a router's come from a product with a parameter; a pooling's too; and the first
-is multiplied with nothing. So none of them is taken for attention. A softmax over scores whose weights do multiply
-values, in a way that cannot be shown as queries × keys, is reported to `miss` with its reason: there is no third way.
+A language model's output softmax, a router's and a pooling's are not attention: their scores come from a product with
+a parameter, or their result multiplies nothing. A softmax over scores whose weights multiply values in a way that
+cannot be shown as queries × keys is reported to `miss` with its reason.
 
-Weights are shown as the softmax gave them (before dropout, and before heads are mixed: mixtures fall below 0), and as
-they are used where they are masked, scaled or added to afterwards.
+Recorded are the weights returned by the softmax (before dropout, and before heads are mixed, since mixtures can be
+negative), with later masks, factors and sums applied.
 """
 
 from collections.abc import Callable, Iterable
@@ -66,11 +66,11 @@ _EXPONENTIALS |= {"special_exp2", "special_expm1"}
 _INVERSES = {"exp", "exp_"}  # of a log_softmax
 _POWERS = {"pow", "__rpow__", "float_power"}
 
-FindCaller = Callable[[], Caller | None]  # None: another model is running
+FindCaller = Callable[[], Caller | None]  # None if another model is running
 
 
 class Eager:
-    """Follows scores and weights through the calls of a forward pass."""
+    """Tracks scores and weights through the calls of a forward pass."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class Eager:
         self._learned, self._origins, self._outputs, self._miss = learned, origins, outputs, miss
         self._scores = WeakIdKeyDictionary()
         self._weights = WeakIdKeyDictionary()
-        self._logs = WeakIdKeyDictionary()  # log_softmax of scores, with its dimension
-        self._parts_used = WeakIdKeyDictionary()  # weights of some keys that multiplied values
+        self._logs = WeakIdKeyDictionary()  # results of log_softmax over scores, with its dimension
+        self._parts_used = WeakIdKeyDictionary()  # weights of a part of the keys that multiplied values
         self._latest: tuple[Softmax, ...] = ()
         self._verdicts = Verdicts(miss)
         self._features = Features()
@@ -91,7 +91,7 @@ class Eager:
         self._merged = Merged()
 
     def after(self, call: TorchCall, results: list[Tensor], find_caller: FindCaller) -> Seen | None:
-        """Take note of one call that has returned; give what was seen if it was the last step of an attention."""
+        """Process one call that has returned, and return the attention call if this was its last step."""
         if not results:
             return None
         result = results[0]
@@ -113,18 +113,18 @@ class Eager:
         return None
 
     def before(self, call: TorchCall) -> None:
-        """Save weights that a dropout is about to overwrite."""
+        """Copy weights that a dropout is about to overwrite."""
         name, args = call.name, call.args
         inplace = name == "dropout_" or call.kwargs.get("inplace") or (name == "dropout" and len(args) > 3 and args[3])
         if name in DROPOUTS and inplace and args and (weights := self._weights.get(args[0])) is not None:
             weights.source = args[0].detach().clone() if weights.source is None else weights.source
 
     def finish(self) -> None:
-        """Report what was only suspected: nothing more is to come."""
+        """Report softmaxes that were only suspected, at the end of the pass."""
         self._verdicts.finish()
 
     def scripted(self, tensors: Iterable[Tensor], results: list[Tensor], find_caller: FindCaller) -> None:
-        """A TorchScript function with a softmax somewhere in it."""
+        """Process a TorchScript function that contains a softmax."""
         for one in tensors:
             if one in self._scores and (caller := find_caller()) is not None:
                 for result in results:
@@ -132,7 +132,7 @@ class Eager:
 
     def _softmax(self, scores: object, dim: object, result: Tensor, find_caller: FindCaller) -> None:
         if not isinstance(scores, Tensor) or not result.ndim or not result.numel():
-            return  # no queries or no keys: nothing to see
+            return  # no queries or no keys: nothing to record
         known = self._scores.get(scores) or self._weights.get(scores)
         if known is None and (layout := self._features.window(scores, dim)) is not None:
             known = Scores(layout, (self._origins.of(scores),) * 2)
@@ -151,7 +151,7 @@ class Eager:
             return
         if layout[dim] == "q":
             layout, ends = layout.translate(str.maketrans("qk", "kq")), ends[::-1]
-        # Where all is hidden the model spreads its weight evenly, or has NaN; nothing is seen there.
+        # In a fully masked row the model has even weights or NaN; the recorded weights are 0.
         blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
         source = result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
         self._weights[result] = Weights(source, (softmax,), layout, ends)
@@ -159,7 +159,7 @@ class Eager:
         self._origins.give(result, ends[0])
 
     def _pass_on(self, call: TorchCall, results: list[Tensor]) -> None:
-        """What is made of scores is scores; what is made of weights is weights."""
+        """Mark results of scores as scores, and results of weights as weights."""
         name, tensors = call.name, call.tensors
         self._merged.carry(tensors, results[0])
         if self._learned.carry(call, results):
@@ -178,9 +178,9 @@ class Eager:
                 self._pass_scores(call, scored, result)
 
     def _begin_scores(self, call: TorchCall, result: Tensor) -> None:
-        """A sum over what was spread, or a function that is not known and may be a product of two activations."""
+        """Process a sum over broadcast tensors, or an unknown function that may be a product of two activations."""
         if result in self._scores:
-            return  # a product that is known
+            return  # a known product
         active = self._learned.activations(call)
         scores = self._spreads.carry(call, call.tensors, active, result)
         if scores is None and len(active) > 1 and _may_multiply(call, active, result):
@@ -189,7 +189,7 @@ class Eager:
             self._scores[result] = scores
 
     def _scored(self, tensors: list[Tensor], result: Tensor) -> Tensor | None:
-        """The scores among some tensors; of several those whose layout is known and stays."""
+        """Return the scores among some tensors; of several, those whose layout is known and preserved."""
         found = [one for one in tensors if one in self._scores]
         return max(found, key=lambda one: self._scores[one].rank(one, result), default=None)
 
@@ -235,13 +235,13 @@ class Eager:
         return [found for x in call.tensors if (found := self._weights.get(x)) is not None]
 
     def _multiplies_values(self, call: TorchCall, one: Tensor, result: Tensor) -> bool:
-        """Whether weights with room for a width are multiplied with something that has one."""
-        roomy = one.shape[-1] == 1 < result.shape[-1]  # a single key would stay one
+        """Return whether weights with room for a width are multiplied by a tensor that has one."""
+        roomy = one.shape[-1] == 1 < result.shape[-1]  # a single key would remain one
         others = (x for x in call.tensors if x is not one and x not in self._weights and not self._learned.holds(x))
         return roomy and any(x.is_floating_point() for x in others)
 
     def _product(self, product: Product, call: TorchCall, result: Tensor, find_caller: FindCaller) -> Seen | None:
-        """Scores of queries and keys, or weights on values."""
+        """Process a product of queries and keys, or of weights and values."""
         pair = self._pair(product, result)
         if pair is None:
             return None
@@ -258,7 +258,7 @@ class Eager:
         return None
 
     def _sum(self, weights: Weights, at: int, pair: Product, call: TorchCall, result: Tensor) -> Seen | None:
-        """Weights, the factor number `at`, times something else."""
+        """Process the product of weights, factor number `at`, and another tensor."""
         other, labels = pair.factors[1 - at], pair.labels
         if self._learned.holds(other):
             self._pass_on(call, [result])
@@ -271,12 +271,12 @@ class Eager:
             self._verdicts.fail(weights.softmaxes, REARRANGED if weights.layout is None else OTHER_SUM)
             return None
         if labels is not None and set(labels[1 - at]) <= set(labels[at]):
-            other = other[..., None]  # values of a single number each
+            other = other[..., None]  # values with a single number each
         plain = result if at == 0 and labels is None else None
         return self._used(weights, pair.factors[at], other, axis, plain, result)
 
     def _pair(self, product: Product, result: Tensor) -> Product | None:
-        """The two factors that matter: of several, weights and values, or else queries and keys."""
+        """Return the two relevant factors: of several, weights and values, or else queries and keys."""
         if len(product.factors) == 2:
             return product
         active = [at for at, one in enumerate(product.factors) if not self._learned.holds(one)]
@@ -285,7 +285,7 @@ class Eager:
         return max(weighted or pairs, key=lambda pair: self._suits(pair, result), default=None)
 
     def _suits(self, pair: Product, result: Tensor) -> int:
-        """How well two of several factors are weights and values, or queries and keys."""
+        """Return a rank for two of several factors as weights and values, or as queries and keys."""
         for at, one in enumerate(pair.factors):
             if (weights := self._weights.get(one)) is not None:
                 return (
@@ -295,7 +295,7 @@ class Eager:
         return len(set(product_layout(result, pair.labels) or "") & {"q", "k"})
 
     def _chain(self, weights: Weights, other: Tensor, result: Tensor) -> None:
-        """Weights on other weights, or on what attention gave: softmaxes over landmarks."""
+        """Process weights on other weights, or on the output of attention: softmaxes over landmarks."""
         chained = self._weights.get(other)
         softmaxes = weights.softmaxes + (() if chained is None else chained.softmaxes)
         self._verdicts.fail(softmaxes, LANDMARKS)
@@ -307,7 +307,7 @@ class Eager:
     def _used(
         self, weights: Weights, one: Tensor, values: Tensor, axis: int, plain: Tensor | None, result: Tensor
     ) -> Seen | None:
-        """Weights on values: what was looked for, unless they are below 0."""
+        """Process weights on values, the result to find, unless the weights can be negative."""
         if weights.altered and bool(((one if weights.source is None else weights.source) < 0).any()):
             self._verdicts.fail(weights.softmaxes, NEGATIVE)
             return None
@@ -323,18 +323,18 @@ class Eager:
         return replace(seen, cross=crosses(*weights.ends), output=output)
 
     def _used_again(self, weights: Weights, one: Tensor) -> None:
-        """A second part of weights on values of its own: neither is the whole row."""
+        """Process a second part of weights on values of its own: neither part is the whole row."""
         if weights.part and one not in self._parts_used:
             for softmax in weights.softmaxes:
                 self._outputs.take_back(softmax.ticket, REARRANGED)
 
     def keep(self, ticket: object) -> None:
-        """Remember the ticket of what was seen last."""
+        """Store the ticket of the last recorded call."""
         for softmax in self._latest:
             softmax.ticket = ticket
 
     def _score(self, pair: Product, result: Tensor, find_caller: FindCaller) -> None:
-        """A product of two activations; or, where one is made of exponentials of scores, a softmax written out."""
+        """Process a product of two activations; if one is made of exponentials of scores, a softmax written by hand."""
         for at, one in enumerate(pair.factors):
             scores = self._scores.get(one)
             layouts = _both(scores.layout) if scores is not None and scores.exponential and scores.layout else ()
@@ -348,12 +348,12 @@ class Eager:
 
 
 def _both(layout: Layout) -> tuple[Layout, Layout]:
-    """Keys may be either dimension."""
+    """Return both layouts, since keys may be either dimension."""
     return layout, layout.translate(str.maketrans("qk", "kq"))
 
 
 def _is_exponential(call: TorchCall, scores: Tensor) -> bool:
-    """Whether a call raises a number to the power of scores."""
+    """Return whether a call raises a number to the power of scores."""
     if call.name in _POWERS:
         base = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("self"))
         return (base is scores) == (call.name == "__rpow__")
@@ -361,14 +361,16 @@ def _is_exponential(call: TorchCall, scores: Tensor) -> bool:
 
 
 def _softmax_dim(call: TorchCall) -> object:
-    """The dimension over which a softmax runs."""
+    """Return the dimension over which a softmax runs."""
     if call.name == "gumbel_softmax":
         return call.dim(4) or -1
     return call.dim(2 if call.name == "_masked_softmax" else 1)
 
 
 def _may_multiply(call: TorchCall, tensors: list[Tensor], result: Tensor) -> bool:
-    """Whether a function that is not known may have multiplied tensors: it is not elementwise, and gives no loss."""
+    """Return whether an unknown function may have multiplied tensors: it is not elementwise, and does not return a
+    loss.
+    """
     if call.name in KNOWN or not result.ndim:
         return False
     try:

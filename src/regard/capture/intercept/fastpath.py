@@ -1,9 +1,10 @@
-"""Modes that look on in one thread: PyTorch's modules decide as if they were not there, and other threads run as ever.
+"""Torch-function modes that observe one thread, without effect on the fast paths of PyTorch's modules or on other
+threads.
 
 `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` have fast paths, which any
-torch-function mode would switch off; without its fast path a padded encoder gives another output (by 3.3). In a thread
-that watches they get the answer that PyTorch's `has_torch_function` gives without the modes that watch, whoever owns
-the module. Other threads, and whatever is compiled there, run PyTorch's own code.
+torch-function mode disables, and without which a padded encoder has another output (by 3.3). In a watching thread
+these modules get the result of PyTorch's `has_torch_function` without the watching modes. Other threads, and code
+compiled there, run PyTorch's own code.
 """
 
 import contextlib
@@ -30,26 +31,26 @@ from regard.errors import ObservationError
 __all__ = ["CALL", "WatchingMode", "in_backward", "is_watching", "modes_here"]
 
 _CLASSES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
-CALL = "_compiled_call_impl"  # where `module.compile()` puts what shall run in place of the module's own call
+CALL = "_compiled_call_impl"  # the attribute in which `module.compile()` stores the compiled call
 
 
 class Hears(Protocol):
-    """Is told of each call of the model that begins, and of its end."""
+    """An object that is notified of each call of the model, and of its end."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The call begins."""
+        """Process the start of a call."""
         ...
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        """The call has ended, by returning or by raising."""
+        """Process the end of a call, by return or by exception."""
         ...
 
 
 class WatchingMode(TorchFunctionMode):
-    """A mode that looks on while one model runs in one thread, and changes nothing.
+    """A mode that observes one model in one thread, and changes nothing.
 
-    `hears` is told of the calls of the model in this thread; `calls_elsewhere` counts those of other threads, which
-    nobody sees.
+    `hears` is notified of the model's calls in this thread; `calls_elsewhere` counts those in other threads, which are
+    not recorded.
     """
 
     hears: Hears | None = None
@@ -61,14 +62,14 @@ class WatchingMode(TorchFunctionMode):
         self._patches = contextlib.ExitStack()
 
     def watches(self, module: nn.Module) -> bool:
-        """Whether the module is the watched model or a part of it."""
+        """Return whether the module is the watched model or a part of it."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        """Look on from now on, in this thread."""
+        """Start to observe this thread."""
         self._thread = threading.get_ident()
         with contextlib.ExitStack() as stack:
-            # Classes and not their instances: parts of other models that run here must decide alike as well.
+            # Classes instead of instances: parts of other models that run here must take the same decision.
             for kind in _CLASSES:
                 stack.enter_context(patched(kind, "forward", functools.partial(_deciding_alike, kind)))
             stack.enter_context(patched(self._model, CALL, functools.partial(_announced, self._model)))
@@ -79,7 +80,7 @@ class WatchingMode(TorchFunctionMode):
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        """Leave nothing, also after an error."""
+        """Restore everything, also after an error."""
         with self._patches:
             stack = _get_current_function_mode_stack()
             if self not in stack:
@@ -87,11 +88,13 @@ class WatchingMode(TorchFunctionMode):
                     "a watch ends in the thread that opened it, whose calls it sees, and another one left its `with` "
                     "block: enter and leave it in one thread"
                 )
-            # Not always the last one: generators that watch may end in any order.
+            # Not always the last one: generators with a watch may end in any order.
             _restack([one for one in stack if one is not self])
 
     def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
-        """Take note of a call; give who wants to know of its end. The backward pass only repeats what was noted."""
+        """Process the start of a call, and return the object to notify of its end; the backward pass only repeats
+        calls.
+        """
         if module is not self._model or in_backward():
             return None
         if threading.get_ident() != self._thread:
@@ -103,29 +106,29 @@ class WatchingMode(TorchFunctionMode):
         return self.hears
 
 
-_open: list[WatchingMode] = []  # of all threads
+_open: list[WatchingMode] = []  # modes of all threads
 
 
 def modes_here() -> list[WatchingMode]:
-    """The modes of this thread that watch."""
+    """Return the watching modes of this thread."""
     return [one for one in _get_current_function_mode_stack() if isinstance(one, WatchingMode)]
 
 
 def is_watching(module: nn.Module) -> bool:
-    """Whether this thread watches the module."""
+    """Return whether this thread watches the module."""
     return any(one.watches(module) for one in modes_here())
 
 
 def in_backward() -> bool:
-    """Gradient checkpointing runs forward code a second time during backward, which was seen the first time."""
+    """Return whether a backward pass is running, in which gradient checkpointing repeats forward code."""
     return torch._C._current_graph_task_id() != -1
 
 
 def _deciding_alike(kind: type[nn.Module], original: Any) -> Callable[..., Any]:
-    """A `forward` that decides in a thread that watches as it does unwatched.
+    """Return a `forward` that takes the same decisions in a watching thread as without watching.
 
-    Compiled code looks at defaults and closures of what it calls, and would be compiled anew were there others: so this
-    one has the defaults of the original, and no closure either.
+    Compilers depend on defaults and closures of the functions they compile, and would compile again if these changed.
+    Therefore the function has the defaults of the original, and no closure.
     """
     own = isinstance(original, types.FunctionType)
     _forwards[kind] = original, with_globals(original, torch=_TORCH) if own else original
@@ -135,7 +138,9 @@ def _deciding_alike(kind: type[nn.Module], original: Any) -> Callable[..., Any]:
     return functools.update_wrapper(forward, original)
 
 
-_forwards: dict[type[nn.Module], tuple[Callable[..., Any], Callable[..., Any]]] = {}  # as they are, and deciding alike
+_forwards: dict[
+    type[nn.Module], tuple[Callable[..., Any], Callable[..., Any]]
+] = {}  # the original functions and their replacements
 
 
 def _forward(*args: Any, **kwargs: Any) -> Any:
@@ -148,7 +153,9 @@ def _forward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _announced(model: nn.Module, _: None) -> Callable[..., Any]:
-    """What `module(...)` calls first: copies of the module leave it behind, and compiled code does not look at it."""
+    """Return the function that `module(...)` calls first; copies of the module do not have it, and compiled code
+    ignores it.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
@@ -165,13 +172,13 @@ def _announced(model: nn.Module, _: None) -> Callable[..., Any]:
 
 
 def _skip(function: Any) -> None:
-    """Have a compiler of another thread pass over this function, and find what it has compiled in what that calls."""
+    """Make compilers of other threads skip this function and compile the functions that it calls."""
     if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is not None:
         dynamo.skip_code(function.__code__)
 
 
 def _has_torch_function(tensors: Iterable[Tensor]) -> bool:
-    """What PyTorch's own function says without the modes that watch: these tensors may be of a subclass."""
+    """Return the result of PyTorch's function without the watching modes: the tensors may be of a subclass."""
     stack = _get_current_function_mode_stack()
     _restack([one for one in stack if not isinstance(one, WatchingMode)])
     try:

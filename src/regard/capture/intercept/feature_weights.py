@@ -1,8 +1,9 @@
-"""Weights that a linear layer makes of each position itself, as outlook attention does: no queries, no keys.
+"""Recognize weights that a linear layer computes for each position, as in outlook attention, which has no queries and
+keys.
 
-A layer's features are cut into matrices, as many queries as keys, and a softmax over them weighs the values of a
-window around the position. So each position is a window of its own, with so many heads. A router's features are not
-cut into matrices, and a pooling's weights are one row.
+A layer's features are reshaped to square matrices, and a softmax over these gives the weights of the values in a
+window around the position. Each position is thus a window of its own, with several heads. A router's features are not
+reshaped to matrices, and a pooling's weights are a single row.
 """
 
 from torch import Tensor
@@ -20,13 +21,13 @@ _SCALES = {"mul", "__mul__", "__rmul__", "div", "__truediv__", "mul_", "div_", "
 
 
 class Features:
-    """Follows the features of linear layers: "f" in a layout is a dimension cut from them, "b" any other."""
+    """Tracks the features of linear layers: in a layout "f" is a dimension cut from them, "b" any other."""
 
     def __init__(self) -> None:
         self._layouts = WeakIdKeyDictionary()
 
     def carry(self, call: TorchCall, tensors: list[Tensor], result: Tensor, *, learned: bool) -> None:
-        """Take note of one call."""
+        """Process one call."""
         if call.name == "linear":
             if learned and result.ndim > 1:
                 self._layouts[result] = "b" * (result.ndim - 1) + "f"
@@ -43,7 +44,7 @@ class Features:
             self._layouts[result] = layout
 
     def window(self, scores: Tensor, dim: object) -> Layout | None:
-        """The layout of weights for a softmax over these features, if they are matrices of a window's own positions."""
+        """Return the layout of weights for a softmax over these features, if they are square matrices, else None."""
         layout: Layout | None = self._layouts.get(scores)
         last = scores.ndim - 1
         if layout is None or not layout.endswith("ff") or dim not in (-1, last) or scores.shape[-1] < 2:
@@ -54,7 +55,7 @@ class Features:
 
 
 def _cut(width: int, result: Tensor) -> Layout | None:
-    """Which of the last dimensions the features were cut into; None where they do not come out even."""
+    """Return which of the last dimensions the features were reshaped to, or None if their sizes do not match."""
     size, at = 1, result.ndim
     while size < width and at:
         at -= 1

@@ -1,7 +1,7 @@
-"""What attention gave, followed up to the next projection: outputs that are no sums of values over tokens after all.
+"""Follow attention outputs up to the next projection, to detect those that are not sums of values over tokens.
 
-Differential attention takes the output of one softmax from another's; Nyström's and agent attention use the output of
-one as values of the next, so that both are softmaxes over landmarks. Neither is attention of tokens to tokens.
+Differential attention subtracts the outputs of two softmaxes; Nyström and agent attention use the output of one as the
+values of the next, so that both are softmaxes over landmarks. Neither is attention from tokens to tokens.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,20 +28,20 @@ LANDMARKS = (
 
 
 class Outputs:
-    """Remembers of each tensor which seen calls it is the output of; `withdraw` takes a call back, with the reason."""
+    """Records for each tensor the attention calls whose output it is; `withdraw` removes a call, with the reason."""
 
     def __init__(self, withdraw: Callable[[Any, str], None]) -> None:
         self._withdraw = withdraw
         self._tickets = WeakIdKeyDictionary()
 
     def give(self, output: Any, ticket: object) -> None:
-        """The output of a call that was seen."""
+        """Record the output of an attention call."""
         output = output[0] if isinstance(output, tuple) and output else output
         if isinstance(output, Tensor) and ticket is not None:
             self._tickets[output] = frozenset([ticket])
 
     def carry(self, call: TorchCall, results: Iterable[Tensor]) -> None:
-        """Take note of one call that has returned."""
+        """Process one call that has returned."""
         if not self._tickets:
             return
         known = [one for one in call.tensors if one in self._tickets]
@@ -56,25 +56,28 @@ class Outputs:
                 self._tickets[result] = tickets
 
     def chains(self, values: Tensor, caller: Caller) -> bool:
-        """Whether these values are the output of an attention of the same run of the same module, as landmarks are.
+        """Return whether these values are the output of an attention in the same run of the same module, as landmarks
+        are.
 
-        Of another module, they are what an attention without projections looks at.
+        Outputs of another module are ordinary inputs of an attention without projections.
         """
         return any(one.caller == caller for one in self._tickets.get(values, ()))
 
     def chain(self, values: Tensor) -> None:
-        """These outputs are the values of another attention."""
+        """Process outputs that are the values of another attention."""
         for ticket in self._tickets[values]:
             self.take_back(ticket, LANDMARKS)
 
     def take_back(self, ticket: Any, reason: str) -> None:
-        """A call that was seen is no attention of tokens after all."""
+        """Remove a recorded call that turns out not to be attention between tokens."""
         if ticket is not None:
             self._withdraw(ticket, reason)
 
 
 def _are_spread(left: Tensor, right: Tensor) -> bool:
-    """Whether each output is taken from each, as distances of positions are; or one, a single position, from itself."""
+    """Return whether each output is subtracted from each, as for distances of positions, or a single position from
+    itself.
+    """
     labels = pair_labels(left, right)
     two_sided = labels is not None and bool(set(labels[0]) - set(labels[1])) and bool(set(labels[1]) - set(labels[0]))
     return two_sided or left.is_set_to(right)

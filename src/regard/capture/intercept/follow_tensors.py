@@ -1,9 +1,9 @@
-"""Whether scores or weights live on in what a call made of them, and which of its dimensions is which then.
+"""Determine whether the result of a call still contains scores or weights, and the meaning of its dimensions.
 
-Every torch function is followed, not a list of known ones: what keeps the dimensions of queries and keys keeps the
-layout, whatever it computes (an activation, a norm, a linear layer or a convolution over heads). What sums over queries
-or keys ends it, as features begin there; what rearranges them leaves a tensor that descends from scores in an order
-that is not known.
+Every torch function is followed, not a list of known ones. A function that preserves the dimensions of queries and
+keys preserves the layout, whatever it computes (an activation, a norm, a linear layer or a convolution over heads). A
+sum over queries or keys ends it, since the result has features. A rearrangement leaves a tensor with an unknown
+layout.
 """
 
 from typing import Any
@@ -30,12 +30,12 @@ _DIMENSIONS = {"stack", "unsqueeze", "squeeze", "unbind", "select"}
 
 
 def follows(layout: Layout | None, call: TorchCall, one: Tensor, result: Tensor) -> bool:
-    """Whether the result still descends from the pairs of queries and keys in `one`."""
+    """Return whether the result still contains the pairs of queries and keys in `one`."""
     if not result.is_floating_point():
         return False
     if call.name in LINEAR or call.name in PRODUCTS:
         axis = _contracted(call, one)
-        # A layer over queries or keys makes features of them, as every classifier does.
+        # A layer over queries or keys computes features, as every classifier does.
         return layout is not None and axis is not None and layout[axis] == "b"
     if call.name in REDUCES and len(call.tensors) == 1:
         dims = dims_of(call.dim(), one)
@@ -44,7 +44,7 @@ def follows(layout: Layout | None, call: TorchCall, one: Tensor, result: Tensor)
 
 
 def moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layout | None:
-    """The layout of a result that follows; None where it is not known."""
+    """Return the layout of a result that follows, or None if it is unknown."""
     name, first = call.name, bool(call.args) and call.args[0] is one
     if name in PERMUTES and first:
         return permuted(layout, call.func, call.args, call.kwargs)
@@ -53,7 +53,7 @@ def moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layou
     if (product := read_product(call)) is not None and product.labels is not None:
         return product.relabelled(layout, one)
     if name in JOINS and name != "stack":
-        return layout if result.ndim == one.ndim else None  # a sink's column beside the keys
+        return layout if result.ndim == one.ndim else None  # a sink's column next to the keys
     if name in ("__getitem__", "slice") and result.ndim == one.ndim:
         return layout  # a slice: rows, or a sink's column cut off
     if name in _DIMENSIONS or (name in REDUCES and result.ndim < one.ndim):
@@ -64,7 +64,7 @@ def moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layou
 
 
 def _more_or_fewer(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layout | None:
-    """After dimensions were put in or taken out by number."""
+    """Return the layout after dimensions were inserted or removed by index."""
     name, at = call.name, call.dim()
     if name in ("stack", "unsqueeze"):
         at = (at or 0) % result.ndim
@@ -73,13 +73,15 @@ def _more_or_fewer(layout: Layout, call: TorchCall, one: Tensor, result: Tensor)
         at = (at or 0) % one.ndim
         return layout[:at] + layout[at + 1 :] if layout[at] == "b" else None
     gone = dims_of(at, one)
-    if name == "squeeze":  # without numbers, whatever has a single entry
+    if name == "squeeze":  # without indices, all dimensions of size one
         gone = [dim for dim in (range(one.ndim) if at is None else gone) if one.shape[dim] == 1]
     return "".join(letter for at, letter in enumerate(layout) if at not in gone)
 
 
 def _as_wide(layout: Layout, one: Tensor, result: Tensor, *, parts: bool) -> Layout | None:
-    """Elementwise and what mixes other dimensions: queries and keys are as many as before, or were broadcast."""
+    """Return the layout after elementwise functions and those that mix other dimensions: queries and keys have the
+    same sizes or were broadcast.
+    """
     more = result.ndim - one.ndim
     if more < 0 or (parts and more):
         return None
@@ -89,7 +91,7 @@ def _as_wide(layout: Layout, one: Tensor, result: Tensor, *, parts: bool) -> Lay
 
 
 def _contracted(call: TorchCall, one: Tensor) -> int | None:
-    """The dimension of scores or weights over which a layer sums; None if they are not its input."""
+    """Return the dimension of scores or weights over which a layer sums, or None if they are not its input."""
     product = read_product(call)
     if product is not None and product.labels is not None:
         gone = product.summed(one)
@@ -101,7 +103,7 @@ def _contracted(call: TorchCall, one: Tensor) -> int | None:
 
 
 def dims_of(dim: Any, one: Tensor) -> list[int]:
-    """Dimensions as positive numbers; none where they are not given."""
+    """Return dimensions as non-negative numbers; an empty list if they are not given."""
     if dim is None:
         return []
     return [at % one.ndim for at in (dim if isinstance(dim, list | tuple) else [dim]) if isinstance(at, int)]

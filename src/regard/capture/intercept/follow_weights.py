@@ -1,4 +1,4 @@
-"""Weights on their way from a softmax to the values: which are shown, once something was made of them."""
+"""Follow weights from a softmax to the values, and determine which weights to record."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,55 +18,58 @@ __all__ = ["Scores", "Softmax", "Weights", "changed", "is_part", "reweighted", "
 
 @dataclass(eq=False)
 class Softmax:
-    """One softmax over scores: where it ran, and what became of it."""
+    """One softmax over scores: where it ran, and the fate of its weights."""
 
     caller: Caller
-    used: bool = False  # its weights were seen on values
+    used: bool = False  # its weights were recorded on values
     missed: bool = False
-    suspect: str | None = None  # why it is missing, unless its weights are used elsewhere
-    ticket: Any = None  # of the call that was seen, to take it back
+    suspect: str | None = None  # why it is missing, unless its weights are used in another place
+    ticket: Any = None  # the ticket of the recorded call, to remove it
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores, or what a call made of them; `ends` are the origins of the dimensions "q" and "k" of the layout."""
+    """Scores, or the result of a call on them; `ends` are the origins of the dimensions "q" and "k" of the layout."""
 
     layout: Layout | None
     ends: tuple[Origin, Origin]
     exponential: bool = False
-    weak: bool = False  # perhaps a sum over positions: only a softmax over the other letter shows that they are scores
+    weak: bool = (
+        False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
+    )
 
     def rank(self, one: Tensor, result: Tensor) -> tuple[bool, ...]:
-        """Which of several to follow to a result: those that are certain, whose layout is known and stays."""
+        """Return a rank among several tensors to follow: certain ones with a known and preserved layout are first."""
         return not self.weak, bool(self.layout), one.shape == result.shape
 
 
 @dataclass(eq=False)
 class Weights:
-    """Weights, or what a call made of them.
+    """Weights, or the result of a call on them.
 
-    `source` is what they were before dropout and casts, in the same layout; None for the tensor itself, which must not
-    keep itself alive.
+    `source` is the weights before dropout and casts, in the same layout; None stands for the tensor itself, to avoid a
+    reference cycle.
     """
 
     source: Tensor | None
-    softmaxes: tuple[Softmax, ...]  # of several, weights were added to or taken from one another
-    layout: Layout | None  # of which "k" is the dimension that the softmax ran over
+    softmaxes: tuple[Softmax, ...]  # combined of several weights by addition or subtraction
+    layout: Layout | None  # in which "k" is the dimension of the softmax
     ends: tuple[Origin, Origin]
-    altered: bool = False  # by something that may have made them negative
-    blended: bool = False  # heads were mixed: the source is what is shown, whatever comes after
-    part: bool = False  # some keys were cut off, as a sink's is
+    altered: bool = False  # by a function that may have made them negative
+    blended: bool = False  # heads were mixed: the source is recorded, regardless of later changes
+    part: bool = False  # some keys were removed, such as a sink
 
 
 def source_of(weights: Weights, one: Tensor) -> Tensor:
-    """What is shown of weights, which `one` is now."""
+    """Return the tensor to record for weights that are now `one`."""
     return one.detach() if weights.source is None else weights.source
 
 
 def changed(call: TorchCall, weights: Weights, parts: Sequence[Weights], one: Tensor, result: Tensor) -> Weights:
-    """What a function made of weights, beside masks and factors: where it mixes heads, what the softmax gave is shown.
+    """Return the result of a function on weights other than masks and factors; if it mixes heads, the softmax's output
+    is recorded.
 
-    Talking heads are sums of heads with learned factors, which fall below 0 and do not sum to 1.
+    Talking heads are sums of heads with learned factors, which can be negative and do not sum to 1.
     """
     layout = weights.layout and moved(weights.layout, call, one, result)
     blends = weights.blended or call.name in LINEAR or call.name in NORMS or call.name in PRODUCTS
@@ -78,7 +81,9 @@ def changed(call: TorchCall, weights: Weights, parts: Sequence[Weights], one: Te
 
 
 def reweighted(call: TorchCall, weights: Weights, parts: Sequence[Weights], one: Tensor, result: Tensor) -> Weights:
-    """Weights after the softmax are seen as they are used; other weights, `parts`, may have a share in them."""
+    """Return weights that are changed after the softmax, which are recorded as used; other weights, `parts`, may
+    contribute.
+    """
     same = result.shape == one.shape and all(part.layout == weights.layout for part in parts)
     layout = weights.layout if same else None
     if layout is None and call.name not in REWEIGHTS | MIXES and weights.layout is not None:
@@ -89,14 +94,16 @@ def reweighted(call: TorchCall, weights: Weights, parts: Sequence[Weights], one:
 
 
 def is_part(weights: Weights, one: Tensor, layout: Layout | None, result: Tensor) -> bool:
-    """Whether these are not the weights of all keys."""
+    """Return whether these are the weights of only some of the keys."""
     if weights.layout is None or layout is None:
         return weights.part
     return weights.part or result.shape[layout.index("k")] < one.shape[weights.layout.index("k")]
 
 
 def _still_blind(weights: Weights, layout: Layout | None, result: Tensor) -> Tensor | None:
-    """What stands for reweighted weights: nothing but themselves, unless queries that see nothing were taken out."""
+    """Return the tensor to record for changed weights: the weights themselves, unless fully masked queries were set to
+    0.
+    """
     if weights.source is None or layout is None:
         return None
     blind = (weights.source == 0).all(layout.index("k"), keepdim=True)

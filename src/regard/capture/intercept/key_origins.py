@@ -1,8 +1,9 @@
-"""Where the positions of a tensor come from: which text, image or memory, so that self and cross are told by the keys.
+"""Determine the origin of a tensor's positions (text, image, memory), to distinguish self-attention from
+cross-attention.
 
-Each activation that is not computed inside the watch (an embedding's result, an image, a memory) is a root; what is
-computed from it has its root. An attention's output has the roots of its queries and not of its keys: its positions are
-those of the queries, whatever flowed in.
+Each activation that is not computed inside the watch (an embedding's result, an image, a memory) is a root, and
+results have the roots of their inputs. An attention's output has the roots of its queries but not of its keys, because
+its positions are those of the queries.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,26 +18,26 @@ from regard.capture.intercept.operation_kinds import ADDED, JOINS, LINEAR, PRODU
 
 __all__ = ["Origin", "Origins", "crosses"]
 
-_MOST = 64  # roots that are remembered: the latest ones, of a cache that grows by one a step
+_MOST = 64  # maximum number of stored roots: the latest ones, since a cache adds one per step
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The roots of a tensor, and whether learned parameters had a part in it."""
+    """The roots of a tensor, and whether learned parameters contributed to it."""
 
     roots: frozenset[int]
     learned: bool = False
 
 
 def crosses(queries: Origin, keys: Origin) -> bool | None:
-    """Whether keys come from elsewhere than queries; None where a function was handed both and computed neither."""
+    """Return whether keys and queries have different origins; None if a function received both and computed neither."""
     if not queries.learned and not keys.learned:
         return None
     return queries.roots.isdisjoint(keys.roots)
 
 
 class Origins:
-    """Follows roots through the calls of a forward pass."""
+    """Tracks roots through the calls of a forward pass."""
 
     def __init__(self, is_learned: Callable[[Tensor], bool]) -> None:
         self._is_learned = is_learned
@@ -44,25 +45,25 @@ class Origins:
         self._numbers = count()
 
     def of(self, tensor: Tensor) -> Origin:
-        """Where a tensor comes from; one that nothing was seen of is a root itself."""
+        """Return the origin of a tensor; an unknown tensor is a root itself."""
         origin: Origin | None = self._known.get(tensor)
         if origin is None:
             origin = self._known[tensor] = Origin(frozenset([next(self._numbers)]))
         return origin
 
     def give(self, tensor: Tensor, origin: Origin) -> None:
-        """Settle where a tensor comes from."""
+        """Set the origin of a tensor."""
         self._known[tensor] = origin
 
     def carry(self, call: TorchCall, results: Iterable[Tensor]) -> None:
-        """Take note of one call that has returned."""
+        """Process one call that has returned."""
         floating = [one for one in call.tensors if one.is_floating_point()]
         learned = [self._is_learned(one) for one in floating]
         sources = [one for one, parameter in zip(floating, learned, strict=True) if not parameter]
         if not sources:
             return
         if call.name in RECURRENT:
-            sources, results = sources[:1], list(results)[:1]  # a state has no positions, whatever text it sums up
+            sources, results = sources[:1], list(results)[:1]  # a state has no positions, even if it summarizes a text
         elif call.name in PRODUCTS or call.name in LINEAR:
             sources = sources[1:2] if call.name in ADDED and len(sources) > 2 else sources[:1]
         elif call.name not in JOINS and call.name not in WRITES:

@@ -1,7 +1,8 @@
-"""Which dimension of a tensor of scores or weights is what, followed through transposes, reshapes and einsum labels.
+"""Track the meaning of each dimension of scores or weights through transposes, reshapes and einsum labels.
 
-A layout names each dimension: "q" and "k" are the two that a product of queries and keys spans, "b" is anything else
-(batch, heads). Which of the two holds the keys is not known before the softmax, so the letters only tell them apart.
+A layout has one letter per dimension: "q" and "k" are the two dimensions of a product of queries and keys, "b" is any
+other (batch, heads). Before the softmax it is unknown which of the two is that of the keys, so the letters only
+distinguish them.
 """
 
 from collections.abc import Callable
@@ -16,9 +17,10 @@ Layout = str
 
 
 def product_layout(result: Tensor, labels: tuple[str, ...] | None) -> Layout | None:
-    """Of a product: a matmul's last two dimensions, or what an einsum's labels say; None if it is no matrix of pairs.
+    """Return the layout of a product: a matmul's last two dimensions, or an einsum's labels; None if it is not a
+    matrix of pairs.
 
-    Of one query, whose positions are no dimension, the scores have a single letter.
+    With a single query without a dimension of positions, the scores have only one of the two letters.
 
     >>> product_layout(torch.empty(2, 4, 5, 5), None)
     'bbqk'
@@ -33,14 +35,16 @@ def product_layout(result: Tensor, labels: tuple[str, ...] | None) -> Layout | N
     layout = "".join(
         "q" if one in left and one not in right else "k" if one in right and one not in left else "b" for one in out
     )
-    for letter in "qk":  # of several, as with the groups of grouped queries, the last counts its positions
+    for letter in "qk":  # of several, as with the groups of grouped queries, the last is that of positions
         head, _, tail = layout.rpartition(letter)
         layout = head.replace(letter, "b") + letter + tail if letter in layout else layout
     return layout if len(layout) == result.ndim and ("q" in layout or "k" in layout) else None
 
 
 def einsum_labels(equation: str, *operands: Tensor) -> tuple[str, ...] | None:
-    """Labels of the operands and of the result, "..." spelled out in capitals that the equation does not use."""
+    """Return labels of the operands and of the result, with "..." replaced by capitals that the equation does
+    not use.
+    """
     inputs, arrow, out = equation.replace(" ", "").partition("->")
     sides = inputs.split(",")
     if len(sides) != len(operands):
@@ -60,7 +64,7 @@ def einsum_labels(equation: str, *operands: Tensor) -> tuple[str, ...] | None:
 
 
 def permuted(layout: Layout, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout | None:
-    """After a transpose: the same call on a tensor whose sizes are the numbers of its dimensions."""
+    """Return the layout after a transpose, by applying the same call to a tensor whose sizes encode its dimensions."""
     probe = torch.empty([1 + at for at in range(len(layout))], device="meta")
     with torch._C.DisableTorchFunction():
         moved = func(probe, *args[1:], **kwargs)
@@ -69,7 +73,8 @@ def permuted(layout: Layout, func: Callable[..., Any], args: tuple[Any, ...], kw
 
 
 def inserted_by(index: Any, ndim: int) -> list[int]:
-    """The dimensions, counted from the end, that None in an index puts into a result of so many; none beside tensors.
+    """Return the dimensions, counted from the end, that None in an index inserts into a result with `ndim` dimensions;
+    none next to tensors.
 
     >>> inserted_by((slice(None), None), 4), inserted_by((..., None, slice(None)), 4), inserted_by(0, 4)
     ([-3], [-2], [])
@@ -85,7 +90,9 @@ def inserted_by(index: Any, ndim: int) -> list[int]:
 
 
 def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:
-    """After a view or an index: what is known while the last two dimensions stay, or the last one in rows of keys."""
+    """Return the layout after a view or an index, as long as the last two dimensions, or the last one in rows of keys,
+    are preserved.
+    """
     if before.shape == after.shape:
         return layout
     if after.ndim >= 2 and before.shape[-2:] == after.shape[-2:] and set(layout[:-2]) <= {"b"}:
@@ -93,14 +100,14 @@ def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:
     if after.ndim >= 2 and before.shape[-1] == after.shape[-1] and layout[-1] in "qk":
         other = "q" if layout[-1] == "k" else "k"
         single = other not in layout or before.shape[layout.index(other)] == 1
-        if single and after.shape[-2] != 1:  # the only query: no dimension holds its positions
+        if single and after.shape[-2] != 1:  # a single query without a dimension of positions
             return "b" * (after.ndim - 1) + layout[-1]
         return "b" * (after.ndim - 2) + other + layout[-1]
     return None
 
 
 def summed(layout: Layout, at: int, other: Tensor, labels: tuple[str, ...] | None) -> int | None:
-    """The dimension of the values that the product sums together with the softmax's own; None if it does not."""
+    """Return the dimension of the values that the product sums together with the softmax's own, or None."""
     keys = layout.find("k")
     if keys < 0:
         return None

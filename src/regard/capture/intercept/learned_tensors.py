@@ -1,4 +1,4 @@
-"""Which tensors are learned: parameters and buffers of the model, and what is computed from nothing else."""
+"""Track learned tensors: parameters and buffers of the model, and tensors computed only from these."""
 
 from collections.abc import Callable
 
@@ -14,26 +14,26 @@ _ACTIVATES = DROPOUTS | LINEAR | PRODUCTS | {"__setitem__"}  # projections of pa
 
 
 class Learned:
-    """Follows parameters through casts, reshapes and whatever merges them."""
+    """Tracks parameters through casts, reshapes and merges."""
 
     def __init__(self, is_parameter: Callable[[Tensor], bool]) -> None:
         self._is_parameter = is_parameter
-        self._constants = WeakIdKeyDictionary()  # computed from parameters; True: without a product
+        self._constants = WeakIdKeyDictionary()  # tensors computed from parameters; True if without a product
 
     def holds(self, one: Tensor) -> bool:
-        """Whether it is a parameter or buffer of the model, or made of nothing else without a projection."""
+        """Return whether it is a parameter or buffer of the model, or computed only from these without a projection."""
         return bool(self._constants.get(one, False)) or self._is_parameter(one)
 
     def is_constant(self, one: Tensor) -> bool:
-        """Whether it is computed from nothing but parameters, as the merged weight of a linear layer is."""
+        """Return whether it is computed only from parameters, such as the merged weight of a linear layer."""
         return one in self._constants or self._is_parameter(one)
 
     def activations(self, call: TorchCall) -> list[Tensor]:
-        """The activations that a call takes."""
+        """Return the activations among a call's arguments."""
         return [one for one in call.tensors if one.is_floating_point() and not self.is_constant(one)]
 
     def carry(self, call: TorchCall, results: list[Tensor]) -> bool:
-        """Take note of one call that has returned; whether what it gave is learned."""
+        """Process one call that has returned, and return whether its result is learned."""
         tensors = call.tensors
         if not tensors or not all(map(self.is_constant, tensors)):
             return False

@@ -1,4 +1,4 @@
-"""Products by whatever name they are called, as an einsum's labels: which factors, and which dimensions are summed."""
+"""Represent all functions that compute products by einsum labels: their factors, and the summed dimensions."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ _NAMED = (
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """The factors of a product, and the labels of their dimensions, those of the result at the end.
+    """The factors of a product, and the labels of their dimensions, with those of the result last.
 
-    Without labels it is a matmul of two factors, each of which has two dimensions at least.
+    Without labels it is a matmul of two factors with at least two dimensions each.
     """
 
     factors: tuple[Tensor, ...]
     labels: tuple[str, ...] | None
 
     def pair(self, one: int, other: int) -> "Product":
-        """Two of several factors."""
+        """Return the product of two of several factors."""
         labels = None if self.labels is None else (self.labels[one], self.labels[other], self.labels[-1])
         return Product((self.factors[one], self.factors[other]), labels)
 
     def summed(self, one: Tensor) -> list[int]:
-        """The dimensions of a factor over which the product sums, by labels."""
+        """Return the dimensions of a factor over which the product sums, by labels."""
         if self.labels is None:
             return []
         shared = "".join(self.labels[:-1])
@@ -48,7 +48,7 @@ class Product:
         ]
 
     def relabelled(self, layout: Layout, one: Tensor) -> Layout | None:
-        """The layout of the result, by labels."""
+        """Return the layout of the result, by labels."""
         own = self._own(one)
         if self.labels is None or len(own) != len(layout):
             return None
@@ -61,7 +61,7 @@ class Product:
 
 
 def read_product(call: TorchCall) -> Product | None:
-    """The product that a call computes, a linear layer's too; None for any other function."""
+    """Return the product that a call computes, including linear layers; None for any other function."""
     name = call.name
     if name not in PRODUCTS and name != "linear":
         return None
@@ -78,7 +78,7 @@ def read_product(call: TorchCall) -> Product | None:
         return Product(factors, _chain(factors)) if len(factors) > 1 else None
     if len(factors) < 2 or not all(one.ndim for one in factors):
         return None
-    left, right = factors = factors[:2]  # behind them a bias
+    left, right = factors = factors[:2]  # followed by a bias
     if name == "linear" or name == "inner":
         return Product(factors, _with_last(left, right))
     if name == "tensordot":
@@ -91,10 +91,11 @@ def read_product(call: TorchCall) -> Product | None:
 def pair_labels(
     left: Tensor, right: Tensor, new: tuple[Collection[int], Collection[int]] = ((), ())
 ) -> tuple[str, str, str] | None:
-    """Labels of two tensors that are broadcast against each other; each has those of its dimensions that are its own.
+    """Return labels of two tensors that are broadcast against each other; dimensions that only one of them has get
+    their own label.
 
-    `new` are the dimensions of each, from the end (-1, -2, …), known to have been put in: they tell positions from
-    what they are broadcast over where there is one query and one key, or where entries are repeated.
+    `new` are the dimensions of each, counted from the end (-1, -2, …), that are known to be inserted. They distinguish
+    positions from broadcast dimensions if there is one query and one key, or if entries are repeated.
 
     >>> import torch
     >>> pair_labels(torch.empty(2, 5, 1, 4), torch.empty(2, 1, 7, 4))
@@ -107,16 +108,16 @@ def pair_labels(
         return None
     out = _LETTERS[:ndim]
     mine, others = _wide(left, ndim, *new), _wide(right, ndim, *new[::-1])
-    # Where both have one entry only, neither sees its positions there.
+    # If both have size one, neither has its positions there.
     own = "".join(letter for at, letter in enumerate(out) if at in mine)
     other = "".join(letter for at, letter in enumerate(out) if at in others)
     return own, other, out
 
 
 def _wide(one: Tensor, ndim: int, new: Collection[int] = (), others: Collection[int] = ()) -> set[int]:
-    """The dimensions of which a tensor has several entries of its own: `expand` repeats one.
+    """Return the dimensions in which a tensor has several distinct entries; `expand` repeats one.
 
-    A single entry is its own where the other tensor's dimension was put in, and its own was not.
+    A dimension of size one counts as its own if the other tensor's dimension was inserted and its own was not.
     """
     strides = one.stride() if one.layout is torch.strided else (1,) * one.ndim
     own = [
@@ -128,7 +129,7 @@ def _wide(one: Tensor, ndim: int, new: Collection[int] = (), others: Collection[
 
 
 def _rowwise(left: Tensor, right: Tensor, dim: Any, default: int) -> Product | None:
-    """One product of vectors for each pair of what is broadcast."""
+    """Return the product of vectors for each pair of broadcast entries."""
     labels = pair_labels(left, right)
     dim = default if dim is None else dim
     if labels is None or not isinstance(dim, int):
@@ -139,26 +140,26 @@ def _rowwise(left: Tensor, right: Tensor, dim: Any, default: int) -> Product | N
 
 
 def _filled(one: Tensor, own: str, out: str) -> str:
-    """Labels of all dimensions: where a tensor is repeated, one that nothing else has."""
+    """Return labels of all dimensions; repeated dimensions get a unique label."""
     first = len(out) - one.ndim
     return "".join(label if label in own else _REPEATED[at] for at, label in enumerate(out))[first:]
 
 
 def _with_last(left: Tensor, right: Tensor) -> tuple[str, str, str]:
-    """The last dimensions of both are summed, all others are the result's."""
+    """Return labels that sum the last dimensions of both and keep all others."""
     own, other = _LETTERS[1 : left.ndim], _LETTERS[left.ndim : left.ndim + right.ndim - 1]
     return own + "A", other + "A", own + other
 
 
 def _matmul(left: Tensor, right: Tensor) -> tuple[str, str, str]:
-    """A matmul with a vector."""
+    """Return the labels of a matmul with a vector."""
     own, other = _LETTERS[1 : left.ndim], _LETTERS[left.ndim : left.ndim + right.ndim - 1]
     inner = other[:-1] + "A" + other[-1:] if right.ndim > 1 else "A"
     return own + "A", inner, own + other
 
 
 def _chain(factors: Sequence[Tensor]) -> tuple[str, ...]:
-    """Matrices one after the other; the first and the last may be vectors."""
+    """Return the labels of a chain of matrices, of which the first and the last may be vectors."""
     labels = [_LETTERS[at : at + 2] for at in range(len(factors))]
     if factors[0].ndim == 1:
         labels[0] = labels[0][1:]
@@ -169,7 +170,7 @@ def _chain(factors: Sequence[Tensor]) -> tuple[str, ...]:
 
 
 def _tensordot(left: Tensor, right: Tensor, dims: Any) -> tuple[str, str, str] | None:
-    """The dimensions that are named are summed; a number counts the last of one and the first of the other."""
+    """Return labels that sum the given dimensions; a number means the last of one and the first of the other."""
     if isinstance(dims, Tensor):
         dims = dims.tolist()
     dims = 2 if dims is None else dims

@@ -1,4 +1,4 @@
-"""Multi-head attention of PyTorch: q and k projected again from what its function and its kernels were called with."""
+"""PyTorch's multi-head attention: compute q and k again from the arguments of its function and its kernels."""
 
 import inspect
 from dataclasses import dataclass, fields
@@ -15,7 +15,7 @@ from regard.capture.weights_from_qk import Computed
 __all__ = ["read_encoder_layer", "read_functional", "read_native"]
 
 _FUNCTIONAL = inspect.signature(functional.multi_head_attention_forward)
-# The kernels of the fast paths are builtins, which have no signature.
+# The kernels of the fast paths are builtins without a signature.
 _NATIVE = (
     *("query", "key", "value", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
     *("mask", "need_weights", "average_attn_weights", "mask_type"),
@@ -29,7 +29,7 @@ _LAYER = (
 
 @dataclass(frozen=True, eq=False)
 class _Attention:
-    """What nn.MultiheadAttention is made of, as far as q, k and v depend on it."""
+    """The parameters of nn.MultiheadAttention that determine q, k and v."""
 
     num_heads: int
     in_proj_bias: Tensor | None
@@ -39,7 +39,7 @@ class _Attention:
 
 
 def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
-    """Read a call of `F.multi_head_attention_forward`, whose tensors are (length, batch, width)."""
+    """Return a call of `F.multi_head_attention_forward`, whose tensors are (length, batch, width), as a Seen."""
     bound = _FUNCTIONAL.bind(*args, **kwargs)
     bound.apply_defaults()
     given = dict(bound.arguments)
@@ -54,12 +54,14 @@ def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
 
 
 def read_native(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
-    """Read a call of the kernel that nn.MultiheadAttention runs on its fast path: attention to itself."""
+    """Return a call of the kernel of nn.MultiheadAttention's fast path, which is self-attention, as a Seen."""
     return _of_kernel(dict(zip(_NATIVE, args, strict=False)) | kwargs, "query")
 
 
 def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
-    """Read a call of the kernel that nn.TransformerEncoderLayer runs on its fast path, all of the layer in one."""
+    """Return a call of the kernel of nn.TransformerEncoderLayer's fast path, which computes the whole layer, as a
+    Seen.
+    """
     given = dict(zip(_LAYER, args, strict=False)) | kwargs
     if given["norm_first"]:
         x = given["src"]
@@ -70,7 +72,9 @@ def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
 
 
 def _of_kernel(given: dict[str, Any], name: str) -> Seen:
-    """Of its mask, whatever is not 0 hides; its type says whether it is of pairs (0), of keys (1), or complete (2)."""
+    """Return a kernel's call as a Seen. Nonzero entries of its mask hide; the mask's type is pairs (0), keys (1) or
+    complete (2).
+    """
     x, mask = given[name], given.get("mask")
     masks: dict[str, Any] = {}
     if x.is_nested:
@@ -89,7 +93,7 @@ def _batch_first(x: Tensor) -> Tensor:
 def _seen(
     made: _Attention, inputs: tuple[Tensor, Tensor, Tensor], weights: Any, masks: dict[str, Any], *, cross: bool
 ) -> Seen:
-    """Project, split into heads, and merge the masks, of which True hides."""
+    """Project, split into heads, and merge the masks, in which True hides."""
     biases = made.in_proj_bias.chunk(3) if made.in_proj_bias is not None else (None, None, None)
     q = _heads(made, functional.linear(inputs[0], weights[0], biases[0]))
     k = _heads(made, _appended(made, functional.linear(inputs[1], weights[1], biases[1]), made.bias_k))
@@ -108,14 +112,16 @@ def _heads(made: _Attention, x: Tensor) -> Tensor:
 
 
 def _appended(made: _Attention, x: Tensor, learned: Tensor | None) -> Tensor:
-    """Keys or values with the learned one and that of zeros behind them, as far as there are such."""
+    """Return keys or values with the learned one and the zero one appended, if the module has these."""
     if learned is not None:
         x = torch.cat([x, learned.transpose(0, 1).expand(len(x), -1, -1)], 1)
     return torch.cat([x, x.new_zeros(len(x), 1, x.shape[-1])], 1) if made.add_zero_attn else x
 
 
 def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys: int) -> Tensor | None:
-    """Both masks as one that SDPA would take; the columns that bias_k and add_zero_attn append are seen by all."""
+    """Return both masks as one mask for SDPA; the columns appended by bias_k and add_zero_attn are visible to all
+    queries.
+    """
     mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
     parts = []
     if mask is not None:
@@ -130,7 +136,7 @@ def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys
 
 
 def _add(total: Tensor | None, part: Tensor) -> Tensor:
-    """Join two masks: booleans by or, else as numbers that are added to the scores."""
+    """Combine two masks: booleans by or, others as numbers that are added to the scores."""
     if total is None:
         return part
     if total.dtype == part.dtype == torch.bool:

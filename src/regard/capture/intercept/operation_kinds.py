@@ -1,4 +1,4 @@
-"""Torch functions by name, sorted by what they do to scores, to weights and to what attention gave."""
+"""Names of torch functions by their effect on scores, weights and attention outputs."""
 
 __all__ = [
     "ADDED",
@@ -49,12 +49,12 @@ REARRANGES = {"repeat", "pad", "as_strided", "roll", "repeat_interleave", "gathe
 REARRANGES |= {"unfold", "fold", "interpolate", "flip", "sort", "topk", "scatter", "scatter_", "scatter_add", "tile"}
 DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "feature_dropout", "native_dropout"}
 MULTIPLIES = {"mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__", "addcmul", "addcmul_"}
-# What changes weights after the softmax: they are seen as they are used, so the changed tensor takes their place.
+# Functions that change weights after the softmax: the changed tensor replaces the weights, since it is the one used.
 REWEIGHTS = {"masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where", "mul", "__mul__", "__rmul__", "mul_"}
 REWEIGHTS |= {"div", "__truediv__", "div_", "__imul__", "__itruediv__", "multiply", "divide", "true_divide", "clamp"}
 REWEIGHTS |= {"clamp_min", "relu", "pow", "__pow__", "sqrt", "square", "threshold", "normalize"}
 SUBTRACTS = {"sub", "subtract", "__sub__", "__rsub__", "rsub", "sub_", "__isub__"}
-# Of these the result may be negative, which no weights are.
+# Functions whose result may be negative, unlike weights.
 MIXES = {"add", "__add__", "__radd__", "add_", "__iadd__", "neg", "__neg__", "lerp"} | SUBTRACTS
 SPREADS = MULTIPLIES | {"add", "__add__", "__radd__"} | {"sub", "subtract", "__sub__", "__rsub__", "rsub"}
 PARTS = {"chunk", "split", "unbind", "tensor_split"}
@@ -68,7 +68,7 @@ SOFTMAXES = {"softmax", "special_softmax", "_safe_softmax", "softmin", "gumbel_s
 SOFTMAXES |= {"_softmax", "_masked_softmax", "_sparse_softmax"}
 OUTER = {"outer", "ger", "cartesian_prod", "meshgrid", "broadcast_tensors", "polar", "complex"}
 CARRIES_OUTPUT = SHAPES | PARTS | JOINS | {"mul", "__mul__", "__rmul__", "mul_", "div", "__truediv__", "multiply"}
-# What each of these makes of two activations is known; any other function may be a product of both.
+# Functions with a known effect on two activations; any other function may be a product of both.
 KNOWN = (
     SHAPES | CASTS | REARRANGES | DROPOUTS | REWEIGHTS | MIXES | MULTIPLIES | PARTS | JOINS | WRITES | REDUCES | NORMS
 )

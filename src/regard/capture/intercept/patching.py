@@ -1,4 +1,4 @@
-"""Functions of PyTorch that are exchanged while anything is watched, and given back by the last watch."""
+"""Replace functions of PyTorch while any watch is active, and restore them after the last watch."""
 
 import contextlib
 import threading
@@ -13,7 +13,7 @@ __all__ = ["Namespace", "is_patched", "patched", "with_globals"]
 @dataclass(eq=False)
 class _Patch:
     owner: Any
-    before: Any  # what `owner` itself had; None where it inherits
+    before: Any  # the attribute of `owner` itself; None if it is inherited
     wrapper: Any
     users: int = 1
 
@@ -24,7 +24,7 @@ _patches: dict[tuple[int, str], _Patch] = {}
 
 @contextlib.contextmanager
 def patched(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """Put `wrap(attribute)` in the place of an attribute, once for however many watches use it."""
+    """Replace an attribute by `wrap(attribute)`, once for any number of watches."""
     key = id(owner), name
     with _lock:
         if key in _patches:
@@ -45,7 +45,7 @@ def patched(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]
 
 def _restore(name: str, patch: _Patch) -> None:
     if vars(patch.owner).get(name) is not patch.wrapper:
-        return  # somebody has put his own in our place, and takes that away himself
+        return  # other code has replaced our function, and will restore it itself
     if patch.before is None:
         delattr(patch.owner, name)
     else:
@@ -53,12 +53,12 @@ def _restore(name: str, patch: _Patch) -> None:
 
 
 def is_patched(owner: Any, name: str) -> bool:
-    """Whether the attribute is one that was put there by `patched`."""
+    """Return whether the attribute was set by `patched`."""
     return (id(owner), name) in _patches
 
 
 class Namespace:
-    """A module of which some names mean something else."""
+    """A module in which some names are replaced."""
 
     def __init__(self, module: Any, **exchanged: Any) -> None:
         self.__dict__.update(exchanged, _module=module)
@@ -68,7 +68,7 @@ class Namespace:
 
 
 def with_globals(function: types.FunctionType, **exchanged: Any) -> Callable[..., Any]:
-    """The code of a function, for which some names of its module mean something else, and for nobody besides.
+    """Return a function with the same code, for which some global names are replaced, without effect on other code.
 
     >>> def area(radius):
     ...     return pi * radius**2

@@ -1,4 +1,4 @@
-"""Softmaxes over scores whose weights cannot be shown, and why."""
+"""Softmaxes over scores whose weights cannot be recorded, and the reasons."""
 
 from collections.abc import Callable, Iterable
 
@@ -22,27 +22,27 @@ BY_HAND = "makes its weights by exp and a sum instead of a softmax: let it call 
 
 
 class Verdicts:
-    """Reports softmaxes to `miss`, each once: at once, or at the end where they are only suspected."""
+    """Reports softmaxes to `miss`, each once: immediately, or at the end if they are only suspected."""
 
     def __init__(self, miss: Callable[[Caller, str], None]) -> None:
         self._miss = miss
         self._suspects: list[Softmax] = []
 
     def fail(self, softmaxes: Iterable[Softmax], reason: str) -> None:
-        """Their weights were used in a way that cannot be shown."""
+        """Report softmaxes whose weights were used in an unsupported way."""
         for softmax in softmaxes:
             if not softmax.used and not softmax.missed:
                 softmax.missed = True
                 self._miss(softmax.caller, reason)
 
     def suspect(self, softmaxes: Iterable[Softmax], reason: str) -> None:
-        """Their weights went into something that is not looked into."""
+        """Store softmaxes whose weights were passed to a function that is not analyzed."""
         for softmax in softmaxes:
             if softmax.suspect is None:
                 softmax.suspect = reason
                 self._suspects.append(softmax)
 
     def finish(self) -> None:
-        """Report those suspected whose weights were used nowhere else."""
+        """Report the suspected softmaxes whose weights were used nowhere else."""
         for softmax in self._suspects:
             self.fail((softmax,), softmax.suspect or "")

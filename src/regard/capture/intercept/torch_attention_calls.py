@@ -1,4 +1,4 @@
-"""Calls of PyTorch's attention functions, read as problems; nothing is checked, for the model's call is what it is."""
+"""Convert calls of PyTorch's attention functions to problems, without checks, since the model's call is valid."""
 
 import math
 from typing import Any
@@ -21,30 +21,34 @@ TRANSFORMED = (
 
 
 def is_transformed() -> bool:
-    """Whether this runs under torch.func, whose tensors have no values of their own."""
+    """Return whether the code runs under torch.func, whose tensors have no values of their own."""
     return torch._C._functorch.maybe_current_level() is not None
 
 
 def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> Seen:
-    """Read a call of `F.scaled_dot_product_attention`."""
+    """Return a call of `F.scaled_dot_product_attention` as a Seen."""
     q, k, v, mask = *(arguments[name] for name in ("query", "key", "value")), arguments.get("attn_mask")
     if q.is_nested:
         (q, _), (k, hidden), (v, _) = map(padded, (q, k, v))
-        mask = ~hidden.reshape(len(hidden), *(1,) * (k.ndim - 2), -1)  # PyTorch takes no mask beside nested tensors
+        mask = ~hidden.reshape(
+            len(hidden), *(1,) * (k.ndim - 2), -1
+        )  # PyTorch does not support masks with nested tensors
     q, mask = _unpack_groups(module, q, k, mask)
     problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
     return Seen(Computed(problem), problem.k, values=_values(problem, v.detach()))
 
 
 def padded(nested: Tensor) -> tuple[Tensor, Tensor]:
-    """A nested batch (batch, ..., length, width) as a padded one, with True (batch, length) where it is padding."""
+    """Return a nested batch (batch, ..., length, width) as a padded one, with flags (batch, length) that are True for
+    padding.
+    """
     lengths = torch.tensor([one.shape[-2] for one in nested.unbind()], device=nested.device)
     whole = torch.nested.to_padded_tensor(nested, 0.0)
     return whole, torch.arange(whole.shape[-2], device=nested.device) >= lengths[:, None]
 
 
 def _values(problem: Problem, v: Tensor) -> Tensor:
-    """The values in four dimensions, laid out as the keys are."""
+    """Return the values with four dimensions, in the layout of the keys."""
     if v.ndim == 3 and problem.heads == 1:
         v = v[:, None]  # (batch, length, width)
     v = v if v.ndim > 2 else v[None]
@@ -55,14 +59,14 @@ def _values(problem: Problem, v: Tensor) -> Tensor:
 def problem_of_sdpa(
     q: Tensor, k: Tensor, attend: Tensor | None, *, is_causal: bool = False, scale: float | None = None
 ) -> Problem:
-    """Put q, k and a mask of PyTorch's (True or a finite number = may attend) into four dimensions.
+    """Convert q, k and a mask of PyTorch's (True or a finite number = visible) to a problem with four dimensions.
 
-    Weights need no values, so the keys stand in their place.
+    Weights do not depend on values, so the keys are used in their place.
     """
     q, k = q.detach(), k.detach()
     leading = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3]) if q.ndim > 3 else ()
     if q.ndim == 3:
-        # Three dimensions are (batch, length, width): every sequence is a batch entry with one head.
+        # Three dimensions are (batch, length, width): each batch entry has one head.
         leading = torch.broadcast_shapes(q.shape[:1], k.shape[:1])
         q, k = q[:, None], k[:, None]
         attend = attend[:, None] if attend is not None and attend.ndim == 3 else attend
@@ -94,7 +98,9 @@ def _mask_and_bias(q: Tensor, k: Tensor, attend: Tensor | None, is_causal: bool)
 
 
 def _unpack_groups(module: nn.Module | None, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Undo transformers' packing: for one query of grouped heads it passes the heads of a group as queries."""
+    """Undo transformers' packing, which passes the heads of a group as queries if there is one query of grouped
+    heads.
+    """
     groups = getattr(module, "num_key_value_groups", 1)
     kv_heads = getattr(getattr(module, "config", None), "num_key_value_heads", None)
     packed = groups > 1 and q.ndim == 4 and q.shape[1] == k.shape[1] == kv_heads and q.shape[2] == groups

@@ -1,4 +1,4 @@
-"""The interception: a torch-function mode that reads each attention call of one thread after it has returned."""
+"""The interception: a torch-function mode that processes each attention call of one thread after it has returned."""
 
 import contextlib
 import dataclasses
@@ -25,9 +25,9 @@ from regard.capture.recorder import Recorder
 
 __all__ = ["Interception"]
 
-# The function itself, whoever puts another in its place (as SageAttention does, to call its own kernel).
+# The original function, even if it is replaced later (as by SageAttention, to call its own kernel).
 _KERNEL = torch._C._nn.scaled_dot_product_attention
-# What a torch-function mode is told of the kernel: its builtin has no signature of its own.
+# The form in which a torch-function mode receives the kernel: its builtin has no signature.
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
@@ -44,10 +44,10 @@ Reader = Callable[..., Seen]
 
 
 class Interception(WatchingMode):
-    """While entered, every attention call of the model is handed to the recorder, after it has returned.
+    """While it is active, every attention call of the model is passed to the recorder after it has returned.
 
-    The call itself runs untouched, and whatever is computed from its inputs is computed beside it, without gradients
-    and without drawing random numbers: the output is the same to the bit. Other threads run unobserved.
+    The call itself runs unchanged. Further computations on its inputs run without gradients and without random
+    numbers, so the output is bitwise the same. Other threads are not observed.
     """
 
     def __init__(self, model: nn.Module, recorder: Recorder, readers: Mapping[Callable[..., Any], Reader]) -> None:
@@ -63,16 +63,16 @@ class Interception(WatchingMode):
         self._scripts = contextlib.ExitStack()
 
     def watches(self, module: nn.Module) -> bool:
-        """Whether the module is the watched model or a part of it."""
+        """Return whether the module is the watched model or a part of it."""
         return self._recorder.owns(module)
 
     def __enter__(self) -> Self:
-        """Look on from now on, in this thread, at scripts too."""
+        """Start to observe this thread, including TorchScript."""
         self._scripts.enter_context(showing_scripts(self._scripted))
         return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
-        """Leave nothing, also after an error."""
+        """Restore everything, also after an error."""
         with self._scripts:
             super().__exit__(*raised)
         self._eager.finish()
@@ -80,7 +80,7 @@ class Interception(WatchingMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the call, then look at it."""
+        """Run the call, then process it."""
         kwargs = kwargs or {}
         looking = not in_backward() and not _is_traced()
         call = TorchCall(func, name_of(func), args, kwargs)
@@ -89,13 +89,13 @@ class Interception(WatchingMode):
                 self._eager.before(call)
         result = func(*args, **kwargs)
         if looking:
-            # What is computed from here on is no other mode's business, be it a second watch or one of the caller's.
+            # The following computations must not reach other modes, such as a second watch or a mode of the caller.
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 self._look(call, args[0] if call.name == "__setitem__" else result)
         return result
 
     def _look(self, call: TorchCall, result: Any) -> None:
-        """Read a call that has returned, and follow what it gave."""
+        """Process a call that has returned, and follow its result."""
         func, args, kwargs = call.func, call.args, call.kwargs
         if isinstance(func, OPERATORS) and _ATTENDS.search(str(func)):
             self._notice(call, result)
@@ -113,7 +113,7 @@ class Interception(WatchingMode):
             self._follow(call, result)
 
     def _follow(self, call: TorchCall, result: Any) -> None:
-        """Follow what any other function made of scores, of weights, and of what attention gave."""
+        """Follow the result of any other function on scores, weights or attention outputs."""
         results = [one for one in tensors_in((result,)) if one.is_floating_point()]
         self._origins.carry(call, results)
         self._outputs.carry(call, results)
@@ -122,7 +122,7 @@ class Interception(WatchingMode):
             self._eager.keep(self._see(lambda: seen, output=result))
 
     def _see_pair(self, read: Callable[[], Seen], call: TorchCall, result: Any) -> None:
-        """Read a call that was handed queries and keys: what it gives has the positions of its queries."""
+        """Process a call with queries and keys as arguments: its result has the positions of its queries."""
         q, k = (self._origins.of(one) for one in _queries_and_keys(call))
 
         def known() -> Seen:
@@ -135,7 +135,7 @@ class Interception(WatchingMode):
             self._origins.give(output, q)
 
     def _see(self, read: Callable[[], Seen], *, output: Any = None, weight: Tensor | None = None) -> Any:
-        """Read a call and hand it to the recorder, unless there is nothing to attend from or to; give its ticket."""
+        """Convert a call and pass it to the recorder, unless it has no queries or no keys, and return its ticket."""
         if not self._recorder.locate(weight):
             return None
         if is_transformed():
@@ -153,7 +153,9 @@ class Interception(WatchingMode):
         return ticket
 
     def _notice(self, call: TorchCall, result: Any) -> None:
-        """An operator called by its name: PyTorch's kernel is read, any other with an attention's name is missing."""
+        """Process an operator called by its name: PyTorch's kernel is recorded, any other with an attention's name is
+        missing.
+        """
         name = str(call.func)
         if name.startswith("aten.scaled_dot_product_attention"):
             self._see_pair(lambda: read_sdpa(self._recorder.module, _named(call.args, call.kwargs)), call, result)
@@ -161,7 +163,7 @@ class Interception(WatchingMode):
             self._recorder.miss(self._recorder.caller, _KERNEL_REASON.format(name))
 
     def _scripted(self, script: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """A call of TorchScript: followed by what it takes and gives, or missing where attention is inside."""
+        """Process a call of TorchScript by its arguments and results; it is missing if attention is computed inside."""
         if self not in modes_here() or in_backward() or _is_traced():
             return
         call = TorchCall(script, "script", args, kwargs)
@@ -177,7 +179,7 @@ class Interception(WatchingMode):
             self._origins.carry(call, results)
 
     def _find_caller(self) -> Caller | None:
-        """The module that runs; None where it is of another model."""
+        """Return the module that is running, or None if it belongs to another model."""
         return self._recorder.caller if self._recorder.locate() else None
 
     def _is_parameter(self, one: Tensor) -> bool:
@@ -185,29 +187,31 @@ class Interception(WatchingMode):
 
 
 def _is_traced() -> bool:
-    """Whether this thread computes with tensors that have no values; a compiler may run in another one."""
+    """Return whether this thread computes with tensors without values; a compiler may run in another thread."""
     return torch.compiler.is_dynamo_compiling() or torch._C._get_dispatch_mode(_FAKE) is not None
 
 
 def _queries_and_keys(call: TorchCall) -> tuple[Tensor, Tensor]:
-    """What a call attends from and to, by name or by place."""
+    """Return the queries and keys of a call, by name or by position."""
     given = dict(zip(("query", "key"), call.args, strict=False)) | call.kwargs
     return given["query" if "query" in given else "q"], given["key" if "key" in given else "k"]
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of PyTorch's kernel by name."""
+    """Return the arguments of PyTorch's kernel by name."""
     return dict(zip(_SDPA, args, strict=False)) | kwargs
 
 
 def _heads(seen: Seen, output: Any) -> Tensor | None:
-    """What a call gave, if it is (batch, heads, queries, width) itself: of a view, no gradient would be told."""
+    """Return the output of a call if it is (batch, heads, queries, width) itself, since a view has no gradient of its
+    own.
+    """
     output = output[0] if isinstance(output, tuple) else output
     return output if isinstance(output, Tensor) and output.ndim == 4 else seen.output
 
 
 def _storage(tensor: Tensor) -> int:
-    """Views of a parameter (its transpose, a slice) share its storage."""
+    """Return the storage of a tensor, which views of a parameter (its transpose, a slice) share."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):  # sparse and nested tensors have no storage of their own

@@ -1,7 +1,7 @@
-"""TorchScript, of whose inside PyTorch shows no calls: its functions are seen as one call each, by their graph.
+"""TorchScript, whose inner calls PyTorch does not show: each function is treated as one call, according to its graph.
 
-A scripted helper between scores and softmax is followed like any other function; a softmax inside of one makes weights
-whose layout is not known; one that computes attention in whole is missing.
+A scripted helper between scores and softmax is followed like any other function. A softmax inside a script gives
+weights with an unknown layout, and a script that computes the whole attention is reported as missing.
 """
 
 import contextlib
@@ -21,25 +21,26 @@ _shows: list[Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]] = []
 
 
 def graph_of(script: Any) -> str:
-    """The graph of a scripted or traced function or module, with all that it calls."""
+    """Return the graph of a scripted or traced function or module, including all functions that it calls."""
     return str(getattr(script, "inlined_graph", None) or getattr(script, "graph", ""))
 
 
 def has_softmax(graph: str) -> bool:
-    """Whether a softmax runs inside."""
+    """Return whether the graph contains a softmax."""
     return _SOFTMAX.search(graph) is not None
 
 
 def attends(graph: str) -> bool:
-    """Whether attention is computed inside: PyTorch's kernel, or a softmax between two products."""
+    """Return whether the graph computes attention: PyTorch's kernel, or a softmax between two products."""
     return "aten::scaled_dot_product_attention" in graph or (has_softmax(graph) and len(_PRODUCT.findall(graph)) > 1)
 
 
 @contextlib.contextmanager
 def showing_scripts(show: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]) -> Iterator[None]:
-    """Have `show` take each call of a scripted function or module: script, arguments and result.
+    """Pass each call of a scripted function or module to `show`: script, arguments and result.
 
-    The functions are exchanged for all threads, once for however many watches, of which each shows its own.
+    The functions are replaced for all threads, once for any number of watches, and each watch receives only its own
+    calls.
     """
     with contextlib.ExitStack() as stack:
         for kind in (torch.jit.ScriptFunction, torch._C.ScriptMethod):

@@ -1,4 +1,4 @@
-"""Weights of any layout as queries × keys in four dimensions, (batch, heads, queries, keys)."""
+"""Convert weights of any layout to four dimensions, (batch, heads, queries, keys)."""
 
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
@@ -11,13 +11,13 @@ __all__ = ["Merged", "show"]
 
 
 class Merged:
-    """Remembers which (batch, heads) became one dimension, as bmm needs it."""
+    """Records which (batch, heads) were merged to one dimension, as bmm requires."""
 
     def __init__(self) -> None:
         self._whole = WeakIdKeyDictionary()
 
     def carry(self, tensors: list[Tensor], result: Tensor) -> None:
-        """Take note of what one call made of these tensors."""
+        """Process the result of one call on these tensors."""
         if result.ndim != 3:
             return
         for one in tensors:
@@ -28,23 +28,23 @@ class Merged:
                 self._whole[result] = self._whole[one]
 
     def get(self, one: Tensor) -> tuple[int, int] | None:
-        """The batch and heads of a tensor of which the first dimension is both."""
+        """Return the batch and heads of a tensor whose first dimension is both, or None."""
         found: tuple[int, int] | None = self._whole.get(one)
         return found if one.ndim == 3 else None
 
 
 def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values: Tensor, axis: int) -> Seen:
-    """Weights and the values that they were multiplied with, whose dimension `axis` was summed."""
+    """Return weights and the values they were multiplied by, whose dimension `axis` was summed, as a Seen."""
     values = values.movedim(axis, -2)
     order = [at for letter in "bwhqk" for at, one in enumerate(layout) if one == letter]
-    if "w" in layout:  # windows are batch entries, as each sees only itself
+    if "w" in layout:  # windows are batch entries, since each sees only itself
         matrix = matrix.permute(order).flatten(0, layout.count("w") - 1)
         matrix = matrix.flatten(1, -3) if matrix.ndim > 3 else matrix[:, None]
         values = values.permute(*order[:-2], -2, -1) if values.ndim == len(order) else values
         values = values.reshape(*matrix.shape[:2], *values.shape[-2:])
         return Seen(Given(matrix), values, values=values)
     matrix = matrix.permute(order)
-    if "q" not in layout:  # the only query, which is no dimension
+    if "q" not in layout:  # a single query without a dimension
         matrix, merged = matrix[..., None, :], None
     shared = (values.ndim == matrix.ndim == 5 and values.shape[2] == 1) or values.ndim + 1 == matrix.ndim == 5
     four = _four(matrix, merged, shared_values=shared)
@@ -55,7 +55,8 @@ def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values:
 
 
 def _four(matrix: Tensor, merged: tuple[int, int] | None, *, shared_values: bool) -> Tensor:
-    """(n, m) is one sequence and head, (batch, n, m) one head a sequence; more leading dimensions are batch.
+    """Return four dimensions: (n, m) is one sequence and head, (batch, n, m) has one head per sequence, further
+    leading dimensions are batch.
 
     Five dimensions of which the third shares its values are (batch, kv_heads, group, n, m).
     """

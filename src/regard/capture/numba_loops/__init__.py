@@ -1,9 +1,9 @@
-"""The folding of rows as one compiled loop: what the statistics ask of a block is found while each row is in cache.
+"""The statistics of a block of rows in one compiled loop, which computes all of them while a row is in cache.
 
-In PyTorch a block is swept about a dozen times, once for each operation. numba compiles the same sums and maxima into
-one sweep, without threads of its own: heads are folded side by side (`side_by_side`), and the loop lets go of Python's
-lock. The rows themselves (product, mask, softmax) are PyTorch's as ever, so any score, mask and bias of a softmax is
-served. Chosen by `regard.use_backend("numba")`, as numba is no dependency of regard.
+PyTorch passes over a block about a dozen times, once per operation. numba compiles the same sums and maxima to one
+pass, without threads of its own: heads are processed in parallel (`side_by_side`), and the loop releases Python's
+lock. The rows themselves (product, mask, softmax) are computed by PyTorch, so every score, mask and bias of a softmax
+is supported. It is selected by `regard.use_backend("numba")`, because numba is not a dependency of regard.
 """
 
 from regard.capture.numba_loops.dispatch import portions, refuses

@@ -1,4 +1,4 @@
-"""Which calls the compiled loop can fold, and rows that answer from what it found."""
+"""Select the calls that the compiled loop supports, and convert its results to the form of Rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -21,9 +21,9 @@ __all__ = ["portions", "refuses"]
 
 
 def refuses(call: Call, extent: Extent) -> str | None:
-    """Say why the compiled loop cannot fold a call; None where it can.
+    """Return why the compiled loop does not support a call, or None if it does.
 
-    Weights of a softmax are not negative, so that the whole numbers of their bits are in the same order.
+    Weights of a softmax are not negative, so their bits as integers have the same order.
     """
     if extent.device.type != "cpu":
         return f"it runs on CPU, and the queries are on {extent.device}"
@@ -39,7 +39,7 @@ def refuses(call: Call, extent: Extent) -> str | None:
 def portions(
     call: Call, statistics: Sequence[Statistic], extent: Extent, start: int
 ) -> list[Callable[[], Iterator[Rows]]]:
-    """Those of the call, each block of rows folded before it is handed on."""
+    """Return the portions of the call, with each block of rows processed by the loop before it is passed on."""
     tall, broad = bin_width(extent.queries), bin_width(extent.keys)
     count = max((one.count for one in statistics if isinstance(one, Top)), default=1)
     shift = extent.around.shift if extent.around is not None else 0
@@ -49,8 +49,8 @@ def portions(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is to be found: strongest keys of a row, bins of the map; where row 0 of the record stands among its keys,
-    and how many of these are before the call's own.
+    """The requested results: strongest keys of a row, bins of the map; the position of row 0 of the record among its
+    keys, and the number of these before the call's own keys.
     """
 
     count: int
@@ -62,7 +62,7 @@ class _Asked:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """What one sweep over a block finds, beside the strongest keys."""
+    """The results of one pass over a block, except the strongest keys."""
 
     dot: Float[Tensor, "heads rows"]  # Σ p s
     mass: Float[Tensor, "heads rows"]  # Σ p
@@ -74,7 +74,7 @@ class _Found:
 
 @dataclass(eq=False, kw_only=True)
 class _Folded(Rows):
-    """Rows that know what the standard statistics ask; all else is computed from the weights, as of any rows."""
+    """Rows with the data of the standard statistics; other statistics are computed from the weights."""
 
     asked: _Asked
     found: _Found
@@ -82,7 +82,7 @@ class _Folded(Rows):
     def pooled(
         self, tall: int, broad: int
     ) -> tuple[Float[Tensor, "heads row_bins column_bins"], Float[Tensor, "heads row_bins column_bins"]]:
-        """Sums and maxima over bins of the record, of which the outer ones here may be cut."""
+        """Return sums and maxima over bins of the record, of which the outer ones may be cut."""
         if (tall, broad) != (self.asked.tall, self.asked.broad):
             return super().pooled(tall, broad)
         return self.found.sums, self.found.maxima
@@ -98,11 +98,11 @@ class _Folded(Rows):
         return self.found.mass
 
     def dot_scores(self) -> Float[Tensor, "heads rows"]:
-        """Σ_j p_ij s_ij of each row."""
+        """Return Σ_j p_ij s_ij of each row."""
         return self.found.dot
 
     def moment(self, first: int) -> Float[Tensor, "heads rows"]:
-        """Σ_j p_ij |i − j| of each row, if the first stands at column `first`."""
+        """Return Σ_j p_ij |i − j| of each row, for a first row at column `first`."""
         if first != self.start + self.asked.offset - self.key_start:
             return super().moment(first)
         return self.found.moment
@@ -114,7 +114,7 @@ def _folded(portion: Callable[[], Iterator[Rows]], asked: _Asked) -> Iterator[Ro
 
 
 def _fold(rows: Rows, asked: _Asked) -> Rows:
-    """The rows with what the loop finds in them; as they are where a weight is NaN, which has no place in an order."""
+    """Return the rows with the loop's results, or unchanged rows if a weight is NaN, which has no order."""
     from regard.capture.numba_loops.loops import sweep
 
     assert rows.scores is not None  # those of a softmax
@@ -143,10 +143,10 @@ def _fold(rows: Rows, asked: _Asked) -> Rows:
 
 
 def _spanned(start: int, length: int, width: int) -> int:
-    """How many bins of a width a range touches."""
+    """Return the number of bins of a given width that a range overlaps."""
     return (start + length - 1) // width - start // width + 1
 
 
 def _whole(dtype: torch.dtype) -> npt.DTypeLike:
-    """Whole numbers as wide: those of weights, none of which is negative, are in the same order."""
+    """Return the integer dtype of the same size, whose order is that of non-negative floats."""
     return np.int64 if dtype == torch.float64 else np.int32

@@ -1,4 +1,4 @@
-"""The loops, compiled by numba when they are first called, and kept on disk for the next process."""
+"""The loops, compiled by numba at their first call and cached on disk for later processes."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import numpy as np
 
 __all__ = ["sweep"]
 
-_CHUNK = 64  # weights that are looked at together; the columns of a block are a multiple of it
+_CHUNK = 64  # number of weights processed together; the columns of a block are a multiple of it
 
-# Sums may be taken in any order, so that a vector of them runs side by side; NaN stays NaN in them.
+# Sums may be reordered, so that they can be vectorized; NaN is preserved.
 _compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 
 
@@ -18,10 +18,10 @@ def sweep(
     weights: Any, bits: Any, scores: Any, row_shift: int, tall: int, column_shift: int, broad: int, first: int,
     top: Any, keys: Any, per_row: Any, received: Any, sums: Any, maxima: Any,
 ) -> None:  # fmt: skip
-    """Fold a block (heads, rows, columns) of weights into sums and maxima.
+    """Compute sums and maxima of a block (heads, rows, columns) of weights.
 
-    `bits`, `top` and `maxima` are floats read as whole numbers, whose order is the same. Sums over a row are in the
-    weights' type, a vector of them side by side; what keys received is in float64.
+    `bits`, `top` and `maxima` are floats viewed as integers, whose order is the same. Sums over a row are vectorized
+    in the weights' dtype; received attention is summed in float64.
     """
     heads, height, columns = weights.shape
     added = np.zeros(columns, weights.dtype)
@@ -47,7 +47,7 @@ def sweep(
 def _fold(
     weights: Any, bits: Any, scores: Any, at: Any, places: Any, best: Any, keys: Any, found: Any, added: Any, most: Any
 ) -> None:
-    """One row, which stands at column `at`."""
+    """Process one row, which is at column `at`."""
     zero, columns = weights.dtype.type(0), len(weights)
     dot, mass, moment = zero, zero, zero
     for j in range(columns):
@@ -64,11 +64,11 @@ def _fold(
 
 @_compiled
 def _search(bits: Any, best: Any, keys: Any) -> None:
-    """The largest of a row, best first, and where they are."""
+    """Find the largest weights of a row in decreasing order, and their keys."""
     last = len(best) - 1
     best[:] = -1
     if len(best) <= _CHUNK:
-        # As many elements as are wanted are no less than the least of as many maxima of parts of the row.
+        # Of k parts of the row, the smallest maximum is a lower bound of the row's k-th largest element.
         maxima = bits[:_CHUNK].copy()
         for left in range(_CHUNK, len(bits), _CHUNK):
             chunk = bits[left : left + _CHUNK]
@@ -78,7 +78,7 @@ def _search(bits: Any, best: Any, keys: Any) -> None:
         best[:] = best[last] - 1
     for left in range(0, len(bits), _CHUNK):
         chunk, least, above = bits[left : left + _CHUNK], best[last], np.int32(0)
-        for j in range(_CHUNK):  # counted, as a maximum over so few does not become vectors
+        for j in range(_CHUNK):  # a loop with a counter, because a maximum over so few elements is not vectorized
             above += np.int32(chunk[j] > least)
         if above:
             _insert(chunk, left, best, keys)
@@ -97,7 +97,7 @@ def _bin(added: Any, most: Any, shift: int, broad: int, received: Any, sums: Any
 
 @_compiled
 def _insert(bits: Any, left: int, best: Any, keys: Any) -> None:
-    """Put what is larger than the last of the best into its place among them."""
+    """Insert elements larger than the last of the best into their positions."""
     last = len(best) - 1
     for j in range(_CHUNK):
         if bits[j] > best[last]:

@@ -1,4 +1,4 @@
-"""What is kept of the weights: each statistic folds rows, block by block, and is exact at any length."""
+"""Statistics of the weights. Each processes rows block by block, and is exact at any length."""
 
 from regard.capture.statistics.base import Extent, PerKey, PerQuery, Statistic
 from regard.capture.statistics.chosen import Columns, Rectangle, Rows

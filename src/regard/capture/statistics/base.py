@@ -1,4 +1,4 @@
-"""What a statistic is, and the two shapes that most of them have: a number a query, a number a key."""
+"""The interface of statistics, and two base classes for most of them: one number per query, one number per key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,11 +22,11 @@ Need = Literal["tokens", "gradient", "layers"]
 
 @dataclass(frozen=True)
 class Extent:
-    """How far a record reaches: all rows and columns seen so far, the ones of the call that begins included.
+    """The size of a record: all rows and columns so far, including those of the call that begins.
 
-    Row i stands at position i + `offset` among the keys: 0 where a text attends to itself from its first token on, more
-    where its beginning was not watched. In cross-attention both texts begin at 0. `around` answers what else a
-    statistic asks of the call: token ids, values, the output projection.
+    Row i is at position i + `offset` among the keys: the offset is 0 for self-attention from the first token on, and
+    larger if the beginning was not recorded. In cross-attention both texts begin at 0. `around` provides further data
+    of the call: token ids, values, the output projection.
     """
 
     batch: int
@@ -42,47 +42,49 @@ class Extent:
 
     @property
     def alone(self) -> "Extent":
-        """Without what surrounds the call: to keep, as tensors of the call must not outlive it."""
+        """The extent without the context of the call, to be stored, since tensors of the call must not be kept
+        alive.
+        """
         return replace(self, around=None)
 
     def needs(self, statistic: str) -> Around:
-        """What surrounds the call, for a statistic that cannot do without."""
+        """Return the context of the call, for a statistic that requires it."""
         if self.around is None:
             raise ObservationError(f"{statistic!r} needs the call that the rows come from: ask for it in regard.watch")
         return self.around
 
 
 class Statistic(Protocol):
-    """Folds blocks of rows; later calls of incremental decoding append rows to the same record.
+    """A statistic of blocks of rows; later calls of incremental decoding append rows to the same record.
 
-    Write one of your own by subclassing PerQuery or PerKey, or from nothing; each call site folds into a deep copy of
-    what was asked for, as it is before its first `start`. Results are arrays (batch, heads, ...), with heads 1 where
-    all share them, under `name` or names that begin with it and a dot.
+    To define one of your own, subclass PerQuery or PerKey, or implement the three methods. Each call site uses a deep
+    copy of the requested statistic, made before its first `start`. Results are arrays (batch, heads, ...), with heads
+    1 if all heads share them, under `name` or names that begin with it and a dot.
 
-    A class may have two more attributes. `needs`, a frozenset, tells what has to be known beforehand. "tokens": the
-    ids that the model is called with. "gradient": rows are folded during backward, when `extent.around.gradient` is
-    known. "layers": one copy serves all sites of a forward pass, in the order of their calls. `sweeps` is False where
-    `start` knows enough and rows need not come. `by_head` is True where rows of different heads may be folded at once,
-    from several threads: a subclass of PerQuery or PerKey may say so where what it is `of` rows depends on these alone.
+    A class may have further attributes. `needs` is a frozenset of prerequisites: "tokens" for the ids of the model's
+    input; "gradient" to process rows during backward, when `extent.around.gradient` is known; "layers" to use one copy
+    for all sites of a forward pass, in the order of their calls. `sweeps` is False if `start` is sufficient and rows
+    are not needed. `by_head` is True if rows of different heads may be processed concurrently in several threads,
+    which a subclass of PerQuery or PerKey may set if the result of `of` depends only on the rows.
     """
 
     name: str
 
     def start(self, extent: Extent) -> None:
-        """Make room: a call begins, with rows behind those folded before."""
+        """Allocate memory for a call, whose rows follow the previous ones."""
         ...
 
     def fold(self, rows: Rows) -> None:
-        """Take in one block of whole rows."""
+        """Process one block of whole rows."""
         ...
 
     def finish(self, extent: Extent) -> Mapping[str, npt.NDArray[np.generic] | Any]:
-        """Give what was computed, under its names."""
+        """Return the results by their names."""
         ...
 
 
 class PerQuery:
-    """One number for each row, (batch, heads, queries), or `width` of them: a subclass says what it is `of` rows."""
+    """One number per row, (batch, heads, queries), or `width` numbers; a subclass defines them in `of`."""
 
     name: str = ""
     by_head = False
@@ -94,7 +96,7 @@ class PerQuery:
         self._first = 0
 
     def start(self, extent: Extent) -> None:
-        """Rows of one call are one tensor; finish joins them."""
+        """Allocate one tensor for the rows of the call; `finish` joins them."""
         self.extent = extent.alone
         self._first = sum(part.shape[2] for part in self._parts)
         rows = extent.queries - self._first
@@ -102,21 +104,23 @@ class PerQuery:
         self._parts.append(torch.zeros(shape, dtype=extent.dtype, device=extent.device))
 
     def fold(self, rows: Rows) -> None:
-        """Fill in the numbers of some rows."""
+        """Store the numbers of some rows."""
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
         self._parts[-1][rows.batch_index, rows.heads, here] = self.of(rows).to(self._parts[-1].dtype)
 
     def of(self, rows: Rows) -> Float[Tensor, "heads rows ..."]:
-        """What is kept of each row."""
-        raise NotImplementedError  # each statistic defines it
+        """Return the number or numbers of each row."""
+        raise NotImplementedError  # defined by each statistic
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """All rows."""
+        """Return the numbers of all rows."""
         return {self.name: torch.cat(self._parts, 2).cpu().numpy()}
 
 
 class PerKey:
-    """One number for each key, summed over rows, (batch, heads, keys): a subclass says what rows add to columns."""
+    """One number per key, summed over rows, (batch, heads, keys); a subclass defines the contribution of rows
+    in `of`.
+    """
 
     name: str = ""
     by_head = False
@@ -125,7 +129,7 @@ class PerKey:
         self._sums: Tensor | None = None
 
     def start(self, extent: Extent) -> None:
-        """Make room for new keys."""
+        """Allocate memory for new keys."""
         self.extent = extent.alone
         if self._sums is None:
             # Many rows are added to one sum: in float64, wherever there is such a thing, it loses none of them.
@@ -137,19 +141,19 @@ class PerKey:
 
     def fold(self, rows: Rows) -> None:
         """Add the columns of some rows."""
-        assert self._sums is not None  # start comes first
+        assert self._sums is not None  # start is called first
         sums = self._sums[rows.batch_index, rows.heads, rows.columns]
         sums += self.of(rows)[:, : sums.shape[1]]
 
     def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:
-        """What these rows add to each of their columns."""
-        raise NotImplementedError  # each statistic defines it
+        """Return the contribution of these rows to each of their columns."""
+        raise NotImplementedError  # defined by each statistic
 
     def sums(self, extent: Extent) -> Float[Tensor, "batch heads keys"]:
-        """The sums of the keys there are."""
+        """Return the sums of the existing keys."""
         assert self._sums is not None
         return self._sums[..., : extent.keys]
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """The sums as an array."""
+        """Return the sums as an array."""
         return {self.name: self.sums(extent).to(extent.dtype).cpu().numpy()}

@@ -1,4 +1,4 @@
-"""Some weights in full: chosen rows, chosen columns, a rectangle of both."""
+"""Selected weights in full: rows, columns, or a rectangle."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,7 +16,8 @@ __all__ = ["Columns", "Rectangle", "Rows"]
 
 
 class Columns(PerQuery):
-    """p_ij of some keys j for every query; (batch, heads, queries, number of keys), NaN for keys that never came.
+    """p_ij of selected keys j for every query; (batch, heads, queries, number of keys), NaN for keys that do not
+    exist.
 
     >>> from regard.capture.statistics import of_weights
     >>> of_weights(Columns([1]), [[1.0, 0.0], [0.25, 0.75]])["columns"]
@@ -32,22 +33,22 @@ class Columns(PerQuery):
         self.width = len(self.keys)
 
     def of(self, rows: Block) -> Float[Tensor, "heads rows chosen"]:
-        """The chosen columns of some rows; those that a block leaves out have weight 0."""
+        """Return the selected columns of some rows; columns outside the block have weight 0."""
         at = torch.tensor(self.keys, device=rows.weights.device) - rows.key_start
         inside = (at >= 0) & (at < rows.weights.shape[2])
         return rows.weights[..., at.clamp(0, rows.weights.shape[2] - 1)] * inside
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """All rows, and no number for keys that there are not."""
+        """Return all rows, with NaN for keys that do not exist."""
         (found,) = super().finish(extent).values()
         found[..., [at for at, key in enumerate(self.keys) if key >= extent.keys]] = float("nan")
         return {self.name: found}
 
 
 class Rectangle:
-    """p_ij of the queries in one range and the keys in another; (batch, heads, rows, columns), NaN where none are.
+    """p_ij of the queries in one range and the keys in another; (batch, heads, rows, columns), NaN outside the matrix.
 
-    `rows` and `columns` are slices or ranges of indices, with an end.
+    `rows` and `columns` are slices or ranges of indices with an end.
 
     >>> from regard.capture.statistics import of_weights
     >>> of_weights(Rectangle(slice(1, 2), slice(0, 2)), [[1.0, 0.0], [0.25, 0.75]])["rectangle"]
@@ -60,13 +61,13 @@ class Rectangle:
         self._found: Tensor | None = None
 
     def start(self, extent: Extent) -> None:
-        """Make room for the whole rectangle."""
+        """Allocate memory for the whole rectangle."""
         if self._found is None:
             shape = extent.batch, extent.heads, len(self.rows), len(self.columns)
             self._found = torch.zeros(shape, dtype=extent.dtype, device=extent.device)
 
     def fold(self, rows: Block) -> None:
-        """Copy what lies within."""
+        """Copy the weights inside the rectangle."""
         assert self._found is not None  # start comes first
         top, bottom = max(self.rows.start, rows.rows.start), min(self.rows.stop, rows.rows.stop)
         left, right = max(self.columns.start, rows.columns.start), min(self.columns.stop, rows.columns.stop)
@@ -78,7 +79,7 @@ class Rectangle:
             self._found[rows.batch_index, rows.heads, to, left - self.columns.start : right - self.columns.start] = part
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """The rectangle, and no number where the matrix has ended."""
+        """Return the rectangle, with NaN outside the matrix."""
         assert self._found is not None
         found = self._found.cpu().numpy()
         found[:, :, max(0, extent.queries - self.rows.start) :] = float("nan")
@@ -87,7 +88,8 @@ class Rectangle:
 
 
 class Rows:
-    """p_ij of some queries i for every key; (batch, heads, number of queries, keys), NaN for queries that never came.
+    """p_ij of selected queries i for every key; (batch, heads, number of queries, keys), NaN for queries that do not
+    exist.
 
     >>> from regard.capture.statistics import of_weights
     >>> of_weights(Rows([1]), [[1.0, 0.0], [0.25, 0.75]])["rows"]
@@ -99,7 +101,7 @@ class Rows:
         self._found: Tensor | None = None
 
     def start(self, extent: Extent) -> None:
-        """Make room for new keys."""
+        """Allocate memory for new keys."""
         if self._found is None:
             shape = extent.batch, extent.heads, len(self.queries), extent.keys
             self._found = torch.zeros(shape, dtype=extent.dtype, device=extent.device)
@@ -107,7 +109,7 @@ class Rows:
             self._found = functional.pad(self._found, (0, max(more, extent.keys // 4)))
 
     def fold(self, rows: Block) -> None:
-        """Copy those of the chosen rows that are here."""
+        """Copy the selected rows in this block."""
         assert self._found is not None  # start comes first
         for at, query in enumerate(self.queries):
             if rows.rows.start <= query < rows.rows.stop:
@@ -115,7 +117,7 @@ class Rows:
                 target.copy_(rows.weights[:, query - rows.start, : target.shape[1]])
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """The rows, and no number for those that there are not."""
+        """Return the rows, with NaN for queries that do not exist."""
         assert self._found is not None
         found = self._found[..., : extent.keys].cpu().numpy()
         found[:, :, [at for at, query in enumerate(self.queries) if query >= extent.queries]] = float("nan")

@@ -1,4 +1,4 @@
-"""Attention distance: how far each query looks."""
+"""Attention distance: the mean distance of the keys of each query."""
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ __all__ = ["Distance"]
 
 
 class Distance(PerQuery):
-    """Σ_j p_ij |i − j| / Σ_j p_ij, in positions; (batch, heads, queries), 0 where a query sees nothing.
+    """Σ_j p_ij |i − j| / Σ_j p_ij, in positions; (batch, heads, queries), 0 if a query sees no key.
 
     i and j are positions, counted from the first key of the record; in cross-attention each text counts from its own
     first token. The mean over rows is the mean attention distance of Dosovitskiy et al. 2021, "An Image is Worth 16x16
@@ -26,7 +26,7 @@ class Distance(PerQuery):
     by_head = True
 
     def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
-        """The distances of some rows."""
+        """Return the distances of some rows."""
         moment = rows.moment(rows.start + self.extent.offset - rows.key_start)
         if not rows.leaks:
             return moment

@@ -1,4 +1,4 @@
-"""Entropy of each row: how widely a query spreads its attention."""
+"""Entropy of each row: how evenly a query distributes its attention."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -10,7 +10,7 @@ __all__ = ["Entropy"]
 
 
 class Entropy(PerQuery):
-    """−Σ_j p_ij ln p_ij in nats: 0 where one key takes all, ln(keys) where all are equal; (batch, heads, queries).
+    """−Σ_j p_ij ln p_ij in nats: 0 if one key has all weight, ln(keys) if all are equal; (batch, heads, queries).
 
     >>> from regard.capture.statistics import of_weights
     >>> of_weights(Entropy(), [[1.0, 0.0], [0.5, 0.5]])["entropy"].round(3)
@@ -21,5 +21,5 @@ class Entropy(PerQuery):
     by_head = True
 
     def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
-        """The entropy of some rows."""
+        """Return the entropy of some rows."""
         return rows.entropy

@@ -1,4 +1,4 @@
-"""What depends on the loss: gradient × attention, and how important a head is."""
+"""Statistics of the loss: gradient × attention, and the importance of heads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,10 @@ __all__ = ["GradientTimesAttention", "HeadImportance"]
 
 
 class GradientTimesAttention:
-    """p_ij · ∂L/∂p_ij = p_ij (∂L/∂o_i · v_j): how much the loss would change, to first order, if a weight grew by half.
+    """p_ij · ∂L/∂p_ij = p_ij (∂L/∂o_i · v_j): the first-order change of the loss per relative change of a weight.
 
-    Positive where more of this weight would raise the loss. Call `backward()` within the `with` block; the rows are
-    computed then, from q and k, once, at the first backward pass. Three arrays:
+    It is positive if a larger weight would increase the loss. Call `backward()` within the `with` block; the rows are
+    computed from q and k during the first backward pass. There are three arrays:
 
         gradient_x_attention       (batch, heads, queries)  Σ_j, the row's sum, which is o_i · ∂L/∂o_i
         gradient_x_attention.keys  (batch, heads, keys)  Σ_i, the column's sum
@@ -39,7 +39,7 @@ class GradientTimesAttention:
         self._first = 0
 
     def start(self, extent: Extent) -> None:
-        """Take the gradient and the values of the call."""
+        """Store the gradient and the values of the call."""
         around = extent.needs(self.name)
         assert around.gradient is not None  # such statistics start when it is known
         self._gradient, self._values = around.gradient.to(extent.dtype), around.values(self.name).to(extent.dtype)
@@ -61,7 +61,7 @@ class GradientTimesAttention:
             one.fold(folded)
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """Sums and map."""
+        """Return the sums and the map."""
         rows, columns = self._rows.finish(extent), self._columns.finish(extent)
         mean = self._heat.finish(extent)["mean"]
         return {self.name: rows["rows"], f"{self.name}.keys": columns["columns"], f"{self.name}.mean": mean}
@@ -82,7 +82,7 @@ class _ColumnSums(PerKey):
 
 
 class HeadImportance:
-    """|Σ_i o_i · ∂L/∂o_i| of each sequence, (batch, heads): what removing the head would change, to first order.
+    """|Σ_i o_i · ∂L/∂o_i| of each sequence, (batch, heads): the first-order change of the loss if the head is removed.
 
     Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (https://arxiv.org/abs/1905.10650, equation 2): the
     expectation over texts of |Att_h(x)ᵀ ∂L/∂Att_h(x)|; average it over yours. It needs no map, only the output and its
@@ -108,9 +108,9 @@ class HeadImportance:
         self._found = product.sum((-2, -1)).abs()
 
     def fold(self, rows: Rows) -> None:
-        """No row is needed."""
+        """Do nothing: no row is needed."""
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """One number a head."""
+        """Return one number per head."""
         assert self._found is not None
         return {self.name: self._found.cpu().numpy()}

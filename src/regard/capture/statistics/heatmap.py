@@ -1,4 +1,4 @@
-"""The pooled heat map: a picture of the whole matrix that stays small at any length."""
+"""The pooled heat map, whose size is limited at any length."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +12,14 @@ from regard.capture.weight_rows import Rows
 
 __all__ = ["HeatMap", "bin_width"]
 
-_EXACT = 512  # up to so many rows or columns each has a bin of its own
-_BINS = 256  # beyond, at most so many bins a side
+_EXACT = 512  # up to this number of rows or columns, each has a bin of its own
+_BINS = 256  # beyond, the maximum number of bins per side
 
 
 def bin_width(length: int) -> int:
-    """Positions a bin spans: 1 up to 512, else the power of two that leaves at most 256 bins.
+    """Return the number of positions per bin: 1 up to 512, else the power of two that gives at most 256 bins.
 
-    Powers of two, so that a record that grows merges neighbouring bins and stays exact.
+    With powers of two, a growing record can merge neighbouring bins and stays exact.
 
     >>> [bin_width(n) for n in (14, 512, 513, 4096, 4097)]
     [1, 1, 4, 16, 32]
@@ -33,7 +33,7 @@ def bin_width(length: int) -> int:
 class HeatMap:
     """Mean and maximum of the weights in each bin; (batch, heads, query bins, key bins).
 
-    Max-pooling keeps diagonals and sink columns visible where the mean blurs them; both are kept.
+    Maxima keep diagonals and sink columns visible, which means blur; both are stored.
 
     >>> from regard.capture.statistics import of_weights
     >>> of_weights(HeatMap(), [[1.0, 0.0], [0.5, 0.5]])["mean"]
@@ -50,7 +50,7 @@ class HeatMap:
         self._widths = (1, 1)
 
     def start(self, extent: Extent) -> None:
-        """Make room, merging neighbouring bins where the record has outgrown them."""
+        """Allocate memory, and merge neighbouring bins if the record has become too long for them."""
         widths = bin_width(extent.queries), bin_width(extent.keys)
         bins = -(-extent.queries // widths[0]), -(-extent.keys // widths[1])
         if self._sum is None or self._max is None:
@@ -71,7 +71,7 @@ class HeatMap:
         self._widths = widths
 
     def fold(self, rows: Rows) -> None:
-        """Pool the rows, then add and compare with what is there."""
+        """Pool the rows, and update sums and maxima."""
         assert self._sum is not None  # start comes first
         assert self._max is not None
         tall, broad = self._widths
@@ -84,7 +84,7 @@ class HeatMap:
             torch.maximum(target, most[:, :, : target.shape[2]], out=target)
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """Divide sums by the pairs in each bin, of which the last ones hold fewer."""
+        """Return maxima, and sums divided by the number of pairs in each bin."""
         assert self._sum is not None
         assert self._max is not None
         tall, broad = self._widths
@@ -101,7 +101,7 @@ class HeatMap:
 
 
 def _merge(x: Tensor, steps: tuple[int, int], bins: tuple[int, int], how: str) -> Tensor:
-    """Merge neighbouring bins and make room for all bins of the new width."""
+    """Merge neighbouring bins and allocate memory for all bins of the new width."""
     for dim, step in ((2, steps[0]), (3, steps[1])):
         if step > 1:
             shape = list(x.shape)

@@ -16,19 +16,19 @@ __all__ = ["MASSES", "Mass"]
 
 
 class Mass(PerQuery):
-    """Σ_{j ∈ S(i)} p_ij, the weight that query i gives to a set of keys; (batch, heads, queries), 0 where S is empty.
+    """Σ_{j ∈ S(i)} p_ij, the weight that query i gives to a set of keys; (batch, heads, queries), 0 if S is empty.
 
     The set is one of these by name, or some `keys` (columns of the record), or some `token_ids`:
 
         "self"        {i}, the query's own position
         "previous"    {i − 1}; Voita et al. 2019 (https://arxiv.org/abs/1905.09418) call such heads positional
         "next"        {i + 1}
-        "first"       the first key that any query of the sequence sees, behind padding on the left
+        "first"       the first key that any query of the sequence sees, after padding on the left
         "separators"  [SEP] and other ends of sequence, commas, stops and their like; Clark et al. 2019
                       (https://arxiv.org/abs/1906.04341, section 3.2)
         "duplicate_token"  earlier keys with the same token: a duplicate-token head (Wang et al. 2022,
                       https://arxiv.org/abs/2211.00593)
-        "induction"   keys right behind an earlier occurrence of the same token; on a random sequence that is repeated
+        "induction"   keys directly after an earlier occurrence of the same token; on a random sequence that is repeated
                       once, the mean over its second half is the induction score (Olsson et al. 2022,
                       https://arxiv.org/abs/2209.11895)
 
@@ -38,8 +38,8 @@ class Mass(PerQuery):
     `name` each.
 
     Raises:
-        InputError: Not exactly one set was named, or not by one of these names.
-        ObservationError: While watching, where tokens are needed and not known.
+        InputError: Not exactly one set is given, or its name is unknown.
+        ObservationError: The set needs tokens, and these are unknown.
 
     >>> from regard.capture.statistics import of_weights
     >>> weights = [[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.5, 0.3, 0.2]]
@@ -80,7 +80,7 @@ class Mass(PerQuery):
         self._columns: Tensor | None = None
 
     def start(self, extent: Extent) -> None:
-        """Note what tells the set: tokens, or the first key."""
+        """Store the data that determine the set: tokens, or the first key."""
         super().start(extent)
         if self._on in _TOLD_BY_TOKENS:
             self._ids = self._known(extent)
@@ -91,7 +91,7 @@ class Mass(PerQuery):
         self._columns = self._set(extent)
 
     def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
-        """The mass of some rows."""
+        """Return the mass of some rows."""
         if self._columns is not None:
             some = self._columns[rows.batch_index if len(self._columns) > 1 else 0, rows.columns]
             return rows.weights[..., : len(some)] @ some.to(rows.weights.dtype)
@@ -100,7 +100,7 @@ class Mass(PerQuery):
         return self._told(rows)
 
     def _beside(self, rows: Rows, step: int) -> Tensor:
-        """One key a row, at a constant distance from it."""
+        """Return the weight of one key per row, at a constant distance from it."""
         i = torch.arange(rows.rows.start, rows.rows.stop, device=rows.weights.device) + self.extent.offset
         at, columns = i + step - rows.key_start, rows.weights.shape[2]
         inside = (at >= 0) & (at < columns)
@@ -108,7 +108,9 @@ class Mass(PerQuery):
         return rows.weights.gather(-1, index)[..., 0] * inside
 
     def _told(self, rows: Rows) -> Tensor:
-        """Keys that equal the query's token, or come right behind one that does; earlier ones, in one text."""
+        """Return the mask of keys with the query's token, or directly after one; for self-attention, only earlier
+        ones.
+        """
         assert self._ids is not None
         behind = 1 if self._on == "induction" else 0
         queries = self._ids.queries[rows.batch_index, rows.rows]
@@ -123,7 +125,7 @@ class Mass(PerQuery):
         return mass
 
     def _known(self, extent: Extent) -> Ids:
-        """The ids given to this statistic, or those that were heard."""
+        """Return the ids given to this statistic, or those of the model's input."""
         if self._given is None:
             return extent.needs(self.name).tokens(self.name).to(extent.device)
         given = self._given.to(extent.device).expand(extent.batch, -1)
@@ -135,7 +137,7 @@ class Mass(PerQuery):
         return Ids(given[:, extent.offset :], given, lambda _: None)
 
     def _set(self, extent: Extent) -> Tensor | None:
-        """1 for the keys of a set that is the same for all rows, 0 for others (batch or 1, keys)."""
+        """Return 1 for keys in a set that is the same for all rows, 0 for others, of shape (batch or 1, keys)."""
         if self._on == "keys":
             keys = torch.tensor([key for key in self._chosen if key < extent.keys], dtype=torch.long)
             return torch.zeros(1, extent.keys, device=extent.device).index_fill(1, keys.to(extent.device), 1.0)

@@ -21,5 +21,5 @@ class Received(PerKey):
     by_head = True
 
     def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:
-        """The sums of some rows."""
+        """Return the sums of some rows."""
         return rows.column_sums

@@ -1,4 +1,4 @@
-"""Rollout: attention followed through all layers, for one token of interest."""
+"""Rollout: attention followed through all layers, for one token."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _MAX_BYTES = 2 * 2**30
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """A call whose rows are computed once more at the end."""
+    """A call whose rows are computed again at the end."""
 
     call: Call
     start: int
@@ -31,7 +31,8 @@ class _Kept:
 
 
 class Rollout:
-    """One row or one column of R = Π_l (½ A_l + ½ I), A_l the mean of layer l's heads; the last layer stands left.
+    """One row or one column of R = Π_l (½ A_l + ½ I), with the last layer leftmost and A_l the mean of layer l's
+    heads.
 
     Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers" (https://arxiv.org/abs/2005.00928, section 3).
     Either of two, both with O(positions) numbers a layer instead of positions²:
@@ -44,11 +45,12 @@ class Rollout:
                           `max_bytes` of them. i may count from the end: -1 is the last token.
 
     An array (batch, 1, positions) a layer, as all heads share it; NaN if there is no such position. Layers are taken
-    in the order of their calls, and each must attend to its own text. A row with a sink sums to less than 1, and stays.
+    in the order of their calls, and each must attend to its own text. A row with a sink sums to less than 1, and
+    stays.
 
     Raises:
-        InputError: Not exactly one of the two was named.
-        ObservationError: Cross-attention, layers of different lengths, a beginning that was not watched, or more bytes
+        InputError: Not exactly one of the two is given.
+        ObservationError: Cross-attention, layers of different lengths, a beginning that was not recorded, or more bytes
             than `max_bytes`.
     """
 
@@ -67,7 +69,9 @@ class Rollout:
         self._max_bytes = max_bytes
         self.needs: frozenset[Need] = frozenset({"layers"})
         self.sweeps = key is not None
-        self._vectors: dict[str, Tensor] = {}  # of each site, in the order of their first calls: (batch, positions)
+        self._vectors: dict[
+            str, Tensor
+        ] = {}  # vectors of the sites, in the order of their first calls: (batch, positions)
         self._kept: dict[str, list[_Kept]] = {}
         self._lengths: dict[str, tuple[int, int]] = {}
         self._extent: Extent | None = None
@@ -75,7 +79,7 @@ class Rollout:
         self._inputs: Tensor | None = None
 
     def start(self, extent: Extent) -> None:
-        """A layer's call begins."""
+        """Begin a layer's call."""
         around = extent.needs(self.name)
         self._check(extent, around)
         self._extent, self._site = extent.alone, around.site
@@ -97,7 +101,7 @@ class Rollout:
         self._vectors[self._site][rows.batch_index, rows.rows] += summed / (2 * self._extent.heads)
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """The vector of one layer."""
+        """Return the vector of one layer."""
         site = extent.site
         if len(set(self._lengths.values())) > 1:
             raise ObservationError(
@@ -122,7 +126,7 @@ class Rollout:
         raise ObservationError(f"{self.name!r} follows one text through all layers, and {why}")
 
     def _before(self, extent: Extent) -> Float[Tensor, "batch keys"]:
-        """What reaches this layer: the vector of the layer before, or the token itself."""
+        """Return the input of this layer: the vector of the previous layer, or the token itself."""
         sites = list(self._vectors)
         at = sites.index(self._site) if self._site in sites else len(sites)
         if at:

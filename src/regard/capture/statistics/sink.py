@@ -1,4 +1,4 @@
-"""Sinks: keys that every later query leans on."""
+"""Sinks: keys with a large weight from all later queries."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,14 +30,14 @@ class Sink(PerKey):
     by_head = True
 
     def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:
-        """The sums of some rows over the keys that they stand at or behind."""
+        """Return the sums of some rows over the keys at or before their positions."""
         ahead = rows.rows.start + self.extent.offset - rows.key_start
         if self.extent.cross or ahead >= rows.weights.shape[2] - 1:
             return rows.weights.sum(1)
         return rows.weights.tril(ahead).sum(1)
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """Divide by the queries at or behind each key."""
+        """Return the sums divided by the number of queries at or after each key."""
         keys = torch.arange(extent.keys, device=extent.device)
         before = torch.zeros_like(keys) if extent.cross else (keys - extent.offset).clamp_min(0)
         count = (extent.queries - before).clamp_min(1)

@@ -14,12 +14,12 @@ __all__ = ["Top"]
 
 
 class Top:
-    """The `count` largest weights of each row and their keys, best first; key −1 where nothing is left.
+    """The `count` largest weights of each row and their keys, the largest first; key −1 if there are fewer.
 
-    Exact without sorting rows: see `Rows.strongest`.
+    It is exact without sorting rows, see `Rows.strongest`.
 
     Raises:
-        InputError: `count` is no number from 1 on.
+        InputError: `count` is not an integer of at least 1.
 
     >>> from regard.capture.statistics import of_weights
     >>> of_weights(Top(1), [[1.0, 0.0], [0.25, 0.75]])["top_keys"]
@@ -39,14 +39,14 @@ class Top:
         self._first = 0
 
     def start(self, extent: Extent) -> None:
-        """Rows of one call are one tensor; finish joins them."""
+        """Allocate one tensor for the rows of the call; `finish` joins them."""
         self._first = sum(part.shape[2] for part in self._keys)
         shape = extent.batch, extent.heads, extent.queries - self._first, self.count
         self._keys.append(torch.full(shape, -1, dtype=torch.int32, device=extent.device))
         self._weights.append(torch.zeros(shape, dtype=extent.dtype, device=extent.device))
 
     def fold(self, rows: Rows) -> None:
-        """Fill in the strongest keys of some rows."""
+        """Store the strongest keys of some rows."""
         values, columns = rows.strongest(self.count)
         keys = (columns + rows.key_start).to(torch.int32).masked_fill(values <= 0, -1)
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
@@ -54,7 +54,7 @@ class Top:
         self._weights[-1][rows.batch_index, rows.heads, here, : keys.shape[-1]] = values
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """All rows, with no more columns than there are keys."""
+        """Return all rows, with at most as many columns as there are keys."""
         count = min(self.count, extent.keys)
         keys, weights = torch.cat(self._keys, 2), torch.cat(self._weights, 2)
         return {"top_keys": keys[..., :count].cpu().numpy(), "top_weights": weights[..., :count].cpu().numpy()}

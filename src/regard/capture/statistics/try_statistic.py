@@ -1,4 +1,4 @@
-"""A statistic of weights that are at hand, to try it out."""
+"""Compute a statistic for given weights, to try it out."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,10 @@ __all__ = ["of_weights"]
 def of_weights(
     statistic: Statistic, weights: Any, *, input_ids: Sequence[int] | None = None
 ) -> Mapping[str, npt.NDArray[Any]]:
-    """What a statistic makes of one matrix of weights (queries, keys), or of (batch, heads, queries, keys).
+    """Return a statistic of one matrix of weights (queries, keys), or of (batch, heads, queries, keys).
 
-    Of one matrix, results come without batch and heads. `input_ids` are the tokens of a text that attends to itself.
+    For one matrix, results have no batch and head dimensions. `input_ids` are the tokens of a text with
+    self-attention.
 
     >>> from regard.capture.statistics import Distance
     >>> of_weights(Distance(), [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])["distance"]

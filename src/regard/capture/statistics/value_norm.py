@@ -1,4 +1,4 @@
-"""Value-weighted norm: what a weight really moves."""
+"""Value-weighted norm: the contribution of a weight to the output."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from regard.errors import InputError, ObservationError
 
 __all__ = ["ValueNorm"]
 
-_KEYS = 1024  # values projected at once
+_KEYS = 1024  # number of values projected in one step
 
 
 class ValueNorm:
@@ -54,11 +54,11 @@ class ValueNorm:
         self._projection: Tensor | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ValueNorm":
-        """A fresh one for each layer, on the same projection."""
+        """Return a new statistic with the same projection."""
         return type(self)(self._asked)
 
     def start(self, extent: Extent) -> None:
-        """Project the values of keys that are new, and make room."""
+        """Project the values of new keys, and allocate memory."""
         known = 0 if self._norms is None else self._norms.shape[2]
         around = extent.needs(self.name)
         values, last = around.values(self.name), extent.keys if extent.cross else extent.queries + extent.offset
@@ -72,7 +72,7 @@ class ValueNorm:
         self._received.start(extent)
 
     def fold(self, rows: Rows) -> None:
-        """Weigh each column by the norm of its value."""
+        """Multiply each column by the norm of its value."""
         assert self._norms is not None  # start comes first
         norms = self._norms[rows.batch_index, rows.heads, rows.columns]
         norms = functional.pad(norms, (0, rows.weights.shape[2] - norms.shape[-1]))
@@ -81,7 +81,7 @@ class ValueNorm:
         self._received.fold(moved)
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """Sums, norms and maps."""
+        """Return sums, norms and maps."""
         assert self._norms is not None
         heat = self._heat.finish(extent)
         norms = functional.pad(self._norms, (0, extent.keys - self._norms.shape[2]))
@@ -93,7 +93,7 @@ class ValueNorm:
         }
 
     def _of(self, values: Tensor, extent: Extent) -> Float[Tensor, "batch heads keys"]:
-        """The norms, some keys at a time: what a head's values become is as wide as the model."""
+        """Return the norms, computed for some keys at a time, because a projected value is as wide as the model."""
         weight = self._weight(extent, values.shape[-1]).to(values)
         heads = weight.unflatten(0, (extent.heads, -1))
         group = extent.heads // values.shape[1]

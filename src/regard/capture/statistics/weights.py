@@ -1,4 +1,4 @@
-"""Every weight, for those who asked for them."""
+"""Every weight, on request."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,8 @@ __all__ = ["Weights"]
 
 
 class Weights:
-    """p_ij itself (batch, heads, queries, keys): n × n numbers a head, kept only on request and within `max_bytes`.
+    """p_ij itself (batch, heads, queries, keys): n × n numbers per head, stored only on request and within
+    `max_bytes`.
 
     >>> from regard.capture.statistics import of_weights
     >>> of_weights(Weights(), [[1.0, 0.0], [0.25, 0.75]])["weights"]
@@ -28,7 +29,7 @@ class Weights:
         self._first = 0
 
     def start(self, extent: Extent) -> None:
-        """Rows of one call are one tensor; finish joins them."""
+        """Allocate one tensor for the rows of the call; `finish` joins them."""
         self._first = sum(part.shape[2] for part in self._parts)
         shape = extent.batch, extent.heads, extent.queries - self._first, extent.keys
         self._parts.append(torch.zeros(shape, dtype=extent.dtype, device=extent.device))
@@ -40,7 +41,7 @@ class Weights:
         part.copy_(rows.weights[..., : part.shape[-1]])
 
     def finish(self, extent: Extent) -> Mapping[str, Any]:
-        """All rows; earlier ones never saw the keys that came later."""
+        """Return all rows; earlier rows have weight 0 for later keys."""
         if len(self._parts) == 1:
             return {"weights": self._parts[0].cpu().numpy()}
         whole = self._parts[0].new_zeros(extent.batch, extent.heads, extent.queries, extent.keys)
