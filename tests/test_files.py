@@ -36,6 +36,34 @@ def inside(path):
 WRITERS = {"file": file, "folder": folder, "inside": inside, "check": check_writable}
 
 
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_symbolic_link_is_followed(tmp_path, kind, there):
+    (tmp_path / "elsewhere").mkdir()
+    link, target = tmp_path / "link", tmp_path / "elsewhere" / "target"
+    if there and kind != "file":
+        target.mkdir()
+    if there and kind == "file":
+        target.write_bytes(b"old")
+    if kind != "inside" or there:  # a folder to write in is made, a link to nothing is none
+        link.symlink_to(target)
+        WRITERS[kind](link)
+        assert link.is_symlink()
+        written = {"file": target, "folder": target / "a", "inside": target / "a"}
+        assert kind == "check" or written[kind].read_bytes() == b"new"
+        assert not list(tmp_path.glob(".*"))
+
+
+def test_a_file_that_grows_elsewhere_replaces_what_a_link_leads_to(tmp_path):
+    for name in ("elsewhere", "layers"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "target")
+    with whole_file(tmp_path / "link", by_way_of=tmp_path / "layers") as file:
+        assert not list((tmp_path / "layers").iterdir())  # from where it might not be moved
+        file.write(b"new")
+    assert (tmp_path / "elsewhere" / "target").read_bytes() == b"new"
+
+
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("name", ["it.atlas", "[a]*?.x", "貓" * 80, "a" * 250])
 def test_what_a_killed_process_has_left_goes_and_what_a_living_one_writes_stays(tmp_path, kind, name):

@@ -1,7 +1,8 @@
 """Write files and folders whole or not at all.
 
-What is written grows under the name `.target.xxxxxxxx.part` and is renamed at the end. Its process holds a lock on it,
-so that the next one that writes the same target can remove what a killed process has left, and nothing else.
+A symbolic link is followed: what it leads to is replaced. What is written grows under the name `.target.xxxxxxxx.part`
+and is renamed at the end. Its process holds a lock on it, so that the next one that writes the same target can remove
+what a killed process has left, and nothing else.
 """
 
 import os
@@ -45,11 +46,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 def whole_file(path: Path, *, by_way_of: Path | None = None) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces `path` when the block has ended well.
 
-    It grows in the folder `by_way_of`, on the same disk, by default beside `path`.
+    It grows in the folder `by_way_of`, on the same disk, by default beside `path`, or what that leads to.
 
     Raises:
         InputError: It cannot be written; what was there is as it was.
     """
+    if path.is_symlink():
+        path, by_way_of = _followed(path), None  # which may be on another disk
     with _one_sentence(path), _draft(path, by_way_of or path.parent, _new_file) as draft:
         with draft.open("wb") as file:
             yield file
@@ -65,6 +68,7 @@ def write_folder(target: Path, write: Callable[[Path], None], way: str = "") -> 
     Raises:
         InputError: It cannot be written; what was there is as it was. `way` is the way out.
     """
+    target = _followed(target)
     with _one_sentence(target, way):
         target.parent.mkdir(parents=True, exist_ok=True)
         with _draft(target, target.parent, tempfile.mkdtemp) as draft:
@@ -111,6 +115,7 @@ def check_writable(path: Path) -> None:
     Raises:
         InputError: Its folder is not to be written in.
     """
+    path = _followed(path)
     with _one_sentence(path), _draft(path, path.parent, _new_file):
         pass
 
@@ -134,6 +139,11 @@ def lock(path: str | Path, *, wait: bool = False) -> int | None:
         os.close(handle)
         return None
     return handle
+
+
+def _followed(path: Path) -> Path:
+    """What a symbolic link leads to; any other path as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _usual_mode(mode: int) -> int:

@@ -28,6 +28,9 @@ def test_cases_are_listed_by_name():
     done = run("--list")
     assert done.exit_code == 0
     assert [line.split()[0] for line in done.output.splitlines()][:3] == ["dense", "bf16", "window"]
+    assert all(line[:10].strip() and line[10] != " " for line in done.output.splitlines() if line[0] != " ")
+    assert all(line.startswith(10 * " ") for line in done.output.splitlines() if line[0] == " ")
+    assert max(map(len, done.output.splitlines())) <= 80
 
 
 def test_a_case_is_measured_and_written_with_its_page(tmp_path):
@@ -172,6 +175,21 @@ def test_an_unknown_case_and_a_file_that_is_no_result_are_refused(tmp_path):
     (tmp_path / "x.json").write_text("{}")
     done = run("small", "--against", str(tmp_path / "x.json"))
     assert "has no results" in str(done.exception or done.output)
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("nodir/x.json", "`--out` nodir/x.json cannot be written: there is no folder nodir"),
+        ("folder.json", "`--out` must name a file, and folder.json is a folder"),
+        ("x.html", "`--out` must end in .json, got 'x.html'"),
+    ],
+)
+def test_an_output_that_cannot_be_is_refused_by_the_name_of_its_option(tmp_path, monkeypatch, out, words):
+    (tmp_path / "folder.json").mkdir()
+    monkeypatch.chdir(tmp_path)
+    done = run("small", "--quick", "--out", out)
+    assert words in str(done.exception or done.output)
 
 
 def test_every_outcome_with_a_target_has_a_colour():

@@ -34,6 +34,18 @@ def test_the_doctor_names_the_extra_in_brackets(run, monkeypatch):
     assert "missing numba: pip install 'regard[numba]'" in file.getvalue()
 
 
+def test_the_doctor_fits_80_columns_and_cuts_no_path(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run("doctor")
+    lines = out.splitlines()
+    assert code == 0
+    assert max(map(len, lines)) <= 80
+    assert "…" not in out
+    assert out.count("\n\n") == 5  # five tables under the versions
+    assert out.count("it computes additive scores alone") == 1  # not once a call
+    assert any(line.startswith("sdpa ") and "weights" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

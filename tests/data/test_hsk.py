@@ -85,7 +85,7 @@ def test_command_says_what_went_wrong_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(hsk, "download", offline)
     done = CliRunner().invoke(app, ["hsk", "--output-dir", str(tmp_path)])
     assert done.exit_code == 2
-    assert done.output.strip().splitlines()[-1] == "the package index cannot be reached"
+    assert done.output.strip().splitlines()[-1] == "regard: the package index cannot be reached"
 
 
 def test_scripts_and_folders_that_cannot_be_are_refused(tmp_path):

@@ -198,9 +198,10 @@ def test_the_list_names_every_model_and_the_font_with_its_licence() -> None:
 
 
 def test_an_unknown_name_on_the_command_line_ends_with_2() -> None:
-    result = CliRunner().invoke(app, ["get", "gpt5"])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "`name` must be one of me5, minilm, smollm2, font, got 'gpt5'" in result.stderr
+    for name, way in (("gpt5", "there are me5, minilm, smollm2, font"), ("MiniLN", "did you mean 'minilm'?")):
+        result = CliRunner().invoke(app, ["get", name])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.endswith(f"regard: there is no bundled model {name!r}: {way}\n")
 
 
 @pytest.mark.models

@@ -8,6 +8,7 @@ from regard.interpret.hub import is_offline
 from regard.models import Transformer
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra `models`)")
+constants = pytest.importorskip("huggingface_hub.constants")
 errors = pytest.importorskip("huggingface_hub.errors")
 
 
@@ -25,7 +26,7 @@ class Gated(errors.HfHubHTTPError):
 def answers(monkeypatch, tmp_path):
     """The hub answers with what is raised; its cache holds one model."""
     (tmp_path / "models--someone--small-gpt").mkdir()
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     hub._is_offline.cache_clear()
 
     def answer(problem):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from regard_bench.rows import Row
 
 from regard.cli.console import TextConsole
+from regard.cli.output_files import check_output
 
 __all__ = ["bench"]
 
@@ -43,12 +44,15 @@ def bench(
 ) -> None:
     """Measure how fast regard is on this machine.
 
-    Each figure is a ratio of calls timed in turn in one process, against PyTorch's
-    own attention, transformers, or matrix products of as many operations, with a
-    confidence interval of its median in brackets; where the target is within it,
-    the result is inconclusive. Keep the machine idle meanwhile. Finished results
-    are saved at once, so nothing is lost when you stop it.
+    Each figure is a ratio of calls timed in turn in one process, against
+    PyTorch's own attention, transformers, or matrix products of as many
+    operations, with a confidence interval of its median in brackets; where the
+    target is within it, the result is inconclusive. Keep the machine idle
+    meanwhile. Finished results are saved at once, so nothing is lost when you
+    stop it.
     """
+    if not list_:
+        check_output("--out", out, ".json")
     notes = TextConsole(stderr=True)
     with notes.status("loading the libraries"):
         import torch
@@ -63,8 +67,10 @@ def bench(
         before = None if against is None else read(against)
     screen = TextConsole()
     if list_:
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
         for one in picked:
-            screen.print(f"{one.NAME:<10} {one.TITLE}")
+            table.add_row(f"{one.NAME:<9}", one.TITLE)
+        screen.print(table)
         return
     if threads is not None:
         torch.set_num_threads(threads)

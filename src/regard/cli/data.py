@@ -38,5 +38,5 @@ def hsk(
         with terminal.status("downloading"):
             fetch_hsk(output_dir, script=script, progress=lambda line: terminal.print(line, soft_wrap=True))
     except RegardError as error:
-        terminal.print(str(error), soft_wrap=True)
+        terminal.print(f"regard: {error}", soft_wrap=True)
         raise typer.Exit(2) from error

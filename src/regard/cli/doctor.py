@@ -18,7 +18,7 @@ _PACKAGES = {
     "numba": ("numba",),
     "gpu": ("triton",),
 }
-_BY_NAME = "only if requested by backend= or regard.use_backend"
+_BY_NAME = "it is opt-in: backend= or regard.use_backend"
 _ADVICE = {"numba": "; measured on CPU from 512 tokens on: less time than sdpa and blockwise"}
 _SCRIPTS = {"Chinese, simplified": "体头", "Chinese, traditional": "體頭", "Japanese": "あア", "Korean": "한"}
 _SERVES = {  # what an extra is for, where its name does not say it
@@ -38,18 +38,14 @@ def doctor() -> None:
     screen.print(f"regard {regard.__version__} on Python {platform.python_version()}, torch {torch.__version__}")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     screen.print(f"{torch.get_num_threads()} threads, CUDA device: {device}\n")
-    table, reasons = _backends()
-    screen.print(table)
-    screen.print("\n".join(reasons), soft_wrap=True)
-    screen.print()
-    screen.print(_extras())
-    screen.print()
-    screen.print(_models())
-    screen.print()
-    screen.print(_fonts())
+    tables = [*_backends(), _extras(), _models(), _fonts()]
+    for number, table in enumerate(tables):
+        if number > 0:
+            screen.print()
+        screen.print(table)
 
 
-def _backends() -> tuple[Table, list[str]]:
+def _backends() -> tuple[Table, Table]:
     """Every kind of call against every backend, and why not, from what the backends themselves say."""
     import torch
 
@@ -79,12 +75,18 @@ def _backends() -> tuple[Table, list[str]]:
     }
     everyone = (*BACKENDS, *BY_NAME)
     table = Table("call", *(backend.name for backend in everyone), box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    reasons = [f"{backend.name}: {_BY_NAME}{_ADVICE.get(backend.name, '')}" for backend in BY_NAME]
+    reasons = {(one.name, _BY_NAME + _ADVICE.get(one.name, "")): ["all"] for one in BY_NAME}
     for name, call in calls.items():
         said = {backend.name: backend.refuses(call) for backend in everyone}
         table.add_row(name, *("runs" if reason is None else "no" for reason in said.values()))
-        reasons += [f"{name}: no {backend}, {reason}" for backend, reason in said.items() if reason is not None]
-    return table, reasons
+        for backend, reason in said.items():
+            if reason is not None:
+                reasons.setdefault((backend, reason), []).append(name)
+    order = [one.name for one in everyone]
+    why = Table("backend", "calls", "does not run them because", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for (backend, reason), names in sorted(reasons.items(), key=lambda one: order.index(one[0][0])):
+        why.add_row(backend, ", ".join(names), reason)
+    return table, why
 
 
 def _extras() -> Table:
@@ -110,7 +112,8 @@ def _fonts() -> Table:
     from regard.errors import ObservationError
     from regard.render.fonts import fonts_for
 
-    table = Table("figures in", "font", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table("figures in", "font", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(overflow="fold")  # of a path the end counts too
     for script, letters in _SCRIPTS.items():
         try:
             found = fonts_for([letters])

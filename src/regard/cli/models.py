@@ -60,5 +60,5 @@ def get(
 
             install(names or (), report)
     except RegardError as error:
-        terminal.print(str(error), soft_wrap=True)
+        terminal.print(f"regard: {error}", soft_wrap=True)
         raise typer.Exit(2) from error

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 from regard.bundled_files import BundledFile
@@ -96,7 +97,10 @@ def install(names: Iterable[str] = (), progress: Callable[[str], None] | None = 
 
 def _named(name: str) -> BundledFile:
     if name not in (*BUNDLED, FONT.name):
-        raise InputError(f"`name` must be one of {', '.join((*BUNDLED, FONT.name))}, got {name!r}")
+        known = [*BUNDLED, FONT.name]
+        near = get_close_matches(name.lower(), known, n=1)
+        way = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise InputError(f"there is no bundled model {name!r}: {way}")
     return FONT if name == FONT.name else bundled(name)
 
 
