@@ -35,6 +35,12 @@ def role(text: str) -> str:
     return capital(_without_papers(first).strip())
 
 
+def own_role(text: str, name: str) -> str:
+    """What a module says of one of its names, in a paragraph "Name: what it is"; empty where it has none."""
+    found = re.search(rf"^{name}: (.+?)(?:\n\n|\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    return role(found[0]) if found else ""
+
+
 def section(doc: str, name: str) -> str:
     """The text of a section such as "Cost: ..."; empty where there is none."""
     found = re.search(rf"^{name}: (.+?)(?:\n\n|\Z)", doc, flags=re.MULTILINE | re.DOTALL)

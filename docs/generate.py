@@ -87,7 +87,7 @@ def _page(family: str, entry: Entry) -> Page:
         described = inspect.getdoc(sys.modules[one.__module__]) or ""
         file = one.__module__.split(".")[-1]
         own = (alone == 1 and file != "base") or entry.name.lower() == file.replace("_", "")
-        role = docstrings.role(described if own else rest)
+        role = docstrings.own_role(described, entry.name) or docstrings.role(described if own else rest)
         words = docstrings.words(rest, doc, role)
         paper, cost = docstrings.papers(doc, NUMBERS), docstrings.capital(docstrings.section(doc, "Cost"))
     for name, said in (("formula", formula), ("cost", cost), ("role", role)):

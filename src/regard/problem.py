@@ -17,7 +17,7 @@ from regard.masks.shared_binding import SharedMask
 from regard.masks.tensor_holders import holders
 from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias, DenseBias, Rotary
-from regard.positions.own_bias import with_leading
+from regard.positions.base import with_leading
 from regard.scores import ScaledDot, Score
 from regard.shapes import four_dimensional, has_numbers, human_bytes
 

@@ -20,7 +20,7 @@ import regard
 from interpreter import mend, run
 from oracles import Largest, window
 from regard.backends.triton_additive import AdditiveTriton
-from regard.backends.triton_additive.launch import Layer
+from regard.backends.triton_additive.backend import Layer
 from regard.errors import InputError
 from regard.masks import Causal, Dense, Mask, Window
 from regard.normalizers import Sigmoid, Softmax
@@ -241,12 +241,12 @@ def compile_for_hopper(path: str) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from regard.backends.triton_additive import kernels, launch
+    from regard.backends.triton_additive import backend, kernels
 
     asked = {}
     kinds = [("fp32", 64, True), ("bf16", 128, False)]
-    for (dtype, width, product), which in itertools.product(kinds, launch.BLOCKS):
-        kernel, blocks = getattr(kernels, which), launch.BLOCKS[which]
+    for (dtype, width, product), which in itertools.product(kinds, backend.BLOCKS):
+        kernel, blocks = getattr(kernels, which), backend.BLOCKS[which]
         fixed = {"hidden": 64, "product": product, "value_dim": width, "padded": width, "v_dim": 1}
         fixed |= {"block_q": blocks.queries, "block_k": blocks.keys}
         fixed |= {"forward": {"floor": -1e30}, "to_queries": {"for_vector": True}, "to_keys": {}}[which]

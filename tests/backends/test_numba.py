@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard import masks, scores
-from regard.backends import numba_available
+from regard.backends import kernel_compilers
 from regard.backends.numba_loops import Compiled, compile_cache, mask_tables, threads
 from regard.errors import InputError
 from regard.normalizers import Sigmoid
@@ -207,7 +207,7 @@ def test_wide_floats_and_other_devices_are_refused():
 
 def test_without_numba_it_says_how_to_get_it(monkeypatch):
     x = torch.zeros(1, 1, 4, 4)
-    monkeypatch.setattr(numba_available, "_works", False)
+    monkeypatch.setattr(kernel_compilers, "_numba_works", False)
     monkeypatch.setattr(util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"numba` is not installed: pip install 'regard\[numba\]'"):
         regard.attention(x, x, x, backend="numba")
@@ -431,7 +431,7 @@ def test_compiled_code_calls_it_with_a_mask():
 
 
 def test_a_numba_that_cannot_be_imported_is_told(monkeypatch):
-    monkeypatch.setattr(numba_available, "_works", False)
+    monkeypatch.setattr(kernel_compilers, "_numba_works", False)
     monkeypatch.setitem(sys.modules, "numba.core.caching", None)
     x = torch.zeros(1, 1, 4, 4)
     with pytest.raises(InputError, match="is installed and cannot be imported"):

@@ -28,7 +28,7 @@ def test_the_window_is_held_against_the_pairs_that_it_sees(monkeypatch):
 
 @pytest.mark.parametrize("reason", [None, "it needs numba"])
 def test_watching_by_numba_is_one_row_measured_or_with_its_reason(reason, monkeypatch):
-    monkeypatch.setattr(whole_models, "refuses_here", lambda: reason)
+    monkeypatch.setattr(whole_models, "refuses_numba", lambda: reason)
     monkeypatch.setattr(whole_models.regard, "load_model", lambda name: SimpleNamespace(model=None, tokenizer=None))
     monkeypatch.setattr(whole_models, "real_tokens", lambda tokenizer, n: None)
     compared = lambda effort, case, at, pairs, sides: (Row(case, at, name) for name in pairs)  # noqa: E731

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
-from regard.backends import numba_available
+from regard.backends import kernel_compilers
 from regard.capture.numba_loops import loops
 
 FIELDS = ("mean", "max", "top_weights", "entropy", "received")
@@ -140,7 +140,7 @@ def test_equal_weights_give_different_keys(counted):
 
 def test_without_numba_pytorch_folds_and_the_reason_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.setattr(numba_available, "_works", False)
+    monkeypatch.setattr(kernel_compilers, "_numba_works", False)
     seen = watched("numba", drawn(2), drawn(2))
     assert seen.layers[0].entropy.shape == (1, 2, 700)
     (why,) = seen.fallback_reasons.values()

@@ -22,7 +22,7 @@ from regard.capture.fused.sweep import Bins, Blocks
 from regard.capture.statistics import Distance, Entropy, Extent, HeatMap, Received, Top
 from regard.capture.weights_from_qk import Computed, Given
 from regard.masks import Causal, Dense, Window
-from regard.masks.band import band_of
+from regard.masks.causal_and_window import band_of
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
-__all__ = ["LARGE", "are_rounded", "log_sum", "merge"]
+__all__ = ["LARGE", "are_rounded", "log_sum", "merge", "with_sink"]
 
 LARGE = 2.0**10  # beyond it float32 rounds a log-sum-exp by more than 2⁻¹⁵, and every weight of the row with it
 
@@ -45,3 +45,18 @@ def are_rounded(high: Float[Tensor, "*rows"]) -> bool:
         high = get_unwrapped(high)
     size = high.abs()
     return bool(((size > LARGE) & (size < torch.inf)).any())
+
+
+def with_sink(
+    output: Float[Tensor, "batch heads queries value_dim"],
+    lse: Float[Tensor, "batch heads queries"],
+    sink: Float[Tensor, " heads"],
+    low: Float[Tensor, "batch heads queries"] | None = None,
+) -> tuple[Float[Tensor, "batch heads queries value_dim"], Float[Tensor, "batch heads queries"]]:
+    """Weights sum to σ(lse − sink) where a sink takes the rest; a row that sees nothing stays 0.
+
+    `low` is what rounding took from the log-sum-exp, where it is known (see `log_sums`).
+    """
+    sink = sink.to(lse.dtype)[:, None]
+    (lse, _), (left, _) = merge(lse, torch.zeros_like(lse) if low is None else low, sink, torch.zeros_like(sink))
+    return (output.to(lse.dtype) * left[..., None]).to(output.dtype), lse

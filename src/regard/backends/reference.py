@@ -5,7 +5,7 @@ import torch
 from regard.autocast import without_autocast
 from regard.backends.base import Answer
 from regard.problem import Problem
-from regard.scores.tile_parts import score_tile, value_term_tile
+from regard.scores.base import score_tile, value_term_tile
 from regard.shapes import human_bytes
 
 __all__ = ["Reference"]

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from regard.capture.weight_rows import Rows, log_sum_exp, normalizer_of
 from regard.capture.weights_plan import BLOCK_ELEMENTS, Block, Plan
-from regard.masks.band import band_of
+from regard.masks.causal_and_window import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
-from regard.scores.tile_parts import score_tile
+from regard.scores.base import score_tile
 
 __all__ = ["HIDDEN", "Call", "Computed", "Given"]
 

@@ -1,35 +1,35 @@
 """Who may see whom: masks as values over positions, True where a query may see a key."""
 
-from regard.masks.axial import Axial
 from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask
 from regard.masks.block_local import BlockLocal
-from regard.masks.causal import Causal
+from regard.masks.causal_and_window import Causal, Window
 from regard.masks.compose import bigbird, longformer, prefix_lm, sparse_transformer
 from regard.masks.convert import (
+    Unpadded,
+    cu_seqlens_from_lengths,
     from_attention_mask,
     from_key_padding_mask,
     from_mha_attn_mask,
+    pack,
     to_attention_mask,
     to_dense_mask,
     to_key_padding_mask,
     to_mha_attn_mask,
+    unpack,
+    unpad,
 )
 from regard.masks.convert_blocks import from_block_mask, to_block_mask
-from regard.masks.convert_lengths import Unpadded, cu_seqlens_from_lengths, pack, unpack, unpad
-from regard.masks.dense import Dense
+from regard.masks.dense import Dense, MaskMod
 from regard.masks.dilated import DilatedWindow
 from regard.masks.document import Document
 from regard.masks.global_tokens import Global
-from regard.masks.local_monotonic import LocalMonotonic
-from regard.masks.local_predictive import LocalPredictive
-from regard.masks.mask_mod import MaskMod
-from regard.masks.neighborhood import Neighborhood
+from regard.masks.grid import Axial, Neighborhood
+from regard.masks.local_attention import LocalMonotonic, LocalPredictive
 from regard.masks.padding import Padding
 from regard.masks.prefix import Prefix
 from regard.masks.random_blocks import RandomBlocks
 from regard.masks.sinks import Sinks
 from regard.masks.strided import Strided
-from regard.masks.window import Window
 
 __all__ = [
     "EMPTY",

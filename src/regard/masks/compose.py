@@ -10,13 +10,12 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_local import BlockLocal
-from regard.masks.causal import Causal
+from regard.masks.causal_and_window import Causal, Window
 from regard.masks.checks import check_count
 from regard.masks.global_tokens import Global
 from regard.masks.prefix import Prefix
 from regard.masks.random_blocks import RandomBlocks
 from regard.masks.strided import Strided
-from regard.masks.window import Window
 
 __all__ = ["bigbird", "longformer", "prefix_lm", "sparse_transformer"]
 

@@ -1,5 +1,11 @@
-"""Dense: any boolean matrix as a mask."""
+"""Any visible pairs: as a boolean matrix, or as a function.
 
+Dense: any boolean matrix as a mask.
+
+MaskMod: any function of pairs of positions.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,7 +17,7 @@ from regard.errors import InputError
 from regard.masks.base import EMPTY, FULL, PARTIAL, Mask, Rectangles
 from regard.masks.checks import check_tensor
 
-__all__ = ["Dense"]
+__all__ = ["Dense", "MaskMod"]
 
 _CELL = 64  # side of the cells in which rectangles are looked up
 
@@ -122,3 +128,26 @@ def _prefix(cells: Tensor) -> Tensor:
 
 def _count(table: Tensor, top: Tensor, bottom: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return table[..., bottom, right] - table[..., top, right] - table[..., bottom, left] + table[..., top, left]
+
+
+@dataclass(frozen=True)
+class MaskMod(Mask):
+    """mask_mod(batch, head, i, j): any function of integer tensors that broadcast, True where a query may see a key.
+
+    The same four arguments as `mask_mod` of PyTorch's FlexAttention.
+
+    Cost: O(queries · keys · dim) time: the function is called for every pair and no block is skipped. No memory.
+
+    >>> import torch
+    >>> even = MaskMod(lambda batch, head, i, j: (i - j) % 2 == 0)
+    >>> even.bind(3, 3).dense()[0, 0].int()
+    tensor([[1, 0, 1],
+            [0, 1, 0],
+            [1, 0, 1]], dtype=torch.int32)
+    """
+
+    mask_mod: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Call the function."""
+        return self.mask_mod(batch, head, i, j)

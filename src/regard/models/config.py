@@ -11,7 +11,7 @@ from regard.models.output_heads import HEADS, OutputHead
 from regard.models.standard_names import CONFIG, refuse_unknown
 from regard.nn.block_base import Norm
 from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, RoPE, YaRN
-from regard.positions.sinusoidal import Sinusoids
+from regard.positions.embeddings import Sinusoids
 
 __all__ = ["KINDS", "Learned", "PositionBias", "Positions", "Sinusoidal", "SpecialTokens", "TransformerConfig"]
 

@@ -1,7 +1,6 @@
 """Score → weight: how the scores of a row become weights."""
 
-from regard.normalizers.base import Normalizer
 from regard.normalizers.sigmoid import Sigmoid
-from regard.normalizers.softmax import Softmax
+from regard.normalizers.softmax import Normalizer, Softmax
 
 __all__ = ["Normalizer", "Sigmoid", "Softmax"]

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.normalizers.base import Normalizer
+from regard.normalizers.softmax import Normalizer
 
 __all__ = ["Sigmoid"]
 

@@ -3,13 +3,11 @@
 from regard.positions.alibi import ALiBi, alibi_slopes
 from regard.positions.base import Bias, Relative, Rotary
 from regard.positions.dense_bias import DenseBias
+from regard.positions.embeddings import learned, sinusoidal
 from regard.positions.gaussian import Gaussian
-from regard.positions.learned import learned
-from regard.positions.relative_position_bias import RelativePositionBias
-from regard.positions.relative_position_bias_nd import RelativePositionBiasND
+from regard.positions.relative_position_bias import RelativePositionBias, RelativePositionBiasND
 from regard.positions.rope import RoPE
 from regard.positions.rope_scaling import NTK, DynamicNTK, LinearScaling, Llama3, Scaling, YaRN
-from regard.positions.sinusoidal import sinusoidal
 from regard.positions.t5 import T5Bias, t5_buckets
 
 __all__ = [

@@ -4,6 +4,7 @@ A bias is added to the scores (ALiBi, T5), or multiplies the weights as `weight_
 Tensors in its fields get gradients.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from regard.diagonals import distances, spread
 from regard.frozen import tensors
 
-__all__ = ["Bias", "Relative", "Rotary"]
+__all__ = ["Bias", "Relative", "Rotary", "with_leading"]
 
 
 class Bias:
@@ -119,3 +120,35 @@ class Rotary:
     ) -> Float[Tensor, "*leading n dim"]:
         """Turn each vector by its position."""
         raise NotImplementedError  # each rotary embedding defines it
+
+
+def with_leading(bias: Bias, batch: int, heads: int, i: Int[Tensor, " rows"], j: Int[Tensor, " columns"]) -> Bias:
+    """Give a bias whose `leading` is right in a call of so many sequences and heads.
+
+    A bias that defines `leading`, or is Relative, is given back. Any other is evaluated at one pair of positions for
+    all sequences and heads: the shape of the result shows which of the two it reads.
+    """
+    if type(bias).leading is not Bias.leading or isinstance(bias, Relative):
+        return bias
+    shape = bias.tile(slice(0, batch), slice(0, heads), i[:1], j[:1]).shape
+    return bias if tuple(shape[:2]) == (1, 1) else _WithLeading(bias, (shape[0], shape[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class _WithLeading(Bias):
+    bias: Bias
+    sizes: tuple[int, int]
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        return self.sizes
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.bias(batch, head, i, j)
+
+    def tile(self, batch: slice, heads: slice, i: Tensor, j: Tensor) -> Tensor:
+        values = self.bias.tile(batch, heads, i, j)
+        for dim, (part, size) in enumerate(zip((batch, heads), self.sizes, strict=True)):
+            if 1 < size == values.shape[dim] != part.stop - part.start:  # numbers of all, which it did not look up
+                values = values.narrow(dim, part.start, part.stop - part.start)
+        return values

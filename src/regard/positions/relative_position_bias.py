@@ -1,15 +1,22 @@
-"""RelativePositionBias: one learned number for each head and distance."""
+"""Learned biases of relative positions.
 
+RelativePositionBias: one learned number for each head and distance.
+
+RelativePositionBiasND: one learned number for each head and offset between two cells of a grid.
+"""
+
+import math
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.positions.base import Relative
-from regard.positions.checks import check_table, look_up
+from regard.positions.base import Bias, Relative
+from regard.positions.checks import check_count, check_table, look_up
 
-__all__ = ["RelativePositionBias"]
+__all__ = ["RelativePositionBias", "RelativePositionBiasND"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,3 +77,74 @@ class RelativePositionBias(Relative):
 
     def _row(self, distance: Tensor) -> Tensor:
         return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
+
+
+@dataclass(frozen=True, eq=False)
+class RelativePositionBiasND(Bias):
+    """table[offset of the cells, head], added to the scores: Swin's relative position bias in any dimension.
+
+    Source: Liu et al. 2021, 3.2, arXiv:2103.14030. Positions are the cells of the grid in row-major order (in Swin, of
+    a window, where the windows are the batch). The offset along axis a is i_a − j_a + (size_a − 1), and a tuple of
+    offsets selects a row of the table in row-major order over a grid of size 2 · size_a − 1 along each axis.
+
+    Args:
+        table: A number for each offset and head (Π (2 · size − 1), heads): transformers'
+            relative_position_bias_table. It gets gradients.
+        grid: Its size, such as (height, width).
+
+    Shapes: the bias is (1, heads, queries, keys), in the table's type.
+
+    Cost: Π (2 · size − 1) · heads parameters; a look-up and an addition for each pair and head. heads · queries · keys
+    numbers for a backend that wants the bias as a tensor.
+
+    Raises:
+        InputError: The table does not fit the grid; or, with a call, there are more tokens than cells.
+
+    >>> bias, at = RelativePositionBiasND(torch.arange(9.0)[:, None], (2, 2)), torch.arange(4)
+    >>> bias.tile(slice(0, 1), slice(0, 1), at, at)[0, 0]
+    tensor([[4., 3., 1., 0.],
+            [5., 4., 2., 1.],
+            [7., 6., 4., 3.],
+            [8., 7., 5., 4.]])
+    """
+
+    table: Float[Tensor, "offsets heads"]
+    grid: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_table("table", self.table, "offsets")
+        if not isinstance(self.grid, tuple) or not self.grid:
+            raise InputError(f"`grid` must be a tuple of sizes, such as (height, width), got {self.grid!r}")
+        for size in self.grid:
+            check_count("grid", size, 1, "counts the cells along each axis")
+        offsets = math.prod(2 * size - 1 for size in self.grid)
+        if self.table.shape[0] != offsets:
+            raise InputError(
+                f"`table` must have a row for each of {offsets} offsets in a grid of {self.grid}, "
+                f"Π (2 · size − 1), got {self.table.shape[0]} in shape {tuple(self.table.shape)}"
+            )
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """The same for all sequences."""
+        return 1, self.table.shape[1]
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Look the offset of the two cells up."""
+        row = torch.zeros_like(i - j)
+        step = 1
+        for size in reversed(self.grid):
+            row = row + (i % size - j % size + size - 1) * step
+            i, j, step = i // size, j // size, step * (2 * size - 1)
+        return look_up(self.table, row, head)
+
+    def resolve(self, queries: int, keys: int, q_offset: int) -> "RelativePositionBiasND":
+        """Check that every token has a cell."""
+        cells, tokens = math.prod(self.grid), max(keys, q_offset + queries)
+        if tokens > cells or q_offset < 0:
+            first = f", the first query at {q_offset}" if q_offset else ""
+            raise InputError(
+                f"`grid` must have a cell for each token, got {cells} cells in {self.grid} for {queries} queries and "
+                f"{keys} keys{first}: cut them into windows of {cells} tokens, as the batch"
+            )
+        return self

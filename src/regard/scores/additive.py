@@ -1,14 +1,21 @@
-"""A small network with one hidden layer scores query and key."""
+"""Small networks with one hidden layer.
+
+Additive: a small network with one hidden layer scores query and key.
+
+Concat: a small network scores query and key, written one after the other.
+"""
 
 from dataclasses import dataclass, replace
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.errors import InputError
 from regard.scores.base import Score
 from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor, check_width, cut
 
-__all__ = ["Additive"]
+__all__ = ["Additive", "Concat"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,3 +110,82 @@ class Additive(Score):
         a = q if self.w_query is None else q @ self.w_query.to(dtype).T
         b = k if self.w_key is None else k @ self.w_key.to(dtype).T
         return a if self.bias is None else a + self.bias.to(dtype), b
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Score):
+    """v · tanh(W [q; k]) (Luong et al. 2015, arXiv:1508.04025, "concat"); the scale is 1.
+
+    `weight` W is (hidden, dim_q + dim_k), with the columns of the query first; `vector` v is (hidden,), or (heads,
+    hidden) with one vector per head of q; `bias` (hidden,) is added inside the tanh, the paper has none. The authors'
+    code computes v · tanh(W q + k) instead, which is Additive(w, None, v).
+
+    Cost: that of Additive, which it is with W split between query and key: O(queries · keys · hidden) time, and rows ·
+    columns · hidden floats a tile. Unprepared it is the formula, which writes out all pairs [q; k].
+
+    Raises:
+        InputError: A tensor has another shape, type or device than these, or does not fit the widths or heads of q, k.
+
+    >>> import torch
+    >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0], [1.0]]]])
+    >>> score = Concat(torch.tensor([[1.0, 9.0, -1.0]]), torch.tensor([1.0]))  # tanh(q0 + 9 q1 - k)
+    >>> score.tile(q, k, torch.arange(1), torch.arange(2))
+    tensor([[[[0.7616, 0.0000]]]])
+    """
+
+    weight: Float[Tensor, "hidden dim_q+dim_k"]
+    vector: Float[Tensor, "*heads hidden"]
+    bias: Float[Tensor, " hidden"] | None = None
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        check_softcap(self.softcap)
+        check_tensor("vector", self.vector, "(hidden,)", "(heads, hidden)")
+        check_tensor("weight", self.weight, "(hidden, dim_q + dim_k)")
+        check_width("weight", self.weight, 0, self.vector.shape[-1], "`vector`")
+        if self.bias is not None:
+            check_tensor("bias", self.bias, "(hidden,)")
+            check_width("bias", self.bias, 0, self.vector.shape[-1], "`vector`")
+
+    @property
+    def floats_per_pair(self) -> int:
+        """The pair [q; k] or its hidden layer."""
+        return max(self.weight.shape)
+
+    def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """The widths of q and k together, and the heads of the vector."""
+        check_devices(self, q)
+        if self.weight.shape[1] != q.shape[-1] + k.shape[-1]:
+            raise InputError(
+                f"`weight` must have a column for each of {q.shape[-1]} + {k.shape[-1]} entries of q and k, got "
+                f"{self.weight.shape[1]} in shape {tuple(self.weight.shape)}: for v · tanh(W q + k) write "
+                "Additive(w, None, v)"
+            )
+        if self.vector.ndim == 2:
+            check_heads("vector", self.vector, q)
+
+    def tile(
+        self,
+        q: Float[Tensor, "batch heads rows dim_q"],
+        k: Float[Tensor, "batch heads columns dim_k"],
+        i: Int[Tensor, " rows"],
+        j: Int[Tensor, " columns"],
+    ) -> Float[Tensor, "batch heads rows columns"]:
+        """The formula, pair by pair."""
+        rows, columns = q.shape[-2], k.shape[-2]
+        left = q.unsqueeze(-2).expand(-1, -1, -1, columns, -1)
+        right = k.unsqueeze(-3).expand(-1, -1, rows, -1, -1)
+        hidden = torch.cat([left, right], -1) @ self.weight.to(q.dtype).T
+        hidden = torch.tanh(hidden if self.bias is None else hidden + self.bias.to(q.dtype))
+        vector = self.vector.to(q.dtype)
+        scores: Tensor = torch.linalg.vecdot(hidden, vector if vector.ndim == 1 else vector[:, None, None])
+        return scores
+
+    def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, Score]:
+        """Both halves of the projection; the sum over the hidden layer remains."""
+        w_query, w_key = self.weight.split([q.shape[-1], k.shape[-1]], 1)
+        return Additive(w_query, w_key, self.vector, self.bias, self.softcap).prepare(q, k, q_offset)
+
+    def of_heads(self, heads: slice) -> "Concat":
+        """With the vectors of some heads."""
+        return replace(self, vector=cut(self.vector, heads, 2))

@@ -6,9 +6,8 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.scores.base import Score
+from regard.scores.base import Dot, Score
 from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor, check_width, cut
-from regard.scores.scaled_dot import Dot
 
 __all__ = ["Bilinear"]
 

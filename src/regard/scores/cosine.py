@@ -9,9 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.scores.base import Score
+from regard.scores.base import Dot, Score
 from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor
-from regard.scores.scaled_dot import Dot
 
 __all__ = ["Cosine"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard.backends.numba_available import refuses_here
+from regard.backends.kernel_compilers import refuses_numba
 from regard.frozen import tensors as held
 from regard.masks import Mask
 from regard_bench.timing import Call
@@ -45,7 +45,7 @@ def forward(tensors: tuple[Tensor, ...], **options: Any) -> Call:
 
 def by_numba(tensors: tuple[Tensor, ...], **options: Any) -> dict[str, Call]:
     """A side "numba", the same call in compiled loops; none where they cannot be compiled."""
-    if refuses_here() is not None:
+    if refuses_numba() is not None:
         return {}
     return {"numba": forward(tensors, backend="numba", **options)}
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 import regard
-from regard.backends.numba_available import refuses_here
+from regard.backends.kernel_compilers import refuses_numba
 from regard.errors import MissingExtraError
 from regard.models import Transformer, TransformerConfig, output_heads
 from regard.models.embedding import embed
@@ -104,7 +104,7 @@ def _writing(effort: Effort) -> Iterator[Row]:
 
     sides: dict[str, Call] = {
         "regard": write,
-        **({"numba": partial(write, "numba")} if refuses_here() is None else {}),
+        **({"numba": partial(write, "numba")} if refuses_numba() is None else {}),
         "transformers": lambda: theirs(ids, attention_mask=torch.ones_like(ids), **options),
     }
     yield from compare_all(effort, "SmolLM2 writes", f"{_WRITTEN} tokens", _against_transformers(sides), sides)
@@ -141,7 +141,7 @@ def _embedding(effort: Effort) -> Iterator[Row]:
             embed(model, texts)
 
     sides = {"regard": without_gradients(ours), "transformers": without_gradients(theirs)}
-    if refuses_here() is None:
+    if refuses_numba() is None:
         sides["numba"] = without_gradients(partial(ours, "numba"))
     pairs = _against_transformers(sides)
     yield from compare_all(effort, "MiniLM embeds", f"{_SENTENCES:,} sentences", pairs, sides)
@@ -162,12 +162,12 @@ def _watching(effort: Effort) -> Iterator[Row]:
     case, at = "SmolLM2 watched, all heads", f"{_READ:,} tokens"
     sides = {"plain": without_gradients(plain), "watched": without_gradients(partial(watched, "auto"))}
     pairs = {"watched / plain": Pair(("watched", "plain"), WATCHED)}
-    if refuses_here() is None:
+    if refuses_numba() is None:
         sides["compiled"] = without_gradients(partial(watched, "numba"))
         pairs["watched by numba / plain"] = Pair(("compiled", "plain"), WATCHED)
     yield from compare_all(effort, case, at, pairs, sides)
     if len(pairs) < 2:
-        yield Row(case, at, "watched by numba / plain", target=WATCHED, why=refuses_here() or "")
+        yield Row(case, at, "watched by numba / plain", target=WATCHED, why=refuses_numba() or "")
 
 
 def _reading(effort: Effort) -> Iterator[Row]:

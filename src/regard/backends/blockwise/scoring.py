@@ -11,7 +11,7 @@ from regard.backends.blockwise.block_groups import Band, Piece
 from regard.backends.blockwise.block_layout import Sheet
 from regard.backends.blockwise.gradients import Gradients, traced
 from regard.frozen import replace_tensors, tensors
-from regard.scores.tile_parts import score_tile, value_term_tile
+from regard.scores.base import score_tile, value_term_tile
 
 __all__ = ["Scoring"]
 

@@ -9,12 +9,11 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.nn.functional import pad
 
 from regard.backends.base import Answer, run_eagerly
-from regard.backends.flex.block_masks import block_mask_for
+from regard.backends.flex.block_masks import block_mask_for, score_mod_of
 from regard.backends.flex.compiled import SHORT, Attend, compiled, uncompiled
-from regard.backends.flex.scoring import score_mod_of
+from regard.backends.log_sums import with_sink
 from regard.backends.plan_cache import covered
 from regard.backends.softmax_only import refuses_other_parts
-from regard.backends.softmax_sink import with_sink
 from regard.frozen import tensors
 from regard.problem import Problem
 from regard.shapes import human_bytes

@@ -1,4 +1,4 @@
-"""Block masks as FlexAttention takes them, made once for all layers that share a mask."""
+"""What FlexAttention is given: block masks, made once for all layers that share a mask, and softcap and bias."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,8 +16,16 @@ from regard.problem import Problem
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
+from collections.abc import Callable
+from dataclasses import replace
 
-__all__ = ["block_mask_for"]
+from torch import Tensor
+
+from regard.diagonals import distances
+from regard.frozen import replace_tensors
+from regard.positions import ALiBi, Bias, Relative, alibi_slopes
+
+__all__ = ["block_mask_for", "score_mod_of"]
 
 _BLOCKS = (128, 256, 512, 1024)  # rows and columns; larger ones where a table would have too many
 _SMALL, _MOST = 16 * 2**20, 256 * 2**20  # bytes of tables that may be as wide as there are blocks, and of any
@@ -70,3 +78,57 @@ def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
 
 def _whole(bound: BoundMask, tables: BlockTables, block: int, device: torch.device) -> "BlockMask":
     return tables.block_mask((bound.q_len, bound.kv_len), block, mask_mod_of(bound, device))
+
+
+Added = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def score_mod_of(problem: Problem) -> ScoreMod | None:
+    """Give cap(score) + bias(i, j) for single pairs, counted from the first query; None where there is neither.
+
+    FlexAttention scales before and masks behind it. Tensors that it reads get gradients.
+    """
+    cap = problem.score.softcap
+    added = None if problem.bias is None else _added(problem.bias, problem)
+    if cap is None and added is None:
+        return None
+
+    def score_mod(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        if cap is not None:
+            score = cap * torch.tanh(score / cap)
+        return score if added is None else score + added(batch, head, query, key)
+
+    return score_mod
+
+
+def _added(bias: Bias, problem: Problem) -> Added:
+    """The bias of single pairs, read from tensors or computed: a kernel makes none."""
+    learned = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(bias))
+    wide = torch.promote_types(problem.q.dtype, torch.float32)
+    if isinstance(bias, ALiBi) and not learned:
+        slopes = alibi_slopes(bias.num_heads, problem.q.device) if bias.slopes is None else bias.slopes.detach()
+        return _asked(replace(bias, slopes=slopes.to(wide)), problem.q_offset)
+    if isinstance(bias, Relative):
+        # A number for each distance: little is computed for each pair, and gradients of fewer pairs meet in one place.
+        return _along_diagonals(bias.diagonals(distances(problem.i(), problem.j())).to(wide), problem.queries)
+    # Gradients of pairs are added up in the type of the tensor.
+    held = (one.to(wide) if learned and one.is_floating_point() else one for one in tensors(bias))
+    return _asked(replace_tensors(bias, held), problem.q_offset)
+
+
+def _asked(bias: Bias, start: int) -> Added:
+    def added(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return bias(batch, head, query + start, key)
+
+    return added
+
+
+def _along_diagonals(values: Tensor, queries: int) -> Added:
+    """Look up the diagonal on which a pair lies: they are ordered as in `regard.diagonals`."""
+    many = values.shape[0] > 1
+
+    def added(_: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return values[head if many else torch.zeros_like(head), key - query + (queries - 1)]
+
+    return added

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
 
-from regard.backends import numba_available
+from regard.backends import kernel_compilers
 from regard.backends.base import Answer, run_eagerly
 from regard.backends.blockwise import attend_in_blocks
+from regard.backends.log_sums import with_sink
 from regard.backends.numba_loops.mask_tables import bytes_of_tables
 from regard.backends.plan_cache import covered
 from regard.backends.softmax_only import refuses_other_parts
-from regard.backends.softmax_sink import with_sink
 from regard.backends.tensor_memory import are_in_memory
 from regard.errors import InputError
 from regard.frozen import tensors
@@ -47,7 +47,7 @@ class Compiled:
         return (
             refuses_other_parts(problem)
             or self._refuses_tensors(problem)
-            or numba_available.refuses_here()
+            or kernel_compilers.refuses_numba()
             or self._refuses_size(problem)
         )
 

@@ -1,21 +1,159 @@
-"""The backend: which calls the kernels can compute, and the projections before them."""
+"""Additive scores in Triton: which calls the kernels compute, projections before them, and the autograd function."""
 
-from dataclasses import replace
+import contextlib
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 from torch.nn.functional import pad
 
 from regard.backends.base import Answer, run_eagerly
-from regard.backends.triton_additive.launch import MOST_VALUES, Attend, Call
-from regard.backends.triton_available import refuses_tensor
-from regard.masks.band import Band, band_of
+from regard.backends.kernel_compilers import Blocks, refuses_triton
+from regard.errors import InputError
+from regard.masks.causal_and_window import Band, band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores import Additive
 
-__all__ = ["AdditiveTriton"]
+__all__ = ["BLOCKS", "MOST_VALUES", "AdditiveTriton", "Attend", "Call"]
+
+MOST_VALUES = 256  # columns of the output that a program holds
+_FLOOR = -1e30  # a score that no visible key has; less a greater one it is finite, which minus infinity is not
+_FITS = 120.0  # powers of two up to which none overflows or vanishes
+_LOG2E = math.log2(math.e)
+
+# Nothing was tuned on a GPU yet: of those tried, these give the fewest instructions for a pair and unit on sm_90 (10;
+# 10 and 17; 11 and 15), and spill hardly a register with up to 64 values of float32 or 256 of 16 bits.
+BLOCKS = {
+    "forward": Blocks(queries=32, keys=64, warps=4, stages=1),
+    "to_queries": Blocks(queries=64, keys=32, warps=4, stages=1),
+    "to_keys": Blocks(queries=32, keys=64, warps=8, stages=1),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is no tensor: the scale, which keys a query sees, and where the queries stand."""
+
+    scale: float
+    band: Band
+    start: int
+
+
+class Attend(torch.autograd.Function):
+    """Output and log-sum-exp of additive scores; the backward computes scores and weights again, tile by tile."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any,
+        call: Call,
+        a: Float[Tensor, "batch heads queries hidden"],
+        b: Float[Tensor, "batch kv_heads keys hidden"],
+        v: Float[Tensor, "batch kv_heads keys value_dim"],
+        vector: Float[Tensor, "#heads hidden"],
+    ) -> tuple[Tensor, Tensor]:
+        layer = Layer.of(a, b, vector, call.scale)
+        output = v.new_empty(*a.shape[:3], v.shape[3])
+        lse = torch.empty(a.shape[:3], dtype=torch.float32, device=v.device)
+        _launch("forward", call, layer, v, (output, lse), floor=_FLOOR)
+        ctx.call = call
+        ctx.save_for_backward(*layer, v, output, lse)
+        ctx.set_materialize_grads(False)
+        return output, torch.where(lse == torch.inf, -torch.inf, lse / _LOG2E)
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor | None, up_lse: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: D102
+        if torch.is_grad_enabled():  # autograd would take the gradients for constants
+            raise InputError(
+                "the backend 'triton' has no second derivative, which `create_graph=True` asks for: "
+                'backend="reference" has one'
+            )
+        *parts, v, output, lse = ctx.saved_tensors
+        layer = Layer(*parts)
+        up = torch.zeros_like(output) if up is None else up.contiguous()
+        delta = (up.float() * output).sum(-1)
+        delta = delta if up_lse is None else delta - up_lse
+        _, for_a, for_b, for_v, for_vector = ctx.needs_input_grad
+        given = (up, lse, delta)
+        da = db = dv = d_vector = None
+        if for_a or for_vector:
+            da, d_vector = _to_queries(ctx.call, layer, v, given, for_vector=for_vector)
+        if for_b or for_v:
+            db, dv = _to_keys(ctx.call, layer, v, given)
+        return None, da, db, dv, d_vector
+
+
+class Layer(NamedTuple):
+    """The hidden layer as the kernels read it, whose units are a multiple of four.
+
+    They lie far apart and positions side by side, so that one unit of a block is read at once.
+    """
+
+    a: Float[Tensor, "batch heads units queries"]  # 2 log₂e times their parts of x, or powers of two thereof
+    b: Float[Tensor, "batch kv_heads units keys"]
+    strength: Float[Tensor, "#heads units"]
+    fits: Int[Tensor, ""]  # 1 where they are powers
+
+    @classmethod
+    def of(cls, a: Tensor, b: Tensor, vector: Tensor, scale: float) -> "Layer":
+        """Decide on the device whether powers fit, as asking for the answer would stall it."""
+        parts = [x.mT.mul(2 * _LOG2E).contiguous() for x in (a, b)]
+        fits = torch.stack([x.abs().amax() for x in parts]).amax() <= _FITS  # not of NaN
+        a, b = (torch.where(fits, x.exp2(), x) for x in parts)
+        return cls(a, b, vector.mul(2 * _LOG2E * scale).contiguous(), fits.to(torch.int32))
+
+
+def _to_queries(
+    call: Call, layer: Layer, v: Tensor, given: tuple[Tensor, ...], *, for_vector: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of a and of the vector."""
+    slopes = torch.zeros_like(layer.a)
+    halves = torch.zeros_like(layer.a) if for_vector else slopes
+    _launch("to_queries", call, layer, v, (*given, slopes, halves), for_vector=for_vector)
+    # ds/da = scale · vector (1 − tanh²) and strength (¼ − half²) = ½ log₂e of that; ds/dvector = 2 scale · half.
+    da = slopes.mul_(2 / _LOG2E).mT
+    if not for_vector:
+        return da, None
+    d_vector = halves.sum((0, 3)).mul_(2 * call.scale)
+    return da, d_vector if layer.strength.shape[0] > 1 else d_vector.sum(0, keepdim=True)
+
+
+def _to_keys(call: Call, layer: Layer, v: Tensor, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Gradients of b and v."""
+    slopes, dv = torch.zeros_like(layer.b), torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    _launch("to_keys", call, layer, v, (*given, slopes, dv))
+    return slopes.mul_(2 / _LOG2E).mT, dv
+
+
+def _launch(name: str, call: Call, layer: Layer, v: Tensor, rest: tuple[Tensor, ...], **fixed: float) -> None:
+    """Run a kernel, a program for each block, with products and with sums: those that do not fit end at once.
+
+    The grid has one dimension, as the others end at 65,535.
+    """
+    from regard.backends.triton_additive import kernels
+
+    (batch, heads, units, queries), (_, kv_heads, _, keys) = layer.a.shape, layer.b.shape
+    band = call.band.within(queries + keys + abs(call.start))
+    blocks = BLOCKS[name]
+    each = kv_heads * -(-keys // blocks.keys) if name == "to_keys" else heads * -(-queries // blocks.queries)
+    with torch.cuda.device(v.device) if v.is_cuda else contextlib.nullcontext():
+        for product in (True, False):
+            getattr(kernels, name)[(batch * each,)](
+                *(layer.a, layer.b, v, layer.strength, *rest),
+                *v.stride(),
+                *(heads, heads // kv_heads, queries, keys, call.start, *band),
+                *(units if layer.strength.shape[0] > 1 else 0, layer.fits),
+                hidden=units,
+                product=product,
+                value_dim=v.shape[3],
+                padded=max(16, 1 << (v.shape[3] - 1).bit_length()),
+                **fixed,
+                **blocks.options,
+            )
 
 
 class AdditiveTriton:
@@ -31,7 +169,7 @@ class AdditiveTriton:
         """All but a plain softmax of additive scores over a band of keys, on CUDA."""
         if type(problem.score) is not Additive:
             return f"it computes additive scores alone, not {type(problem.score).__name__}"
-        return _refuses_parts(problem) or _refuses_wishes(problem) or refuses_tensor(problem.q)
+        return _refuses_parts(problem) or _refuses_wishes(problem) or refuses_triton(problem.q)
 
     def bytes(self, problem: Problem) -> int:
         """What is projected, once in order of positions and once of hidden units, and log-sum-exps, in float32."""

@@ -20,8 +20,8 @@ from __future__ import annotations  # `tl.constexpr` is not read where there is 
 
 import contextlib
 
+from regard.backends.kernel_compilers import kernel
 from regard.backends.triton_additive.tiles import add, down_slopes, half_tanhs, score
-from regard.backends.triton_available import kernel
 
 with contextlib.suppress(ImportError):  # it can be read without; `refuses` says that it is missing
     import triton.language as tl

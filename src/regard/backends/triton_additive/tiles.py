@@ -16,7 +16,7 @@ from __future__ import annotations  # `tl.constexpr` is not read where there is 
 
 import contextlib
 
-from regard.backends.triton_available import kernel
+from regard.backends.kernel_compilers import kernel
 
 with contextlib.suppress(ImportError):  # it can be read without; `refuses` says that it is missing
     import triton.language as tl

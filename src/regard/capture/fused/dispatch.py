@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.backends.triton_available import refuses_tensor
+from regard.backends.kernel_compilers import refuses_triton
 from regard.capture.fused.sweep import MOST_DIM, MOST_STRONGEST, Bins, Found, observe
 from regard.capture.statistics import Entropy, Extent, HeatMap, Received, Statistic, Top
 from regard.capture.statistics.heatmap import bin_width
 from regard.capture.weight_rows import Rows
 from regard.capture.weights_from_qk import Call, Computed
-from regard.masks.band import band_of
+from regard.masks.causal_and_window import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
 
@@ -24,7 +24,7 @@ def refuses(call: Call, statistics: Sequence[Statistic]) -> str | None:
     if not isinstance(call, Computed):
         return "the model computed its weights itself"
     problem = call.problem
-    return refuses_tensor(problem.q) or _refuses_problem(problem) or _refuses_statistics(statistics)
+    return refuses_triton(problem.q) or _refuses_problem(problem) or _refuses_statistics(statistics)
 
 
 def _refuses_problem(problem: Problem) -> str | None:

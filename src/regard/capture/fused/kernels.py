@@ -18,7 +18,7 @@ from __future__ import annotations  # `tl.constexpr` is not read where there is 
 
 import contextlib
 
-from regard.backends.triton_available import kernel
+from regard.backends.kernel_compilers import kernel
 
 with contextlib.suppress(
     ImportError

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.backends.triton_available import Blocks, interprets
+from regard.backends.kernel_compilers import Blocks, interprets
 from regard.errors import InputError, MissingExtraError
-from regard.masks.band import Band
+from regard.masks.causal_and_window import Band
 
 __all__ = ["MOST_DIM", "MOST_STRONGEST", "Band", "Bins", "Blocks", "Found", "observe"]
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.backends import numba_available
+from regard.backends import kernel_compilers
 from regard.capture.statistics import Extent, Statistic, Top
 from regard.capture.statistics.heatmap import bin_width
 from regard.capture.weight_rows import Rows
@@ -33,7 +33,7 @@ def refuses(call: Call, extent: Extent) -> str | None:
         return f"the weights are no softmax, but {type(call.problem.normalizer).__name__}"
     if call.problem.weight_factor is not None:
         return "the weights have a factor"
-    return numba_available.refuses_here()
+    return kernel_compilers.refuses_numba()
 
 
 def portions(

@@ -1,13 +1,40 @@
-"""What kernels in Triton share: whether they can run here, and the sizes in which a program works."""
+"""Whether numba and Triton can compile kernels here, and the sizes in which a Triton program works."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import util
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Blocks", "interprets", "kernel", "refuses_tensor"]
+__all__ = ["Blocks", "interprets", "kernel", "refuses_numba", "refuses_triton"]
+
+_numba_works = False  # once it has, it does
+
+
+def refuses_numba() -> str | None:
+    """Say why numba cannot compile in this environment; None where it can."""
+    global _numba_works
+    if not _numba_works:
+        reason = _numba_refusal()
+        _numba_works = reason is None
+        return reason
+    return None
+
+
+def _numba_refusal() -> str | None:
+    if util.find_spec("numba") is None:
+        return "the package `numba` is not installed: pip install 'regard[numba]'"
+    try:
+        from numba.core.caching import FunctionCache
+
+        FunctionCache(_numba_refusal)
+    except (ImportError, OSError) as problem:  # another numpy, a library that does not load
+        return f"the package `numba` is installed and cannot be imported ({problem})"
+    except RuntimeError as problem:  # there is no folder in which it may keep what it compiles
+        return f"numba cannot compile here ({problem}): set NUMBA_CACHE_DIR to a folder that can be written"
+    return None
 
 
 @dataclass(frozen=True)
@@ -48,7 +75,7 @@ def interprets() -> bool:
     return bool(knobs.runtime.interpret)
 
 
-def refuses_tensor(q: Tensor) -> str | None:
+def refuses_triton(q: Tensor) -> str | None:
     """Say why kernels cannot take queries of this type and device here; None where they can."""
     try:
         import triton  # noqa: F401
