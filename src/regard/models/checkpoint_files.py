@@ -1,4 +1,4 @@
-"""Files of checkpoints: found by folder, hub id or bundled name, read as JSON and safetensors alone, written whole."""
+"""Files of checkpoints, found by folder, hub id or bundled name; only JSON and safetensors are read."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from regard.strict_json import parse_json
 __all__ = ["Checkpoint", "read_tensors"]
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
-# What of generation_config.json is read; the rest says how to write, which is for the caller to say.
+# The keys of generation_config.json that are used; the others are decoding options, which the caller specifies.
 _TOKENS = (
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "bad_words_ids"),
     *("forced_bos_token_id", "forced_eos_token_id"),
@@ -24,15 +24,15 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class Checkpoint:
-    """A checkpoint's files, fetched when they are asked for.
+    """A checkpoint's files, downloaded when they are needed.
 
     Args:
         name: A folder, an id of the Hugging Face hub, or one of the bundled models.
-        asked: revision, token, cache_dir, local_files_only and force_download, as in huggingface_hub.
+        asked: The options revision, token, cache_dir, local_files_only and force_download of huggingface_hub.
 
     Raises:
-        InputError: There is no such model, or a file is missing, cut or foreign.
-        MissingExtraError: It must be read from safetensors or the hub, and the extra is not installed.
+        InputError: The model does not exist, or a file is missing, truncated or of another format.
+        MissingExtraError: safetensors or the hub is needed, and the extra is not installed.
     """
 
     def __init__(self, name: str | os.PathLike[str], **asked: Any) -> None:
@@ -50,7 +50,7 @@ class Checkpoint:
             self._asked["local_files_only"] = is_offline(self.name, **given)
 
     def config(self) -> dict[str, Any]:
-        """config.json, with what generation_config.json says of writing."""
+        """Return config.json, with the used keys of generation_config.json added."""
         raw = self._json(_CONFIG)
         if raw is None:
             raise InputError(
@@ -60,7 +60,7 @@ class Checkpoint:
         return raw | {key: said[key] for key in _TOKENS if said.get(key) is not None}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """All tensors, one at a time, from one file or from the shards that an index names."""
+        """Yield all tensors, one at a time, from one file or from the shards of an index."""
         for name in self._weight_files():
             path = self.file(name)
             if path is None:
@@ -71,7 +71,7 @@ class Checkpoint:
             yield from read_tensors(path)
 
     def _weight_files(self) -> list[str]:
-        """One file or, where there is none, the shards that an index names."""
+        """Return the single weights file or, if there is none, the shards of an index."""
         if self.file(_WEIGHTS) is not None:
             return [_WEIGHTS]
         index = self._json(_INDEX)
@@ -93,9 +93,9 @@ class Checkpoint:
         return found
 
     def file(self, name: str, *, optional: bool = False) -> Path | None:
-        """Where a file lies, or None if the checkpoint has none of this name.
+        """Return the path of a file, or None if the checkpoint has no file with this name.
 
-        An `optional` one is None too where the hub cannot be reached.
+        For an `optional` file, also return None if the hub cannot be reached.
         """
         if Path(name).name != name:
             raise InputError(f"the checkpoint {self.name!r} names a file outside its folder: {name!r}")
@@ -110,7 +110,7 @@ class Checkpoint:
         try:
             return Path(hf_hub_download(self.name, name, **self._asked))
         except LocalEntryNotFoundError as problem:
-            if optional or name in (_GENERATION, _INDEX):  # not every model has them, and none is in the cache
+            if optional or name in (_GENERATION, _INDEX):  # not every model has this file, and it is not in the cache
                 return None
             raise InputError(
                 f"cannot reach the hub for {name} of {self.name!r}, and it is not in the cache"
@@ -123,10 +123,10 @@ class Checkpoint:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a safetensors file, one at a time.
+    """Yield the tensors of a safetensors file, one at a time.
 
     Raises:
-        InputError: The file is missing, cut or foreign.
+        InputError: The file is missing, truncated or of another format.
         MissingExtraError: safetensors is not installed.
     """
     try:

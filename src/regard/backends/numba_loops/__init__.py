@@ -1,8 +1,8 @@
-"""Softmax attention on CPU in loops that numba compiles, for those who ask for it by name: backend="numba".
+"""Softmax attention on CPU in loops compiled by numba, which is opt-in: backend="numba".
 
-PyTorch's fused kernel reaches the speed of its matrix products in float32 over long texts, and a fraction of it in
-bfloat16, under masks, in short texts and in decoding. These loops keep scores in a core's own cache and sums in its
-registers, in float32 or in pairs of bfloat16, and visit the blocks that the mask leaves.
+PyTorch's fused kernel reaches the speed of its matrix products in float32 for long texts, but only a fraction of it in
+bfloat16, with masks, for short texts and in decoding. These loops hold scores in a core's cache and sums in its
+registers, in float32 or in pairs of bfloat16, and visit only the blocks that the mask leaves visible.
 """
 
 from regard.backends.numba_loops.backend import Compiled

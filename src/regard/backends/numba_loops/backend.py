@@ -1,4 +1,4 @@
-"""The backend: what the loops compute, and what not."""
+"""The backend, with the calls that it supports."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,15 +31,15 @@ __all__ = ["Compiled"]
 class Compiled:
     """Softmax of products with any mask, bias, softcap and sink, grouped queries and log-sum-exp, on CPU.
 
-    Sums and softmax are in float32; bfloat16 is multiplied in pairs where the processor can (AVX-512 BF16), with
-    weights rounded to it, as PyTorch does. The backward is that of the plain blocks, from float32. The first call on a
-    machine compiles for some seconds.
+    Sums and softmax are in float32. bfloat16 is multiplied in pairs if the processor supports it (AVX-512 BF16), with
+    weights rounded to bfloat16 as in PyTorch. The backward pass is that of the plain blocks, in float32. The first
+    call on a machine takes some seconds to compile.
     """
 
     name = "numba"
 
     def refuses(self, problem: Problem) -> str | None:
-        """What the loops do not compute, and where they cannot be compiled."""
+        """Return why the loops do not support a call or cannot be compiled, or None."""
         if problem.q.device.type not in ("cpu", "meta"):  # without any memory it is asked about this machine
             return f"it runs on CPU, and the queries are on {problem.q.device}"
         if problem.q.dtype == torch.float64:
@@ -61,7 +61,7 @@ class Compiled:
 
     def _refuses_size(self, problem: Problem) -> str | None:
         if torch.compiler.is_compiling():
-            return None  # planning is not for compilers to follow
+            return None  # compilers must not trace the planning
         needed = _bias_bytes(problem) + bytes_of_tables(problem)
         if needed > problem.max_bytes:
             return (
@@ -71,15 +71,19 @@ class Compiled:
         return None
 
     def bytes(self, problem: Problem) -> int:
-        """Keys, and values in pairs, laid out anew; the bias as a tensor, and what the mask divides."""
+        """Return the bytes of the rearranged keys (and of values in pairs), of the bias as a tensor, and of the mask's
+        tables.
+        """
         return (problem.k.numel() + problem.v.numel()) * 4 + _bias_bytes(problem) + bytes_of_tables(problem)
 
     def work(self, problem: Problem) -> float:
-        """The pairs of the blocks that the mask leaves; it is chosen by name, so nothing is compared with this yet."""
+        """Return the number of pairs in the blocks that the mask leaves; since the backend is selected by name, it is
+        not compared yet.
+        """
         return covered(problem).share * problem.batch * problem.heads * problem.queries * problem.keys
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-        """The call with what it tells the loops ready-made, where nothing is learned."""
+        """Return the call with its arguments for the loops prepared, if nothing is learned, else None."""
         if _learns(problem):
             return None
         from regard.backends.numba_loops.choose_loops import Call
@@ -88,7 +92,7 @@ class Compiled:
 
     @run_eagerly
     def __call__(self, problem: Problem) -> Answer:
-        """Compute, whatever autocast would have; of tensors without memory, their shapes."""
+        """Compute the call, ignoring autocast; for tensors without memory, return their shapes."""
         if problem.q.device.type == "meta":
             output = problem.q.new_empty(*problem.q.shape[:3], problem.v.shape[-1])
             return Answer(output, None, problem.q.new_empty(problem.q.shape[:3], dtype=torch.float32))
@@ -123,7 +127,7 @@ def _bias_bytes(problem: Problem) -> int:
 
 
 def _attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    """Output and log-sum-exp, in two numbers, of a prepared problem without its sink."""
+    """Return output and log-sum-exp, as two numbers, of a prepared problem without its sink."""
     from regard.backends.numba_loops.choose_loops import Call
 
     return Call(problem)(problem.q, problem.k, problem.v)

@@ -1,4 +1,4 @@
-"""One kind of call: the record that tells the loops of it, made once for all calls of the same sizes."""
+"""Select the loops for one kind of call, and prepare their arguments once for all calls with the same sizes."""
 
 import math
 from typing import Any
@@ -21,16 +21,17 @@ from regard.problem import Problem
 
 __all__ = ["Call"]
 
-_FEW = 16  # rows of a key–value head, at most, for which keys are read as they lie
-_PART = 16  # blocks of keys that a task reads, at most, where there are few queries
+_FEW = 16  # maximum rows of a key–value head for which keys are read without rearranging them
+_PART = 16  # maximum number of blocks of keys per task if there are few queries
 
 
 class Call:
-    """A function of q, k and v of a prepared problem: its output in their type, and its log-sum-exp without the sink.
+    """A function of q, k and v of a prepared problem that returns its output in their dtype, and its log-sum-exp
+    without the sink.
 
-    The log-sum-exp is in two numbers (see `backends.log_sums`).
+    The log-sum-exp is represented by two numbers (see `backends.log_sums`).
 
-    The mask's tables and the bias are those of now. The tensors of the problem are not kept alive.
+    The mask's tables and the bias are those at the time of creation. The tensors of the problem are not kept alive.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -70,7 +71,7 @@ class Call:
         if self._zero:
             q = torch.zeros_like(q)
         output, (lse, low) = q.new_empty(self._sizes), q.new_empty(2, *self._sizes[:3], dtype=torch.float32)
-        job: npt.NDArray[np.void] = np.frombuffer(bytearray(self._job), JOB)  # far quicker than a copy of the record
+        job: npt.NDArray[np.void] = np.frombuffer(bytearray(self._job), JOB)  # much faster than a copy of the record
         size = q.element_size()
         for name, x in (("q", q), ("k", k), ("v", v)):
             job[name] = x.data_ptr()
@@ -85,7 +86,7 @@ class Call:
         return output.to(self._dtype), lse, low
 
     def _prefill(self, job: npt.NDArray[np.void]) -> None:
-        """Lay keys (and values) out, then compute each tile of queries."""
+        """Rearrange keys (and values), then compute each tile of queries."""
         batch, heads, queries, width = self._sizes
         keys = torch.empty(self._of * self._blocks * BLOCK * int(job["depth"][0]))
         job["packed_keys"] = keys.data_ptr()
@@ -96,7 +97,7 @@ class Call:
         run("attend", job, tasks=batch * heads * -(-queries // BLOCK))
 
     def _read(self, job: npt.NDArray[np.void]) -> None:
-        """Read the keys in parts, then merge these."""
+        """Read the keys in parts, then merge the results."""
         tasks = self._of * int(job["parts"][0])
         rows = tasks * self._padded
         room = torch.empty(rows * (2 + self._sizes[3]))
@@ -108,7 +109,7 @@ class Call:
 
 
 def _in_rows(x: Float[Tensor, "batch heads n width"], multiple: int) -> Tensor:
-    """As wide as a multiple, by zeros, in rows of one piece, with the sign that they have in memory."""
+    """Return the tensor padded with zeros to a multiple in width, with contiguous rows and its sign in memory."""
     x = x.resolve_neg()
     if x.shape[-1] % multiple:
         return pad(x, (0, -x.shape[-1] % multiple))
@@ -116,7 +117,9 @@ def _in_rows(x: Float[Tensor, "batch heads n width"], multiple: int) -> Tensor:
 
 
 def _bias_of(problem: Problem) -> tuple[Tensor | None, dict[str, Any]]:
-    """Where the bias of a pair is: numbers of neighbouring keys lie side by side; those of i − j shift by one a row."""
+    """Return the bias and its strides: entries of neighbouring keys are adjacent; those of i − j are shifted by one
+    per row.
+    """
     if problem.bias is None:
         return None, {}
     if isinstance(problem.bias, Relative):
@@ -132,7 +135,7 @@ def _bias_of(problem: Problem) -> tuple[Tensor | None, dict[str, Any]]:
 
 
 def _factors_of(problem: Problem) -> dict[str, float]:
-    """The factors before each step; behind the softcap, and behind the bias, there is none any more."""
+    """Return the factors before each step; after the softcap and after the bias there is none."""
     softcap, factor = problem.score.softcap, 1.0 if _is_nothing(problem.scale) else problem.scale
     factors: dict[str, float] = {}
     if softcap is not None:
@@ -144,5 +147,7 @@ def _factors_of(problem: Problem) -> dict[str, float]:
 
 
 def _is_nothing(scale: float) -> bool:
-    """Whether a scale is 0 as a float32: what is hidden is told by a score, which times 0 would be like any other."""
+    """Return whether a scale is 0 in float32: hidden pairs are marked by a score, which would be lost when multiplied
+    by 0.
+    """
     return bool(np.float32(scale) == 0)

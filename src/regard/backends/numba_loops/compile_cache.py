@@ -1,7 +1,7 @@
-"""Functions that numba compiles, kept on disk for the next process.
+"""Compile functions with numba, and cache them on disk for later processes.
 
-numba looks a function up by its own bytes and by the date of its file. These functions are made of one another, and of
-the instructions in `vectors`: here all files of this folder tell the kept ones from those of another version.
+numba identifies a function by its own bytecode and by the date of its file. These functions call one another and use
+instructions of this folder, so the cache key here includes all files of the folder.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ class _Kept(FunctionCache):
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a function when others that are compiled call it."""
+    """Compile a function when a compiled function calls it."""
     dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
     dispatcher._cache = _Kept(function)
     return dispatcher
 
 
 def callback(function: Callable[..., Any], signature: Any) -> Any:
-    """Compile a function now, so that it has an address which C may call."""
+    """Compile a function immediately, so that it has an address for calls from C."""
     made: Any = CFunc(function, sigutils.normalize_signature(signature), locals={}, options={"error_model": "numpy"})
     made._cache = _Kept(function)
     made.compile()

@@ -1,6 +1,6 @@
-"""Few queries: keys and values are read once, as they lie, for all heads that share them.
+"""Few queries: keys and values are read once, without rearranging them, for all heads that share them.
 
-The blocks of a key–value head are parted among tasks, whose sums are merged at the end (Dao et al. 2023,
+The blocks of a key–value head are divided among tasks, whose sums are merged at the end (Dao et al. 2023,
 https://crfm.stanford.edu/2023/10/12/flashdecoding.html).
 """
 
@@ -40,7 +40,7 @@ def read(address: Any) -> None:
 
 
 def merge(address: Any) -> None:
-    """Add the parts of each row, shrunk to the largest of their maxima."""
+    """Add the parts of each row, scaled to the largest of their maxima."""
     job = numba.carray(address, 1)[0]
     for of in range(job.batch * job.kv_heads):
         for row in range(job.heads // job.kv_heads * job.queries):
@@ -95,7 +95,7 @@ def _visit(
     job: Any, sequence: int, kv_head: int, blocks: Any, held: int,
     queries: int, scores: int, sums: int, mixed: int, most: Any, mass: Any,
 ) -> None:  # fmt: skip
-    """Some blocks of keys: scores, weights, and the values that they weigh added to the sums."""
+    """Compute scores and weights of some blocks of keys, and add the weighted values to the sums."""
     group, padded = job.heads // job.kv_heads, _padded(job)
     wide = job.value_vectors * on.LANES * 4
     keys = job.k + sequence * job.k_batch + kv_head * job.k_head
@@ -123,7 +123,7 @@ def _visit(
 def _add_values(
     job: Any, sequence: int, kv_head: int, blocks: Any, held: int, scores: int, sums: int, mixed: int
 ) -> None:
-    """The values of some blocks, times the weights that are where the scores were."""
+    """Add the values of some blocks, times the weights that have replaced the scores."""
     padded, wide = _padded(job), job.value_vectors * on.LANES * 4
     for at in range(held):
         first = blocks[0, at] * BLOCK
@@ -135,7 +135,7 @@ def _add_values(
                 one = values + 2 * pair * job.v_row
                 on.interleave(one, one + job.v_row, mixed + pair * wide, job.value_vectors)
             if count % 2:
-                one = values + (count - 1) * job.v_row  # its weight's neighbour is 0
+                one = values + (count - 1) * job.v_row  # the neighbour of its weight is 0
                 on.interleave(one, one, mixed + count // 2 * wide, job.value_vectors)
             values, row_bytes, weights, count = mixed, wide, scores + at * BLOCK * 2, (count + 1) // 2
         for left in range(0, job.value_vectors, on.PANEL):

@@ -1,4 +1,4 @@
-"""What the compiled loops are told: one record of addresses, strides in bytes, sizes and numbers."""
+"""The arguments of the compiled loops: one record of addresses, strides in bytes, sizes and numbers."""
 
 import numba
 import numpy as np

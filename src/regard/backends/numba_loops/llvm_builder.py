@@ -1,7 +1,6 @@
-"""A builder of LLVM's instructions over vectors, and the door through which numba calls what is built.
+"""A builder of LLVM instructions on vectors, and the decorator that makes them callable from numba.
 
-Addresses and strides are in bytes. A vector is 16 floats: one register where the processor has AVX-512, two or four
-where it has not.
+Addresses and strides are in bytes. A vector has 16 floats: one register with AVX-512, otherwise two or four.
 """
 
 import inspect
@@ -34,20 +33,20 @@ __all__ = [
 
 
 def _features() -> set[str]:
-    """What the processor can that numba compiles for: this one, or the one that it was told of."""
+    """Return the features of the processor that numba compiles for, the host or a configured one."""
     if config.CPU_FEATURES is not None or config.CPU_NAME not in (None, "host"):
         return {one[1:] for one in (config.CPU_FEATURES or "").split(",") if one.startswith("+")}
     return {name for name, there in binding.get_host_cpu_features().items() if there}
 
 
 LANES = 16
-ROWS = 4  # of a product, whose sums are kept in registers
-PANEL = 4 if "avx512f" in _features() else 1  # vectors side by side that these rows have registers for
-HAS_PAIRS = "avx512bf16" in _features()  # whether pairs of bfloat16 are multiplied and added to float32 at once
+ROWS = 4  # rows of a product, whose sums are held in registers
+PANEL = 4 if "avx512f" in _features() else 1  # number of vectors per row that fit the registers
+HAS_PAIRS = "avx512bf16" in _features()  # whether one instruction multiplies pairs of bfloat16 and adds them to float32
 
 
 class BFloat(ir.Type):
-    """The type of LLVM that llvmlite has no name for."""
+    """LLVM's type bfloat, which llvmlite does not define."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -65,7 +64,7 @@ WIDTH = 4 * LANES  # bytes of a vector
 
 
 def _aligned(kind: ir.Type) -> int:
-    """To what the address of a vector is aligned for sure: to one of its elements."""
+    """Return the guaranteed alignment of a vector's address: that of one of its elements."""
     element = getattr(kind, "element", kind)
     return {F: 4, I32: 4, I64: 8, I8: 1}.get(element, 2)
 
@@ -76,51 +75,51 @@ def _pairs_of(width: int) -> list[int]:
 
 
 class Code:
-    """A builder of instructions, with the few that are needed here."""
+    """A builder of instructions with the methods that are needed here."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.do = builder
 
     def at(self, address: Any, offset: int) -> Any:
-        """An address some bytes further."""
+        """Return an address plus an offset in bytes."""
         return self.do.add(address, ir.Constant(I64, offset)) if offset else address
 
     def load(self, address: Any, kind: ir.Type) -> Any:
-        """What lies at an address."""
+        """Load a value from an address."""
         return self.do.load(self.do.inttoptr(address, kind.as_pointer()), align=_aligned(kind))
 
     def store(self, value: Any, address: Any) -> None:
-        """Write to an address."""
+        """Store a value at an address."""
         self.do.store(value, self.do.inttoptr(address, value.type.as_pointer()), align=_aligned(value.type))
 
     def everywhere(self, value: Any, kind: ir.VectorType = FLOATS) -> Any:
-        """A vector of one number."""
+        """Return a vector with one number in all elements."""
         nothing = ir.Constant(kind, ir.Undefined)
         one = self.do.insert_element(nothing, value, ir.Constant(I32, 0))
         return self.do.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(I32, LANES), [0] * LANES))
 
     def call(self, name: str, result: ir.Type, *given: Any) -> Any:
-        """One of LLVM's intrinsics."""
+        """Call one of LLVM's intrinsics."""
         kind = ir.FunctionType(result, [one.type for one in given])
         return self.do.call(cgutils.get_or_insert_function(self.do.module, kind, name), given)
 
     def fma(self, one: Any, other: Any, added: Any) -> Any:
-        """one · other + added, rounded once."""
+        """Return one · other + added, rounded once."""
         return self.call("llvm.fma.v16f32", FLOATS, one, other, added)
 
     def products(self, pairs: bool, added: Any, one: Any, other: Any) -> Any:
-        """The sums, and the products of floats, or of pairs of bfloat16, added to them."""
+        """Add the products of floats, or of pairs of bfloat16, to the sums and return them."""
         if not pairs:
             return self.fma(one, other, added)
         both = (self.do.bitcast(each, PAIRS) for each in (one, other))
         return self.call("llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, added, *both)
 
     def larger(self, one: Any, other: Any) -> Any:
-        """The larger; the second where one of them is NaN."""
+        """Return the larger value; the second one if either is NaN."""
         return self.do.select(self.do.fcmp_ordered(">", one, other), one, other)
 
     def total(self, vector: Any) -> Any:
-        """The sum of a vector, in any order."""
+        """Return the sum of a vector, in any order."""
         return self.do.call(
             cgutils.get_or_insert_function(
                 self.do.module, ir.FunctionType(F, [F, FLOATS]), "llvm.vector.reduce.fadd.v16f32"
@@ -130,8 +129,15 @@ class Code:
         )
 
     def totals(self, vectors: list[Any]) -> Any:
-        """The sums of 16 vectors, as one: neighbours are added in each half, two vectors become one, four times."""
-        for width in (1, 1, 4, 4):  # elements, then quarters of a vector, which shuffle within themselves for less
+        """Return the sums of 16 vectors as one vector: four times, neighbours in each half are added and two vectors
+        become one.
+        """
+        for width in (
+            1,
+            1,
+            4,
+            4,
+        ):  # elements first, then quarters of a vector, because shuffles within quarters are cheaper
             places = [lane + at for lane in range(0, LANES, 4 * width) for at in _pairs_of(width)]
             even, odd = (
                 ir.Constant(ir.VectorType(I32, LANES), [place + shift * width for place in places]) for shift in (0, 1)
@@ -143,20 +149,20 @@ class Code:
         return vectors[0]
 
     def variables(self, count: int, start: Any) -> list[Any]:
-        """Places that hold a value each; LLVM makes registers of them."""
+        """Return variables on the stack with initial values, which LLVM moves to registers."""
         return [cgutils.alloca_once_value(self.do, start) for _ in range(count)]
 
     def loop(self, count: Any) -> Any:
-        """A loop over 0 … count − 1: a context whose `index` is the number."""
+        """Return a context with a loop over 0 … count − 1, whose `index` is the number."""
         return cgutils.for_range(self.do, count)
 
     def times(self, index: Any, width: Any) -> Any:
-        """So many times a width, a number or a value."""
+        """Return the product of an index and a width, which is a number or a value."""
         return self.do.mul(index, width if isinstance(width, ir.Value) else ir.Constant(I64, width))
 
 
 def instruction(result: types.Type, *takes: types.Type) -> Callable[[Callable[..., Any]], Any]:
-    """Make a function that numba can call of one that emits its code."""
+    """Return a decorator that makes a code-emitting function callable from numba."""
 
     def made(emit: Callable[..., Any]) -> Any:
         def typed(_typing: Any, *_given: Any) -> Any:

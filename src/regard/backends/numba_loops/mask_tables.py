@@ -1,5 +1,5 @@
-"""What a mask leaves, as the compiled loops read it: runs of blocks for each tile of queries, and bytes of what is seen
-in those that it divides.
+"""Tables of a mask for the compiled loops: runs of blocks for each tile of queries, and bytes of the visible pairs in
+partial blocks.
 """
 
 import itertools
@@ -22,26 +22,28 @@ from regard.shapes import has_numbers
 
 __all__ = ["Tables", "bytes_of_tables", "tables_for"]
 
-_AT_ONCE = 2**22  # pairs that a mask is asked for
-_MOST = 512 * 2**20  # bytes of all tables that are kept
+_AT_ONCE = 2**22  # number of pairs for which a mask is evaluated in one step
+_MOST = 512 * 2**20  # maximum bytes of all cached tables
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """For each tile of 64 queries, of each sequence and head that the mask tells apart, its runs of blocks of keys."""
+    """For each tile of 64 queries, for each sequence and head that the mask distinguishes, its runs of blocks
+    of keys.
+    """
 
-    leading: tuple[int, int]  # sequences and heads; 1 where all are alike
-    rows: Numbers  # where each tile's runs begin, and at last where all end
-    starts: Numbers  # the first block of a run
-    lengths: Numbers  # its blocks
-    tiles: Numbers  # which tile of `seen` its one block has; −1 where all is seen
-    seen: npt.NDArray[np.uint8]  # (tiles, 64, 64): 1 where the query may see the key
+    leading: tuple[int, int]  # sequences and heads; 1 if all are equal
+    rows: Numbers  # start of each tile's runs, and the end of the last
+    starts: Numbers  # first block of each run
+    lengths: Numbers  # number of blocks of each run
+    tiles: Numbers  # index in `seen` of its single block; −1 if every pair is visible
+    seen: npt.NDArray[np.uint8]  # (tiles, 64, 64): 1 for visible pairs
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of them."""
+        """The bytes of all tables."""
         return sum(one.nbytes for one in (self.rows, self.starts, self.lengths, self.tiles, self.seen))
 
 
@@ -56,18 +58,18 @@ def tables_for(problem: Problem) -> Tables:
 
 
 def bytes_of_tables(problem: Problem) -> int:
-    """About the bytes of the tables, which are not made."""
+    """Return the approximate bytes of the tables, without making them."""
     if problem.mask is None:
         return 0
     found = covered(problem, BLOCK)
     divided = sum(int(runs.length[~runs.full].sum()) for runs in found.runs)
-    if problem.mask.mask.relative:  # those along a diagonal are alike
+    if problem.mask.mask.relative:  # blocks along a diagonal are equal
         divided = min(divided, 4 * (problem.queries + problem.keys) // BLOCK + 4)
     return divided * BLOCK * BLOCK * math.prod(_leading(problem, found)) // len(found.runs)
 
 
 def _leading(problem: Problem, found: Cover) -> tuple[int, int]:
-    """Sequences and heads that a mask tells apart; a rule says so by what it answers."""
+    """Return the numbers of sequences and heads that a mask distinguishes; for a rule they follow from its result."""
     bound, one = problem.mask, slice(0, 1)
     if bound is None or bound.mask.relative or not has_numbers(*tensors(bound.mask)):
         return found.leading
@@ -76,7 +78,7 @@ def _leading(problem: Problem, found: Cover) -> tuple[int, int]:
 
 
 def _slices(found: Cover, leading: tuple[int, int]) -> Iterator[tuple[int, int, Runs]]:
-    """Each sequence and head that is told apart, and the runs of blocks that are left to it."""
+    """Yield each distinguished sequence and head, with its runs of blocks."""
     batch, heads = found.leading
     for sequence, head in itertools.product(*map(range, leading)):
         yield sequence, head, found.runs[(sequence if batch > 1 else 0) * heads + (head if heads > 1 else 0)]
@@ -104,7 +106,7 @@ def _made(problem: Problem) -> Tables:
 
 
 def _with_single_blocks(runs: Runs) -> Runs:
-    """The same, with runs of blocks that are divided cut into single ones."""
+    """Return the runs, with runs of partial blocks split into single blocks."""
     whole, rest = runs.where(runs.full), runs.where(~runs.full)
     before = np.repeat(rest.length.cumsum() - rest.length, rest.length)
     row = np.repeat(rest.row, rest.length)
@@ -113,7 +115,7 @@ def _with_single_blocks(runs: Runs) -> Runs:
 
 
 def _divided(bound: BoundMask, sequence: int, head: int, blocks: Runs) -> tuple[Numbers, npt.NDArray[np.uint8]]:
-    """Which tile each block has, and the tiles; blocks that are alike share one."""
+    """Return the index of each block's tile, and the tiles; equal blocks share a tile."""
     row, column = blocks.row, blocks.start
     if bound.mask.relative:
         short = ((row + 1) * BLOCK > bound.q_len) * 2 + ((column + 1) * BLOCK > bound.kv_len)
@@ -131,7 +133,7 @@ def _divided(bound: BoundMask, sequence: int, head: int, blocks: Runs) -> tuple[
 
 
 def _asked(bound: BoundMask, sequence: int, head: int, row: Numbers, column: Numbers) -> npt.NDArray[np.uint8]:
-    """What is seen in some blocks; nothing beyond the ends."""
+    """Return the visible pairs of some blocks; positions beyond the ends are hidden."""
     within = torch.arange(BLOCK)
     i = torch.from_numpy(row)[:, None, None] * BLOCK + within[:, None]
     j = torch.from_numpy(column)[:, None, None] * BLOCK + within

@@ -1,6 +1,6 @@
-"""Many queries: keys are laid out once in columns, then each tile of queries visits the blocks that it sees.
+"""Many queries: keys are rearranged once in columns, then each tile of queries visits the blocks that it sees.
 
-Both are tasks that threads take one after the other. Sums, maxima and weights of a tile stay in the core's own cache
+Both steps are tasks that threads take one after the other. Sums, maxima and weights of a tile stay in the core's cache
 (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691).
 """
 
@@ -31,7 +31,7 @@ _PANEL = on.PANEL * on.LANES * 4  # bytes
 
 
 def pack(address: Any) -> None:
-    """Lay all keys, and values where they are multiplied in pairs, out as products read them."""
+    """Rearrange all keys, and values if they are multiplied in pairs, in the order in which products read them."""
     job = numba.carray(address, 1)[0]
     while True:
         task = on.claim(address)
@@ -57,7 +57,9 @@ def attend(address: Any) -> None:
 
 @compiled
 def _pack_keys(job: Any, task: int) -> None:
-    """A block of keys in columns: element e of all 64 keys side by side, in panels as wide as a product is."""
+    """Rearrange a block of keys in columns: element e of all 64 keys is contiguous, in panels of the width of a
+    product.
+    """
     blocks = (job.keys + BLOCK - 1) // BLOCK
     of, first = task // blocks, task % blocks * BLOCK
     source = job.k + of // job.kv_heads * job.k_batch + of % job.kv_heads * job.k_head
@@ -77,7 +79,7 @@ def _pack_keys(job: Any, task: int) -> None:
 
 @compiled
 def _pack_values(job: Any, task: int) -> None:
-    """A block of values, two rows side by side element by element."""
+    """Rearrange a block of values, with the elements of two rows interleaved."""
     blocks = (job.keys + BLOCK - 1) // BLOCK
     of, first = task // blocks, task % blocks * BLOCK
     wide = job.value_vectors * on.LANES * 4
@@ -93,7 +95,7 @@ def _pack_values(job: Any, task: int) -> None:
 
 @compiled
 def _attend(job: Any, task: int, queries: int, scores: int, sums: int, most: Any, mass: Any) -> None:
-    """One tile of queries; the last first, which under a causal mask have most to do."""
+    """Compute one tile of queries; the last tiles are first, because under a causal mask they have the most work."""
     tiles = (job.queries + BLOCK - 1) // BLOCK
     of, tile = task // tiles, tiles - 1 - task % tiles
     sequence, head = of // job.heads, of % job.heads
@@ -121,7 +123,7 @@ def _attend(job: Any, task: int, queries: int, scores: int, sums: int, most: Any
                 _visit(job, sequence, head, first, height, blocks, held, queries, scores, sums, most, mass, fresh)
                 held, fresh = 0, 0
     wide = job.value_vectors * on.LANES * 4
-    if fresh:  # there was nothing to see
+    if fresh:  # no key is visible
         on.zero(sums, height * wide)
     _write(job, of * job.queries + first, height, sums, most, mass)
 
@@ -131,7 +133,7 @@ def _visit(
     job: Any, sequence: int, head: int, first: int, height: int, blocks: Any, held: int,
     queries: int, scores: int, sums: int, most: Any, mass: Any, fresh: int,
 ) -> None:  # fmt: skip
-    """Some blocks of keys: scores, weights, and the values that they weigh added to the sums."""
+    """Compute scores and weights of some blocks of keys, and add the weighted values to the sums."""
     kv_head = head // (job.heads // job.kv_heads)
     of = (sequence * job.kv_heads + kv_head) * ((job.keys + BLOCK - 1) // BLOCK)
     padded = (height + on.ROWS - 1) // on.ROWS * on.ROWS
@@ -156,7 +158,7 @@ def _visit(
 def _add_values(
     job: Any, sequence: int, kv_head: int, blocks: Any, held: int, padded: int, scores: int, sums: int, fresh: int
 ) -> None:
-    """The values of some blocks, times the weights that are where the scores were."""
+    """Add the values of some blocks, times the weights that have replaced the scores."""
     wide = job.value_vectors * on.LANES * 4
     values, row_bytes, block_bytes, width = (
         job.v + sequence * job.v_batch + kv_head * job.v_head, job.v_row, BLOCK * job.v_row, 4,
@@ -180,7 +182,7 @@ def _add_values(
 
 @compiled
 def _write(job: Any, where: int, height: int, sums: int, most: Any, mass: Any) -> None:
-    """Divide by the mass, 0 where nothing was seen."""
+    """Divide by the sum of the weights, and write 0 for rows that see no key."""
     wide = job.value_vectors * on.LANES * 4
     for row in range(height):
         share = np.float32(1) / mass[row] if mass[row] != 0 else np.float32(0)

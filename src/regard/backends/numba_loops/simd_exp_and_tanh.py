@@ -1,6 +1,6 @@
-"""What numba cannot say: the loops over vectors that attention spends its time in, written as LLVM's instructions.
+"""The inner vector loops of attention as LLVM instructions, because numba cannot express them.
 
-numba's own loops become vectors too, but do not keep a block of sums in registers. Addresses and strides are in bytes.
+numba vectorizes its own loops too, but does not hold a block of sums in registers. Addresses and strides are in bytes.
 """
 
 from typing import Any
@@ -55,14 +55,14 @@ __all__ = [
 ]
 
 
-# 2 ** x for x in −0.5 … 0.5 to the last bit but one (Cephes, exp2f).
+# 2 ** x for x in −0.5 … 0.5, exact except for the last bit (Cephes, exp2f).
 _EXP2 = (1.535336188319500e-4, 1.339887440266574e-3, 9.618437357674640e-3, 5.550332471162809e-2,
          2.402264791363012e-1, 6.931472028550421e-1, 1.0)  # fmt: skip
-_ROUNDS = 1.5 * 2**23  # added to a float of less than 2 ** 22 it leaves the nearest whole number in the lowest bits
-# tanh x = x + x³ · polynomial of x², to the last bit but one where |x| < 0.625 (Cephes, tanhf).
+_ROUNDS = 1.5 * 2**23  # added to a float below 2 ** 22, it gives the nearest integer in the lowest bits
+# tanh x = x + x³ · polynomial of x², exact except for the last bit for |x| < 0.625 (Cephes, tanhf).
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 _LOG2_E = 1.4426950408889634
-_LEAST = -126.0  # 2 ** less is no normal number any more; it is 0 here
+_LEAST = -126.0  # below this exponent 2 ** x is not a normal number, and 0 is used
 
 _zeros, _float = ir.Constant(FLOATS, [0.0] * LANES), types.float32
 _at = types.int64  # an address, a stride or a count
@@ -161,7 +161,7 @@ dots_f32, dots_pairs = _dots(False, "dots_f32"), _dots(True, "dots_pairs")
 
 @instruction(_float, _at, _at, _float)
 def largest(code: Code, row: Any, vectors: Any, scale: Any) -> Any:
-    """The largest of scale · x over a row of a multiple of 4 vectors."""
+    """Return the largest of scale · x over a row of a multiple of 4 vectors."""
     do = code.do
     found = code.variables(4, ir.Constant(FLOATS, [float("-inf")] * LANES))
     factor = code.everywhere(scale)
@@ -177,7 +177,7 @@ def largest(code: Code, row: Any, vectors: Any, scale: Any) -> Any:
 
 
 def _power(code: Code, x: Any) -> Any:
-    """2 ** x; 0 where that is no normal number, NaN where x is."""
+    """Return 2 ** x; 0 if the result is not a normal number, NaN for NaN."""
     do = code.do
     rounds, least = (ir.Constant(FLOATS, [number] * LANES) for number in (_ROUNDS, _LEAST))
     whole = do.fadd(x, rounds)
@@ -187,7 +187,7 @@ def _power(code: Code, x: Any) -> Any:
         power = code.fma(power, rest, ir.Constant(FLOATS, [number] * LANES))
     bits = do.shl(do.bitcast(whole, WORDS), ir.Constant(WORDS, [23] * LANES))
     two = do.bitcast(do.add(bits, ir.Constant(WORDS, [127 << 23] * LANES)), FLOATS)
-    # Not "no less than": what is NaN must stay so.
+    # Not "no less than", because NaN must be preserved.
     return do.select(do.fcmp_ordered("<", x, least), _zeros, do.fmul(power, two))
 
 
@@ -203,7 +203,7 @@ def _exp(pairs: bool, name: str) -> Any:
             start = do.add(row, code.times(loop.index, 2 * WIDTH))
             target = do.add(into, code.times(loop.index, WIDTH if pairs else 2 * WIDTH))
             for at in range(2):
-                # Rounded as `largest` rounds, so that nothing is above it, however large: no fused multiplication.
+                # Rounded as in `largest`, without a fused multiplication, so that no number exceeds the maximum.
                 x = do.fsub(do.fmul(code.load(code.at(start, at * WIDTH), FLOATS), factor), least)
                 weight = _power(code, do.fmul(x, log))
                 do.store(do.fadd(do.load(totals[at]), weight), totals[at])
@@ -221,7 +221,7 @@ exp_f32, exp_pairs = _exp(False, "exp_f32"), _exp(True, "exp_pairs")
 
 @instruction(types.void, _at, _at, _float, _float)
 def cap(code: Code, row: Any, vectors: Any, scale: Any, most: Any) -> None:
-    """most · tanh(scale · x)."""
+    """Replace x by most · tanh(scale · x)."""
     do, factor, whole = code.do, code.everywhere(scale), code.everywhere(most)
     one, two, far, near, twice, small = (
         ir.Constant(FLOATS, [number] * LANES) for number in (1.0, 2.0, 30.0, -30.0, 2 * _LOG2_E, 0.625)
@@ -229,7 +229,7 @@ def cap(code: Code, row: Any, vectors: Any, scale: Any, most: Any) -> None:
     with code.loop(vectors) as loop:
         at = do.add(row, code.times(loop.index, WIDTH))
         x = do.fmul(code.load(at, FLOATS), factor)
-        # Beyond ± 30 the tangent is ± 1; what is NaN stays so.
+        # Beyond ± 30 the tangent is ± 1; NaN is preserved.
         x = do.select(do.fcmp_ordered(">", x, far), far, x)
         x = do.select(do.fcmp_ordered("<", x, near), near, x)
         square = do.fmul(x, x)
@@ -244,7 +244,7 @@ def cap(code: Code, row: Any, vectors: Any, scale: Any, most: Any) -> None:
 
 @instruction(types.void, _at, _at, _at, _float)
 def add(code: Code, row: Any, bias: Any, count: Any, factor: Any) -> None:
-    """factor · x + bias for the first floats of a row."""
+    """Replace x by factor · x + bias for the first floats of a row."""
     do = code.do
     vectors = do.lshr(count, ir.Constant(I64, 4))
     with code.loop(vectors) as loop:
@@ -253,7 +253,7 @@ def add(code: Code, row: Any, bias: Any, count: Any, factor: Any) -> None:
         added = code.load(do.add(bias, offset), FLOATS)
         code.store(code.fma(code.load(at, FLOATS), code.everywhere(factor), added), at)
     begun = do.shl(vectors, ir.Constant(I64, 4))
-    with code.loop(do.sub(count, begun)) as loop:  # beyond them may be memory of somebody else
+    with code.loop(do.sub(count, begun)) as loop:  # the memory after them may belong to other data
         offset = code.times(do.add(begun, loop.index), 4)
         at = do.add(row, offset)
         code.store(do.fadd(do.fmul(code.load(at, F), factor), code.load(do.add(bias, offset), F)), at)
@@ -261,7 +261,7 @@ def add(code: Code, row: Any, bias: Any, count: Any, factor: Any) -> None:
 
 @instruction(types.void, _at, _at, _at, _float)
 def hide(code: Code, row: Any, seen: Any, vectors: Any, instead: Any) -> None:
-    """Put another number where a row of bytes is 0."""
+    """Replace numbers by `instead` where a row of bytes is 0."""
     do, other = code.do, code.everywhere(instead)
     with code.loop(vectors) as loop:
         at = do.add(row, code.times(loop.index, WIDTH))
@@ -290,14 +290,14 @@ def copy(code: Code, into: Any, source: Any, count: Any) -> None:
 
 @instruction(types.int64, types.CPointer(Job))
 def claim(code: Code, counter: Any) -> Any:
-    """The number that a job begins with, which no other thread is given, as it is raised by one."""
+    """Return the present value of a counter and increment it atomically, so that each thread gets another number."""
     where = code.do.bitcast(counter, I64.as_pointer())
     return code.do.atomic_rmw("add", where, ir.Constant(I64, 1), "monotonic")
 
 
 @instruction(types.void, *[_at] * 4)
 def transpose(code: Code, source: Any, lds: Any, into: Any, depth: Any) -> None:
-    """Lay 16 rows of 32 bits each out as columns: element e of all of them at `into` + e · panel."""
+    """Rearrange 16 rows of 32 bits each as columns: element e of all of them at `into` + e · panel."""
     do = code.do
     rows = [do.add(source, code.times(ir.Constant(I64, row), lds)) for row in range(LANES)]
     with code.loop(depth) as loop:
@@ -310,7 +310,7 @@ def transpose(code: Code, source: Any, lds: Any, into: Any, depth: Any) -> None:
 
 @instruction(types.void, *[_at] * 4)
 def interleave(code: Code, one: Any, other: Any, into: Any, vectors: Any) -> None:
-    """Two rows of 16 bits, element by element in turn."""
+    """Interleave two rows of 16 bits element by element."""
     do, kind = code.do, ir.VectorType(I16, LANES)
     turns = [at // 2 + LANES * (at % 2) for at in range(2 * LANES)]
     with code.loop(vectors) as loop:
@@ -343,7 +343,7 @@ def write_bf16(code: Code, row: Any, into: Any, vectors: Any, factor: Any) -> No
 
 @instruction(types.voidptr, _at)
 def pointer(code: Code, address: Any) -> Any:
-    """An address as numba's `carray` takes it."""
+    """Return an address in the form that numba's `carray` takes."""
     return code.do.inttoptr(address, I8.as_pointer())
 
 

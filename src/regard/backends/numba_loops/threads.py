@@ -1,4 +1,4 @@
-"""Compiled loops on the threads that PyTorch has: a second pool's threads would wait for cores that the first keeps."""
+"""Run compiled loops on PyTorch's threads, because the threads of a second pool would wait for cores."""
 
 import ctypes
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def run(loop: str, job: npt.NDArray[np.void], *, tasks: int) -> None:
 
 @cache
 def _loop(loop: str) -> Any:
-    """The compiled loop; it is compiled by the first call of all, for some seconds, and then kept on disk."""
+    """Return the compiled loop, which is compiled in some seconds at the first call and then cached on disk."""
     return callback(_LOOPS[loop], types.void(types.CPointer(Job)))
 
 
@@ -49,14 +49,14 @@ def _function(loop: str) -> Callable[[int], None]:
 
 @cache
 def _region() -> _Region | None:
-    """GOMP_parallel(function, data, threads, flags) of the OpenMP that PyTorch is linked with; None where it has none.
+    """Return GOMP_parallel(function, data, threads, flags) of the OpenMP library that PyTorch is linked with, or None.
 
-    It is what a compiler makes of `#pragma omp parallel`, in GNU's library and, for code made for that, in LLVM's.
+    Compilers call it for `#pragma omp parallel`; it exists in GNU's library and, for compatibility, in LLVM's.
     """
     if not torch.backends.openmp.is_available():
         return None
     try:
-        library = ctypes.CDLL(torch._C.__file__)  # symbols are looked for in all that it is linked with
+        library = ctypes.CDLL(torch._C.__file__)  # symbols are searched in all linked libraries
         region = library.GOMP_parallel
     except (AttributeError, OSError):
         return None

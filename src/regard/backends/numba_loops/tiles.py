@@ -1,4 +1,4 @@
-"""What both ways of the compiled backend do with a tile of scores, compiled by numba into either."""
+"""Operations on a tile of scores that both loops of the backend use, compiled by numba."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ FAR = GROUP * BLOCK * 4  # bytes between rows of scores
 def multiply(
     pairs: int, a: int, lda: int, b: int, ldb: int, c: int, ldc: int, rows: int, depth: int, vectors: int, fresh: int
 ) -> None:
-    """c (rows × vectors) = a (rows × depth) · b (depth × vectors), added to what c holds unless fresh.
+    """Compute c (rows × vectors) = a (rows × depth) · b (depth × vectors), added to c unless `fresh`.
 
     Rows are a multiple of ROWS; b is at most PANEL vectors wide.
     """
@@ -32,7 +32,7 @@ def multiply(
 
 @compiled
 def adjust(job: Any, scores: int, sequence: int, head: int, query: int, block: int, tile: int) -> None:
-    """Cap, bias and mask for the scores of a query with a block of keys, in this order."""
+    """Apply cap, bias and mask, in this order, to the scores of a query with a block of keys."""
     if job.cap > 0:
         on.cap(scores, VECTORS, job.scale, job.cap)
     beyond = (block + 1) * BLOCK - job.keys
@@ -47,7 +47,7 @@ def adjust(job: Any, scores: int, sequence: int, head: int, query: int, block: i
 
 @compiled
 def weigh(job: Any, scores: int, count: int, sums: int, most: Any, mass: Any, row: int, fresh: int) -> None:
-    """Make weights of the scores of a row with some blocks, and shrink what the row holds to the new maximum."""
+    """Convert the scores of a row with some blocks to weights, and scale the row's sums to the new maximum."""
     above = max(most[row], on.largest(scores, count * VECTORS, job.soft))
     base = above if above != -np.inf else np.float32(0)
     if job.pairs:
@@ -64,7 +64,7 @@ def weigh(job: Any, scores: int, count: int, sums: int, most: Any, mass: Any, ro
 
 @compiled
 def write_log_sum(job: Any, where: int, most: Any, mass: Any) -> None:
-    """The logarithm of e ** most · mass, and what rounding takes from it; −∞ and 0 of a row that sees nothing."""
+    """Write the logarithm of e ** most · mass, and its rounding error; −∞ and 0 for a row that sees no key."""
     lse = numba.carray(on.pointer(job.lse), where + 1, np.float32)
     low = numba.carray(on.pointer(job.low), where + 1, np.float32)
     lse[where], low[where] = -np.inf, 0
@@ -76,7 +76,7 @@ def write_log_sum(job: Any, where: int, most: Any, mass: Any) -> None:
 
 @compiled
 def first_run(job: Any, sequence: int, head: int, tile: int) -> int:
-    """Where the table of rows tells of a tile of queries: its runs of blocks begin there, and end at the next."""
+    """Return the index of a tile of queries in the table of runs; its runs end at the next index."""
     tiles = (job.queries + BLOCK - 1) // BLOCK
     of = sequence * job.mask_heads if job.mask_batch > 1 else 0
     of += head if job.mask_heads > 1 else 0
@@ -85,12 +85,12 @@ def first_run(job: Any, sequence: int, head: int, tile: int) -> int:
 
 @compiled
 def floats(count: int) -> Any:
-    """Room for floats, beginning where a vector may; see `aligned`."""
+    """Allocate floats at the alignment of a vector; see `aligned`."""
     return np.zeros(count + on.LANES, np.float32)
 
 
 @compiled
 def aligned(room: Any) -> int:
-    """The first address in a room that is a multiple of a vector's bytes."""
+    """Return the first address in the memory that is a multiple of a vector's bytes."""
     bytes_of = 4 * on.LANES
     return (room.ctypes.data + bytes_of - 1) // bytes_of * bytes_of
