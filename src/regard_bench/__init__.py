@@ -1,1 +1,1 @@
-"""How fast regard is here: ratios against peers and the machine's limit, each measured in one run, side by side."""
+"""Benchmarks: ratios to other libraries and to the machine's limit, each measured alternately in one run."""

@@ -1,4 +1,4 @@
-"""What PyTorch's fused kernel does not do, in training: dropout, a learned bias, values of another width."""
+"""Training with options that PyTorch's fused kernel lacks: dropout, a learned bias, values of another width."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ DROPOUT, BIAS = at_most(2.5), at_most(2.0)
 
 
 def rows(effort: Effort) -> Iterator[Row]:
-    """Causal training with each, over causal training without."""
+    """Yield the time of causal training with each option relative to causal training without."""
     n = min(4096, effort.max_tokens)
     tensors, mask = inputs(n), Causal()
     plain = training(tensors, mask=mask)

@@ -1,4 +1,4 @@
-"""Full and causal attention in bfloat16, against PyTorch's own call: time, and error against float64."""
+"""Full and causal attention in bfloat16, compared with PyTorch's call: time, and error against float64."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ _JUDGED = 2048  # the error is counted up to here: float64 holds all weights
 
 
 def rows(effort: Effort) -> Iterator[Row]:
-    """How many times as fast as SDPA, and how many times its error."""
+    """Yield the speed relative to SDPA, and the error relative to SDPA's."""
     for causal in (False, True):
         name = f"{'causal' if causal else 'full'}, bfloat16"
         for n in SIZES:
@@ -50,7 +50,7 @@ def rows(effort: Effort) -> Iterator[Row]:
 
 
 def _error(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, backend: str) -> float:
-    """The root mean square error against float64, of SDPA's."""
+    """Return the root mean square error against float64, relative to SDPA's."""
     mask = Causal() if causal else None
     with torch.inference_mode():
         exact = sdpa(q.double(), k.double(), v.double(), is_causal=causal)

@@ -1,4 +1,4 @@
-"""One new token against keys that are cached, three query heads to a key–value head."""
+"""Decoding: one new token against cached keys, with three query heads per key–value head."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +18,7 @@ _HEADS, _KV = 9, 3
 
 
 def rows(effort: Effort) -> Iterator[Row]:
-    """How many times as fast as SDPA; the limit is the time in which the keys and values are copied."""
+    """Yield the speed relative to SDPA; the limit is the time to copy the keys and values."""
     for n in SIZES:
         if n > effort.max_tokens:
             continue

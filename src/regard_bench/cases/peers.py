@@ -1,4 +1,6 @@
-"""Other people's attention, where it is installed (`make bench` has it): the same call, in turn, if it is the same."""
+"""Attention of other libraries, if installed (`make bench` installs them), timed alternately with the
+equivalent call.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ _ITS_TIME = "its time / time"
 
 @dataclass(frozen=True)
 class _Peer:
-    """Somebody's attention: the package, the call of ours that is the same, and how it is made of q, k and v."""
+    """An attention of another library: its package, our equivalent call, and how to make its call from q, k and v."""
 
     name: str
     package: str
@@ -35,7 +37,7 @@ class _Peer:
 
 
 def rows(effort: Effort) -> Iterator[Row]:
-    """How many times as long as regard each takes; of what is not installed or does not run, why."""
+    """Yield the time of each library relative to regard's, or why it is not installed or does not run."""
     n = min(4096, effort.max_tokens)
     yield _multihead(effort, n)
     tensors = inputs(n)
@@ -51,7 +53,7 @@ def rows(effort: Effort) -> Iterator[Row]:
 
 
 def _same(peer: _Peer, tensors: tuple[Tensor, Tensor, Tensor], ours: Call) -> Call:
-    """A peer's call, without gradients, once it has given what ours gives."""
+    """Return a library's call without gradients, after checking that its output equals ours."""
     call = without_gradients(peer.make(*tensors))
     error = float((_tensor(call()) - _tensor(ours())).abs().max())
     if not error < 1e-3:
@@ -60,7 +62,7 @@ def _same(peer: _Peer, tensors: tuple[Tensor, Tensor, Tensor], ours: Call) -> Ca
 
 
 def _tensor(found: object) -> Tensor:
-    """The output of a call; some give more beside it."""
+    """Return the output tensor of a call, which some libraries return with further values."""
     first: Tensor = found[0] if isinstance(found, tuple) else found  # type: ignore[assignment]
     return first
 
@@ -78,7 +80,7 @@ def _peers() -> tuple[_Peer, ...]:
 
 
 def _multihead(effort: Effort, n: int) -> Row:
-    """The whole layer, projections included."""
+    """Return the row of the whole layer, projections included."""
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(HEADS * DIM, HEADS, batch_first=True).eval()
     ours = regard.nn.MultiHeadAttention(HEADS * DIM, HEADS).eval()

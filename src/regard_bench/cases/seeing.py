@@ -1,4 +1,4 @@
-"""Other people's ways to see attention: attnread for the weights of one layer, bertviz for a page."""
+"""Other libraries that show attention: attnread for the weights of one layer, bertviz for a page."""
 
 import statistics
 import tempfile
@@ -32,17 +32,17 @@ _TRIED = 64  # tokens of the call in which a peer is tried
 
 
 def rows(effort: Effort) -> Iterator[Row]:
-    """How many times as long attnread and bertviz take, and how many times as large the page is."""
+    """Yield the times of attnread and bertviz, and the size of the page, relative to regard's."""
     yield _one_layer(effort)
     yield from _page(effort)
 
 
 def _one_layer(effort: Effort) -> Row:
-    """All weights of one layer of SmolLM2.
+    """Return the row for all weights of one layer of SmolLM2.
 
     attnread runs the model once for each 64 tokens, and once more: 9 minutes at 4,096 on two cores. So it is called
-    once, at 2,048 tokens, between calls of ours. What is reached there is reached beyond: both its passes and ours grow
-    alike, and the number of its passes with the text.
+    once, at 2,048 tokens, between calls of ours. What is reached there is reached beyond: both its passes and ours
+    grow alike, and the number of its passes with the text.
     """
     n = WEIGHTS[effort.max_tokens > 4096]
     row = Row(
@@ -66,7 +66,7 @@ def _one_layer(effort: Effort) -> Row:
 
 
 def _watched(model: Any, ids: Int[Tensor, "1 n"]) -> Float[np.ndarray, "heads n n"]:
-    """The weights of the layer, watching no other."""
+    """Return the weights of the layer, recording no other layer."""
     part = model.model.layers[LAYER].self_attn
     with torch.inference_mode(), regard.watch(part, keep="weights") as seen:
         model(input_ids=ids, use_cache=False, logits_to_keep=1)
@@ -75,7 +75,7 @@ def _watched(model: Any, ids: Int[Tensor, "1 n"]) -> Float[np.ndarray, "heads n 
 
 
 def _attnread(n: int) -> tuple[Call, Call]:
-    """Their call and ours over so many tokens, once both have given the same weights of a few."""
+    """Return attnread's call and ours for this number of tokens, after checking on a few that the weights are equal."""
     from attnread import extract_attention
 
     loaded = regard.load_model("smollm2")
@@ -91,7 +91,7 @@ def _attnread(n: int) -> tuple[Call, Call]:
 
 
 def _page(effort: Effort) -> Iterator[Row]:
-    """A text read by MiniLM, and a page with what all heads attend to; theirs holds every weight as a number."""
+    """Yield the rows for a page with the attention of all heads of MiniLM; bertviz stores every weight as a number."""
     n = PAGE[effort.max_tokens > 4096]
     row = Row("a page of MiniLM, against bertviz", f"{n:,} tokens", "its time / time")
     size = replace(row, what="its bytes / bytes")
@@ -111,7 +111,7 @@ def _page(effort: Effort) -> Iterator[Row]:
 
 
 def _bertviz(n: int, theirs: Path, ours: Path) -> tuple[Call, Call]:
-    """Their way from a text to a page, which needs the weights of all layers from the model, and ours."""
+    """Return bertviz's call from a text to a page, which needs the weights of all layers from the model, and ours."""
     from bertviz import head_view
 
     loaded, eager = (regard.load_model("minilm", attn_implementation=one) for one in ("sdpa", "eager"))
