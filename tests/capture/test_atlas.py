@@ -21,6 +21,7 @@ from regard.capture.missing_attention import Missing
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
 from regard.errors import AtlasError, InputError
+from regard.web.record_store import Shelf
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -249,6 +250,35 @@ def test_a_cut_off_file_is_refused_wherever_it_was_cut(path):
         refused(path, "cut off|not an atlas")
     path.write_bytes(whole + b"\x00")
     refused(path, "cut off or added to")
+
+
+def test_a_file_that_is_cut_off_while_it_is_open_is_refused_before_what_is_gone_is_touched(path):
+    save_atlas(RECORDS[:1], path)
+    (record,) = read_atlas(path)
+    assert record.layers[0].mean.size
+    shelf = Shelf((record,))
+    shelf.sheet(0, 0, 0, 0)
+    whole = path.read_bytes()
+    os.truncate(path, len(whole) - 1)  # of a page less, the process would end
+    for touch in (
+        lambda: record.layers[0].entropy,
+        record.layers[0].verify,
+        lambda: shelf.layer(0, 0),
+        lambda: shelf.sheet(0, 0, 0, 0),
+    ):
+        with pytest.raises(AtlasError, match=r"it\.atlas was cut off while it was open, from [\d,]+ to"):
+            touch()
+    path.unlink()
+    path.write_bytes(b"another file under its name")
+    with pytest.raises(AtlasError, match="was cut off while"):
+        shelf.layer(0, 0)
+
+
+def test_a_file_that_replaces_an_open_one_changes_nothing(path):
+    save_atlas(RECORDS[:1], path)
+    (record,) = read_atlas(path)
+    save_atlas(RECORDS[-1:], path)
+    same((record,), RECORDS[:1])
 
 
 @pytest.mark.parametrize("length", [0, 1, 2**31, 2**63, 2**64 - 1, 100_000_001])

@@ -9,8 +9,9 @@ import json
 import operator
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,8 @@ def read_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
         if said["crc"] != str(checksum_of_text(said["regard"])):
             raise ValueError("the checksum of its header does not hold")
         table = about["arrays"]
-        arrays = {name: _stored(target, name, data, entry, table[name]) for name, entry in header.items()}
+        check = partial(_check_file, target, data, start + size)
+        arrays = {name: _stored(target, name, data, entry, table[name], check) for name, entry in header.items()}
         return tuple(_record(number, each, arrays) for number, each in enumerate(about["records"]))
     except _BROKEN as broken:
         reason = " ".join(str(broken).split())
@@ -158,8 +160,22 @@ def _read_header(path: Path) -> tuple[Header, int]:
     return header, 8 + length
 
 
+def _check_file(path: Path, data: npt.NDArray[np.uint8], size: int) -> None:
+    """Check that the mapped file is as long as when it was opened: what lies beyond its end would end the process.
+
+    The file is asked that is mapped, which another may have replaced under its name.
+    """
+    if isinstance(data, np.memmap) and (now := data._mmap.size()) < size:  # type: ignore[attr-defined]
+        raise AtlasError(f"{path} was cut off while it was open, from {size:,} to {now:,} bytes: write it again")
+
+
 def _stored(
-    path: Path, name: str, data: npt.NDArray[np.uint8], entry: Mapping[str, Any], about: Mapping[str, Any]
+    path: Path,
+    name: str,
+    data: npt.NDArray[np.uint8],
+    entry: Mapping[str, Any],
+    about: Mapping[str, Any],
+    check: Callable[[], None],
 ) -> Stored:
     """Return one array of the file, memory-mapped."""
     first, last = map(operator.index, entry["data_offsets"])
@@ -171,7 +187,7 @@ def _stored(
     ):
         raise ValueError(f"an array of shape {shape} does not fit its place in the file")
     raw = data[first:last].view(dtype).reshape(shape)
-    return Stored(name, raw, operator.index(about["crc"]), about.get("packed"), str(path))
+    return Stored(name, raw, operator.index(about["crc"]), about.get("packed"), str(path), check)
 
 
 def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored]) -> Record:

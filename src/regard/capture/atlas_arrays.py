@@ -7,7 +7,7 @@ above 2e-9 and an absolute error of 1e-12 below.
 
 import operator
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +52,7 @@ class Stored:
     crc: int | None = None  # None in atlases of older formats
     packed: Mapping[str, Any] | None = None
     file: str = "the atlas"
+    check_file: Callable[[], None] = lambda: None  # raises AtlasError where the mapped file has become shorter
 
     @property
     def code(self) -> str:
@@ -100,6 +101,7 @@ class Stored:
         Raises:
             AtlasError: The data are damaged.
         """
+        self.check_file()
         if self.crc is not None and checksum_of_array(self.raw) != self.crc:
             raise AtlasError(f"{self.file} is damaged: the checksum of {self.name} does not hold; write it again")
 

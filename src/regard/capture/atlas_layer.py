@@ -78,6 +78,16 @@ class StoredLayer(Layer):
         keys = self._arrays["received"].shape[2]
         check(_kept(self._kept, Held(held)), (shape[0], shape[1], shape[2]), widths, keys)
 
+    def check_file(self) -> None:
+        """Check that the file is as long as when it was opened; arrays that are mapped from it may be read then.
+
+        Raises:
+            AtlasError: It was cut off.
+        """
+        for one in (*self._arrays.values(), *self._held.values()):
+            one.check_file()
+            return  # all are of one file
+
     def verify(self) -> None:
         """Verify the checksum of every array.
 

@@ -4,6 +4,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from regard.capture.atlas_layer import StoredLayer
 from regard.capture.records import Layer, Record
 from regard.capture.selectors import at_index
 from regard.errors import InputError
@@ -73,19 +74,26 @@ class Shelf:
         return found
 
     def layer(self, number: int, layer: int) -> Layer:
-        """Return one layer of a record."""
+        """Return one layer of a record.
+
+        Raises:
+            AtlasError: The file that it is mapped from was cut off.
+        """
         layers = self.book(number).record.layers
-        return layers[at_index("layer", layer, len(layers), "seen layers")]
+        found = layers[at_index("layer", layer, len(layers), "seen layers")]
+        if isinstance(found, StoredLayer):
+            found.check_file()
+        return found
 
     def sheet(self, number: int, layer: int, head: int, batch_index: int) -> Sheet:
         """Return one head of one sequence; the most recently used ones stay open."""
-        key = (number, layer, head, batch_index)
+        key, of = (number, layer, head, batch_index), self.layer(number, layer)
         with self._lock:
             found = self._sheets.get(key)
             if found is not None:
                 self._sheets.move_to_end(key)
                 return found
-        sheet = Sheet(self.layer(number, layer), head, batch_index)
+        sheet = Sheet(of, head, batch_index)
         with self._lock:
             sheet = self._sheets.setdefault(key, sheet)
             while len(self._sheets) > _SHEETS:
