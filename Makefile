@@ -13,7 +13,7 @@
 
 # A text may hold quotes, apostrophes, $ and line breaks: it goes through the environment, expanded by neither make nor
 # the shell. The other names are common ones (TOKEN, OUT), so they count only where they are given to make itself.
-OPTIONS := TOKEN LAYER HEAD MODEL OUT TARGET AGAINST WORDS
+OPTIONS := TOKEN LAYER HEAD MODEL OUT TARGET COMPARE WORDS
 override TEXT := $(value TEXT)
 export TEXT
 $(foreach name,$(OPTIONS),$(eval override $(name) := $$(if $$(findstring command,$$(origin $(name))),$$(value $(name)))))
@@ -42,7 +42,7 @@ help: ## Show this list
 	@printf '%s\n' '' 'make look takes TEXT="…", a text or the name of a text file, and, if you like,' \
 	  '  TOKEN=word LAYER=2 HEAD=1 MODEL=me5|minilm|smollm2|folder|id TARGET="…"' \
 	  '  OUT=page.html|figure.png|figure.svg|it.atlas' \
-	  '  AGAINST="a second text" WORDS=one,other'
+	  '  COMPARE="a second text" WORDS=one,other'
 
 look: $(STAMPS)/models ## See what a real model attends to in TEXT="…"; sets everything up the first time
 	@if [ -z "$$TEXT" ]; then \
@@ -54,7 +54,7 @@ look: $(STAMPS)/models ## See what a real model attends to in TEXT="…"; sets e
 	[ -z "$$MODEL" ] || set -- "$$@" --model "$$MODEL"; \
 	[ -z "$$TARGET" ] || set -- "$$@" --target "$$TARGET"; \
 	[ -z "$$OUT" ] || set -- "$$@" --out "$$OUT"; \
-	[ -z "$$AGAINST" ] || set -- "$$@" --against "$$AGAINST"; \
+	[ -z "$$COMPARE" ] || set -- "$$@" --compare "$$COMPARE"; \
 	[ -z "$$WORDS" ] || set -- "$$@" --words "$$WORDS"; \
 	.venv/bin/regard look "$$@" -- "$$TEXT" || exit $$?; \
 	command -v regard >/dev/null || echo '(regard is in .venv: ". .venv/bin/activate" makes this shell know it)' >&2
@@ -98,7 +98,7 @@ bench: $(STAMPS)/models $(STAMPS)/peers $(STAMPS)/dev ## Measure speed on this m
 bench-check: $(STAMPS)/all ## Has anything become slower by a quarter than in benchmarks/results? (a minute or two)
 	@mkdir -p out
 	@if [ -e $(RESULTS) ]; then \
-	  .venv/bin/regard bench $(CHECKED) --quick --against $(RESULTS) --out out/bench-check.json; else \
+	  .venv/bin/regard bench $(CHECKED) --quick --compare $(RESULTS) --out out/bench-check.json; else \
 	  echo 'there is no $(RESULTS): nothing to compare the speed of this machine with'; fi
 
 clean: ## Remove .venv and everything that was made

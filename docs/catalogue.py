@@ -150,8 +150,8 @@ _MASKS = [
     _mask(
         "DilatedWindow",
         "空洞滑动窗口",
-        "masks.DilatedWindow(before=64, after=64, dilation=4)",
-        "masks.DilatedWindow(before=1, after=1, dilation=2)",
+        "masks.DilatedWindow(left=64, right=64, dilation=4)",
+        "masks.DilatedWindow(left=1, right=1, dilation=2)",
     ),
     _mask("Strided", "跨步掩码", "masks.Strided(64)", "masks.Strided(3)"),
     _mask("BlockLocal", "分块局部注意力", "masks.BlockLocal(512)", "masks.BlockLocal(2)"),

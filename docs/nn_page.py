@@ -55,7 +55,7 @@ GROUPS = {
             "`BigBirdBlockSparseAttention` of transformers while training, given its plan of random blocks; in eval "
             "mode it draws none and counts block 0 more than once.",
         ),
-        Entry("NeighborhoodAttention", NOWHERE + ' With border="shift" the window is NATTEN\'s.'),
+        Entry("NeighborhoodAttention", NOWHERE + ' With boundary="shift" the window is NATTEN\'s.'),
         Entry("AxialAttention", NOWHERE),
         Entry("AdditiveAttention", NOWHERE + " Keras's `AdditiveAttention` has no W and U."),
         Entry("BilinearAttention", NOWHERE + " The score is `torch.nn.functional.bilinear` of each pair."),

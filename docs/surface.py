@@ -34,7 +34,7 @@ FIRST_HOUR = (
     "nn.Decoder", "nn.FeedForward", "nn.AdditiveAttention", "nn.AttentionPooling", "nn.AxialAttention",
     "nn.BigBirdAttention", "nn.BilinearAttention", "nn.LocalAttention", "nn.LongformerAttention",
     "nn.NeighborhoodAttention", "nn.SlidingWindowAttention", "nn.AttentionDecoderCell", "models.Transformer",
-    "models.RecurrentConfig(", "models.RecurrentSeq2Seq", "models.embed(", "regard.toml", "regard look",
+    "models.RecurrentSeq2Seq", "models.embed(", "regard.toml", "regard look",
     "regard generate",
 )  # fmt: skip
 

@@ -48,7 +48,7 @@ def _axial(at):
 def _block_local(at):
     size, before, after = at.below(at.keys, 1), at.below(3), at.below(3)
     step = at.j // size - at.i // size
-    return masks.BlockLocal(size, before=before, after=after), (step >= -before) & (step <= after)
+    return masks.BlockLocal(size, look_backward=before, look_forward=after), (step >= -before) & (step <= after)
 
 
 def _causal(at):
@@ -67,7 +67,7 @@ def _dilated(at):
     before, after, dilation = at.below(at.keys // 2), at.below(3), at.below(5, 1)
     steps = (at.i - at.j) / dilation
     rule = (steps == np.floor(steps)) & (steps >= -after) & (steps <= before)
-    return masks.DilatedWindow(before=before, after=after, dilation=dilation), rule
+    return masks.DilatedWindow(left=before, right=after, dilation=dilation), rule
 
 
 def _document(at):
@@ -104,7 +104,7 @@ def _predictive(at):
 def _neighborhood(at):
     (tall, wide), size = at.grid(), 2 * at.below(3) + 1
     rule = (abs(at.i // wide - at.j // wide) <= size // 2) & (abs(at.i % wide - at.j % wide) <= size // 2)
-    return masks.Neighborhood((tall, wide), size, border="crop"), rule
+    return masks.Neighborhood((tall, wide), size, boundary="crop"), rule
 
 
 def _only(at):
@@ -146,7 +146,7 @@ def _strided(at):
 
 def _window(at):
     before, after = at.below(at.keys // 2), at.below(at.keys // 8)
-    return masks.Window(before=before, after=after), (at.i - at.j <= before) & (at.j - at.i <= after)
+    return masks.Window(left=before, right=after), (at.i - at.j <= before) & (at.j - at.i <= after)
 
 
 FAMILIES = {

@@ -199,7 +199,7 @@ def test_without_a_visible_key_all_is_zero_and_gradients_are_finite(backend):
 def test_weights_of_a_row_that_sees_nothing_are_zero():
     x = randn(1, 1, 3, 2)
     out, weights, lse = regard.attention(
-        x, x, x, mask=~Window(9) & ~Window(before=0, after=9), return_weights=True, return_lse=True
+        x, x, x, mask=~Window(9) & ~Window(left=0, right=9), return_weights=True, return_lse=True
     )
     assert (weights == 0).all()
     assert (out == 0).all()

@@ -106,7 +106,7 @@ def test_a_watched_model_runs_on_no_sequence_too(module, shape):
     call = (lambda x: module(x, x, x)[0]) if isinstance(module, nn.MultiheadAttention) else module
     with regard.watch(module) as seen:
         assert call(x).shape == shape
-    assert len(seen.forwards) == 0
+    assert len(seen.records) == 0
     with regard.watch(module) as seen:  # the others are seen beside it
         call(x)
         call(torch.randn(2, *shape[1:]))

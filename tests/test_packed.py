@@ -57,7 +57,7 @@ def test_queries_are_the_last_positions_of_each_sequence():
 
 @pytest.mark.parametrize(
     "options",
-    [{"bias": positions.ALiBi(2)}, {"rotary": positions.RoPE(8)}, {"mask": masks.Window(before=3, after=3)}],
+    [{"bias": positions.ALiBi(2)}, {"rotary": positions.RoPE(8)}, {"mask": masks.Window(left=3, right=3)}],
     ids=["alibi", "rope", "window"],
 )
 def test_what_counts_distances_holds_inside_each_sequence(options):

@@ -39,7 +39,17 @@ def test_words_of_our_own_are_those_listed_and_become_no_more():
     own = {word for word, one in SOURCES.items() if not one["source"]}
     assert own == set(TABLES["own"]["words"])
     places = sum(len(one["places"]) for one in SOURCES.values())
-    assert sum(len(SOURCES[word]["places"]) for word in own) <= 0.085 * places, "the goal is 3 %"
+    assert sum(len(SOURCES[word]["places"]) for word in own) <= 0.05 * places, "the goal is 3 %"
+
+
+def test_no_word_of_our_own_is_met_in_the_first_hour(surface):
+    found = [place for one in SOURCES.values() if not one["source"] for place in one["places"]]
+    assert [place for place in found if place.startswith(surface.FIRST_HOUR)] == []
+
+
+def test_every_place_of_the_first_hour_exists(surface):
+    places = [entry.place for entry in surface.surface()]
+    assert [one for one in surface.FIRST_HOUR if not any(place.startswith(one) for place in places)] == []
 
 
 def test_a_word_is_no_flag_in_one_place_and_a_tensor_in_another(surface):

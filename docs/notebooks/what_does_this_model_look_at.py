@@ -236,7 +236,7 @@ print(f"the largest of the others: {moves[layer, head]:.1e}, without layer {laye
 #   have carried something else.
 # - These are one small model and a few sentences. Other models do other things: put your own in the first cell.
 #
-# On the command line: `regard look TEXT --against OTHER`, `regard heads`, and `regard heads --ablate`.
+# On the command line: `regard look TEXT --compare OTHER`, `regard heads`, and `regard heads --ablate`.
 
 # %% [zh]
 # ## 这些不能证明什么
@@ -249,4 +249,4 @@ print(f"the largest of the others: {moves[layer, head]:.1e}, without layer {laye
 # - **去掉一个头而变化不大，不等于它没有作用**，别的头可能接替了它；变化很大，也可能是因为它还带着别的信息。
 # - 这里只有一个小模型和几句话。别的模型会有别的表现：把第一个代码单元换成你自己的模型和句子。
 #
-# 命令行里对应的是 `regard look 一句话 --against 另一句`、`regard heads` 和 `regard heads --ablate`。
+# 命令行里对应的是 `regard look 一句话 --compare 另一句`、`regard heads` 和 `regard heads --ablate`。

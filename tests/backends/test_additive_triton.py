@@ -126,9 +126,9 @@ CASES = {
     "rows before the first key see nothing": Case(queries=70, keys=30, mask=Causal, seen=(FAR, 0)),
     "rows behind a window see nothing": Case(queries=60, keys=30, mask=lambda: Window(8), seen=(7, 0), start=0),
     "causal, aligned at the start": Case(mask=lambda: Causal(align="start"), seen=(FAR, 0), start=0),
-    "a window to both sides": Case(mask=lambda: Window(before=5, after=3), seen=(5, 3), queries=80, keys=80),
+    "a window to both sides": Case(mask=lambda: Window(left=5, right=3), seen=(5, 3), queries=80, keys=80),
     "a window that ends one beyond a block": Case(  # of 32 and of 64, to all sides
-        mask=lambda: Window(before=33, after=33), seen=(33, 33), queries=100, keys=100
+        mask=lambda: Window(left=33, right=33), seen=(33, 33), queries=100, keys=100
     ),
     "a causal window, many blocks": Case(mask=lambda: Causal() & Window(20), seen=(19, 0), queries=150, keys=170),
     "whole blocks": Case(queries=64, keys=64, hidden=8, value_dim=16),

@@ -87,7 +87,7 @@ def test_other_documents_of_the_same_length_need_no_other_kernel(graphs):
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # Inductor's own
 def test_compiled_on_cpu_it_gives_the_formula():
     q, k, v = _randn(2, 4, 150, 8).float(), _randn(2, 2, 300, 8, seed=1).float(), _randn(2, 2, 300, 5, seed=2).float()
-    mask = (masks.Window(before=20, after=20) | masks.Global((200,))) & masks.Padding.from_lengths(
+    mask = (masks.Window(left=20, right=20) | masks.Global((200,))) & masks.Padding.from_lengths(
         torch.tensor([300, 170]), kv_len=300
     )
     bias = positions.ALiBi(4, bidirectional=True)

@@ -219,7 +219,7 @@ def test_the_last_block_of_a_band_hides_what_is_beyond_the_keys():
     q, k = drawn(1, 1, 1000, 8), drawn(1, 1, 1000, 8, seed=1)
     place = torch.arange(1000)[:, None] - torch.arange(1000)
     for before, after in ((0, 130), (130, 300), (5, 5)):
-        window = masks.Window(before=before, after=after)
+        window = masks.Window(left=before, right=after)
         ours = regard.attention(q, k, k, mask=window, backend="blockwise")
         torch.testing.assert_close(ours, dense(q, k, k, (place <= before) & (place >= -after)))
 

@@ -105,7 +105,7 @@ def test_the_weights_of_a_softmax_sum_to_one(backend, seen):
     mask = {
         "none": None,
         "causal": masks.Causal(),
-        "window": masks.Window(before=3, after=5),
+        "window": masks.Window(left=3, right=5),
         "random": torch.rand(KEYS, KEYS, generator=torch.Generator().manual_seed(0)) < 0.3,
     }[seen]
     # The sum of the weights is the output for values of 1, also where no weights are returned.

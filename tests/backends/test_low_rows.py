@@ -53,7 +53,7 @@ def of_sequences(low):
     seen = real[:, None, None] & window(N, N, 100, 100)
     bias = torch.zeros(N, N)
     bias[100:] = low
-    return bias, masks.Padding(torch.from_numpy(real)) & masks.Window(before=100, after=100), seen, slice(100, N)
+    return bias, masks.Padding(torch.from_numpy(real)) & masks.Window(left=100, right=100), seen, slice(100, N)
 
 
 CASES = {"padding": padding, "one row": one_row, "of sequences": of_sequences}

@@ -46,19 +46,19 @@ WAYS = {
     "gaussian": lambda: {"weight_factor": positions.Gaussian(torch.arange(N)[None] + _held(1, N), 64.0)},
     "additive": lambda: {
         "score": scores.Additive(_held(4, WIDTH), _held(4, WIDTH), _held(4)),
-        "mask": masks.Window(before=64, after=64),
+        "mask": masks.Window(left=64, right=64),
     },
     "shaw": lambda: {
         "score": scores.Shaw(_held(33, WIDTH), _held(33, WIDTH)),
-        "mask": masks.Window(before=64, after=0),
+        "mask": masks.Window(left=64, right=0),
     },
     "relative key query": lambda: {
         "score": scores.RelativeKeyQuery(_held(33, WIDTH)),
-        "mask": masks.Window(before=64, after=0),
+        "mask": masks.Window(left=64, right=0),
     },
     "deberta": lambda: {
         "score": scores.DeBERTa(_held(1, 64, WIDTH), _held(1, 64, WIDTH), 32, 512),
-        "mask": masks.Window(before=64, after=64),
+        "mask": masks.Window(left=64, right=64),
     },
     "learned, dropped and windowed": lambda: {
         "bias": positions.T5Bias(_held(32, 1), bidirectional=False),

@@ -309,7 +309,7 @@ def test_every_end_of_the_keys_is_cut_off(keys):
 
 def test_a_window_that_is_cut_by_the_last_key_is_not_one_that_is_not():
     q, k, v = drawn((1, 1, 1, 200, 200, 16, 16))
-    seen = masks.Window(before=5, after=70)
+    seen = masks.Window(left=5, right=70)
     ours = regard.attention(q, k, v, mask=seen, backend="numba")
     torch.testing.assert_close(ours.double(), formula(q, k, v, seen)[0], rtol=0, atol=3e-6)
 

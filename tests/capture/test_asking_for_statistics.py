@@ -142,7 +142,7 @@ def test_each_pass_and_each_layer_has_its_own():
     with regard.watch(model, statistics=["self", Rollout(key=1)]) as seen:
         model(X)
         model(2 * X)
-    first, second = seen.forwards
+    first, second = seen.records
     for record, x in ((first, X), (second, 2 * X)):
         expected = np.diagonal(dense(x), axis1=-2, axis2=-1)
         np.testing.assert_allclose(record.statistic("self", layer=0), expected, rtol=1e-5)

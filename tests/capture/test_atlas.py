@@ -570,7 +570,7 @@ def test_a_kept_call_with_something_else_in_a_role_is_refused(path, part):
     q = torch.randn(1, 1, 520, 4)  # longer than what a map holds exactly
     with regard.watch(torch.nn.Identity(), keep="qk") as seen:
         regard.attention(q, q, q)
-    save_atlas(seen.forwards, path)
+    save_atlas(seen.records, path)
 
     def change(about):
         about["records"][0]["layers"][0]["qk"]["segments"][0]["form"][part] = 1

@@ -398,8 +398,8 @@ def test_both_kernels_compile_for_an_h100_without_spilling_and_within_its_shared
         (Causal(), None, 0),
         (Causal(align="start"), None, -20),
         (Window(8), 7, 0),
-        (Window(before=3, after=40), 3, 40),
-        (Causal() & Window(before=9, after=9) & Window(before=4, after=12), 4, 0),
+        (Window(left=3, right=40), 3, 40),
+        (Causal() & Window(left=9, right=9) & Window(left=4, right=12), 4, 0),
     ],
 )
 def test_a_band_sees_what_its_mask_sees(mask, before, after):

@@ -47,10 +47,10 @@ def test_the_head_that_looks_most_at_a_word_of_both_texts_is_shown_in_both():
     pair = choose_pair(*tired_and_wide())
     assert pair.head == (0, 0)  # head 2 is sharper, at a word that only one of the texts has
     assert pair.words == ("animal", "street")  # both texts have "crossed" too, which weighs less
-    assert [focus.queries[focus.word].text for focus in pair.focuses] == ["it", "it"]
-    found = [[(look.layer, look.head, look.target) for look in focus.looks] for focus in pair.focuses]
+    assert [focus.queries[focus.word].text for focus in pair.highlights] == ["it", "it"]
+    found = [[(look.layer, look.head, look.target) for look in focus.looks] for focus in pair.highlights]
     assert found == [[(0, 0, ANIMAL), (0, 0, STREET)]] * 2
-    assert [look.weight for focus in pair.focuses for look in focus.looks] == pytest.approx([0.6, 0.2, 0.5, 0.3])
+    assert [look.weight for focus in pair.highlights for look in focus.looks] == pytest.approx([0.6, 0.2, 0.5, 0.3])
     assert pair.elsewhere == pytest.approx([(0.4 + 0.2 + 3 * 0.01) / 5, 0.01])
 
 
@@ -78,7 +78,7 @@ def test_the_words_and_the_head_can_be_given():
     pair = choose_pair(*texts, words=("street", "crossed"), layer=0, head=2)
     assert pair.head == (0, 2)
     assert choose_pair(*texts, layer=0, head=1).head == (0, 1)
-    assert choose_pair(*texts, token="was").focuses[1].word == 6
+    assert choose_pair(*texts, token="was").highlights[1].word == 6
 
 
 def test_words_that_have_changed_places_are_found_by_their_text():
@@ -86,8 +86,8 @@ def test_words_that_have_changed_places_are_found_by_their_text():
     before = heads(1, {(0, IT, ANIMAL): 0.6, (0, IT, STREET): 0.2})
     after = heads(1, {(0, IT, 3): 0.5, (0, IT, 1): 0.3})
     pair = choose_pair(record(TIRED, before), record(mouse, after))
-    assert [look.weight for look in pair.focuses[1].looks] == pytest.approx([0.5, 0.3])
-    assert [look.target for look in pair.focuses[1].looks] == [3, 1]
+    assert [look.weight for look in pair.highlights[1].looks] == pytest.approx([0.5, 0.3])
+    assert [look.target for look in pair.highlights[1].looks] == [3, 1]
     assert {one.before_word: one.after_word for one in pair.moved}["street"] == "street"
 
 
@@ -95,14 +95,14 @@ def test_a_pronoun_that_is_exchanged_is_found_by_its_place():
     she = [word if word != "it" else "she" for word in TIRED]
     looks = {(0, IT, ANIMAL): 0.6}
     pair = choose_pair(record(TIRED, heads(1, looks)), record(she, heads(1, looks)))
-    assert [focus.queries[focus.word].text for focus in pair.focuses] == ["it", "she"]
+    assert [focus.queries[focus.word].text for focus in pair.highlights] == ["it", "she"]
 
 
 def test_the_second_of_two_equal_words_stays_the_second():
     words = "it saw animal near street and it was far".split()
     looks = {(0, 6, 2): 0.6, (0, 0, 2): 0.2}
     pair = choose_pair(record(words, heads(1, looks)), record([*words[:8], "close"], heads(1, looks)))
-    assert [focus.word for focus in pair.focuses] == [6, 6]
+    assert [focus.word for focus in pair.highlights] == [6, 6]
 
 
 def test_a_model_that_has_read_nothing_that_differs_is_said_to_be_untouched():

@@ -248,7 +248,7 @@ def stepped(edges, **options):
     with torch.no_grad(), regard.watch(model, keep="qk") as seen:
         for start, end in itertools.pairwise(edges):
             model(start, end)
-    assert len(seen.forwards) == 1
+    assert len(seen.records) == 1
     return seen, q, k
 
 

@@ -62,7 +62,7 @@ def test_rows_are_the_dense_weights(n, kind):
         "padded": (Padding(torch.tensor(padding)), padding[:, None, None]),
         "window": (Causal() & Window(40), causal(n, n) & window(n, n, 39, 0)),
         "windowed and padded": (
-            Window(before=9, after=9) & Padding(torch.tensor(padding)),
+            Window(left=9, right=9) & Padding(torch.tensor(padding)),
             window(n, n, 9, 9) & padding[:, None, None],
         ),
     }[kind]

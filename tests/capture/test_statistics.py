@@ -99,7 +99,7 @@ def test_statistics_of_q_and_k_are_those_of_the_dense_weights(n, kind):
         "all": (None, None),
         "causal": (Causal(), causal(n, n)),
         "padded": (Padding(torch.tensor(real)[None]), real[None]),
-        "window": (Window(before=70, after=3), window(n, n, 70, 3)),
+        "window": (Window(left=70, right=3), window(n, n, 70, 3)),
     }[kind]
     check(fold([Computed(Problem.of(q, k, k, mask=mask))]), dense(q, k, k, visible=visible).weights)
 

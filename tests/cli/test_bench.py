@@ -89,7 +89,7 @@ def held_against(monkeypatch, tmp_path, clock):
         earlier = tmp_path / "earlier.json"
         assert run("--quick", "--out", str(earlier)).exit_code == 0
         monkeypatch.setattr(regard_bench.cases, "CASES", (case,))
-        return run("--quick", "--out", str(tmp_path / "new.json"), "--against", str(earlier))
+        return run("--quick", "--out", str(tmp_path / "new.json"), "--compare", str(earlier))
 
     return held
 
@@ -151,7 +151,7 @@ def test_a_slowed_attention_is_a_regression_of_decoding(tmp_path, monkeypatch):
     rows = [(one["at"], one["what"]) for one in json.loads(earlier.read_text())["rows"]]
     assert rows == [("4,096 keys", "SDPA's time / time"), ("4,096 keys", "SDPA's time / numba's")]
     monkeypatch.setattr(regard, "attention", partial(timed, calls=8))
-    done = run("decoding", "--quick", "--out", str(tmp_path / "new.json"), "--against", str(earlier))
+    done = run("decoding", "--quick", "--out", str(tmp_path / "new.json"), "--compare", str(earlier))
     assert done.exit_code == 1
     assert "times worse than in" in done.stderr
 
@@ -160,7 +160,7 @@ def test_that_the_earlier_run_was_on_other_threads_is_said(tmp_path, monkeypatch
     monkeypatch.setattr(regard_bench.cases, "CASES", (Made(clock),))
     earlier = tmp_path / "earlier.json"
     assert run("--quick", "--out", str(earlier)).exit_code == 0
-    again = "--quick", "--out", str(tmp_path / "new.json"), "--against", str(earlier)
+    again = "--quick", "--out", str(tmp_path / "new.json"), "--compare", str(earlier)
     assert "ratios may differ" not in run(*again).stderr
     earlier.write_text(json.dumps({**json.loads(earlier.read_text()), "threads": 99}))
     done = run(*again)
@@ -173,7 +173,7 @@ def test_an_unknown_case_and_a_file_that_is_no_result_are_refused(tmp_path):
     assert done.exit_code != 0
     assert "there is no case 'fast'; there are dense" in str(done.exception or done.output)
     (tmp_path / "x.json").write_text("{}")
-    done = run("small", "--against", str(tmp_path / "x.json"))
+    done = run("small", "--compare", str(tmp_path / "x.json"))
     assert "has no results" in str(done.exception or done.output)
 
 

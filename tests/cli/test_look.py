@@ -44,7 +44,7 @@ def test_a_picture_is_as_wide_as_columns_says_and_40_at_least(run, columns: int,
 
 
 def test_two_texts_in_a_narrow_terminal_are_drawn_60_wide(run) -> None:
-    code, out, err = run("look", SENTENCE, "--against", SENTENCE.replace("tired", "wide"), columns=30)
+    code, out, err = run("look", SENTENCE, "--compare", SENTENCE.replace("tired", "wide"), columns=30)
     assert code == 0, err
     assert max(map(cell_len, out.splitlines())) <= 60
 
@@ -345,7 +345,7 @@ TIRED, WIDE = SENTENCE, SENTENCE.replace("tired", "wide")
 
 
 def test_two_texts_show_one_head_side_by_side_what_moved_and_which_heads_flip(run) -> None:
-    code, out, err = run("look", TIRED, "--against", WIDE)
+    code, out, err = run("look", TIRED, "--compare", WIDE)
     assert code == 0, err
     text = " ".join(out.split())
     assert "layer 5 head 11 from it, in the first text and in the second" in text
@@ -359,7 +359,7 @@ def test_two_texts_show_one_head_side_by_side_what_moved_and_which_heads_flip(ru
 
 @pytest.mark.slow
 def test_two_chinese_texts_fit_80_columns(run) -> None:
-    code, out, err = run("look", CHINESE, "--against", "老鼠追貓，因為它餓了")
+    code, out, err = run("look", CHINESE, "--compare", "老鼠追貓，因為它餓了")
     assert code == 0, err
     assert re.search(r"① 貓 +0\.48 .*▏ 0\.33 .*-0\.15", out)
     assert max(map(cell_len, out.splitlines())) <= 80
@@ -367,7 +367,7 @@ def test_two_chinese_texts_fit_80_columns(run) -> None:
 
 def test_the_word_the_head_and_the_compared_words_can_be_given(run) -> None:
     asked = ["--token", "it", "--layer", "2", "--head", "1", "--words", "street, animal"]
-    code, out, err = run("look", TIRED, "--against", WIDE, *asked)
+    code, out, err = run("look", TIRED, "--compare", WIDE, *asked)
     assert code == 0, err
     assert "layer 2 head 1 from it" in out
     assert re.search("① street .*\n", out)
@@ -375,7 +375,7 @@ def test_the_word_the_head_and_the_compared_words_can_be_given(run) -> None:
 
 @pytest.mark.slow
 def test_a_model_that_reads_from_left_to_right_says_that_nothing_differs(run) -> None:
-    code, out, err = run("look", TIRED, "--against", WIDE, "--model", "smollm2")
+    code, out, err = run("look", TIRED, "--compare", WIDE, "--model", "smollm2")
     assert code == 0, err
     assert "Nothing differs at it: the model reads from left to right" in " ".join(out.split())
 
@@ -383,7 +383,7 @@ def test_a_model_that_reads_from_left_to_right_says_that_nothing_differs(run) ->
 @pytest.mark.parametrize("suffix", ["html", pytest.param("png", marks=pytest.mark.slow)])
 def test_two_texts_are_written_side_by_side(run, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"pair.{suffix}"
-    code, _, err = run("look", TIRED, "--against", WIDE, "--out", str(out))
+    code, _, err = run("look", TIRED, "--compare", WIDE, "--out", str(out))
     assert code == 0, err
     assert out.read_bytes()[:15].lower().startswith({"html": b"<!doctype html>", "png": b"\x89png"}[suffix])
 
@@ -391,16 +391,16 @@ def test_two_texts_are_written_side_by_side(run, tmp_path: Path, suffix: str) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--against", WIDE, "--keep", "qk"], "`--against` is for two short texts: only --model, --token"),
-        (["--against", WIDE, "--out", "it.atlas"], "`--out` must end in .html, .png or .svg"),
-        (["--against", WIDE, "--words", "animal"], "`--words` must be two different words with a comma between"),
-        (["--against", WIDE, "--words", "animal,dog"], "`words` must be two words of both texts, and 'dog' is not in"),
-        (["--words", "animal,street"], "`--words` are the two words that --against compares"),
-        (["--against", "Ein Satz."], "the two texts share no word: a minimal pair is one text twice"),
-        (["--against", " "], "the text is empty"),
-        (["--against", "word " * 600, "--model", "minilm"], "minilm reads at most 512"),
+        (["--compare", WIDE, "--keep", "qk"], "`--compare` is for two short texts: only --model, --token"),
+        (["--compare", WIDE, "--out", "it.atlas"], "`--out` must end in .html, .png or .svg"),
+        (["--compare", WIDE, "--words", "animal"], "`--words` must be two different words with a comma between"),
+        (["--compare", WIDE, "--words", "animal,dog"], "`words` must be two words of both texts, and 'dog' is not in"),
+        (["--words", "animal,street"], "`--words` are the two words that --compare compares"),
+        (["--compare", "Ein Satz."], "the two texts share no word: a minimal pair is one text twice"),
+        (["--compare", " "], "the text is empty"),
+        (["--compare", "word " * 600, "--model", "minilm"], "minilm reads at most 512"),
         pytest.param(
-            ["--against", "word " * 600, "--model", "smollm2"],
+            ["--compare", "word " * 600, "--model", "smollm2"],
             "two texts are compared up to 512 tokens each, got 601",
             marks=pytest.mark.slow,
         ),

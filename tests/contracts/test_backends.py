@@ -51,7 +51,7 @@ def _window(b, h, n, m):
 
 
 def _both_sides(b, h, n, m):
-    return masks.Window(before=1, after=2), window(n, m, 1, 2)
+    return masks.Window(left=1, right=2), window(n, m, 1, 2)
 
 
 def _padded(b, h, n, m):

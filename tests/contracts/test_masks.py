@@ -51,7 +51,7 @@ EXAMPLES = {
     ],
     "BlockLocal": [
         (masks.BlockLocal(16), lambda b, h, i, j: i // 16 == j // 16),
-        (masks.BlockLocal(7, before=1, after=2), lambda b, h, i, j: abs(j // 7 - i // 7 - 0.5) <= 1.5),
+        (masks.BlockLocal(7, look_backward=1, look_forward=2), lambda b, h, i, j: abs(j // 7 - i // 7 - 0.5) <= 1.5),
     ],
     "Causal": [(masks.Causal(), lambda b, h, i, j: j <= i)],
     "Dense": [
@@ -64,7 +64,7 @@ EXAMPLES = {
     ],
     "DilatedWindow": [
         (masks.DilatedWindow(5, dilation=3), lambda b, h, i, j: np.isin(i - j, [0, 3, 6, 9, 12])),
-        (masks.DilatedWindow(before=2, after=4), lambda b, h, i, j: np.isin(j - i, [-4, -2, 0, 2, 4, 6, 8])),
+        (masks.DilatedWindow(left=2, right=4), lambda b, h, i, j: np.isin(j - i, [-4, -2, 0, 2, 4, 6, 8])),
         (masks.DilatedWindow(9, dilation=1), lambda b, h, i, j: (i - j >= 0) & (i - j < 9)),
     ],
     "Document": [
@@ -110,13 +110,13 @@ EXAMPLES = {
         (masks.Neighborhood((10, 15), (3, 7)), lambda b, h, i, j: _near((10, 15), (3, 7), i, j)),
         (masks.Neighborhood((5, 5, 6), (5, 1, 3)), lambda b, h, i, j: _near((5, 5, 6), (5, 1, 3), i, j)),
         (
-            masks.Neighborhood((5, 5, 6), 3, border="crop"),
+            masks.Neighborhood((5, 5, 6), 3, boundary="crop"),
             lambda b, h, i, j: (
                 (abs(i // 30 - j // 30) <= 1) & (abs(i // 6 % 5 - j // 6 % 5) <= 1) & (abs(i % 6 - j % 6) <= 1)
             ),
         ),
         (masks.Neighborhood((150,), 31), lambda b, h, i, j: _near((150,), (31,), i, j)),
-        (masks.Neighborhood((150,), 301, border="crop"), lambda b, h, i, j: i + j >= 0),
+        (masks.Neighborhood((150,), 301, boundary="crop"), lambda b, h, i, j: i + j >= 0),
     ],
     "MaskMod": [
         (masks.MaskMod(lambda b, h, i, j: (i * 7 + j) % 5 < b + h), lambda b, h, i, j: (i * 7 + j) % 5 < b + h)
@@ -137,7 +137,7 @@ EXAMPLES = {
     ],
     "Window": [
         (masks.Window(20), lambda b, h, i, j: (i - j >= 0) & (i - j < 20)),
-        (masks.Window(before=3, after=40), lambda b, h, i, j: (i - j <= 3) & (j - i <= 40)),
+        (masks.Window(left=3, right=40), lambda b, h, i, j: (i - j <= 3) & (j - i <= 40)),
         (masks.Window(1), lambda b, h, i, j: i == j),
     ],
 }
@@ -326,10 +326,10 @@ def test_masks_of_different_batches_do_not_combine(how):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: masks.Window(), r"either a size or `before=` and `after=`, for example Window\(512\)"),
-        (lambda: masks.Window(4, before=1), "either a size or"),
+        (lambda: masks.Window(), r"either a size or `left=` and `right=`, for example Window\(512\)"),
+        (lambda: masks.Window(4, left=1), "either a size or"),
         (lambda: masks.Window(0), "`size` counts the query itself and must be at least 1, got 0"),
-        (lambda: masks.Window(before=-1), "must be 0 or more, got -1 and 0"),
+        (lambda: masks.Window(left=-1), "must be 0 or more, got -1 and 0"),
         (lambda: masks.Causal(align="left"), '`align` must be "end" or "start", got \'left\''),
         (
             lambda: masks.Padding(torch.full((2, 3), 0.5)),

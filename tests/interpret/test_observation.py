@@ -72,8 +72,8 @@ def test_all_heads_are_computed_from_queries_and_keys(model: nn.Module) -> None:
 
 def test_a_sight_is_as_long_as_its_passes(model: nn.Module) -> None:
     three = watched(model, times=3)
-    assert (len(three), len(three[0]), len(list(three)), len(three.forwards[0])) == (3, 1, 3, 2)
-    assert three[-1].record is three.forwards[2]
+    assert (len(three), len(three[0]), len(list(three)), len(three.records[0])) == (3, 1, 3, 2)
+    assert three[-1].record is three.records[2]
     assert len(Observation()) == 0
     with pytest.raises(InputError, match=r"`seen\[i\]` must be from 0 to 2 \(forward passes: 3\), got 3"):
         three[3]

@@ -114,7 +114,7 @@ def eager(name: str, text: str) -> tuple[list[str], np.ndarray]:
 def check(text: str) -> None:
     looked = regard.look(text)
     _, weights = eager(looked.model, text)
-    focus = looked.focus
+    focus = looked.highlight
     rows = list(focus.queries[focus.word].pieces)
     assert not focus.queries[focus.word].special
     for look in focus.looks:
@@ -150,7 +150,7 @@ def test_fifty_more_sentences_give_a_picture_with_the_models_own_weights(text):
     ],
 )
 def test_a_pronoun_is_looked_from_first_and_at_what_comes_before_it(text, word, part, target, weight):
-    focus = regard.look(text).focus
+    focus = regard.look(text).highlight
     first = focus.looks[0]
     assert (focus.queries[focus.word].text, focus.part, focus.keys[first.target].text) == (word, part, target)
     assert round(first.weight, 2) == weight
@@ -177,7 +177,7 @@ def test_tired_and_wide_are_the_same_to_the_head_that_looks_at_the_animal():
     pair = regard.compare_looks(*texts)
     assert (pair.head, pair.words) == ((5, 11), ("animal", "street"))
     theirs = tired_and_wide()
-    ours = [[look.weight for look in focus.looks] for focus in pair.focuses]
+    ours = [[look.weight for look in focus.looks] for focus in pair.highlights]
     np.testing.assert_allclose(ours, theirs[:, :, 5, 11], atol=1e-5)
     np.testing.assert_allclose(pair.flips.weights, theirs, atol=1e-5)
     assert np.round(theirs[:, :, 5, 11], 2).tolist() == [[0.65, 0.02], [0.50, 0.04]]

@@ -316,7 +316,7 @@ def test_each_pass_has_its_own_missing() -> None:
         model(torch.randn(B, H, 6, D))
         for _ in range(2):
             model(torch.randn(B, H, 7, D))
-    assert [[one.calls for one in record.missing] for record in seen.forwards] == [[1], [1], [1]]
+    assert [[one.calls for one in record.missing] for record in seen.records] == [[1], [1], [1]]
     assert [one.calls for one in seen.missing] == [3]
     assert [one.calls for one in seen[1].missing] == [1]
     with regard.watch(model, strict=False) as seen:

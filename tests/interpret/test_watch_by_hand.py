@@ -47,7 +47,7 @@ def test_the_formula_is_seen_in_any_number_of_dimensions(watched, far, leading) 
     q, k, v = inputs(*leading)
     model = Hand(plain)
     seen = watched(model, lambda: model(q, k, v))
-    assert len(seen.forwards) == 1
+    assert len(seen.records) == 1
     assert far(seen.layer(0).weights, four(plain(q, k, v)[1])) == 0
 
 

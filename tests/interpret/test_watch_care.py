@@ -79,7 +79,7 @@ def test_checkpointed_training_is_seen_once_and_its_gradients_stay(make, backwar
         if watching:
             with regard.watch(model) as seen:
                 backward(model(x).square().sum())
-            assert [len(one) for one in seen.forwards] == [2]
+            assert [len(one) for one in seen.records] == [2]
         else:
             backward(model(x).square().sum())
         grads.append([x.grad] + [one.grad.clone() for one in model.parameters()])
@@ -118,7 +118,7 @@ def test_an_interrupted_pass_does_not_spoil_the_next_one() -> None:
             model(x)
         model[1].stop = False
         model(x)
-    assert [[layer.name for layer in one] for one in seen.forwards] == [["0"], ["0"]]
+    assert [[layer.name for layer in one] for one in seen.records] == [["0"], ["0"]]
 
 
 def test_two_models_watched_at_once_are_seen_apart() -> None:
@@ -163,7 +163,7 @@ def test_several_passes_are_several_records() -> None:
     with regard.watch(model) as seen:
         for length in (3, 5, 5):
             model(torch.randn(1, length, D))
-    assert [one.layer(0).queries for one in seen.forwards] == [3, 5, 5]
+    assert [one.layer(0).queries for one in seen.records] == [3, 5, 5]
 
 
 def test_compiled_models_are_refused_before_they_run() -> None:

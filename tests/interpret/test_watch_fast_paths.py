@@ -85,7 +85,7 @@ def test_watching_one_model_leaves_the_fast_path_of_another_on(other) -> None:
             with regard.watch(watched) as seen:
                 watched(torch.randn(1, 3, D))
                 output = model(x, src_key_padding_mask=padding)
-            assert len(seen.forwards) == 1
+            assert len(seen.records) == 1
     assert torch.equal(plain, output)
     assert left_behind(model) == []
 
@@ -105,7 +105,7 @@ def test_a_thread_beside_a_watch_runs_as_ever_and_is_not_seen() -> None:
         thread.start()
         thread.join()
     assert torch.equal(*found)
-    assert len(seen.forwards) == 1
+    assert len(seen.records) == 1
 
 
 @pytest.mark.parametrize("raised", [ValueError, KeyboardInterrupt])
@@ -125,7 +125,7 @@ def test_an_error_inside_gives_modes_and_classes_back(raised: type[BaseException
         with regard.watch(model):
             model(x, src_key_padding_mask=padding)
         assert torch.equal(plain, model(x, src_key_padding_mask=padding))
-    assert [len(one) for one in seen.forwards] == [2, 2]
+    assert [len(one) for one in seen.records] == [2, 2]
     assert left_behind(model) == []
 
 
@@ -159,4 +159,4 @@ def test_no_queries_or_no_keys_are_nothing_to_see(attend, queries: int, keys: in
         with torch.set_grad_enabled(grad), regard.watch(model) as seen:
             assert model(q, k).shape == q.shape
             model(full, full)
-        assert [layer.queries for layer in seen.forwards[-1]] == [5]
+        assert [layer.queries for layer in seen.records[-1]] == [5]

@@ -72,7 +72,7 @@ def test_the_steps_of_a_generation_are_the_rows_of_one_pass(far, name: str, kind
     model, given = made(name), prompt(6, left=left)
     model.set_attn_implementation(kind)
     seen, text = generated(model, given, do_sample=left > 0, cache_implementation=cache)
-    assert len(seen.forwards) == 1
+    assert len(seen.records) == 1
     mask = torch.cat([given["attention_mask"], torch.ones(2, text.shape[1] - 6, dtype=torch.long)], 1)
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
     model.set_attn_implementation("eager")
@@ -128,7 +128,7 @@ def test_room_behind_a_text_in_a_static_cache_is_no_keys(far, kind: str) -> None
                 model(text[:, at:to], past_key_values=cache, cache_position=torch.arange(at, to))
         model.set_attn_implementation("eager")
         whole = model(text, output_attentions=True, use_cache=False).attentions
-    assert len(seen.forwards) == 1
+    assert len(seen.records) == 1
     assert max(far(one.weights, theirs) for one, theirs in zip(seen.record, whole, strict=True)) < 2e-5
 
 
@@ -137,6 +137,6 @@ def test_a_second_generation_is_a_second_record() -> None:
     with regard.watch(model) as seen:
         model.generate(**prompt(6), max_new_tokens=3, do_sample=False)
         model.generate(**prompt(4), max_new_tokens=3, do_sample=False)
-    assert [one.layer(0).queries for one in seen.forwards] == [8, 6]
-    with pytest.raises(ObservationError, match=r"2 forward passes were seen: choose one with seen.forwards\[i\]"):
+    assert [one.layer(0).queries for one in seen.records] == [8, 6]
+    with pytest.raises(ObservationError, match=r"2 forward passes were seen: choose one with seen.records\[i\]"):
         seen.layer(0)

@@ -96,7 +96,7 @@ def test_nested_watches_and_exceptions_between_them(model: nn.Sequential) -> Non
         with regard.watch(model) as inner:
             model(X)
         model(X)
-    assert (len(outer.forwards), len(inner.forwards)) == (3, 1)
+    assert (len(outer.records), len(inner.records)) == (3, 1)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -105,7 +105,7 @@ def test_generators_that_watch_may_end_in_any_order(model: nn.Sequential, order:
         with regard.watch(model) as seen:
             yield model(X)
             yield model(X)
-        assert len(seen.forwards) >= 2
+        assert len(seen.records) >= 2
 
     running = [generator() for _ in range(3)]
     for one in running:
@@ -136,7 +136,7 @@ def test_threads_that_watch_may_end_in_any_order(model: nn.Sequential) -> None:
         assert begun.wait(60)
     ended.set()
     thread.join()
-    assert (len(seen.forwards), len(found[0].forwards)) == (1, 2)
+    assert (len(seen.records), len(found[0].records)) == (1, 2)
 
 
 def test_a_watch_that_another_thread_leaves_is_refused(model: nn.Sequential) -> None:

@@ -73,7 +73,7 @@ def test_calls_of_the_model_from_another_thread_run_as_ever_unseen_and_are_count
         elsewhere = [in_thread(run) for _ in range(3)]
         second = run()
     assert all(torch.equal(plain, one) for one in (first, second, *elsewhere))
-    assert [[layer.name for layer in one] for one in seen.forwards] == [[layer.name for layer in seen[0].record]] * 2
+    assert [[layer.name for layer in one] for one in seen.records] == [[layer.name for layer in seen[0].record]] * 2
     assert len(seen[0].record) == 2
     assert seen.calls_elsewhere == 3
     assert "3 calls from other threads not seen" in repr(seen)
@@ -131,8 +131,8 @@ def test_two_threads_watch_at_once_each_its_own_calls(same: bool) -> None:
         with torch.no_grad(), regard.watch(model) as alone:
             model(torch.randn(1, length, D))
         names = [layer.name for layer in alone.record]
-        assert [[layer.name for layer in passed] for passed in seen.forwards] == [names] * 20
-        assert {layer.queries for passed in seen.forwards for layer in passed} == {length}
+        assert [[layer.name for layer in passed] for passed in seen.records] == [names] * 20
+        assert {layer.queries for passed in seen.records for layer in passed} == {length}
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -160,7 +160,7 @@ def test_a_backward_pass_in_another_thread_is_neither_seen_nor_counted(reentrant
                 in_thread(checkpointed.backward)
         grads.append([one.grad.clone() for one in model.parameters()])
         if watching:
-            assert [[layer.name for layer in passed] for passed in seen.forwards] == [["layers.0", "layers.1"]] * 2
+            assert [[layer.name for layer in passed] for passed in seen.records] == [["layers.0", "layers.1"]] * 2
             assert seen.calls_elsewhere == 0
 
 
@@ -216,7 +216,7 @@ def test_compiled_code_of_other_threads_is_left_as_it_is() -> None:
         found.append(in_thread(lambda: [one(x) for one in during]))
         watched(x)
     assert graphs[len(known) :] == known
-    assert len(seen.forwards) == 2
+    assert len(seen.records) == 2
     with torch.compiler.set_stance("fail_on_recompile"):
         found += [[one(x) for one in before], [one(x) for one in during]]
     for one, other in zip(plain * 2, found, strict=True):

@@ -47,7 +47,7 @@ def test_each_pass_has_its_own_words(model: Any, tokenizer: Any, first: str, sec
     with regard.watch(model, tokenizer=tokenizer) as seen, torch.no_grad():
         for text in (first, second):
             model(input_ids=tokenizer(text, return_tensors="pt")["input_ids"], use_cache=False)
-    assert [texts(record) for record in seen.forwards] == [first.split(), second.split()]
+    assert [texts(record) for record in seen.records] == [first.split(), second.split()]
 
 
 def test_the_steps_of_a_generation_are_one_text(model: Any, tokenizer: Any) -> None:

@@ -276,7 +276,7 @@ def test_sampling_of_texts_that_end_apart_draws_the_same_numbers(make: Callable[
     def written(generator: torch.Generator) -> list[list[int]]:
         found = model.generate(
             [[3, 4], [5, 6], [7, 8]],
-            decoding=Sampling(generator=generator),
+            search_strategy=Sampling(generator=generator),
             max_new_tokens=12,
             eos_token_id=[0, 1, 2, 9, 10, 11],
             return_dict_in_generate=True,

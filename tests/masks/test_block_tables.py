@@ -22,7 +22,7 @@ CASES = {
     "causal": (masks.Causal(), 300, 300),
     "window": (masks.Causal() & masks.Window(40), 300, 300),
     "whole blocks": (masks.Causal() & masks.Window(40), 256, 256),
-    "fewer queries": (masks.Window(before=20, after=50), 70, 300),
+    "fewer queries": (masks.Window(left=20, right=50), 70, 300),
     "fewer keys": (masks.Causal(align="start"), 300, 70),
     "padding of each sequence": (masks.Padding(REAL), 300, 300),
     "documents": (masks.Causal() & masks.Document(IDS), 300, 300),

@@ -78,7 +78,7 @@ _ENDS = torch.arange(0, MILLION + 1, 1024)
     ("mask", "most"),
     [
         (masks.DilatedWindow(512, dilation=4), 17),
-        (masks.BlockLocal(512, before=1), 8),
+        (masks.BlockLocal(512, look_backward=1), 8),
         (masks.LocalMonotonic(500), 9),
         (masks.LocalPredictive(_CENTER, 500), 10),
         (masks.Sinks(4), 1),

@@ -116,7 +116,7 @@ def test_what_is_no_attn_mask_is_refused_with_the_way_out(mask, heads, words):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 @pytest.mark.parametrize("asked", [{}, {"batch": 2, "num_heads": 3}])
-@pytest.mark.parametrize("mask", [masks.Causal(), masks.Window(before=2, after=1)])
+@pytest.mark.parametrize("mask", [masks.Causal(), masks.Window(left=2, right=1)])
 def test_a_written_attn_mask_hides_the_same_in_multihead_attention(mask, asked, dtype):
     written = masks.to_mha_attn_mask(mask.bind(5, 5), **asked, dtype=dtype)
     assert written.dtype == dtype

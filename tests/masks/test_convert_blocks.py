@@ -23,7 +23,7 @@ EXACT = {
     "causal, ragged": (masks.Causal(), 100, 100),
     "causal, fewer queries": (masks.Causal(), 37, 100),
     "causal at the start": (masks.Causal(align="start"), 37, 100),
-    "window": (masks.Window(before=40, after=3), 70, 100),
+    "window": (masks.Window(left=40, right=3), 70, 100),
     "padding": (masks.Padding(REAL), 70, 100),
     "both": (masks.Causal() & masks.Padding(REAL), 100, 100),
     "not": (~masks.Window(50), 100, 100),

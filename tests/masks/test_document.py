@@ -39,7 +39,7 @@ def _kinds(bound, size):
 INNER = [
     (masks.Causal() & masks.Window(4), lambda i, j: i - 4 < j <= i),
     (masks.Causal(), lambda i, j: j <= i),
-    (~masks.Window(before=2, after=1) | masks.Sinks(1), lambda i, j: not -1 <= i - j <= 2 or j == 0),
+    (~masks.Window(left=2, right=1) | masks.Sinks(1), lambda i, j: not -1 <= i - j <= 2 or j == 0),
     (masks.BlockLocal(3), lambda i, j: i // 3 == j // 3),
 ]
 
@@ -75,10 +75,10 @@ def test_a_tile_that_reaches_over_one_document_is_cut_to_it():
 @pytest.mark.parametrize(
     ("hidden", "rows", "columns"),
     [
-        (masks.Window(before=99, after=3), [4, 10], [8, 12]),  # rows 8 and 9 are left, at 0 and 1 of their document
-        (masks.Window(before=3, after=99), [6, 12], [4, 8]),
-        (masks.Window(before=99, after=1), [6, 8], [4, 12]),
-        (masks.Window(before=1, after=99), [8, 10], [4, 12]),
+        (masks.Window(left=99, right=3), [4, 10], [8, 12]),  # rows 8 and 9 are left, at 0 and 1 of their document
+        (masks.Window(left=3, right=99), [6, 12], [4, 8]),
+        (masks.Window(left=99, right=1), [6, 8], [4, 12]),
+        (masks.Window(left=1, right=99), [8, 10], [4, 12]),
     ],
 )
 def test_every_side_of_a_tile_is_cut(hidden, rows, columns):

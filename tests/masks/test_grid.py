@@ -27,7 +27,7 @@ def test_a_shifted_window_holds_the_same_number_of_cells_for_all(size):
 
 
 def test_a_cropped_window_loses_cells_at_the_border():
-    seen = masks.Neighborhood((4, 4), 3, border="crop").bind(16, 16).dense()[0, 0]
+    seen = masks.Neighborhood((4, 4), 3, boundary="crop").bind(16, 16).dense()[0, 0]
     assert seen.sum(1).view(4, 4).tolist() == [[4, 6, 6, 4], [6, 9, 9, 6], [6, 9, 9, 6], [4, 6, 6, 4]]
     assert torch.equal(seen, seen.T)
 
@@ -53,13 +53,13 @@ def test_fewer_queries_are_the_last_cells():
     "mask",
     [
         masks.Neighborhood((32, 32), 7),
-        masks.Neighborhood((32, 32), 7, border="crop"),
+        masks.Neighborhood((32, 32), 7, boundary="crop"),
         masks.Neighborhood((32, 32), (5, 25)),
         masks.Axial((32, 32), axis=0),
         masks.Axial((32, 32), axis=1),
         masks.Neighborhood((16, 8, 8), (3, 5, 7)),
         masks.Neighborhood((1024,), 301),
-        masks.Neighborhood((1024,), 301, border="crop"),
+        masks.Neighborhood((1024,), 301, boundary="crop"),
     ],
 )
 def test_blocks_that_divide_the_rows_are_known_exactly(mask, block):
@@ -78,7 +78,7 @@ def test_a_window_of_7_in_64_rows_of_64_leaves_a_tenth_of_the_blocks():
     [
         lambda shape: masks.Neighborhood(shape, 7),
         lambda shape: masks.Neighborhood(shape, 19),
-        lambda shape: masks.Neighborhood(shape, 3, border="crop"),
+        lambda shape: masks.Neighborhood(shape, 3, boundary="crop"),
         lambda shape: masks.Axial(shape, axis=0),
         lambda shape: masks.Axial(shape, axis=1),
     ],
@@ -104,7 +104,7 @@ def test_blocks_across_the_ends_of_planes_leave_little_more_than_counting_does()
         masks.Axial((3, 4), axis=0),
         masks.Axial((3, 4), axis=1),
         masks.Neighborhood((3, 4), (1, 3)),
-        masks.Neighborhood((3, 4), (3, 1), border="crop"),
+        masks.Neighborhood((3, 4), (3, 1), boundary="crop"),
         masks.Axial((2, 2, 3), axis=1),
     ],
 )
@@ -137,8 +137,8 @@ def test_rows_are_full_blocks_of_the_own_row_alone():
         (lambda: masks.Neighborhood((4, 4), (3, 3, 3)), r"one for each axis of the grid \(4, 4\), got \(3, 3, 3\)"),
         (lambda: masks.Neighborhood((4, 4), 2), r"as many on either side, so it must be odd, got \(2, 2\)"),
         (lambda: masks.Neighborhood((4, 4), -3), "must be odd"),
-        (lambda: masks.Neighborhood((4, 4), 5), r'window of \(5, 5\) does not fit .* \(4, 4\): .* border="crop"'),
-        (lambda: masks.Neighborhood((4, 4), 3, border="wrap"), '`border` must be "shift" or "crop", got \'wrap\''),
+        (lambda: masks.Neighborhood((4, 4), 5), r'window of \(5, 5\) does not fit .* \(4, 4\): .* boundary="crop"'),
+        (lambda: masks.Neighborhood((4, 4), 3, boundary="wrap"), '`boundary` must be "shift" or "crop", got \'wrap\''),
         (lambda: masks.Axial((4, 4), axis=2), r"one of the 2 axes of the grid \(4, 4\), got 2"),
         (lambda: masks.Neighborhood((4, 4), 3).bind(17, 17), "a grid of 4 × 4 has 16 cells, got 17 keys: .* class"),
         (lambda: masks.Neighborhood((4, 4), 3).bind(17, 16), "on one of the 16 cells .* 17 queries from position -1"),

@@ -135,7 +135,7 @@ def test_the_same_sequences_as_transformers_generate(pairs, name, beams, cached)
         how = decoding.Greedy() if beams == 1 else decoding.BeamSearch(beams)
         lists = [one[kept].tolist() for one, kept in zip(sources, real, strict=True)]
         found = ours.generate(
-            lists, decoding=how, max_new_tokens=12, use_cache=cached, return_dict_in_generate=True
+            lists, search_strategy=how, max_new_tokens=12, use_cache=cached, return_dict_in_generate=True
         ).new_tokens
         pad, stop = theirs.config.pad_token_id, theirs.config.eos_token_id
         for one, row in zip(found, expected[:, 1:].tolist(), strict=True):
@@ -154,7 +154,7 @@ def test_beams_of_a_decoder_alone(pairs, name, beams):
     assert (
         ours.generate(
             prompts,
-            decoding=decoding.BeamSearch(beams),
+            search_strategy=decoding.BeamSearch(beams),
             max_new_tokens=10,
             eos_token_id=(),
             return_dict_in_generate=True,

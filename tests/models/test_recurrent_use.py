@@ -153,7 +153,7 @@ def test_decoding_is_watched_as_one_cross_attention(kind):
         steps = model.writing(IDS)
         for t in range(TARGET.shape[1]):
             torch.testing.assert_close(steps.step(TARGET[:, t : t + 1]), wanted.logits[:, t])
-    (record,) = seen.forwards
+    (record,) = seen.records
     (layer,) = record.layers
     assert layer.kind == "cross"
     assert layer.name.startswith("decoder.cross_attention")
@@ -167,7 +167,7 @@ def test_teacher_forcing_is_watched_as_one_cross_attention(kind):
         plain = model(IDS, decoder_input_ids=TARGET, return_weights=True)
     with regard.watch(model, keep="weights") as seen, torch.no_grad():
         assert torch.equal(model(IDS, decoder_input_ids=TARGET).logits, plain.logits)
-    (layer,) = seen.forwards[0].layers
+    (layer,) = seen.records[0].layers
     assert layer.kind == "cross"
     np.testing.assert_allclose(seen.weights(layer=0, head=0), plain.weights, atol=1e-5)
 
@@ -179,7 +179,7 @@ def test_teacher_forcing_is_watched_and_every_step_is_seen(kind):
         plain = model(IDS, decoder_input_ids=TARGET, return_weights=True)
     with regard.watch(model, keep="weights") as seen, torch.no_grad():
         assert torch.equal(model(IDS, decoder_input_ids=TARGET).logits, plain.logits)
-    layers = range(len(seen.forwards[0].layers))
+    layers = range(len(seen.records[0].layers))
     rows = np.concatenate([seen.weights(layer=layer, head=0) for layer in layers], 1)
     np.testing.assert_allclose(rows, plain.weights, atol=1e-5)
 

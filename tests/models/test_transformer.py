@@ -196,7 +196,7 @@ def test_generate_is_watched_as_one_text_that_grows():
     model = made("encoder-decoder")
     with regard.watch(model, keep="weights") as seen:
         model.generate(ids(1), max_new_tokens=6, eos_token_id=())
-    assert len(seen.forwards) == 1
+    assert len(seen.records) == 1
     assert [(layer.queries, layer.keys) for layer in seen.record.layers if layer.kind == "cross"] == [(6, 7)] * 2
 
 
@@ -236,7 +236,7 @@ def test_a_batch_whose_texts_end_apart_is_watched_as_one_record():
             model.generate(prompts, max_new_tokens=8, eos_token_id=stop, return_dict_in_generate=True).new_tokens
             == expected
         )
-    assert len(seen.forwards) == 1
+    assert len(seen.records) == 1
     assert seen.record.layers[0].batch == 3
 
 
@@ -253,8 +253,8 @@ def test_a_stream_is_what_generate_gives_and_stops_where_a_text_ends():
     drawn = decoding.Sampling(generator=torch.Generator().manual_seed(0))
     again = decoding.Sampling(generator=torch.Generator().manual_seed(0))
     assert (
-        model.generate([[5]], decoding=drawn, max_new_tokens=9, return_dict_in_generate=True).new_tokens
-        == model.generate([[5]], decoding=again, max_new_tokens=9, return_dict_in_generate=True).new_tokens
+        model.generate([[5]], search_strategy=drawn, max_new_tokens=9, return_dict_in_generate=True).new_tokens
+        == model.generate([[5]], search_strategy=again, max_new_tokens=9, return_dict_in_generate=True).new_tokens
     )
 
 
@@ -545,8 +545,8 @@ REFUSED = {
         "`input_ids` holds 0, which is padding and an end token: give attention_mask=",
     ),
     "beams beside a decoding": (
-        lambda: made().generate([[5]], decoding=decoding.Greedy(), num_beams=3),
-        "`num_beams` beside `decoding` has no effect",
+        lambda: made().generate([[5]], search_strategy=decoding.Greedy(), num_beams=3),
+        "`num_beams` beside `search_strategy` has no effect",
     ),
     "a temperature and nothing drawn": (
         lambda: made().generate([[5]], temperature=0.5),
@@ -575,8 +575,8 @@ REFUSED = {
         "`eos_token_id` must be a tuple of",
     ),
     "a decoding by name": (
-        lambda: made().generate([[5]], decoding="greedy", return_dict_in_generate=True).new_tokens,
-        "`decoding` must be a value",
+        lambda: made().generate([[5]], search_strategy="greedy", return_dict_in_generate=True).new_tokens,
+        "`search_strategy` must be a value",
     ),
     "a text to stream": (lambda: made().stream("ab"), "each a list of tokens"),
     "a type by name": (
@@ -617,7 +617,7 @@ REFUSED = {
         "each a list of tokens",
     ),
     "a beam to stream": (
-        lambda: made().stream([3], decoding=decoding.BeamSearch(2)),
+        lambda: made().stream([3], search_strategy=decoding.BeamSearch(2)),
         "BeamSearch knows its text when it has ended",
     ),
     "no room": (

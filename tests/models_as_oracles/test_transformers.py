@@ -221,9 +221,7 @@ def test_longformer(backend, global_tokens, padded):
     x, theirs = x[:, :N], theirs[:, :N]  # the model fills up to a multiple of the window
     seen = masks.Padding(real.bool())
     q, k, v = (_split(one(x), HEADS) for one in (module.query, module.key, module.value))
-    local = (
-        masks.longformer(window, global_positions=global_tokens) if global_tokens else masks.Window(before=8, after=8)
-    )
+    local = masks.longformer(window, global_positions=global_tokens) if global_tokens else masks.Window(left=8, right=8)
     ours = _joined(regard.attention(q, k, v, mask=local & seen, backend=backend)).clone()
     if global_tokens:
         # The rows of global tokens have projections of their own.

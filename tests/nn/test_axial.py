@@ -38,18 +38,18 @@ def along(attend, x, axis):
 
 
 @pytest.mark.parametrize("grid", [(5,), (3, 4), (2, 3, 4), (2, 1, 3, 2)], ids=str)
-@pytest.mark.parametrize("combine", ["sum", "sequential"])
-def test_equals_loops_over_all_lines(combine, grid):
+@pytest.mark.parametrize("merge_mode", ["sum", "sequential"])
+def test_equals_loops_over_all_lines(merge_mode, grid):
     torch.manual_seed(0)
-    module = AxialAttention(8, 2, num_axes=len(grid), combine=combine).double()
+    module = AxialAttention(8, 2, num_axes=len(grid), merge_mode=merge_mode).double()
     x = torch.randn(2, *grid, 8, dtype=torch.float64)
     expected, total, seen = f64(x), 0, []
     for axis, attend in enumerate(module.along, start=1):
-        found, weights = along(attend, expected if combine == "sequential" else f64(x), axis)
-        expected = found if combine == "sequential" else expected
+        found, weights = along(attend, expected if merge_mode == "sequential" else f64(x), axis)
+        expected = found if merge_mode == "sequential" else expected
         total = total + found
         seen.append(weights)
-    wanted = expected if combine == "sequential" else total
+    wanted = expected if merge_mode == "sequential" else total
     np.testing.assert_allclose(f64(module(x)), wanted, atol=1e-12)
     output, weights = module(x, need_weights=True)
     np.testing.assert_allclose(f64(output), wanted, atol=1e-12)
@@ -76,8 +76,8 @@ def test_weights_beyond_the_budget_are_refused():
 
 
 def test_refusals_name_the_way_out():
-    with pytest.raises(InputError, match='`combine` must be "sum" or "sequential"'):
-        AxialAttention(8, 2, combine="mean")
+    with pytest.raises(InputError, match='`merge_mode` must be "sum" or "sequential"'):
+        AxialAttention(8, 2, merge_mode="mean")
     with pytest.raises(
         InputError, match=r"with 2 axes, got shape \(1, 3, 8\): build the module with another `num_axes=`"
     ):

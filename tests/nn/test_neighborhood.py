@@ -11,30 +11,30 @@ from regard.errors import InputError
 from regard.nn import NeighborhoodAttention
 
 
-def neighbours(cell, grid, sizes, border):
+def neighbours(cell, grid, sizes, boundary):
     """The cells that a cell sees."""
     ranges = []
     for at, side, size in zip(cell, grid, sizes, strict=True):
         first = at - size // 2
-        if border == "shift":
+        if boundary == "shift":
             first = min(max(first, 0), side - size)
         ranges.append([one for one in range(first, first + size) if 0 <= one < side])
     return list(itertools.product(*ranges))
 
 
-@pytest.mark.parametrize("border", ["shift", "crop"])
+@pytest.mark.parametrize("boundary", ["shift", "crop"])
 @pytest.mark.parametrize(("grid", "size"), [((7,), 3), ((5, 6), 3), ((4, 5), (3, 5)), ((3, 4, 5), (1, 3, 3))], ids=str)
-def test_equals_an_explicit_gather(grid, size, border):
+def test_equals_an_explicit_gather(grid, size, boundary):
     torch.manual_seed(0)
     size = size if isinstance(size, tuple) or len(grid) == 1 else (size,) * len(grid)
-    module = NeighborhoodAttention(8, 2, size, border=border).double()
+    module = NeighborhoodAttention(8, 2, size, boundary=boundary).double()
     x, attend = torch.randn(2, *grid, 8, dtype=torch.float64), module.attention
     q, k, v = (f64(layer(x)).reshape(2, *grid, 2, 4) for layer in (attend.q_proj, attend.k_proj, attend.v_proj))
     rows = np.empty_like(q)
     sizes = (size,) if isinstance(size, int) else size
     for b, h in itertools.product(range(2), range(2)):
         for cell in itertools.product(*(range(side) for side in grid)):
-            near = neighbours(cell, grid, sizes, border)
+            near = neighbours(cell, grid, sizes, boundary)
             keys, values = (np.stack([y[(b, *one, h)] for one in near]) for y in (k, v))
             rows[(b, *cell, h)] = softmax((keys @ q[(b, *cell, h)] / 2)[None])[0][0] @ values
     expected = attend.out_proj(torch.from_numpy(rows.reshape(2, *grid, 8)))
@@ -56,7 +56,7 @@ def test_refusals_name_the_way_out():
         NeighborhoodAttention(8, 2, 4)
     with pytest.raises(InputError, match=r"`kernel_size` must be an integer, or a tuple .*, got 3\.0"):
         NeighborhoodAttention(8, 2, 3.0)
-    with pytest.raises(InputError, match='border="crop"'):
+    with pytest.raises(InputError, match='boundary="crop"'):
         NeighborhoodAttention(8, 2, 5)(torch.zeros(1, 4, 8))
     with pytest.raises(InputError, match=r"write x\[None\]"):
         NeighborhoodAttention(8, 2, 3)(torch.zeros(4, 8))

@@ -66,7 +66,7 @@ def test_three_steps_are_the_formula(order, name, kind):
     torch.manual_seed(0)
     width = 5 if name == "dot" else 6
     attention = scores.Dot() if name == "dot" else None
-    cell = AttentionDecoderCell(3, 5, width, order=order, cell=kind, attention=attention).double()
+    cell = AttentionDecoderCell(3, 5, width, attention_architecture=order, cell=kind, attention=attention).double()
     memory, x = randn(4, 7, width), randn(3, 4, 3, seed=1)
     seen = torch.arange(7) < torch.tensor([7, 3, 5, 1])[:, None]
     hidden = kept = fed = torch.zeros(4, 5, dtype=torch.float64)
@@ -97,7 +97,8 @@ def test_three_steps_are_the_formula(order, name, kind):
 
 
 def test_a_first_state_can_be_given_and_must_be_whole():
-    cell, memory, x = AttentionDecoderCell(3, 5, order="luong", cell="lstm"), torch.zeros(2, 4, 5), torch.ones(2, 3)
+    cell = AttentionDecoderCell(3, 5, attention_architecture="luong", cell="lstm")
+    memory, x = torch.zeros(2, 4, 5), torch.ones(2, 3)
     zero = cell(x, memory)[0]
     assert torch.equal(cell(x, memory, cell.start(torch.zeros(2, 5)))[0], zero)
     assert not torch.equal(cell(x, memory, cell.start(torch.ones(2, 5)))[0], zero)
@@ -178,7 +179,8 @@ def test_each_sequence_can_be_at_a_step_of_its_own(padded):
 
 
 def test_local_attention_can_be_the_attention():
-    cell = AttentionDecoderCell(3, 5, order="luong", attention=LocalAttention(5, 1, alignment="monotonic"))
+    local = LocalAttention(5, 1, alignment="monotonic")
+    cell = AttentionDecoderCell(3, 5, attention_architecture="luong", attention=local)
     output, _, weights = cell(torch.ones(2, 3), torch.randn(2, 6, 5), need_weights=True, q_offset=3)
     assert output.shape == (2, 5)
     assert (weights > 0).tolist() == [[False, False, True, True, True, False]] * 2
@@ -186,7 +188,7 @@ def test_local_attention_can_be_the_attention():
 
 @pytest.mark.parametrize(
     ("asked", "words"),
-    [({"order": "both"}, '"bahdanau" or "luong"'), ({"cell": "rnn"}, '"gru" or "lstm"')],
+    [({"attention_architecture": "both"}, '"bahdanau" or "luong"'), ({"cell": "rnn"}, '"gru" or "lstm"')],
     ids=["order", "cell"],
 )
 def test_orders_and_cells_that_do_not_exist_are_refused(asked, words):
@@ -197,10 +199,11 @@ def test_orders_and_cells_that_do_not_exist_are_refused(asked, words):
 @pytest.mark.parametrize("order", ["bahdanau", "luong"])
 def test_a_cell_is_copied_moved_saved_and_watched(order):
     torch.manual_seed(0)
-    cell, x, memory = AttentionDecoderCell(3, 5, 6, order=order), torch.randn(2, 3), torch.randn(2, 4, 6)
+    cell = AttentionDecoderCell(3, 5, 6, attention_architecture=order)
+    x, memory = torch.randn(2, 3), torch.randn(2, 4, 6)
     plain, _, weights = cell(x, memory, need_weights=True)
     assert torch.equal(copy.deepcopy(cell)(x, memory)[0], plain)
-    other = AttentionDecoderCell(3, 5, 6, order=order)
+    other = AttentionDecoderCell(3, 5, 6, attention_architecture=order)
     other.load_state_dict(cell.state_dict())
     assert torch.equal(other(x, memory)[0], plain)
     assert other.double()(x.double(), memory.double())[0].dtype == torch.float64

@@ -17,8 +17,8 @@ def randn(*shape, seed=0):
     ("given", "before", "after"),
     [
         ({"sliding_window": 3}, 2, 0),
-        ({"before": 2, "after": 1}, 2, 1),
-        ({"after": 2}, 0, 2),
+        ({"left": 2, "right": 1}, 2, 1),
+        ({"right": 2}, 0, 2),
         ({"sliding_window": 99}, 98, 0),
     ],
 )

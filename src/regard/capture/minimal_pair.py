@@ -50,19 +50,19 @@ class MinimalPair:
     """One head over two texts. Each focus shows this head twice: for the first and for the second compared word."""
 
     records: tuple[Record, Record]
-    focuses: tuple[Focus, Focus]
+    highlights: tuple[Focus, Focus]
     flips: HeadFlips
 
     @property
     def head(self) -> tuple[int, int]:
         """Layer and head."""
-        look = self.focuses[0].looks[0]
+        look = self.highlights[0].looks[0]
         return look.layer, look.head
 
     @property
     def words(self) -> tuple[str, str]:
         """The two compared words."""
-        first, second = (self.focuses[0].keys[look.target].text for look in self.focuses[0].looks)
+        first, second = (self.highlights[0].keys[look.target].text for look in self.highlights[0].looks)
         return first, second
 
     @cached_property
@@ -71,10 +71,10 @@ class MinimalPair:
 
         Words that occur in only one of the texts and have no counterpart are left out.
         """
-        rows = [_row(record, focus) for record, focus in zip(self.records, self.focuses, strict=True)]
-        queries = [focus.keys for focus in self.focuses]
-        places = {look.target: number for number, look in enumerate(self.focuses[0].looks)}
-        looks = zip(*(focus.looks for focus in self.focuses), strict=True)
+        rows = [_row(record, focus) for record, focus in zip(self.records, self.highlights, strict=True)]
+        queries = [focus.keys for focus in self.highlights]
+        places = {look.target: number for number, look in enumerate(self.highlights[0].looks)}
+        looks = zip(*(focus.looks for focus in self.highlights), strict=True)
         moved = {at: to for at in range(len(queries[0])) if (to := _same(at, *queries)) is not None}
         partners = moved | _partners(*queries) | {one.target: other.target for one, other in looks}
         return tuple(
@@ -87,7 +87,7 @@ class MinimalPair:
         """The mean weight of the other words on the first compared word, in each text, for this head."""
         layer, head = self.head
         one, two = (
-            _elsewhere(record, layer, head, focus) for record, focus in zip(self.records, self.focuses, strict=True)
+            _elsewhere(record, layer, head, focus) for record, focus in zip(self.records, self.highlights, strict=True)
         )
         return one, two
 

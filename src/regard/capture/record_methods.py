@@ -37,14 +37,14 @@ class Answers:
                 found[name] = max(length, found.get(name, 0))
         return found
 
-    def layer(self, which: int | str | Layer, stream: Stream | None = None) -> Layer:
+    def layer(self, layer: int | str | Layer, stream: Stream | None = None) -> Layer:
         """Return the layer with this number in its stream, or with this module name.
 
         Raises:
             InputError: The layer or stream does not exist, or a number is given without a stream although there are
                 several.
         """
-        return which if isinstance(which, Layer) else find_layer(self.layers, which, stream)
+        return layer if isinstance(layer, Layer) else find_layer(self.layers, layer, stream)
 
     def number(self, layer: Layer) -> int:
         """Return the number of a layer, to be used as `layer=` with its stream."""

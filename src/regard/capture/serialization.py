@@ -57,7 +57,7 @@ def write(value: Any, put: Callable[[Array], str]) -> Any:
     """Return the JSON of a value; `put` stores each array in it and returns its name.
 
     >>> write(masks.Causal() & masks.Window(2), lambda array: "")["fields"]["right"]
-    {'kind': 'Window', 'fields': {'before': 1, 'after': 0}}
+    {'kind': 'Window', 'fields': {'left': 1, 'right': 0}}
 
     Raises:
         UnwritableError: It is or contains an object defined by the user, such as a function or a class.

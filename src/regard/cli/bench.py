@@ -33,7 +33,7 @@ def bench(
             metavar="FILE", help="JSON file for the numbers; a page with figures is saved next to it as .html."
         ),
     ] = Path("bench.json"),
-    against: Annotated[
+    compare: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="An earlier run: exit with 1 where a ratio is worse by a quarter."),
     ] = None,
@@ -64,7 +64,7 @@ def bench(
         from regard_lab.machine import here
 
         picked = chosen(CASES, cases or ())
-        before = None if against is None else read(against)
+        before = None if compare is None else read(compare)
     screen = TextConsole()
     if list_:
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -76,7 +76,7 @@ def bench(
         torch.set_num_threads(threads)
     about = {**here(torch.get_num_threads()), "quick": quick}
     if before is not None and (then := _kind(before)) != (now := _kind(about)):
-        notes.print(f"{against} was measured on {then}, this is {now}: ratios may differ", soft_wrap=True)
+        notes.print(f"{compare} was measured on {then}, this is {now}: ratios may differ", soft_wrap=True)
     rows: list["Row"] = []
     with _progress(notes, rows) as say:
         effort = Effort(max_seconds=1.0, max_tokens=4096, progress=say) if quick else Effort(progress=say)
@@ -86,7 +86,7 @@ def bench(
     screen.print(_table(rows))
     notes.print(f"numbers → {out}, figures → {out.with_suffix('.html')}", soft_wrap=True)
     for row, times in worse:
-        notes.print(f"{times:.2f} times worse than in {against}: {row.key}", soft_wrap=True)
+        notes.print(f"{times:.2f} times worse than in {compare}: {row.key}", soft_wrap=True)
     if worse:
         raise typer.Exit(1)
 

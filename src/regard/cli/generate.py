@@ -72,13 +72,13 @@ class _Options:
         if self.num_beams is not None:
             beam = decoding.BeamSearch(self.num_beams, 1.0 if self.length_penalty is None else self.length_penalty)
             options = {"max_new_tokens": most, "return_dict_in_generate": True}
-            found: list[int] = model.generate([prompt], decoding=beam, **options).new_tokens[0]
+            found: list[int] = model.generate([prompt], search_strategy=beam, **options).new_tokens[0]
             return found
         chosen: decoding.Greedy | decoding.Sampling = decoding.Greedy()
         if self.sampling:
             generator = torch.Generator().manual_seed(seed)
             chosen = decoding.Sampling(self.temperature or 1.0, self.top_k, self.top_p, generator)
-        stream: Iterable[int] = model.stream(prompt, decoding=chosen, max_new_tokens=most)
+        stream: Iterable[int] = model.stream(prompt, search_strategy=chosen, max_new_tokens=most)
         return stream
 
 

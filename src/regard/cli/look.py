@@ -38,12 +38,12 @@ def look(
     target: Annotated[
         str | None, typer.Option(help="For an encoder–decoder: what it writes; by default what it would write.")
     ] = None,
-    against: Annotated[
+    compare: Annotated[
         str | None,
         typer.Option(help="A second text: one head in both, what moved, and how many heads change sides."),
     ] = None,
     words: Annotated[
-        str | None, typer.Option(metavar="ONE,OTHER", help="For --against: the two words to compare, animal,street.")
+        str | None, typer.Option(metavar="ONE,OTHER", help="For --compare: the two words to compare, animal,street.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write page.html, figure.png or .svg, it.atlas, or weights.csv, .npy, .npz.")
@@ -69,15 +69,15 @@ def look(
     part = None if tokens is None else _part(tokens)
     if out is not None:
         check_output("--out", out, *_SUFFIXES)
-    if against is not None:
-        from regard.cli.look_against import look_against
+    if compare is not None:
+        from regard.cli.look_compare import look_compare
 
         _check_pair(tokens, target, layers, statistics, keep != "maps" or resume or not strict)
-        look_against(read, read_text(against), model=model, token=token, layer=layer, head=head, words=words, out=out)
+        look_compare(read, read_text(compare), model=model, token=token, layer=layer, head=head, words=words, out=out)
         return
     if words is not None:
         raise InputError(
-            "`--words` are the two words that --against compares: give it a second text, or leave them out"
+            "`--words` are the two words that --compare compares: give it a second text, or leave them out"
         )
     atlas = out if out is not None and out.suffix.lower() == ".atlas" else None
     if atlas is None and (resume or keep != "maps" or layers or statistics):
@@ -124,8 +124,8 @@ def look(
     from regard.render.terminal import NARROWEST, picture
 
     screen.width = max(screen.width, NARROWEST)  # in a narrower terminal lines are folded
-    screen.print(picture(looked.record, looked.focus, width=screen.width))
-    command = () if part else steps_command(looked.record, looked.focus, looked.model, text)
+    screen.print(picture(looked.record, looked.highlight, width=screen.width))
+    command = () if part else steps_command(looked.record, looked.highlight, looked.model, text)
     if command:
         screen.print("\nThe same weight, step by step:")
         lines = " \\\n    ".join(command)  # not wrapped: a line that was cut would not be the command
@@ -136,7 +136,7 @@ def _check_pair(*others: str | bool | None) -> None:
     """Refuse what is for one text."""
     if any(others):
         raise InputError(
-            "`--against` is for two short texts: only --model, --token, --layer, --head, --words and --out go with it"
+            "`--compare` is for two short texts: only --model, --token, --layer, --head, --words and --out go with it"
         )
 
 
@@ -163,17 +163,17 @@ def _write(looked: Any, out: Path, text: str, *, whole: bool) -> None:
 
         write_page(
             looked.record,
-            looked.focus,
+            looked.highlight,
             out,
             title=title_of(text),
-            command=" ".join(steps_command(looked.record, looked.focus, looked.model, text)) if whole else "",
+            command=" ".join(steps_command(looked.record, looked.highlight, looked.model, text)) if whole else "",
         )
     elif suffix in _TABLES:
         from regard.interpret.export import export
 
-        first = looked.focus.looks[0]
+        first = looked.highlight.looks[0]
         export(looked.record, out, layer=looked.record.layers[first.layer], head=first.head)
     else:
         from regard.render.figure import save_figure
 
-        save_figure(looked.record, looked.focus, out)
+        save_figure(looked.record, looked.highlight, out)

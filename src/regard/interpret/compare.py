@@ -48,8 +48,8 @@ class LookPair(MinimalPair):
 
 
 def compare_looks(
-    before: str,
-    after: str,
+    a: str,
+    b: str,
     *,
     model: str | Loaded | None = None,
     token: str | None = None,
@@ -64,8 +64,8 @@ def compare_looks(
     heads that give both words together at least 0.1 in each text are counted. See `regard.capture.head_flips`.
 
     Args:
-        before: The first text.
-        after: The second text.
+        a: The first text.
+        b: The second text.
         model: A bundled model, a Hugging Face folder or id, or a loaded model; by default it is chosen by the language.
         token: The word whose row is shown; by default a pronoun of both texts, or the word with the most concentrated
             row.
@@ -80,8 +80,8 @@ def compare_looks(
             512 tokens, or the texts share no two words to compare.
     """
     say = progress or (lambda _: None)
-    loaded = read(model, f"{before}\n{after}")
-    prepared = [prepare(text, model=loaded) for text in (before, after)]
+    loaded = read(model, f"{a}\n{b}")
+    prepared = [prepare(text, model=loaded) for text in (a, b)]
     longest = max(one.inputs["input_ids"].shape[-1] for one in prepared)
     if longest > _LONGEST:
         raise InputError(f"two texts are compared up to {_LONGEST} tokens each, got {longest:,}: shorten them")
@@ -91,29 +91,27 @@ def compare_looks(
         records.append(watched(one, "weights"))
     pair = choose_pair(records[0], records[1], token=token, layer=layer, head=head, words=words)
     change = compare_records(records[0], records[1], names=("text 1", "text 2"))
-    return LookPair(pair.records, pair.focuses, pair.flips, change, advice(loaded, f"{before}\n{after}"))
+    return LookPair(pair.records, pair.highlights, pair.flips, change, advice(loaded, f"{a}\n{b}"))
 
 
-def compare_texts(
-    before: str, after: str, *, model: str | Loaded | None = None, progress: Progress | None = None
-) -> HeadChange:
+def compare_texts(a: str, b: str, *, model: str | Loaded | None = None, progress: Progress | None = None) -> HeadChange:
     """Compare the heads of one model on two texts; by default a bundled model that supports the language of both.
 
     Raises:
         InputError: No such model, an encoder–decoder, or a text that is empty or too long.
     """
     say = progress or (lambda _: None)
-    loaded = read(model, f"{before}\n{after}")
+    loaded = read(model, f"{a}\n{b}")
     records = []
-    for number, text in enumerate((before, after), 1):
+    for number, text in enumerate((a, b), 1):
         say(f"{loaded.name} reads text {number} of 2")
         records.append(watched(prepare(text, model=loaded), "weights"))
     return compare_records(*records, names=("text 1", "text 2"))
 
 
 def compare_models(
-    before: str | Loaded,
-    after: str | Loaded,
+    a: str | Loaded,
+    b: str | Loaded,
     *,
     text: str | None = None,
     probe: Probe | None = None,
@@ -128,7 +126,7 @@ def compare_models(
     records: list[Record] = []
     probes: list[Mapping[str, PerHead]] = []
     names: list[str] = []
-    for one in (before, after):
+    for one in (a, b):
         say(f"reading {one if isinstance(one, str) else one.name}")
         loaded = read(one)
         say(f"{loaded.name} reads the text")
@@ -142,8 +140,8 @@ def compare_models(
 
 
 def compare_records(
-    before: Record,
-    after: Record,
+    a: Record,
+    b: Record,
     *,
     names: tuple[str, str],
     probes: tuple[Mapping[str, PerHead], Mapping[str, PerHead]] = ({}, {}),
@@ -155,16 +153,16 @@ def compare_records(
         InputError: Layers or heads differ, there is more than one text, or there is cross-attention.
         ObservationError: A record holds pooled maps, from which single weights cannot be computed.
     """
-    _check_shapes(before, after, names=names)
-    scores = [text_scores(record) | dict(probe) for record, probe in zip((before, after), probes, strict=True)]
-    lengths = [record.layers[0].queries for record in (before, after)]
+    _check_shapes(a, b, names=names)
+    scores = [text_scores(record) | dict(probe) for record, probe in zip((a, b), probes, strict=True)]
+    lengths = [record.layers[0].queries for record in (a, b)]
     first, second = (
         HeadScores(record.model or name, found, length)
-        for record, name, found, length in zip((before, after), names, scores, lengths, strict=True)
+        for record, name, found, length in zip((a, b), names, scores, lengths, strict=True)
     )
-    comparable, why = _comparable(before, after)
+    comparable, why = _comparable(a, b)
     if comparable:
-        return HeadChange(names, _row_change(before, after), first, second, lengths[0], why)
+        return HeadChange(names, _row_change(a, b), first, second, lengths[0], why)
     return HeadChange(names, _score_change(first, second), first, second, 0, why)
 
 

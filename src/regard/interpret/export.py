@@ -50,7 +50,7 @@ class _Export:
 def export(
     record: Record,
     path: str | os.PathLike[str],
-    what: str = "weights",
+    kind: str = "weights",
     *,
     layer: int | str | Layer | None = None,
     head: int | None = None,
@@ -62,7 +62,7 @@ def export(
     Args:
         record: The record.
         path: The file, which is written atomically.
-        what: "weights"; "map" or "map.max", pooled; "top", the strongest keys of each query; "alignment", between
+        kind: "weights"; "map" or "map.max", pooled; "top", the strongest keys of each query; "alignment", between
             words; "heads", a figure of all; or the name of a statistic of the record, such as "entropy".
         layer: The layer's number or name; optional for "top", "alignment" and "heads".
         head: The head; without it, all heads of the layer, if the format can hold them.
@@ -74,8 +74,8 @@ def export(
             an item that is too large.
         ObservationError: The item was not recorded.
     """
-    if not isinstance(what, str):
-        raise InputError(f'`what` must be "weights", "map", "top" or the name of a statistic, got {what!r}')
+    if not isinstance(kind, str):
+        raise InputError(f'`kind` must be "weights", "map", "top" or the name of a statistic, got {kind!r}')
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
@@ -86,54 +86,54 @@ def export(
     chosen = record.layers if seen is None else (seen,)
     batch_index = at_index("batch_index", batch_index, min(one.batch for one in chosen), "batch")
     if head is not None:
-        if seen is None and what != "top":
+        if seen is None and kind != "top":
             raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
         head = at_index("head", head, min(one.heads for one in chosen), "heads")
-    made = _thing(record, what, seen, head, batch_index)
+    made = _thing(record, kind, seen, head, batch_index)
     if suffix in (".png", ".svg"):
-        write_figure(_form(made.figure, what, suffix)(), path)
+        write_figure(_form(made.figure, kind, suffix)(), path)
     elif suffix == ".csv":
-        write_atomically(path, table_csv(_form(made.table, what, suffix)()))
+        write_atomically(path, table_csv(_form(made.table, kind, suffix)()))
     else:
-        arrays = _form(made.arrays, what, suffix)()
+        arrays = _form(made.arrays, kind, suffix)()
         write_atomically(path, npz(arrays) if suffix == ".npz" else npy(next(iter(arrays.values()))))
 
 
-def _form(form: Any, what: str, suffix: str) -> Any:
+def _form(form: Any, kind: str, suffix: str) -> Any:
     if form is None:
         others = {".png": ".csv or .npz", ".svg": ".csv or .npz"}.get(suffix, ".png or .svg")
-        raise InputError(f"`path` of {what!r} cannot end in {suffix}: write {others}, or name a `layer` and a `head`")
+        raise InputError(f"`path` of {kind!r} cannot end in {suffix}: write {others}, or name a `layer` and a `head`")
     return form
 
 
-def _thing(record: Record, what: str, seen: Layer | None, head: int | None, batch_index: int) -> _Export:
-    if what == "heads":
+def _thing(record: Record, kind: str, seen: Layer | None, head: int | None, batch_index: int) -> _Export:
+    if kind == "heads":
         return _Export(None, None, lambda: heads_figure(record, batch_index=batch_index))
-    if what == "alignment":
+    if kind == "alignment":
         return _alignment(record, seen, head, batch_index)
-    if what == "top":
+    if kind == "top":
         return _top(record, seen, head, batch_index)
     if seen is None:
-        raise InputError(f"`layer` must be given to export {what!r}, its number or the name of its module")
-    if what in ("weights", "map", "map.max"):
-        return _matrix(record, seen, what, head, batch_index)
-    return _statistic(record, seen, what, head, batch_index)
+        raise InputError(f"`layer` must be given to export {kind!r}, its number or the name of its module")
+    if kind in ("weights", "map", "map.max"):
+        return _matrix(record, seen, kind, head, batch_index)
+    return _statistic(record, seen, kind, head, batch_index)
 
 
-def _matrix(record: Record, seen: Layer, what: str, head: int | None, batch_index: int) -> _Export:
+def _matrix(record: Record, seen: Layer, kind: str, head: int | None, batch_index: int) -> _Export:
     def values(one: int) -> npt.NDArray[Any]:
-        if what == "weights":
+        if kind == "weights":
             return np.asarray(record.weights(layer=seen, head=one)[batch_index])
-        pool: Literal["mean", "max"] = "max" if what == "map.max" else "mean"
+        pool: Literal["mean", "max"] = "max" if kind == "map.max" else "mean"
         return np.asarray(record.heatmap(layer=seen, head=one, pool=pool)[batch_index])
 
-    bins = (1, 1) if what == "weights" else (seen.query_bin, seen.key_bin)
+    bins = (1, 1) if kind == "weights" else (seen.query_bin, seen.key_bin)
     rows = _binned(_names(query_labels(record, seen, batch_index)), bins[0])
     columns = _binned(_names(key_labels(record, seen, batch_index)), bins[1])
 
     def arrays() -> Mapping[str, npt.NDArray[Any]]:
         found = np.stack([values(one) for one in range(seen.heads)]) if head is None else values(head)
-        return {what: found, "queries": np.array(rows), "keys": np.array(columns)}
+        return {kind: found, "queries": np.array(rows), "keys": np.array(columns)}
 
     if head is None:
         return _Export(arrays, None, None)
@@ -144,22 +144,22 @@ def _matrix(record: Record, seen: Layer, what: str, head: int | None, batch_inde
     )
 
 
-def _statistic(record: Record, seen: Layer, what: str, head: int | None, batch_index: int) -> _Export:
+def _statistic(record: Record, seen: Layer, kind: str, head: int | None, batch_index: int) -> _Export:
     index = record.layers.index(seen)
-    found = record.statistic(what, layer=seen)[batch_index]  # (heads, ...)
+    found = record.statistic(kind, layer=seen)[batch_index]  # (heads, ...)
     shared = found.shape[0] == 1 and seen.heads > 1
     heads = [head] if head is not None else list(range(found.shape[0]))
     chosen = found[[0 if shared else one for one in heads]]
     rows = [f"{layer_name(record, index)}, all heads" if shared else head_name(record, index, one) for one in heads]
     if chosen.ndim == 1:
         chosen = chosen[:, None]
-    names = _positions(record, seen, what, chosen.shape[-1], batch_index)
-    arrays = {what: chosen if head is None else chosen[0], "positions": np.array(names)}
+    names = _positions(record, seen, kind, chosen.shape[-1], batch_index)
+    arrays = {kind: chosen if head is None else chosen[0], "positions": np.array(names)}
     if chosen.ndim == 2:
-        heading = f"{visible(record.model)}: {what}" if record.model else what
+        heading = f"{visible(record.model)}: {kind}" if record.model else kind
         return _Export(
             lambda: arrays,
-            lambda: matrix_table(what, names, rows, chosen.T),
+            lambda: matrix_table(kind, names, rows, chosen.T),
             lambda: statistic_figure(heading, rows, names, chosen),
         )
     if head is None or chosen.ndim > 3:
@@ -167,8 +167,8 @@ def _statistic(record: Record, seen: Layer, what: str, head: int | None, batch_i
     down = [str(number) for number in range(chosen.shape[1])]
     return _Export(
         lambda: arrays,
-        lambda: matrix_table(what, down, names, chosen[0]),
-        lambda: statistic_figure(f"{what}, {rows[0]}", down, names, chosen[0]),
+        lambda: matrix_table(kind, down, names, chosen[0]),
+        lambda: statistic_figure(f"{kind}, {rows[0]}", down, names, chosen[0]),
     )
 
 
@@ -205,8 +205,8 @@ def _binned(names: Sequence[str], size: int) -> list[str]:
     return [f"{start}:{min(start + size, len(names))}" for start in range(0, len(names), size)]
 
 
-def _positions(record: Record, seen: Layer, what: str, count: int, batch_index: int) -> list[str]:
+def _positions(record: Record, seen: Layer, kind: str, count: int, batch_index: int) -> list[str]:
     """Return the names of the positions of a statistic, or numbers if their tokens are unknown."""
-    keys = what in _PER_KEY or seen.queries != count
+    keys = kind in _PER_KEY or seen.queries != count
     labels = key_labels(record, seen, batch_index) if keys else query_labels(record, seen, batch_index)
     return _names(labels) if len(labels) == count else [str(number) for number in range(count)]

@@ -25,8 +25,8 @@ def choose(
     if layer is not None and head is not None:
         return layer, head, token
     looked = look(text, model=model, token=token, layer=layer, head=head)
-    first = looked.focus.looks[0]
-    return first.layer, first.head, token or looked.focus.queries[looked.focus.word].text
+    first = looked.highlight.looks[0]
+    return first.layer, first.head, token or looked.highlight.queries[looked.highlight.word].text
 
 
 @dataclass(eq=False)

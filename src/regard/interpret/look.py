@@ -41,13 +41,13 @@ class LookResult:
     """The result of look(): the record of a text, the heads and the row that figures show, and notes."""
 
     record: Record
-    focus: Focus
+    highlight: Focus
     model: str
     warning: str | None = None
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook displays, of at most 300 kB."""
-        return record_html(self.record, self.focus)
+        return record_html(self.record, self.highlight)
 
 
 @dataclass(frozen=True, eq=False)

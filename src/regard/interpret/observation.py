@@ -43,8 +43,8 @@ class Observation(Answers):
     `seen` yields them.
     """
 
-    def __init__(self, forwards: tuple[Record, ...] = ()) -> None:
-        self.forwards = forwards
+    def __init__(self, records: tuple[Record, ...] = ()) -> None:
+        self.records = records
         self.fallback_reasons: dict[
             str, str
         ] = {}  # call sites that the selected backend did not support, with the reason
@@ -54,18 +54,18 @@ class Observation(Answers):
     @property
     def missing(self) -> tuple[Missing, ...]:
         """The attention that ran and could not be recorded, over all passes: module, reason, number of calls."""
-        return sum_missing(one for record in self.forwards for one in record.missing)
+        return sum_missing(one for record in self.records for one in record.missing)
 
     @property
     def record(self) -> Record:
         """The record of the only forward pass."""
-        if not self.forwards:
+        if not self.records:
             raise ObservationError(_FAILED if self.failed else _NOTHING)
-        if len(self.forwards) > 1:
+        if len(self.records) > 1:
             raise ObservationError(
-                f"{len(self.forwards)} forward passes were seen: choose one with seen.forwards[i], or watch only one"
+                f"{len(self.records)} forward passes were seen: choose one with seen.records[i], or watch only one"
             )
-        return self.forwards[0]
+        return self.records[0]
 
     @property
     def layers(self) -> tuple[Layer, ...]:  # type: ignore[override]
@@ -88,26 +88,26 @@ class Observation(Answers):
         return self.record.notes
 
     def __len__(self) -> int:
-        return len(self.forwards)
+        return len(self.records)
 
     def __getitem__(self, index: int) -> "Observation":
         """Return one of several forward passes as an Observation of its own."""
-        if not self.forwards:
+        if not self.records:
             raise ObservationError(_FAILED if self.failed else _NOTHING)
-        return Observation((self.forwards[at_index("seen[i]", index, len(self.forwards), "forward passes")],))
+        return Observation((self.records[at_index("seen[i]", index, len(self.records), "forward passes")],))
 
     def __iter__(self) -> "Iterator[Observation]":
-        return (Observation((one,)) for one in self.forwards)
+        return (Observation((one,)) for one in self.records)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook displays, of at most 300 kB."""
-        return forwards_html(self.forwards)
+        return forwards_html(self.records)
 
     def __repr__(self) -> str:
         missing = f", {len(self.missing)} missing" if self.missing else ""
         unseen = f", {self.calls_elsewhere} calls from other threads not seen" if self.calls_elsewhere else ""
-        layers = [len(one) for one in self.forwards]
-        return f"<{len(self.forwards)} forward passes seen, of {layers} layers{missing}{unseen}>"
+        layers = [len(one) for one in self.records]
+        return f"<{len(self.records)} forward passes seen, of {layers} layers{missing}{unseen}>"
 
     def plot(
         self, *, layer: int | str | Layer, head: int, batch_index: int = 0, stream: Stream | None = None
@@ -163,7 +163,7 @@ class Observation(Answers):
     def export(
         self,
         path: str | os.PathLike[str],
-        what: str = "weights",
+        kind: str = "weights",
         *,
         layer: int | str | Layer | None = None,
         head: int | None = None,
@@ -172,10 +172,10 @@ class Observation(Answers):
     ) -> None:
         """Export one item to a file: .csv, .npy, .npz, .png or .svg.
 
-        `what` is "weights", "map", "map.max", "top", "alignment", "heads", or the name of a recorded statistic, such
+        `kind` is "weights", "map", "map.max", "top", "alignment", "heads", or the name of a recorded statistic, such
         as "entropy".
         """
-        export(self.record, path, what, layer=layer, head=head, batch_index=batch_index, stream=stream)
+        export(self.record, path, kind, layer=layer, head=head, batch_index=batch_index, stream=stream)
 
     def to_html(self, path: str | os.PathLike[str], *, token: str | None = None, title: str = "") -> None:
         """Save a self-contained HTML page that needs no server; the tokens must be known."""
@@ -184,9 +184,9 @@ class Observation(Answers):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save all passes to one atlas file, atomically; regard.load_atlas loads it."""
-        if not self.forwards:
+        if not self.records:
             raise ObservationError(_FAILED if self.failed else _NOTHING)
-        save_atlas(self.forwards, path)
+        save_atlas(self.records, path)
 
 
 def load_atlas(path: str | os.PathLike[str]) -> Observation:

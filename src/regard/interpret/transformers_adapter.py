@@ -154,7 +154,7 @@ def _translate(rule: Callable[..., Tensor], key_start: int) -> Mask | None:
         some = [part for part in parts if part is not None]
         return _all_of(some)
     if maker == "sliding_window_overlay" and isinstance(held.get("sliding_window"), int):
-        return Window(before=held["sliding_window"] - 1, after=_FAR)
+        return Window(left=held["sliding_window"] - 1, right=_FAR)
     return MaskMod(lambda batch, head, i, j: rule(batch, head, i + key_start, j + key_start))
 
 

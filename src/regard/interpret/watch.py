@@ -148,14 +148,14 @@ def watch(
     if strict:
         refuse_missing(model, recorder.missing)
     name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__)
-    forwards = []
+    seen = []
     for index, record in enumerate(records):
         if not record.layers:
             continue  # every pass was discarded
         words = patch_tokens(model, record) | heard.tokens(tokenizer, index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
-        forwards.append(Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing))
-    observation.forwards, observation.fallback_reasons = tuple(forwards), recorder.fallback_reasons
+        seen.append(Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing))
+    observation.records, observation.fallback_reasons = tuple(seen), recorder.fallback_reasons
 
 
 def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> Seen:  # noqa: ARG001

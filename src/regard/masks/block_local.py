@@ -12,13 +12,14 @@ __all__ = ["BlockLocal"]
 
 @dataclass(frozen=True)
 class BlockLocal(Mask):
-    """−after ≤ ⌊i/size⌋ − ⌊j/size⌋ ≤ before: the query's own block of `size` positions and some on either side.
+    """−look_forward ≤ ⌊i/size⌋ − ⌊j/size⌋ ≤ look_backward: the query's own block of `size` positions and
+    some on either side.
 
     Blocks begin at position 0; the last one may be shorter. This is the local attention of lucidrains' local-attention
-    (before=1; with `Causal() &` for language models). LongT5 computes in such blocks too, but lets see a radius: that
-    is `Window(before=r, after=r)`.
+    (look_backward=1; with `Causal() &` for language models). LongT5 computes in such blocks too, but lets see a radius:
+    that is `Window(left=r, right=r)`.
 
-    Cost: O(n · (before + after + 1) · size · dim) time; no memory.
+    Cost: O(n · (look_backward + look_forward + 1) · size · dim) time; no memory.
 
     >>> BlockLocal(2).bind(5, 5).dense()[0, 0].int()
     tensor([[1, 1, 0, 0, 0],
@@ -26,7 +27,7 @@ class BlockLocal(Mask):
             [0, 0, 1, 1, 0],
             [0, 0, 1, 1, 0],
             [0, 0, 0, 0, 1]], dtype=torch.int32)
-    >>> BlockLocal(2, before=1).bind(5, 5).dense()[0, 0].int()
+    >>> BlockLocal(2, look_backward=1).bind(5, 5).dense()[0, 0].int()
     tensor([[1, 1, 0, 0, 0],
             [1, 1, 0, 0, 0],
             [1, 1, 1, 1, 0],
@@ -35,24 +36,24 @@ class BlockLocal(Mask):
     """
 
     size: int
-    before: int = 0
-    after: int = 0
+    look_backward: int = 0
+    look_forward: int = 0
 
     def __post_init__(self) -> None:
         check_count("size", self.size, 1, "counts the positions of a block")
-        check_count("before", self.before, 0, "counts blocks")
-        check_count("after", self.after, 0, "counts blocks")
+        check_count("look_backward", self.look_backward, 0, "counts blocks")
+        check_count("look_forward", self.look_forward, 0, "counts blocks")
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The key's block is near the query's."""
         distance = i // self.size - j // self.size
-        return (distance <= self.before) & (-distance <= self.after)
+        return (distance <= self.look_backward) & (-distance <= self.look_forward)
 
     def blocks(self, rectangles: Rectangles) -> Tensor:
         """Compare the least and the greatest distance in blocks."""
         least = rectangles.top // self.size - (rectangles.right - 1) // self.size
         greatest = (rectangles.bottom - 1) // self.size - rectangles.left // self.size
         return rectangles.answer(
-            empty=(least > self.before) | (greatest < -self.after),
-            full=(greatest <= self.before) & (least >= -self.after),
+            empty=(least > self.look_backward) | (greatest < -self.look_forward),
+            full=(greatest <= self.look_backward) & (least >= -self.look_forward),
         )

@@ -68,54 +68,54 @@ class Causal(Mask):
 
 @dataclass(frozen=True, init=False)
 class Window(Mask):
-    """−after ≤ i − j ≤ before: the keys near a query (Beltagy et al. 2020, arXiv:2004.05150).
+    """−right ≤ i − j ≤ left: the keys near a query (Beltagy et al. 2020, arXiv:2004.05150).
 
     `Window(size)` sees the query itself and the size − 1 keys before it, the count of Mistral 7B (2023,
-    arXiv:2310.06825); `Window(before=a, after=b)` sees a keys before and b after it, besides itself.
+    arXiv:2310.06825); `Window(left=a, right=b)` sees a keys before and b after it, besides itself.
 
-    Cost: O(n · (before + after + 1) · dim) time where blocks are skipped; no memory.
+    Cost: O(n · (left + right + 1) · dim) time where blocks are skipped; no memory.
 
     >>> Window(2).bind(4, 4).dense()[0, 0].int()
     tensor([[1, 0, 0, 0],
             [1, 1, 0, 0],
             [0, 1, 1, 0],
             [0, 0, 1, 1]], dtype=torch.int32)
-    >>> Window(before=1, after=1).bind(4, 4).dense()[0, 0].int()
+    >>> Window(left=1, right=1).bind(4, 4).dense()[0, 0].int()
     tensor([[1, 1, 0, 0],
             [1, 1, 1, 0],
             [0, 1, 1, 1],
             [0, 0, 1, 1]], dtype=torch.int32)
     """
 
-    before: int
-    after: int
+    left: int
+    right: int
 
-    def __init__(self, size: int | None = None, *, before: int | None = None, after: int | None = None) -> None:
-        if (size is None) == (before is None and after is None):
-            raise InputError("`Window` takes either a size or `before=` and `after=`, for example Window(512)")
-        for name, value in (("size", size), ("before", before), ("after", after)):
+    def __init__(self, size: int | None = None, *, left: int | None = None, right: int | None = None) -> None:
+        if (size is None) == (left is None and right is None):
+            raise InputError("`Window` takes either a size or `left=` and `right=`, for example Window(512)")
+        for name, value in (("size", size), ("left", left), ("right", right)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise InputError(f"`{name}` counts keys and must be an integer, got {value!r}")
             if value is not None and value > 2**31:
                 raise InputError(f"`{name}` counts keys and must be at most {2**31:,}, got {value:,}")
         if size is not None and size < 1:
             raise InputError(f"`size` counts the query itself and must be at least 1, got {size}")
-        object.__setattr__(self, "before", size - 1 if size is not None else before or 0)
-        object.__setattr__(self, "after", after or 0)
-        if self.before < 0 or self.after < 0:
-            raise InputError(f"`before` and `after` must be 0 or more, got {self.before} and {self.after}")
+        object.__setattr__(self, "left", size - 1 if size is not None else left or 0)
+        object.__setattr__(self, "right", right or 0)
+        if self.left < 0 or self.right < 0:
+            raise InputError(f"`left` and `right` must be 0 or more, got {self.left} and {self.right}")
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The distance lies within the window."""
-        return (i - j <= self.before) & (j - i <= self.after)
+        return (i - j <= self.left) & (j - i <= self.right)
 
     def blocks(self, rectangles: Rectangles) -> Tensor:
         """Compare the least and the greatest distance i − j in each rectangle with the window."""
         least = rectangles.top - (rectangles.right - 1)
         greatest = rectangles.bottom - 1 - rectangles.left
         return rectangles.answer(
-            empty=(least > self.before) | (greatest < -self.after),
-            full=(greatest <= self.before) & (least >= -self.after),
+            empty=(least > self.left) | (greatest < -self.right),
+            full=(greatest <= self.left) & (least >= -self.right),
         )
 
     @property
@@ -141,13 +141,13 @@ class Band:
 def band_of(mask: Mask) -> Band | None:
     """The band that a mask leaves: Causal, Window, and several of them at once; None for any other.
 
-    >>> band_of(Causal() & Window(before=3, after=1))
+    >>> band_of(Causal() & Window(left=3, right=1))
     Band(before=3, after=0)
     """
     if type(mask) is Causal:
         return Band(after=-mask.shift)
     if type(mask) is Window:
-        return Band(mask.before, mask.after)
+        return Band(mask.left, mask.right)
     if type(mask) is not And:
         return None
     one, other = band_of(mask.left), band_of(mask.right)

@@ -62,11 +62,11 @@ def sparse_transformer(stride: int) -> Mask:
 def longformer(window: int, global_positions: Sequence[int] = ()) -> Mask:
     """See window/2 keys on either side and the global tokens, which see all (Beltagy et al. 2020, arXiv:2004.05150).
 
-    Formula: Window(before=window/2, after=window/2) | Global(global_positions)
+    Formula: Window(left=window/2, right=window/2) | Global(global_positions)
 
     `window` is even, as in the authors' code (`attention_window`): the query sees window + 1 keys with itself. No
     token is global unless it is named; for other tokens in each sequence write
-    `masks.Window(before=w, after=w) | masks.Global(flags)`.
+    `masks.Window(left=w, right=w) | masks.Global(flags)`.
 
     Cost: O(n · (window + 2 g) · dim) time for g global tokens that stand together; at most one flag a position.
 
@@ -80,7 +80,7 @@ def longformer(window: int, global_positions: Sequence[int] = ()) -> Mask:
     check_count("window", window, 0, "counts the keys on both sides")
     if window % 2:
         raise InputError(f"`window` counts the keys on both sides and must be even, got {window}")
-    near = Window(before=window // 2, after=window // 2)
+    near = Window(left=window // 2, right=window // 2)
     return near | Global(global_positions) if len(global_positions) else near
 
 
@@ -95,7 +95,7 @@ def bigbird(
 ) -> Mask:
     """See near, global and random blocks: BigBird-ITC (Zaheer et al. 2020, arXiv:2007.14062).
 
-    Formula: BlockLocal(block, before=w//2, after=w//2) | global blocks | RandomBlocks(r, block=block)
+    Formula: BlockLocal(block, look_backward=w//2, look_forward=w//2) | global blocks | RandomBlocks(r, block=block)
 
     All counts are in blocks of `block` positions. A block row i sees the w = `num_window_blocks` (odd) blocks around
     it, the first and the last g = `num_global_blocks` blocks, and r = `num_random_blocks` blocks drawn for it; the
@@ -125,7 +125,7 @@ def bigbird(
         )
     check_count("num_global_blocks", num_global_blocks, 0, "counts the global blocks at each end")
     check_count("num_random_blocks", num_random_blocks, 0, "counts the random blocks of each row")
-    near = BlockLocal(block, before=num_window_blocks // 2, after=num_window_blocks // 2)
+    near = BlockLocal(block, look_backward=num_window_blocks // 2, look_forward=num_window_blocks // 2)
     seen = near | _Ends(block, num_global_blocks)
     drawn = RandomBlocks(num_random_blocks, block=block, seed=seed, heads=heads) if num_random_blocks else None
     return seen | drawn if drawn else seen

@@ -15,13 +15,13 @@ __all__ = ["DilatedWindow", "distances", "multiples"]
 
 @dataclass(frozen=True, init=False)
 class DilatedWindow(Mask):
-    """i − j = m · dilation with −after ≤ m ≤ before (Longformer: Beltagy et al. 2020, 3.1, arXiv:2004.05150).
+    """i − j = m · dilation with −right ≤ m ≤ left (Longformer: Beltagy et al. 2020, 3.1, arXiv:2004.05150).
 
     `DilatedWindow(size)` sees the query itself and size − 1 keys before it, each `dilation` positions before the last
-    (0 ≤ m < size); `DilatedWindow(before=a, after=b)` sees a keys before and b after it, besides itself.
+    (0 ≤ m < size); `DilatedWindow(left=a, right=b)` sees a keys before and b after it, besides itself.
 
-    Cost: n · (before + after + 1) pairs, but spread: a gap narrower than a block skips none, so the time is that of a
-    window `dilation` times as wide, O(n · dilation · (before + after + 1) · dim). No memory.
+    Cost: n · (left + right + 1) pairs, but spread: a gap narrower than a block skips none, so the time is that of a
+    window `dilation` times as wide, O(n · dilation · (left + right + 1) · dim). No memory.
 
     >>> DilatedWindow(2, dilation=2).bind(5, 5).dense()[0, 0].int()
     tensor([[1, 0, 0, 0, 0],
@@ -29,7 +29,7 @@ class DilatedWindow(Mask):
             [1, 0, 1, 0, 0],
             [0, 1, 0, 1, 0],
             [0, 0, 1, 0, 1]], dtype=torch.int32)
-    >>> DilatedWindow(before=1, after=1, dilation=3).bind(5, 5).dense()[0, 0].int()
+    >>> DilatedWindow(left=1, right=1, dilation=3).bind(5, 5).dense()[0, 0].int()
     tensor([[1, 0, 0, 1, 0],
             [0, 1, 0, 0, 1],
             [0, 0, 1, 0, 0],
@@ -37,35 +37,35 @@ class DilatedWindow(Mask):
             [0, 1, 0, 0, 1]], dtype=torch.int32)
     """
 
-    before: int
-    after: int
+    left: int
+    right: int
     dilation: int
 
     def __init__(
-        self, size: int | None = None, dilation: int = 2, *, before: int | None = None, after: int | None = None
+        self, size: int | None = None, dilation: int = 2, *, left: int | None = None, right: int | None = None
     ) -> None:
-        if (size is None) == (before is None and after is None):
-            raise InputError("`DilatedWindow` takes either a size or `before=` and `after=`, for example (512)")
+        if (size is None) == (left is None and right is None):
+            raise InputError("`DilatedWindow` takes either a size or `left=` and `right=`, for example (512)")
         if size is not None:
             check_count("size", size, 1, "counts the query itself")
-            before = size - 1
-        for name, value in (("before", before), ("after", after)):
+            left = size - 1
+        for name, value in (("left", left), ("right", right)):
             check_count(name, 0 if value is None else value, 0, "counts keys")
         check_count("dilation", dilation, 1, "is the distance from key to key (1 is a window without gaps)")
-        object.__setattr__(self, "before", before or 0)
-        object.__setattr__(self, "after", after or 0)
+        object.__setattr__(self, "left", left or 0)
+        object.__setattr__(self, "right", right or 0)
         object.__setattr__(self, "dilation", dilation)
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The distance is a multiple of the dilation and lies within the window."""
-        near = (i - j <= self.before * self.dilation) & (j - i <= self.after * self.dilation)
+        near = (i - j <= self.left * self.dilation) & (j - i <= self.right * self.dilation)
         return near & ((i - j) % self.dilation == 0)
 
     def blocks(self, rectangles: Rectangles) -> Tensor:
         """Count the distances i − j in each rectangle, and those of them that are seen."""
         least, greatest = distances(rectangles)
         seen = multiples(
-            least.clamp(min=-self.after * self.dilation), greatest.clamp(max=self.before * self.dilation), self.dilation
+            least.clamp(min=-self.right * self.dilation), greatest.clamp(max=self.left * self.dilation), self.dilation
         )
         return rectangles.answer(empty=seen == 0, full=seen == greatest - least + 1)
 

@@ -22,7 +22,7 @@ class Global(Mask):
     """i or j is a global token: symmetric global attention (Longformer: Beltagy et al. 2020, 3.1, arXiv:2004.05150).
 
     `tokens` gives the positions that are global, the same in all sequences, or flags them in a boolean tensor
-    (batch or 1, keys). Combine it with what the others see: `Window(before=2, after=2) | Global([0])`. (Longformer
+    (batch or 1, keys). Combine it with what the others see: `Window(left=2, right=2) | Global([0])`. (Longformer
     projects global rows by weights of their own, which is a matter of q, k and v.)
 
     Cost: O(n · g · dim) time for g global tokens that stand together; each that stands alone costs a row and a column

@@ -133,9 +133,9 @@ class Neighborhood(Grid):
     """|a − b| ≤ (size − 1)/2 on every axis of a grid: neighborhood attention (Hassani et al. 2023, arXiv:2204.07143).
 
     The tokens are the cells of a grid of `shape`, in row-major order; `size`, one odd number or one for each axis,
-    counts the cells of the window along an axis, the query's own included. At the border, `border="shift"` (the
+    counts the cells of the window along an axis, the query's own included. At the boundary, `boundary="shift"` (the
     default, as in NATTEN) moves the window inwards, so that every query sees exactly `size` cells along each axis;
-    `border="crop"` cuts off what lies outside.
+    `boundary="crop"` cuts off what lies outside.
 
     Cost: n · Π size pairs; visited is every block that holds one, in an image about size rows of cells: O(n · size ·
     columns · dim) time. No memory.
@@ -146,7 +146,7 @@ class Neighborhood(Grid):
             [0, 1, 1, 1, 0],
             [0, 0, 1, 1, 1],
             [0, 0, 1, 1, 1]], dtype=torch.int32)
-    >>> Neighborhood((2, 3), (1, 3), border="crop").bind(6, 6).dense()[0, 0].int()
+    >>> Neighborhood((2, 3), (1, 3), boundary="crop").bind(6, 6).dense()[0, 0].int()
     tensor([[1, 1, 0, 0, 0, 0],
             [1, 1, 1, 0, 0, 0],
             [0, 1, 1, 0, 0, 0],
@@ -156,7 +156,7 @@ class Neighborhood(Grid):
     """
 
     size: int | tuple[int, ...]
-    border: Literal["shift", "crop"] = "shift"
+    boundary: Literal["shift", "crop"] = "shift"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -168,19 +168,19 @@ class Neighborhood(Grid):
             raise InputError(
                 f"`size` counts the query's own cell and as many on either side, so it must be odd, got {size}"
             )
-        if not isinstance(self.border, str) or self.border not in ("shift", "crop"):
-            raise InputError(f'`border` must be "shift" or "crop", got {self.border!r}')
-        if self.border == "shift" and any(one > cells for one, cells in zip(size, self.shape, strict=True)):
+        if not isinstance(self.boundary, str) or self.boundary not in ("shift", "crop"):
+            raise InputError(f'`boundary` must be "shift" or "crop", got {self.boundary!r}')
+        if self.boundary == "shift" and any(one > cells for one, cells in zip(size, self.shape, strict=True)):
             raise InputError(
                 f"a window of {size} does not fit into a grid of {self.shape}: make `size` smaller, or cut the window "
-                'off at the border with border="crop"'
+                'off at the edge with boundary="crop"'
             )
 
     def window(self, axis: int, at: Tensor) -> Span:
         """The window around a coordinate, moved into the grid if it is to be shifted."""
         size = self._sizes[axis]
         first = at - size // 2
-        if self.border == "shift":
+        if self.boundary == "shift":
             first = first.clamp(0, self.shape[axis] - size)
         return first, first + size - 1
 

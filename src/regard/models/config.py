@@ -122,7 +122,7 @@ class TransformerConfig:
         head_dim: Dimension of a head; hidden_size / num_attention_heads by default.
         norm: "layer" (LayerNorm) or "rms" (RMSNorm).
         norm_first: Whether norms come before attention and feed-forward (pre-norm) or after the sums (post-norm).
-        final_norm: Whether a norm follows the last block; as `norm_first` by default.
+        add_final_layer_norm: Whether a norm follows the last block; as `norm_first` by default.
         normalize_embedding: Whether a norm follows the embeddings.
         layer_norm_eps: What is added to the variance, by either norm.
         hidden_act: "relu", "gelu", "gelu_new" ("gelu_fast", "gelu_pytorch_tanh") or "silu" ("swish").
@@ -165,7 +165,7 @@ class TransformerConfig:
     head_dim: int | None = None
     norm: Norm = "layer"
     norm_first: bool = False
-    final_norm: bool | None = None
+    add_final_layer_norm: bool | None = None
     normalize_embedding: bool = False
     layer_norm_eps: float = 1e-5
     hidden_act: HiddenAct = "relu"
@@ -223,7 +223,7 @@ class TransformerConfig:
                 raise InputError(f"`{name}` must be a finite number above 0, got {value!r}")
         check_hidden_act(self.hidden_act)
         flags = ("norm_first", "normalize_embedding", "is_gated_act", "scale_embedding", "bias")
-        for name in (*flags, "final_norm", "qkv_bias", "out_bias"):
+        for name in (*flags, "add_final_layer_norm", "qkv_bias", "out_bias"):
             if not isinstance(getattr(self, name), bool) and (name in flags or getattr(self, name) is not None):
                 raise InputError(f"`{name}` must be True or False, got {getattr(self, name)!r}")
 

@@ -68,7 +68,7 @@ class GenerationMixin:
         decoder_start_token_id: int | None = None,
         use_cache: bool = True,
         generator: torch.Generator | None = None,
-        decoding: Decoding | None = None,
+        search_strategy: Decoding | None = None,
         return_dict_in_generate: bool = False,
     ) -> Any:
         """Continue texts, or translate sources; the arguments and what is returned are those of transformers' models.
@@ -89,7 +89,7 @@ class GenerationMixin:
             decoder_start_token_id: First token of an encoder–decoder's sequences; the model's own by default.
             use_cache: Keep keys and values; without, the model runs on everything again for each token.
             generator: Where drawing takes its numbers from; PyTorch's own by default.
-            decoding: In place of the options above, a value such as decoding.BeamSearch(3).
+            search_strategy: In place of the options above, a value such as decoding.BeamSearch(3).
             return_dict_in_generate: Return a GenerateOutput: the sequences, their scores, the new tokens as lists.
 
         Returns:
@@ -102,7 +102,7 @@ class GenerationMixin:
                 in training mode.
         """
         chosen = _decoding(
-            decoding, num_beams, do_sample, num_return_sequences,
+            search_strategy, num_beams, do_sample, num_return_sequences,
             {"temperature": temperature, "top_k": top_k, "top_p": top_p, "generator": generator},
             {"length_penalty": length_penalty, "early_stopping": early_stopping},
         )  # fmt: skip
@@ -136,12 +136,12 @@ class GenerationMixin:
         eos_token_id: int | Sequence[int] | None = None,
         use_cache: bool = True,
         generator: torch.Generator | None = None,
-        decoding: Greedy | Sampling | None = None,
+        search_strategy: Greedy | Sampling | None = None,
     ) -> Iterator[int]:
         """Continue one text and yield each token as soon as it is known; the arguments are those of `generate`."""
         options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "generator": generator}
         begun = self._begin([input_ids], None, max_new_tokens, 0, eos_token_id, None, use_cache)
-        chosen: Any = _decoding(decoding, 1, do_sample, 1, options, {})
+        chosen: Any = _decoding(search_strategy, 1, do_sample, 1, options, {})
         if not hasattr(chosen, "stream"):
             raise InputError(f"{type(chosen).__name__} knows its text when it has ended: stream Greedy() or Sampling()")
         text, first, mask, limits = begun
@@ -244,10 +244,10 @@ def _decoding(
 
 def _given(given: Decoding, named: list[str], num_beams: int, do_sample: bool, num_return_sequences: int) -> Decoding:
     if not hasattr(given, "search"):
-        raise InputError(f"`decoding` must be a value such as decoding.Greedy(), got {given!r}")
+        raise InputError(f"`search_strategy` must be a value such as decoding.Greedy(), got {given!r}")
     others = {"num_beams": num_beams != 1, "do_sample": do_sample, "num_return_sequences": num_return_sequences != 1}
     if named := [*named, *(name for name, is_given in others.items() if is_given)]:
-        raise InputError(f"`{named[0]}` beside `decoding` has no effect: give it to {type(given).__name__}")
+        raise InputError(f"`{named[0]}` beside `search_strategy` has no effect: give it to {type(given).__name__}")
     return given
 
 

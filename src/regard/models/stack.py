@@ -41,7 +41,7 @@ class Stack(nn.Module):
         self.inputs = _Inputs(config)
         count = config.decoder_layers if self.causal else config.encoder_layers
         self.layers = nn.ModuleList(self._block(layer) for layer in range(count))
-        final = config.norm_first if config.final_norm is None else config.final_norm
+        final = config.norm_first if config.add_final_layer_norm is None else config.add_final_layer_norm
         self.norm = _norm(config) if final else None
         self.bias = self._bias()
 

@@ -39,10 +39,10 @@ class PreparedMemory(NamedTuple):
 class AttentionDecoderCell(nn.Module):
     """One step of a decoder with attention over the states of an encoder.
 
-    Formula, order="bahdanau" (2015, arXiv:1409.0473): c_t = attention(h_{t−1}, memory);
+    Formula, attention_architecture="bahdanau" (2015, arXiv:1409.0473): c_t = attention(h_{t−1}, memory);
     h_t = cell([x_t; c_t], h_{t−1}); the output is h_t
 
-    order="luong" (2015, arXiv:1508.04025, with input feeding): h_t = cell([x_t; h̃_{t−1}], h_{t−1});
+    attention_architecture="luong" (2015, arXiv:1508.04025, with input feeding): h_t = cell([x_t; h̃_{t−1}], h_{t−1});
     c_t = attention(h_t, memory); the output is h̃_t = tanh(W_c [c_t; h_t]), without bias
 
     The cell is PyTorch's: Bahdanau's own GRU resets the state before its matrix, and keeps where PyTorch's renews.
@@ -51,13 +51,13 @@ class AttentionDecoderCell(nn.Module):
         input_size: Width of x.
         hidden_size: Width of the state and of the output.
         memory_dim: Width of the encoder's states; `hidden_size` by default.
-        order: "bahdanau" (attention before the cell) or "luong" (after it).
+        attention_architecture: "bahdanau" (attention before the cell) or "luong" (after it).
         cell: "gru" or "lstm".
         attention: A module over (query, memory), or a score (scores.Dot(), scores.Concat(...)). By default
             AdditiveAttention for "bahdanau", and BilinearAttention ("general") for "luong".
 
     Raises:
-        InputError: Widths do not fit, an order or cell does not exist, or the state lacks a part.
+        InputError: Widths do not fit, an architecture or cell does not exist, or the state lacks a part.
 
     >>> import torch
     >>> step = AttentionDecoderCell(4, 8, 6)
@@ -72,26 +72,27 @@ class AttentionDecoderCell(nn.Module):
         hidden_size: int,
         memory_dim: int | None = None,
         *,
-        order: Literal["bahdanau", "luong"] = "bahdanau",
+        attention_architecture: Literal["bahdanau", "luong"] = "bahdanau",
         cell: Literal["gru", "lstm"] = "gru",
         attention: Score | nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if order not in ("bahdanau", "luong"):
-            raise InputError(f'`order` must be "bahdanau" or "luong", got {order!r}')
+        if attention_architecture not in ("bahdanau", "luong"):
+            raise InputError(f'`attention_architecture` must be "bahdanau" or "luong", got {attention_architecture!r}')
         if cell not in ("gru", "lstm"):
             raise InputError(f'`cell` must be "gru" or "lstm", got {cell!r}')
-        self.order, self.input_size = order, check_size("input_size", input_size, "is that of the input")
+        self.attention_architecture = attention_architecture
+        self.input_size = check_size("input_size", input_size, "is that of the input")
         self.hidden_size = check_size("hidden_size", hidden_size, "is that of the state")
         memory_dim = hidden_size if memory_dim is None else memory_dim
         self.memory_dim = check_size("memory_dim", memory_dim, "is that of the memory")
         if attention is None:
-            kind: Any = AdditiveAttention if order == "bahdanau" else BilinearAttention
+            kind: Any = AdditiveAttention if attention_architecture == "bahdanau" else BilinearAttention
             attention = kind(hidden_size, self.memory_dim)
         self.attention = ValueModule(attention) if isinstance(attention, Score) else attention
-        more = self.memory_dim if order == "bahdanau" else hidden_size
+        more = self.memory_dim if attention_architecture == "bahdanau" else hidden_size
         self.cell = (nn.GRUCell if cell == "gru" else nn.LSTMCell)(input_size + more, hidden_size)
-        luong = order == "luong"
+        luong = attention_architecture == "luong"
         self.combine = nn.Linear(self.memory_dim + hidden_size, hidden_size, bias=False) if luong else None
 
     def start(self, hidden_state: Float[Tensor, "batch hidden"]) -> DecoderState:

@@ -28,7 +28,7 @@ class AxialAttention(nn.Module):
         embed_dim: Width of the cells.
         num_heads: Number of heads.
         num_axes: Number of axes: 2 for an image, 3 for a video.
-        combine: How the axes come together.
+        merge_mode: How the axes come together.
         options: As in MultiHeadAttention (num_kv_heads, bias, rotary, dropout, …); each axis has a copy of its own.
 
     Cost: O(n · (sum of the sides)) time instead of O(n²).
@@ -50,13 +50,13 @@ class AxialAttention(nn.Module):
         num_heads: int,
         *,
         num_axes: int = 2,
-        combine: Literal["sum", "sequential"] = "sum",
+        merge_mode: Literal["sum", "sequential"] = "sum",
         **options: Any,
     ) -> None:
         super().__init__()
-        if combine not in ("sum", "sequential"):
-            raise InputError(f'`combine` must be "sum" or "sequential", got {combine!r}')
-        self.combine = combine
+        if merge_mode not in ("sum", "sequential"):
+            raise InputError(f'`merge_mode` must be "sum" or "sequential", got {merge_mode!r}')
+        self.merge_mode = merge_mode
         self.along = nn.ModuleList(
             MultiHeadAttention(embed_dim, num_heads, **copy.deepcopy(options))
             for _ in range(check_size("num_axes", num_axes, "counts axes"))
@@ -84,8 +84,8 @@ class AxialAttention(nn.Module):
             lines, *of_lines = found if need_weights else (found,)
             seen += of_lines
             looked: Tensor = lines.movedim(-2, axis)
-            if self.combine == "sequential":
+            if self.merge_mode == "sequential":
                 x = looked
-            total = looked if total is None or self.combine == "sequential" else total + looked
+            total = looked if total is None or self.merge_mode == "sequential" else total + looked
         assert total is not None
         return (total, tuple(seen)) if need_weights else total

@@ -38,11 +38,11 @@ class Block(nn.Module):
         self.norm_first, self.dropout = check_flag("norm_first", norm_first), check_probability("dropout", dropout)
         self.norms = nn.ModuleList(kinds[norm]() for _ in range(count))
 
-    def before(self, x: Tensor, index: int) -> Tensor:
+    def _norm_before(self, x: Tensor, index: int) -> Tensor:
         """Norm what goes into a layer, if the norm comes first."""
         return self.norms[index](x) if self.norm_first else x
 
-    def after(self, x: Tensor, added: Tensor, index: int) -> Tensor:
+    def _add_and_norm(self, x: Tensor, added: Tensor, index: int) -> Tensor:
         """Add what a layer gave, and norm the sum if the norm comes last."""
         x = x + (dropped(added, self.dropout) if self.training and self.dropout else added)
         return x if self.norm_first else self.norms[index](x)

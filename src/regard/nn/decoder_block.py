@@ -99,7 +99,7 @@ class DecoderBlock(Block):
         )
         added, *own = parts_of(
             self.attention(
-                self.before(x, 0),
+                self._norm_before(x, 0),
                 mask=mask,
                 attn_bias=attn_bias,
                 need_weights=need_weights,
@@ -107,10 +107,10 @@ class DecoderBlock(Block):
                 **options,
             )
         )
-        x = self.after(x, added, 0)
+        x = self._add_and_norm(x, added, 0)
         added, *cross = parts_of(
             self.cross_attention(
-                self.before(x, 1),
+                self._norm_before(x, 1),
                 memory,
                 mask=cross_attn_mask,
                 attn_bias=cross_attn_bias,
@@ -119,8 +119,8 @@ class DecoderBlock(Block):
                 **options,
             )
         )
-        x = self.after(x, added, 1)
-        x = self.after(x, self.feed_forward(self.before(x, 2)), 2)
+        x = self._add_and_norm(x, added, 1)
+        x = self._add_and_norm(x, self.feed_forward(self._norm_before(x, 2)), 2)
         return (x, own[0], cross[0]) if need_weights else x
 
     @classmethod

@@ -77,9 +77,9 @@ class EncoderBlock(Block):
         attention's call.
         """
         options |= {} if mask is None else {"mask": mask}  # a module in the attention's place need not take masks
-        added, *seen = parts_of(self.attention(self.before(x, 0), need_weights=need_weights, **options))
-        x = self.after(x, added, 0)
-        x = self.after(x, self.feed_forward(self.before(x, 1)), 1)
+        added, *seen = parts_of(self.attention(self._norm_before(x, 0), need_weights=need_weights, **options))
+        x = self._add_and_norm(x, added, 0)
+        x = self._add_and_norm(x, self.feed_forward(self._norm_before(x, 1)), 1)
         return (x, seen[0]) if need_weights else x
 
     @classmethod

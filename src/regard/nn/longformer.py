@@ -100,7 +100,7 @@ class LongformerAttention(nn.Module):
             global_attention_mask = check_padding(x, _flags(global_attention_mask), "global_attention_mask")
         real = None if key_padding_mask is None else ~check_padding(x, key_padding_mask)
         half = self.window // 2
-        mask: Mask = Window(before=half, after=half)
+        mask: Mask = Window(left=half, right=half)
         if global_attention_mask is not None:
             mask = mask | Padding(global_attention_mask)  # columns alone: the rows are replaced below
         mask = mask if real is None else mask & Padding(real)

@@ -22,7 +22,7 @@ class NeighborhoodAttention(nn.Module):
         embed_dim: Width of the cells.
         num_heads: Number of heads.
         kernel_size: Cells along an axis that are seen, the own one included: an odd number, or one for each axis.
-        border: "shift" moves the window into the grid, as NATTEN does, "crop" cuts it off (masks.Neighborhood).
+        boundary: "shift" moves the window into the grid, as NATTEN does, "crop" cuts it off (masks.Neighborhood).
         options: As in MultiHeadAttention (num_kv_heads, bias, dropout, …).
 
     Cost: masks.Neighborhood tells it; no tensor of n × n.
@@ -42,15 +42,15 @@ class NeighborhoodAttention(nn.Module):
         num_heads: int,
         kernel_size: int | tuple[int, ...],
         *,
-        border: Literal["shift", "crop"] = "shift",
+        boundary: Literal["shift", "crop"] = "shift",
         **options: Any,
     ) -> None:
         super().__init__()
         if not isinstance(kernel_size, int | tuple | list):
             raise InputError(f"`kernel_size` must be an integer, or a tuple of one for each axis, got {kernel_size!r}")
         sizes = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
-        Neighborhood((max(sizes, default=1),) * len(sizes), kernel_size, border)  # refuses here
-        self.kernel_size, self.border = kernel_size, border
+        Neighborhood((max(sizes, default=1),) * len(sizes), kernel_size, boundary)  # refuses here
+        self.kernel_size, self.boundary = kernel_size, boundary
         self.attention = MultiHeadAttention(embed_dim, num_heads, **options)
 
     def forward(
@@ -70,7 +70,7 @@ class NeighborhoodAttention(nn.Module):
         if x.ndim < 3:
             raise InputError(f"`x` must be (batch, *grid, width), got shape {tuple(x.shape)}: write x[None] for one")
         grid = tuple(x.shape[1:-1])
-        around = both(Neighborhood(grid, self.kernel_size, self.border), mask_of(mask, x.shape[0]))
+        around = both(Neighborhood(grid, self.kernel_size, self.boundary), mask_of(mask, x.shape[0]))
         if key_padding_mask is not None:
             options["key_padding_mask"] = key_padding_mask.flatten(1)
         found: Any = self.attention(x.flatten(1, -2), mask=around, need_weights=need_weights, **options)

@@ -17,14 +17,14 @@ __all__ = ["SlidingWindowAttention"]
 class SlidingWindowAttention(nn.Module):
     """Multi-head self-attention in which a token sees those near it (masks.Window; Mistral 7B, arXiv:2310.06825).
 
-    `SlidingWindowAttention(embed_dim, num_heads, 512)` is causal: a token sees itself and the 511 before it. `before=`
-    and `after=` count the tokens on either side, besides itself; Longformer's window w is before=w/2, after=w/2.
+    `SlidingWindowAttention(embed_dim, num_heads, 512)` is causal: a token sees itself and the 511 before it. `left=`
+    and `right=` count the tokens on either side, besides itself; Longformer's window w is left=w/2, right=w/2.
 
     Args:
         embed_dim: Width of the tokens.
         num_heads: Number of heads.
         sliding_window: How many tokens one sees, the last of which is itself (transformers' sliding_window).
-        before, after: How many it sees on either side, instead of `sliding_window`.
+        left, right: How many it sees on either side, instead of `sliding_window`.
         options: As in MultiHeadAttention (num_kv_heads, bias, rotary, dropout, …).
 
     Cost: O(n · window) time.
@@ -48,13 +48,13 @@ class SlidingWindowAttention(nn.Module):
         num_heads: int,
         sliding_window: int | None = None,
         *,
-        before: int | None = None,
-        after: int | None = None,
+        left: int | None = None,
+        right: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
         self.attention = MultiHeadAttention(
-            embed_dim, num_heads, mask=Window(sliding_window, before=before, after=after), **options
+            embed_dim, num_heads, mask=Window(sliding_window, left=left, right=right), **options
         )
 
     def forward(

@@ -25,7 +25,7 @@ _FLIPS = 6  # maximum number of flips listed
 
 def pair_figure(pair: MinimalPair, change: HeadChange) -> "Figure":
     """Draw one head over two texts: the sentences one below the other, the maps side by side."""
-    texts = tuple(zip(pair.records, pair.focuses, strict=True))
+    texts = tuple(zip(pair.records, pair.highlights, strict=True))
     for record, focus in texts:
         check_focus(record, focus)
     layer, head = pair.head
@@ -43,7 +43,7 @@ def pair_figure(pair: MinimalPair, change: HeadChange) -> "Figure":
         brush.figure.set_size_inches(full, below + sum(sketch.height for sketch in sketches))
         scale = max(float(panel_map(seen, head, 0).values.max(initial=0.0)) for seen in layers)
         bottom = below
-        for sketch, focus in zip(reversed(sketches), reversed(pair.focuses), strict=True):
+        for sketch, focus in zip(reversed(sketches), reversed(pair.highlights), strict=True):
             draw_sketch(brush, place(brush, (0.4, bottom, full - 0.8, sketch.height)), sketch, focus)
             bottom += sketch.height
         maps = [place(brush, (number * across + left, foot, _SIDE, _SIDE)) for number in range(2)]

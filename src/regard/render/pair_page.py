@@ -43,7 +43,7 @@ def pair_page(pair: MinimalPair, change: HeadChange, *, titles: tuple[str, str])
     frames = "".join(
         f'<iframe sandbox="allow-scripts" title="{html.escape(visible(title))}" '
         f'srcdoc="{html.escape(page(record, _one_head(focus), title=title))}"></iframe>'
-        for record, focus, title in zip(pair.records, pair.focuses, titles, strict=True)
+        for record, focus, title in zip(pair.records, pair.highlights, titles, strict=True)
     )
     title = f"{head_name(pair.records[0], *pair.head)} in two texts"
     return (
@@ -59,7 +59,7 @@ def pair_card(pair: MinimalPair, change: HeadChange) -> str:
     """Return the HTML for a notebook: one element without scripts, of a few hundred kilobytes."""
     cards = "".join(
         f'<div style="flex:1 1 24rem;min-width:0">{card(record, _one_head(focus))}</div>'
-        for record, focus in zip(pair.records, pair.focuses, strict=True)
+        for record, focus in zip(pair.records, pair.highlights, strict=True)
     )
     return (
         f'<div style="max-width:76rem;margin:0.3rem 0">{_says(pair, change)}'
@@ -90,7 +90,7 @@ def _table(pair: MinimalPair) -> str:
     heads = ("", "text 1", "text 2", "change")
     top = "".join(f'<th scope="col" style="{_NUMBER if at else _CELL}">{head}</th>' for at, head in enumerate(heads))
     rows = "".join(_line(one) for one in moved_rows(pair))
-    caption = f"Weights from {apart(source_name(pair.focuses[0]))}"
+    caption = f"Weights from {apart(source_name(pair.highlights[0]))}"
     return f'<table style="border-collapse:collapse"><caption>{caption}</caption><tr>{top}</tr>{rows}</table>'
 
 

@@ -18,8 +18,8 @@ _STRONGEST = 3
 
 def head_sentence(pair: MinimalPair) -> str:
     """Return the head's weights in both texts, whether it flips, and whether other words attend in the same way."""
-    source, words = source_name(pair.focuses[0]), [visible(word) for word in pair.words]
-    before, after = ([look.weight for look in focus.looks] for focus in pair.focuses)
+    source, words = source_name(pair.highlights[0]), [visible(word) for word in pair.words]
+    before, after = ([look.weight for look in focus.looks] for focus in pair.highlights)
     parts = [f"{word} {one:.2f} and {other:.2f}" for word, one, other in zip(words, before, after, strict=True)]
     name = head_name(pair.records[0], *pair.head)
     more = [words[0] if one > other else words[1] for one, other in (before, after)]
@@ -34,7 +34,7 @@ def head_sentence(pair: MinimalPair) -> str:
 def flip_sentence(pair: MinimalPair) -> str:
     """Return how many heads prefer which of the two words, and how many flip."""
     flips, (one, other) = pair.flips, map(visible, pair.words)
-    source = source_name(pair.focuses[0])
+    source = source_name(pair.highlights[0])
     if pair.is_untouched:
         return f"Nothing differs at {source}: the model reads from left to right, and so far the texts are the same."
     count = len(flips.flips)

@@ -48,7 +48,7 @@ class PairPicture:
         pair = self.pair
         changed = change_sentence(self.change)
         parts = [
-            *(sentence_lines(record, focus, width) for record, focus in zip(pair.records, pair.focuses, strict=True)),
+            *(sentence_lines(*text, width) for text in zip(pair.records, pair.highlights, strict=True)),
             _row_table(pair),
             list(table_lines(head_sentence(pair), width)),
             [*table_lines(flip_sentence(pair), width), *_flips(pair, width)],
@@ -69,7 +69,7 @@ def pair_picture(pair: MinimalPair, change: HeadChange, *, width: int = 80) -> P
         raise MissingExtraError("rich", "cli") from error
     if width < NARROWEST:
         raise InputError(f"`width` must be at least {NARROWEST} cells for two texts, got {width}")
-    for record, focus in zip(pair.records, pair.focuses, strict=True):
+    for record, focus in zip(pair.records, pair.highlights, strict=True):
         check_focus(record, focus)
     return PairPicture(pair, change, width)
 
@@ -79,7 +79,7 @@ def _row_table(pair: MinimalPair) -> list["Text"]:
     from rich.text import Text
 
     room = 5 + _BAR + 2
-    name, source = head_name(pair.records[0], *pair.head), fit(source_name(pair.focuses[0]), 24)
+    name, source = head_name(pair.records[0], *pair.head), fit(source_name(pair.highlights[0]), 24)
     title = Text(f"{name} from {source}, in the first text and in the second", "bold", no_wrap=True)
     header = Text(f"  {'':<{_WORD + 2}}{'text 1':<{room}}{'text 2':<{room}}change", "dim", no_wrap=True)
     return [title, header, *(_moved_line(one) for one in moved_rows(pair))]

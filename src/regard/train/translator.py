@@ -120,7 +120,7 @@ class Translator:
                 raise InputError(
                     f"text {place + 1} has {len(source)} tokens, and this model has positions for {limit}: shorten it"
                 )
-        decoding: Decoding | None = BeamSearch(num_beams, length_penalty) if num_beams > 1 else None
+        search: Decoding | None = BeamSearch(num_beams, length_penalty) if num_beams > 1 else None
         order = sorted(sources, key=lambda place: len(sources[place]))
         found = [""] * len(texts)
         for first in range(0, len(order), batch_size):
@@ -128,7 +128,7 @@ class Translator:
             longest = len(sources[chosen[-1]])
             writer: Any = self.model
             with torch.inference_mode():
-                asked = {"decoding": decoding, "max_new_tokens": 2 * longest + 10, "return_dict_in_generate": True}
+                asked = {"search_strategy": search, "max_new_tokens": 2 * longest + 10, "return_dict_in_generate": True}
                 written = writer.generate([sources[place] for place in chosen], **asked).new_tokens
             for place, tokens in zip(chosen, written, strict=True):
                 found[place] = self.decode(tokens)
@@ -149,9 +149,9 @@ class Translator:
             raise InputError("the text is empty: there is nothing to align")
         model: Any = self.model
         source = self.encode(text)
-        decoding: Decoding | None = BeamSearch(num_beams, length_penalty) if num_beams > 1 else None
+        search: Decoding | None = BeamSearch(num_beams, length_penalty) if num_beams > 1 else None
         with torch.inference_mode():
-            asked = {"decoding": decoding, "max_new_tokens": 2 * len(source) + 10, "return_dict_in_generate": True}
+            asked = {"search_strategy": search, "max_new_tokens": 2 * len(source) + 10, "return_dict_in_generate": True}
             written = model.generate([source], **asked).new_tokens[0]
             if self.tgt_tokenizer.bos_token_id is None:
                 raise InputError("the target tokenizer has no start token")

@@ -65,7 +65,7 @@ class SteppingDecoder(nn.Module):
             config.hidden_size if below else config.embedding_dim,
             config.hidden_size,
             config.encoder_output_size,
-            order="luong" if self.luong else "bahdanau",
+            attention_architecture="luong" if self.luong else "bahdanau",
             cell=config.cell,
             attention=_attention_of(config),
         )

@@ -1,4 +1,4 @@
-"""`regard look TEXT --against OTHER`: one head over two texts, what moved, and how many heads change sides."""
+"""`regard look TEXT --compare OTHER`: one head over two texts, what moved, and how many heads change sides."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from regard.cli.progress import Watched
 from regard.cli.text_argument import title_of
 from regard.errors import InputError
 
-__all__ = ["look_against"]
+__all__ = ["look_compare"]
 
 _SUFFIXES = (".html", ".png", ".svg")
 
 
-def look_against(
+def look_compare(
     text: str,
     other: str,
     *,
