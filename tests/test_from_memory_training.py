@@ -61,7 +61,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tokenizer():
-    return Tokenizer.train(TEXTS, kind="bpe", vocab_size=60)
+    return Tokenizer.train(TEXTS, model_type="bpe", vocab_size=60)
 
 
 def test_a_toml_file_trains_a_model(here):
