@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-__all__ = ["DuplicateKeyError", "parse_json"]
+__all__ = ["DuplicateKeyError", "is_version", "parse_json"]
 
 
 class DuplicateKeyError(ValueError):
@@ -26,6 +26,15 @@ def parse_json(text: str) -> Any:
     regard.strict_json.DuplicateKeyError: an object names 'query' twice
     """
     return json.loads(text, object_pairs_hook=_distinct)
+
+
+def is_version(found: object, version: int) -> bool:
+    """Return whether a number from JSON is this version of a format: 2.0 and true are equal to a number and are none.
+
+    >>> [is_version(one, 1) for one in (1, 1.0, True, "1", None)]
+    [True, False, False, False, False]
+    """
+    return type(found) is int and found == version
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

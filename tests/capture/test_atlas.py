@@ -326,7 +326,7 @@ def test_other_safetensors_are_not_ours(path):
     refused(path, r"it\.atlas is a safetensors file, but not an atlas of regard")
 
 
-@pytest.mark.parametrize("version", [0, 4, 6, "5", None, True])
+@pytest.mark.parametrize("version", [0, 4, 6, 5.0, "5", None, True])
 def test_another_version_is_named(path, version):
     write(path, {"__metadata__": {"regard": json.dumps({"version": version, "records": []})}})
     refused(
@@ -367,6 +367,24 @@ def test_arrays_that_do_not_fit_are_refused(path, name, entry):
     header[name] |= entry
     write(path, header, data)
     refused(path, "is damaged|tells of another size")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("dtype", None, r"is damaged: its header lacks 'dtype'$"),
+        ("data_offsets", None, r"is damaged: its header lacks 'data_offsets'$"),
+        ("shape", 3, r"is damaged: an entry of its header is not of the kind that it must be$"),
+        ("data_offsets", [], r"is damaged: an entry of its header is not of the kind that it must be$"),
+    ],
+)
+def test_what_is_wrong_with_a_header_is_said_in_our_words_not_in_those_of_python(path, key, value, words):
+    save_atlas(RECORDS[:1], path)
+    header, data = _header(path)
+    header["0.0.mean"] = {name: one for name, one in header["0.0.mean"].items() if name != key}
+    header["0.0.mean"] |= {} if value is None else {key: value}
+    write(path, header, data)
+    refused(path, words)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ X, W = [[1, 0], [0, 1]], [[1, 0], [0, 1]]
     [
         ([[1, 0, 3]], W, r"`--w` must have as many rows as `--x` has columns \(3\), got `--x` of shape \(1, 3\)"),
         ([[1, "a"]], W, "`--x` must be a matrix of numbers"),
+        ([[1, 2], [True, 3]], W, "`--x` must be a matrix of numbers, got true in row 2, column 1 of"),
+        ([[1, 0]], [[1, 0.5], [1, False]], "`--w` must be a matrix of numbers, got false in row 2, column 2 of"),
         ([[1, 2], [3]], W, "`--x` must have rows of one length"),
         ([[1, float("nan")]], W, "`--x` must hold finite numbers up to 1e.70, got nan in row 1, column 2"),
         (

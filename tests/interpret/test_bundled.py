@@ -121,6 +121,14 @@ def test_a_changed_file_is_refused(fake: Path, name: str) -> None:
         install_module.verified("minilm")
 
 
+def test_a_tokenizer_is_checked_without_the_weights_beside_it(fake: Path) -> None:
+    (fake / "model.safetensors").write_bytes(b"changed")
+    assert install_module.verified("minilm", "config.json") == fake / "model.safetensors"
+    (fake / "config.json").write_bytes(b"changed")
+    with pytest.raises(BundledModelError, match=r"config\.json of `minilm`"):
+        install_module.verified("minilm", "config.json")
+
+
 def test_a_file_that_is_gone_is_refused(fake: Path) -> None:
     (fake / "config.json").unlink()
     with pytest.raises(

@@ -105,6 +105,8 @@ def going_on(begun, tmp_path):
             1,
             "it is of format 1, and this release reads format 2: .* by the release that started it",
         ),
+        ("version", 2.0, r"it is of format 2\.0, and this release reads format 2: .*"),
+        ("version", True, "it is of format True, and this release reads format 2: .*"),
         ("config", [], "it has no configuration"),
         ("config", None, "it has no configuration"),
     ],
@@ -227,6 +229,9 @@ def test_bleu_is_no_metric_where_it_is_not_counted(tmp_path, pairs):
 def test_a_translation_of_format_1_is_refused(tmp_path):
     (tmp_path / "translation.json").write_text('{"languages": ["en", "zh"], "script": "hans"}', "utf-8")
     with pytest.raises(InputError, match=r"translation\.json: it is of format 1, and this release reads format 2"):
+        Translator.load(tmp_path)
+    (tmp_path / "translation.json").write_text('{"version": 2.0, "script": "hans"}', "utf-8")
+    with pytest.raises(InputError, match=r"translation\.json: it is of format 2\.0, and this release reads format 2"):
         Translator.load(tmp_path)
 
 

@@ -24,8 +24,9 @@ from regard.capture.missing_attention import Missing
 from regard.capture.records import Record
 from regard.capture.tokens import Token
 from regard.checksums import checksum_of_text, numbers_of
-from regard.errors import AtlasError, InputError
+from regard.errors import AtlasError, InputError, RegardError
 from regard.files import whole_file
+from regard.strict_json import is_version
 
 __all__ = ["VERSION", "read_atlas", "save_atlas"]
 
@@ -118,7 +119,7 @@ def read_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
         version = about["version"]
     except _BROKEN as foreign:
         raise AtlasError(f"{target} is a safetensors file, but not an atlas of regard") from foreign
-    if version != VERSION or isinstance(version, bool):
+    if not is_version(version, VERSION):
         raise AtlasError(
             f"{target} is an atlas of version {version}, and this regard reads version {VERSION}: make it anew with "
             "`regard look --out`"
@@ -131,9 +132,17 @@ def read_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
         arrays = {name: _stored(target, name, data, entry, table[name], check) for name, entry in header.items()}
         return tuple(_record(number, each, arrays) for number, each in enumerate(about["records"]))
     except _BROKEN as broken:
-        reason = " ".join(str(broken).split())
         damaged = f"{target} is damaged: "
-        raise AtlasError(damaged + reason.removeprefix(damaged)) from broken
+        raise AtlasError(damaged + _reason(broken).removeprefix(damaged)) from broken
+
+
+def _reason(broken: Exception) -> str:
+    """Say what is wrong with a header; what Python says of wrong types helps nobody."""
+    if type(broken) is KeyError:
+        return f"its header lacks {broken.args[0]!r}"
+    if type(broken) is ValueError or isinstance(broken, RegardError):
+        return " ".join(str(broken).split())
+    return "an entry of its header is not of the kind that it must be"
 
 
 def _read_header(path: Path) -> tuple[Header, int]:
@@ -154,7 +163,7 @@ def _read_header(path: Path) -> tuple[Header, int]:
         ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
         whole = not ends or max(ends) == size - 8 - length
     except _BROKEN as broken:
-        raise AtlasError(f"{path} is damaged: {broken}") from broken
+        raise AtlasError(f"{path} is damaged: {_reason(broken)}") from broken
     if not whole:
         raise AtlasError(f"{path} was cut off or added to: its header tells of another size")
     return header, 8 + length

@@ -128,6 +128,13 @@ def _npy(path: Path, option: str) -> npt.NDArray[Any]:
 
 
 def _matrix(loaded: Any, path: Path, option: str) -> Matrix:
+    for row, line in enumerate(loaded if isinstance(loaded, list) else (), 1):
+        for column, cell in enumerate(line if isinstance(line, list) else (), 1):
+            if isinstance(cell, bool):  # NumPy takes them for 0 and 1
+                raise InputError(
+                    f"`{option}` must be a matrix of numbers, got {str(cell).lower()} in row {row}, column {column} of "
+                    f"{path}"
+                )
     try:
         raw = np.asarray(loaded)
     except ValueError:

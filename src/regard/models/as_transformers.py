@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.errors import MissingExtraError
 from regard.interpret.bundled import Loaded
 from regard.interpret.bundled.catalogue import bundled
-from regard.interpret.bundled.load import folder
+from regard.interpret.bundled.load import folder, tokenizer_folder
 from regard.models.config_json import to_json
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import Transformer
@@ -33,7 +33,7 @@ def load_bundled(name: str) -> Loaded:
 
 def load_bundled_tokenizer(name: str) -> "FileTokenizer":
     """Open the tokenizer of a bundled model alone."""
-    return FileTokenizer(folder(name))
+    return FileTokenizer(tokenizer_folder(name))
 
 
 @dataclass(frozen=True)

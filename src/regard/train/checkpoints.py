@@ -29,6 +29,7 @@ from regard.checksums import checksum_of_file, checksum_of_json
 from regard.errors import InputError
 from regard.files import write_folder
 from regard.models.checkpoint_files import read_tensors
+from regard.strict_json import is_version
 
 __all__ = ["Checkpoints", "Place", "mean_of"]
 
@@ -159,7 +160,7 @@ class Checkpoints:
             about = json.loads((folder / _PLACE).read_text("utf-8"))
         except ValueError as problem:
             raise ValueError(f"{_PLACE} is no JSON ({problem})") from problem
-        if not isinstance(about, dict) or about.get("version") != _VERSION:
+        if not isinstance(about, dict) or not is_version(about.get("version"), _VERSION):
             raise ValueError(
                 f"{_PLACE} is not of version {_VERSION} (one of version 1, without checksums, is continued by the "
                 "release that wrote it)"

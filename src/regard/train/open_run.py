@@ -9,6 +9,7 @@ from regard.errors import InputError, MissingExtraError
 from regard.interpret.bundled import Loaded
 from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.as_transformers import AsTransformers
+from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints
 from regard.train.config import Config
 from regard.train.config_file import from_mapping
@@ -71,7 +72,7 @@ def _at_step(folder: Path) -> tuple[Any, Path]:
         step = int(folder.name.removeprefix("step-"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise InputError(f"{folder} is no checkpoint within the folder of its run: {problem}") from problem
-    if version != FORMAT:
+    if not is_version(version, FORMAT):
         raise InputError(
             f"{run / 'run.json'} is of format {version}, and this release reads format {FORMAT}: open it with the "
             "release that trained it"

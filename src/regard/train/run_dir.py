@@ -22,6 +22,7 @@ import torch
 from regard.errors import InputError
 from regard.files import write_atomically, write_folder
 from regard.models.pretrained_mixin import list_tokenizer_files
+from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints, Place, mean_of
 from regard.train.config import Config
 from regard.train.config_file import changes, to_mapping
@@ -196,7 +197,7 @@ def _check_record(found: Any) -> None:
     """
     if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
         raise ValueError("it has no configuration")
-    if (version := found.get("version", 1)) != FORMAT:
+    if not is_version(version := found.get("version", 1), FORMAT):
         raise ValueError(
             f"it is of format {version}, and this release reads format {FORMAT}: a run of format {version} is resumed "
             "by the release that started it"

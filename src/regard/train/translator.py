@@ -16,6 +16,7 @@ from regard.errors import InputError
 from regard.interpret.watch import watch
 from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.decoding import BeamSearch, Decoding
+from regard.strict_json import is_version
 
 __all__ = ["Translator"]
 
@@ -54,7 +55,7 @@ class Translator:
             raise InputError(f"there is no folder {str(folder)!r}: name the folder of a run of `regard train`")
         try:
             about = json.loads((path / _ABOUT).read_text("utf-8"))
-            if (version := about.get("version", 1)) != _VERSION:
+            if not is_version(version := about.get("version", 1), _VERSION):
                 raise ValueError(
                     f"it is of format {version}, and this release reads format {_VERSION}: train the model again, or "
                     f"use the release that saved it"

@@ -62,9 +62,12 @@ def locate(name: str) -> Path:
     return path
 
 
-def verified(name: str) -> Path:
-    """Return the path of the model's weights file, after checking the SHA-256 of every file that will be read."""
-    if flaw := bundled(name).flaw():
+def verified(name: str, *companions: str) -> Path:
+    """Return the path of the model's weights file, after checking the SHA-256 of every file that will be read.
+
+    Of `companions`, if any are named, only these will be.
+    """
+    if flaw := bundled(name).flaw(*companions):
         raise BundledModelError(flaw)
     return locate(name)
 

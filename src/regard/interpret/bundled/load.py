@@ -17,7 +17,7 @@ from regard.interpret.bundled.install import verified
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Loaded", "folder", "load", "quiet"]
+__all__ = ["Loaded", "folder", "load", "quiet", "tokenizer_folder"]
 
 _CONVERTED = ("me5", "smollm2")  # converted by the module of that name, which needs NumPy
 
@@ -64,6 +64,11 @@ def folder(name: str) -> Path:
         return source.parent
     conversion = import_module(f"regard.interpret.bundled.{name}")
     return converted(name, bundled(name).file_sha256, conversion.VERSION, partial(conversion.convert, source))
+
+
+def tokenizer_folder(name: str) -> Path:
+    """Return the folder with a bundled model's tokenizer, verified; where weights are beside it they are not read."""
+    return folder(name) if name in _CONVERTED else verified(name, "tokenizer.json", "tokenizer_config.json").parent
 
 
 def _read_model(transformers: Any, folder: Path, kind: ModelKind, attention: str, dtype: "torch.dtype | None") -> Any:
