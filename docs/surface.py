@@ -68,7 +68,9 @@ def _parameters(function: Any, place: str) -> Iterator[Entry]:
     except (TypeError, ValueError):
         return
     for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in ("self", "cls"):
+        # Nobody types the name of a parameter that is positional only, of *args or of **kwargs.
+        nameless = (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.kind in nameless or parameter.name in ("self", "cls"):
             continue
         if not parameter.name.startswith("_"):
             yield Entry(parameter.name, f"{place}({parameter.name})", _kind(parameter.annotation))

@@ -32,7 +32,7 @@ def attention(window=None, **more):
 PARTS = {
     "plain": {},
     "rotary": {"rotary": positions.RoPE(4)},
-    "rotary, interleaved": {"rotary": positions.RoPE(4, layout="interleaved", rotary_dim=2)},
+    "rotary, interleaved": {"rotary": positions.RoPE(4, interleaved=True, rotary_dim=2)},
     "ALiBi": {"attn_bias": positions.ALiBi(4)},
     "norms": {"q_norm": torch.nn.RMSNorm(4), "k_norm": torch.nn.RMSNorm(4)},
 }

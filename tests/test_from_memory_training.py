@@ -21,14 +21,14 @@ from regard.data import (
 
 TOML = """
 [task]
-kind = "clm"
+type = "clm"
 train_file = "texts.txt"
 validation_size = 4
 block_size = 16
-tokenizer = {kind = "char", vocab_size = 60}
+tokenizer = {model_type = "char", vocab_size = 60}
 
 [model]
-kind = "transformer"
+type = "transformer"
 hidden_size = 16
 num_attention_heads = 2
 intermediate_size = 32
@@ -194,7 +194,7 @@ def test_masked_tokens_have_the_labels_of_transformers_collator():
     input_ids, attention_mask = pad(sources, Copy.pad_token_id)
     generator = torch.Generator().manual_seed(0)
     inputs, labels = mask_tokens(
-        input_ids, attention_mask.long(), 55, mask_token_id=4, special_token_ids=range(5), generator=generator,
+        input_ids, attention_mask.long(), 55, mask_token_id=4, all_special_ids=range(5), generator=generator,
         mlm_probability=0.15,
     )  # fmt: skip
     chosen = labels != -100

@@ -98,10 +98,10 @@ class KVCache:
         assert pair is not None
         return pair
 
-    def reach(self, new: int) -> int:
-        """How many keys `update` will return when `new` ones are added."""
+    def reach(self, q_len: int) -> int:
+        """How many keys `update` will return when `q_len` ones are added."""
         kept = self._end - self._start
-        return new + (kept if self.window is None else min(kept, self.window - 1))
+        return q_len + (kept if self.window is None else min(kept, self.window - 1))
 
     def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
         """Continue with these sequences of the batch, as transformers' `reorder_cache` does."""
@@ -226,9 +226,9 @@ class Cache:
         return sum(_bytes(entry) for layer in self.layers for entry in layer if entry is not None)
 
     def extend_mask(
-        self, mask: Bool[Tensor, "batch new"] | None, batch: int, new: int, *, device: torch.device
+        self, mask: Bool[Tensor, "batch q_len"] | None, batch: int, q_len: int, *, device: torch.device
     ) -> Bool[Tensor, "batch all"] | None:
-        """Return which of all tokens, those run on before and `new` ones, are no padding; None where all are.
+        """Return which of all tokens, those run on before and `q_len` ones, are no padding; None where all are.
 
         It is kept as `attention_mask` by who runs on them.
 
@@ -245,7 +245,7 @@ class Cache:
         before = self.attention_mask
         if before is None:
             before = torch.ones(batch, self.length, dtype=torch.bool, device=device)
-        now = torch.ones(batch, new, dtype=torch.bool, device=device) if mask is None else mask
+        now = torch.ones(batch, q_len, dtype=torch.bool, device=device) if mask is None else mask
         return torch.cat([before, now], 1)
 
     def reorder(self, rows: Int[Tensor, " chosen"]) -> None:

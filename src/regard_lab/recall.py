@@ -21,7 +21,7 @@ from regard_lab.training import fit, seeded
 
 __all__ = ["TASK", "Course", "by_counting", "course", "model_of", "scores"]
 
-TASK = AssociativeRecall(num_symbols=32, num_pairs=8)
+TASK = AssociativeRecall(num_symbols=32, num_kv_pairs=8)
 WIDTH, HEADS, HIDDEN = 64, 2, 128
 _BATCH, _RATE = 64, 2e-3
 _TESTS, _WATCHED = 500, 32  # number of sequences to measure accuracy on, and of those to record attention of
@@ -52,7 +52,7 @@ def model_of(layers: int) -> Transformer:
         decoder_layers=layers,
         norm_first=True,
         hidden_act="gelu",
-        positions=Learned(2 * TASK.num_pairs + 1),
+        positions=Learned(2 * TASK.num_kv_pairs + 1),
         bias=False,
         dropout=0.0,
         output_head=output_heads.LanguageModel(),
@@ -98,7 +98,7 @@ def by_counting(seed: int) -> float:
     """Return the accuracy of predicting the value that occurs most often in a sequence, ignoring the key."""
     sources, _ = _drawn(_TESTS, _tests(seed))
     most = functional.one_hot(sources[:, 1::2]).sum(1).max(1).values
-    return float(most.double().mean()) / TASK.num_pairs
+    return float(most.double().mean()) / TASK.num_kv_pairs
 
 
 def _tests(seed: int) -> torch.Generator:

@@ -207,7 +207,7 @@ def test_a_result_is_no_tensor():
         result + torch.zeros(2, 4)
     with pytest.raises(TypeError):
         regard.attention(*(torch.zeros(2, 4) for _ in range(3))) @ result
-    with pytest.raises(InputError, match="`exact` must have the shape of the output"):
+    with pytest.raises(InputError, match="`expected` must have the shape of the output"):
         result.error(torch.zeros(3, 4))
 
 
@@ -268,7 +268,7 @@ def test_refusals_name_the_way_out():
         performer_attention(x[0, 0, 0], x[0, 0], x[0, 0], w)
     with pytest.raises(InputError, match="a sequence for each of 2 in `x`, got 1"):
         PerformerAttention(8, num_heads=2)(torch.zeros(2, 5, 8), torch.zeros(1, 5, 8))
-    with pytest.raises(InputError, match=r"draw them with random_features\(count, 4\)"):
+    with pytest.raises(InputError, match=r"draw them with random_features\(num_features, 4\)"):
         performer_attention(x, x, x, random_features(8, 5))
     with pytest.raises(InputError, match="`count` must be an integer of at least 1"):
         random_features(0, 4)

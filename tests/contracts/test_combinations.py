@@ -219,7 +219,7 @@ NORMALIZERS = {
 ROTARY = {
     "none": None,
     "rope": positions.RoPE(WIDTH),
-    "interleaved half": positions.RoPE(WIDTH, layout="interleaved", rotary_dim=4),
+    "interleaved half": positions.RoPE(WIDTH, interleaved=True, rotary_dim=4),
 }
 
 

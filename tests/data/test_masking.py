@@ -13,7 +13,7 @@ SPECIAL = (0, 1, 2, 3, 4)
 
 def masked(ids, real, seed=0, **options):
     generator = torch.Generator().manual_seed(seed)
-    return mask_tokens(ids, real, 50, 4, special_token_ids=SPECIAL, generator=generator, **options)
+    return mask_tokens(ids, real, 50, 4, all_special_ids=SPECIAL, generator=generator, **options)
 
 
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(0, 99), st.sampled_from((0.15, 0.5)))
@@ -61,4 +61,4 @@ def test_shares_and_vocabularies_without_meaning_are_refused():
     with pytest.raises(InputError, match=r"`mlm_probability` must be above 0 and below 1, got 15: 0\.15 is usual"):
         masked(ids, ids > 0, mlm_probability=15)
     with pytest.raises(InputError, match=r"`vocab_size` must be above the special tokens \(5\), got 5"):
-        mask_tokens(ids, ids > 0, 5, 4, special_token_ids=SPECIAL, generator=torch.Generator())
+        mask_tokens(ids, ids > 0, 5, 4, all_special_ids=SPECIAL, generator=torch.Generator())

@@ -33,7 +33,7 @@ def test_all_lengths_and_all_symbols_are_drawn():
 
 @given(st.integers(1, 6), st.integers(0, 99))
 def test_recall_asks_for_the_value_behind_one_of_different_keys(pairs, seed):
-    task = AssociativeRecall(num_symbols=12, num_pairs=pairs)
+    task = AssociativeRecall(num_symbols=12, num_kv_pairs=pairs)
     for source, target in zip(*task.sample(20, generator=torch.Generator().manual_seed(seed)), strict=True):
         keys, values, asked = source[:-1:2], source[1:-1:2], source[-1]
         assert len(keys) == len(values) == len(set(keys)) == pairs
@@ -56,7 +56,9 @@ def test_what_cannot_be_drawn_is_refused():
         Copy().sample(5, length_range=(4, 3), generator=generator)
     with pytest.raises(InputError, match="`num_symbols` must be at least 2, got 1"):
         Sort(1)
-    with pytest.raises(InputError, match=r"`num_pairs` must be from 1 to 3 pairs, half of `num_symbols` \(6\).*got 4"):
-        AssociativeRecall(num_symbols=6, num_pairs=4)
+    with pytest.raises(
+        InputError, match=r"`num_kv_pairs` must be from 1 to 3 pairs, half of `num_symbols` \(6\).*got 4"
+    ):
+        AssociativeRecall(num_symbols=6, num_kv_pairs=4)
     with pytest.raises(InputError, match="`length_range` must be from 1 to 3 pairs"):
-        AssociativeRecall(num_symbols=6, num_pairs=2).sample(1, length_range=(1, 4), generator=generator)
+        AssociativeRecall(num_symbols=6, num_kv_pairs=2).sample(1, length_range=(1, 4), generator=generator)

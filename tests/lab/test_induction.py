@@ -79,7 +79,7 @@ def test_a_course_is_measured_at_its_steps_on_other_sources_and_repeats_itself()
 
 @pytest.mark.slow
 def test_two_layers_learn_a_smaller_task_by_a_head_that_looks_behind_the_key(monkeypatch):
-    monkeypatch.setattr(recall, "TASK", AssociativeRecall(num_symbols=12, num_pairs=4))
+    monkeypatch.setattr(recall, "TASK", AssociativeRecall(num_symbols=12, num_kv_pairs=4))
     two, one = (recall.course(layers, 400, 0, looks=2) for layers in (2, 1))
     assert two.accuracy[-1] > 0.95 > 0.6 > one.accuracy[-1]
     assert two.induction[-1][1] > 0.5 > two.induction[-1][0]

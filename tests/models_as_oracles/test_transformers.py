@@ -111,7 +111,7 @@ def _llama_like(model, layer, backend, **options):
     q, k, v = (
         _split(project(x), heads) for project, heads in ((module.q_proj, HEADS), (module.k_proj, 2), (module.v_proj, 2))
     )
-    rotary = positions.RoPE.from_transformers(model.config, layout="halves")
+    rotary = positions.RoPE.from_transformers(model.config, interleaved=False)
     ours = regard.attention(q, k, v, rotary=rotary, scale=module.scaling, backend=backend, **options)
     _agree(module.o_proj(_joined(ours)), theirs)
 
@@ -160,7 +160,7 @@ def test_gptj(backend):
     module = model.h[1].attn
     x, theirs = _heard(model, module)
     q, k, v = (_split(one(x), HEADS) for one in (module.q_proj, module.k_proj, module.v_proj))
-    rotary = positions.RoPE(8, rotary_dim=4, layout="interleaved")
+    rotary = positions.RoPE(8, rotary_dim=4, interleaved=True)
     ours = regard.attention(q, k, v, rotary=rotary, mask=masks.Causal(), backend=backend)
     _agree(module.out_proj(_joined(ours)), theirs)
 

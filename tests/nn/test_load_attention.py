@@ -56,7 +56,7 @@ def llama():
     made = config("Llama", hidden_size=16, num_attention_heads=4, num_key_value_heads=2)
     theirs, rotary = shaken(LlamaAttention(made, 0)), LlamaRotaryEmbedding(made)
     expected = theirs(X, position_embeddings=rotary(X, POSITION_IDS), attention_mask=LATER)[0]
-    rope = positions.RoPE.from_transformers(made, layout="halves")
+    rope = positions.RoPE.from_transformers(made, interleaved=False)
     ours = MultiHeadAttention(16, 4, num_kv_heads=2, bias=False, rotary=rope, mask=masks.Causal())
     return theirs, expected, ours, {"position_ids": POSITION_IDS}, []
 
@@ -68,7 +68,7 @@ def qwen3():
     theirs, rotary = shaken(Qwen3Attention(made, 0)), Qwen3RotaryEmbedding(made)
     expected = theirs(X, position_embeddings=rotary(X, POSITION_IDS), attention_mask=LATER)[0]
     norms = {f"{part}_norm": torch_nn.RMSNorm(6, made.rms_norm_eps) for part in "qk"}
-    rope = positions.RoPE.from_transformers(made, layout="halves")
+    rope = positions.RoPE.from_transformers(made, interleaved=False)
     ours = MultiHeadAttention(16, 4, num_kv_heads=2, head_dim=6, bias=False, rotary=rope, mask=masks.Causal(), **norms)
     return theirs, expected, ours, {"position_ids": POSITION_IDS}, []
 
@@ -87,7 +87,7 @@ def gpt_neox():
     made = config("GPTNeoX", hidden_size=16, num_attention_heads=2, intermediate_size=8)
     theirs, rotary = shaken(GPTNeoXAttention(made, 0)), GPTNeoXRotaryEmbedding(made)
     expected = theirs(X, attention_mask=LATER, position_embeddings=rotary(X, POSITION_IDS))[0]
-    rope = positions.RoPE.from_transformers(made, layout="halves")
+    rope = positions.RoPE.from_transformers(made, interleaved=False)
     ours = MultiHeadAttention(16, 2, rotary=rope, mask=masks.Causal())
     return theirs, expected, ours, {"position_ids": POSITION_IDS}, []
 

@@ -270,7 +270,7 @@ def test_a_bare_output_is_not_a_pair():
 
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
 def test_padding_on_the_left_changes_nothing_with_position_ids(layout):
-    rotary = positions.RoPE(4, layout=layout)
+    rotary = positions.RoPE(4, interleaved=layout == "interleaved")
     module = nn.MultiHeadAttention(8, 2, num_kv_heads=1, rotary=rotary, mask=masks.Causal()).double()
     padding = torch.tensor([[True, True, False, False, False], [False] * 5, [True] + [False] * 4])
     position_ids = (~padding).cumsum(1).sub(1).clamp(min=0)

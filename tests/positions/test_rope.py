@@ -33,7 +33,7 @@ def test_pairs_are_multiplied_by_complex_numbers(dim, layout):
     torch.manual_seed(0)
     x, at = torch.randn(2, 3, 7, dim, dtype=torch.float64), torch.arange(5, 12)
     frequencies = 500.0 ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    ours = RoPE(dim, base=500.0, layout=layout).rotate(x, at)
+    ours = RoPE(dim, base=500.0, interleaved=layout == "interleaved").rotate(x, at)
     torch.testing.assert_close(ours, _turned(x, at, frequencies, layout), rtol=1e-12, atol=1e-12)
 
 
@@ -41,8 +41,8 @@ def test_pairs_are_multiplied_by_complex_numbers(dim, layout):
 def test_a_part_is_turned_as_a_vector_of_its_own_width(layout):
     torch.manual_seed(0)
     x, at = torch.randn(5, 16), torch.arange(5)
-    ours = RoPE(16, layout=layout, rotary_dim=6).rotate(x, at)
-    assert torch.equal(ours[:, :6], RoPE(6, layout=layout).rotate(x[:, :6], at))
+    ours = RoPE(16, interleaved=layout == "interleaved", rotary_dim=6).rotate(x, at)
+    assert torch.equal(ours[:, :6], RoPE(6, interleaved=layout == "interleaved").rotate(x[:, :6], at))
     assert torch.equal(ours[:, 6:], x[:, 6:])
 
 
@@ -53,7 +53,7 @@ def test_it_is_llamas():
     q, k, at = torch.randn(2, 4, 9, 16), torch.randn(2, 2, 9, 16), torch.arange(3000, 3009)
     cos, sin = llama.LlamaRotaryEmbedding(config)(q, at[None])
     theirs = llama.apply_rotary_pos_emb(q, k, cos, sin)
-    turn = RoPE.from_transformers(config, layout="halves")
+    turn = RoPE.from_transformers(config, interleaved=False)
     for ours, their in zip((turn.rotate(q, at), turn.rotate(k, at)), theirs, strict=True):
         torch.testing.assert_close(ours, their, rtol=0, atol=1e-6)
 
@@ -65,7 +65,7 @@ def test_it_is_gpt_js():
     x, at = torch.randn(2, 9, 2, 32), torch.arange(100, 109)  # theirs is (batch, n, heads, d)
     sin, cos = gptj.create_sinusoidal_positions(200, 8)[at][None].chunk(2, -1)
     theirs = torch.cat([gptj.apply_rotary_pos_emb(x[..., :8], sin, cos), x[..., 8:]], -1)
-    turn = RoPE.from_transformers(config, layout="interleaved")
+    turn = RoPE.from_transformers(config, interleaved=True)
     assert (turn.dim, turn.rotary_dim) == (32, 8)
     torch.testing.assert_close(turn.rotate(x.transpose(1, 2), at).transpose(1, 2), theirs, rtol=0, atol=1e-5)
 
@@ -76,7 +76,7 @@ def test_it_is_gpt_neoxs():
     config = neox.GPTNeoXConfig(hidden_size=64, num_attention_heads=2, rotary_pct=0.25, rotary_emb_base=5000)
     x, at = torch.randn(1, 2, 9, 32), torch.arange(40, 49)
     theirs, _ = neox.apply_rotary_pos_emb(x, x, *neox.GPTNeoXRotaryEmbedding(config)(x, at[None]))
-    turn = RoPE.from_transformers(config, layout="halves")
+    turn = RoPE.from_transformers(config, interleaved=False)
     assert (turn.dim, turn.rotary_dim, turn.base) == (32, 8, 5000.0)
     torch.testing.assert_close(turn.rotate(x, at), theirs, rtol=0, atol=1e-6)
 
@@ -86,7 +86,7 @@ def test_it_is_gpt_neoxs():
 def test_through_the_door_it_is_rotating_by_hand(layout, scaling):
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 20, 8), torch.randn(2, 2, 20, 3)
-    turn = RoPE(8, layout=layout, rotary_dim=6, scaling=scaling)
+    turn = RoPE(8, interleaved=layout == "interleaved", rotary_dim=6, scaling=scaling)
     by_hand = attention(turn.rotate(q, torch.arange(15, 20)), turn.rotate(k, torch.arange(20)), v, mask=masks.Causal())
     torch.testing.assert_close(attention(q, k, v, rotary=turn, mask=masks.Causal()), by_hand, rtol=0, atol=1e-6)
 
@@ -96,7 +96,7 @@ def test_through_the_door_it_is_rotating_by_hand(layout, scaling):
 def test_a_shift_of_all_positions_changes_no_score(layout, scaling):
     torch.manual_seed(0)
     q, k = torch.randn(2, 3, 9, 8, dtype=torch.float64)[..., :9, :], torch.randn(2, 3, 9, 8, dtype=torch.float64)
-    turn, at = RoPE(8, layout=layout, scaling=scaling), torch.arange(9)
+    turn, at = RoPE(8, interleaved=layout == "interleaved", scaling=scaling), torch.arange(9)
     here, there = (turn.rotate(q, at + by) @ turn.rotate(k, at + by).mT for by in (0, 12345))
     torch.testing.assert_close(there, here, rtol=0, atol=1e-10)
     elsewhere = turn.rotate(q, at + 1) @ turn.rotate(k, at).mT
@@ -130,7 +130,7 @@ def test_narrow_vectors_are_rounded_once(dtype):
 
 def test_double_vectors_have_double_angles():
     x, at = torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64), torch.tensor([1_000_003])
-    turned = RoPE(4, layout="halves").rotate(x, at)[0]
+    turned = RoPE(4, interleaved=False).rotate(x, at)[0]
     exact = torch.exp(1j * torch.tensor(1_000_003.0, dtype=torch.float64))
     torch.testing.assert_close(turned[[0, 2]], torch.stack([exact.real, exact.imag]), rtol=0, atol=1e-9)
 
@@ -165,7 +165,7 @@ def test_dynamic_ntk_turns_queries_and_keys_alike_wherever_the_queries_stand():
         (lambda: RoPE(8, rotary_dim=10), r"`rotary_dim` must be at most the width of a head \(8\), got 10"),
         (lambda: RoPE(8, base=1.0), "`base` .* above 1, got 1.0"),
         (lambda: RoPE(8, base="x"), "got 'x'"),
-        (lambda: RoPE(8, layout="neox"), '"halves" or "interleaved", got \'neox\''),
+        (lambda: RoPE(8, interleaved="neox"), "True or False, got 'neox'"),
         (lambda: RoPE(8, scaling=2.0), "`scaling` must be one of regard.positions, such as YaRN, or None, got 2.0"),
         (lambda: RoPE(8).rotate(torch.zeros(3, 6), torch.arange(3)), r"width 8, got 6 in q: RoPE\(6\)"),
         (

@@ -43,7 +43,7 @@ def _config(rope, **more):
 def test_frequencies_are_those_of_transformers(rope, scaling, length, part):
     utils = pytest.importorskip("transformers.modeling_rope_utils")
     config = _config({**rope, "partial_rotary_factor": part})
-    turn = RoPE.from_transformers(config, layout="halves")
+    turn = RoPE.from_transformers(config, interleaved=False)
     width = 128 if part == 1 else 32
     assert turn == RoPE(128, base=500000.0, rotary_dim=None if part == 1 else 32, scaling=scaling)
     if scaling is None:
@@ -67,7 +67,7 @@ def test_the_whole_rotation_is_that_of_transformers(rope, scaling, length):
     config = _config(rope)
     x, at = torch.randn(1, 2, 9, 128), torch.arange(9) + (length or 2048) - 9
     theirs, _ = llama.apply_rotary_pos_emb(x, x, *llama.LlamaRotaryEmbedding(config)(x, at[None]))
-    ours = RoPE.from_transformers(config, layout="halves").rotate(x, at)
+    ours = RoPE.from_transformers(config, interleaved=False).rotate(x, at)
     # Frequencies that differ in their last bit are multiplied by positions of some thousand.
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-3 if length == 5000 else 1e-6)
 
@@ -97,32 +97,32 @@ def test_old_names_are_read_too():
         rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "finetuned": True},
         partial_rotary_factor=0.5,
     )  # fmt: skip
-    assert RoPE.from_transformers(old, layout="halves") == RoPE(64, rotary_dim=32, scaling=YaRN(4.0, 1024))
+    assert RoPE.from_transformers(old, interleaved=False) == RoPE(64, rotary_dim=32, scaling=YaRN(4.0, 1024))
     old.rope_scaling["factor"] = None
-    assert RoPE.from_transformers(old, layout="halves").scaling == YaRN(4.0, 1024)
+    assert RoPE.from_transformers(old, interleaved=False).scaling == YaRN(4.0, 1024)
     old.rope_scaling = None
-    assert RoPE.from_transformers(old, layout="interleaved") == RoPE(64, layout="interleaved", rotary_dim=32)
+    assert RoPE.from_transformers(old, interleaved=True) == RoPE(64, interleaved=True, rotary_dim=32)
     neox = SimpleNamespace(hidden_size=64, num_attention_heads=4, rotary_pct=0.25, rotary_emb_base=5000)
-    assert RoPE.from_transformers(neox, layout="halves") == RoPE(16, base=5000.0, rotary_dim=4)
+    assert RoPE.from_transformers(neox, interleaved=False) == RoPE(16, base=5000.0, rotary_dim=4)
 
 
 def test_layers_that_differ_are_read_one_type_at_a_time():
     gemma = pytest.importorskip("transformers.models.gemma3.configuration_gemma3")
     config = gemma.Gemma3TextConfig(head_dim=64)
     bases = {
-        kind: RoPE.from_transformers(config, layout="halves", layer_type=kind).base
+        kind: RoPE.from_transformers(config, interleaved=False, layer_type=kind).base
         for kind in ("full_attention", "sliding_attention")
     }
     assert bases == {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}
     with pytest.raises(InputError, match=r"`layer_type` must be one of .*full_attention"):
-        RoPE.from_transformers(config, layout="halves")
+        RoPE.from_transformers(config, interleaved=False)
     with pytest.raises(InputError, match=r"full_attention.*got 'chunked'"):
-        RoPE.from_transformers(config, layout="halves", layer_type="chunked")
+        RoPE.from_transformers(config, interleaved=False, layer_type="chunked")
 
 
 def _wrong(kind=None, **fields):
     fields = {"head_dim": 8, "max_position_embeddings": 64, "rope_theta": 100.0, **fields}
-    return RoPE.from_transformers(SimpleNamespace(**fields), layout="halves", layer_type=kind)
+    return RoPE.from_transformers(SimpleNamespace(**fields), interleaved=False, layer_type=kind)
 
 
 @pytest.mark.parametrize(

@@ -28,19 +28,20 @@ class Approximate:
     output: Float[Tensor, "*shape"]
     method: str
 
-    def error(self, exact: Float[Tensor, "*shape"]) -> float:
-        """Return ‖output − exact‖ / ‖exact‖, the relative error in the Frobenius norm.
+    def error(self, expected: Float[Tensor, "*shape"]) -> float:
+        """Return ‖output − expected‖ / ‖expected‖, the relative error in the Frobenius norm.
 
         Raises:
-            InputError: `exact` has another shape.
+            InputError: `expected` has another shape.
         """
-        if self.output.shape != exact.shape:
+        if self.output.shape != expected.shape:
             raise InputError(
-                f"`exact` must have the shape of the output {tuple(self.output.shape)}, got {tuple(exact.shape)}: "
+                f"`expected` must have the shape of the output, {tuple(self.output.shape)}, got "
+                f"{tuple(expected.shape)}: "
                 "compute it from the same q, k and v"
             )
-        output, exact = self.output.detach(), exact.detach()
-        return float((output - exact).norm() / exact.norm())
+        output, expected = self.output.detach(), expected.detach()
+        return float((output - expected).norm() / expected.norm())
 
     def __repr__(self) -> str:
         return f"Approximate({self.method}: output {tuple(self.output.shape)})"

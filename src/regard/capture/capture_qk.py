@@ -77,7 +77,7 @@ class QueriesKeys:
         self._segments: list[Segment] = []
         self._arrays: dict[str, Array] = {}
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Copy q and the new keys."""
         around = extent.needs(self.name)
         call = around.call
@@ -102,7 +102,7 @@ class QueriesKeys:
             here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
             self._lse[-1][rows.batch_index, rows.heads, here] = rows.lse.cpu()
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return all data as arrays."""
         parts = [part for part in (*self._keys, self._room) if part.shape[2]]
         heads = max(part.shape[1] for part in parts)

@@ -91,7 +91,7 @@ class Folding:
     def _here(self) -> str:
         return self._site or "this call"
 
-    def finish(self, extent: Extent) -> dict[str, Any]:
+    def finish(self, extent: Extent, /) -> dict[str, Any]:
         """Return the fields of a layer; results without a field are stored by their name."""
         if self._waiting:
             raise ObservationError(

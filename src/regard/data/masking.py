@@ -19,7 +19,7 @@ def mask_tokens(
     vocab_size: int,
     mask_token_id: int,
     *,
-    special_token_ids: Sequence[int],
+    all_special_ids: Sequence[int],
     generator: Generator,
     mlm_probability: float = 0.15,
 ) -> tuple[Int[Tensor, "batch n"], Int[Tensor, "batch n"]]:
@@ -35,7 +35,7 @@ def mask_tokens(
         attention_mask: True or 1 for tokens, False or 0 for padding.
         vocab_size: Number of ids.
         mask_token_id: The id of the mask token.
-        special_token_ids: The ids that are never chosen and never put in; `mask_token_id` is one in any case.
+        all_special_ids: The ids that are never chosen and never put in; `mask_token_id` is one in any case.
         generator: A generator on the CPU.
         mlm_probability: Fraction of the tokens that are chosen.
 
@@ -49,7 +49,7 @@ def mask_tokens(
 
     >>> ids = torch.tensor([[1, 7, 8, 9, 2, 0]])
     >>> inputs, labels = mask_tokens(
-    ...     ids, ids != 0, 10, 4, special_token_ids=(0, 1, 2, 3, 4), generator=torch.Generator().manual_seed(0),
+    ...     ids, ids != 0, 10, 4, all_special_ids=(0, 1, 2, 3, 4), generator=torch.Generator().manual_seed(0),
     ...     mlm_probability=0.5,
     ... )
     >>> inputs, labels
@@ -57,7 +57,7 @@ def mask_tokens(
     """
     if not 0 < mlm_probability < 1:
         raise InputError(f"`mlm_probability` must be above 0 and below 1, got {mlm_probability}: 0.15 is usual")
-    hidden = torch.tensor(sorted({*special_token_ids, mask_token_id}))
+    hidden = torch.tensor(sorted({*all_special_ids, mask_token_id}))
     texts = torch.arange(vocab_size)[~torch.isin(torch.arange(vocab_size), hidden)]
     if not len(texts):
         raise InputError(f"`vocab_size` must be above the special tokens ({len(hidden)}), got {vocab_size}")

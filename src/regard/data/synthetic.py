@@ -106,22 +106,22 @@ class AssociativeRecall(Synthetic):
     """Keys each followed by its value, then one of the keys: the target is its value (Ba et al. 2016).
 
     The first half of the symbols are keys, no two the same in one source, the others values. A source has
-    `num_pairs` pairs, or as many as `length_range` allows.
+    `num_kv_pairs` pairs, or as many as `length_range` allows.
 
     Source: https://arxiv.org/abs/1610.06258
 
-    >>> task = AssociativeRecall(num_symbols=8, num_pairs=2)  # keys 5 6 7 8, values 9 10 11 12
+    >>> task = AssociativeRecall(num_symbols=8, num_kv_pairs=2)  # keys 5 6 7 8, values 9 10 11 12
     >>> task.sample(2, generator=torch.Generator().manual_seed(0))
     ([[7, 10, 8, 12, 7], [5, 10, 7, 11, 7]], [[10], [11]])
     >>> task.target([6, 9, 8, 12, 8])
     [12]
     """
 
-    num_pairs: int = 8
+    num_kv_pairs: int = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._fits("num_pairs", self.num_pairs)
+        self._fits("num_kv_pairs", self.num_kv_pairs)
 
     def target(self, source: list[int]) -> list[int]:
         """Return the target of one source."""
@@ -130,12 +130,12 @@ class AssociativeRecall(Synthetic):
     def sample(
         self, num_samples: int, *, length_range: tuple[int, int] | None = None, generator: Generator
     ) -> tuple[Rows, Rows]:
-        """Return random sources and their targets; `length_range` counts pairs, by default (num_pairs, num_pairs).
+        """Return random sources and their targets; `length_range` counts pairs, `num_kv_pairs` by default.
 
         Raises:
             InputError: `num_samples` or `length_range` are not positive, or there are more pairs than keys.
         """
-        low, high = _range(num_samples, length_range or (self.num_pairs, self.num_pairs))
+        low, high = _range(num_samples, length_range or (self.num_kv_pairs, self.num_kv_pairs))
         self._fits("length_range", high)
         keys = (
             torch.rand(num_samples, self.num_symbols // 2, generator=generator).argsort(1)[:, :high] + self.first_symbol

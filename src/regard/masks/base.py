@@ -108,7 +108,7 @@ class Mask:
         """Tell for each pair of positions whether query i may see key j; the four arguments broadcast."""
         raise NotImplementedError  # each mask defines it
 
-    def blocks(self, rectangles: Rectangles) -> Int8[Tensor, "batch heads *rectangles"]:
+    def blocks(self, rectangles: Rectangles, /) -> Int8[Tensor, "batch heads *rectangles"]:
         """Tell of each rectangle whether it is EMPTY, FULL or PARTIAL; batch and heads are 1 where all are alike.
 
         PARTIAL everywhere unless a mask defines it: its pairs are asked for one by one, and no block is skipped.
@@ -140,7 +140,7 @@ class Mask:
         """First token of each sequence, and one after its last, if the mask hides padding; None if it hides none."""
         return None
 
-    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int]) -> "Mask":
+    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int], /) -> "Mask":
         """Resolve for sequences of these spans: what is clipped at the end of the keys is clipped at their own."""
         return self.resolve(*place)
 
@@ -200,7 +200,7 @@ class _Pair(Mask):
         place = q_len, kv_len, q_offset
         return type(self)(self.left.resolve(*place), self.right.resolve(*place))
 
-    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int]) -> Mask:
+    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int], /) -> Mask:
         """Resolve both sides for sequences of these spans."""
         return type(self)(self.left.resolve_within(spans, place), self.right.resolve_within(spans, place))
 
@@ -225,7 +225,7 @@ class And(_Pair):
         """Both see the pair."""
         return self.left(batch, head, i, j) & self.right(batch, head, i, j)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """The lesser of both answers."""
         return torch.minimum(self.left.blocks(rectangles), self.right.blocks(rectangles))
 
@@ -237,7 +237,7 @@ class Or(_Pair):
         """One of both sees the pair."""
         return self.left(batch, head, i, j) | self.right(batch, head, i, j)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """The greater of both answers."""
         return torch.maximum(self.left.blocks(rectangles), self.right.blocks(rectangles))
 
@@ -252,7 +252,7 @@ class Not(Mask):
         """The mask hides the pair."""
         return ~self.hidden(batch, head, i, j)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Full where the mask is empty, and the reverse."""
         return FULL - self.hidden.blocks(rectangles)
 
@@ -275,7 +275,7 @@ class Not(Mask):
         """Resolve what is hidden."""
         return Not(self.hidden.resolve(q_len, kv_len, q_offset))
 
-    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int]) -> Mask:
+    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int], /) -> Mask:
         """Resolve what is hidden for sequences of these spans."""
         return Not(self.hidden.resolve_within(spans, place))
 
@@ -326,7 +326,7 @@ class BoundMask:
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
-    def blocks(self, row_edges: Tensor, column_edges: Tensor) -> Int8[Tensor, "batch heads rows columns"]:
+    def blocks(self, row_edges: Tensor, column_edges: Tensor, /) -> Int8[Tensor, "batch heads rows columns"]:
         """Tell of every rectangle between consecutive edges (indices) whether it is EMPTY, PARTIAL or FULL."""
         top = row_edges[:-1, None] + self.q_offset
         bottom = row_edges[1:, None] + self.q_offset

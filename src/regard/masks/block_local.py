@@ -49,7 +49,7 @@ class BlockLocal(Mask):
         distance = i // self.size - j // self.size
         return (distance <= self.look_backward) & (-distance <= self.look_forward)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Compare the least and the greatest distance in blocks."""
         least = rectangles.top // self.size - (rectangles.right - 1) // self.size
         greatest = (rectangles.bottom - 1) // self.size - rectangles.left // self.size

@@ -49,7 +49,7 @@ class Causal(Mask):
         """The key is not later than the query."""
         return j <= i - self.shift
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Compare corners: the first query decides FULL, the last one EMPTY."""
         return rectangles.answer(
             empty=rectangles.left > rectangles.bottom - 1 - self.shift,
@@ -109,7 +109,7 @@ class Window(Mask):
         """The distance lies within the window."""
         return (i - j <= self.left) & (j - i <= self.right)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Compare the least and the greatest distance i − j in each rectangle with the window."""
         least = rectangles.top - (rectangles.right - 1)
         greatest = rectangles.bottom - 1 - rectangles.left

@@ -109,7 +109,7 @@ class _Listed(Mask):
         kinds = self.kinds.cpu()
         return _prefix(kinds != EMPTY), _prefix(kinds != FULL)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Cover each rectangle with the listed blocks: EMPTY or FULL if all of them are."""
         height, width = self.block
         top, bottom = rectangles.top - self.q_offset, rectangles.bottom - self.q_offset

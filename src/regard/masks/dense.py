@@ -92,7 +92,7 @@ class Dense(Mask):
         every = torch.nn.functional.pad(four, pad, value=True).view(grid).all(-1).all(-2)
         return _prefix(some), _prefix(~every)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Cover each rectangle with cells: EMPTY or FULL if all of them are."""
         rows, columns = self._four.shape[-2:]
         top, bottom = (rectangles.top - self.q_offset, rectangles.bottom - self.q_offset)

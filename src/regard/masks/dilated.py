@@ -61,7 +61,7 @@ class DilatedWindow(Mask):
         near = (i - j <= self.left * self.dilation) & (j - i <= self.right * self.dilation)
         return near & ((i - j) % self.dilation == 0)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Count the distances i − j in each rectangle, and those of them that are seen."""
         least, greatest = distances(rectangles)
         seen = multiples(

@@ -159,7 +159,7 @@ class Document(Mask):
     def _ranges(self) -> tuple[Ranges, Ranges]:
         return ranges(self._of_queries.cpu().long(), self._of_keys.cpu().long())
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Bound the documents of both ranges: exact where documents are contiguous."""
         queries, keys = self._ranges
         top, bottom = rectangles.top - self.q_offset, rectangles.bottom - self.q_offset

@@ -79,7 +79,7 @@ class Global(Mask):
         last = self._flags.shape[1] - 1
         return entry(self._flags, batch, position.clamp(0, last)) & (position >= 0) & (position <= last)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Count the global tokens among the queries and among the keys."""
         rows = covered(self._counts, rectangles.top, rectangles.bottom)
         columns = covered(self._counts, rectangles.left, rectangles.right)

@@ -38,7 +38,7 @@ class Grid(Mask):
             )
         object.__setattr__(self, "shape", tuple(shape))
 
-    def window(self, axis: int, at: Tensor) -> Span:
+    def window(self, axis: int, at: Tensor, /) -> Span:
         """The first and the last coordinate on an axis that a query at coordinate `at` sees."""
         raise NotImplementedError  # each mask defines it
 
@@ -50,7 +50,7 @@ class Grid(Mask):
             visible = visible & (first <= key) & (key <= last)
         return visible
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Cover both ranges of positions with a box of cells; where that leaves open what is seen, with two each."""
         places = rectangles.top, rectangles.bottom - 1, rectangles.left, rectangles.right - 1
         empty, full = self._claims(*places)
@@ -176,7 +176,7 @@ class Neighborhood(Grid):
                 'off at the edge with boundary="crop"'
             )
 
-    def window(self, axis: int, at: Tensor) -> Span:
+    def window(self, axis: int, at: Tensor, /) -> Span:
         """The window around a coordinate, moved into the grid if it is to be shifted."""
         size = self._sizes[axis]
         first = at - size // 2
@@ -227,7 +227,7 @@ class Axial(Grid):
             raise InputError(f"`axis` must be one of the {axes} axes of the grid {self.shape}, got {self.axis!r}")
         object.__setattr__(self, "axis", self.axis % axes)
 
-    def window(self, axis: int, at: Tensor) -> Span:
+    def window(self, axis: int, at: Tensor, /) -> Span:
         """The whole axis, or the query's own coordinate."""
         if axis == self.axis:
             return torch.zeros_like(at), torch.full_like(at, self.shape[axis] - 1)

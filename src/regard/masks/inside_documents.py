@@ -62,7 +62,7 @@ class Inside(Mask):
     def _document_of_keys(self) -> Tensor:
         return torch.arange(len(self.lengths)).repeat_interleave(self._edges[1].diff())
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Cut each rectangle to the document that both its sides share, and ask the inner mask; PARTIAL for several."""
         top, bottom = rectangles.top - self.start, rectangles.bottom - self.start
         left, right = rectangles.left, rectangles.right

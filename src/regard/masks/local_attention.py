@@ -51,7 +51,7 @@ class LocalMonotonic(Mask):
         """The key is near the centre."""
         return (j - self._center(i)).abs() <= self.radius
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Compare the least and the greatest distance from centre to key: centres never go back."""
         least = self._center(rectangles.top) - (rectangles.right - 1)
         greatest = self._center(rectangles.bottom - 1) - rectangles.left
@@ -69,7 +69,7 @@ class LocalMonotonic(Mask):
         """Remember where the queries start and the keys end."""
         return replace(self, start=q_offset, last=kv_len - 1)
 
-    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int]) -> Mask:
+    def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int], /) -> Mask:
         """The same centres, clipped at each sentence's end."""
         if bool((spans[:, 0] > 0).any()):
             raise InputError(
@@ -136,7 +136,7 @@ class LocalPredictive(Mask):
         cells = torch.cat([middle, middle[:, -1:].expand(-1, short)], 1).unflatten(1, (-1, _CELL))
         return _levels(cells.amin(-1), torch.minimum), _levels(cells.amax(-1), torch.maximum)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Bound the centres of each range of queries by those of the cells that cover it."""
         first = (rectangles.top - self.start) // _CELL
         last = (rectangles.bottom - 1 - self.start) // _CELL

@@ -52,7 +52,7 @@ class Padding(Mask):
         """The key is a token."""
         return self.attention_mask[batch if self.attention_mask.shape[0] > 1 else torch.zeros_like(batch), j]
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Count the tokens of each column range with one prefix sum a sequence."""
         counts = torch.nn.functional.pad(self.attention_mask.cpu().long().cumsum(1), (1, 0))
         tokens = counts[:, rectangles.right] - counts[:, rectangles.left]

@@ -47,7 +47,7 @@ class Prefix(Mask):
             return j < self.length
         return j < entry(self.length[:, None], batch, batch.new_zeros(()))
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Compare the range of keys with the length."""
         length = self.length
         if isinstance(length, Tensor):

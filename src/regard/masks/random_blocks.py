@@ -86,7 +86,7 @@ class RandomBlocks(Mask):
             visible = visible | (table[head, row, n] == column)
         return visible & (i >= 0) & (i < keys)
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Count the drawn blocks in each rectangle, block row by block row; in tall ones, look whether there is any."""
         keys, table = self._drawn
         first, last = rectangles.top // self.block, (rectangles.bottom - 1) // self.block

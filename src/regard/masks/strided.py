@@ -37,7 +37,7 @@ class Strided(Mask):
         """The distance is a multiple of the stride."""
         return (i - j) % self.stride == 0
 
-    def blocks(self, rectangles: Rectangles) -> Tensor:
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Count the distances i − j in each rectangle, and the multiples of the stride among them."""
         least, greatest = distances(rectangles)
         seen = multiples(least, greatest, self.stride)

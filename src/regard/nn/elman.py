@@ -67,10 +67,10 @@ class ElmanCell(nn.Module):
                 f"`x` must be (batch, {self.input_size}), got shape {tuple(x.shape)}: build the module with another "
                 "`input_size=`, or give the steps of a sequence to Elman"
             )
-        hidden = self.step(self.input_to_hidden(x), self.state("hx", x, x.shape[:-1], hx))
+        hidden = self._step(self.input_to_hidden(x), self._state("hx", x, x.shape[:-1], hx))
         return self.hidden_to_output(hidden), hidden
 
-    def state(self, name: str, x: Tensor, batch: torch.Size, given: Tensor | None) -> Float[Tensor, "batch hidden"]:
+    def _state(self, name: str, x: Tensor, batch: torch.Size, given: Tensor | None) -> Float[Tensor, "batch hidden"]:
         """Give the state before the first step: the given one, a row for each row of the batch, or zeros."""
         shape = (*batch, self.hidden_size)
         if given is None:
@@ -83,7 +83,7 @@ class ElmanCell(nn.Module):
             raise InputError(f"`{name}` must be {shape} for x {tuple(x.shape)}, got {tuple(given.shape)}: {way}")
         return given
 
-    def step(
+    def _step(
         self, projected_input: Float[Tensor, "batch hidden"], hx: Float[Tensor, "batch hidden"]
     ) -> Float[Tensor, "batch hidden"]:
         """Return the new state from X_t W_xh + b_h and the state before."""
@@ -121,11 +121,11 @@ class Elman(nn.Module):
     ) -> tuple[Float[Tensor, "batch n output"], Float[Tensor, "batch hidden"]]:
         """Give the outputs of all steps and the last state; the state before the first step is 0 unless given."""
         check_width("x", x, self.cell.input_size, "input_size")
-        hidden = self.cell.state("hidden_state", x, x.shape[:-2], hidden_state)
+        hidden = self.cell._state("hidden_state", x, x.shape[:-2], hidden_state)
         if not x.shape[-2]:
             raise InputError(f"`x` must have a step at least, got shape {tuple(x.shape)}: leave out what is empty")
         states = []
         for given in self.cell.input_to_hidden(x).unbind(-2):
-            hidden = self.cell.step(given, hidden)
+            hidden = self.cell._step(given, hidden)
             states.append(hidden)
         return self.cell.hidden_to_output(torch.stack(states, -2)), hidden

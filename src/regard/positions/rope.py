@@ -1,7 +1,7 @@
 """RoPE: queries and keys are turned by their positions, so that their product knows the distance alone."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +28,7 @@ class RoPE(Rotary):
     Args:
         dim: Width of queries and keys, of one head.
         base: θ, the ratio of the slowest wavelength to the fastest, about.
-        layout: "halves" pairs number i with i + d/2 (GPT-NeoX, Llama, Qwen, Gemma), "interleaved" 2i with 2i + 1 (the
+        interleaved: False pairs number i with i + d/2 (GPT-NeoX, Llama, Qwen, Gemma), True 2i with 2i + 1 (the
             paper, GPT-J, Cohere, GLM). A checkpoint works with its own alone.
         rotary_dim: How many of the first numbers are turned; the others stay as they are. All by default; GPT-NeoX
             turns a quarter. ω is that of a vector of this width: d = rotary_dim.
@@ -40,7 +40,7 @@ class RoPE(Rotary):
     Cost: O((queries + keys) · dim) time and a turned copy of q and k; a plain product follows, which fused kernels run.
 
     Raises:
-        InputError: A width is not even or not that of the vectors, or the base, layout or scaling is none.
+        InputError: A width is not even or not that of the vectors, or the base, flag or scaling is none.
 
     >>> turn = RoPE(2)
     >>> turn.rotate(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
@@ -52,7 +52,7 @@ class RoPE(Rotary):
 
     dim: int
     base: float = 10000.0
-    layout: Literal["halves", "interleaved"] = "halves"
+    interleaved: bool = False
     rotary_dim: int | None = None
     scaling: Scaling | None = None
 
@@ -68,20 +68,18 @@ class RoPE(Rotary):
         if width > self.dim:
             raise InputError(f"`rotary_dim` must be at most the width of a head ({self.dim}), got {width}")
         check_number("base", self.base, "is the ratio of wavelengths", least=1.0)
-        if self.layout not in ("halves", "interleaved"):
-            raise InputError(f'`layout` must be "halves" or "interleaved", got {self.layout!r}')
+        if not isinstance(self.interleaved, bool):
+            raise InputError(f"`interleaved` must be True or False, got {self.interleaved!r}")
         if self.scaling is not None and not isinstance(self.scaling, Scaling):
             raise InputError(f"`scaling` must be one of regard.positions, such as YaRN, or None, got {self.scaling!r}")
 
     @classmethod
-    def from_transformers(
-        cls, config: Any, *, layout: Literal["halves", "interleaved"], layer_type: str | None = None
-    ) -> "RoPE":
+    def from_transformers(cls, config: Any, *, interleaved: bool, layer_type: str | None = None) -> "RoPE":
         """Read a transformers configuration, by its new names (rope_parameters) or the old ones (rope_scaling).
 
         Args:
             config: A model's configuration; of a model with several parts that part's, such as config.text_config.
-            layout: No configuration says it: "halves" for Llama and most, "interleaved" for GPT-J, Cohere, GLM.
+            interleaved: Configurations do not have it: False for Llama and most, True for GPT-J, Cohere, GLM.
             layer_type: Which layers, where they differ (Gemma 3: "full_attention" or "sliding_attention").
 
         Raises:
@@ -89,10 +87,10 @@ class RoPE(Rotary):
 
         >>> from types import SimpleNamespace
         >>> old = SimpleNamespace(head_dim=8, rope_theta=500.0, rope_scaling={"type": "linear", "factor": 2.0})
-        >>> RoPE.from_transformers(old, layout="halves")
-        RoPE(dim=8, base=500.0, layout='halves', rotary_dim=None, scaling=LinearScaling(factor=2.0))
+        >>> RoPE.from_transformers(old, interleaved=False)
+        RoPE(dim=8, base=500.0, interleaved=False, rotary_dim=None, scaling=LinearScaling(factor=2.0))
         """
-        return cls(**read(config, layer_type), layout=layout)
+        return cls(**read(config, layer_type), interleaved=interleaved)
 
     def at(self, position_ids: Int[Tensor, "#batch keys"]) -> "RoPEAt":
         """The same with positions of their own for each sequence, as left-padded batches and packed rows need them.
@@ -146,8 +144,8 @@ class RoPE(Rotary):
         return angles.cos() * sharpening, angles.sin() * sharpening
 
     def doubled(self, cos: Tensor, sin: Tensor) -> tuple[Float[Tensor, "n width"], Float[Tensor, "n width"]]:
-        """Angles for both halves of a vector at once: the sine of the first is negative; other layouts stay."""
-        if self.layout != "halves":
+        """Angles for both halves of a vector at once: the sine of the first is negative; interleaved ones stay."""
+        if self.interleaved:
             return cos, sin
         return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
@@ -164,10 +162,10 @@ class RoPE(Rotary):
         width = self.dim if self.rotary_dim is None else self.rotary_dim
         turned, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
         turned = turned.to(cos.dtype)
-        if self.layout == "halves" and cos.shape[-1] == width:
+        if not self.interleaved and cos.shape[-1] == width:
             a, b = turned.chunk(2, -1)
             turned = torch.addcmul(turned * cos, torch.cat([b, a], -1), sin)
-        elif self.layout == "halves":
+        elif not self.interleaved:
             a, b = turned.chunk(2, -1)
             turned = torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
         else:

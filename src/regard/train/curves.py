@@ -18,10 +18,10 @@ _WIDE, _HIGH, _LEFT, _GAP = 6.4, 2.1, 1.0, 0.75
 _TRAINED, _HELD = "#7a8ca8", "#c2410c"  # they differ in lightness too
 
 
-def curves_figure(events: Sequence[dict[str, Any]]) -> "Figure":
+def curves_figure(log_history: Sequence[dict[str, Any]]) -> "Figure":
     """Return a figure of the events of a log: panels for the loss, each other score, and the learning rate."""
-    steps = [one for one in events if one["event"] == "stepped"]
-    scored = [one for one in events if one["event"] == "evaluated"]
+    steps = [one for one in log_history if one["event"] == "stepped"]
+    scored = [one for one in log_history if one["event"] == "evaluated"]
     names = [name for name in (scored[-1]["scores"] if scored else ()) if name not in ("loss", "perplexity")]
     panels = ["loss", *names, "learning_rate"]
     with sheet(panels) as brush:

@@ -58,7 +58,7 @@ def run(setting: Setting) -> Finding:
     appears = [first_above(one.steps, [max(each) for each in one.induction], LOOKS) for one in two]
     learned = [first_above(one.steps, one.accuracy, LEARNED) for one in two]
     numbers: dict[str, Any] = {
-        "pairs": TASK.num_pairs,
+        "pairs": TASK.num_kv_pairs,
         "keys, and as many values": TASK.num_symbols // 2,
         "steps": steps,
         COUNTING: by_counting(setting.seed),
@@ -78,7 +78,7 @@ def run(setting: Setting) -> Finding:
         f"that stands there most often gives {numbers[COUNTING]:.1%}. A head of the second layer that looks "
         f"behind the earlier key appears at step {_said(appears)}, and {LEARNED:.0%} are right from step "
         f"{_said(learned)} on (each run).",
-        f"One task, of {TASK.num_pairs} pairs, asked for once at the end of a source; one width; measured every "
+        f"One task, of {TASK.num_kv_pairs} pairs, asked for once at the end of a source; one width; measured every "
         f"{steps // MEASURED[setting.quick]} steps. That one layer does not learn it in so many steps does not say "
         "that none ever could: one wide enough for a table of all pairs could. A weight says where a head looks, not "
         "what for.",

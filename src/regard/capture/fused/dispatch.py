@@ -45,8 +45,8 @@ def _refuses_statistics(statistics: Sequence[Statistic]) -> str | None:
     for one in statistics:
         if type(one) not in (HeatMap, Top, Entropy, Received):  # the data that a subclass uses are unknown
             return f"the statistic {one.name!r} reads whole rows"
-        if isinstance(one, Top) and one.count > MOST_STRONGEST:
-            return f"{one.count} strongest keys are more than {MOST_STRONGEST}"
+        if isinstance(one, Top) and one.k > MOST_STRONGEST:
+            return f"{one.k} strongest keys are more than {MOST_STRONGEST}"
     return None
 
 
@@ -72,7 +72,7 @@ def portions(
             scale=problem.scale,
             band=None if problem.mask is None else band_of(problem.mask.mask),
             q_offset=problem.q_offset,
-            count=max((one.count for one in statistics if isinstance(one, Top)), default=0),
+            count=max((one.k for one in statistics if isinstance(one, Top)), default=0),
             bins=Bins(tall, broad, start % tall, shift % broad),
             by_keys=any(isinstance(one, HeatMap | Received) for one in statistics),
         )

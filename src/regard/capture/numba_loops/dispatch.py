@@ -41,7 +41,7 @@ def portions(
 ) -> list[Callable[[], Iterator[Rows]]]:
     """Return the portions of the call, with each block of rows processed by the loop before it is passed on."""
     tall, broad = bin_width(extent.queries), bin_width(extent.keys)
-    count = max((one.count for one in statistics if isinstance(one, Top)), default=1)
+    count = max((one.k for one in statistics if isinstance(one, Top)), default=1)
     shift = extent.around.shift if extent.around is not None else 0
     asked = _Asked(count, tall, broad, extent.offset, shift)
     return [partial(_folded, portion, asked) for portion in call.portions(start, tall)]

@@ -70,7 +70,7 @@ class Statistic(Protocol):
 
     name: str
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Allocate memory for a call, whose rows follow the previous ones."""
         ...
 
@@ -78,7 +78,7 @@ class Statistic(Protocol):
         """Process one block of whole rows."""
         ...
 
-    def finish(self, extent: Extent) -> Mapping[str, npt.NDArray[np.generic] | Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, npt.NDArray[np.generic] | Any]:
         """Return the results by their names."""
         ...
 
@@ -95,7 +95,7 @@ class PerQuery:
         self._parts: list[Tensor] = []
         self._first = 0
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Allocate one tensor for the rows of the call; `finish` joins them."""
         self.extent = extent.alone
         self._first = sum(part.shape[2] for part in self._parts)
@@ -112,7 +112,7 @@ class PerQuery:
         """Return the number or numbers of each row."""
         raise NotImplementedError  # defined by each statistic
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the numbers of all rows."""
         return {self.name: torch.cat(self._parts, 2).cpu().numpy()}
 
@@ -128,7 +128,7 @@ class PerKey:
     def __init__(self) -> None:
         self._sums: Tensor | None = None
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Allocate memory for new keys."""
         self.extent = extent.alone
         if self._sums is None:
@@ -149,11 +149,11 @@ class PerKey:
         """Return the contribution of these rows to each of their columns."""
         raise NotImplementedError  # defined by each statistic
 
-    def sums(self, extent: Extent) -> Float[Tensor, "batch heads keys"]:
+    def sums(self, extent: Extent, /) -> Float[Tensor, "batch heads keys"]:
         """Return the sums of the existing keys."""
         assert self._sums is not None
         return self._sums[..., : extent.keys]
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the sums as an array."""
         return {self.name: self.sums(extent).to(extent.dtype).cpu().numpy()}

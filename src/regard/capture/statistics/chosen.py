@@ -38,7 +38,7 @@ class Columns(PerQuery):
         inside = (at >= 0) & (at < rows.weights.shape[2])
         return rows.weights[..., at.clamp(0, rows.weights.shape[2] - 1)] * inside
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return all rows, with NaN for keys that do not exist."""
         (found,) = super().finish(extent).values()
         found[..., [at for at, key in enumerate(self.keys) if key >= extent.keys]] = float("nan")
@@ -60,7 +60,7 @@ class Rectangle:
         self.rows, self.columns = _range("rows", rows), _range("columns", columns)
         self._found: Tensor | None = None
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Allocate memory for the whole rectangle."""
         if self._found is None:
             shape = extent.batch, extent.heads, len(self.rows), len(self.columns)
@@ -78,7 +78,7 @@ class Rectangle:
             to = slice(top - self.rows.start, bottom - self.rows.start)
             self._found[rows.batch_index, rows.heads, to, left - self.columns.start : right - self.columns.start] = part
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the rectangle, with NaN outside the matrix."""
         assert self._found is not None
         found = self._found.cpu().numpy()
@@ -100,7 +100,7 @@ class Rows:
         self.name, self.queries = name, _places("queries", queries)
         self._found: Tensor | None = None
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Allocate memory for new keys."""
         if self._found is None:
             shape = extent.batch, extent.heads, len(self.queries), extent.keys
@@ -116,7 +116,7 @@ class Rows:
                 target = self._found[rows.batch_index, rows.heads, at, rows.columns]
                 target.copy_(rows.weights[:, query - rows.start, : target.shape[1]])
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the rows, with NaN for queries that do not exist."""
         assert self._found is not None
         found = self._found[..., : extent.keys].cpu().numpy()

@@ -38,7 +38,7 @@ class GradientTimesAttention:
         self._values: Tensor | None = None
         self._first = 0
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Store the gradient and the values of the call."""
         around = extent.needs(self.name)
         assert around.gradient is not None  # such statistics start when it is known
@@ -60,7 +60,7 @@ class GradientTimesAttention:
         for one in (self._heat, self._rows, self._columns):
             one.fold(folded)
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the sums and the map."""
         rows, columns = self._rows.finish(extent), self._columns.finish(extent)
         mean = self._heat.finish(extent)["mean"]
@@ -99,7 +99,7 @@ class HeadImportance:
     def __init__(self) -> None:
         self._found: Tensor | None = None
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Multiply output and gradient."""
         around = extent.needs(self.name)
         assert around.output is not None  # such statistics start when it is known
@@ -110,7 +110,7 @@ class HeadImportance:
     def fold(self, rows: Rows) -> None:
         """Do nothing: no row is needed."""
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return one number per head."""
         assert self._found is not None
         return {self.name: self._found.cpu().numpy()}

@@ -49,7 +49,7 @@ class HeatMap:
         self._max: Tensor | None = None
         self._widths = (1, 1)
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Allocate memory, and merge neighbouring bins if the record has become too long for them."""
         widths = bin_width(extent.queries), bin_width(extent.keys)
         bins = -(-extent.queries // widths[0]), -(-extent.keys // widths[1])
@@ -83,7 +83,7 @@ class HeatMap:
             target = self._max[rows.batch_index, rows.heads, first : first + most.shape[1], left : left + most.shape[2]]
             torch.maximum(target, most[:, :, : target.shape[2]], out=target)
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return maxima, and sums divided by the number of pairs in each bin."""
         assert self._sum is not None
         assert self._max is not None

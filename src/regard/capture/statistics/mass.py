@@ -79,7 +79,7 @@ class Mass(PerQuery):
         self._firsts: Tensor | None = None
         self._columns: Tensor | None = None
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Store the data that determine the set: tokens, or the first key."""
         super().start(extent)
         if self._on in _TOLD_BY_TOKENS:

@@ -78,7 +78,7 @@ class Rollout:
         self._site = ""
         self._inputs: Tensor | None = None
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Begin a layer's call."""
         around = extent.needs(self.name)
         self._check(extent, around)
@@ -100,7 +100,7 @@ class Rollout:
         summed = rows.weights[..., : len(inputs)].sum(0) @ inputs
         self._vectors[self._site][rows.batch_index, rows.rows] += summed / (2 * self._extent.heads)
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the vector of one layer."""
         site = extent.site
         if len(set(self._lengths.values())) > 1:

@@ -36,7 +36,7 @@ class Sink(PerKey):
             return rows.weights.sum(1)
         return rows.weights.tril(ahead).sum(1)
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the sums divided by the number of queries at or after each key."""
         keys = torch.arange(extent.keys, device=extent.device)
         before = torch.zeros_like(keys) if extent.cross else (keys - extent.offset).clamp_min(0)

@@ -57,7 +57,7 @@ class ValueNorm:
         """Return a new statistic with the same projection."""
         return type(self)(self._asked)
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Project the values of new keys, and allocate memory."""
         known = 0 if self._norms is None else self._norms.shape[2]
         around = extent.needs(self.name)
@@ -80,7 +80,7 @@ class ValueNorm:
         self._heat.fold(moved)
         self._received.fold(moved)
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return sums, norms and maps."""
         assert self._norms is not None
         heat = self._heat.finish(extent)

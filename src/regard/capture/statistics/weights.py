@@ -28,7 +28,7 @@ class Weights:
         self._parts: list[Tensor] = []
         self._first = 0
 
-    def start(self, extent: Extent) -> None:
+    def start(self, extent: Extent, /) -> None:
         """Allocate one tensor for the rows of the call; `finish` joins them."""
         self._first = sum(part.shape[2] for part in self._parts)
         shape = extent.batch, extent.heads, extent.queries - self._first, extent.keys
@@ -40,7 +40,7 @@ class Weights:
         part = self._parts[-1][rows.batch_index, rows.heads, here, rows.columns]
         part.copy_(rows.weights[..., : part.shape[-1]])
 
-    def finish(self, extent: Extent) -> Mapping[str, Any]:
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return all rows; earlier rows have weight 0 for later keys."""
         if len(self._parts) == 1:
             return {"weights": self._parts[0].cpu().numpy()}

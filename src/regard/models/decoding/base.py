@@ -108,6 +108,7 @@ class Decoding(Protocol):
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
+        /,
         attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> list[GeneratedSequence]:
         """Continue every row of the prompt until it ends; return one result a row, in their order.

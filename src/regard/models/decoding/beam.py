@@ -84,6 +84,7 @@ class BeamSearch:
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
+        /,
         attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> list[GeneratedSequence]:
         """Continue every row until it ends; return `num_return_sequences` texts a row, in the rows' order."""

@@ -39,6 +39,7 @@ class Greedy:
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
+        /,
         attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> list[GeneratedSequence]:
         """Continue every row of the prompt until it ends; return one result a row, in their order."""
@@ -49,6 +50,7 @@ class Greedy:
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
+        /,
         attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> Iterator[Int[Tensor, " rows"]]:
         """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""

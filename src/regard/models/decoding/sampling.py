@@ -72,6 +72,7 @@ class Sampling:
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
+        /,
         attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> list[GeneratedSequence]:
         """Continue every row of the prompt until it ends; return one result a row, in their order."""
@@ -82,6 +83,7 @@ class Sampling:
         text: Continuation,
         prompt: Int[Tensor, "rows n"],
         limits: GenerationLimits,
+        /,
         attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> Iterator[Int[Tensor, " rows"]]:
         """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""

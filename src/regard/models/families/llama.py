@@ -65,7 +65,7 @@ def _config(
 
 def _rope(raw: Raw) -> RoPE:
     said = {"rope_theta": None if raw.get("rope_parameters") else 10000.0} | dict(raw)
-    return RoPE.from_transformers(SimpleNamespace(**said), layout="halves")
+    return RoPE.from_transformers(SimpleNamespace(**said), interleaved=False)
 
 
 def _llama(raw: Raw) -> TransformerConfig:

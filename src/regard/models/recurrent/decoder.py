@@ -75,13 +75,13 @@ class SteppingDecoder(nn.Module):
         assert state.encoder_last_hidden_state is not None
         keys = self.cross_attention.prepare(state.encoder_last_hidden_state).keys
         return state._replace(
-            projected_keys=keys, attentional_hidden=torch.zeros_like(state.hidden_state[:, -1]) if self.luong else None
+            proj_keys=keys, attentional_hidden=torch.zeros_like(state.hidden_state[:, -1]) if self.luong else None
         )
 
     def forward(self, x: Float[Tensor, "batch n width"], state: RecurrentState) -> Decoded:
         """Read n embedded tokens, one after the other."""
         assert state.encoder_last_hidden_state is not None
-        assert state.projected_keys is not None
+        assert state.proj_keys is not None
         hidden, cells = (
             state.hidden_state[:, :-1],
             state.cell_state if state.cell_state is None else state.cell_state[:, :-1],
@@ -89,7 +89,7 @@ class SteppingDecoder(nn.Module):
         if self.layers is not None:
             x, hidden, cells = _run(self.layers, x, hidden, cells)
             x = self.dropout(x)
-        memory = PreparedMemory(state.encoder_last_hidden_state, state.projected_keys)
+        memory = PreparedMemory(state.encoder_last_hidden_state, state.proj_keys)
         top = DecoderState(
             state.hidden_state[:, -1],
             None if state.cell_state is None else state.cell_state[:, -1],

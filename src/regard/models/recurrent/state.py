@@ -23,7 +23,7 @@ class RecurrentState(NamedTuple):
     attentional_hidden: Float[Tensor, "batch hidden"] | None = None  # Luong's h̃
     context: Float[Tensor, "batch memory"] | None = None  # the fixed vector, where every step gets it
     encoder_last_hidden_state: Float[Tensor, "batch source memory"] | None = None
-    projected_keys: Float[Tensor, "batch source key_width"] | None = None  # what the score compares
+    proj_keys: Float[Tensor, "batch source key_width"] | None = None  # what the score compares
     encoder_attention_mask: Bool[Tensor, "batch source"] | None = None  # None: all are tokens
 
     def select(self, rows: Int[Tensor, " chosen"]) -> "RecurrentState":

@@ -76,7 +76,7 @@ class MaskedTask(Task):
         vocabulary = self.vocabulary
         assert vocabulary.mask_token_id is not None
         return mask_tokens(
-            ids, real, len(vocabulary), vocabulary.mask_token_id, special_token_ids=vocabulary.all_special_ids,
+            ids, real, len(vocabulary), vocabulary.mask_token_id, all_special_ids=vocabulary.all_special_ids,
             generator=torch.Generator().manual_seed(seed), mlm_probability=self.settings.mlm_probability,
         )  # fmt: skip
 

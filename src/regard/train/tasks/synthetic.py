@@ -31,7 +31,7 @@ class SyntheticTask(PairsTask):
         if isinstance(config.model, chosen.Checkpoint):
             raise InputError("a synthetic task has symbols of its own: `model.type` must be transformer or recurrent")
         if task.task_name == "recall":
-            kind = AssociativeRecall(num_symbols=task.num_symbols, num_pairs=task.max_length)
+            kind = AssociativeRecall(num_symbols=task.num_symbols, num_kv_pairs=task.max_length)
         else:
             kind = _KINDS[task.task_name](num_symbols=task.num_symbols)
         generator = torch.Generator().manual_seed(config.training.seed)
