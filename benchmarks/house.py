@@ -107,14 +107,14 @@ def prepare(Path):
 
 RUN = """
 [task]
-kind = "clm"
+type = "clm"
 train_file = "text.txt"
 block_size = 64
 validation_size = 20
-tokenizer = {kind = "characters", vocab_size = 60}
+tokenizer = {model_type = "char", vocab_size = 60}
 
 [model]
-kind = "transformer"
+type = "transformer"
 hidden_size = 32
 num_attention_heads = 2
 num_hidden_layers = 2
