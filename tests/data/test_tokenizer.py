@@ -1,5 +1,7 @@
 """Vocabularies: what is encoded is decoded, training has one result, and checkpoints' files are understood."""
 
+import contextlib
+import gc
 import hashlib
 import json
 import pickle
@@ -9,6 +11,8 @@ import pytest
 
 from regard import InputError
 from regard.data import Tokenizer
+from regard.data.tokenizer import _check_vocabulary
+from regard.strict_json import parse_json
 
 tokenizers = pytest.importorskip("tokenizers", reason="pip install 'regard[train]'")
 
@@ -243,6 +247,35 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(tmp_path, old, new, wor
     ) as caught:
         Tokenizer.load(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "added", "words"),
+    [
+        ([["<unk>", 0.0], ["a", -1.0], ["b", -2.0]], [("a", 1), ("<odd>", 3)], None),
+        ([["<unk>", 0.0], ["a", -1.0], ["b", -2.0]], [("<odd>", 1)], "'a' and '<odd>' have one id, 1"),
+        ([["<unk>", 0.0], ["a", -1.0]], [("<odd>", 5), ("<even>", 5)], "'<odd>' and '<even>' have one id, 5"),
+        ([["<unk>", 0.0], ["a", -1.0]], [("<odd>", 10**9)], "'<odd>' has the id 1000000000, beyond the largest"),
+        ([], [], "its vocabulary is empty"),
+    ],
+)
+def test_added_tokens_of_a_unigram_are_checked_against_its_list(vocabulary, added, words):
+    found = {"model": {"vocab": vocabulary}, "added_tokens": [{"content": one, "id": at} for one, at in added]}
+    with contextlib.nullcontext() if words is None else pytest.raises(InputError, match=re.escape(words)):
+        _check_vocabulary(found, None)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_parsing_leaves_the_collector_as_it_was(collects):
+    before = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        for text in ("[1]", "["):
+            with contextlib.suppress(ValueError):
+                parse_json(text)
+            assert gc.isenabled() == collects
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 @pytest.mark.parametrize(

@@ -319,10 +319,15 @@ def _check_vocabulary(found: dict[str, Any], backend: "tokenizers.Tokenizer") ->
     vocabulary = model["vocab"]
     if not vocabulary:
         raise InputError("its vocabulary is empty")
-    listed = isinstance(vocabulary, list)  # Unigram has pairs of a token and its score, in the order of their ids
-    pairs = [(token, index) for index, (token, _) in enumerate(vocabulary)] if listed else list(vocabulary.items())
+    added = [(one["content"], one["id"]) for one in found.get("added_tokens") or ()]
     tokens: dict[int, str] = {}
-    for token, index in [*pairs, *((one["content"], one["id"]) for one in found.get("added_tokens") or ())]:
+    if isinstance(vocabulary, list):  # Unigram has pairs of a token and its score, in the order of their ids
+        last = len(vocabulary) - 1
+        beside = {index for _, index in added if index <= last}
+        pairs = [(vocabulary[index][0], index) for index in sorted({*beside, last})]  # others have an id of their own
+    else:
+        pairs = list(vocabulary.items())
+    for token, index in [*pairs, *added]:
         if tokens.setdefault(index, token) != token:
             raise InputError(f"the tokens {tokens[index]!r} and {token!r} have one id, {index}")
         if index >= LARGEST_VOCABULARY:
