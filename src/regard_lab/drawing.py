@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from regard.render.intro_figure import Brush
 from regard.render.mpl_figure import sheet
+from regard.render.sentence_figure import Brush
 from regard_lab.charts import Bars, Chart, Line, Lines, Matrices, Matrix
 
 if TYPE_CHECKING:

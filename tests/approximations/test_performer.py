@@ -270,5 +270,5 @@ def test_refusals_name_the_way_out():
         PerformerAttention(8, num_heads=2)(torch.zeros(2, 5, 8), torch.zeros(1, 5, 8))
     with pytest.raises(InputError, match=r"draw them with random_features\(num_features, 4\)"):
         performer_attention(x, x, x, random_features(8, 5))
-    with pytest.raises(InputError, match="`count` must be an integer of at least 1"):
+    with pytest.raises(InputError, match="`num_features` must be an integer of at least 1"):
         random_features(0, 4)

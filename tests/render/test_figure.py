@@ -17,7 +17,7 @@ from regard.errors import InputError
 from regard.files import write_atomically
 from regard.render.figure import focus_figure, heads_figure, heatmap_figure, save_figure
 from regard.render.figure_panels import head_mosaic, ink
-from regard.render.intro_figure import COLOURS
+from regard.render.sentence_figure import COLOURS
 
 NAMES = ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_text"]
 

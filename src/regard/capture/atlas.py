@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.atlas_arrays import DTYPES, Stored
+from regard.capture.atlas_compression import DTYPES, Stored
 from regard.capture.atlas_layer import LIGHT, StoredLayer, stored_arrays, stored_kept
 from regard.capture.missing_attention import Missing
 from regard.capture.records import Record

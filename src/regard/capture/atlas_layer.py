@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.atlas_arrays import DTYPES, Held, Stored, deflated, plain
+from regard.capture.atlas_compression import DTYPES, Held, Stored, deflated, plain
 from regard.capture.captured_qk import Kept, Segment
 from regard.capture.records import Layer
 from regard.errors import InputError

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.selectors import Stream
+from regard.capture.layer_selection import Stream
 
 __all__ = ["Computable", "HeadScore", "Layer"]
 

@@ -5,7 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Caller", "Missing", "missing_lines", "sum_missing"]
+__all__ = ["KERNEL_REASON", "SCRIPT_REASON", "Caller", "Missing", "missing_lines", "sum_missing"]
+
+KERNEL_REASON = (
+    "calls the kernel {} directly, which gives no weights: let it call F.scaled_dot_product_attention or "
+    'regard.attention instead (a transformers model: load it with attn_implementation="sdpa")'
+)
+SCRIPT_REASON = "computes attention in TorchScript, where PyTorch shows no calls: watch it as it was before torch.jit"
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from regard.capture.layer_selection import Stream, at_index, find_layer, in_stream, own_number, stream_of
 from regard.capture.layers import HeadScore, Layer
-from regard.capture.selectors import Stream, at_index, find_layer, in_stream, own_number, stream_of
 from regard.capture.tokens import Token, Word, find_word, words_of
 from regard.errors import InputError, ObservationError
 

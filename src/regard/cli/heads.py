@@ -226,7 +226,7 @@ def _ablate(
     from regard.interpret.head_loss import head_loss
     from regard.interpret.head_scores import read
     from regard.render.head_files import loss_rows
-    from regard.render.head_lists_text import loss_lines
+    from regard.render.head_loss_text import loss_lines
 
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, otherwise="smollm2")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from regard.capture.atlas import read_atlas, save_atlas
 from regard.capture.highlight import choose_focus
+from regard.capture.layer_selection import Stream, at_index
 from regard.capture.missing_attention import Missing, sum_missing
 from regard.capture.record_methods import Answers
 from regard.capture.records import Layer, Record
-from regard.capture.selectors import Stream, at_index
 from regard.capture.tokens import Token
 from regard.errors import ObservationError
 from regard.interpret.export import export

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from regard.capture.layer_selection import Stream
 from regard.capture.records import Layer, Record
-from regard.capture.selectors import Stream
 from regard.capture.tokens import Token
 from regard.errors import InputError
 from regard.render.patches import Image, PatchGrid

@@ -8,9 +8,9 @@ from regard.capture.records import Layer, Record
 from regard.capture.tokens import Word
 from regard.errors import InputError
 from regard.render.alignment_axes import draw_alignment, name_room
-from regard.render.intro_figure import Brush
 from regard.render.labels import head_name, layer_name, visible
 from regard.render.mpl_figure import colour_bar, note, place, sheet, title
+from regard.render.sentence_figure import Brush
 from regard.render.word_weights import Alignment, Heads, Rows, align, chosen_heads
 
 if TYPE_CHECKING:

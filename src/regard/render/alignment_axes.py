@@ -8,7 +8,7 @@ import numpy as np
 
 from regard.capture.tokens import Word
 from regard.render.figure_panels import ink
-from regard.render.intro_figure import Brush
+from regard.render.sentence_figure import Brush
 from regard.render.word_weights import Alignment
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.capture.highlight import Focus
+from regard.capture.layer_selection import Stream, at_index
 from regard.capture.records import Layer, Record
-from regard.capture.selectors import Stream, at_index
 from regard.errors import InputError
 from regard.render.figure_panels import draw_heads, draw_heatmap, label_room
 from regard.render.generated_rows import says_written
 from regard.render.head_patterns import describe
-from regard.render.intro_figure import Brush, draw_sketch, plan_sketch
 from regard.render.labels import check_focus, head_name, key_labels, query_labels, visible
 from regard.render.mpl_figure import note, place, sheet, title, write_figure
+from regard.render.sentence_figure import Brush, draw_sketch, plan_sketch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

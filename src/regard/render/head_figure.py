@@ -15,8 +15,8 @@ from regard.files import write_atomically
 from regard.render.figure_panels import ink
 from regard.render.fonts import fonts_for
 from regard.render.head_scores import MEASURES, RULES, HeadScores, PerHead, head_number, ranked
-from regard.render.intro_figure import COLOURS, Brush
 from regard.render.labels import visible
+from regard.render.sentence_figure import COLOURS, Brush
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 
 from regard.capture.highlight import Focus
+from regard.capture.layer_selection import several_streams, stream_of
 from regard.capture.records import Layer, Record
-from regard.capture.selectors import several_streams, stream_of
 from regard.capture.tokens import Token, Word, words_of
 from regard.errors import InputError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
 from regard.render.fonts import fonts_for
-from regard.render.intro_figure import Brush
+from regard.render.sentence_figure import Brush
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

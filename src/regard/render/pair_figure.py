@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from regard.capture.minimal_pair import MinimalPair
 from regard.render.figure_panels import draw_heatmap, label_room, panel_map
 from regard.render.head_change import HeadChange
-from regard.render.intro_figure import draw_sketch, plan_sketch
 from regard.render.labels import check_focus, head_name, key_labels, query_labels
 from regard.render.mpl_figure import note, place, sheet, title, write_figure
 from regard.render.pair_sentences import CAUTION, change_sentence, flip_sentence, flip_text, head_sentence
+from regard.render.sentence_figure import draw_sketch, plan_sketch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

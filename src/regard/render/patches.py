@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from regard.capture.layer_selection import Stream, at_index
 from regard.capture.records import Layer, Record
-from regard.capture.selectors import Stream, at_index
 from regard.errors import InputError
-from regard.render.intro_figure import COLOURS, Brush
 from regard.render.labels import head_name, layer_name, visible
 from regard.render.mpl_figure import colour_bar, note, place, sheet, title
+from regard.render.sentence_figure import COLOURS, Brush
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from regard.capture.layer_selection import several_streams
 from regard.capture.records import Record
-from regard.capture.selectors import several_streams
 from regard.render.csv_table import Table
 from regard.render.labels import key_labels, query_labels
 

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from regard.capture.layer_selection import at_index, find_layer
 from regard.capture.records import Layer, Record
-from regard.capture.selectors import at_index, find_layer
 from regard.capture.tokens import Token, Word
 from regard.errors import InputError, ObservationError
 from regard.render.labels import key_labels, layer_name, query_labels, shown_words

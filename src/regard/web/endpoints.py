@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from regard.capture.layer_selection import several_streams, stream_of
 from regard.capture.matrix_pyramid import Matrix, Pool
 from regard.capture.missing_attention import missing_lines
 from regard.capture.records import Layer, Record
-from regard.capture.selectors import several_streams, stream_of
 from regard.capture.tokens import Token
 from regard.errors import InputError
 from regard.render.heatmap_data import pool_max

@@ -5,8 +5,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from regard.capture.atlas_layer import StoredLayer
+from regard.capture.layer_selection import at_index
 from regard.capture.records import Layer, Record
-from regard.capture.selectors import at_index
 from regard.errors import InputError
 from regard.web.head_tiles import Sheet
 

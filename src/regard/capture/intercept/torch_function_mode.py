@@ -20,7 +20,7 @@ from regard.capture.intercept.learned_tensors import Learned
 from regard.capture.intercept.multihead import read_encoder_layer, read_functional, read_native
 from regard.capture.intercept.torch_attention_calls import TRANSFORMED, is_transformed, read_sdpa
 from regard.capture.intercept.torchscript import attends, graph_of, has_softmax, showing_scripts
-from regard.capture.missing_attention import Caller
+from regard.capture.missing_attention import KERNEL_REASON, SCRIPT_REASON, Caller
 from regard.capture.recorder import Recorder
 
 __all__ = ["Interception"]
@@ -33,12 +33,6 @@ _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale"
 _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
-
-_KERNEL_REASON = (
-    "calls the kernel {} directly, which gives no weights: let it call F.scaled_dot_product_attention or "
-    'regard.attention instead (a transformers model: load it with attn_implementation="sdpa")'
-)
-_SCRIPT_REASON = "computes attention in TorchScript, where PyTorch shows no calls: watch it as it was before torch.jit"
 
 Reader = Callable[..., Seen]
 
@@ -160,7 +154,7 @@ class Interception(WatchingMode):
         if name.startswith("aten.scaled_dot_product_attention"):
             self._see_pair(lambda: read_sdpa(self._recorder.module, _named(call.args, call.kwargs)), call, result)
         elif self._recorder.locate():
-            self._recorder.miss(self._recorder.caller, _KERNEL_REASON.format(name))
+            self._recorder.miss(self._recorder.caller, KERNEL_REASON.format(name))
 
     def _scripted(self, script: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Process a call of TorchScript by its arguments and results; it is missing if attention is computed inside."""
@@ -171,7 +165,7 @@ class Interception(WatchingMode):
         with torch._C.DisableTorchFunction(), torch.no_grad():
             if attends(graph):
                 if (caller := self._find_caller()) is not None:
-                    self._recorder.miss(caller, _SCRIPT_REASON)
+                    self._recorder.miss(caller, SCRIPT_REASON)
             elif has_softmax(graph):
                 self._eager.scripted(call.tensors, results, self._find_caller)
             else:
