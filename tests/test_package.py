@@ -153,5 +153,10 @@ def test_wheel_holds_types_assets_and_licence_and_nothing_else(wheel):
     assert {name for name in names if ".dist-info/" not in name} == {
         name for name in package if "__pycache__" not in name
     }
-    assert {"regard/py.typed", "regard/render/page/template.html", "regard/render/page/page.css"} <= names
+    assert {
+        "regard/py.typed",
+        "regard/render/page/page.html",
+        "regard/render/page/theme.css",
+        "regard/render/page/main.js",
+    } <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)

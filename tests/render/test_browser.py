@@ -1,5 +1,6 @@
 """The page in a real browser: what is shown is what the record holds, by mouse and by keyboard."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from regard.render.page import write_page
+from render.conftest import Case, head_weights, make_layer
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -66,6 +68,24 @@ def settled(tab, act) -> None:
     before = tab.evaluate("document.documentElement.dataset.ready")
     act()
     tab.wait_for_function("before => document.documentElement.dataset.ready !== before", arg=before)
+
+
+def place(tab, query: float, key: float) -> dict[str, float]:
+    """Where on the map a row and a column cross, as the address and the frame tell."""
+    tab.wait_for_timeout(300)  # the address follows the view after a moment
+    said = dict(part.split("=", 1) for part in tab.url.partition("#")[2].split("&"))
+    left, top, width, height = map(float, tab.locator("#map").get_attribute("data-frame").split(","))
+    zoom = float(said["zoom"])
+    return {
+        "x": left + width / 2 + (key + 0.5 - float(said["x"])) * zoom,
+        "y": top + height / 2 + (query + 0.5 - float(said["y"])) * zoom,
+    }
+
+
+def read(tab) -> str:
+    """The first line of what is read from the map."""
+    tab.wait_for_timeout(200)  # a single weight is read once the pointer rests
+    return tab.locator("#readout div").first.inner_text()
 
 
 def expect(weights: dict[tuple[int, int], float], matrix: np.ndarray, query: int, count: int = 10) -> None:
@@ -134,7 +154,7 @@ def test_layer_and_head_pickers_change_what_is_shown(opened, english) -> None:
         settled(tab, lambda: tab.locator("#layer-a").select_option("2"))
         settled(tab, lambda: tab.locator("#head-a").select_option("7"))
         expect(shown(tab, "a"), english.record.weights(layer=2, head=7)[0], 8)
-        assert tab.locator("#map-title").inner_text() == "Heat map of layer 2 head 7"
+        assert tab.locator("#map-title").inner_text() == "Layer 2 head 7: 13 × 13"
         settled(tab, lambda: tab.locator("#show-b").uncheck())
         assert tab.locator("path.line-b").count() == 0
         assert not tab.locator("#weights-b").is_visible()
@@ -165,18 +185,16 @@ def test_small_maps_are_painted_from_the_weights(opened, english) -> None:
 
 def test_the_map_names_the_cell_under_the_pointer(opened, english) -> None:
     with opened(english) as tab:
-        frame = tab.evaluate("frame")
-        at = {"x": frame["left"] + 2.5 * frame["cell"], "y": frame["top"] + 8.5 * frame["down"]}
-        tab.locator("#map").hover(position=at)
-        assert tab.locator("#cell").inner_text() == "it → animal: 0.6000"
-        tab.locator("#map").click(position={**at, "y": frame["top"] + 10.5 * frame["down"]})
+        tab.locator("#map").hover(position=place(tab, 8, 2))
+        assert read(tab) == "it → animal: 0.6000 (row 8, column 2)"
+        settled(tab, lambda: tab.locator("#map").click(position=place(tab, 10, 2)))
         assert tab.locator(".token.active").inner_text() == "too"
 
 
 def test_everything_works_by_keyboard_alone(opened, english) -> None:
     with opened(english) as tab:
         stops = []
-        for _ in range(9):
+        for _ in range(24):
             tab.keyboard.press("Tab")
             stops.append(tab.evaluate("document.activeElement.id || document.activeElement.className"))
             if stops[-1].startswith("token"):
@@ -186,10 +204,10 @@ def test_everything_works_by_keyboard_alone(opened, english) -> None:
                 tab.keyboard.press("End")
                 expect(shown(tab), english.record.weights(layer=5, head=11)[0], 12)
             if stops[-1] == "map":
-                tab.keyboard.press("ArrowDown")
-                tab.keyboard.press("ArrowDown")
-                tab.keyboard.press("ArrowRight")
-                assert tab.locator("#cell").inner_text().startswith("The → The: ")
+                tab.keyboard.press("ArrowUp")
+                tab.keyboard.press("ArrowUp")
+                tab.keyboard.press("ArrowLeft")
+                assert read(tab).startswith("too → tired: ")
             if stops[-1].startswith("head "):
                 tab.keyboard.press("ArrowUp")
                 settled(tab, lambda: tab.keyboard.press("Enter"))
@@ -206,9 +224,9 @@ def test_words_are_means_over_their_query_pieces_and_sums_over_their_key_pieces(
     with opened(pieces) as tab:
         words = pieces.focus.queries
         weight = pieces.record.word_weight(0, words[2], words[1])[0]
-        assert shown(tab)[2, 1] == pytest.approx(weight, abs=1e-4)
+        assert shown(tab)[4, 1] == pytest.approx(weight, abs=1e-4)
         assert tab.locator("#queries .token").all_inner_texts() == ["[CLS]", "unbelievable", "tokenizer", "[SEP]"]
-        settled(tab, lambda: tab.locator("#merge").uncheck())
+        settled(tab, lambda: tab.locator("#words").uncheck())
         assert tab.locator("#queries .token").all_inner_texts()[1:4] == ["un", "believ", "able"]
         assert tab.locator(".token.active").inner_text() == "token"
         expect(shown(tab), pieces.record.weights(layer=0, head=0)[0], 4, count=7)
@@ -216,7 +234,7 @@ def test_words_are_means_over_their_query_pieces_and_sums_over_their_key_pieces(
 
 def test_the_merge_switch_is_hidden_where_every_word_is_one_piece(opened, english) -> None:
     with opened(english) as tab:
-        assert not tab.locator("#merge").is_visible()
+        assert not tab.locator("#words").is_visible()
 
 
 def test_cross_attention_shows_both_sentences(opened, cross) -> None:
@@ -239,11 +257,8 @@ def test_a_long_text_shows_its_strongest_keys_and_turns_its_parts(opened, long_t
         assert tab.locator("#where").inner_text() == "words 401 to 512 of 512"
         tab.locator("#queries [data-unit='450']").hover()
         assert {row for row, _ in shown(tab)} == {450}
-        frame = tab.evaluate("frame")
-        tab.locator("#map").hover(
-            position={"x": frame["left"] + 2.5 * frame["cell"], "y": frame["top"] + 12.5 * frame["down"]}
-        )
-        assert tab.locator("#cell").inner_text().endswith("at most about 0.60")
+        tab.locator("#map").hover(position=place(tab, 101, 21))
+        assert read(tab) == "rows 96–103, columns 16–23: 0.60 at most"
 
 
 @pytest.mark.slow
@@ -252,10 +267,34 @@ def test_a_very_long_record_opens_and_switches_layers(opened, very_long) -> None
         assert tab.locator(".head").count() == 270
         settled(tab, lambda: tab.locator("#layer-a").select_option("3"))
         # Random weights hardly deflate: the page carries as many of the strongest keys as fit.
-        count = tab.evaluate("meta.layers[3].top")
+        count = tab.evaluate("JSON.parse(document.getElementById('meta').textContent).layers[3].top")
         assert count >= 1
         top = very_long.record.top(layer=3, head=0, query=2000)[:count]
         assert sum(shown(tab).values()) == pytest.approx(sum(weight for _, weight in top), abs=2e-4)
+
+
+def test_the_page_speaks_chinese(opened, english) -> None:
+    with opened(english, locale="zh-CN") as tab:
+        assert tab.locator("#map-title").inner_text() == "第 5 层第 11 头：13 × 13"
+        assert tab.locator("#patterns").inner_text().startswith("共 72 个头：")
+        settled(tab, lambda: tab.locator("#language").select_option("en"))
+        assert tab.locator("#name-a").inner_text() == "layer 5 head 11"
+
+
+def test_sinks_are_hidden_with_the_rows_renormalized(opened, english) -> None:
+    """Of layer 0, every third head rests on [SEP], so that it is a sink of the layer."""
+    weights = np.stack([head_weights(13, 13, "special_tokens", np.random.default_rng(seed)) for seed in range(3)])
+    case = Case(dataclasses.replace(english.record, layers=(make_layer(weights, "layer.0"),)), english.focus)
+    looks = tuple(dataclasses.replace(look, layer=0, head=at) for at, look in enumerate(case.focus.looks))
+    with opened(case._replace(focus=dataclasses.replace(case.focus, looks=looks))) as tab:
+        assert "[SEP] (12: " in tab.locator("#sink-note").inner_text()
+        settled(tab, lambda: tab.locator("#sinks").uncheck())
+        row = weights[0, 8] / (1 - weights[0, 8, 12])
+        row[12] = 0
+        for (_, key), weight in shown(tab).items():
+            assert weight == pytest.approx(row[key], abs=2e-3)  # of the weights' 1/65535, by 1 − s
+        tab.locator("#map").hover(position=place(tab, 8, 2))
+        assert f"; with sinks {weights[0, 8, 2]:.4f} " in read(tab)
 
 
 def test_unknown_tokens_go_by_position(opened, nameless) -> None:

@@ -127,8 +127,8 @@ def test_the_json_element_holds_no_sign_that_could_end_it(hostile, sign: str) ->
 def test_title_command_and_model_are_text(english) -> None:
     record = dataclasses.replace(english.record, model="<img src=x>")
     text = page(record, english.focus, title="<i>$style</i>", command="regard '<b>' $meta & \x1b")
-    assert "<h1>&lt;i&gt;$style&lt;/i&gt;</h1>" in text
-    assert "regard &#x27;&lt;b&gt;&#x27; $meta &amp; \\x1b</code>" in text
+    assert '<h1 id="title">&lt;i&gt;$style&lt;/i&gt;</h1>' in text
+    assert "regard &#39;&lt;b&gt;&#39; $meta &amp; \\x1b</code>" in text
     assert "<img" not in text
 
 

@@ -109,7 +109,7 @@ def test_the_page_holds_both_pages_with_the_same_head_and_says_what_moved(englis
     for frame, word, weight in zip(frames, ("tired", "wide"), ("0.60", "0.50"), strict=True):
         assert f"to “<bdi>animal</bdi>” with a weight of {weight}" in frame
         assert f'"{word}"' in frame
-        assert '"looks":[{"layer":0,"head":0}]' in frame
+        assert '"layer":0,"head":0,"layer2":null,"head2":null}' in frame
     outside = re.sub(r'srcdoc="[^"]*"', "", made)
     assert "1 flips:" in outside
     assert "0.1: animal 0.30, street 0.20 → animal 0.20, street 0.30" in outside

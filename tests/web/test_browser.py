@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from web.cases import HOSTILE, SINK, serving, web
+from regard.capture.records import Record
+from regard.capture.tokens import Token
+from regard.render.page.client_files import client_text
+from web.cases import HOSTILE, SINK, attention, layer_of, serving, web
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -97,13 +100,13 @@ def read(tab, query: int | None = None, key: int | None = None) -> tuple[int, in
     )
 
 
-def links(tab) -> dict[int, float]:
-    items = tab.locator("#links-list li").all()
+def links(tab, slot: str = "a") -> dict[int, float]:
+    items = tab.locator(f"#weights-{slot} li").all()
     return {int(item.get_attribute("data-key")): float(item.locator(".number").inner_text()) for item in items}
 
 
 def strongest(row: np.ndarray) -> dict[int, float]:
-    return {int(key): pytest.approx(row[key], abs=6e-5) for key in np.argsort(-row)[:8] if row[key] > 0}
+    return {int(key): pytest.approx(row[key], abs=6e-5) for key in np.argsort(-row)[:10] if row[key] > 0}
 
 
 def test_zooming_from_the_whole_to_one_weight_reads_it(opened, small) -> None:
@@ -199,11 +202,11 @@ def test_a_tile_that_failed_is_asked_for_again_after_a_rest(opened, small, monke
 @pytest.mark.slow
 def test_a_head_is_switched_by_its_small_map_by_lists_and_by_keys(opened, small) -> None:
     with serving(small.record) as client, opened(client, "#query=200&key=3") as tab:
-        tab.locator("#heads canvas[data-layer='1'][data-head='2']").click()
+        tab.locator("#heads .head[data-layer='1'][data-head='2']").click()
         until(tab, "document.getElementById('map-title').textContent.startsWith('Layer 1 head 2')")
         settled(tab)
         assert links(tab) == strongest(small.weights[1][2, 200])
-        tab.locator("#layer").select_option("0")
+        tab.locator("#layer-a").select_option("0")
         settled(tab)
         assert links(tab) == strongest(small.weights[0][2, 200])
         tab.locator("#map").focus()
@@ -270,7 +273,7 @@ def test_sinks_are_named_and_hidden_with_the_rows_renormalized(opened, small) ->
         said = [float(one) for one in re.findall(r"\d\.\d+(?:e-\d+)?", tab.locator("#readout").inner_text())]
         assert said[0] == pytest.approx(row[40] / rest, rel=2e-3)
         assert said[1] == pytest.approx(weight, rel=2e-3)
-        tab.locator("#layer").select_option("1")
+        tab.locator("#layer-a").select_option("1")
         settled(tab)
         assert tab.locator("#sink-note").inner_text().startswith("This layer has no sinks")
         assert tab.locator("#sinks").is_disabled()
@@ -332,6 +335,17 @@ def test_hostile_tokens_are_text_to_the_reader(opened, hostile) -> None:
         assert "<i>model</i>" in tab.title()
 
 
+def test_a_token_of_thousands_of_characters_is_read_in_short(opened) -> None:
+    tokens = Token("a"), Token("x" * 10_000, space=True), Token("b", space=True)
+    record = Record((layer_of(np.full((1, 3, 3), 1 / 3)),), {"text": (tokens,)})
+    with serving(record) as client, opened(client, "#query=1&key=2") as tab:
+        tab.mouse.move(*place(tab, 1, 2))
+        read(tab, 1, 2)
+        first, second = tab.locator("#readout div").all_inner_texts()
+        assert first.startswith("x" * 79 + "… → b: ")
+        assert second.endswith("… a " + "x" * 79 + "… b")
+
+
 @pytest.mark.slow
 def test_two_pages_at_once_do_not_disturb_each_other(opened, small) -> None:
     with (
@@ -340,8 +354,8 @@ def test_two_pages_at_once_do_not_disturb_each_other(opened, small) -> None:
         opened(client, "#layer=1&query=60") as other,
     ):
         for at in range(3):
-            one.locator("#head").select_option(str(at))
-            other.locator("#head").select_option(str(2 - at))
+            one.locator("#head-a").select_option(str(at))
+            other.locator("#head-a").select_option(str(2 - at))
             settled(one)
             settled(other)
             assert links(one) == strongest(small.weights[0][at, 50])
@@ -353,11 +367,35 @@ def test_cross_attention_has_two_texts_and_two_axes(opened, crossing) -> None:
         assert tab.locator("#queries .token").all_inner_texts() == [f"wort{at}" for at in range(5)]
         assert tab.locator("#keys .token").all_inner_texts() == [f"word{at}" for at in range(9)]
         assert links(tab) == strongest(crossing.weights[0][0, 2])
-        assert tab.locator("#lines path").count() == 8
+        assert tab.locator("#lines .line-a").count() == 8
         tab.mouse.move(*place(tab, 4, 8))
         _, _, weight = read(tab, 4, 8)
         assert weight == pytest.approx(crossing.weights[0][0, 4, 8], abs=1e-5)
         assert tab.locator("#readout").inner_text().startswith("wort4 → word8: ")
+
+
+def test_two_heads_are_compared(opened, small) -> None:
+    with serving(small.record) as client, opened(client, "#query=200&layer2=1&head2=2") as tab:
+        assert links(tab) == strongest(small.weights[0][0, 200])
+        assert links(tab, "b") == strongest(small.weights[1][2, 200])
+        assert tab.locator("#lines .line-b").count() == 8
+        tab.locator("#show-b").uncheck()
+        until(tab, "document.getElementById('side-b').hidden")
+        assert view(tab).keys().isdisjoint({"head2"})
+
+
+def test_pieces_are_merged_into_words(opened) -> None:
+    """Of words, the weight is the sum over the pieces of the key and the mean over those of the query."""
+    dense = attention(1, 5, 5, causal=False, seed=7)
+    tokens = (Token("a"), Token("ab", word=1, space=True), Token("c", word=1), Token("d", word=2, space=True))
+    record = Record((layer_of(dense),), {"text": ((*tokens, Token("e", word=2)),)})
+    with serving(record) as client, opened(client, "#query=1&key=3&words=1") as tab:
+        assert tab.locator("#queries .token").all_inner_texts() == ["a", "abc", "de"]
+        assert tab.locator("#map-title").inner_text() == "Layer 0 head 0: 3 × 3"
+        weight = dense[0, 1:3, 3:5].sum(-1).mean()
+        assert links(tab)[3] == pytest.approx(weight, abs=6e-5)
+        tab.mouse.move(*place(tab, 1, 2))
+        assert read(tab, 1, 3)[2] == pytest.approx(weight, abs=1e-5)
 
 
 def test_records_are_chosen_from_a_list(opened, small, crossing) -> None:
@@ -438,7 +476,7 @@ def test_a_sentence_is_typed_and_seen(opened, small) -> None:
         until(tab, "document.getElementById('reading').textContent === 'read'", 60)
         settled(tab)
         assert sentence in tab.locator("h1").inner_text()
-        tab.locator("#heads canvas[data-layer='5'][data-head='11']").click()
+        tab.locator("#heads .head[data-layer='5'][data-head='11']").click()
         tab.locator("#wanted").fill("it")
         tab.locator("#next").click()
         settled(tab)
@@ -467,7 +505,7 @@ def test_text_stands_out_from_the_page(opened, small, scheme: str) -> None:
     with serving(small.record) as client, opened(client, "#query=9", color_scheme=scheme) as tab:
         page = tab.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (luminance(page) < 0.1) == (scheme == "dark")
-        for selector in ("h1", ".hint", "#readout", "#links-list li", "footer"):
+        for selector in ("h1", ".hint", "#readout", "#weights-a li", "footer"):
             ink = tab.evaluate("name => getComputedStyle(document.querySelector(name)).color", selector)
             light, dark = sorted((luminance(ink), luminance(page)), reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.5
@@ -490,7 +528,7 @@ def test_the_page_speaks_chinese(opened, small) -> None:
 
 
 def test_both_languages_say_the_same_things() -> None:
-    source = (Path(web.__file__).parent / "page" / "words.js").read_text(encoding="utf-8")
+    source = client_text("words.js")
     english, chinese = source.split("\n  zh: {")
     names = [
         re.findall(r"(?:^|[ ,{])(\w+): \"", part) for part in (english.split("\n  en: {")[1], chinese.split("\n};")[0])

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InputError
-from regard.nn.feed_forward import FUNCTIONS, HiddenAct, check_hidden_act, feed_forward_activation
+from regard.models.activations import HiddenAct, check_hidden_act, feed_forward_activation
+from regard.nn.feed_forward import FUNCTIONS
 
 __all__ = [
     "HEADS",

@@ -4,7 +4,6 @@ from regard.web.app import make_app
 from regard.web.head_tiles import Sheet
 from regard.web.record_store import Shelf
 from regard.web.server import bind, make_server, serve
-from regard.web.sink_keys import Sink, find_sinks
 from regard.web.typed_sentences import ModelReader, Reader
 
-__all__ = ["ModelReader", "Reader", "Sheet", "Shelf", "Sink", "bind", "find_sinks", "make_app", "make_server", "serve"]
+__all__ = ["ModelReader", "Reader", "Sheet", "Shelf", "bind", "make_app", "make_server", "serve"]

@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
-from importlib import resources
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -17,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from regard.errors import InputError, RegardError
+from regard.render.page.client_files import CLIENT_FILES, client_html, client_text
 from regard.web.background import in_background
 from regard.web.endpoints import ANSWERS, answer, books
 from regard.web.record_store import Shelf
@@ -25,14 +25,6 @@ from regard.web.typed_sentences import Reader
 
 __all__ = ["make_app"]
 
-_PAGE = {
-    "/": ("index.html", "text/html"),
-    "/style.css": ("style.css", "text/css"),
-    **{
-        f"/{name}.js": (f"{name}.js", "text/javascript")
-        for name in ("main", "view", "data", "colour", "map", "axes", "words", "text", "heads", "panel", "keys")
-    },
-}
 _AT_ONCE = max(2, min(4, os.cpu_count() or 2))  # number of responses computed concurrently; others wait
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -40,7 +32,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def make_app(shelf: Shelf, reader: Reader | None = None) -> Starlette:
     """Return the application that serves the records of the store, and runs typed sentences if there is a reader."""
     limit = CapacityLimiter(_AT_ONCE)
-    routes = [Route(path, _file(name, kind), methods=["GET"]) for path, (name, kind) in _PAGE.items()]
+    routes = [Route("/", _file(client_html(inline=False, title="regard"), "text/html"), methods=["GET"])]
+    routes += [Route(f"/{name}", _file(client_text(name), _kind(name)), methods=["GET"]) for name in CLIENT_FILES]
     routes += [Route(path, _numbers(shelf, path, limit), methods=["GET"]) for path in ANSWERS]
 
     async def records(_: Request) -> Response:
@@ -55,9 +48,12 @@ def make_app(shelf: Shelf, reader: Reader | None = None) -> Starlette:
     return app
 
 
-def _file(name: str, kind: str) -> Endpoint:
-    """Return an endpoint for a file of the page, which is loaded once; no path of a request accesses the disk."""
-    content = (resources.files("regard.web") / "page" / name).read_bytes()
+def _kind(name: str) -> str:
+    return "text/css" if name.endswith(".css") else "text/javascript"
+
+
+def _file(content: str, kind: str) -> Endpoint:
+    """Return a file of the page, loaded once, so that no request path ever reaches the disk."""
 
     async def send(_: Request) -> Response:
         return Response(content, media_type=kind)

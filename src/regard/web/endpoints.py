@@ -6,23 +6,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layer_selection import several_streams, stream_of
-from regard.capture.matrix_pyramid import Matrix, Pool
-from regard.capture.missing_attention import missing_lines
-from regard.capture.records import Layer, Record
-from regard.capture.tokens import Token
+from regard.capture.matrix_pyramid import Pool
+from regard.capture.records import Layer
 from regard.errors import InputError
-from regard.render.heatmap_data import pool_max
-from regard.render.labels import key_labels, query_labels, visible
+from regard.render.head_patterns import head_habits
+from regard.render.page.pack import thumbnails
+from regard.render.page.record_json import record_json, sinks_json, tokens_json
 from regard.web.head_tiles import Sheet
-from regard.web.record_store import Book, Shelf
-from regard.web.sink_keys import is_causal
+from regard.web.record_store import Shelf
 
 __all__ = ["ANSWERS", "Answer", "answer", "books"]
 
-_THUMB = 24  # cells per side
-_AROUND = 4  # number of tokens shown before and after one
-_LONGEST = 80  # maximum number of characters of each
 Answer = dict[str, Any] | bytes
 
 
@@ -71,72 +65,31 @@ def _below(name: str, value: int, count: int) -> int:
 
 def books(shelf: Shelf, model: str | None) -> dict[str, Any]:
     """Return all records with their layers, and the name of the model for typed sentences."""
-    return {"name": shelf.name, "model": model, "records": [_book(book) for book in shelf.books]}
-
-
-def _book(book: Book) -> dict[str, Any]:
-    return {
-        "number": book.number,
-        "title": visible(book.title) if book.title else "",
-        "model": visible(book.record.model) if book.record.model else "",
-        "typed": book.typed,
-        "missing": [visible(line) for line in missing_lines(book.record.missing)],
-        "layers": [_layer(book.record, index) for index in range(len(book.record))],
-    }
-
-
-def _layer(record: Record, index: int) -> dict[str, Any]:
-    layer = record.layers[index]
-    stream = stream_of(layer)
-    return {
-        "name": layer.name,
-        "number": record.number(layer),
-        "stream": (stream if isinstance(stream, str) else " → ".join(stream)) if several_streams(record.layers) else "",
-        "kind": layer.kind,
-        "streams": [layer.query_tokens, layer.key_tokens],
-        "size": [layer.batch, layer.heads, layer.queries, layer.keys],
-        "finest": Matrix(layer, 0).finest,
-        "stored": 1 if layer.exact is not None else max(layer.query_bin, layer.key_bin),
-    }
+    records = [record_json(book.record, number=book.number, title=book.title) for book in shelf.books]
+    return {"name": shelf.name, "model": model, "records": records}
 
 
 def _tokens(shelf: Shelf, asked: _Asked) -> Answer:
     """Return the tokens of both sides of a layer, in visible text."""
     layer, batch_index = asked.layer(shelf)
-    record = shelf.book(asked.number("record")).record
-    sides = query_labels(record, layer, batch_index), key_labels(record, layer, batch_index)
-    same = layer.kind == "self" and layer.query_tokens == layer.key_tokens and layer.queries == layer.keys
-    return {"same": same, "queries": _stream(sides[0]), "keys": None if same else _stream(sides[1])}
-
-
-def _stream(tokens: tuple[Token, ...]) -> dict[str, Any]:
-    """Return the texts, and one digit for each: 1 if white space precedes it, 2 if it is special, 3 for both."""
-    marks = "".join(str(token.space + 2 * token.special) for token in tokens)
-    return {"texts": [token.text for token in tokens], "marks": marks}
+    return tokens_json(shelf.book(asked.number("record")).record, layer, batch_index)
 
 
 def _thumbs(shelf: Shelf, asked: _Asked) -> Answer:
-    """Return a small map of each head of a layer, preceded by the sizes: one byte per cell, the root of its largest
-    weight.
-    """
-    layer, batch_index = asked.layer(shelf)
-    stored = np.asarray(layer.max[batch_index])
-    down, across = (-(-side // _THUMB) for side in stored.shape[1:])
-    cells = np.nan_to_num(pool_max(stored, down, across))
-    rows, columns = cells.shape[1:]
-    levels = np.rint(np.sqrt(np.clip(cells, 0, 1)) * 255).astype(np.uint8)
-    return bytes((rows, columns, *levels.ravel().tolist()))
+    """Return a small map of each head of a layer."""
+    return thumbnails(*asked.layer(shelf))
 
 
 def _head(shelf: Shelf, asked: _Asked) -> Answer:
     """Return the data of one head: its sinks, the finest cell, and the largest cell at each step."""
     sheet = asked.sheet(shelf)
+    record = shelf.book(asked.number("record")).record
     return {
         "finest": sheet.matrix.finest,
-        "causal": is_causal(sheet.layer, sheet.batch_index),
-        "sinks": [{"key": sink.key, "share": sink.share} for sink in sheet.found],
+        "pattern": head_habits(record, sheet.layer, batch_index=sheet.batch_index)[sheet.head],
+        "sinks": sinks_json(sheet.layer, sheet.batch_index),
         "tops": sheet.tops(sinks=True),
-        "without": sheet.tops(sinks=False) if sheet.found else None,
+        "without": sheet.tops(sinks=False) if len(sheet.sinks) else None,
     }
 
 
@@ -164,29 +117,10 @@ def _bytes(values: npt.NDArray[np.floating[Any]]) -> bytes:
 
 
 def _weight(shelf: Shelf, asked: _Asked) -> Answer:
-    """Return one exact weight, with its two tokens and their neighbours."""
+    """Return one exact weight."""
     sheet = asked.sheet(shelf)
     query = _below("query", asked.number("query"), sheet.matrix.queries)
-    key = _below("key", asked.number("key"), sheet.matrix.keys)
-    record = shelf.book(asked.number("record")).record
-    return sheet.weight(query, key) | {
-        "query": _around(query_labels(record, sheet.layer, sheet.batch_index), query),
-        "key": _around(key_labels(record, sheet.layer, sheet.batch_index), key),
-    }
-
-
-def _around(tokens: tuple[Token, ...], at: int) -> dict[str, Any]:
-    """Return a token, its neighbours, and its position."""
-
-    def text(part: tuple[Token, ...]) -> str:
-        return "".join((" " if token.space else "") + _short(token.text) for token in part).strip()
-
-    before, after = tokens[max(at - _AROUND, 0) : at], tokens[at + 1 : at + 1 + _AROUND]
-    return {"at": at, "token": _short(tokens[at].text), "before": text(before), "after": text(after)}
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return sheet.weight(query, _below("key", asked.number("key"), sheet.matrix.keys))
 
 
 ANSWERS: Mapping[str, Callable[[Shelf, _Asked], Answer]] = {

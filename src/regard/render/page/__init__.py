@@ -6,24 +6,19 @@ and pooled maps.
 """
 
 import base64
-import hashlib
-import html
 import json
-from importlib import resources
 from pathlib import Path
-from string import Template
 
 from regard.capture.highlight import Focus
 from regard.capture.records import Record
 from regard.files import write_atomically
 from regard.render.labels import apart, check_focus, visible
 from regard.render.notebook_card import lede
-from regard.render.page.describe import description
+from regard.render.page.client_files import client_html, client_script, client_text, content_policy
 from regard.render.page.pack import Packed, pack
+from regard.render.page.record_json import inline_json
 
 __all__ = ["page", "write_page"]
-
-_SCRIPTS = ("data.js", "ink.js", "sentence.js", "map.js", "heads.js", "main.js")
 
 
 def write_page(
@@ -40,34 +35,17 @@ def page(record: Record, focus: Focus, *, title: str = "What attends to what", c
     """
     check_focus(record, focus)
     packed = pack(record, focus.batch_index)
-    style, script = _asset("page.css"), "\n".join(_asset(name) for name in _SCRIPTS)
-    return Template(_asset("template.html")).substitute(
-        policy=_policy(script, style),
-        title=html.escape(visible(title)),
+    style, script = client_text("theme.css"), client_script()
+    return client_html(
+        inline=True,
+        policy=content_policy(script, style),
+        title=visible(title),
         lede=_lede(record, focus),
         style=style,
         script=script,
-        command=_command(command),
-        meta=_inert(json.dumps(description(record, focus, packed), ensure_ascii=False, separators=(",", ":"))),
+        command=visible(command) if command else "",
+        meta=_inert(json.dumps(inline_json(record, focus, packed), ensure_ascii=False, separators=(",", ":"))),
         blobs=_blobs(packed),
-    )
-
-
-def _asset(name: str) -> str:
-    return (resources.files("regard.render.page") / name).read_text(encoding="utf-8")
-
-
-def _policy(script: str, style: str) -> str:
-    """Return a content security policy that permits only this script and this style, by their hashes, and no
-    resources.
-    """
-
-    def source(text: str) -> str:
-        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-    return (
-        f"default-src 'none'; script-src {source(script)}; style-src {source(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
     )
 
 
@@ -83,12 +61,9 @@ def _inert(text: str) -> str:
     return text.translate(str.maketrans(hidden))
 
 
-def _blobs(packed: Packed) -> str:
+def _blobs(packed: Packed) -> list[tuple[str, str]]:
     named = [("thumbs", packed.thumbs), *((f"layer-{n}", layer.blob) for n, layer in enumerate(packed.layers))]
-    return "\n".join(
-        f'<script type="application/octet-stream" id="{name}">{base64.b64encode(blob).decode()}</script>'
-        for name, blob in named
-    )
+    return [(name, base64.b64encode(blob).decode()) for name, blob in named]
 
 
 def _lede(record: Record, focus: Focus) -> str:
@@ -96,9 +71,3 @@ def _lede(record: Record, focus: Focus) -> str:
     found = lede(record, focus)
     model = f"In {apart(visible(record.model))}" if record.model else "Here"
     return f"{model}, {found[:1].lower()}{found[1:]}"
-
-
-def _command(command: str) -> str:
-    if not command:
-        return ""
-    return f"<p>One of these weights, computed step by step:</p><pre><code>{html.escape(visible(command))}</code></pre>"

@@ -1,75 +1,102 @@
-// The grid of all heads: small maps on one scale, to be clicked.
+// All heads as small maps, layers down and heads across, painted a layer at a time.
 
-const HABITS = {
-  special_tokens: "mostly at special tokens", first: "mostly at the first token", previous: "mostly at the previous token",
-  next: "mostly at the next token", self: "mostly at the token itself", spread: "at all tokens alike", other: "by no simple rule",
-};
-const heads = [];
-let thumbs = null;
+import { view } from "./view.js";
+import { current, layerName, record, slots } from "./current.js";
+import { paintCells } from "./colours.js";
+import { patternName, say } from "./words.js";
 
-const headName = (at) => `${meta.layers[at.layer].title} head ${at.head}`;
-const numberOf = (layer) => layer.title.replace(/layer (?=\d+$)/, ""); // with its stream, where there are several
-const habitOf = (at) => `looks ${HABITS[meta.layers[at.layer].habits[at.head]]}`;
+const grid = document.getElementById("heads");
+let painted = "";
+let painting = 0;
 
-const makeHeads = async () => {
-  thumbs = await inflate("thumbs");
-  const most = Math.max(...meta.layers.map((layer) => layer.size[0]));
-  const grid = byId("heads");
-  grid.style.gridTemplateColumns = `max-content repeat(${most}, minmax(1.35rem, ${meta.layers.length > 12 ? 2 : 3.6}rem))`;
-  const label = (text) => { const span = document.createElement("span"); span.textContent = text; return span; };
-  grid.append(label(""), ...Array.from({ length: most }, (_, head) => label(head)));
-  let offset = 0;
-  meta.layers.forEach((spec, layer) => {
-    grid.append(label(numberOf(spec)));
-    const [rows, columns] = spec.thumb;
-    for (let head = 0; head < most; head++) {
-      if (head >= spec.size[0]) { grid.append(label("")); continue; }
-      grid.append(makeHead({ layer, head }, rows, columns, offset));
-      offset += rows * columns;
-    }
-  });
+const headButton = (layer, head) => grid.querySelector(`.head[data-layer="${layer}"][data-head="${head}"]`);
+
+export const headName = ({ layer, head }) => say("headName", { layer: layerName(record().layers[layer]), head });
+
+export const markHeads = (slot) => {
+  const { a, b } = slots();
+  const is = (button, at) => Boolean(at) && Number(button.dataset.layer) === at.layer && Number(button.dataset.head) === at.head;
+  for (const button of grid.querySelectorAll(".head")) {
+    button.classList.toggle("is-a", is(button, a));
+    button.classList.toggle("is-b", is(button, b));
+    button.setAttribute("aria-pressed", is(button, slot === "a" ? a : b));
+    button.tabIndex = is(button, a) ? 0 : -1;
+  }
 };
 
-const makeHead = (at, rows, columns, offset) => {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "head";
-  button.title = `${headName(at)} ${habitOf(at)}`;
-  button.setAttribute("aria-label", button.title);
-  Object.assign(button.dataset, at);
-  heads.push({ at, button, rows, columns, offset });
+// Called again where the language has changed.
+export const nameHeads = () => {
+  for (const button of grid.querySelectorAll(".head")) {
+    const at = { layer: Number(button.dataset.layer), head: Number(button.dataset.head) };
+    const pattern = record().layers[at.layer].patterns?.[at.head];
+    button.title = pattern ? `${headName(at)} ${patternName(pattern)}` : headName(at);
+    button.setAttribute("aria-label", button.title);
+  }
+};
+
+const label = (text, column) => {
+  const element = Object.assign(document.createElement("span"), { textContent: text });
+  if (column) element.style.gridColumn = column;
+  return element;
+};
+
+const makeButton = (layer, head) => {
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "head" });
+  Object.assign(button.dataset, { layer, head });
+  button.append(Object.assign(document.createElement("canvas"), { width: 1, height: 1 }));
   return button;
 };
 
-const paintHeads = () => {
-  const table = ramp();
-  for (const { button, rows, columns, offset } of heads) {
-    button.replaceChildren(bitmap(rows, columns, (i) => thumbs[offset + i], table));
+const layOut = (layers) => {
+  const most = Math.max(...layers.map((one) => one.size[1]));
+  grid.style.gridTemplateColumns = `max-content repeat(${most}, minmax(1.35rem, ${layers.length > 12 ? 2 : 3.6}rem))`;
+  const numbers = Array.from({ length: most }, (_, head) => label(head, head + 2));
+  grid.replaceChildren(...numbers, ...layers.flatMap((one, layer) => {
+    const name = Object.assign(label(layerName(one), 1), { title: one.name });
+    return [name, ...Array.from({ length: one.size[1] }, (_, head) => makeButton(layer, head))];
+  }));
+};
+
+// The maps of a layer are on one scale, so that heads which spread are pale beside those which do not.
+const paintThumbs = (layer, bytes) => {
+  const [rows, columns] = bytes;
+  const { size } = record().layers[layer];
+  const top = bytes.subarray(2, 2 + size[1] * rows * columns).reduce((most, one) => Math.max(most, one), 1);
+  for (let head = 0; head < size[1]; head++) {
+    const from = 2 + head * rows * columns;
+    const cells = bytes.subarray(from, from + rows * columns);
+    const canvas = headButton(layer, head).firstChild;
+    paintCells(canvas, rows, columns, cells, top, { scale: "linear", floor: 0 });
   }
 };
 
-const markHeads = () => {
-  const is = (at, chosen) => chosen && at.layer === chosen.layer && at.head === chosen.head;
-  for (const { at, button } of heads) {
-    button.classList.toggle("is-a", is(at, state.a));
-    button.classList.toggle("is-b", is(at, shownSlots().includes("b") && state.b));
-    button.setAttribute("aria-pressed", is(at, state[state.slot]));
-    button.tabIndex = is(at, state.a) ? 0 : -1;
+export const drawHeads = async (again = false) => {
+  const name = `${view.record} ${view.sequence}`;
+  if (painted === name && !again) return;
+  painted = name;
+  const mine = ++painting;
+  const { layers } = record();
+  layOut(layers);
+  nameHeads();
+  for (let layer = 0; layer < layers.length; layer++) {
+    const bytes = await current.source.thumbs({ record: view.record, layer, batch_index: view.sequence });
+    if (mine !== painting) return;
+    paintThumbs(layer, bytes);
   }
+  document.documentElement.dataset.heads = name;
 };
 
-const listenToHeads = () => {
-  byId("heads").addEventListener("click", (event) => {
+export const listenToHeads = (choose) => {
+  grid.addEventListener("click", (event) => {
     const button = event.target.closest(".head");
-    if (button) choose(state.slot, { layer: Number(button.dataset.layer), head: Number(button.dataset.head) });
+    if (button) choose({ layer: Number(button.dataset.layer), head: Number(button.dataset.head) });
   });
-  byId("heads").addEventListener("keydown", (event) => {
-    const from = heads.findIndex(({ button }) => button === document.activeElement);
-    const { layer, head } = from < 0 ? { layer: 0, head: 0 } : heads[from].at;
+  grid.addEventListener("keydown", (event) => {
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    if (!step || from < 0) return;
+    const from = event.target.closest(".head")?.dataset;
+    if (!step || !from) return;
     event.preventDefault();
-    const next = heads.find(({ at }) => at.layer === layer + step[0] && at.head === head + step[1]);
-    if (next) next.button.focus();
+    event.stopPropagation();
+    headButton(Number(from.layer) + step[0], Number(from.head) + step[1])?.focus();
   });
 };

@@ -1,153 +1,257 @@
-// State, and what changes it. `a` and `b` are the two heads; `active` the word pointed at, `pinned` the one to return to.
+// What is chosen decides what is loaded, and what is loaded is drawn.
 
-const state = {
-  a: { ...meta.focus.looks[0] },
-  b: { ...(meta.focus.looks[1] || meta.focus.looks[0]) },
-  showB: meta.focus.looks.length > 1,
-  slot: "a", merge: true, part: 0, active: 0, pinned: 0,
+import { address, readAddress, startWith, view, writeAddress } from "./view.js";
+import {
+  chosenLines, current, layer, layerName, loadChosenLines, loadRecords, loadTokens, mapUnits, matrixSize, placeOf, poolNow, record, slots, hasWords,
+} from "./current.js";
+import { dark } from "./colours.js";
+import { listenToTiles } from "./tiles.js";
+import { cell } from "./frame.js";
+import { drawMap, listenToMap, revealChosen, showSingle, showWhole, zoomBy } from "./map.js";
+import { drawHeads, listenToHeads, markHeads, nameHeads } from "./heads.js";
+import { drawLinks, drawSentence, forgetPart, listenToSentence } from "./sentence.js";
+import { clearSearch, jump, listenToSearch, search } from "./search.js";
+import { complain, forgetCell, nameMap, readCell } from "./panel.js";
+import { listenToKeys } from "./keys.js";
+import { say, speak, summary } from "./words.js";
+
+const byId = (name) => document.getElementById(name);
+const bounded = (value, count) => Math.max(0, Math.min(count - 1, value ?? 0));
+const EVEN = 128; // tokens: of longer texts few weights are large
+let slot = "a"; // which head a click on a small map chooses
+let round = 0;
+
+const setOptions = (select, list, value) => {
+  const made = list.map(([name, text]) => Object.assign(document.createElement("option"), { value: name, textContent: text }));
+  select.replaceChildren(...made);
+  select.value = value;
+};
+const counted = (count) => Array.from({ length: count }, (_, at) => [at, at]);
+
+const titleOf = (one) => [String(one.number + 1), one.model, one.title].filter(Boolean).join(" · ");
+
+// Bring an address that names more than there is back to what there is.
+const clamp = () => {
+  if (!record()) view.record = current.file.records[0].number;
+  const count = record().layers.length;
+  view.layer = bounded(view.layer, count);
+  const [batch, heads, queries, keys] = layer().size;
+  view.sequence = bounded(view.sequence, batch);
+  view.head = bounded(view.head, heads);
+  if (view.head2 !== null) {
+    view.layer2 = bounded(view.layer2 ?? view.layer, count);
+    view.head2 = bounded(view.head2, layer(view.layer2).size[1]);
+  }
+  view.scale ??= Math.max(queries, keys) <= EVEN ? "linear" : "log";
+  if (view.query !== null) view.query = bounded(view.query, queries);
+  if (view.key !== null) view.key = bounded(view.key, keys);
 };
 
-const shownSlots = () => (state.showB && sameStreams(meta.layers[state.a.layer], meta.layers[state.b.layer]) ? ["a", "b"] : ["a"]);
+const fillHeadControls = () => {
+  const { layers } = record();
+  const second = { layer: view.layer2 ?? view.layer, head: view.head2 ?? view.head };
+  for (const [name, at] of [["a", view], ["b", second]]) {
+    setOptions(byId(`layer-${name}`), layers.map((one, number) => [number, layerName(one)]), at.layer);
+    setOptions(byId(`head-${name}`), counted(layers[at.layer].size[1]), at.head);
+  }
+  byId("show-b").checked = view.head2 !== null;
+  byId("patterns").textContent = summary(layers);
+};
 
-let turn = 0;
-const refresh = async () => {
-  const mine = ++turn;
-  await Promise.all(shownSlots().map((slot) => load(state[slot].layer)));
-  if (mine !== turn) return; // the reader has moved on meanwhile
-  cursor = null;
-  drawText();
-  reveal();
-  drawActive();
-  drawMap();
+const fillControls = () => {
+  const { records, name } = current.file;
+  setOptions(byId("record"), records.map((one) => [one.number, titleOf(one)]), view.record);
+  setOptions(byId("sequence"), layer().size[0] > 1 ? counted(layer().size[0]).map(([at]) => [at, at + 1]) : [[0, 1]], view.sequence);
+  byId("record-label").hidden = !current.source.send && records.length === 1;
+  byId("sequence-label").hidden = layer().size[0] === 1;
+  fillHeadControls();
+  for (const control of ["scale", "floor", "language"]) byId(control).value = view[control];
+  byId("sinks").checked = view.sinks;
+  byId("words").checked = view.words;
+  if (document.body.classList.contains("atlas")) {
+    byId("title").textContent = [name, titleOf(record())].filter(Boolean).join(" — ");
+    document.title = byId("title").textContent;
+  }
+  byId("missing").hidden = !record().missing.length;
+  byId("missing").textContent = say("missing", { lines: record().missing.join("; ") });
+  byId("precision").textContent = current.source.digits === null ? "" : say(layer().exact ? "holdsAll" : "holdsTop", { top: layer().top });
+};
+
+const fillTokenControls = () => {
+  byId("words-label").hidden = !hasWords();
+  const only = current.source.pools?.(layer()) ?? ["max", "mean"];
+  byId("pool").value = poolNow();
+  byId("pool").disabled = only.length === 1;
+};
+
+const ready = () => {
+  const { dataset } = document.documentElement;
+  dataset.ready = String(Number(dataset.ready || 0) + 1);
+};
+
+const load = async () => {
+  const { source } = current;
+  const shown = slots();
+  const [tokens, a, b] = await Promise.all([
+    loadTokens(), source.head(placeOf(shown.a)), shown.b && source.head(placeOf(shown.b)),
+  ]);
+  return { tokens, info: { a, b } };
+};
+
+// Show what the view names; a later call overtakes an earlier one that still waits for numbers.
+const show = async () => {
+  const mine = ++round;
+  speak();
+  nameReader();
+  const empty = !current.file.records.length;
+  document.querySelector("main").hidden = empty;
+  if (empty) { byId("title").textContent = say("nothing"); ready(); return; }
+  clamp();
+  fillControls();
+  drawHeads().catch(complain);
+  markHeads(slot);
   nameHeads();
-  markHeads();
-  document.documentElement.dataset.ready = String(mine);
-};
-
-const nameHeads = () => {
-  const shown = shownSlots();
-  byId("side-b").hidden = !shown.includes("b");
-  for (const slot of ["a", "b"]) {
-    byId(`layer-${slot}`).value = state[slot].layer;
-    fillHeads(slot);
-    byId(`head-${slot}`).value = state[slot].head;
-    byId(`name-${slot}`).textContent = headName(state[slot]);
-    byId(`habit-${slot}`).textContent = habitOf(state[slot]);
+  try {
+    const loaded = await load();
+    if (mine !== round) return;
+    Object.assign(current, loaded);
+    fillTokenControls();
+    forgetCell();
+    drawMap();
+    const [lines] = await Promise.all([loadChosenLines(), drawSentence()]);
+    if (mine !== round) return;
+    Object.assign(chosenLines, lines);
+    drawMap();
+    nameMap();
+    complain(null);
+  } catch (problem) {
+    complain(problem);
   }
-  byId("map-title").textContent = `Heat map of ${headName(state.a)}`;
+  writeAddress();
+  ready();
 };
 
-const options = (select, names) => {
-  if (select.options.length === names.length) return;
-  select.replaceChildren(...names.map((name, value) => new Option(name, value)));
+const nameReader = () => {
+  byId("typed").hidden = !current.file.model;
+  byId("sentence-label").textContent = say("sentence", { model: current.file.model });
 };
-const fillHeads = (slot) => options(byId(`head-${slot}`), Array.from({ length: meta.layers[state[slot].layer].size[0] }, (_, head) => head));
 
-const choose = (slot, at) => {
-  const before = meta.layers[state.a.layer];
-  const heads = meta.layers[at.layer].size[0];
-  state[slot] = { layer: at.layer, head: Math.min(at.head, heads - 1) };
-  if (slot === "b") {
-    state.showB = byId("show-b").checked = true;
-    if (!sameStreams(meta.layers[state.a.layer], meta.layers[at.layer])) state.a = { ...state.b };
+const choose = (change, closer = false) => {
+  Object.assign(view, change);
+  revealChosen(closer);
+  return show();
+};
+// The positions of the cell that is read, or of its first row and column.
+const chooseCell = () => {
+  const at = cell();
+  if (at) choose({ query: mapUnits("query").list[at.query].start, key: mapUnits("key").list[at.key].start });
+};
+
+const extent = () => (record() ? String([view.record, view.sequence, layer().streams, matrixSize().queries, matrixSize().keys]) : "");
+const anew = { x: null, y: null, zoom: null };
+
+// Another place: another text or another size of the matrix is shown whole.
+const goTo = (change) => {
+  const before = extent();
+  Object.assign(view, change);
+  clamp();
+  if (before !== extent()) {
+    Object.assign(view, { ...anew, query: null, key: null });
+    clearSearch();
+    forgetPart();
   }
-  if (!sameStreams(before, meta.layers[state.a.layer])) Object.assign(state, { active: 0, pinned: 0, part: 0 });
-  refresh();
+  show().then(search);
 };
 
-const activate = (index) => {
-  if (index === state.active) return;
-  state.active = index;
-  drawActive();
-  drawMap();
+// The head of a slot; a second one that looks at other texts becomes the first.
+const chooseHead = (which, { layer: at, head }) => {
+  if (which === "a") return goTo({ layer: at, head: bounded(head, layer(at).size[1]) });
+  Object.assign(view, { layer2: at, head2: bounded(head, layer(at).size[1]) });
+  if (slots().b) return show();
+  return goTo({ layer: at, head: view.head2 });
 };
 
-const pin = (index) => {
-  state.pinned = index;
-  state.active = index;
-  const part = Math.floor(index / PART);
-  if (part !== state.part) { state.part = part; drawText(); }
-  reveal();
-  drawActive();
-  drawMap();
+const flip = (name) => {
+  if (name === "sinks") { if (current.info.a?.sinks.length) view.sinks = !view.sinks; }
+  else view[name] = { pool: { max: "mean", mean: "max" }, scale: { log: "linear", linear: "log" } }[name][view[name]];
+  show();
 };
 
-const listenToText = () => {
-  const box = byId("queries");
-  const unitOf = (event) => event.target.closest("button.token")?.dataset.unit;
-  box.addEventListener("pointerover", (event) => { const unit = unitOf(event); if (unit) activate(Number(unit)); });
-  box.addEventListener("pointerleave", () => activate(state.pinned));
-  box.addEventListener("focusin", (event) => { const unit = unitOf(event); if (unit) activate(Number(unit)); });
-  box.addEventListener("click", (event) => { const unit = unitOf(event); if (unit) pin(Number(unit)); });
-  box.addEventListener("scroll", drawLines);
-  byId("keys").addEventListener("scroll", drawLines);
-  box.addEventListener("keydown", (event) => {
-    const last = queryUnits().length - 1;
-    const next = { ArrowLeft: state.active - 1, ArrowRight: state.active + 1, ArrowUp: state.active - 1, ArrowDown: state.active + 1, Home: 0, End: last }[event.key];
-    if (next === undefined || next < 0 || next > last) return;
-    event.preventDefault();
-    pin(next);
-    elements.queries.get(next).focus();
+const sendText = async (event) => {
+  event.preventDefault();
+  byId("send").disabled = true;
+  byId("reading").textContent = say("reading", { model: current.file.model });
+  try {
+    const { number, warning } = await current.source.send(byId("sentence").value);
+    await loadRecords();
+    goTo({ record: number, sequence: 0 });
+    byId("reading").textContent = warning || say("read");
+  } catch (problem) {
+    byId("reading").textContent = "";
+    complain(problem);
+  } finally {
+    byId("send").disabled = false;
+  }
+};
+
+const listenToHeadControls = () => {
+  const second = () => ({ layer: view.layer2 ?? view.layer, head: view.head2 ?? view.head });
+  for (const which of ["a", "b"]) {
+    for (const part of ["layer", "head"]) {
+      byId(`${part}-${which}`).addEventListener("change", ({ target }) => {
+        const { layer: at, head } = which === "a" ? view : second();
+        chooseHead(which, { layer: at, head, [part]: Number(target.value) });
+      });
+    }
+  }
+  byId("show-b").addEventListener("change", ({ target }) => {
+    const { layer: at, head } = second();
+    if (target.checked) chooseHead("b", { layer: at, head });
+    else { view.head2 = null; show(); }
   });
+  for (const radio of document.getElementsByName("slot")) {
+    radio.addEventListener("change", () => { slot = radio.value; markHeads(slot); });
+  }
 };
-
-const turnPart = (step) => { state.part += step; drawText(); drawActive(); };
 
 const listenToControls = () => {
-  for (const slot of ["a", "b"]) {
-    options(byId(`layer-${slot}`), meta.layers.map(numberOf));
-    byId(`layer-${slot}`).addEventListener("change", (event) => choose(slot, { layer: Number(event.target.value), head: state[slot].head }));
-    byId(`head-${slot}`).addEventListener("change", (event) => choose(slot, { layer: state[slot].layer, head: Number(event.target.value) }));
-  }
-  byId("show-b").checked = state.showB;
-  byId("show-b").addEventListener("change", (event) => { state.showB = event.target.checked; refresh(); });
-  for (const radio of document.getElementsByName("slot")) radio.addEventListener("change", () => { state.slot = radio.value; markHeads(); });
-  byId("merge").addEventListener("change", (event) => {
-    const piece = queryUnits()[state.pinned].start;
-    state.merge = event.target.checked;
-    select(piece);
-    refresh();
+  for (const name of ["record", "sequence"]) byId(name).addEventListener("change", ({ target }) => goTo({ [name]: Number(target.value) }));
+  for (const name of ["pool", "scale", "language"]) byId(name).addEventListener("change", ({ target }) => { view[name] = target.value; show(); });
+  byId("floor").addEventListener("input", ({ target }) => { view.floor = Number(target.value); drawMap(); });
+  byId("sinks").addEventListener("change", () => flip("sinks"));
+  byId("words").addEventListener("change", ({ target }) => { Object.assign(view, anew, { words: target.checked }); forgetPart(); show(); });
+  byId("in").addEventListener("click", () => zoomBy(2));
+  byId("out").addEventListener("click", () => zoomBy(0.5));
+  byId("whole").addEventListener("click", showWhole);
+  byId("single").addEventListener("click", showSingle);
+  byId("typed").addEventListener("submit", sendText);
+  byId("sentence").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    byId("typed").requestSubmit();
   });
-  byId("earlier").addEventListener("click", () => turnPart(-1));
-  byId("later").addEventListener("click", () => turnPart(1));
 };
 
-const select = (piece) => {
-  const index = units(meta.layers[state.a.layer].queries, state.merge).of[piece];
-  Object.assign(state, { active: index, pinned: index, part: Math.floor(index / PART) });
-};
-
-const precision = () => {
-  const exact = meta.layers.every((layer) => layer.exact);
-  const top = Math.max(...meta.layers.map((layer) => layer.top));
-  return exact
-    ? "This page holds every weight, rounded to 1/65535; it shows four decimals."
-    : `This page holds the ${top} strongest keys of each token, rounded to four decimals, and pooled maps; weaker ones are not listed.`;
-};
-
-const start = async () => {
-  if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot inflate data: one from 2023 or later can");
-  select(meta.focus.piece);
-  byId("precision").textContent = precision();
-  byId("habits").textContent = meta.habits;
-  byId("missing").hidden = !meta.missing.length;
-  byId("missing").textContent = `Not seen, although the model computes attention there: ${meta.missing.join("; ")}.`;
-  byId("written").hidden = !meta.written;
-  byId("written").textContent = `Underlined with dots: what the model has written itself (${meta.written}).`;
-  byId("merge-label").hidden = Object.values(meta.streams).every(({ words, texts }) => words.length === texts.length);
+const listen = () => {
+  listenToHeadControls();
   listenToControls();
-  listenToText();
-  listenToMap();
-  listenToHeads();
-  await makeHeads();
-  paintHeads();
-  await refresh();
-  new ResizeObserver(() => { drawLines(); drawMap(); }).observe(byId("text"));
-  dark.addEventListener("change", () => { paintHeads(); drawMap(); });
+  listenToTiles(drawMap, complain);
+  listenToMap(readCell, chooseCell);
+  listenToHeads((at) => chooseHead(slot, at));
+  listenToSentence({ choose, visited: (query, key) => choose({ query, key }, true), complain });
+  listenToSearch(choose);
+  const go = (down, across) => goTo({ layer: bounded(view.layer + down, record().layers.length), head: view.head + across });
+  listenToKeys({ go, flip, choose: chooseCell, clear: () => choose({ query: null, key: null }), jump });
+  addEventListener("hashchange", () => { if (location.hash !== address()) { readAddress(); forgetPart(); show(); } });
+  dark.addEventListener("change", () => { if (current.tokens) { drawMap(); drawLinks(); drawHeads(true).then(() => markHeads(slot), complain); } });
 };
 
-start().catch((error) => {
-  byId("trouble").hidden = false;
-  byId("trouble").textContent = `The picture could not be drawn: ${error.message}.`;
-  throw error;
-});
+// Begin, with a source of numbers.
+export const start = (source) => {
+  current.source = source;
+  startWith(source.initial);
+  readAddress();
+  speak();
+  listen();
+  loadRecords().then(show).catch(complain);
+};

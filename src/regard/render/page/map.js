@@ -1,124 +1,193 @@
-// The heat map of head 1, with the weight under the pointer, or under the cell that the arrow keys move.
+// The map of head 1: its tiles and marks are drawn here, and the mouse and the arrow keys move over it.
 
-const NAMED = 40; // units that can be named along an axis
-let map = null;
-let frame = { left: 0, top: 0, cell: 1, down: 1 };
-let cursor = null;
+import { view, writeAddress } from "./view.js";
+import { current, mapSize, mapUnits, promptRow } from "./current.js";
+import { css, tilePicture } from "./colours.js";
+import { cellSpan, stepNow, tileAt, topOf, waiting, want } from "./tiles.js";
+import {
+  acrossAt, cell, CLOSEST, columnAt, downAt, frame, inFrame, measure, reader, rowAt, seen, settle, tilesInView, wholeZoom, within,
+} from "./frame.js";
+import { drawAxes, drawStrips } from "./axes.js";
 
-const cut = (text) => (text.length > 12 ? `${text.slice(0, 11)}…` : text);
+const CLEAR = 28; // pixels a row at which single weights are shown
+const canvas = document.getElementById("map");
+const pen = canvas.getContext("2d");
+let afterDrawing = () => {};
 
-const drawMap = () => {
-  map = mapOf(state.a, state.merge);
-  const canvas = byId("map");
-  const pen = canvas.getContext("2d");
-  const named = map.exact && Math.max(map.rows, map.columns) <= NAMED;
-  const room = Math.min(byId("map-box").clientWidth || 560, 640);
-  const type = Math.max(9, Math.min(14, (room - 90) / map.columns - 2));
-  pen.font = `${type}px system-ui, sans-serif`;
-  const widest = (list) => Math.max(...list.map((unit) => pen.measureText(cut(unit.text)).width)) + 8;
-  const left = named ? widest(map.queries) : 4;
-  const top = named ? widest(map.keys) : 4;
-  const side = room - left - 4;
-  const across = Math.min(side / map.columns, 44);
-  const down = map.rows === map.columns ? across : Math.min(side / map.rows, across);
-  frame = { left, top, cell: across, down };
-  const ratio = window.devicePixelRatio || 1;
-  const [width, height] = [left + across * map.columns + 4, top + down * map.rows + 4];
-  Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
-  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
-  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-  paint(pen, named, type);
+const drawTile = (tile, step, row, column) => {
+  const { down, across, side } = cellSpan(step);
+  const size = [tile.columns * across * view.zoom, tile.rows * down * view.zoom];
+  pen.drawImage(tilePicture(tile, topOf(step), view), acrossAt(column * side * across), downAt(row * side * down), ...size);
 };
 
-const paint = (pen, named, type) => {
-  const { left, top, cell, down } = frame;
-  const highest = Math.max(...rowsOf(map).map((values) => Math.max(...values)), 1e-9);
-  const level = (i) => Math.round((255 * map.values[i]) / highest);
-  pen.imageSmoothingEnabled = false;
-  pen.drawImage(bitmap(map.rows, map.columns, level, ramp()), left, top, cell * map.columns, down * map.rows);
-  pen.strokeStyle = css("--rule");
-  pen.strokeRect(left, top, cell * map.columns, down * map.rows);
-  if (named) nameAxes(pen, type);
-  const first = map.queries.findIndex((unit) => unit.written); // an orange line where the model begins to write
-  if (first > 0) {
-    pen.fillStyle = css("--b");
-    pen.fillRect(left, top + first * down - 1, cell * map.columns, 2);
+// Until a tile is here, the coarser one that covers it is shown in its place.
+const drawStandIns = (step) => {
+  for (let coarser = 16 * step; coarser > step; coarser /= 2) {
+    for (const { row, column } of tilesInView(coarser)) {
+      const tile = tileAt(coarser, row, column);
+      if (tile) drawTile(tile, coarser, row, column);
+    }
   }
-  const active = queryUnits()[state.active];
-  const mine = map.queries.findIndex((query) => active && query.stop > active.start && query.start < active.stop);
-  if (mine >= 0) outline(pen, left, top + mine * down, cell * map.columns, Math.max(down, 3), css("--chosen-edge"));
-  if (cursor) outline(pen, left + cursor.column * cell, top + cursor.row * down, Math.max(cell, 4), Math.max(down, 4), css("--b"));
-  const bins = meta.layers[state.a.layer].bins;
-  const stands = map.exact ? "Each cell is one weight" : `Each cell is ${bins[0]} × ${bins[1]} tokens, their largest weight`;
-  byId("map-hint").textContent = `Rows look at columns. ${stands}; the strongest is ${highest.toFixed(2)}. Arrow keys move the cell.`;
-  byId("map").setAttribute("aria-label", `Heat map of ${headName(state.a)}, ${map.rows} rows by ${map.columns} columns`);
 };
 
-const rowsOf = ({ rows, columns, values }) => Array.from({ length: rows }, (_, at) => values.subarray(at * columns, (at + 1) * columns));
+const clipTo = (left, top, width, height) => {
+  pen.beginPath();
+  pen.rect(left, top, width, height);
+  pen.clip();
+};
 
-const outline = (pen, x, y, width, height, colour) => {
-  pen.lineWidth = 2;
-  pen.strokeStyle = colour;
+const drawTiles = () => {
+  const { queries, keys } = mapSize();
+  pen.save();
+  clipTo(frame.left, frame.top, frame.width, frame.height);
+  clipTo(acrossAt(0), downAt(0), keys * view.zoom, queries * view.zoom);
+  pen.fillStyle = css("--panel");
+  pen.fillRect(frame.left, frame.top, frame.width, frame.height);
+  pen.imageSmoothingEnabled = false;
+  const step = stepNow();
+  const list = tilesInView(step);
+  const { down, across, side } = cellSpan(step);
+  const middle = [view.y / side / down - 0.5, view.x / side / across - 0.5];
+  const far = ({ row, column }) => Math.hypot(row - middle[0], column - middle[1]);
+  list.sort((one, other) => far(one) - far(other));
+  if (!list.every(({ row, column }) => tileAt(step, row, column))) drawStandIns(step);
+  for (const { row, column } of list) {
+    const tile = tileAt(step, row, column);
+    if (tile) drawTile(tile, step, row, column);
+  }
+  pen.restore();
+  want(list);
+};
+
+const outline = (x, y, width, height, colour, thick) => {
+  Object.assign(pen, { strokeStyle: css(colour), lineWidth: thick });
   pen.strokeRect(x, y, width, height);
-  pen.lineWidth = 1;
 };
 
-const nameAxes = (pen, type) => {
-  const { left, top, cell, down } = frame;
-  pen.fillStyle = css("--ink");
-  pen.font = `${Math.min(type, down)}px system-ui, sans-serif`;
-  pen.textBaseline = "middle";
-  pen.textAlign = "right";
-  map.queries.forEach((unit, at) => pen.fillText(cut(unit.text), left - 5, top + (at + 0.5) * down));
-  pen.textAlign = "left";
-  map.keys.forEach((unit, at) => {
-    pen.save();
-    pen.translate(left + (at + 0.5) * cell, top - 5);
-    pen.rotate(-Math.PI / 2);
-    pen.fillText(cut(unit.text), 0, 0);
-    pen.restore();
-  });
+const drawMarks = () => {
+  const { queries, keys } = mapSize();
+  const thick = view.zoom < 6 ? 1 : 2;
+  pen.save();
+  clipTo(frame.left, frame.top, frame.width, frame.height);
+  const begins = promptRow(); // an orange line where the model begins to generate
+  if (begins) outline(acrossAt(0), downAt(begins), keys * view.zoom, 0, "--b", 2);
+  const [query, key] = ["query", "key"].map((side) => (view[side] === null ? null : mapUnits(side).of[view[side]]));
+  if (query !== null) outline(acrossAt(0), downAt(query), keys * view.zoom, view.zoom, "--chosen-edge", thick);
+  if (key !== null) outline(acrossAt(key), downAt(0), view.zoom, queries * view.zoom, "--chosen-edge", thick);
+  const at = cell();
+  if (at) {
+    const [width, height] = [(at.keyEnd - at.key) * view.zoom, (at.queryEnd - at.query) * view.zoom];
+    outline(acrossAt(at.key) - 1, downAt(at.query) - 1, Math.max(width, 5) + 2, Math.max(height, 5) + 2, "--b", 2);
+  }
+  pen.restore();
+  const { left, top, right, bottom } = seen();
+  outline(left - 0.5, top - 0.5, right - left + 1, bottom - top + 1, "--rule", 1);
 };
 
-const readCell = () => {
-  const { row: at, column } = cursor;
-  const weight = map.values[at * map.columns + column];
-  const weighs = map.exact ? weight.toFixed(4) : `at most about ${weight.toFixed(2)}`;
-  Object.assign(byId("cell").dataset, { query: at, key: column, weight: weight.toFixed(4) });
-  byId("cell").replaceChildren(apart(map.queries[at].text), " → ", apart(map.keys[column].text), `: ${weighs}`);
+let frameRequest = 0;
+const paintMap = () => {
+  frameRequest = 0;
+  if (!current.info.a || !current.tokens) return;
+  measure(canvas, pen);
+  settle();
+  pen.fillStyle = css("--page");
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  drawTiles();
+  drawAxes(pen);
+  drawStrips(pen);
+  drawMarks();
+  afterDrawing();
+  writeAddress();
+  canvas.dataset.frame = [frame.left, frame.top, frame.width, frame.height].join(); // for tests, as are those below
+  document.documentElement.dataset.step = stepNow();
+  document.documentElement.dataset.waiting = waiting();
 };
+export const drawMap = () => { frameRequest ||= requestAnimationFrame(paintMap); };
 
-const moveCursor = (at, column) => {
-  const within = (value, count) => Math.max(0, Math.min(count - 1, value));
-  cursor = { row: within(at, map.rows), column: within(column, map.columns) };
+export const zoomBy = (factor, x, y) => {
+  x ??= reader.cursor ? acrossAt(reader.cursor[1] + 0.5) : frame.left + frame.width / 2;
+  y ??= reader.cursor ? downAt(reader.cursor[0] + 0.5) : frame.top + frame.height / 2;
+  const [column, row] = [columnAt(x), rowAt(y)];
+  view.zoom = within(view.zoom * factor, Math.min(wholeZoom() * 0.7, CLOSEST), CLOSEST);
+  view.x = column - (x - frame.left - frame.width / 2) / view.zoom;
+  view.y = row - (y - frame.top - frame.height / 2) / view.zoom;
   drawMap();
-  readCell();
 };
 
-const cellAt = (event) => {
-  const box = byId("map").getBoundingClientRect();
-  const at = Math.floor((event.clientY - box.top - frame.top) / frame.down);
-  const column = Math.floor((event.clientX - box.left - frame.left) / frame.cell);
-  return at >= 0 && at < map.rows && column >= 0 && column < map.columns ? { at, column } : null;
+export const lookAt = (row, column, zoom = view.zoom) => {
+  Object.assign(view, { y: row, x: column, zoom });
+  Object.assign(reader, { pointer: null, cursor: null });
+  drawMap();
+};
+export const showWhole = () => lookAt(null, null, null);
+export const showSingle = () => {
+  const at = cell();
+  if (at) lookAt((at.query + at.queryEnd) / 2, (at.key + at.keyEnd) / 2, Math.max(view.zoom, CLEAR));
+};
+// Bring the chosen row and column into sight.
+export const revealChosen = (closer = false) => {
+  const [row, column] = ["query", "key"].map((side) => (view[side] === null ? null : mapUnits(side).of[view[side]] + 0.5));
+  Object.assign(reader, { pointer: null, cursor: null });
+  if (view.zoom === null) return;
+  const [y, x] = [row ?? view.y, column ?? view.x];
+  if (closer) lookAt(y, x, Math.max(view.zoom, CLEAR));
+  else if (!inFrame(acrossAt(x), downAt(y))) lookAt(y, x);
 };
 
-const listenToMap = () => {
-  const canvas = byId("map");
+// Arrows move the cell that is read where cells are large, else the map by an eighth; `far` by a whole map.
+export const moveBy = (down, across, far) => {
+  const { queries, keys } = mapSize();
+  const at = cell();
+  reader.pointer = null;
+  if (far || !at || view.zoom * at.across < 12) {
+    const by = far ? frame.width / view.zoom : Math.max(frame.width / view.zoom / 8, 1);
+    Object.assign(view, { y: view.y + down * by, x: view.x + across * by });
+    reader.cursor = null;
+  } else {
+    const row = within(at.query + down * at.down, 0, queries - 1);
+    const column = within(at.key + across * at.across, 0, keys - 1);
+    reader.cursor = [row, column];
+    if (!inFrame(acrossAt(column + 0.5), downAt(row + 0.5))) Object.assign(view, { y: row + 0.5, x: column + 0.5 });
+  }
+  drawMap();
+};
+
+const placeOfEvent = (event) => {
+  const box = canvas.getBoundingClientRect();
+  return [event.clientX - box.left, event.clientY - box.top];
+};
+
+// A page that is read by scrolling keeps the wheel, until its map is clicked or Ctrl is held.
+const takesWheel = (event) => document.body.classList.contains("atlas") || event.ctrlKey || document.activeElement === canvas;
+
+export const listenToMap = (afterward, choose) => {
+  afterDrawing = afterward;
+  let held = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    held = { at: placeOfEvent(event), x: view.x, y: view.y, moved: false };
+    canvas.setPointerCapture(event.pointerId);
+  });
   canvas.addEventListener("pointermove", (event) => {
-    const cell = cellAt(event);
-    if (cell && (!cursor || cursor.row !== cell.at || cursor.column !== cell.column)) moveCursor(cell.at, cell.column);
+    reader.pointer = placeOfEvent(event);
+    const [x, y] = reader.pointer;
+    if (held && (held.moved ||= Math.hypot(x - held.at[0], y - held.at[1]) > 4)) {
+      view.x = held.x - (x - held.at[0]) / view.zoom;
+      view.y = held.y - (y - held.at[1]) / view.zoom;
+    }
+    drawMap();
   });
-  canvas.addEventListener("pointerleave", () => { cursor = null; drawMap(); byId("cell").textContent = ""; });
-  canvas.addEventListener("click", (event) => {
-    const cell = cellAt(event);
-    if (cell) pin(units(meta.layers[state.a.layer].queries, state.merge).of[map.queries[cell.at].start]);
+  canvas.addEventListener("pointerup", (event) => {
+    reader.pointer = placeOfEvent(event);
+    if (held && !held.moved) choose();
+    held = null;
   });
-  canvas.addEventListener("keydown", (event) => {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    if (!step) return;
+  canvas.addEventListener("pointercancel", () => { held = null; });
+  canvas.addEventListener("pointerleave", () => { reader.pointer = null; drawMap(); });
+  canvas.addEventListener("dblclick", (event) => zoomBy(2, ...placeOfEvent(event)));
+  canvas.addEventListener("wheel", (event) => {
+    if (!takesWheel(event)) return;
     event.preventDefault();
-    const from = cursor || { row: 0, column: 0 };
-    if (cursor) moveCursor(from.row + step[0], from.column + step[1]);
-    else moveCursor(0, 0);
-  });
+    zoomBy(2 ** (-within(event.deltaY, -200, 200) / 200), ...placeOfEvent(event));
+  }, { passive: false });
+  new ResizeObserver(drawMap).observe(canvas);
 };

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
-from regard.render.heatmap_data import HeadMap, head_map
+from regard.render.heatmap_data import pool_max
 
-__all__ = ["Packed", "PackedLayer", "pack"]
+__all__ = ["Packed", "PackedLayer", "pack", "thumbnails"]
 
 _EXACT_WEIGHTS = 600_000  # maximum number of weights that a page stores in full
 _LARGEST = 8_400_000  # maximum bytes of all blobs; base64 adds a third
@@ -44,8 +44,6 @@ class PackedLayer:
     columns: int
     query_bin: int
     key_bin: int
-    thumb_rows: int
-    thumb_columns: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def pack(record: Record, batch_index: int) -> Packed:
         _check(layer)
     pairs = sum(layer.heads * layer.queries * layer.keys for layer in record)
     if pairs <= _EXACT_WEIGHTS and all(layer.exact is not None for layer in record):
-        return _packed(record, batch_index, lambda layer, thumb: _in_full(layer, batch_index, thumb))
+        return _packed(record, batch_index, lambda layer: _in_full(layer, batch_index))
     queries = sum(layer.heads * layer.queries for layer in record)
     heads = sum(layer.heads for layer in record)
     longest = max(max(layer.queries, layer.keys) for layer in record)
@@ -78,13 +76,17 @@ def pack(record: Record, batch_index: int) -> Packed:
     return packed
 
 
-def _packed(record: Record, batch_index: int, one: Callable[[Layer, tuple[int, ...]], PackedLayer]) -> Packed:
-    layers, thumbs = [], []
-    for layer in record:
-        small = _maps(layer, batch_index, _THUMB_SIDE)
-        thumbs.append(_roots(small).tobytes())
-        layers.append(one(layer, small[0].values.shape))
-    return Packed(tuple(layers), zlib.compress(b"".join(thumbs), _LEVEL))
+def _packed(record: Record, batch_index: int, one: Callable[[Layer], PackedLayer]) -> Packed:
+    thumbs = b"".join(thumbnails(layer, batch_index) for layer in record)
+    return Packed(tuple(map(one, record)), zlib.compress(thumbs, _LEVEL))
+
+
+def thumbnails(layer: Layer, batch_index: int) -> bytes:
+    """Return a small map of each head, after their numbers of rows and columns: the root of each cell in a byte."""
+    stored = np.asarray(layer.max[batch_index])
+    down, across = (-(-side // _THUMB_SIDE) for side in stored.shape[1:])
+    cells = np.nan_to_num(pool_max(stored, down, across))
+    return bytes(cells.shape[1:]) + _roots(cells).tobytes()
 
 
 def _check(layer: Layer) -> None:
@@ -98,37 +100,41 @@ def _check(layer: Layer) -> None:
             raise InputError(f"weights of a page must be finite and not negative, got others in {layer.name}.{name}")
 
 
-def _in_full(layer: Layer, batch_index: int, thumb: tuple[int, ...]) -> PackedLayer:
+def _in_full(layer: Layer, batch_index: int) -> PackedLayer:
     exact = layer.exact
     assert exact is not None  # checked by pack
     blob = zlib.compress(_planes(_quantized(exact[batch_index], 65_535)), _LEVEL)
-    return PackedLayer(blob, True, 65_535, 0, layer.queries, layer.keys, 1, 1, *thumb)
+    return PackedLayer(blob, True, 65_535, 0, layer.queries, layer.keys, 1, 1)
 
 
-def _in_part(layer: Layer, thumb: tuple[int, ...], *, batch_index: int, top: int, side: int, fine: bool) -> PackedLayer:
+def _in_part(layer: Layer, *, batch_index: int, top: int, side: int, fine: bool) -> PackedLayer:
     unit, top = 10_000 if fine else 1000, min(top, layer.top_keys.shape[-1])
     keys = np.where(layer.top_keys[batch_index][..., :top] < 0, 0, layer.top_keys[batch_index][..., :top]).astype(
         np.uint16
     )
     weights = _quantized(layer.top_weights[batch_index][..., :top], unit)
-    maps = _maps(layer, batch_index, side)
-    blob = zlib.compress(_planes(keys) + _planes(weights) + _roots(maps, 255 if fine else 51).tobytes(), _LEVEL)
-    rows, columns = maps[0].values.shape
-    return PackedLayer(blob, False, unit, top, rows, columns, maps[0].query_bin, maps[0].key_bin, *thumb)
+    cells, down, across = _map(layer, batch_index, side)
+    blob = zlib.compress(_planes(keys) + _planes(weights) + _roots(cells, 255 if fine else 51).tobytes(), _LEVEL)
+    rows, columns = cells.shape[1:]
+    return PackedLayer(blob, False, unit, top, rows, columns, down, across)
 
 
-def _maps(layer: Layer, batch_index: int, side: int) -> list[HeadMap]:
-    return [head_map(layer, head, batch_index, rows=side, columns=side) for head in range(layer.heads)]
+def _map(layer: Layer, batch_index: int, side: int) -> tuple[npt.NDArray[np.float32], int, int]:
+    """Return the maps of all heads in at most `side` × `side` cells, and what a cell spans: powers of two."""
+    stored = np.asarray(layer.max[batch_index])
+    down, across = (1 << max(0, math.ceil(math.log2(count / side))) for count in stored.shape[1:])
+    if layer.kind == "self":
+        down = across = max(down, across)
+    return pool_max(stored, down, across), layer.query_bin * down, layer.key_bin * across
 
 
 def _quantized(weights: npt.NDArray[np.float32], unit: int) -> npt.NDArray[np.uint16]:
     return np.asarray(np.rint(np.minimum(weights, 1.0) * unit), dtype=np.uint16)
 
 
-def _roots(maps: list[HeadMap], levels: int = 255) -> npt.NDArray[np.uint8]:
+def _roots(cells: npt.NDArray[np.float32], levels: int = 255) -> npt.NDArray[np.uint8]:
     """Return the square root of each weight in one byte, so that small weights keep precision; `levels` divides 255."""
-    values = np.stack([each.values for each in maps])
-    return np.asarray(np.rint(np.sqrt(np.minimum(values, 1.0)) * levels) * (255 // levels), dtype=np.uint8)
+    return np.asarray(np.rint(np.sqrt(np.clip(cells, 0, 1)) * levels) * (255 // levels), dtype=np.uint8)
 
 
 def _planes(values: npt.NDArray[np.uint16]) -> bytes:

@@ -1,70 +1,99 @@
-// The words, and the lines from the one that is pointed at to the ones it looks at.
+// The text: its words, the lines from the one that is pointed at to those it looks at, and the weights as lists.
+
+import { view } from "./view.js";
+import { current, loadTextRow, slots, textUnits } from "./current.js";
+import { isolated, say, sayWith } from "./words.js";
 
 const PART = 400; // words shown at once
 const LINES = 8; // lines a head
-const FAINTEST = 0.02;
+const FAINTEST = 0.001; // weight of a line, or a tenth of the strongest
 const LISTED = 10;
 const LONG = 60; // words from which on the text is set smaller and scrolls
+const SVG = "http://www.w3.org/2000/svg";
+const byId = (name) => document.getElementById(name);
 
-const elements = { queries: new Map(), keys: new Map() };
+const elements = { query: new Map(), key: new Map() };
+const rows = { a: null, b: null }; // the weights of the active word
+let active = null; // the word pointed at, else the chosen one
+let part = null; // which part of a long text is shown
+let visit = () => {};
 
-const sameStreams = (one, other) => one.queries === other.queries && one.keys === other.keys;
-const crossing = () => meta.layers[state.a.layer].queries !== meta.layers[state.a.layer].keys;
-const queryUnits = () => units(meta.layers[state.a.layer].queries, state.merge).list;
-const keyUnits = () => units(meta.layers[state.a.layer].keys, state.merge).list;
+const chosenUnit = () => (view.query === null ? null : textUnits("query").of[view.query]);
+const targets = () => (current.tokens.same ? elements.query : elements.key);
+// The strongest words of a row, the strongest first.
+const best = (row, count) => {
+  const found = [];
+  row?.forEach((weight, unit) => {
+    if (!(weight > 0) || (found.length === count && weight <= found.at(-1).weight)) return;
+    found.push({ unit, weight });
+    found.sort((one, other) => other.weight - one.weight || one.unit - other.unit);
+    found.length = Math.min(found.length, count);
+  });
+  return found;
+};
 
-const makeToken = (unit, index, looks) => {
-  const element = document.createElement(looks ? "button" : "span");
-  element.className = `token${unit.special ? " special" : ""}${unit.piece ? " piece" : ""}${unit.written ? " written" : ""}`;
+const makeToken = (side, unit, index) => {
+  const element = document.createElement(side === "query" ? "button" : "span");
+  const classes = ["special", "piece", "generated"].filter((name) => unit[name]);
+  element.className = ["token", ...classes].join(" ");
   element.textContent = unit.text;
-  element.dataset.unit = index;
-  if (looks) {
-    element.type = "button";
-    element.tabIndex = -1;
-  }
+  Object.assign(element.dataset, { side, unit: index, at: unit.start });
+  if (side === "query") Object.assign(element, { type: "button", tabIndex: -1 });
   return element;
 };
 
-const fill = (box, list, known, looks) => {
-  known.clear();
-  const start = state.part * PART;
-  const shown = looks || !crossing() ? list.slice(start, start + PART) : list.slice(0, 4 * PART);
-  const offset = looks || !crossing() ? start : 0;
+const fill = (box, side, which) => {
+  const { list } = textUnits(side);
+  const start = which * PART;
   const content = document.createDocumentFragment();
-  shown.forEach((unit, at) => {
-    if (at && (unit.space || unit.special || shown[at - 1].special)) content.append(" ");
-    else if (at) content.append(document.createElement("wbr")); // Chinese breaks without white space
-    const element = makeToken(unit, offset + at, looks);
-    known.set(offset + at, element);
+  elements[side].clear();
+  list.slice(start, start + PART).forEach((unit, i) => {
+    if (i && (unit.space || unit.special || list[start + i - 1].special)) content.append(" ");
+    else if (i) content.append(document.createElement("wbr")); // Chinese breaks without white space
+    const element = makeToken(side, unit, start + i);
+    elements[side].set(start + i, element);
     content.append(element);
   });
   box.replaceChildren(content);
-  box.classList.toggle("long", shown.length > LONG);
 };
 
-const drawText = () => {
-  const list = queryUnits();
-  fill(byId("queries"), list, elements.queries, true);
-  byId("keys").hidden = !crossing();
-  if (crossing()) fill(byId("keys"), keyUnits(), elements.keys, false);
-  byId("text").classList.toggle("flat", crossing() || list.length > LONG); // no arcs above the first line
-  const parts = Math.ceil(list.length / PART);
-  byId("pager").hidden = parts < 2;
-  byId("where").textContent = `words ${state.part * PART + 1} to ${Math.min((state.part + 1) * PART, list.length)} of ${list.length}`;
-  byId("earlier").disabled = state.part === 0;
-  byId("later").disabled = state.part >= parts - 1;
+let filled = []; // elements are made anew only where other words are shown, so that the focus stays
+const fillText = () => {
+  const { same } = current.tokens;
+  const keyPart = same ? 0 : Math.floor((best(rows.a, 1)[0]?.unit ?? 0) / PART);
+  const next = [current.tokens, view.words, part, keyPart];
+  if (next.some((one, at) => one !== filled[at])) {
+    filled = next;
+    fill(byId("queries"), "query", part);
+    if (!same) fill(byId("keys"), "key", keyPart);
+  }
+  byId("keys").hidden = same;
+  byId("text").classList.toggle("long", textUnits("query").list.length > LONG);
+  byId("text").classList.toggle("crossing", !same);
+  describeText(textUnits("query").list);
 };
 
-const targets = () => (crossing() ? elements.keys : elements.queries);
+const describeText = (list) => {
+  const count = list.length;
+  byId("pager").hidden = count <= PART;
+  const [from, to] = [part * PART + 1, Math.min((part + 1) * PART, count)];
+  byId("where").textContent = say(view.words ? "wordsShown" : "tokensShown", { from, to, count });
+  byId("earlier").disabled = part === 0;
+  byId("later").disabled = to === count;
+  byId("generated").hidden = !list.at(-1)?.generated;
+  const prompt = list.findIndex(({ generated }) => generated);
+  byId("generated").textContent = say("generated", { prompt, count: count - prompt });
+};
 
-const curve = (from, to, slot, box) => {
+// From word to word: in a line above or below it, by slot; between lines as an S.
+const curve = (from, to, slot, origin) => {
   const shift = slot === "a" ? -3 : 3;
-  const x1 = from.left + from.width / 2 - box.left + shift;
-  const x2 = to.left + to.width / 2 - box.left + (from === to ? 14 : shift);
+  const x1 = from.left + from.width / 2 - origin.left + shift;
+  const x2 = to.left + to.width / 2 - origin.left + (from === to ? 14 : shift);
   const sameLine = to.top < from.bottom && from.top < to.bottom;
   const above = sameLine ? slot === "a" : to.top < from.top;
-  const y1 = (above ? from.top : from.bottom) - box.top;
-  const y2 = (sameLine === above ? to.top : to.bottom) - box.top;
+  const y1 = (above ? from.top : from.bottom) - origin.top;
+  const y2 = (sameLine === above ? to.top : to.bottom) - origin.top;
   const rise = Math.min(16 + Math.abs(x1 - x2) * 0.16, 62) * (above ? -1 : 1);
   const bend1 = sameLine ? y1 + rise : (y1 + y2) / 2;
   const bend2 = sameLine ? y2 + rise : (y1 + y2) / 2;
@@ -72,75 +101,184 @@ const curve = (from, to, slot, box) => {
   return { path: `M${x1},${y1}C${x1},${bend1} ${x2},${bend2} ${x2},${y2 + tip * 5}`, x: x2, y: y2, tip };
 };
 
-const svg = (name, attributes) => {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+const svgPath = (attributes) => {
+  const element = document.createElementNS(SVG, "path");
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   return element;
 };
 
-const drawLines = () => {
+const tint = (slot, share) => `color-mix(in srgb, var(--${slot}) ${Math.round(share)}%, transparent)`;
+
+const drawLink = (content, { unit, weight }, strongest, slot) => {
+  const [source, target] = [elements.query.get(active), targets().get(unit)];
+  if (!target || weight < Math.min(FAINTEST, strongest / 10)) return;
+  if (slot === "b") target.style.boxShadow = `inset 0 -3px 0 ${tint("b", 30 + (70 * weight) / strongest)}`;
+  if (!source) return;
+  const [from, to] = [source.getBoundingClientRect(), target.getBoundingClientRect()];
+  const line = curve(source === target ? to : from, to, slot, byId("lines").getBoundingClientRect());
+  const [opacity, wide] = [0.2 + (0.8 * weight) / strongest, 1 + 5 * weight];
+  const data = { "data-unit": unit, "data-weight": weight.toFixed(4) };
+  content.append(svgPath({ class: `line-${slot}`, d: line.path, "stroke-width": wide, opacity, ...data }));
+  const [w, h] = [3 + wide, (5 + wide) * line.tip];
+  content.append(svgPath({ class: `tip-${slot}`, d: `M${line.x},${line.y}l${-w},${h}h${2 * w}z`, opacity }));
+};
+
+export const drawLinks = () => {
+  if (!current.tokens) return;
+  byId("lines").setAttribute("height", 0);
+  byId("lines").setAttribute("height", byId("text").scrollHeight);
   const content = document.createDocumentFragment();
-  const box = byId("text").getBoundingClientRect();
-  for (const element of targets().values()) element.style.background = element.style.boxShadow = "";
-  const source = elements.queries.get(state.active);
-  for (const slot of shownSlots()) {
-    const colour = `var(--${slot})`;
-    best(row(state[slot], queryUnits()[state.active], state.merge), LINES).reverse().forEach(([key, weight]) => {
-      const target = targets().get(key);
-      if (!target || weight < FAINTEST) return;
-      const tint = `color-mix(in srgb, ${colour} ${Math.round(weight * 60)}%, transparent)`;
-      if (slot === "a") target.style.background = tint;
-      else target.style.boxShadow = `inset 0 -3px 0 color-mix(in srgb, ${colour} ${Math.round(30 + weight * 70)}%, transparent)`;
-      if (!source) return;
-      const line = curve(source.getBoundingClientRect(), target.getBoundingClientRect(), slot, box);
-      const opacity = 0.2 + 0.8 * Math.min(1, weight * 1.6);
-      const wide = 1 + 5 * weight;
-      content.append(svg("path", { class: `line-${slot}`, d: line.path, "stroke-width": wide, opacity, "data-weight": weight.toFixed(4) }));
-      const [w, h] = [3 + wide, (5 + wide) * line.tip];
-      content.append(svg("path", { class: `tip-${slot}`, d: `M${line.x},${line.y}l${-w},${h}h${2 * w}z`, opacity }));
-    });
+  const top = best(rows.a, 1)[0]?.weight ?? 1;
+  for (const [unit, element] of targets()) {
+    const share = unit === active && current.tokens.same ? 0 : (rows.a?.[unit] ?? 0) / top;
+    element.style.background = share > 0.02 ? tint("a", 55 * share) : "";
+    element.style.boxShadow = "";
+  }
+  for (const slot of ["a", "b"]) {
+    const links = best(rows[slot], LINES);
+    for (const one of links.reverse()) drawLink(content, one, links.at(-1).weight, slot);
   }
   byId("lines").replaceChildren(content);
 };
 
-const listWeights = (slot) => {
-  const query = queryUnits()[state.active];
-  const keys = keyUnits();
-  const items = best(row(state[slot], query, state.merge), LISTED).map(([key, weight]) => {
-    const item = document.createElement("li");
-    Object.assign(item.dataset, { query: state.active, key, weight: weight.toFixed(4) });
-    const pair = document.createElement("span");
-    pair.className = "pair";
-    pair.append(apart(query.text), " → ", apart(keys[key].text));
-    pair.title = `\u2068${query.text}\u2069 → \u2068${keys[key].text}\u2069`;
-    const number = document.createElement("span");
-    number.className = "number";
-    number.textContent = weight.toFixed(4);
-    const bar = document.createElement("span");
-    bar.className = "bar";
-    bar.append(document.createElement("i"));
-    bar.firstChild.style.width = `${Math.min(100, weight * 100)}%`;
-    item.append(pair, number, bar);
-    return item;
-  });
-  byId(`weights-${slot}`).replaceChildren(...items);
+const makeItem = (query, { unit, weight }, tabIndex) => {
+  const [item, button] = [document.createElement("li"), document.createElement("button")];
+  const [number, bar] = [document.createElement("span"), document.createElement("span")];
+  const keys = textUnits("key").list;
+  Object.assign(item.dataset, { query: query.start, key: keys[unit].start, weight: weight.toFixed(4) });
+  Object.assign(button, { type: "button", className: "pair", tabIndex, title: `\u2068${query.text}\u2069 → \u2068${keys[unit].text}\u2069` });
+  button.append(isolated(query.text), " → ", isolated(keys[unit].text));
+  button.addEventListener("click", () => visit(query.start, keys[unit].start));
+  Object.assign(number, { className: "number", textContent: weight.toFixed(4) });
+  bar.className = "bar";
+  bar.append(document.createElement("span"));
+  bar.firstChild.style.width = `${Math.min(100, weight * 100)}%`;
+  item.append(button, number, bar);
+  return item;
 };
+
+const listWeights = () => {
+  const query = active === null ? null : textUnits("query").list[active];
+  for (const slot of ["a", "b"]) {
+    const items = best(rows[slot], LISTED).map((one, at) => makeItem(query, one, at ? -1 : 0));
+    byId(`weights-${slot}`).replaceChildren(...items);
+  }
+  const exact = rows.a && !rows.a.some(Number.isNaN);
+  byId("weights-hint").textContent = query ? say(exact ? "weightsAll" : "weightsFew") : say("none");
+  byId("active-word").hidden = !query;
+  if (query) byId("active-word").replaceChildren(...sayWith("looksAt", { token: isolated(query.text), query: query.start }));
+};
+
+// Up and down through a list; Tab passes it in one step.
+const listenToList = (list) => list.addEventListener("keydown", (event) => {
+  const item = event.target.closest("li");
+  const next = { ArrowUp: item?.previousSibling, ArrowDown: item?.nextSibling }[event.key];
+  if (!next) return;
+  event.preventDefault();
+  next.querySelector("button").focus();
+});
 
 // Scroll the text, not the page, until the chosen word is in sight.
 const reveal = () => {
-  const [box, element] = [byId("queries"), elements.queries.get(state.active)];
+  const [box, element] = [byId("text"), elements.query.get(active)];
   if (!element || box.scrollHeight <= box.clientHeight) return;
   const [outer, inner] = [box.getBoundingClientRect(), element.getBoundingClientRect()];
   if (inner.top < outer.top || inner.bottom > outer.bottom) box.scrollTop += inner.top - outer.top - outer.height / 2;
 };
 
-const drawActive = () => {
-  for (const [index, element] of elements.queries) {
-    element.classList.toggle("active", index === state.active);
-    element.setAttribute("aria-pressed", index === state.pinned);
-    element.tabIndex = index === state.active ? 0 : -1;
+const markActive = () => {
+  const [chosen, key] = [chosenUnit(), view.key === null ? null : textUnits("key").of[view.key]];
+  for (const [index, element] of elements.query) {
+    element.classList.toggle("active", index === active);
+    element.classList.toggle("chosen", index === chosen);
+    element.setAttribute("aria-pressed", index === chosen);
+    element.tabIndex = index === active ? 0 : -1;
   }
-  if (!elements.queries.has(state.active) && elements.queries.size) elements.queries.values().next().value.tabIndex = 0;
-  drawLines();
-  shownSlots().forEach(listWeights);
+  for (const [index, element] of targets()) element.classList.toggle("chosen-key", index === key && index !== active);
+  if (!elements.query.has(active)) elements.query.values().next().value?.setAttribute("tabindex", 0);
+};
+
+let loading = 0;
+// Load the rows of a word and draw them: that under the pointer, or the chosen one.
+const activate = async (unit) => {
+  const mine = ++loading;
+  const shown = slots();
+  const load = (slot) => (unit === null || !shown[slot] ? null : loadTextRow(shown[slot], unit));
+  const [a, b] = await Promise.all([load("a"), load("b")]);
+  if (mine !== loading) return false;
+  active = unit;
+  Object.assign(rows, { a, b });
+  return true;
+};
+
+const drawActive = () => {
+  markActive();
+  drawLinks();
+  listWeights();
+};
+
+export const forgetPart = () => { part = null; };
+
+export const drawSentence = async () => {
+  const unit = chosenUnit();
+  if (!(await activate(unit))) return;
+  if (unit !== null) part = Math.floor(unit / PART);
+  part ??= Math.floor((textUnits("query").of[Math.floor(view.y ?? 0)] ?? 0) / PART);
+  fillText();
+  drawActive();
+  reveal();
+};
+
+let resting = 0;
+const point = (unit, complain) => {
+  clearTimeout(resting);
+  if (unit === active) return;
+  const act = () => activate(unit).then((latest) => { if (latest) drawActive(); }, complain);
+  if (current.source.pause) resting = setTimeout(act, current.source.pause);
+  else act();
+};
+
+const movedFrom = (unit, key) => {
+  const last = textUnits("query").list.length - 1;
+  const moves = { ArrowLeft: unit - 1, ArrowUp: unit - 1, ArrowRight: unit + 1, ArrowDown: unit + 1, Home: 0, End: last };
+  return moves[key] >= 0 && moves[key] <= last ? moves[key] : null;
+};
+
+export const listenToSentence = ({ choose, visited, complain }) => {
+  visit = visited;
+  const box = byId("queries");
+  const unitOf = (event) => {
+    const token = event.target.closest(".token");
+    return token ? Number(token.dataset.unit) : null;
+  };
+  const chooseWord = (side, unit) => {
+    const at = textUnits(side).list[unit].start;
+    return choose(current.tokens.same ? { query: at, key: at } : { [side]: at });
+  };
+  const listenToClicks = (side, element) => element.addEventListener("click", (event) => {
+    const unit = unitOf(event);
+    if (unit !== null) chooseWord(side, unit);
+  });
+  for (const kind of ["pointerover", "focusin"]) {
+    box.addEventListener(kind, (event) => {
+      const unit = unitOf(event);
+      if (unit !== null) point(unit, complain);
+    });
+  }
+  box.addEventListener("pointerleave", () => point(chosenUnit(), complain));
+  listenToClicks("query", box);
+  listenToClicks("key", byId("keys"));
+  box.addEventListener("keydown", async (event) => {
+    const next = movedFrom(unitOf(event) ?? active, event.key);
+    if (next === null) return;
+    event.preventDefault();
+    event.stopPropagation();
+    await chooseWord("query", next);
+    elements.query.get(next)?.focus();
+  });
+  for (const slot of ["a", "b"]) listenToList(byId(`weights-${slot}`));
+  const turn = (by) => { part += by; fillText(); drawActive(); };
+  byId("earlier").addEventListener("click", () => turn(-1));
+  byId("later").addEventListener("click", () => turn(1));
+  new ResizeObserver(drawLinks).observe(byId("text"));
 };

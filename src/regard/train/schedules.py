@@ -1,0 +1,134 @@
+"""Learning-rate schedules with transformers' names and values, as pure functions of the step, without state.
+
+`step` is the number of optimizer steps taken so far, as in `torch.optim.lr_scheduler.LambdaLR`; `total` the number of
+all of them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from regard.errors import InputError
+
+__all__ = ["Schedule", "SchedulerKwargs", "SchedulerType"]
+
+SchedulerType = Literal[
+    "linear",
+    "cosine",
+    "cosine_with_min_lr",
+    "inverse_sqrt",
+    "warmup_stable_decay",
+    "constant",
+    "constant_with_warmup",
+]
+
+_TIMESCALE = 10_000  # of "inverse_sqrt" without warm-up, as in transformers
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerKwargs:
+    """Options of single schedules, `lr_scheduler_kwargs` of transformers.
+
+    Args:
+        min_lr_rate: Of "cosine_with_min_lr": its last learning rate as a fraction of the peak.
+        num_decay_steps: Of "warmup_stable_decay": how many of the last steps decay; required.
+        decay_type: Of "warmup_stable_decay": the shape of the decay.
+        min_lr_ratio: Of "warmup_stable_decay": its last learning rate as a fraction of the peak.
+    """
+
+    min_lr_rate: float | None = None
+    num_decay_steps: int | None = None
+    decay_type: Literal["cosine", "linear", "1-sqrt"] | None = None
+    min_lr_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("min_lr_rate", "min_lr_ratio"):
+            if (value := getattr(self, name)) is not None and not 0 <= value <= 1:
+                raise InputError(f"`{name}` must be a fraction of the learning rate, from 0 to 1, got {value}")
+        if self.num_decay_steps is not None and self.num_decay_steps < 1:
+            raise InputError(f"`num_decay_steps` must be at least 1, got {self.num_decay_steps}")
+
+
+_OPTIONS_OF = {
+    "cosine_with_min_lr": ("min_lr_rate",),
+    "warmup_stable_decay": ("num_decay_steps", "decay_type", "min_lr_ratio"),
+}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Return the learning rate of each step as a fraction of its peak.
+
+    Args:
+        kind: "linear" and "cosine" (Loshchilov & Hutter 2017, arXiv:1608.03983) decay to 0, "cosine_with_min_lr" to
+            `min_lr_rate`; "inverse_sqrt" is √(warmup_steps / step), the paper's schedule (Vaswani et al. 2017,
+            arXiv:1706.03762, section 5.3: peak `(hidden_size · warmup_steps)^−½`); "warmup_stable_decay" (Hu et al.
+            2024, arXiv:2404.06395) holds the peak up to the last `num_decay_steps`; "constant" ignores `warmup_steps`.
+        warmup_steps: Steps of a linear rise from 0; below 1 a fraction of all steps.
+        options: Of the schedules that have some.
+
+    Raises:
+        InputError: `kind` is unknown, `warmup_steps` is negative, an option is missing or of another schedule.
+
+    >>> [round(Schedule("cosine", 2).factor(step, 6), 2) for step in range(7)]
+    [0.0, 0.5, 1.0, 0.85, 0.5, 0.15, 0.0]
+    """
+
+    kind: SchedulerType = "inverse_sqrt"
+    warmup_steps: float = 0
+    options: SchedulerKwargs = SchedulerKwargs()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(SchedulerType):
+            raise InputError(
+                f"`lr_scheduler_type` must be one of {', '.join(get_args(SchedulerType))}, got {self.kind!r}"
+            )
+        if not 0 <= self.warmup_steps < math.inf:
+            raise InputError(f"`warmup_steps` must be at least 0, got {self.warmup_steps}")
+        known = _OPTIONS_OF.get(self.kind, ())
+        for name, value in vars(self.options).items():
+            if value is not None and name not in known:
+                raise InputError(f"`lr_scheduler_kwargs.{name}` is no option of {self.kind!r}: leave it out")
+        if known and getattr(self.options, known[0]) is None:
+            raise InputError(f"`lr_scheduler_kwargs` must have `{known[0]}` for {self.kind!r}")
+
+    @property
+    def needs_total(self) -> bool:
+        """Whether the learning rate depends on the number of all steps."""
+        return self.kind not in ("inverse_sqrt", "constant", "constant_with_warmup") or 0 < self.warmup_steps < 1
+
+    def factor(self, step: int, total: int | None = None) -> float:
+        """Return the fraction of the peak after `step` steps; `total` is required where `needs_total`."""
+        if self.kind == "constant":
+            return 1.0
+        warmup = int(self.warmup_steps)
+        if 0 < self.warmup_steps < 1:
+            assert total is not None
+            warmup = math.ceil(total * self.warmup_steps)
+        if step < warmup:
+            return _to_floor(step / warmup, self.options.min_lr_ratio or 0.0)  # of "warmup_stable_decay" only
+        if self.kind == "constant_with_warmup":
+            return 1.0
+        if self.kind == "inverse_sqrt":
+            timescale = warmup or _TIMESCALE
+            return math.sqrt(timescale / (step + timescale - warmup))
+        assert total is not None
+        if self.kind == "warmup_stable_decay":
+            return self._decayed(step, total)
+        done = min(1.0, (step - warmup) / max(1, total - warmup))
+        if self.kind == "linear":
+            return 1 - done
+        return _to_floor((1 + math.cos(math.pi * done)) / 2, self.options.min_lr_rate or 0.0)
+
+    def _decayed(self, step: int, total: int) -> float:
+        length, floor = self.options.num_decay_steps or 1, self.options.min_lr_ratio or 0.0
+        begin = total - length
+        if step < begin:
+            return 1.0
+        done = min(1.0, (step - begin) / length)
+        shapes = {"linear": 1 - done, "1-sqrt": 1 - math.sqrt(done), "cosine": (1 + math.cos(math.pi * done)) / 2}
+        return _to_floor(shapes[self.options.decay_type or "cosine"], floor)
+
+
+def _to_floor(factor: float, floor: float) -> float:
+    return floor + (1 - floor) * factor
