@@ -8,8 +8,8 @@ import torch
 from published import PUBLISHED
 
 from regard.models import Transformer, TransformerConfig
-from regard.models.activations import feed_forward_activation
 from regard.models.families import family_of
+from regard.nn.feed_forward import feed_forward_activation
 
 __all__ = ["PAGE", "page"]
 

@@ -17,8 +17,8 @@ from regard.files import check_writable, lock, replace_files, whole_file, write_
 from regard.interpret.bundled.cache import converted
 from regard.models import Transformer, TransformerConfig
 from regard.train import JsonlLog
+from regard.train.callbacks import Started
 from regard.train.checkpoints import Checkpoints, Place
-from regard.train.events import Started
 
 
 def file(path):

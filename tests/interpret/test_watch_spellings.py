@@ -153,6 +153,28 @@ def general(model: Hand) -> Attend:
     return each(scores_by(lambda q, k: torch.linalg.multi_dot([q, model.w, k.T])))
 
 
+def made(_: Hand) -> Attend:
+    return scores_by(lambda q, k: torch.tanh(q[:, :, None] + k[:, None]) @ torch.linspace(-1, 1, D))
+
+
+def made_column(_: Hand) -> Attend:
+    return scores_by(lambda q, k: (torch.tanh(q[:, :, None] + k[:, None]) @ torch.ones(D, 1)).squeeze(-1))
+
+
+def computed(_: Hand) -> Attend:
+    return scores_by(lambda q, k: torch.tanh(q[:, :, None] + k[:, None]) @ k.mean((0, 1)))
+
+
+@pytest.mark.parametrize("form", [made, made_column, computed])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_additive_scores_by_a_vector_that_no_module_holds(watched, far, form: Callable[[Hand], Attend], n) -> None:
+    model = Hand(lambda q, k, v: form(model)(q, k, v))
+    q, k, v = inputs(queries=n)
+    seen = watched(model, lambda: model(q, k[:, :n], v[:, :n]))
+    weights = form(model)(q, k[:, :n], v[:, :n])[1].detach()
+    assert far(seen.layer(0).weights, weights.reshape(-1, 1, n, n)) == 0
+
+
 @pytest.mark.parametrize("form", [bilinear, additive, general])
 def test_learned_factors_among_queries_and_keys(watched, far, form: Callable[[Hand], Attend]) -> None:
     model, given = Hand(lambda q, k, v: form(model)(q, k, v)), inputs()

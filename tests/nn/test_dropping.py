@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from regard.nn.attention_dropout import dropped
+from regard.nn.feed_forward import dropped
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])

@@ -4,7 +4,7 @@ import pytest
 
 from regard.errors import InputError
 from regard.train import JsonlLog, curves_figure, read_log
-from regard.train.events import Evaluated, Started, Stepped
+from regard.train.callbacks import Evaluated, Started, Stepped
 
 
 @pytest.fixture

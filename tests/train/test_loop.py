@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from regard.errors import InputError, NonFiniteLossError
 from regard.train import loop as looped
 from regard.train import train
+from regard.train.callbacks import Evaluated, Stepped
 from regard.train.checkpoints import Checkpoints, Place, mean_of
-from regard.train.events import Evaluated, Stepped
 from regard.train.tasks.synthetic import SyntheticTask
 from train.runs import tiny
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.train.losses import IGNORED, summed_cross_entropy
+from regard.train.optimization import IGNORED, summed_cross_entropy
 
 
 def by_hand(logits, labels, smoothing):

@@ -7,7 +7,7 @@ import pytest
 from regard.errors import InputError
 from regard.train.config import CausalLM, Config, Recurrent, Synthetic, Transformer
 from regard.train.config_file import from_mapping, read_config, to_mapping
-from regard.train.schedules import Schedule
+from regard.train.optimization import Schedule
 
 WHOLE = """
 [task]

@@ -2,12 +2,21 @@
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["Approximate"]
+__all__ = [
+    "Approximate",
+    "check_flag",
+    "check_heads",
+    "check_padding",
+    "check_padding_of_keys",
+    "check_size",
+    "check_tokens",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,3 +54,64 @@ class Approximate:
 
     def __repr__(self) -> str:
         return f"Approximate({self.method}: output {tuple(self.output.shape)})"
+
+
+def check_size(name: str, value: object) -> int:
+    """Give `value` back if it is a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"`{name}` must be an integer of at least 1, got {value!r}")
+    return value
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Give `value` back if it is True or False: a number in its place is another argument's."""
+    if not isinstance(value, bool):
+        raise InputError(f"`{name}` must be True or False, got {value!r}")
+    return value
+
+
+def check_heads(embed_dim: int, num_heads: int) -> int:
+    """Give the width of one of `num_heads` heads that share `embed_dim`."""
+    if check_size("embed_dim", embed_dim) % check_size("num_heads", num_heads):
+        raise InputError(
+            f"`embed_dim` must be a multiple of `num_heads`, got {embed_dim} and {num_heads}: choose a divisor of "
+            f"{embed_dim}"
+        )
+    return embed_dim // num_heads
+
+
+def check_tokens(name: str, x: Tensor, embed_dim: int, batch: int | None = None) -> None:
+    """Raise unless `x` is (batch, tokens, embed_dim), with the batch of the queries if that is given."""
+    if x.ndim != 3 or x.shape[-1] != embed_dim or 0 in x.shape[1:]:
+        raise InputError(
+            f"`{name}` must be (batch, tokens, {embed_dim}) with a token at least, got shape {tuple(x.shape)}: write "
+            f"{name}[None] for one sequence, {name}.flatten(0, -3) for more dimensions, or build the module with "
+            "another `embed_dim`"
+        )
+    if batch is not None and x.shape[0] != batch:
+        raise InputError(
+            f"`{name}` must have a sequence for each of {batch} in `x`, got {x.shape[0]}: write {name}.expand(...)"
+        )
+
+
+def check_padding(padding: Tensor, source: Tensor) -> None:
+    """Raise unless there is a flag for each key of each sequence."""
+    if padding.dtype != torch.bool or padding.shape != source.shape[:2]:
+        raise InputError(
+            f"`key_padding_mask` must be boolean {tuple(source.shape[:2])}, True for padding, got {padding.dtype} of "
+            f"shape {tuple(padding.shape)}: write attention_mask == 0 for the 0/1 mask of transformers, and "
+            "mask.expand(...) where sequences share it"
+        )
+
+
+def check_padding_of_keys(padding: Tensor, keys: torch.Size) -> None:
+    """Raise unless the flags broadcast over the batch and length of the keys, and never the keys over the flags."""
+    flags = padding.shape
+    pairs = zip(flags[-2::-1], keys[-2::-1], strict=False)
+    fits = len(flags) <= len(keys) and all(one in (1, size) for one, size in pairs)
+    if padding.dtype != torch.bool or flags[-1:] != keys[-1:] or not fits:
+        raise InputError(
+            f"`key_padding_mask` must be boolean with a flag for each of {keys[-1]} keys, True for padding, and "
+            f"broadcast to {tuple(keys)}, got {padding.dtype} of shape {tuple(flags)}: write attention_mask == 0 for "
+            "the 0/1 mask of transformers, and mask[:, None] where k has heads"
+        )

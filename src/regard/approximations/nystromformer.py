@@ -5,8 +5,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.approximations.approximate import Approximate
-from regard.approximations.checks import (
+from regard.approximations.approximate import (
+    Approximate,
     check_flag,
     check_heads,
     check_padding,

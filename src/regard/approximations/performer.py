@@ -6,10 +6,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.approximations.approximate import Approximate
-from regard.approximations.checks import check_flag, check_heads, check_padding, check_padding_of_keys, check_tokens
-from regard.approximations.features import positive_features, random_features
-from regard.approximations.prefix_sums import prefix_sums
+from regard.approximations.approximate import (
+    Approximate,
+    check_flag,
+    check_heads,
+    check_padding,
+    check_padding_of_keys,
+    check_tokens,
+)
+from regard.approximations.features import positive_features, prefix_sums, random_features
 from regard.errors import InputError
 
 __all__ = ["PerformerAttention", "performer_attention"]

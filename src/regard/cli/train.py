@@ -15,8 +15,7 @@ from regard.cli.console import TextConsole
 from regard.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from regard.train.events import Ended, Evaluated, Event, Started, Stepped
-    from regard.train.jsonl_log import JsonlLog
+    from regard.train.callbacks import Ended, Evaluated, Event, JsonlLog, Started, Stepped
 
 __all__ = ["train"]
 

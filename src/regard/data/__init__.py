@@ -1,13 +1,11 @@
 """Data: corpora read from files, tokenizers, and token ids made into batches."""
 
-from regard.data.batching import batches, shard_batch
+from regard.data.batching import batches, chunk_tokens, pad, shard_batch
 from regard.data.chinese_script import Script, to_script
-from regard.data.corpus import Corpus
+from regard.data.corpus import Corpus, read_corpus
 from regard.data.hsk import fetch_hsk
 from regard.data.masking import mask_tokens
 from regard.data.packing import collate_packed, pack_sequences
-from regard.data.padding import chunk_tokens, pad
-from regard.data.read_corpus import read_corpus
 from regard.data.splitting import references, split, without_sources
 from regard.data.synthetic import AssociativeRecall, Copy, Reverse, Sort, Synthetic
 from regard.data.tokenizer import Tokenizer, TokenizerModelType

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Generator
 
-from regard.data.special_tokens import BOS, EOS, PAD, SPECIAL
+from regard.data.train_tokenizer import BOS, EOS, PAD, SPECIAL
 from regard.errors import InputError
 
 __all__ = ["AssociativeRecall", "Copy", "Reverse", "Sort", "Synthetic"]

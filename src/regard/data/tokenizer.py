@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import torch
 
-from regard.data.special_tokens import SPECIAL
-from regard.data.train_tokenizer import train_characters, train_pieces
+from regard.data.train_tokenizer import SPECIAL, train_characters, train_pieces
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
 from regard.strict_json import DuplicateKeyError, parse_json

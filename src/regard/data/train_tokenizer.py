@@ -14,13 +14,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from regard.data.special_tokens import SPECIAL, UNKNOWN
 from regard.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
 
-__all__ = ["train_characters", "train_pieces"]
+__all__ = ["BOS", "EOS", "MASK", "PAD", "SPECIAL", "UNKNOWN", "train_characters", "train_pieces"]
 
 _SPACE = "▁"
 # Onigmo's syntax; the last alternative takes what no other does: letters of other scripts, line breaks, lone marks.
@@ -131,3 +130,7 @@ def _characters(texts: Sequence[str], normalizer: "Normalizer") -> Counter[str]:
     for text in texts:
         counts.update(normalizer.normalize_str(text))
     return counts
+
+
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+PAD, BOS, EOS, UNKNOWN, MASK = range(len(SPECIAL))

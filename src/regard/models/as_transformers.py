@@ -12,7 +12,7 @@ from regard.errors import MissingExtraError
 from regard.interpret.bundled import Loaded
 from regard.interpret.bundled.catalogue import bundled
 from regard.interpret.bundled.load import folder, tokenizer_folder
-from regard.models.config_json import to_json
+from regard.models.pretrained_mixin import to_json
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import Transformer
 

@@ -6,10 +6,10 @@ from math import inf
 from typing import Any, Literal, get_args
 
 from regard.errors import InputError
-from regard.models.activations import HiddenAct, check_hidden_act
 from regard.models.output_heads import HEADS, OutputHead
 from regard.models.standard_names import CONFIG, refuse_unknown
-from regard.nn.block_base import Norm
+from regard.nn.blocks import Norm
+from regard.nn.feed_forward import HiddenAct, check_hidden_act
 from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, RoPE, YaRN
 from regard.positions.embeddings import Sinusoids
 

@@ -21,8 +21,8 @@ from regard.models.decoding import (
     Greedy,
     Sampling,
 )
+from regard.models.input_checks import token_mask
 from regard.models.standard_names import GENERATE, refuse_unknown
-from regard.models.token_mask import token_mask
 
 __all__ = ["GenerateOutput", "GenerationMixin", "Prompts", "TransformerContinuation", "batch_of", "check_start_token"]
 

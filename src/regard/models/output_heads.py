@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InputError
-from regard.models.activations import HiddenAct, check_hidden_act, feed_forward_activation
-from regard.nn.feed_forward import FUNCTIONS
+from regard.nn.feed_forward import FUNCTIONS, HiddenAct, check_hidden_act, feed_forward_activation
 
 __all__ = [
     "HEADS",

@@ -1,6 +1,8 @@
-"""Saving and loading: our own folders, and Hugging Face checkpoints of the families that we read."""
+"""Saving and loading: our own folders, configurations as JSON, and Hugging Face checkpoints of known families."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -10,11 +12,9 @@ from torch import Tensor, nn
 from regard.checksums import checksum_of_file, checksum_of_json
 from regard.errors import InputError, MissingExtraError
 from regard.files import replace_files
-from regard.models.checkpoint_files import Checkpoint
-from regard.models.config_json import from_json, to_json
-from regard.models.load_weights import change, fill
+from regard.models.checkpoint_files import Checkpoint, change, fill
 
-__all__ = ["Saved", "list_tokenizer_files"]
+__all__ = ["Saved", "from_json", "list_tokenizer_files", "to_json"]
 
 _OURS = "regard"  # the key of config.json that marks a folder of ours
 _FORMAT, _VERSION = "format_version", 2  # 1 had no such key, and the names of before transformers' were taken
@@ -176,3 +176,45 @@ def _verify(raw: dict[str, Any], checkpoint: Checkpoint) -> None:
                 f"cannot read {path}: its checksum does not hold, so it was damaged or changed; save the model again, "
                 f'or remove "{_SUMS}" from config.json if the change is meant'
             )
+
+
+def to_json(value: Any) -> Any:
+    """A configuration as what json.dumps takes.
+
+    >>> from regard.models import Learned
+    >>> to_json(Learned(512))
+    {'kind': 'Learned', 'max_position_embeddings': 512}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
+    return [to_json(one) for one in value] if isinstance(value, tuple) else value
+
+
+def from_json(found: Any, kinds: Sequence[type[Any]]) -> Any:
+    """The configuration that `to_json` gave, of these kinds of values alone.
+
+    Raises:
+        InputError: A kind or a field is not known: the file is of another version, or was changed.
+
+    >>> from regard.models import Learned
+    >>> from_json({"kind": "Learned", "max_position_embeddings": 512}, [Learned])
+    Learned(max_position_embeddings=512)
+    """
+    if isinstance(found, list):
+        return tuple(from_json(one, kinds) for one in found)
+    if not isinstance(found, dict):
+        return found
+    named = found.get("kind")
+    kind = next((one for one in kinds if one.__name__ == named), None)
+    if kind is None:
+        raise InputError(f"the configuration has a value of kind {named!r}, and this model knows none of that name")
+    known = {field.name for field in fields(kind)}
+    if unknown := sorted(set(found) - known - {"kind"}):
+        raise InputError(f"the configuration's {kind.__name__} has {unknown[0]!r}, which this version does not know")
+    lacking = sorted(known - set(found)) if kind is kinds[0] else []
+    if lacking:  # `to_json` gives all; a default would be another model
+        raise InputError(f"the configuration's {kind.__name__} has no {lacking[0]!r}, which every saved one has")
+    try:
+        return kind(**{name: from_json(one, kinds) for name, one in found.items() if name != "kind"})
+    except TypeError as problem:
+        raise InputError(f"the configuration's {kind.__name__} cannot be read: {problem}") from problem

@@ -10,10 +10,9 @@ from regard.cache import Cache, CrossAttentionCache, KVCache
 from regard.errors import InputError
 from regard.masks import Causal, Document, Mask, Padding, Window
 from regard.masks.shared_binding import SharedMask, share
-from regard.models.activations import feed_forward_activation
 from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
-from regard.nn.attention_dropout import dropped
+from regard.nn.feed_forward import dropped, feed_forward_activation
 from regard.nn.value_module import ValueModule, value_of
 from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
 from regard.scores import Shaw

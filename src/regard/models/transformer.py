@@ -12,15 +12,15 @@ from regard.errors import InputError
 from regard.models.checkpoint_files import Checkpoint
 from regard.models.config import KINDS, SpecialTokens, TransformerConfig
 from regard.models.families import family_of
-from regard.models.families.convert_checkpoint import read
+from regard.models.families.base import read
 from regard.models.generation import GenerationMixin, Prompts, TransformerContinuation, batch_of, check_start_token
+from regard.models.input_checks import token_mask
 from regard.models.losses import loss_of, shift_tokens_right
 from regard.models.model_output import Output
 from regard.models.output_heads import LanguageModel
 from regard.models.pretrained_mixin import Saved
 from regard.models.stack import Stack
 from regard.models.standard_names import FORWARD, refuse_unknown
-from regard.models.token_mask import token_mask
 from regard.nn.checks import check_flag
 
 __all__ = ["Output", "Transformer"]

@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import InputError
-from regard.nn.attention_dropout import dropped
 from regard.nn.checks import check_probability, check_size, check_width
+from regard.nn.feed_forward import dropped
 from regard.nn.standard_names import standard_names
 from regard.positions import learned, sinusoidal
 

@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import InputError
 from regard.masks import BoundMask, Mask
-from regard.nn.block_base import parts_of
-from regard.nn.decoder_block import DecoderBlock
-from regard.nn.encoder_block import EncoderBlock
+from regard.nn.blocks import DecoderBlock, EncoderBlock, parts_of
 from regard.nn.standard_names import standard_names
 
 __all__ = ["Decoder", "Encoder", "EncoderDecoder"]

@@ -6,10 +6,10 @@ from typing import Literal
 
 from regard.data.tokenizer import LARGEST_VOCABULARY
 from regard.errors import InputError
-from regard.models.activations import HiddenAct
 from regard.models.recurrent.config import AttentionKind
-from regard.nn.block_base import Norm
-from regard.train.schedules import Schedule, SchedulerKwargs, SchedulerType
+from regard.nn.blocks import Norm
+from regard.nn.feed_forward import HiddenAct
+from regard.train.optimization import Schedule, SchedulerKwargs, SchedulerType
 
 __all__ = [
     "CausalLM",

@@ -18,14 +18,12 @@ from torch import nn
 
 from regard.data import shard_batch
 from regard.errors import InputError, MissingExtraError, NonFiniteLossError
+from regard.train.callbacks import Callback, Ended, Evaluated, Event, Saved, Started, Stepped
 from regard.train.checkpoints import Checkpoints, Place
 from regard.train.config import Config, Training
-from regard.train.events import Callback, Ended, Evaluated, Event, Saved, Started, Stepped
-from regard.train.lock_file import hold_folder
-from regard.train.losses import summed_cross_entropy
 from regard.train.memory_check import check_size
-from regard.train.optimizers import optimizer_of
-from regard.train.run_dir import Folder
+from regard.train.optimization import optimizer_of, summed_cross_entropy
+from regard.train.run_dir import Folder, hold_folder
 from regard.train.tasks import Task, task_of
 
 __all__ = ["Trainer", "train"]
@@ -111,7 +109,14 @@ class Trainer:
         self.num_parameters = sum(one.numel() for one in model.parameters())
         if self.training.torch_compile:
             model.compile(dynamic=True)
-        self.model, self.optimizer = accelerator.prepare(model, optimizer_of(model, self.training))
+        optimizer = optimizer_of(
+            model,
+            learning_rate=self.training.learning_rate,
+            weight_decay=self.training.weight_decay,
+            betas=(self.training.adam_beta1, self.training.adam_beta2),
+            eps=self.training.adam_epsilon,
+        )
+        self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.checkpoints = Checkpoints(folder.checkpoints)
         self.metric, self.higher = task.metric(self.training.metric_for_best_model)
         self.place = Place()

@@ -13,7 +13,9 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from regard.train.config_file import changes, to_mapping
 from regard.train.key_names import FORMAT
 from regard.train.tasks.base import Task
 
-__all__ = ["Folder"]
+__all__ = ["Folder", "hold_folder"]
 
 # What may change when a run resumes: nothing of it changes a step that was taken.
 _FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
@@ -238,3 +240,30 @@ def _revision() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return head.stdout.strip() + ("+" if status.stdout.strip() else "")
+
+
+@contextlib.contextmanager
+def hold_folder(path: Path) -> Iterator[None]:
+    """Hold the folder of a run; whoever is killed lets go of it. On Windows nothing is held.
+
+    Raises:
+        InputError: Another process trains in it, or it cannot be made or written in.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = (path / ".lock").open("w")
+    except OSError as problem:
+        raise InputError(f"cannot make the folder of the run, {path}: {problem.strerror}") from problem
+    with file:
+        if sys.platform != "win32":
+            import fcntl
+
+            with contextlib.suppress(OSError):  # a file system that knows no locks
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as problem:
+                    raise InputError(
+                        f"another process trains in {path}: wait until it has ended, or name another "
+                        "folder as `output_dir`"
+                    ) from problem
+        yield

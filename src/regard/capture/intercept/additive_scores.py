@@ -7,6 +7,7 @@ gates. One of the two may have no position dimension, as the only query of a rec
 because a gate over features looks the same until a softmax runs over the positions of the other.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -62,7 +63,8 @@ class Spreads:
         if call.name in _SUMS:
             return self._summed(spread, dims_of(call.dim(1 if call.name != "norm" else 2), one), result)
         if call.name in LINEAR or call.name in PRODUCTS:
-            last = call.args and call.args[0] is one and len(active) == 1 and spread.two_sided
+            weighted = len(active) == 1 or self.are_weighted(active)  # by a learned vector, or one that was made now
+            last = call.args and call.args[0] is one and weighted and spread.two_sided
             return self._summed(spread, [one.ndim - 1], result) if last else None
         if sum(other.numel() == result.numel() for other in active) > 1 or one.numel() < result.numel():
             return None  # another tensor that pairs were added to
@@ -70,6 +72,13 @@ class Spreads:
         if layout is not None and len(layout) == result.ndim:
             self._known[result] = _Spread(spread.left, spread.right, layout, spread.ends)
         return None
+
+    def are_weighted(self, factors: Sequence[Tensor]) -> bool:
+        """Return whether pairs are multiplied by one vector of their width, which makes one score of each."""
+        if len(factors) != 2:
+            return False
+        known = self._known.get(factors[0])
+        return known is not None and known.two_sided and factors[1].numel() == factors[0].shape[-1]
 
     def _put_in(self, call: TorchCall, result: Tensor) -> None:
         """Record the dimensions that a call inserts or keeps: with one query and one key, sizes do not show them."""

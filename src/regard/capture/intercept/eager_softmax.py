@@ -251,7 +251,7 @@ class Eager:
                 self._used_again(weights, one)
             elif weights is not None:
                 return self._sum(weights, at, pair, call, result)
-        if any(map(self._learned.holds, pair.factors)):
+        if any(map(self._learned.holds, pair.factors)) or self._spreads.are_weighted(pair.factors):
             self._pass_on(call, [result])
         elif not any(one in self._weights for one in pair.factors):
             self._score(pair, result, find_caller)

@@ -6,8 +6,13 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits
-from regard.models.decoding.checks import check_prompt, nothing_to_choose
+from regard.models.decoding.base import (
+    Continuation,
+    GeneratedSequence,
+    GenerationLimits,
+    check_prompt,
+    nothing_to_choose,
+)
 from regard.models.decoding.rules import Rules, cut
 
 __all__ = ["Choose", "search", "steps"]

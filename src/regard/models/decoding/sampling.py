@@ -8,8 +8,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits
-from regard.models.decoding.checks import check_count, is_number
+from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits, check_count, is_number
 from regard.models.decoding.one_token_steps import search, steps
 
 __all__ = ["Sampling", "likeliest"]

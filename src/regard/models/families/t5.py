@@ -1,10 +1,10 @@
 """T5, its versions 1.0 and 1.1 (and mT5, Flan-T5)."""
 
 from regard.errors import InputError
-from regard.models.activations import HiddenAct
 from regard.models.config import TransformerConfig
 from regard.models.families.base import Family, Raw, choose, need, refuse, saved_class, tokens
 from regard.models.output_heads import LanguageModel
+from regard.nn.feed_forward import HiddenAct
 
 __all__ = ["T5"]
 

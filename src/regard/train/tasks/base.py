@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from regard.data import batches
 from regard.errors import InputError
+from regard.train.callbacks import Sample
 from regard.train.config import Config, Model
-from regard.train.events import Sample
-from regard.train.losses import IGNORED, summed_cross_entropy
+from regard.train.optimization import IGNORED, summed_cross_entropy
 
 __all__ = ["Batch", "Task"]
 

@@ -12,8 +12,8 @@ from regard.errors import InputError
 from regard.models.config import SpecialTokens
 from regard.models.output_heads import SequenceClassification
 from regard.train import config as chosen
+from regard.train.callbacks import Sample
 from regard.train.config import Checkpoint, Config, Model
-from regard.train.events import Sample
 from regard.train.tasks.base import Batch, Task
 from regard.train.tasks.build_model import text_model, vocabulary
 

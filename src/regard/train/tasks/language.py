@@ -13,7 +13,7 @@ from regard.models.config import SpecialTokens
 from regard.models.output_heads import LanguageModel
 from regard.train import config as chosen
 from regard.train.config import Config, Model
-from regard.train.losses import IGNORED
+from regard.train.optimization import IGNORED
 from regard.train.tasks.base import Batch, Task
 from regard.train.tasks.build_model import text_model, vocabulary
 

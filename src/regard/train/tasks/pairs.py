@@ -10,7 +10,7 @@ from regard.data import pad
 from regard.models.config import SpecialTokens
 from regard.models.output_heads import LanguageModel
 from regard.train.config import Config, Model
-from regard.train.losses import IGNORED
+from regard.train.optimization import IGNORED
 from regard.train.tasks.base import Batch, Task
 from regard.train.tasks.build_model import pair_model
 

@@ -10,8 +10,8 @@ from regard.data import AssociativeRecall, Copy, Reverse, Sort
 from regard.errors import InputError
 from regard.models.config import SpecialTokens
 from regard.train import config as chosen
+from regard.train.callbacks import Sample
 from regard.train.config import Config
-from regard.train.events import Sample
 from regard.train.tasks.pairs import PairsTask, written_of
 
 __all__ = ["SyntheticTask"]

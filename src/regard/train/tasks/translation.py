@@ -11,8 +11,8 @@ from regard.data import Corpus, Tokenizer, read_corpus, references, split, to_sc
 from regard.errors import InputError
 from regard.models.config import SpecialTokens
 from regard.train import config as chosen
+from regard.train.callbacks import Sample
 from regard.train.config import Config, TokenizerConfig
-from regard.train.events import Sample
 from regard.train.metrics import translation_scores
 from regard.train.tasks.build_model import vocabulary
 from regard.train.tasks.pairs import PairsTask

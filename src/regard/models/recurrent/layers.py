@@ -1,16 +1,15 @@
-"""Three decoders: without attention, with attention step by step, and with attention over all steps at once."""
+"""The parts of a recurrent encoder–decoder: the encoder, the bridge from its last states, the decoders, their state."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.functional import attention as attend
 from regard.masks import Padding
 from regard.models.recurrent.config import RecurrentConfig
-from regard.models.recurrent.encoder import recurrence
-from regard.models.recurrent.state import RecurrentState
 from regard.nn import (
     AdditiveAttention,
     AttentionDecoderCell,
@@ -22,7 +21,131 @@ from regard.nn import (
 from regard.nn.attention_decoder import PreparedMemory
 from regard.scores import Concat, Dot, Score
 
-__all__ = ["Decoder", "ParallelDecoder", "PlainDecoder", "SteppingDecoder", "decoder_of"]
+__all__ = [
+    "Bridge",
+    "Decoder",
+    "Encoded",
+    "ParallelDecoder",
+    "PlainDecoder",
+    "RecurrentEncoder",
+    "RecurrentState",
+    "SteppingDecoder",
+    "decoder_of",
+    "recurrence",
+]
+
+
+class RecurrentState(NamedTuple):
+    """Hidden states of all layers, what the next step needs beside them, and what the attention needs of the source.
+
+    >>> state = RecurrentState(torch.zeros(2, 1, 3), torch.tensor([4, 5]))
+    >>> state.select(torch.tensor([1, 1, 0])).steps
+    tensor([5, 5, 4])
+    """
+
+    hidden_state: Float[Tensor, "batch layers hidden"]
+    steps: Int[Tensor, " batch"]  # number of target tokens so far
+    cell_state: Float[Tensor, "batch layers hidden"] | None = None  # an LSTM's
+    attentional_hidden: Float[Tensor, "batch hidden"] | None = None  # Luong's h̃
+    context: Float[Tensor, "batch memory"] | None = None  # the fixed vector, where every step gets it
+    encoder_last_hidden_state: Float[Tensor, "batch source memory"] | None = None
+    proj_keys: Float[Tensor, "batch source key_width"] | None = None  # what the score compares
+    encoder_attention_mask: Bool[Tensor, "batch source"] | None = None  # None: all are tokens
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> "RecurrentState":
+        """Take these rows: repeated, reordered or left out."""
+        return RecurrentState(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+
+    def where(self, condition: Bool[Tensor, " batch"], other: "RecurrentState") -> "RecurrentState":
+        """Take this state in the rows where `condition` is True, and the other elsewhere, as torch.Tensor.where."""
+        changed = {}
+        for name in ("hidden_state", "steps", "cell_state", "attentional_hidden"):
+            new, old = getattr(self, name), getattr(other, name)
+            if new is not None:
+                changed[name] = torch.where(condition.view(-1, *[1] * (new.ndim - 1)), new, old)
+        return self._replace(**changed)
+
+
+class Encoded(NamedTuple):
+    """What the encoder gives: all states of the top layer, and the last ones of every layer and direction."""
+
+    last_hidden_state: Float[Tensor, "batch source memory"]
+    hidden_state: Float[Tensor, "batch layers directions hidden"]
+    cell_state: Float[Tensor, "batch layers directions hidden"] | None
+
+
+def recurrence(config: RecurrentConfig, width: int, layers: int, *, bidirectional: bool = False) -> nn.GRU | nn.LSTM:
+    """Make an nn.GRU or nn.LSTM of the config's cell, hidden width and dropout."""
+    kind = nn.GRU if config.cell == "gru" else nn.LSTM
+    dropout = config.dropout if layers > 1 else 0.0  # PyTorch warns where there is no layer to drop between
+    return kind(width, config.hidden_size, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
+
+
+class RecurrentEncoder(nn.Module):
+    """An embedding and an nn.GRU or nn.LSTM, which runs over each text up to its own end."""
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.src_vocab_size, config.embedding_dim)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = recurrence(config, config.embedding_dim, config.num_layers, bidirectional=config.bidirectional)
+
+    def forward(
+        self, ids: Int[Tensor, "batch source"], attention_mask: Bool[Tensor, "batch source"] | None = None
+    ) -> Encoded:
+        """Encode texts; `attention_mask` is False for padding on the right, where the states are 0."""
+        x = self.dropout(self.embedding(ids))
+        if attention_mask is None:
+            memory, last = self.layers(x)
+        else:
+            packed = pack_padded_sequence(x, attention_mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+            packed_memory, last = self.layers(packed)
+            memory, _ = pad_packed_sequence(packed_memory, batch_first=True, total_length=ids.shape[1])
+        hidden, cells = last if isinstance(last, tuple) else (last, None)
+        directions = 2 if self.layers.bidirectional else 1
+        shape = (-1, directions, *hidden.shape[1:])
+        return Encoded(
+            memory, hidden.view(shape).movedim(2, 0), None if cells is None else cells.view(shape).movedim(2, 0)
+        )
+
+
+class Bridge(nn.Module):
+    """From the encoder's last states to the decoder's first, layer by layer.
+
+    Bahdanau: s_0 = tanh(W_s · ←h_1), the state of the backward direction at the first token
+    (the last state h_S where the encoder has one direction); an LSTM's cell state begins with 0.
+
+    Otherwise the encoder's last state itself (Sutskever, Luong). Where it has two directions, B [→h_S; ←h_1] + b, of
+    hidden and cell states alike.
+    """
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.bahdanau = config.attention == "bahdanau"
+        hidden = config.hidden_size
+        both = config.bidirectional and not self.bahdanau
+        width = 2 * hidden if both else hidden
+        count = config.num_layers if both or self.bahdanau else 0
+        self.hidden_state = nn.ModuleList(nn.Linear(width, hidden, bias=both) for _ in range(count))
+        self.cell_state = nn.ModuleList(
+            nn.Linear(width, hidden) for _ in range(count if both and config.cell == "lstm" else 0)
+        )
+
+    def forward(
+        self, encoded: Encoded
+    ) -> tuple[Float[Tensor, "batch layers hidden"], Float[Tensor, "batch layers hidden"] | None]:
+        """Give the first hidden states and, for an LSTM, cell states."""
+        if self.bahdanau:
+            first = _each(self.hidden_state, encoded.hidden_state[:, :, -1]).tanh()
+            return first, None if encoded.cell_state is None else torch.zeros_like(first)
+        cells = None if encoded.cell_state is None else _each(self.cell_state, encoded.cell_state.flatten(2))
+        return _each(self.hidden_state, encoded.hidden_state.flatten(2)), cells
+
+
+def _each(linear: nn.ModuleList, states: Float[Tensor, "batch layers width"]) -> Float[Tensor, "batch layers hidden"]:
+    """Each layer's states through its own matrix; as they are where there is none."""
+    return torch.stack([one(states[:, layer]) for layer, one in enumerate(linear)], 1) if len(linear) else states
+
 
 Decoded = tuple[Tensor, RecurrentState, Tensor | None]  # outputs, the state after them, weights
 

@@ -1,16 +1,58 @@
-"""Learning-rate schedules with transformers' names and values, as pure functions of the step, without state.
+"""What a step needs besides the model: the loss summed over labels, AdamW, and learning-rate schedules.
 
-`step` is the number of optimizer steps taken so far, as in `torch.optim.lr_scheduler.LambdaLR`; `total` the number of
-all of them.
+Schedules have transformers' names and values and are pure functions of the step, without state: `step` is the number of
+optimizer steps taken so far, as in `torch.optim.lr_scheduler.LambdaLR`; `total` the number of all of them.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
 from regard.errors import InputError
 
-__all__ = ["Schedule", "SchedulerKwargs", "SchedulerType"]
+__all__ = ["IGNORED", "Schedule", "SchedulerKwargs", "SchedulerType", "optimizer_of", "summed_cross_entropy"]
+
+IGNORED = -100  # the label of what is not predicted
+
+
+def summed_cross_entropy(
+    logits: Float[Tensor, "*batch labels"], labels: Int[Tensor, " *batch"], label_smoothing: float = 0.0
+) -> Float[Tensor, ""]:
+    """Return Σ over all labels but −100 of −(1 − ε) log p(label) − ε · mean over all classes of log p, in nats.
+
+    It is a sum, to be divided once by the number of labels of a whole step: then neither gradient accumulation nor the
+    number of processes changes the loss. ε is `label_smoothing` (Szegedy et al. 2016, arXiv:1512.00567).
+
+    >>> import torch
+    >>> round(float(summed_cross_entropy(torch.zeros(3, 4), torch.tensor([0, 1, -100]))), 4)  # 2 log 4
+    2.7726
+    """
+    return functional.cross_entropy(
+        logits.flatten(0, -2).float(),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+
+
+def optimizer_of(
+    model: nn.Module, *, learning_rate: float, weight_decay: float, betas: tuple[float, float], eps: float
+) -> torch.optim.AdamW:
+    """Return AdamW over the parameters that are trained; only matrices decay, neither biases nor norms."""
+    learned = [one for one in model.parameters() if one.requires_grad]
+    groups = [
+        {"params": [one for one in learned if one.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [one for one in learned if one.ndim < 2], "weight_decay": 0.0},
+    ]
+    kept = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(kept, lr=learning_rate, betas=betas, eps=eps)
+
 
 SchedulerType = Literal[
     "linear",
