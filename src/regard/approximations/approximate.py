@@ -23,8 +23,9 @@ __all__ = [
 class Approximate:
     """The output of an approximation, with the name and the parameters of the method.
 
-    It is deliberately not a tensor and does not support arithmetic: a model that replaces exact attention by an
-    approximation fails at the first `+` instead of computing other numbers silently. Use `.output` to get the tensor.
+    An `Approximate` is not a tensor and does not support arithmetic. If a model replaces exact attention by an
+    approximation, it therefore fails at the first `+`; otherwise it would silently compute other numbers. The tensor is
+    in `.output`.
 
     >>> import torch
     >>> result = Approximate(torch.tensor([1.0, 1.1]), "Performer, 256 random features")

@@ -21,10 +21,10 @@ def random_features(
 ) -> Float[Tensor, "num_features dim"]:
     """Draw directions w (num_features, dim), each N(0, I), orthogonal in blocks of `dim` (Choromanski 2021, 2.4).
 
-    A block is the Q of a QR decomposition times the signs of R's diagonal, which makes Q uniform over rotations.
-    Without the signs the estimates are biased: at 8 features of dim 8 their mean is 1.16 × the true one. Each row is
-    scaled to the length of an independent normal vector. Features are drawn in float64 on the CPU, so that a seed
-    gives the same features on every device.
+    A block of features is the matrix Q of a QR decomposition, multiplied by the signs of R's diagonal. The signs make Q
+    uniform over rotations. Without the signs the estimates are biased: for dim = count = 8 their mean is 1.16 times the
+    true value. Each row is scaled to the length of an independent normal vector. Features are drawn in float64 on the
+    CPU, so a seed gives the same features on every device.
 
     Raises:
         InputError: `num_features` or `dim` is less than 1.
@@ -50,7 +50,7 @@ def positive_features(
     """Return w·x' and |x'|²/2 for x' = x/d^(1/4), from which φ(x) = exp(w·x' − |x'|²/2)/√m is computed.
 
     The mean of φ(q)·φ(k) over draws of w is exp(q·k/√d) (Choromanski et al. 2021, lemma 1, arXiv:2009.14794). The two
-    parts are returned separately because attention subtracts maxima of the first before it exponentiates.
+    parts are returned separately, because attention subtracts maxima from the first part before it exponentiates it.
 
     >>> x, w = torch.tensor([[2.0]]), torch.tensor([[1.0], [3.0]])
     >>> positive_features(x, w)

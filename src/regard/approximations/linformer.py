@@ -26,9 +26,9 @@ class Compression(nn.Module):
     """The compression matrices E and F (Wang et al. 2020, arXiv:2006.04768): `rank` learned sums over up to `length`
     positions.
 
-    `sharing` determines the number of matrices: with "none" each head has an E and an F, with "headwise" all heads
-    share one E and one F, and with "key-value" one E is also used as F. For the paper's "layerwise" sharing, pass one
-    `Compression` with "key-value" to every layer. An input shorter than `length` uses the first columns.
+    `sharing` determines the number of matrices. With "none" each head has an E and an F of its own. With "headwise" all
+    heads share one E and one F. With "key-value" one matrix is used as E and as F. For the paper's "layerwise" sharing,
+    pass one `Compression` with "key-value" to every layer. An input shorter than `length` uses the first columns.
 
     Raises:
         InputError: A size is less than 1, or the sharing is none of the three.
@@ -70,14 +70,14 @@ class Compression(nn.Module):
 class LinformerAttention(nn.Module):
     """output(softmax(q·(E k)/√d) (F v)): self- or cross-attention over `rank` sums of keys instead of all keys.
 
-    As in the authors' code, E compresses the input before W_k projects it, so that biases are not compressed: (E x) W
-    + b instead of E (x W + b). Padded keys are set to zero before E; if all keys are padding, each head returns 0.
-    There is no causal form, because each of the `rank` keys combines all positions.
+    E compresses the input before W_k projects it, as in the authors' code. The biases are therefore not compressed: the
+    keys are (E x) W + b instead of E (x W + b). Padded keys are set to zero before they are compressed. If all keys are
+    padding, each head returns 0. There is no causal form, because each of the `rank` keys combines all positions.
 
-    The following errors were measured with benchmarks/approximations.py. With headwise E and F fitted to exact
-    attention over 256 tokens that resemble their neighbours, the relative error on new sequences is 0.25 at rank 8,
-    0.038 at rank 32 and 0.014 at rank 128. Tokens that do not resemble one another cannot be compressed. With rank =
-    length and E = F = 1 the result is exact.
+    The following relative errors were measured on new sequences with benchmarks/approximations.py. E and F (headwise)
+    were fitted to exact attention over 256 tokens that resemble their neighbours. The error is 0.25 at rank 8, 0.038 at
+    rank 32 and 0.014 at rank 128. Tokens that do not resemble one another cannot be compressed. With rank = length and
+    E = F = 1 the result is exact.
 
     Cost: O(n · rank · dim) time, O(n · rank) memory.
 

@@ -32,10 +32,11 @@ def nystromformer_attention(
 ) -> Approximate:
     """Estimate softmax(q·k/√d) v by softmax(q·k̃/√d) softmax(q̃·k̃/√d)⁺ softmax(q̃·k/√d) v (Xiong et al. 2021).
 
-    The landmarks q̃ and k̃ are means of `num_landmarks` segments of consecutive tokens (arXiv:2102.03902). If the
-    tokens cannot be divided evenly, the last segments have one token more, as in the authors' code. The pseudo-inverse
-    ⁺ is computed iteratively (equation 11 of the paper), starting from the transposed matrix divided by its largest
-    column sum. If there are at most as many tokens as landmarks, the result is exact.
+    The tokens are divided into `num_landmarks` segments of consecutive tokens, and the landmarks q̃ and k̃ are the
+    means of these segments (arXiv:2102.03902). If the tokens cannot be divided evenly, each of the last segments has
+    one token more, as in the authors' code. The pseudo-inverse ⁺ is computed iteratively (equation 11 of the paper).
+    The iteration starts from the transposed matrix divided by its largest column sum. If there are no more tokens than
+    landmarks, the result is exact.
 
     Computed in float32 for narrower types, whatever autocast has.
 
@@ -82,16 +83,17 @@ def nystromformer_attention(
 class NystromformerAttention(nn.Module):
     """Self-attention by `nystromformer_attention`, heads apart; `output` mixes them.
 
-    With `conv_kernel_size`, an odd number, a depthwise convolution of the values over the tokens, one filter a head, is
-    added to what each head gives (the paper's skip connection, section 4.2). `query`, `key`, `value` and `conv` are
-    those of transformers' NystromformerSelfAttention, whose output it gives without padding; `output` is
-    NystromformerSelfOutput's `dense`.
+    With `conv_kernel_size`, an odd number, a depthwise convolution of the values over the tokens is added to the output
+    of each head, with one filter per head (the paper's skip connection, section 4.2). `query`, `key`, `value` and
+    `conv` are the layers of transformers' NystromformerSelfAttention; without padding, both modules have the same
+    output. `output` is the layer `dense` of NystromformerSelfOutput.
 
-    Padding is hidden by `key_padding_mask`. There is no causal form, nor another mask over pairs: each landmark is a
-    mean of its whole segment, through which a query would see what comes after it.
+    `key_padding_mask` hides padding. There is no causal form and no other mask over pairs, because each landmark is the
+    mean of a whole segment: through the landmark a query would see later tokens of the segment.
 
-    Measured (benchmarks/approximations.py): over 256 tokens that resemble their neighbours the relative error is 0.25
-    with 8 landmarks, 0.036 with 32 and 0.021 with 128; over standard normal tokens, 0.79, 0.70 and 0.49.
+    The following relative errors were measured with benchmarks/approximations.py for 8, 32 and 128 landmarks. For 256
+    tokens that resemble their neighbours, the error is 0.25, 0.036 and 0.021. For standard normal tokens, the error is
+    0.79, 0.70 and 0.49.
 
     Cost: O(n · num_landmarks · embed_dim) time, O(n · embed_dim + num_landmarks²) memory a head.
 

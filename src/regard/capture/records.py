@@ -21,10 +21,10 @@ __all__ = ["Computable", "HeadScore", "Layer", "Record"]
 class Record(Answers):
     """The recorded attention of one forward pass.
 
-    `layers` are in the order of their calls. `tokens` maps a stream to the tokens of each sequence of the batch:
-    "text" for encoders and decoders, "source" and "target" for encoder–decoders, and "image" (or "audio", "video") for
-    the tower that encodes one. `missing` lists the attention of this pass that could not be recorded. `len(record)` is
-    the number of layers.
+    `layers` are in the order of their calls. `tokens` maps the name of a stream to the tokens of each sequence of the
+    batch. Encoders and decoders have the stream "text". Encoder–decoders have the streams "source" and "target". A
+    tower that encodes images, audio or video has the stream "image", "audio" or "video". `missing` lists the attention
+    of this pass that could not be recorded. `len(record)` is the number of layers.
     """
 
     layers: tuple[Layer, ...]

@@ -16,10 +16,10 @@ def split(corpus: Corpus, validation_size: int, *, column: str = "source", seed:
     """Return the training and the validation part of a corpus, which share no text in a column.
 
     Two texts count as equal if they differ only in case, spaces and punctuation. The validation part has
-    `validation_size` lines with different texts, for each text the first line of the corpus that has it. Further lines
-    with these texts are in neither part; `references` returns their translations. The choice depends only on the texts
-    and on `seed`, not on the order of the lines, the process or the machine: held out are the texts with the smallest
-    SHA-256 of seed and text.
+    `validation_size` lines with different source texts. If a text is on several lines of the corpus, the validation
+    part has the first of these lines. The other lines are in neither part, and `references` returns their translations.
+    The selection depends only on the texts and on `seed`, not on the order of the lines, the process or the machine:
+    the texts with the smallest SHA-256 of seed and text are held out.
 
     Args:
         corpus: The lines.

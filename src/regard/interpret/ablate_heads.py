@@ -39,8 +39,8 @@ def ablate_heads(
 ) -> Iterator[nn.Module]:
     """Run `model` without some heads inside the `with` block, and restore it afterwards.
 
-    A head's output is set to 0 before the output projection (Michel et al. 2019, arXiv:1905.10650, section 2.3), or to
-    its mean over all positions and sequences of the call.
+    The output of each head is set to 0 before the output projection (Michel et al. 2019, arXiv:1905.10650, section
+    2.3), or to its mean over all positions and sequences of the call.
 
     Args:
         model: A model of transformers (Llama, BERT, GPT-2 and their kin) or a regard.models.Transformer.

@@ -59,12 +59,14 @@ def head_scores(
 ) -> HeadScores:
     """Score every head of a model by the tests of the literature.
 
-    On a text, a head's scores are the mean weight of a row on the previous, the next and its own position, on
-    separators and on the first token, and the mean entropy, distance and largest weight of a row. Rows of special
-    tokens are left out, and for a causal model also the first row, which sees only itself; for the weight on the first
-    token all rows count, as in Gu et al. 2024. On random tokens that are repeated once, the scores are the mean weight
-    of the second copy's rows on the same token in the first copy, and on the token after it (induction). `RULES` and
-    `MEASURES` of regard.render.head_scores hold formulas and sources.
+    There are two kinds of scores. The first kind is computed on a text, as means over the rows of a head: the weight on
+    the previous, the next and the own position, on separators and on the first token, and the entropy, the distance and
+    the largest weight of a row. The rows of special tokens are left out. For a causal model the first row is left out
+    too, because it sees only itself. For the weight on the first token all rows count, as in Gu et al. 2024.
+
+    The second kind is computed on random tokens that are repeated once, as a mean over the rows of the second copy: the
+    weight on the same token in the first copy, and on the token after it (induction). `RULES` and `MEASURES` of
+    regard.render.head_scores contain the formulas and sources.
 
     Args:
         model: A bundled model, a Hugging Face folder or id, or a loaded model; by default it is chosen by the text's

@@ -53,19 +53,26 @@ class Rectangles:
 class Mask:
     """A mask over positions; True means that the query may see the key.
 
-    Define `__call__` in a frozen dataclass for a mask of your own; it may tell sequences and heads apart. Optional are
-    `blocks`, without which every pair is evaluated and no block is skipped; `leading`, the batch and heads that the
-    mask is for, where `blocks` answers for each of them or the mask's tensors have exactly so many, which the call then
-    checks; `relative`, if the mask depends on i − j alone; and `resolve`, if it depends on the lengths.
+    To define a mask of your own, write a frozen dataclass with a method `__call__`. The mask may differ between
+    sequences and heads. Four more methods and properties are optional:
 
-    Queries are the last positions: query i of `q_len` is at position i + (kv_len − q_len), unless bound
-    otherwise.
+    - `blocks` classifies rectangles. Without it every pair is evaluated and no block is skipped.
+    - `leading` is the batch size and the number of heads that the mask is for. Define it if `blocks` has an answer for
+      each of them, or if the mask's tensors have exactly this size; the call then checks the size.
+    - `relative` is True if the mask depends only on i − j.
+    - `resolve` is needed if the mask depends on the lengths. It returns a mask over positions only.
 
-    A mask is a value: tensors in its fields are copied when it is made (one byte for each boolean, eight for each
-    64-bit integer), and a later change of the tensor that was given has no effect. A change of the copy is refused
-    where PyTorch counts it, which it does not through `.data` and `.numpy()`: never write there, since what was planned
-    for the mask is used again; make a new mask. A mask of one's own that defines `__post_init__` calls
-    `super().__post_init__()` at its end; without it nothing is copied, and the mask is planned for at each call.
+    Queries are the last positions: query i of `q_len` is at position i + (kv_len − q_len), unless the mask is bound to
+    another offset.
+
+    A mask is a value. The tensors in its fields are copied when it is made (one byte for each boolean, eight bytes for
+    each 64-bit integer), so a later change of the original tensor has no effect on the mask. The copy must not be
+    changed. PyTorch counts changes in place, and a mask whose copy was changed is refused. Changes through `.data` and
+    `.numpy()` are not counted: do not write there, because the cached plan of the mask would be wrong. Make a new mask
+    instead.
+
+    If a mask of your own defines `__post_init__`, call `super().__post_init__()` at its end. Without this call nothing
+    is copied, and the plan of the mask is made again in each call.
     """
 
     def __post_init__(self) -> None:

@@ -15,9 +15,9 @@ class BlockLocal(Mask):
     """−look_forward ≤ ⌊i/size⌋ − ⌊j/size⌋ ≤ look_backward: the query's own block of `size` positions and
     some on either side.
 
-    Blocks begin at position 0; the last one may be shorter. This is the local attention of lucidrains' local-attention
-    (look_backward=1; with `Causal() &` for language models). LongT5 computes in such blocks too, but lets see a radius:
-    that is `Window(left=r, right=r)`.
+    Blocks begin at position 0, and the last block may be shorter. With look_backward=1 this is the local attention of
+    lucidrains' local-attention; for language models combine it with `Causal() &`. LongT5 computes in such blocks too,
+    but its queries see a radius: that is `Window(left=r, right=r)`.
 
     Cost: O(n · (look_backward + look_forward + 1) · size · dim) time; no memory.
 

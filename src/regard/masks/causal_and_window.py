@@ -21,8 +21,9 @@ __all__ = ["Band", "Causal", "Window", "band_of"]
 class Causal(Mask):
     """j ≤ i: no query sees a later key (Vaswani et al. 2017, 3.2.3, arXiv:1706.03762).
 
-    `align="end"` (the default) places the queries last, as decoding with a cache needs (flash-attention ≥ 2.1);
-    `align="start"` places them first, as `is_causal=True` of PyTorch's SDPA does.
+    `align="end"` (the default) places the queries at the last positions, as decoding with a cache requires (and as
+    flash-attention ≥ 2.1 does). `align="start"` places them at the first positions, as `is_causal=True` of PyTorch's
+    SDPA does.
 
     Cost: half of all pairs, O(n²/2 · dim) time; no memory, and fused kernels know it by a flag.
 
@@ -70,8 +71,8 @@ class Causal(Mask):
 class Window(Mask):
     """−right ≤ i − j ≤ left: the keys near a query (Beltagy et al. 2020, arXiv:2004.05150).
 
-    `Window(size)` sees the query itself and the size − 1 keys before it, the count of Mistral 7B (2023,
-    arXiv:2310.06825); `Window(left=a, right=b)` sees a keys before and b after it, besides itself.
+    `Window(size)` sees the query itself and the size − 1 keys before it, as in Mistral 7B (2023, arXiv:2310.06825).
+    `Window(left=a, right=b)` sees the query itself, a keys before it and b keys after it.
 
     Cost: O(n · (left + right + 1) · dim) time where blocks are skipped; no memory.
 

@@ -43,11 +43,12 @@ def sparse_transformer(stride: int) -> Mask:
 
     Formula: Causal() & (Window(stride) | Strided(stride))
 
-    The paper's two patterns at once, for one head; its factorized heads are `Causal() & Window(stride)` and
-    `Causal() & Strided(stride)`. The paper's first pattern reaches from i − stride to i; its end is in the second too.
+    This combines the paper's two patterns in one head. The paper's factorized heads are `Causal() & Window(stride)` and
+    `Causal() & Strided(stride)`. The first pattern of the paper reaches from i − stride to i. Its end, i − stride, is
+    also in the second pattern.
 
-    Cost: about n · (stride + n/(2 · stride)) pairs, least for stride = √(n/2); but the far ones are spread, and as long
-    as the stride is less than a block the time is that of `Causal()`, O(n²/2 · dim). No memory.
+    Cost: about n · (stride + n/(2 · stride)) pairs, which is least for stride = √(n/2). The distant pairs are spread
+    out: if the stride is less than a block, the time is that of `Causal()`, O(n²/2 · dim). No memory.
 
     >>> sparse_transformer(2).bind(5, 5).dense()[0, 0].int()
     tensor([[1, 0, 0, 0, 0],
@@ -64,9 +65,9 @@ def longformer(window: int, global_positions: Sequence[int] = ()) -> Mask:
 
     Formula: Window(left=window/2, right=window/2) | Global(global_positions)
 
-    `window` is even, as in the authors' code (`attention_window`): the query sees window + 1 keys with itself. No
-    token is global unless it is named; for other tokens in each sequence write
-    `masks.Window(left=w, right=w) | masks.Global(flags)`.
+    `window` is even, as in the authors' code (`attention_window`): the query sees window + 1 keys, including itself. By
+    default no token is global. If the global tokens differ between sequences, use `masks.Window(left=w, right=w) |
+    masks.Global(flags)`.
 
     Cost: O(n · (window + 2 g) · dim) time for g global tokens that stand together; at most one flag a position.
 
@@ -97,14 +98,21 @@ def bigbird(
 
     Formula: BlockLocal(block, look_backward=w//2, look_forward=w//2) | global blocks | RandomBlocks(r, block=block)
 
-    All counts are in blocks of `block` positions. A block row i sees the w = `num_window_blocks` (odd) blocks around
-    it, the first and the last g = `num_global_blocks` blocks, and r = `num_random_blocks` blocks drawn for it; the
-    first and the last g block rows see all. With the defaults, but for the random blocks: row 0 and the last all,
-    row 1 {0, 1, 2, last}, row i {0, i − 1, i, i + 1, last}, and the last but one {0, and the last three}.
+    All counts are in blocks of `block` positions. With w = `num_window_blocks` (odd), g = `num_global_blocks` and r =
+    `num_random_blocks`, a block row i sees:
 
-    `heads` draws a plan for each head, `heads=1` one for all. Where this differs from the authors' code: that draws
-    only among blocks which a row does not see anyway; here a draw may hit one of them (each pair counts once), so
-    that a row sees up to r more blocks. That wants a length that fills whole blocks; here the last may be short.
+    - the w blocks around block i;
+    - the first g blocks and the last g blocks;
+    - r blocks that are drawn for it.
+
+    The first g block rows and the last g block rows see all blocks. With the defaults and without the random blocks,
+    row 1 sees the blocks {0, 1, 2, last}, row i sees {0, i − 1, i, i + 1, last}, and the row before the last one sees
+    block 0 and the last three blocks.
+
+    With `heads` greater than 1, each head has a draw of its own; with `heads=1` all heads share one draw. There are two
+    differences from the authors' code. The authors draw only among blocks that a row does not see otherwise. Here a
+    draw may repeat a block that the row sees otherwise (each pair counts once), so a row sees up to r more blocks. The
+    authors' code requires a length that fills whole blocks; here the last block may be shorter.
 
     Cost: O(n · (w + 4 · g + r) · block · dim) time; a number for each block that is drawn, and one flag
     a position.

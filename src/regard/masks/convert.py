@@ -35,9 +35,9 @@ __all__ = [
 def from_attention_mask(mask: Num[Tensor, "..."] | Bool[Tensor, "..."]) -> Mask:
     """Convert a mask of ones (seen) and zeros (hidden), integer, float or boolean.
 
-    Shapes: (batch, keys), as Hugging Face and Keras give it, a flag for each token; (batch, 1, 1, keys), the same as
-    tutorials write it; (batch or 1, heads or 1, queries, keys), a matrix. A matrix (queries, keys) alone looks like
-    (batch, keys): write mask[None, None] for it.
+    Shapes: (batch, keys), one flag for each token, as in Hugging Face and Keras; (batch, 1, 1, keys), the same flags as
+    in tutorials; (batch or 1, heads or 1, queries, keys), a matrix. A matrix of shape (queries, keys) cannot be
+    distinguished from (batch, keys): pass mask[None, None] for a matrix.
 
     >>> import torch
     >>> from_attention_mask(torch.tensor([[1, 1, 0]])).bind(1, 3).dense()[0, 0].int()
@@ -126,9 +126,9 @@ def to_key_padding_mask(padding: Padding) -> Bool[Tensor, "batch keys"]:
 def from_mha_attn_mask(mask: Bool[Tensor, "..."], *, num_heads: int | None = None) -> Dense:
     """Convert the boolean `attn_mask` of `nn.MultiheadAttention`, in which True hides.
 
-    PyTorch has two opposite conventions under one name. In `nn.MultiheadAttention` and `nn.Transformer` True hides a
-    key: this function. In `F.scaled_dot_product_attention` True shows it, as everywhere here: pass such a mask as it
-    is. Floats, which both add to the scores, are a bias: pass them as `bias=`.
+    PyTorch has two opposite conventions under one name. In `nn.MultiheadAttention` and `nn.Transformer`, True hides a
+    key. This function converts such a mask. In `F.scaled_dot_product_attention`, True shows a key, as everywhere in
+    regard; such a mask needs no conversion. A float mask is added to the scores in both: pass it as `bias=`.
 
     Shapes: (queries, keys), or (batch · num_heads, queries, keys), for which `num_heads` must be given.
 
@@ -162,8 +162,9 @@ def to_mha_attn_mask(
 ) -> Bool[Tensor, "..."] | Float[Tensor, "..."]:
     """Write a mask as `attn_mask` of `nn.MultiheadAttention`: True hides; a float `dtype` has 0 (seen) and −inf.
 
-    The shape is (queries, keys), or (batch · num_heads, queries, keys) if either is given or differs within the mask:
-    give both then. `F.scaled_dot_product_attention` takes the reverse, which is `mask.dense()`.
+    The shape is (queries, keys), or (batch · num_heads, queries, keys) if `batch` or `num_heads` is given or if the
+    mask differs between sequences or heads. In the second case both must be given. `F.scaled_dot_product_attention` has
+    the opposite convention: pass `mask.dense()` to it.
 
     >>> from regard.masks import Causal
     >>> to_mha_attn_mask(Causal().bind(2, 2))

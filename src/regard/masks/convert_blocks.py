@@ -34,13 +34,15 @@ def to_block_mask(
 ) -> "BlockMask":
     """Write a mask as FlexAttention's `BlockMask`, from what it knows of its blocks: no pair is evaluated.
 
-    Batch and heads of the tables are those of the mask, 1 where it holds for all, as `flex_attention` takes them.
-    `mask_mod` is the mask itself, with what it holds on `device`, on which attention will run.
+    The batch and head dimensions of the tables are those of the mask. They are 1 if the mask is the same for all, as
+    `flex_attention` expects. `mask_mod` is the mask itself with its tensors on `device`, the device on which attention
+    will run.
 
-    `narrow` makes tables as wide as their longest list instead of (n / block)², in time and memory that grow with the
-    blocks that are listed: 8 MB instead of 1 GB for a window of 4,096 keys in 1,000,000 tokens. They are for
-    `flex_attention` on CUDA, whose kernels read lists by their strides; the compiled CPU kernel refuses them, and
-    `to_dense`, `to_string` and slices of a `BlockMask` take the width for the number of blocks.
+    By default the tables have (n / block)² entries. With `narrow` they are as wide as their longest list, so time and
+    memory grow with the number of listed blocks. For a window of 4,096 keys in 1,000,000 tokens they need 8 MB instead
+    of 1 GB. Narrow tables are for `flex_attention` on CUDA, whose kernels read the lists by their strides. The compiled
+    CPU kernel refuses them. `to_dense`, `to_string` and slices of a `BlockMask` do not support them, because these
+    methods take the width for the number of blocks.
 
     >>> from regard.masks import Causal, Window
     >>> block_mask = to_block_mask((Causal() & Window(200)).bind(512, 512))

@@ -17,11 +17,12 @@ __all__ = ["DilatedWindow", "distances", "multiples"]
 class DilatedWindow(Mask):
     """i − j = m · dilation with −right ≤ m ≤ left (Longformer: Beltagy et al. 2020, 3.1, arXiv:2004.05150).
 
-    `DilatedWindow(size)` sees the query itself and size − 1 keys before it, each `dilation` positions before the last
-    (0 ≤ m < size); `DilatedWindow(left=a, right=b)` sees a keys before and b after it, besides itself.
+    `DilatedWindow(size)` sees the query itself and size − 1 earlier keys at distances of `dilation` (0 ≤ m < size).
+    `DilatedWindow(left=a, right=b)` sees the query itself, a keys before it and b keys after it, at the same distances.
 
-    Cost: n · (left + right + 1) pairs, but spread: a gap narrower than a block skips none, so the time is that of a
-    window `dilation` times as wide, O(n · dilation · (left + right + 1) · dim). No memory.
+    Cost: n · (left + right + 1) pairs, which are spread out. No block is skipped if the gaps are narrower than a block.
+    The time is therefore that of a window `dilation` times as wide, O(n · dilation · (left + right + 1) · dim). No
+    memory.
 
     >>> DilatedWindow(2, dilation=2).bind(5, 5).dense()[0, 0].int()
     tensor([[1, 0, 0, 0, 0],

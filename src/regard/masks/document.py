@@ -56,9 +56,9 @@ def _bounds(labels: Int[Tensor, "batch n"], nowhere: int) -> Ranges:
 class Document(Mask):
     """ids[i] = ids[j]: query and key belong to the same document; a negative id is padding, seen by none, seeing none.
 
-    `ids` (keys,) or (batch, keys) gives each position's document. `query_ids` (queries,) or (batch, queries) gives
-    that of each query where queries are not positions among the keys, as in cross-attention. Documents that are
-    contiguous skip work; their ids may come in any order.
+    `ids` (keys,) or (batch, keys) gives the document of each position. If the queries are not positions among the keys,
+    as in cross-attention, `query_ids` (queries,) or (batch, queries) gives the document of each query. If documents are
+    contiguous, work is skipped; their ids may come in any order.
 
     Cost: O(Σ length² · dim) time for contiguous documents, O(n² · dim) for scattered ones; one id a position
     (8 bytes in int64), copied from the tensor.

@@ -21,12 +21,12 @@ _FAR, _MANY = 2**28, 2**20  # positions are flagged up to the last, and each tha
 class Global(Mask):
     """i or j is a global token: symmetric global attention (Longformer: Beltagy et al. 2020, 3.1, arXiv:2004.05150).
 
-    `tokens` gives the positions that are global, the same in all sequences, or flags them in a boolean tensor
-    (batch or 1, keys). Combine it with what the others see: `Window(left=2, right=2) | Global([0])`. (Longformer
-    projects global rows by weights of their own, which is a matter of q, k and v.)
+    `tokens` gives the positions that are global in all sequences, or marks them in a boolean tensor (batch or 1, keys).
+    Combine it with a mask for the other tokens: `Window(left=2, right=2) | Global([0])`. Longformer projects the rows
+    of global tokens with separate weights; this is part of the computation of q, k and v, not of the mask.
 
-    Cost: O(n · g · dim) time for g global tokens that stand together; each that stands alone costs a row and a column
-    of blocks. At most one flag a position, a byte each; a tensor is copied.
+    Cost: O(n · g · dim) time for g adjacent global tokens. A global token without global neighbours costs a row and a
+    column of blocks. At most one byte per position; a tensor is copied.
 
     >>> Global([1]).bind(3, 3).dense()[0, 0].int()
     tensor([[0, 1, 0],

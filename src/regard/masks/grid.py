@@ -132,13 +132,14 @@ def _is_count(size: object) -> bool:
 class Neighborhood(Grid):
     """|a − b| ≤ (size − 1)/2 on every axis of a grid: neighborhood attention (Hassani et al. 2023, arXiv:2204.07143).
 
-    The tokens are the cells of a grid of `shape`, in row-major order; `size`, one odd number or one for each axis,
-    counts the cells of the window along an axis, the query's own included. At the boundary, `boundary="shift"` (the
-    default, as in NATTEN) moves the window inwards, so that every query sees exactly `size` cells along each axis;
-    `boundary="crop"` cuts off what lies outside.
+    The tokens are the cells of a grid of `shape`, in row-major order. `size` is the number of cells of the window along
+    an axis, including the query's own cell. It is one odd number, or one odd number for each axis. At the boundary of
+    the grid there are two options. `boundary="shift"` (the default, as in NATTEN) moves the window inwards, so every
+    query sees exactly `size` cells along each axis. `boundary="crop"` cuts off the part of the window that is outside
+    the grid.
 
-    Cost: n · Π size pairs; visited is every block that holds one, in an image about size rows of cells: O(n · size ·
-    columns · dim) time. No memory.
+    Cost: n · Π size pairs. Every block that contains one of these pairs is visited. In an image these are about `size`
+    rows of cells: O(n · size · columns · dim) time. No memory.
 
     >>> Neighborhood((5,), 3).bind(5, 5).dense()[0, 0].int()
     tensor([[1, 1, 1, 0, 0],
@@ -194,13 +195,13 @@ class Neighborhood(Grid):
 class Axial(Grid):
     """a = b on every axis but one: axial attention (Ho et al. 2019, arXiv:1912.12180).
 
-    The tokens are the cells of a grid of `shape`, in row-major order; a query sees the line of cells through it along
-    `axis`. In an image of (rows, columns), axis=1 is the query's row and axis=0 its column; both are
-    `Axial(shape, 0) | Axial(shape, 1)`, as in criss-cross attention (Huang et al. 2019, arXiv:1811.11721).
-    Axial-DeepLab (Wang et al. 2020, arXiv:2003.07853) gives each axis a layer of its own.
+    The tokens are the cells of a grid of `shape`, in row-major order. A query sees all cells on the line through its
+    own cell along `axis`. In an image of (rows, columns), this line is the query's row for axis=1 and its column for
+    axis=0. `Axial(shape, 0) | Axial(shape, 1)` combines both, as in criss-cross attention (Huang et al. 2019,
+    arXiv:1811.11721). Axial-DeepLab (Wang et al. 2020, arXiv:2003.07853) has a separate layer for each axis.
 
-    Cost: n · shape[axis] pairs. Along the last axis they lie near the diagonal and the rest is skipped; along another
-    they are spread, and more is visited than seen. No memory.
+    Cost: n · shape[axis] pairs. Along the last axis the pairs are near the diagonal, and all other blocks are skipped.
+    Along another axis the pairs are spread out, and more pairs are visited than seen. No memory.
 
     >>> Axial((2, 3), axis=1).bind(6, 6).dense()[0, 0].int()
     tensor([[1, 1, 1, 0, 0, 0],

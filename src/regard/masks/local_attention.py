@@ -24,9 +24,10 @@ __all__ = ["LocalMonotonic", "LocalPredictive"]
 class LocalMonotonic(Mask):
     """|j − c| ≤ radius, c = min(t, keys − 1): Luong et al. 2015, 3.2, local-m (arXiv:1508.04025).
 
-    t is the query's number, counted from 0 wherever the queries are; a decoder that runs one query at a time gives its
-    number in `first`. Queries beyond the last key look at the end: with `& masks.Padding(attention_mask)` at the last
-    token of their own sentence, whose padding follows it, as nn.LocalAttention does.
+    t is the index of the query, counted from 0 wherever the queries start. A decoder that runs one query at a time
+    passes the index of this query as `first`. For a query beyond the last key, the centre c is the last key. With `&
+    masks.Padding(attention_mask)` it is the last token of the query's own sentence, before the padding, as in
+    nn.LocalAttention.
 
     Cost: O(queries · (2 · radius + 1) · dim) time; no memory.
 
@@ -91,12 +92,12 @@ _CELL = 16  # queries whose centres are bounded together
 class LocalPredictive(Mask):
     """⌊p⌋ − radius ≤ j ≤ ⌊p⌋ + radius, p = center[b, t]: Luong et al. 2015, 3.2, local-p (arXiv:1508.04025).
 
-    `center` (batch or 1, queries) is in keys, counted from 0: p = S · σ(…) for S keys. No gradient passes through the
-    window; p gets its own from the factor on the weights, exp(−(j − p)²/(2 (radius/2)²)), which is
-    `positions.Gaussian(center, radius)`.
+    `center` (batch or 1, queries) contains the position p of each query, in keys, counted from 0: p = S · σ(…) for S
+    keys. No gradient passes through the window. p gets its gradient from the factor exp(−(j − p)²/(2 (radius/2)²)) on
+    the weights, which is `positions.Gaussian(center, radius)`.
 
-    Cost: O(queries · (2 · radius + 1) · dim) time where neighbours look at about the same place, up to O(queries · keys
-    · dim) where they jump. A number for each query, copied (4 bytes in float32).
+    Cost: O(queries · (2 · radius + 1) · dim) time if neighbouring queries have similar positions p, and up to O(queries
+    · keys · dim) if their positions jump. One number for each query, copied (4 bytes in float32).
 
     >>> import torch
     >>> LocalPredictive(torch.tensor([[0.9, 2.5]]), radius=1).bind(2, 4).dense()[0, 0].int()

@@ -15,11 +15,11 @@ __all__ = ["Strided"]
 class Strided(Mask):
     """(i − j) mod stride = 0 (Sparse Transformer: Child et al. 2019, 4.3, arXiv:1904.10509).
 
-    On both sides of the query: `Causal() & Strided(stride)` is the paper's second pattern, `masks.sparse_transformer`
-    both patterns as one.
+    The keys are on both sides of the query. `Causal() & Strided(stride)` is the paper's second pattern, and
+    `masks.sparse_transformer` combines both patterns of the paper.
 
-    Cost: n²/stride pairs, but spread: as long as the stride is less than a block every block holds some, and the time
-    is O(n² · dim). No memory.
+    Cost: n²/stride pairs, which are spread out. If the stride is less than a block, every block contains some of them,
+    and the time is O(n² · dim). No memory.
 
     >>> Strided(2).bind(4, 4).dense()[0, 0].int()
     tensor([[1, 0, 1, 0],

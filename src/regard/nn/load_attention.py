@@ -52,11 +52,14 @@ def load_attention_state_dict(
 ) -> LoadedKeys:
     """Load the tensors of another library's attention into a module, and return the names that could not be placed.
 
-    Each of the following names may be preceded by `self.`, `attention.` or `output.`. Separate projections: query,
-    key, value and dense (BERT); q, k, v and o (T5); q_proj, k_proj, v_proj and o_proj or out_proj (Llama, BART); q_lin
-    … (DistilBERT); to_q … (diffusers). Fused projections: c_attn (GPT-2, transposed), in_proj (PyTorch), qkv, qkv_proj
-    and Wqkv (query, key and value concatenated), query_key_value (GPT-NeoX, interleaved by head). Others: query_global
-    … (Longformer), q_norm and k_norm (Qwen 3), and relative_attention_bias if `module` has a positions.T5Bias.
+    The following names of projections are known. Each may be preceded by `self.`, `attention.` or `output.`:
+
+    - separate projections: query, key, value and dense (BERT); q, k, v and o (T5); q_proj, k_proj, v_proj and o_proj or
+      out_proj (Llama, BART); q_lin … (DistilBERT); to_q … (diffusers);
+    - fused projections: c_attn (GPT-2, transposed); in_proj (PyTorch); qkv, qkv_proj and Wqkv (query, key and value
+      concatenated); query_key_value (GPT-NeoX, interleaved by head);
+    - others: query_global … (Longformer); q_norm and k_norm (Qwen 3); relative_attention_bias, if `module` has a
+      positions.T5Bias.
 
     The module's sizes, `bias`, `scale` (1.0 for T5) and `rotary` must be set in its constructor, because a state dict
     does not contain them.

@@ -23,10 +23,11 @@ class LocalAttention(nn.Module):
     """softmax(h·W·s_j) for source positions j within `radius` of a position p (Luong et al. 2015, 3.2,
     arXiv:1508.04025).
 
-    With alignment "monotonic" (local-m), p_t = t, or the last source position if t is beyond it. With "predictive"
-    (local-p), the position is learned: p_t = S · σ(v_p·tanh(W_p h_t)) for a source of length S. The window is then
-    [⌊p⌋ − radius, ⌊p⌋ + radius], and its weights are multiplied by exp(−(j − p)²/(2 (radius/2)²)) without
-    renormalization, so they sum to less than 1. The gradient of p comes from this factor.
+    With alignment "monotonic" (local-m), p_t = t. If t is beyond the last source position, p_t is the last source
+    position. With alignment "predictive" (local-p), the position is learned: p_t = S · σ(v_p·tanh(W_p h_t)) for a
+    source of length S. The window is then [⌊p_t⌋ − radius, ⌊p_t⌋ + radius], and the weights in it are multiplied by
+    exp(−(j − p_t)²/(2 (radius/2)²)). The weights are not renormalized afterwards, so they sum to less than 1. p_t gets
+    its gradient from this factor.
 
     `weight` holds W, `place_proj` W_p and `place_vector` v_p. The source states are also the values.
 

@@ -23,9 +23,9 @@ __all__ = ["RelativePositionBias", "RelativePositionBiasND"]
 class RelativePositionBias(Relative):
     """table[clip(i − j, −m, m) + m, head] with m = `max_distance`, added to the scores.
 
-    This is the bias of Swin (Liu et al. 2021, 3.2, arXiv:2103.14030) along one axis, with distances clipped as in Shaw
-    et al. 2018: all distances beyond `max_distance` share a row. The first row is for the farthest later key (j = i +
-    m), and the middle row for the query itself. If a table is indexed by j − i, pass table.flip(0).
+    This is the bias of Swin (Liu et al. 2021, 3.2, arXiv:2103.14030) along one axis. Distances are clipped as in Shaw
+    et al. 2018: all distances beyond `max_distance` share a row of the table. The first row is for the farthest later
+    key (j = i + m), and the middle row is for the query itself. If a table is indexed by j − i, pass table.flip(0).
 
     Args:
         table: A number for each distance and head (2 · max_distance + 1, heads). It gets gradients.
@@ -83,9 +83,10 @@ class RelativePositionBias(Relative):
 class RelativePositionBiasND(Bias):
     """table[offset of the cells, head], added to the scores: Swin's relative position bias in any dimension.
 
-    Source: Liu et al. 2021, 3.2, arXiv:2103.14030. Positions are the cells of the grid in row-major order (in Swin, of
-    a window, where the windows are the batch). The offset along axis a is i_a − j_a + (size_a − 1), and a tuple of
-    offsets selects a row of the table in row-major order over a grid of size 2 · size_a − 1 along each axis.
+    Source: Liu et al. 2021, 3.2, arXiv:2103.14030. The positions are the cells of a grid in row-major order. In Swin,
+    the grid is a window of the image, and the windows are the batch. The offset along axis a is i_a − j_a + (size_a −
+    1), which has 2 · size_a − 1 possible values. The table has one row for each combination of offsets, in row-major
+    order.
 
     Args:
         table: A number for each offset and head (Π (2 · size − 1), heads): transformers'

@@ -22,9 +22,10 @@ __all__ = ["Additive", "Concat"]
 class Additive(Score):
     """v · tanh(W q + U k) (Bahdanau et al. 2015, arXiv:1409.0473); the scale is 1.
 
-    `w_query` W (hidden, dim_q) and `w_key` U (hidden, dim_k) are shared by the heads; `vector` v is (hidden,), or
-    (heads, hidden) with one vector per head of q. `bias` (hidden,) is added inside the tanh; the paper has none.
-    Queries and keys may have different widths. If a map is None, it is the identity and the width is `hidden`:
+    `w_query` is W of shape (hidden, dim_q), and `w_key` is U of shape (hidden, dim_k). Both are shared by the heads.
+    `vector` is v of shape (hidden,), or (heads, hidden) with one vector for each head of q. `bias` of shape (hidden,)
+    is added inside the tanh; the paper has no bias. Queries and keys may have different widths. If `w_query` or `w_key`
+    is None, it is the identity, and the width of its input is `hidden`:
 
         Additive(None, None, v)     v · tanh(q + k), Keras' AdditiveAttention (v a vector of ones without use_scale)
         Additive(w, None, v)        v · tanh(W q + k), "concat" as the code of Luong et al. 2015 has it

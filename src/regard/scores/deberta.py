@@ -20,17 +20,20 @@ __all__ = ["DeBERTa"]
 class DeBERTa(Score):
     """(q·k + q·kʳ_δ(i,j) + k·qʳ_δ(i,j)) / √(d · terms): disentangled attention (He et al. 2021, arXiv:2006.03654).
 
-    `position_keys` kʳ and `position_queries` qʳ are (heads, 2 · span, dim), the keys and queries that a layer projects
-    from the embeddings of distances. The terms are content to content, content to position ("c2p", with position_keys)
-    and position to content ("p2c", with position_queries). One of the two may be None; the scale uses the number of
-    terms present, 2 or 3. `from_embeddings` computes both projections of a layer. If `share_att_key` is true, as in v2
-    and v3, they are the projections of the content.
+    `position_keys` kʳ and `position_queries` qʳ have the shape (heads, 2 · span, dim). They are the keys and queries
+    that a layer projects from the embeddings of the distances. There are three terms: content to content, content to
+    position ("c2p", which needs `position_keys`) and position to content ("p2c", which needs `position_queries`). One
+    of the two tensors may be None. The scale uses the number of terms that are present, 2 or 3. `from_embeddings`
+    computes both projections of a layer. If `share_att_key` is true, as in v2 and v3, the projections of the content
+    are used for the positions too.
 
-    δ(i, j) = clip(i − j + span, 0, 2 · span − 1), query − key, in both terms. This is the definition in the authors'
-    code and in transformers, with which checkpoints were trained; the third term of the paper's equation 4 has δ(j,
-    i). In v2 and v3, distances beyond `position_buckets` / 2 share logarithmic buckets: span is `position_buckets`,
-    and the last bucket begins at the distance `max_relative_positions` (the model's `max_position_embeddings` if its
-    config has −1). Without buckets (−1, as in v1), span is `max_relative_positions`.
+    In both terms δ(i, j) = clip(i − j + span, 0, 2 · span − 1), which is query − key. The authors' code and
+    transformers have the same definition, and checkpoints were trained with it. The third term of equation 4 of the
+    paper has δ(j, i) instead.
+
+    In v2 and v3, distances beyond `position_buckets` / 2 share logarithmic buckets. In this case span is
+    `position_buckets`, and the last bucket begins at the distance `max_relative_positions` (if the config has −1, this
+    is the model's `max_position_embeddings`). Without buckets (−1, as in v1), span is `max_relative_positions`.
 
     Cost: O(queries · keys · dim) time, about five times that of the product where tiles are square, as each row and
     each column is scored against the rows + columns − 1 diagonals of its tile. Nothing of rows · columns · dim is

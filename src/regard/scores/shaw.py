@@ -22,11 +22,13 @@ __all__ = ["RelativeKeyQuery", "Shaw"]
 class Shaw(Score):
     """q · (k + a^K_ij) / √d, and output_i = Σ_j weights_ij (v_j + a^V_ij) (Shaw et al. 2018, arXiv:1803.02155).
 
-    The tables are indexed by key − query, as in the paper: for query i and key j, a^K_ij is row clip(j − i, −c, c) + c
-    of `key_table` (2c + 1, dim), and a^V_ij is the same row of `value_table` (2c + 1, value_dim). Row 0 is for keys c
-    or more before the query, row c for the query itself, and row 2c for keys c or more after it. If a table is indexed
-    by query − key, as in some other code, pass `table.flip(-2)`. BERT's "relative_key" is
-    `Shaw(distance_embedding.weight.flip(0))`; its "relative_key_query" is `scores.RelativeKeyQuery`.
+    The tables are indexed by key − query, as in the paper. For query i and key j, a^K_ij is row clip(j − i, −c, c) + c
+    of `key_table` (2c + 1, dim), and a^V_ij is the same row of `value_table` (2c + 1, value_dim). Row 0 is for keys at
+    a distance of c or more before the query, row c is for the query itself, and row 2c is for keys at a distance of c
+    or more after it.
+
+    Other code may index its table by query − key; for such a table pass `table.flip(-2)`. BERT's "relative_key" is
+    `Shaw(distance_embedding.weight.flip(0))`. BERT's "relative_key_query" is `scores.RelativeKeyQuery`.
 
     With `left` and `right` the tables have left + 1 + right rows, and the index is clip(j − i, −left, right) + left:
     Wav2Vec2-BERT and SeamlessM4T-v2, whose `left_max_position_embeddings` is 64 and `right_max_position_embeddings` 8,
@@ -113,9 +115,9 @@ class Shaw(Score):
 class RelativeKeyQuery(Score):
     """(q·k + q·a_ij + k·a_ij) / √d (Huang et al. 2020, method 4, arXiv:2009.13658).
 
-    The table is indexed by key − query, as in Shaw: for query i and key j, a_ij is row clip(j − i, −c, c) + c of
+    The table is indexed by key − query, as in Shaw. For query i and key j, a_ij is row clip(j − i, −c, c) + c of
     `table` (2c + 1, dim). With `left` and `right` the table has left + 1 + right rows, and a_ij is row clip(j − i,
-    −left, right) + left. The table is shared by the heads, or has one part per head, (heads, 2c + 1, dim).
+    −left, right) + left. All heads share one table, or each head has its own: (heads, 2c + 1, dim).
 
     BERT's position type "relative_key_query" indexes by query − key: it is
     `RelativeKeyQuery(distance_embedding.weight.flip(0))`.

@@ -49,10 +49,11 @@ class _Relative(Score):
 class TransformerXL(_Relative):
     """((q + u)·k + (q + v)·(W_R R_{i−j})) / √d (Dai et al. 2019, arXiv:1901.02860).
 
-    `content_bias` u and `position_bias` v are (heads, dim); `w_r` W_R is (heads, dim, model_dim). R_p is the sinusoid
-    of the distance p = i − j with sines and cosines in separate halves, [sin(p ω_t) | cos(p ω_t)] for ω_t = 10000^(−2t
-    / model_dim); it is also defined for keys after the query. If there is a memory before the queries, the queries are
-    the last positions. Values have no positional term. XLNet (2019, arXiv:1906.08237) has the same scores.
+    `content_bias` u and `position_bias` v have the shape (heads, dim), and `w_r` W_R has the shape (heads, dim,
+    model_dim). R_p is the sinusoid of the distance p = i − j, with sines and cosines in separate halves: [sin(p ω_t) |
+    cos(p ω_t)] for ω_t = 10000^(−2t / model_dim). R_p is also defined for keys after the query. If there is a memory
+    before the queries, the queries are the last positions. Values have no positional term. XLNet (2019,
+    arXiv:1906.08237) has the same scores.
 
     Cost: O(queries · keys · dim) time, about three times that of the product where tiles are square; W_R R once, for
     all queries + keys − 1 distances: O((queries + keys) · heads · dim · model_dim) time, (queries + keys) · heads ·

@@ -102,10 +102,11 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
     | Luong's | the encoder's last | h_t = cell([x_t; h̃_{t−1}], h_{t−1}); c_t = attend(h_t) | h̃_t = tanh(W [c_t; h_t])
     |
 
-    If the encoder is bidirectional, a learned linear bridge computes "the encoder's last" state from both directions
-    (see `Bridge`). The logits are W output + b: Bahdanau's maxout layer over state, token and context is left out, and
-    the cell is PyTorch's. In a decoder with several layers, the top cell attends to the source, and Luong's h̃ is an
-    input of the lowest one. Without `input_feeding`, h̃ is not an input, and all steps are computed at once.
+    If the encoder is bidirectional, a learned linear bridge computes "the encoder's last" state from the states of both
+    directions (see `Bridge`). The logits are W output + b. Two details differ from Bahdanau's model: the maxout layer
+    over state, token and context is left out, and the cell is PyTorch's. In a decoder with several layers, the top cell
+    attends to the source, and Luong's h̃ is an input of the lowest cell. Without `input_feeding`, h̃ is not an input of
+    any cell, and all steps are computed at once.
 
     Sources: Sutskever et al. 2014 (arXiv:1409.3215), Cho et al. 2014 (arXiv:1406.1078), Bahdanau et al. 2015
     (arXiv:1409.0473), Luong et al. 2015 (arXiv:1508.04025).
