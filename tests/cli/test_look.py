@@ -214,7 +214,7 @@ def test_an_encoder_decoder_shows_its_cross_attention(run, tmp_path: Path) -> No
     assert "regard steps" not in out
     code, _, err = run("look", "the cat sat", "--target", "", "--model", str(tmp_path))
     assert code == 2
-    assert "give it a longer `--target`" in err
+    assert "give a longer `--target`" in err
 
 
 # --- atlases of long texts: what they keep, and runs that are interrupted
