@@ -42,8 +42,9 @@ class Entry(Protocol):
 class KVCache:
     """The keys and values of what was read, in order; of the last `window` positions alone, if there is one.
 
-    Under torch.no_grad the buffers have room to spare and double when it is used up, so that a token costs no copy of
-    the text; what a window has left behind is overwritten. Where gradients may flow, each call makes new tensors.
+    Under torch.no_grad the buffers have spare room and double when it is used up, so adding a token does not copy the
+    whole text. Keys and values before the window are overwritten. If gradients are enabled, each call makes new
+    tensors.
 
     Args:
         window: How many positions a query sees, itself included: `masks.Window(window)` in the attention. None keeps
@@ -204,8 +205,8 @@ class CrossAttentionCache:
 class Cache:
     """The keys and values of a decoder: one entry for each attention of each layer, and which tokens are no padding.
 
-    Made by `Transformer.cache()` or `use_cache=True`, passed to each call as `past_key_values`, and changed by it. A
-    cache belongs to one batch; to try two continuations of a text, copy.deepcopy it.
+    A cache is made by `Transformer.cache()` or `use_cache=True`. It is passed to each call as `past_key_values`, and
+    each call updates it. A cache belongs to one batch. To try two continuations of a text, use copy.deepcopy.
 
     Args:
         layers: For each layer the entry of its self-attention, and that of its cross-attention if it has one.

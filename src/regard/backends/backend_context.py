@@ -17,9 +17,9 @@ _PREFERRED: ContextVar[str] = ContextVar("preferred", default="auto")
 def use_backend(backend: str) -> Iterator[None]:
     """Have attention() take a backend for each call inside that it does not refuse; other calls go as ever.
 
-    For models, whose calls cannot be told one by one. Calls that name a backend keep to it. The preference is that of
-    this thread (or task of asyncio), so it must not stay open over a generator's `yield`. Compiled code does not see
-    it.
+    Use this for models, in which you cannot pass a backend to each call. A call that names a backend keeps it. The
+    preference applies to this thread (or asyncio task), so the block must not stay open over the `yield` of a
+    generator. Compiled code ignores the preference.
 
     Args:
         backend: The name of one, as `regard doctor` lists them, or "auto" for none.

@@ -36,8 +36,9 @@ _kept: Remembered[_Kept | None] = Remembered(16)
 def narrowed(problem: Problem, rotary: Rotary | None = None) -> Problem:
     """The same call over the keys that some query sees, turned by `rotary`; over all keys where that saves little.
 
-    Exact: what is left out has weight 0. Keys in one range are a view; in several (a window and sinks) they are copied,
-    if they are at most half of those between them. The vectors of the problem are not turned yet.
+    The result is exact, because the removed keys have weight 0. If the remaining keys are one range, they are a view.
+    If they are several ranges (a window and sinks), they are copied, provided that they are at most half of the keys
+    between the first and the last one. The vectors of the problem are not rotated yet.
     """
     kept = _kept_by(problem) if _may_be_narrowed(problem) else None
     if rotary is None:

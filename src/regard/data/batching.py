@@ -23,9 +23,9 @@ def batches(
 ) -> list[tuple[int, ...]]:
     """Return batches of row indices, each of at most `max_tokens_per_batch` tokens, padding included.
 
-    A batch of n rows has n × the longest length in it, in whichever column that is. Rows of about the same length come
-    together; which ones exactly, and the order of the batches, changes with the epoch. Within a batch rows go from
-    short to long.
+    The size of a batch of n rows is n × the longest length in it, in any column. A batch contains rows of similar
+    length. The order of the batches changes with the epoch, and so does the choice among rows of similar length. Within
+    a batch, rows are ordered from short to long.
 
     Args:
         lengths: For each row its length, or the lengths of its columns: (source, target).
@@ -63,8 +63,8 @@ def batches(
 def shard_batch(batch: tuple[int, ...], num_shards: int) -> list[tuple[int, ...]]:
     """Return the rows of a batch in `num_shards` shards (processes × accumulation steps), dealt in turn.
 
-    The numbers of rows differ by at most one, and their numbers of tokens hardly, as `batches` orders rows by length. A
-    shard is empty only where there are fewer rows than shards.
+    The numbers of rows of the shards differ by at most one. Their numbers of tokens are nearly equal, because `batches`
+    orders rows by length. A shard is empty only if there are fewer rows than shards.
 
     >>> shard_batch((7, 3, 9, 1, 4), 2)
     [(7, 9, 4), (3, 1)]
@@ -132,8 +132,9 @@ def pad(
 def chunk_tokens(token_ids: Sequence[int], block_size: int) -> list[list[int]]:
     """Return running text in chunks of block_size + 1 tokens for a causal language model.
 
-    The first `block_size` tokens of a chunk are its inputs, the last `block_size` its labels: each chunk begins with
-    the last token of the one before, and every token but the first is predicted once. The last chunk may be shorter.
+    The first `block_size` tokens of a chunk are its inputs, and the last `block_size` tokens are its labels. Each chunk
+    begins with the last token of the chunk before it, so every token except the first one is predicted once. The last
+    chunk may be shorter.
 
     Raises:
         InputError: There are fewer than two tokens, or `block_size` is below 1.

@@ -16,9 +16,9 @@ _CONVERSIONS = {"hans": "tw2s", "hant": "s2tw"}
 def to_script(text: str, script: Script) -> str:
     """Write Chinese in simplified ("hans") or traditional ("hant") characters, phrase by phrase.
 
-    What is in that script already, or is not Chinese, stays; Japanese would be changed, so leave it out. Where
-    standards differ, traditional characters are those of Taiwan (裡, 為, 看著), as in most sentences of Tatoeba; words
-    are not exchanged for those of a region.
+    Text that is already in this script, or is not Chinese, is unchanged. Japanese would be changed, so do not pass it.
+    If standards differ, the traditional characters are those of Taiwan (裡, 為, 看著), as in most sentences of Tatoeba.
+    Words are not replaced by the words of a region.
 
     Raises:
         InputError: `script` is neither.

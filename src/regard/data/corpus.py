@@ -22,8 +22,8 @@ __all__ = ["Corpus", "read_corpus"]
 class Corpus:
     """Equally long columns of text, and what is known of the file they come from.
 
-    `name` is the file's name, `sha256` that of its bytes on disk (compressed, for a .gz), `skipped` has for
-    each reason the number of lines left out. `corpus["source"]` is a column.
+    `name` is the name of the file. `sha256` is the SHA-256 of its bytes on disk (compressed, for a .gz). `skipped`
+    gives, for each reason, the number of lines left out. `corpus["source"]` is a column.
 
     >>> corpus = Corpus({"source": ("Hi.", "Run!"), "target": ("嗨。", "跑！")}, name="tiny.tsv", skipped={"empty": 1})
     >>> print(corpus)
@@ -101,8 +101,8 @@ def read_corpus(path: str | Path, *, columns: Sequence[str] = ("source", "target
       columns, further ones (Tatoeba's and ManyThings' attribution) ignored.
     - Any other file when there is one column: plain text; empty lines are counted as skipped.
 
-    A file that gzip has packed is unpacked, whatever its name. Text is UTF-8, with or without a byte order mark;
-    spaces around a field are not kept. Lines end with \n or \r\n, or with \r in a file that has no \n.
+    A file compressed with gzip is decompressed, whatever its name is. Text is UTF-8, with or without a byte order mark.
+    Spaces around a field are removed. Lines end with \n or \r\n, or with \r if the file contains no \n.
 
     Args:
         path: The file.

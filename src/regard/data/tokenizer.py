@@ -54,9 +54,9 @@ _IN_CONFIG = {
 class Tokenizer:
     """A tokenizer.json and the ids of its special tokens; None where it has no such token.
 
-    Tokenizers of `train` begin with `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4. Special tokens that a text
-    spells out ("<s>") are text like any other, in every tokenizer. Names are those of transformers' tokenizers, and
-    `regard.watch(model, tokenizer=…)` takes one.
+    Tokenizers from `train` begin with `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4. In every tokenizer, a
+    special token that occurs in a text ("<s>") is encoded as text. The names are those of transformers' tokenizers, and
+    `regard.watch(model, tokenizer=…)` accepts a `Tokenizer`.
 
     >>> tokenizer = Tokenizer.train(["我爱你。", "你爱我。"], model_type="char", vocab_size=100)
     >>> len(tokenizer), tokenizer.encode(["我爱它。"], bos=True, eos=True)

@@ -129,8 +129,8 @@ class Observation(Answers):
         """Plot the weights of the target's words on the source's words and return the matplotlib Figure.
 
         `heads` is "mean" (over all cross-attention), "each" (one small map per head), or pairs of layer and head to
-        average. With `rows="read"` a row is named after the input word of the decoder, with "written" after the word
-        predicted from it. For more than 60 words per side, select a part with `source=range(...)` and
+        average. With `rows="read"` a row has the name of the decoder's input word, with `rows="written"` the name of
+        the word predicted from it. For more than 60 words per side, select a part with `source=range(...)` and
         `target=range(...)`.
         """
         return alignment_figure(self.record, heads, rows=rows, source=source, target=target, batch_index=batch_index)

@@ -79,15 +79,15 @@ def watch(
 ) -> Iterator[Observation]:
     """Record every attention call of `model` inside the `with` block; the model's output is bitwise the same.
 
-    Supported are `F.scaled_dot_product_attention`, `nn.MultiheadAttention` and `nn.TransformerEncoder` with their fast
-    paths, `regard.attention`, and attention written by hand: a softmax over products of queries and keys whose result
-    multiplies values. Weights are recorded before dropout, and no random number is drawn. Rows are processed in
-    blocks: no n × n matrix is stored unless requested.
+    The following calls are supported: `F.scaled_dot_product_attention`, `nn.MultiheadAttention` and
+    `nn.TransformerEncoder` with their fast paths, `regard.attention`, and attention written by hand (a softmax over
+    products of queries and keys whose result multiplies values). Weights are recorded before dropout, and no random
+    number is drawn. Rows are processed in blocks, so no n × n matrix is stored unless requested.
 
-    With `regard.use_backend("numba")`, calls on CPU are processed by compiled loops, in about three quarters of the
-    time (this needs `regard[numba]`). With `regard.use_backend("triton")`, calls on CUDA are processed by fused
-    kernels, which have not been run on a GPU yet. Calls that these do not support are processed by PyTorch, and
-    `seen.fallback_reasons` gives the reason for each layer.
+    With `regard.use_backend("numba")`, compiled loops process calls on CPU, in about three quarters of the time; this
+    needs `regard[numba]`. With `regard.use_backend("triton")`, fused kernels process calls on CUDA; they have not been
+    run on a GPU yet. PyTorch processes the calls that these do not support, and `seen.fallback_reasons` gives the
+    reason for each layer.
 
     Only calls in the thread that opened the watch are recorded. Calls of the model from other threads run unchanged
     and are counted in `seen.calls_elsewhere`.

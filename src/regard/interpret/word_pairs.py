@@ -29,9 +29,9 @@ def score_heads_for_pairs(
 ) -> PairScores:
     """Measure the weight of each head from one word on another, and its variation over sentences.
 
-    The weight of a sentence is the mean over the pieces of the source, summed over the pieces of the target. If a word
-    occurs several times, it is the mean over the sources and the sum over the targets; in a causal model only sources
-    after a target count.
+    The weight of a sentence is the mean over the subwords of the source and the sum over the subwords of the target. If
+    a word occurs several times, the weight is the mean over the occurrences of the source and the sum over those of the
+    target. In a causal model only occurrences of the source after a target count.
 
     Args:
         pairs: Pairs of words, such as "it>animal".

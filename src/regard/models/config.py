@@ -108,8 +108,9 @@ class SpecialTokens:
 class TransformerConfig:
     """A Transformer, by transformers' names: with the defaults that of Vaswani et al. (2017, arXiv:1706.03762).
 
-    BERT, GPT-2, Llama, T5, BART and Marian are such values; `docs/models.md` shows what each changed. What has no name
-    in transformers has that of PyTorch's nn.Transformer (`norm_first`, `bias`) or a noun of its own.
+    BERT, GPT-2, Llama, T5, BART and Marian are such configurations; `docs/models.md` shows the differences between
+    them. An option without a name in transformers has the name of PyTorch's nn.Transformer (`norm_first`, `bias`) or a
+    descriptive name.
 
     Args:
         vocab_size: Number of tokens.

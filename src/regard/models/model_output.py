@@ -34,8 +34,8 @@ def as_pytree(cls: type[T]) -> type[T]:
 class Output(Mapping[str, Any]):
     """What a forward pass returns; what was not computed is None.
 
-    As in transformers, `output[0]` is the first of what is there (the loss or, without labels, the logits or, without
-    an output head, the last hidden state), `output["logits"]` a field, and iteration gives the names.
+    As in transformers, `output[0]` is the first field that is present: the loss; without labels, the logits; without an
+    output head, the last hidden state. `output["logits"]` is a field, and iterating yields the names of the fields.
 
     Args:
         loss: Of the `labels`, a mean; a mapping of fields in its place is taken apart.

@@ -130,9 +130,9 @@ class AttentionDecoderCell(nn.Module):
     ) -> tuple[Tensor, DecoderState] | tuple[Tensor, DecoderState, Tensor]:
         """Give (output, state) and, on request, the weights (batch, keys) before dropout.
 
-        `memory` is that of the encoder, or `prepare(memory)`, which many steps share. `mask` and
-        `key_padding_mask` (True hides) hide keys; what else is `asked` goes to the attention (`backend`,
-        LocalAttention's `q_offset`). Without a state the first step begins with 0.
+        `memory` is the memory of the encoder, or `prepare(memory)`, which can be shared by many steps. `mask` and
+        `key_padding_mask` (True hides) hide keys. All other arguments in `asked` are passed to the attention
+        (`backend`, LocalAttention's `q_offset`). Without a state the first step begins with 0.
         """
         check_width("x", x, self.input_size, "input_size")
         if isinstance(memory, Tensor):

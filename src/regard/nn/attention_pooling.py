@@ -21,9 +21,10 @@ __all__ = ["AttentionPooling"]
 class AttentionPooling(nn.Module):
     """Σ_j a_j x_j with a = softmax(v·tanh(U x_j + b)): a set of vectors as one.
 
-    Without a query this is the pooling of Yang et al. 2016 (hierarchical attention networks, v their context vector
-    u_w) and, but for b, of Ilse et al. 2018 (arXiv:1802.04712). With `query_dim` the score is v·tanh(U x_j + W q +
-    b): Xu et al. 2015 (arXiv:1502.03044, 4.2), an image's regions and the state of the decoder.
+    Without a query this is the pooling of Yang et al. 2016 (hierarchical attention networks), where v is the context
+    vector u_w. Except for b it is also the pooling of Ilse et al. 2018 (arXiv:1802.04712). With `query_dim` the score
+    is v·tanh(U x_j + W q + b). This is the attention of Xu et al. 2015 (arXiv:1502.03044, 4.2), where x are the regions
+    of an image and q is the state of the decoder.
 
     Args:
         embed_dim: Width of the vectors in x.

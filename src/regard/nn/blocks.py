@@ -89,8 +89,9 @@ class EncoderBlock(Block):
     Formula, post-norm (the paper): x = norm₀(x + attention(x)); x = norm₁(x + feed_forward(x));
     pre-norm (Xiong et al. 2020, arXiv:2002.04745): x = x + attention(norm₀(x)); x = x + feed_forward(norm₁(x))
 
-    Dropout is that of the paper: on what is added to the residual, on the weights and on the hidden layer, in training
-    mode only. After the last of several pre-norm blocks a model needs one more norm.
+    Dropout is applied as in the paper, in training mode only: to the two branches before they are added to the
+    residual, to the attention weights, and to the hidden layer. If a model consists of pre-norm blocks, add one more
+    norm after the last block.
 
     Args:
         embed_dim: Width of x.
@@ -170,9 +171,9 @@ class DecoderBlock(Block):
     Formula, post-norm: x = norm₀(x + attention(x)); x = norm₁(x + cross_attention(x, memory)); x = norm₂(x +
     feed_forward(x)); pre-norm with the norms inside, as in EncoderBlock
 
-    No position sees later ones: `attention` has mask=masks.Causal() unless its arguments specify another mask.
-    DecoderBlock.from_torch(layer) has no mask, as nn.TransformerDecoderLayer has none: it is causal only if forward
-    gets is_causal=True or a mask.
+    No position sees later positions: the self-attention has mask=masks.Causal(), unless the arguments in `attention`
+    specify another mask. DecoderBlock.from_torch(layer) has no mask, because nn.TransformerDecoderLayer has none. It is
+    causal only if forward gets is_causal=True or a mask.
 
     Args:
         embed_dim: Width of x.

@@ -22,7 +22,7 @@ class ElmanCell(nn.Module):
     Formula: H_t = φ(X_t W_xh + H_{t−1} W_hh + b_h); O_t = H_t W_hq + b_q
 
     The layers `input_to_hidden` (with b_h), `hidden_to_hidden` and `hidden_to_output` hold the transposed matrices.
-    `nn.RNNCell` is the first half of it, with a second bias in place of which b_h is their sum.
+    `nn.RNNCell` computes only H_t. It has two biases, and b_h is their sum.
 
     Args:
         input_size: Width of X.

@@ -19,8 +19,9 @@ class PositionalEncoding(nn.Module):
 
     Formula: dropout(x_p + [sin(p ω_i), cos(p ω_i)]), ω_i = 10000^(−2i/embed_dim), interleaved
 
-    With an odd width the last cosine is missing. The table is a buffer, not part of the state dict: it follows `.to()`,
-    and any checkpoint loads. `positions.sinusoidal` has the orders of other libraries.
+    If the width is odd, the last cosine is missing. The table is a buffer that is not part of the state dict. It
+    follows `.to()`, and checkpoints without a table can be loaded. `positions.sinusoidal` has the orders of other
+    libraries.
 
     Args:
         embed_dim: Width of the embeddings; it may be odd.

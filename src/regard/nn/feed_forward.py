@@ -78,8 +78,8 @@ class FeedForward(nn.Module):
     any: W_down dropout(φ(W_gate x) ∘ W_up x), φ being SiLU in "swiglu", GELU in "geglu" and "geglu_tanh", ReLU in
     "reglu" (Shazeer 2020, arXiv:2002.05202)
 
-    Layers: `up_proj`, `down_proj` and, if it is gated, `gate_proj`. Gated layers have three matrices in place of two:
-    with a hidden layer of two thirds the parameters stay the same.
+    The layers are `up_proj` and `down_proj`, and in a gated network also `gate_proj`. A gated network has three
+    matrices instead of two. If its hidden layer has two thirds of the width, the number of parameters is the same.
 
     Args:
         embed_dim: Width of what comes in and goes out.

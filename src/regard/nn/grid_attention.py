@@ -65,8 +65,8 @@ class NeighborhoodAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Give (batch, *grid, embed_dim), and with `need_weights` those of the heads (batch, heads, cells, cells).
 
-        `mask` counts the cells row by row, `key_padding_mask` is True for cells that none sees, and `options` are those
-        of MultiHeadAttention's call: `backend`, `max_bytes`, …
+        In `mask` the cells are in row-major order. `key_padding_mask` is True for cells that no cell sees. `options`
+        are those of MultiHeadAttention's call: `backend`, `max_bytes`, …
         """
         if x.ndim < 3:
             raise InputError(f"`x` must be (batch, *grid, width), got shape {tuple(x.shape)}: write x[None] for one")
@@ -88,8 +88,9 @@ class NeighborhoodAttention(nn.Module):
 class AxialAttention(nn.Module):
     """Multi-head self-attention along each axis of a grid, with weights of its own for each axis.
 
-    "sum": A_1(x) + … + A_n(x), every axis looking at x. "sequential": A_n(… A_1(x)), one after the other, so that each
-    cell has seen all (Ho et al. 2019, arXiv:1912.12180; Axial-DeepLab, arXiv:2003.07853, goes along the height first).
+    In the mode "sum" the output is A_1(x) + … + A_n(x), and every axis attends to x. In the mode "sequential" it is
+    A_n(… A_1(x)): each axis attends to the output of the axis before it, so each cell depends on all cells (Ho et al.
+    2019, arXiv:1912.12180). Axial-DeepLab (arXiv:2003.07853) begins with the height.
 
     Args:
         embed_dim: Width of the cells.
@@ -134,10 +135,10 @@ class AxialAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
         """Let every cell look along each axis; give (batch, *grid, embed_dim), or a tuple of it and the weights.
 
-        With `need_weights` these are a tuple with a tensor for each axis, dense along it: (batch, *the other axes,
-        heads, side, side), those of the lines along an axis with `side` cells, before dropout. In "sequential" an axis
-        looks at what the one before it gave. `options` are those of MultiHeadAttention's call, the same
-        for all axes: `backend`, `max_bytes` (of each axis), …
+        With `need_weights` the weights are a tuple with one tensor for each axis. Its shape is (batch, *the other axes,
+        heads, side, side), the weights before dropout along each line of an axis with `side` cells. In the mode
+        "sequential" an axis attends to the output of the axis before it. `options` are those of MultiHeadAttention's
+        call and are the same for all axes: `backend`, `max_bytes` (of each axis), …
         """
         if x.ndim != len(self.along) + 2:
             raise InputError(

@@ -25,10 +25,10 @@ __all__ = ["LongformerAttention"]
 class LongformerAttention(nn.Module):
     """Multi-head self-attention in a window, with global tokens (Beltagy et al. 2020, 3.1 and 3.2, arXiv:2004.05150).
 
-    A token sees window/2 tokens on either side and the global tokens, with the projections q_proj, k_proj and v_proj.
-    A global token sees all tokens, with the projections q_global (of the global token), k_global and v_global (of all
-    tokens). The output is 0 for padding. out_proj is the dense layer after attention in the paper's model
-    (`attention.output.dense` in transformers).
+    A token sees window/2 tokens on either side and the global tokens. It uses the projections q_proj, k_proj and
+    v_proj. A global token sees all tokens. It uses the projections q_global (of the global token), k_global and
+    v_global (of all tokens). The output for padding is 0. out_proj is the dense layer after attention in the paper's
+    model (`attention.output.dense` in transformers).
 
     Args:
         embed_dim: Width of the tokens.

@@ -20,8 +20,8 @@ __all__ = ["AdditiveAttention", "BilinearAttention"]
 class AdditiveAttention(nn.Module):
     """softmax(v·tanh(W q + U k)) over the keys (Bahdanau et al. 2015, A.1.2, arXiv:1409.0473).
 
-    The keys are their own values unless others are given. In the paper the query is the decoder's previous state and
-    the keys are the encoder's. `query_proj` holds W, `key_proj` U, both without bias, and `vector` v.
+    If no values are given, the keys are also the values. In the paper the query is the decoder's previous state, and
+    the keys are the encoder's states. `query_proj` holds W and `key_proj` holds U, both without bias; `vector` holds v.
 
     Args:
         embed_dim: Width of the queries.
@@ -91,7 +91,7 @@ class AdditiveAttention(nn.Module):
 class BilinearAttention(nn.Module):
     """softmax(q·W·k) over the keys (Luong et al. 2015, 3.1, "general", arXiv:1508.04025).
 
-    The keys are their own values unless others are given. In the paper the query is the decoder's current state.
+    If no values are given, the keys are also the values. In the paper the query is the decoder's current state.
 
     Args:
         embed_dim: Width of the queries.

@@ -172,8 +172,8 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "*batch queries embed_dim"]:
         """Give the target's states.
 
-        The masks are regard's, True may be seen; the padding masks are PyTorch's, True hides. As there, padding of the
-        source is hidden from the decoder only by `memory_key_padding_mask`.
+        Masks have regard's meaning (True = may see), and padding masks have PyTorch's meaning (True hides). As in
+        PyTorch, only `memory_key_padding_mask` hides the padding of the source from the decoder.
         """
         padding = {} if src_key_padding_mask is None else {"key_padding_mask": src_key_padding_mask}
         output: Tensor = self.decoder(

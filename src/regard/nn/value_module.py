@@ -15,8 +15,9 @@ __all__ = ["ValueModule", "hold", "value_of"]
 class ValueModule(nn.Module):
     """A score, mask, bias, rotary embedding or normalizer as a module; called without arguments it gives the value.
 
-    Tensors in the value that are `nn.Parameter` become parameters, others buffers, under the names of their fields.
-    Both follow `.to()` and stand in the state dict, and each call gives the value with the tensors of now.
+    If a tensor in the value is an `nn.Parameter`, it becomes a parameter of this module. Other tensors become buffers.
+    Both have the names of their fields, follow `.to()` and are part of the state dict. Each call returns the value with
+    the current tensors.
 
     Raises:
         InputError: A tensor requires gradients and is no `nn.Parameter`.

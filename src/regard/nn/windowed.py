@@ -35,8 +35,9 @@ def attend_padded(
 class SlidingWindowAttention(nn.Module):
     """Multi-head self-attention in which a token sees those near it (masks.Window; Mistral 7B, arXiv:2310.06825).
 
-    `SlidingWindowAttention(embed_dim, num_heads, 512)` is causal: a token sees itself and the 511 before it. `left=`
-    and `right=` count the tokens on either side, besides itself; Longformer's window w is left=w/2, right=w/2.
+    `SlidingWindowAttention(embed_dim, num_heads, 512)` is causal: a token sees itself and the 511 tokens before it.
+    `left=` and `right=` are the numbers of tokens on either side, not counting the token itself. Longformer's window w
+    is left=w/2, right=w/2.
 
     Args:
         embed_dim: Width of the tokens.
@@ -95,9 +96,10 @@ class SlidingWindowAttention(nn.Module):
 class BigBirdAttention(nn.Module):
     """Multi-head self-attention over near, global and random blocks (Zaheer et al. 2020, arXiv:2007.14062, ITC).
 
-    masks.bigbird with a plan of random blocks for each head, drawn from `seed` when the length is known: the same seed
-    and length give the same plan. Each pair counts once; transformers in eval mode draws nothing and counts block 0
-    once more for each random block, so that checkpoints run there with other weights than here.
+    The mask is masks.bigbird with a draw of random blocks for each head. The blocks are drawn from `seed` when the
+    length is known, so the same seed and length give the same blocks. Each pair counts once. transformers draws no
+    random blocks in eval mode; instead it counts block 0 once more for each random block. A checkpoint therefore has
+    other weights there than here.
 
     Args:
         embed_dim: Width of the tokens.

@@ -35,8 +35,8 @@ class Normalizer:
 class Softmax(Normalizer):
     """exp(s_ij) / (Σ_j exp(s_ij) + exp(sink_h)) over the visible keys j.
 
-    `sink` (heads,) is one learned logit a head that takes weight and gives no value, so that rows sum to less than 1
-    (GPT-OSS 2025, arXiv:2508.10925); it is not scaled. A row that sees no key has weights 0 and finite gradients.
+    `sink` (heads,) is one learned logit for each head. It takes weight but has no value, so rows sum to less than 1
+    (GPT-OSS 2025, arXiv:2508.10925). It is not scaled. A row that sees no key has weights 0 and finite gradients.
 
     Cost: one exponential a pair. Of a row only its greatest score and its sum are needed, so that blocks can be merged
     in O(n) memory.

@@ -20,9 +20,9 @@ __all__ = ["Bias", "Relative", "Rotary", "with_leading"]
 class Bias:
     """A number for each pair of positions: a frozen dataclass that defines `__call__`.
 
-    Write a frozen dataclass (`eq=False` if it holds tensors) for a bias of your own; tensors in its fields get
-    gradients on every backend. Its four arguments are tensors of indices and positions that broadcast; what it holds
-    for each sequence or head it looks up by `batch` and `head`:
+    To define a bias of your own, write a frozen dataclass (`eq=False` if it holds tensors). Tensors in its fields get
+    gradients on every backend. The four arguments of `__call__` are tensors of indices and positions that broadcast. If
+    the bias has values for each sequence or head, index them with `batch` and `head`:
 
     >>> import regard
     >>> from dataclasses import dataclass
@@ -37,8 +37,8 @@ class Bias:
     tensor([[0.5000, 0.5000],
             [0.2689, 0.7311]])
 
-    `leading` is optional: without it a call evaluates the bias at one pair for all sequences and heads, and takes from
-    the shape of the result whether it reads `batch` and `head`.
+    `leading` is optional. Without it, a call evaluates the bias at one pair for all sequences and heads; the shape of
+    the result shows whether the bias uses `batch` and `head`.
     """
 
     relative: ClassVar[bool] = False

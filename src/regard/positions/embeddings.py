@@ -95,8 +95,9 @@ def learned(table: Float[Tensor, "positions dim"], length: int, *, start: int = 
 
     Formula: x_p + table[p]
 
-    It is a view, through which the table gets its gradient. Unlike a slice it never comes out shorter than asked. With
-    a cache `start` is the number of tokens in it; OPT and BART keep 2 rows before the first position (start + 2).
+    The result is a view, through which the table gets its gradient. Unlike a slice, it always has the requested length;
+    otherwise an error is raised. With a cache, `start` is the number of tokens in the cache. OPT and BART have 2 more
+    rows before the first position (start + 2).
 
     Cost: positions · dim parameters and no time; attention itself is as before.
 

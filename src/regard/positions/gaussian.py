@@ -18,8 +18,9 @@ __all__ = ["Gaussian"]
 class Gaussian(Bias):
     """exp(−(j − p)² / (2 (D/2)²)), for `weight_factor=`: Luong et al. 2015, 3.2 (local-p), arXiv:1508.04025.
 
-    It multiplies the weights after the softmax, and they are not renormalized: they sum to less than 1. The mask of
-    local-p, masks.LocalPredictive, rounds p down; the Gaussian takes p as it is, so that p gets a gradient.
+    The factor multiplies the weights after the softmax, and they are not renormalized, so they sum to less than 1.
+    masks.LocalPredictive, the mask of local-p, rounds p down. The Gaussian uses p without rounding, so p gets a
+    gradient.
 
     Args:
         center: The key position p where each query looks (batch, queries), batch 1 if all sequences look alike; real

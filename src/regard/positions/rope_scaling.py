@@ -72,9 +72,9 @@ class NTK(Scaling):
 class DynamicNTK(Scaling):
     """NTK by factor · L/P − (factor − 1): pairs turn slower, the longer the text (emozilla 2023).
 
-    L is the length, beyond the P of training; up to P nothing changes. Queries and keys must be turned for one L.
-    regard.attention does so where the queries are the last positions; `length` fixes it, for keys that were turned
-    before they went into a cache.
+    L is the length if it exceeds the length P of training; up to P nothing changes. Queries and keys must be rotated
+    for the same L. regard.attention does this if the queries are the last positions. If keys were rotated before they
+    were stored in a cache, specify L with `length`.
 
     Args:
         factor: s; at L = P it is not felt, at L = 2P it slows by s + 1.

@@ -20,9 +20,10 @@ def t5_buckets(
 ) -> Int[Tensor, "*pairs"]:
     """Sort the distances i − j into buckets (Raffel et al. 2020, 2.1, arXiv:1910.10683; the authors' Mesh TensorFlow).
 
-    With b buckets a direction, the first ⌊b/2⌋ hold one distance each, the others grow logarithmically up to
-    `max_distance`, and all that is further shares the last: ⌊b/2⌋ + ⌊ln(x/⌊b/2⌋) / ln(max_distance/⌊b/2⌋) · ⌈b/2⌉⌋.
-    The logarithm is taken in float32 and truncated, as the checkpoints were trained.
+    There are b buckets for each direction. Each of the first ⌊b/2⌋ buckets holds one distance. The other buckets grow
+    logarithmically up to `max_distance`, and all larger distances share the last bucket: ⌊b/2⌋ + ⌊ln(x/⌊b/2⌋) /
+    ln(max_distance/⌊b/2⌋) · ⌈b/2⌉⌋. The logarithm is computed in float32 and truncated, because checkpoints were
+    trained with these values.
 
     Args:
         distance: Query position − key position (transformers' relative_position is its negative).
@@ -53,8 +54,9 @@ def t5_buckets(
 class T5Bias(Relative):
     """table[bucket(i − j), head], added to the scores; T5 does not divide them by √d: use it with scores.Dot().
 
-    Raffel et al. 2020, 2.1, arXiv:1910.10683. T5 has one table in the first layer of encoder and decoder each, shared
-    by the other layers; cross-attention has none. `t5_buckets` says which distance falls into which bucket.
+    Raffel et al. 2020, 2.1, arXiv:1910.10683. T5 has one table in the first layer of the encoder and one in the first
+    layer of the decoder. The other layers share them, and cross-attention has no table. `t5_buckets` maps distances to
+    buckets.
 
     Args:
         table: A number for each bucket and head (buckets, heads): transformers' relative_attention_bias.weight. It

@@ -117,12 +117,13 @@ class Additive(Score):
 class Concat(Score):
     """v · tanh(W [q; k]) (Luong et al. 2015, arXiv:1508.04025, "concat"); the scale is 1.
 
-    `weight` W is (hidden, dim_q + dim_k), with the columns of the query first; `vector` v is (hidden,), or (heads,
-    hidden) with one vector per head of q; `bias` (hidden,) is added inside the tanh, the paper has none. The authors'
-    code computes v · tanh(W q + k) instead, which is Additive(w, None, v).
+    `weight` is W of shape (hidden, dim_q + dim_k), with the columns of the query first. `vector` is v of shape
+    (hidden,), or (heads, hidden) with one vector for each head of q. `bias` (hidden,) is added inside the tanh; the
+    paper has no bias. The authors' code computes v · tanh(W q + k) instead, which is Additive(w, None, v).
 
-    Cost: that of Additive, which it is with W split between query and key: O(queries · keys · hidden) time, and rows ·
-    columns · hidden floats a tile. Unprepared it is the formula, which writes out all pairs [q; k].
+    Cost: as for Additive, because W is split into a part for the query and a part for the key: O(queries · keys ·
+    hidden) time, and rows · columns · hidden floats per tile. Without this preparation the formula is computed as it
+    is, with all pairs [q; k].
 
     Raises:
         InputError: A tensor has another shape, type or device than these, or does not fit the widths or heads of q, k.

@@ -30,16 +30,16 @@ class Shaw(Score):
     Other code may index its table by query − key; for such a table pass `table.flip(-2)`. BERT's "relative_key" is
     `Shaw(distance_embedding.weight.flip(0))`. BERT's "relative_key_query" is `scores.RelativeKeyQuery`.
 
-    With `left` and `right` the tables have left + 1 + right rows, and the index is clip(j − i, −left, right) + left:
-    Wav2Vec2-BERT and SeamlessM4T-v2, whose `left_max_position_embeddings` is 64 and `right_max_position_embeddings` 8,
-    are `Shaw(distance_embedding.weight, left=64, right=8)`.
+    With `left` and `right` the tables have left + 1 + right rows, and the index is clip(j − i, −left, right) + left.
+    For Wav2Vec2-BERT and SeamlessM4T-v2, use `Shaw(distance_embedding.weight, left=64, right=8)`. There
+    `left_max_position_embeddings` is 64 and `right_max_position_embeddings` is 8.
 
     Tables are shared by the heads, as in the paper, or (heads, 2c + 1, ...). Without a value table no term is added to
     the values.
 
-    Cost: O(queries · keys · dim) time, about three times that of the product where tiles are square, as each row is
-    scored against the rows + columns − 1 diagonals of its tile, which are twice the floats of the tile. Nothing of
-    rows · columns · dim is written.
+    Cost: O(queries · keys · dim) time. For square tiles it is about three times the time of the product. Each row is
+    scored against the rows + columns − 1 diagonals of its tile, which need twice the memory of the tile. No tensor of
+    rows · columns · dim is made.
 
     Raises:
         InputError: A table has another shape, type or device than these, or does not fit the widths or heads of q, v;

@@ -32,9 +32,10 @@ _OVERHEAD_EACH = 2**19  # and again for each sequence or head with blocks of its
 class Blockwise:
     """Any score, mask, bias, normalizer, factor and dropout in O(n) memory, forward and backward, in plain PyTorch.
 
-    Visits the blocks of queries and keys that the mask leaves: full ones without the mask, partial ones with it; rows
-    of the same shape in one batched call, merged by log-sum-exp (Rabe & Staats 2021; Dao et al. 2022). The backward
-    computes the weights again. Results do not depend on the order of threads.
+    This backend visits only the blocks of queries and keys that the mask leaves. Full blocks are computed without the
+    mask, and partial blocks with it. Rows of the same shape are computed in one batched call and merged by log-sum-exp
+    (Rabe & Staats 2021; Dao et al. 2022). The backward computes the weights again. Results do not depend on the order
+    of threads.
     """
 
     name = "blockwise"
