@@ -125,6 +125,8 @@ def exports() -> dict[str, Any]:
 def keys() -> Iterator[Entry]:
     """The keys of a training file."""
     from regard.train.config import Config
+    from regard.train.model_types import MODEL_TYPES
+    from regard.train.tasks import TASKS
 
     def fields(kind: Any, place: str) -> Iterator[Entry]:
         hints = typing.get_type_hints(kind)
@@ -138,6 +140,9 @@ def keys() -> Iterator[Entry]:
     for table in ("task", "model"):  # which of several types of table it is
         yield Entry("type", f"regard.toml {table}.type", "text")
     yield from fields(Config, "")
+    for table, kinds in (("task", [one.settings for one in TASKS]), ("model", MODEL_TYPES)):
+        for one in kinds:
+            yield from fields(one, f"{table}.")
 
 
 def options() -> Iterator[Entry]:

@@ -83,10 +83,11 @@ def test_options_need_no_prefix_as_with_the_scripts_of_transformers(here):
 
 def test_a_configuration_is_written_in_python(here):
     from regard.train import Config
-    from regard.train.config import CausalLM, Training
+    from regard.train.config import Training
+    from regard.train.tasks import CausalLMSettings
 
     training = Training(output_dir="run", max_steps=10, learning_rate=5e-5, adam_beta2=0.999, adam_epsilon=1e-8)
-    config = Config(task=CausalLM(train_file="texts.txt", block_size=32), training=training)
+    config = Config(task=CausalLMSettings(train_file="texts.txt", block_size=32), training=training)
     assert config.training.weight_decay == tomllib.loads("x = 0.01")["x"]
 
 

@@ -329,7 +329,10 @@ import tempfile
 from pathlib import Path
 
 from regard.train import Translator, train
-from regard.train.config import Config, TokenizerConfig, Training, Transformer, Translation
+from regard.train.config import Config, Training
+from regard.train.model_types import TransformerSettings
+from regard.train.settings import TokenizerConfig
+from regard.train.tasks import TranslationSettings
 from regard_lab.cat_and_mat import ASKED, pairs
 
 EPOCHS = 12
@@ -341,14 +344,14 @@ with tempfile.TemporaryDirectory() as folder:
     data.write_text("".join(lines), encoding="utf-8")
     tokenizer = TokenizerConfig(model_type="bpe", vocab_size=400, lowercase=True)
     config = Config(
-        task=Translation(
+        task=TranslationSettings(
             train_file=str(data),
             validation_size=20,
             src_tokenizer=tokenizer,
             num_completions_to_print=0,
             max_predict_samples=0,
         ),
-        model=Transformer(
+        model=TransformerSettings(
             hidden_size=64, num_attention_heads=4, intermediate_size=128, num_hidden_layers=2, dropout=0.1
         ),
         training=Training(

@@ -24,9 +24,9 @@ from regard.errors import InputError, RegardError
 from regard.files import write_atomically
 from regard.render.mpl_figure import write_figure
 from regard.train import Score, Translator, read_log, translation_scores
-from regard.train.config import Config, Recurrent, Translation
-from regard.train.config_file import from_mapping
-from regard.train.tasks import task_of
+from regard.train.config import Config
+from regard.train.model_types import RecurrentSettings
+from regard.train.tasks import TranslationSettings, task_of
 from regard_lab.charts import Line, Lines
 from regard_lab.drawing import PAPER, figure_of
 
@@ -93,7 +93,7 @@ def read_run(folder: Path, num_beams: int) -> Run:
         known = json.loads((folder / "run.json").read_text("utf-8"))
     except (OSError, ValueError) as problem:
         raise InputError(f"cannot read {folder / 'run.json'}: {problem}") from problem
-    config: Config = from_mapping(Config, known["config"])
+    config = Config.from_table(known["config"])
     task: Any = task_of(config, folder / "vocabulary")
     if task.data != known["data"]:
         raise InputError(f"the data of {folder} has changed since it was trained: bring the old files back")
@@ -106,9 +106,9 @@ def read_run(folder: Path, num_beams: int) -> Run:
 
 def model_of(config: Config) -> str:
     """What a run trains, in words."""
-    assert isinstance(config.task, Translation)
+    assert isinstance(config.task, TranslationSettings)
     model = config.model
-    if not isinstance(model, Recurrent):
+    if not isinstance(model, RecurrentSettings):
         return type(model).__name__
     spelled = {"none": "no", "bahdanau": "Bahdanau's"}
     return f"{model.cell.upper()} {model.hidden_size}, {spelled.get(model.attention, model.attention)} attention"

@@ -10,7 +10,7 @@ import pytest
 
 from documents import ROOT
 from regard.data import read_corpus
-from regard.train.config_file import read_config
+from regard.train.config import read_config
 
 TRAINING = read_corpus(ROOT / "examples/data/learning-machines.tsv")
 ASKED = read_corpus(ROOT / "examples/data/recombinations.tsv")

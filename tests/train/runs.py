@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from regard.train.config import Config
-from regard.train.config_file import from_mapping
 
 
 def tiny(out: Path, **changes: Any) -> Config:
@@ -30,5 +29,4 @@ def tiny(out: Path, **changes: Any) -> Config:
         else:
             found[section] = value
     found["training"] = {key: value for key, value in found["training"].items() if value is not None}
-    made: Config = from_mapping(Config, found)
-    return made
+    return Config.from_table(found)

@@ -11,7 +11,7 @@ import torch
 from regard.models import SpecialTokens
 from regard.models.output_heads import LanguageModel
 from regard.train import JsonlLog, read_config, train, translation_scores
-from regard.train.tasks.build_model import pair_model
+from regard.train.model_types import ModelRequest
 from train.runs import tiny
 
 PATH = Path(__file__).parents[2] / "examples" / "data" / "by_length.py"
@@ -25,9 +25,8 @@ def test_the_two_models_of_the_example_have_as_many_parameters_within_a_hundredt
     said = re.search(r"--model\.attention none --model\.hidden_size \d+", path.read_text("utf-8")).group().split()
     tokens = SpecialTokens(pad_token_id=0, bos_token_id=1, eos_token_id=2)
     with torch.device("meta"):
-        models = [
-            pair_model(read_config(path, more).model, 4000, 2750, tokens, LanguageModel(), 100) for more in ([], said)
-        ]
+        request = ModelRequest(("encoder", "decoder"), 4000, tokens, LanguageModel(), 100, decoder_vocab_size=2750)
+        models = [read_config(path, more).model.build(request) for more in ([], said)]
     assert [one.config.attention for one in models] == ["bahdanau", None]
     with_it, without = (sum(one.numel() for one in model.parameters()) for model in models)
     assert abs(without / with_it - 1) < 0.01

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from regard.errors import InputError
-from regard.train.config import CausalLM, Config, Recurrent, Synthetic, Transformer
-from regard.train.config_file import from_mapping, read_config, to_mapping
+from regard.train.config import Config, read_config
+from regard.train.model_types import MODEL_TYPES, RecurrentSettings, TransformerSettings
 from regard.train.optimization import Schedule
+from regard.train.tasks import TASKS, CausalLMSettings, SyntheticSettings
 
 WHOLE = """
 [task]
@@ -33,8 +34,8 @@ def file(tmp_path):
 
 def test_a_file_is_a_value(file):
     found = read_config(file())
-    assert found.task == Synthetic(task_name="sort")
-    assert found.model == Transformer()
+    assert found.task == SyntheticSettings(task_name="sort")
+    assert found.model == TransformerSettings()
     assert (found.training.adam_beta1, found.training.adam_beta2) == (0.9, 0.95)
     assert found.training.schedule == Schedule("cosine", 1000)
     assert (found.training.num_train_epochs, found.training.max_steps) == (2, None)
@@ -48,8 +49,8 @@ def test_yaml_says_the_same(file):
 
 def test_a_value_and_its_mapping_say_the_same(file):
     found = read_config(file(), ["--model.type", "recurrent", "--model.attention", "none"])
-    assert found.model == Recurrent(attention="none")
-    assert from_mapping(Config, json.loads(json.dumps(to_mapping(found)))) == found
+    assert found.model == RecurrentSettings(attention="none")
+    assert Config.from_table(json.loads(json.dumps(found.to_table()))) == found
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,11 @@ def test_a_value_and_its_mapping_say_the_same(file):
         (["--training.torch_compile", "true"], lambda it: it.training.torch_compile, True),
         (["--warmup_steps", "5"], lambda it: it.training.schedule, Schedule("cosine", 5)),
         (["--num_train_epochs", "none", "--max_steps", "9"], lambda it: it.training.max_steps, 9),
-        (["--task.type", "clm", "--task.train_file", "it.txt"], lambda it: it.task, CausalLM(train_file="it.txt")),
+        (
+            ["--task.type", "clm", "--task.train_file", "it.txt"],
+            lambda it: it.task,
+            CausalLMSettings(train_file="it.txt"),
+        ),
     ],
 )
 def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
@@ -80,7 +85,7 @@ def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
             r"the key `model.nothing_like_it` is unknown: there are hidden_size, num_attention_heads",
         ),
         (["--model.type", "transfomer"], r"got 'transfomer': did you mean 'transformer'\?"),
-        (["--model.dropout", "1.0"], r"`dropout` must be at least 0 and below 1, got 1.0"),
+        (["--model.dropout", "1.0"], r"`model.dropout` must be below 1, got 1.0"),
         (
             ["--model.num_attention_heads", "4", "--model.num_key_value_heads", "3"],
             r"a multiple of `num_key_value_heads`",
@@ -88,18 +93,18 @@ def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
         (["--model.hidden_size", "wide"], r"`model.hidden_size` must be a whole number, got 'wide'"),
         (["--model.hidden_size", "2.5"], r"`model.hidden_size` must be a whole number, got 2.5"),
         (["--model.hidden_size", "true"], r"`model.hidden_size` must be a whole number, got True"),
-        (["--mixed_precision", "fp8"], r'`training.mixed_precision` must be "no" or "bf16" or "fp16", got \'fp8\''),
+        (["--mixed_precision", "fp8"], r"`training.mixed_precision` must be 'no', 'bf16' or 'fp16', got 'fp8'"),
         (["--training.adam_beta1", "[0.9]"], r"`training.adam_beta1` must be a number, got \[0.9\]"),
-        (["--learning_rate", "-1"], r"\[training\] `learning_rate` must be above 0"),
+        (["--learning_rate", "-1"], r"`training.learning_rate` must be above 0, got -1"),
         (["--max_steps", "5"], r"\[training\] training ends after `max_steps` or after `num_train_epochs`: give one"),
         (["--num_averaged_checkpoints", "9"], r"`num_averaged_checkpoints` is 9, more than `save_total_limit`, 3"),
         (["--training.max_steps"], r"`--training.max_steps` has no value: write --training.max_steps value"),
         (["epochs"], r"'epochs' is no key: write --table.key value"),
         (["--output_dir.folder", "x"], r"the key `output_dir` is in the wrong table: it is `training.output_dir`"),
-        (["--seed", "-1"], r"`seed` must be from 0"),
-        (["--task.type", "translation"], r"the key `task.train_file` is missing: a text"),
+        (["--seed", "-1"], r"`training.seed` must be at least 0, got -1"),
+        (["--task.type", "translation"], r"the key `task.train_file` is missing: it must be a text"),
         (["--task.type", "causal language"], r"got 'causal language': did you mean 'clm'\?"),
-        (["--task", "3"], r'`task` must be a table with type = "translation"'),
+        (["--task", "3"], r"`task` must be a table with `type`, one of 'translation', 'synthetic'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -116,7 +121,7 @@ def test_what_is_wrong_is_said_with_the_way_out(file, said, words):
         ("model: 1\ntask: a\nmodel: 2\n", "it.yaml", "it names the key 'model' twice, again in line 3"),
         ("- a\n- b\n", "it.yaml", "must be a table of keys and values, got list"),
         ("!!python/object/apply:os.system ['true']", "it.yaml", "cannot read the configuration"),
-        ("[task]\ntype = 'synthetic'\n", "it.toml", "the key `training` is missing: a table"),
+        ("[task]\ntype = 'synthetic'\n", "it.toml", "the key `training` is missing: it must be a table"),
     ],
 )
 def test_files_that_are_none_are_refused(file, text, name, words):
@@ -195,14 +200,12 @@ def test_every_new_name_of_a_key_is_a_key():
 
     from regard.train import config, key_names
 
-    tasks = (config.Translation, config.Synthetic, config.CausalLM, config.MaskedLM, config.Classification)
-    models = (config.Transformer, config.Recurrent, config.Checkpoint)
     known = {"training": {one.name for one in fields(config.Training)}}
-    known["model"] = {one.name for model in models for one in fields(model)}
-    known["task"] = {one.name for task in tasks for one in fields(task)}
+    known["model"] = {one.name for model in MODEL_TYPES for one in fields(model)}
+    known["task"] = {one.name for task in TASKS for one in fields(task.settings)}
     known["model"].add("type")
     known["task"].add("type")
-    for names in key_names._RENAMED.values():
+    for names in key_names.RENAMED.values():
         for name in names.split(" and "):
             table, key = name.split(" (")[0].split(".")[:2]
             assert key in known[table], name
@@ -234,7 +237,7 @@ def test_no_key_is_both_ours_and_refused():
     from regard.train.config import Training
 
     ours = {one.name for one in fields(Training)}
-    assert not ours & set(key_names._INSTEAD)
+    assert not ours & set(key_names.INSTEAD)
     theirs = {one.name for one in fields(TrainingArguments)}
     own = {"label_smoothing", "max_tokens_per_batch", "mixed_precision", "num_averaged_checkpoints", "num_threads"}
     assert ours - theirs == own | {"early_stopping_patience"}  # of transformers' EarlyStoppingCallback

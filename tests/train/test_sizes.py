@@ -5,8 +5,8 @@ import torch
 
 from regard.errors import InputError
 from regard.train import memory_check, train
-from regard.train.config import TokenizerConfig
 from regard.train.memory_check import check_size, least_parameters
+from regard.train.settings import TokenizerConfig
 from regard.train.tasks import task_of
 from train.runs import tiny
 
@@ -105,32 +105,32 @@ HUGE = 99_999_999_999_999_999_999
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("task__num_symbols", 3_000_000_000, "[task] `num_symbols` must be at most 1,048,576, got 3,000,000,000"),
-        ("task__max_length", HUGE, "[task] `max_length` must be at most 1,048,576, got 99,999"),
-        ("task__num_examples", HUGE, "[task] `num_examples` must be at most 1,000,000,000, got 99,999"),
-        ("task__validation_size", HUGE, "[task] `validation_size` must be at most"),
-        ("model__hidden_size", HUGE, "[model] `hidden_size` must be at most 1,048,576, got 99,999"),
-        ("model__intermediate_size", HUGE, "[model] `intermediate_size` must be at most"),
+        ("task__num_symbols", 3_000_000_000, "`task.num_symbols` must be at most 1,048,576, got 3,000,000,000"),
+        ("task__max_length", HUGE, "`task.max_length` must be at most 1,048,576, got 99,999"),
+        ("task__num_examples", HUGE, "`task.num_examples` must be at most 1,000,000,000, got 99,999"),
+        ("task__validation_size", HUGE, "`task.validation_size` must be at most"),
+        ("model__hidden_size", HUGE, "`model.hidden_size` must be at most 1,048,576, got 99,999"),
+        ("model__intermediate_size", HUGE, "`model.intermediate_size` must be at most"),
         (
             "model__num_hidden_layers",
             100_000_000,
-            "[model] `num_hidden_layers` must be at most 10,000, got 100,000,000",
+            "`model.num_hidden_layers` must be at most 10,000, got 100,000,000",
         ),
-        ("model__num_attention_heads", HUGE, "[model] `num_attention_heads` must be at most"),
-        ("model__num_key_value_heads", HUGE, "[model] `num_key_value_heads` must be at most"),
-        ("model__hidden_size", 0, "[model] `hidden_size` must be at least 1, got 0"),
-        ("model__num_attention_heads", 0, "[model] `num_attention_heads` must be at least 1, got 0"),
-        ("model__num_hidden_layers", -1, "[model] `num_hidden_layers` must be at least 1, got -1"),
-        ("model__num_key_value_heads", 0, "[model] `num_key_value_heads` must be at least 1, got 0"),
+        ("model__num_attention_heads", HUGE, "`model.num_attention_heads` must be at most"),
+        ("model__num_key_value_heads", HUGE, "`model.num_key_value_heads` must be at most"),
+        ("model__hidden_size", 0, "`model.hidden_size` must be at least 1, got 0"),
+        ("model__num_attention_heads", 0, "`model.num_attention_heads` must be at least 1, got 0"),
+        ("model__num_hidden_layers", -1, "`model.num_hidden_layers` must be at least 1, got -1"),
+        ("model__num_key_value_heads", 0, "`model.num_key_value_heads` must be at least 1, got 0"),
         (
             "model__hidden_size",
             15,
-            "[model] `hidden_size` must be a multiple of `num_attention_heads`, got 15 and 2: take 16, for example",
+            "[model] `hidden_size` must be a multiple of `num_attention_heads`, got 15 and 2: choose a divisor, or give ",
         ),
-        ("training__max_steps", HUGE, "[training] `max_steps` must be at most"),
-        ("training__max_tokens_per_batch", HUGE, "[training] `max_tokens_per_batch` must be at most"),
-        ("training__gradient_accumulation_steps", HUGE, "[training] `gradient_accumulation_steps` must be at most"),
-        ("training__num_threads", HUGE, "[training] `num_threads` must be at most"),
+        ("training__max_steps", HUGE, "`training.max_steps` must be at most"),
+        ("training__max_tokens_per_batch", HUGE, "`training.max_tokens_per_batch` must be at most"),
+        ("training__gradient_accumulation_steps", HUGE, "`training.gradient_accumulation_steps` must be at most"),
+        ("training__num_threads", HUGE, "`training.num_threads` must be at most"),
     ],
 )
 def test_counts_beyond_all_reason_are_refused_by_the_key_of_the_file(tmp_path, key, value, words):
@@ -150,7 +150,7 @@ def test_counts_beyond_all_reason_are_refused_by_the_key_of_the_file(tmp_path, k
 )
 def test_lengths_and_rows_of_every_task_have_a_limit(tmp_path, task, name):
     for key in (name, "validation_size"):
-        with pytest.raises(InputError, match=rf"\[task\] `{key}` must be at most"):
+        with pytest.raises(InputError, match=rf"`task.{key}` must be at most"):
             tiny(tmp_path / "run", task=task | {"train_file": "x.tsv", key: HUGE})
 
 

@@ -14,7 +14,6 @@ from regard.data import Tokenizer
 from regard.models import Transformer
 from regard.train import train
 from regard.train.config import Config
-from regard.train.config_file import from_mapping
 from regard.train.translator import Translator
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
@@ -55,7 +54,7 @@ def runs(tmp_path_factory) -> Path:
             "training": {"output_dir": str(folder / name), "max_steps": 2, "max_tokens_per_batch": 100}
             | {"eval_steps": 2, "save_steps": 1, "num_threads": 1},
         }
-        train(from_mapping(Config, found))
+        train(Config.from_table(found))
     return folder
 
 

@@ -42,7 +42,7 @@ def train(
 
     On several processes: accelerate launch -m regard train FILE.
     """
-    from regard.train.config_file import read_config
+    from regard.train.config import read_config
 
     options = list(context.args)
     options += [] if output_dir is None else ["--training.output_dir", json.dumps(output_dir, ensure_ascii=False)]
@@ -55,7 +55,7 @@ def train(
         from regard.train.memory_check import check_size
 
         check_size(settings, on_cpu=not torch.cuda.is_available())
-        _print_config(settings)
+        print(json.dumps(settings.to_table(), indent=2, ensure_ascii=False))
         return
     with console.status("loading the libraries and the data") as status:
         try:
@@ -159,9 +159,3 @@ def _stop_requested() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(pressed)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _print_config(settings: object) -> None:
-    from regard.train.config_file import to_mapping
-
-    print(json.dumps(to_mapping(settings), indent=2, ensure_ascii=False))

@@ -1,8 +1,7 @@
 """Training: a configuration, one loop, checkpoints that survive a kill, and callbacks."""
 
 from regard.train.callbacks import Curves, JsonlLog, curves_figure, read_log
-from regard.train.config import Config
-from regard.train.config_file import read_config
+from regard.train.config import Config, read_config
 from regard.train.loop import train
 from regard.train.metrics import Score, translation_scores
 from regard.train.translator import Translator

@@ -1,303 +1,27 @@
-"""The configuration of a run as frozen values; `config_file.py` makes them from a file and the command line."""
+"""The configuration of a run, read from a TOML or YAML file and from `--table.key value`."""
 
-import math
-from dataclasses import dataclass, field
-from typing import Literal
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from regard.data.tokenizer import LARGEST_VOCABULARY
+from pydantic import Field
+
 from regard.errors import InputError
-from regard.models.recurrent.config import AttentionKind
-from regard.nn.blocks import Norm
-from regard.nn.feed_forward import HiddenAct
+from regard.train.key_names import FORMAT, OLD_TYPES, RENAMED
+from regard.train.model_types import MODEL_TYPES, ModelSettings, TransformerSettings
 from regard.train.optimization import Schedule, SchedulerKwargs, SchedulerType
+from regard.train.settings import Count, Fraction, from_table, nested, settings, to_table, unknown_key
+from regard.train.tasks import TASKS
+from regard.train.tasks.base import TaskSettings
 
-__all__ = [
-    "CausalLM",
-    "Checkpoint",
-    "Classification",
-    "Config",
-    "MaskedLM",
-    "Model",
-    "Recurrent",
-    "Synthetic",
-    "Task",
-    "TokenizerConfig",
-    "Training",
-    "Transformer",
-    "Translation",
-]
-
-MixedPrecision = Literal["no", "bf16", "fp16"]
-
-# The largest counts that mean anything; `memory_check.py` checks what fits into this machine.
-_ROWS, _LONGEST, _WIDEST, _DEEPEST = 10**9, 2**20, 2**20, 10_000
+__all__ = ["Config", "Training", "read_config"]
 
 
-def _least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InputError(f"`{name}` must be at least {least}, got {value}")
-
-
-def _at_most(value: object, **most: int) -> None:
-    """Refuse a count that is a slip of the finger, before something loops over it or reserves memory for it."""
-    for name, largest in most.items():
-        if (found := getattr(value, name)) is not None and found > largest:
-            raise InputError(f"`{name}` must be at most {largest:,}, got {found:,}")
-
-
-def _between(name: str, value: float, low: float, high: float, *, least: bool = False) -> None:
-    if not (low < value < high or (least and value == low)):
-        raise InputError(f"`{name}` must be {'at least' if least else 'above'} {low} and below {high}, got {value}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerConfig:
-    """The tokenizer that is trained for a run.
-
-    Args:
-        model_type: "bpe", "unigram" or "char" (as in sentencepiece); "char" suits Chinese, Japanese and Korean.
-        vocab_size: Largest number of tokens.
-        lowercase: Whether texts are lowercased.
-    """
-
-    model_type: Literal["bpe", "unigram", "char"] = "bpe"
-    vocab_size: int = 8000
-    lowercase: bool = False
-
-    def __post_init__(self) -> None:
-        _least("vocab_size", self.vocab_size, 8)
-        _at_most(self, vocab_size=LARGEST_VOCABULARY)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Translation:
-    """Translation: sentence pairs, source language in the first column, target language in the second.
-
-    Args:
-        train_file: TSV, JSON Lines (`source`, `target`) or gzip of these.
-        extra_train_file: A further file of pairs, none of which is held out.
-        validation_size: Number of pairs held out of `train_file` for evaluation; their sources are not trained on.
-        source_lang, target_lang: Languages as ISO 639-1 codes; BLEU's tokenizer depends on the target language.
-        script: Script that all Chinese is converted to: "hans", "hant", or none for no conversion.
-        src_tokenizer, tgt_tokenizer: The tokenizers; a target in Chinese, Japanese or Korean has characters by default.
-        max_length: Tokens of either side, end token included; longer pairs are left out and counted.
-        num_completions_to_print: Number of held-out sentences whose translations are printed at each evaluation.
-        max_predict_samples: Number of held-out sentences translated for BLEU at each evaluation; all at the end.
-    """
-
-    train_file: str
-    extra_train_file: str | None = None
-    validation_size: int = 1000
-    source_lang: str = "en"
-    target_lang: str = "zh"
-    script: Literal["hans", "hant"] | None = None
-    src_tokenizer: TokenizerConfig = TokenizerConfig()
-    tgt_tokenizer: TokenizerConfig | None = None
-    max_length: int = 128
-    num_completions_to_print: int = 3
-    max_predict_samples: int = 200
-
-    def __post_init__(self) -> None:
-        least = {"validation_size": 1, "max_length": 2, "num_completions_to_print": 0, "max_predict_samples": 0}
-        for name, value in least.items():
-            _least(name, getattr(self, name), value)
-        _at_most(
-            self, validation_size=_ROWS, max_length=_LONGEST, num_completions_to_print=_ROWS, max_predict_samples=_ROWS
-        )
-
-    @property
-    def target_tokenizer(self) -> TokenizerConfig:
-        """The configured target tokenizer, or the default of its language."""
-        spaced = self.target_lang not in ("zh", "ja", "ko")
-        return self.tgt_tokenizer or (TokenizerConfig() if spaced else TokenizerConfig(model_type="char"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Synthetic:
-    """A synthetic task with known answers.
-
-    Args:
-        task_name: "copy", "reverse", "sort", or "recall" (of the value that follows a key).
-        num_symbols: Number of different symbols.
-        min_length, max_length: Symbols in a text; for "recall", pairs of key and value.
-        num_examples, validation_size: Number of texts for training and for evaluation.
-    """
-
-    task_name: Literal["copy", "reverse", "sort", "recall"]
-    num_symbols: int = 16
-    min_length: int = 3
-    max_length: int = 20
-    num_examples: int = 20000
-    validation_size: int = 500
-
-    def __post_init__(self) -> None:
-        for name, least in (("num_symbols", 2), ("min_length", 1), ("num_examples", 1), ("validation_size", 1)):
-            _least(name, getattr(self, name), least)
-        _least("max_length", self.max_length, self.min_length)
-        _at_most(self, num_symbols=LARGEST_VOCABULARY, max_length=_LONGEST, num_examples=_ROWS, validation_size=_ROWS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CausalLM:
-    """Causal language modeling: predict the next token of running text.
-
-    Args:
-        train_file: Plain text, JSON Lines (`text`) or gzip of these; a line is a document.
-        validation_size: Number of documents held out for evaluation.
-        tokenizer: The tokenizer to train; a checkpoint has its own.
-        block_size: Tokens in a row of a batch.
-        packing: Whether documents are packed into rows in which none attends to another; otherwise the running text is
-            cut into rows.
-    """
-
-    train_file: str
-    validation_size: int = 200
-    tokenizer: TokenizerConfig = TokenizerConfig()
-    block_size: int = 128
-    packing: bool = False
-
-    def __post_init__(self) -> None:
-        _least("validation_size", self.validation_size, 1)
-        _least("block_size", self.block_size, 2)
-        _at_most(self, validation_size=_ROWS, block_size=_LONGEST)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskedLM:
-    """Masked language modeling (Devlin et al. 2019, arXiv:1810.04805): 80 % masked, 10 % random, 10 % unchanged.
-
-    Args:
-        train_file: As for causal language modeling.
-        validation_size: Number of documents held out for evaluation.
-        tokenizer: The tokenizer to train; a checkpoint has its own.
-        block_size: Tokens in a row of a batch.
-        mlm_probability: Fraction of the tokens that are predicted.
-    """
-
-    train_file: str
-    validation_size: int = 200
-    tokenizer: TokenizerConfig = TokenizerConfig()
-    block_size: int = 128
-    mlm_probability: float = 0.15
-
-    def __post_init__(self) -> None:
-        _least("validation_size", self.validation_size, 1)
-        _least("block_size", self.block_size, 2)
-        _at_most(self, validation_size=_ROWS, block_size=_LONGEST)
-        _between("mlm_probability", self.mlm_probability, 0, 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Classification:
-    """Text classification: TSV of text and label, or JSON Lines with `text` and `label`.
-
-    Args:
-        train_file: The file.
-        validation_size: Number of texts held out for evaluation.
-        tokenizer: The tokenizer to train; a checkpoint has its own.
-        max_length: Tokens of a text; longer texts are truncated, and counted.
-    """
-
-    train_file: str
-    validation_size: int = 200
-    tokenizer: TokenizerConfig = TokenizerConfig()
-    max_length: int = 128
-
-    def __post_init__(self) -> None:
-        _least("validation_size", self.validation_size, 1)
-        _least("max_length", self.max_length, 2)
-        _at_most(self, validation_size=_ROWS, max_length=_LONGEST)
-
-
-Task = Translation | Synthetic | CausalLM | MaskedLM | Classification
-
-
-@dataclass(frozen=True, kw_only=True)
-class Transformer:
-    """A Transformer trained from scratch; names as in `models.TransformerConfig`.
-
-    Args:
-        hidden_size: Dimension of the embeddings and of the blocks' outputs.
-        num_attention_heads: Number of heads of each attention.
-        intermediate_size: Dimension of the feed-forward layer's hidden layer.
-        num_hidden_layers: Blocks of each side that the task needs: encoder and decoder for pairs, else one of them.
-        num_key_value_heads: Number of heads of keys and values; all by default.
-        positions: Position encoding or position bias.
-        norm: "layer" (LayerNorm) or "rms" (RMSNorm).
-        norm_first: Whether norms come before attention and feed-forward.
-        hidden_act, is_gated_act: Activation of the feed-forward layer, and whether it is gated.
-        dropout: Probability of dropout.
-    """
-
-    hidden_size: int = 256
-    num_attention_heads: int = 4
-    intermediate_size: int = 1024
-    num_hidden_layers: int = 3
-    num_key_value_heads: int | None = None
-    positions: Literal["sinusoidal", "learned", "t5", "alibi", "shaw", "rope", "none"] = "sinusoidal"
-    norm: Norm = "layer"
-    norm_first: bool = True
-    hidden_act: HiddenAct = "relu"
-    is_gated_act: bool = False
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("hidden_size", "num_attention_heads", "intermediate_size", "num_hidden_layers"):
-            _least(name, getattr(self, name), 1)
-        _at_most(self, hidden_size=_WIDEST, num_attention_heads=_WIDEST, intermediate_size=_WIDEST)
-        _at_most(self, num_hidden_layers=_DEEPEST, num_key_value_heads=_WIDEST)
-        if self.num_key_value_heads is not None:
-            _least("num_key_value_heads", self.num_key_value_heads, 1)
-            if self.num_attention_heads % self.num_key_value_heads:
-                raise InputError(
-                    "`num_attention_heads` must be a multiple of `num_key_value_heads`, got "
-                    f"{self.num_attention_heads} and {self.num_key_value_heads}: take {self.num_attention_heads}, for "
-                    "example"
-                )
-        _between("dropout", self.dropout, 0, 1, least=True)
-        if self.hidden_size % self.num_attention_heads:
-            nearest = max(1, round(self.hidden_size / self.num_attention_heads)) * self.num_attention_heads
-            raise InputError(
-                f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
-                f"{self.num_attention_heads}: take {nearest}, for example"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recurrent:
-    """A GRU or LSTM encoder–decoder; names as in `models.RecurrentConfig`, where `attention` may be "none"."""
-
-    embedding_dim: int = 256
-    hidden_size: int = 256
-    num_layers: int = 1
-    cell: Literal["gru", "lstm"] = "gru"
-    attention: AttentionKind | Literal["none"] = "bahdanau"
-    bidirectional: bool = True
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("embedding_dim", "hidden_size", "num_layers"):
-            _least(name, getattr(self, name), 1)
-        _at_most(self, embedding_dim=_WIDEST, hidden_size=_WIDEST, num_layers=_DEEPEST)
-        _between("dropout", self.dropout, 0, 1, least=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """A model to fine-tune: a folder, an id of the hub, or a bundled model (minilm, smollm2, me5)."""
-
-    model_name_or_path: str
-    dropout: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.dropout is not None:
-            _between("dropout", self.dropout, 0, 1, least=True)
-
-
-Model = Transformer | Recurrent | Checkpoint
-
-
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Training:
     """How a model is trained; names and meanings are those of `transformers.TrainingArguments` where it has them.
 
@@ -328,86 +52,46 @@ class Training:
         seed: Seed of the weights, the order of the data, and dropout.
     """
 
-    output_dir: str
-    max_steps: int | None = None
-    num_train_epochs: float | None = None
-    learning_rate: float = 1e-3
+    output_dir: Annotated[str, Field(pattern=r"\S")]
+    max_steps: Annotated[int, Field(ge=1, le=10**12)] | None = None
+    num_train_epochs: Annotated[float, Field(gt=0, le=10_000)] | None = None
+    learning_rate: Annotated[float, Field(gt=0, lt=10)] = 1e-3
     lr_scheduler_type: SchedulerType = "inverse_sqrt"
     warmup_steps: float = 1000
-    lr_scheduler_kwargs: SchedulerKwargs = field(default_factory=SchedulerKwargs)
-    weight_decay: float = 0.01
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.98
-    adam_epsilon: float = 1e-9
-    max_grad_norm: float = 1.0
-    label_smoothing: float = 0.0
-    max_tokens_per_batch: int = 4096
-    gradient_accumulation_steps: int = 1
-    mixed_precision: MixedPrecision = "no"
+    lr_scheduler_kwargs: Annotated[SchedulerKwargs, nested(SchedulerKwargs)] = field(default_factory=SchedulerKwargs)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    adam_beta1: Fraction = 0.9
+    adam_beta2: Fraction = 0.98
+    adam_epsilon: Annotated[float, Field(gt=0)] = 1e-9
+    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
+    label_smoothing: Fraction = 0.0
+    max_tokens_per_batch: Annotated[int, Field(ge=1, le=2**31)] = 4096
+    gradient_accumulation_steps: Annotated[int, Field(ge=1, le=10_000)] = 1
+    mixed_precision: Literal["no", "bf16", "fp16"] = "no"
     torch_compile: bool = False
-    eval_steps: int | None = None
-    save_steps: int | None = None
-    save_total_limit: int = 3
-    num_averaged_checkpoints: int = 1
-    early_stopping_patience: int | None = None
+    eval_steps: Count | None = None
+    save_steps: Count | None = None
+    save_total_limit: Count = 3
+    num_averaged_checkpoints: Count = 1
+    early_stopping_patience: Count | None = None
     metric_for_best_model: str | None = None
-    num_threads: int | None = None
-    seed: int = 0
+    num_threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
     def __post_init__(self) -> None:
-        if not self.output_dir.strip():
-            raise InputError("`output_dir` must name the folder of the run, got an empty text")
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise InputError("training ends after `max_steps` or after `num_train_epochs`: give one of them")
-        for name in _COUNTS:
-            if getattr(self, name) is not None:
-                _least(name, getattr(self, name), 1)
-        _at_most(
-            self,
-            max_steps=10**12,
-            num_train_epochs=10_000,
-            max_tokens_per_batch=2**31,
-            gradient_accumulation_steps=10_000,
-            num_threads=4096,
-        )
-        if self.num_train_epochs is not None:
-            _between("num_train_epochs", self.num_train_epochs, 0, math.inf)
-        self._check_optimizer()
         _ = self.schedule  # which checks its arguments
         if self.num_averaged_checkpoints > self.save_total_limit:
             raise InputError(
                 f"`num_averaged_checkpoints` is {self.num_averaged_checkpoints}, more than `save_total_limit`, "
                 f"{self.save_total_limit}: raise `save_total_limit`"
             )
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"`seed` must be from 0 to 2³¹ − 1, got {self.seed}")
-
-    def _check_optimizer(self) -> None:
-        _between("learning_rate", self.learning_rate, 0, 10)
-        for name in ("label_smoothing", "adam_beta1", "adam_beta2"):
-            _between(name, getattr(self, name), 0, 1, least=True)
-        _between("adam_epsilon", self.adam_epsilon, 0, math.inf)
-        _between("weight_decay", self.weight_decay, 0, math.inf, least=True)
-        if not self.max_grad_norm >= 0:  # nor is it nan
-            raise InputError(f"`max_grad_norm` must be at least 0, which is no clipping, got {self.max_grad_norm}")
 
     @property
     def schedule(self) -> Schedule:
         """The learning-rate schedule."""
         return Schedule(self.lr_scheduler_type, self.warmup_steps, self.lr_scheduler_kwargs)
-
-
-_COUNTS = (
-    "max_steps",
-    "max_tokens_per_batch",
-    "gradient_accumulation_steps",
-    "eval_steps",
-    "save_steps",
-    "save_total_limit",
-    "num_averaged_checkpoints",
-    "early_stopping_patience",
-    "num_threads",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,6 +104,195 @@ class Config:
         model: The model.
     """
 
-    task: Task
+    task: TaskSettings
     training: Training
-    model: Model = Transformer()
+    model: ModelSettings = field(default_factory=TransformerSettings)
+
+    @classmethod
+    def from_table(cls, found: Mapping[str, Any]) -> "Config":
+        """Return the configuration that tables of plain values describe.
+
+        Raises:
+            InputError: A key is unknown or missing, or a value does not fit.
+        """
+        names = [one.name for one in fields(cls)]
+        for name in found:
+            if name not in names:
+                raise InputError(_wrong_table(str(name)) or unknown_key(str(name), names, ""))
+        for name in ("task", "training"):
+            if name not in found:
+                raise InputError(f"the key `{name}` is missing: it must be a table of keys and values")
+        _check_texts(found)
+        model = found.get("model", {})
+        if isinstance(model, Mapping):
+            model = {"type": TransformerSettings.type, **model}
+        return cls(
+            task=_of_type([one.settings for one in TASKS], found["task"], "task"),
+            model=_of_type(MODEL_TYPES, model, "model"),
+            training=from_table(Training, found["training"], "training"),
+        )
+
+    def to_table(self) -> dict[str, dict[str, Any]]:
+        """Return tables of plain values that `from_table` reads back."""
+        return {one.name: to_table(getattr(self, one.name)) for one in fields(self)}
+
+
+_TRAINING = frozenset(one.name for one in fields(Training))  # options without a table
+_WORDS = {"task": "type", "model": "type"} | dict.fromkeys(
+    ("tokenizer", "src_tokenizer", "tgt_tokenizer"), "model_type"
+)  # tables that a word may stand for, and which key it is
+
+
+def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Return the configuration in a file, with the keys that the command line replaces.
+
+    Args:
+        path: TOML, or YAML by its suffix.
+        overrides: Such as ["--training.max_steps", "128", "--learning_rate=3e-4"]; a key without a table is one of
+            [training]; values are written as in TOML, or plain words.
+
+    Raises:
+        InputError: The file cannot be read, a key is unknown, missing or of an older format, or a value is of the
+            wrong type.
+    """
+    found = _read(Path(path))
+    _check_format(found, str(path))
+    # Types first: they clear the keys of another type in the file, and none of the command line.
+    for key, value in sorted(_pairs(overrides), key=lambda pair: not pair[0].endswith(".type")):
+        _put(found, key.split("."), value, key)
+    _check_format(found, "the command line")
+    return Config.from_table(found)
+
+
+def _of_type(kinds: Sequence[type[Any]], found: Any, where: str) -> Any:
+    """Return the value of a table that has several types; a text stands for a table of that type alone."""
+    found = {"type": found} if isinstance(found, str) else found
+    names = {one.type: one for one in kinds}
+    every = ", ".join(map(repr, names))
+    if not isinstance(found, Mapping):
+        raise InputError(f"`{where}` must be a table with `type`, one of {every}, got {found!r}")
+    if "type" not in found:
+        raise InputError(f"the key `{where}.type` is missing: one of {every}")
+    named = str(found["type"])
+    if named not in names:
+        near = [OLD_TYPES[named]] if OLD_TYPES.get(named) in names else difflib.get_close_matches(named, names, 1)
+        hint = f": did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"`{where}.type` must be one of {every}, got {named!r}{hint}")
+    for name in found:
+        if name not in [one.name for one in fields(names[named])] and (wrong := _wrong_table(name, where)):
+            raise InputError(wrong)
+    return from_table(names[named], found, where)
+
+
+def _wrong_table(name: str, where: str = "") -> str | None:
+    if name not in _TRAINING:
+        return None
+    return f"the key `{where + '.' if where else ''}{name}` is in the wrong table: it is `training.{name}`"
+
+
+def _check_texts(found: Any, where: str = "") -> None:
+    """Refuse texts that no file name and no JSON can have."""
+    if isinstance(found, Mapping):
+        for name, value in found.items():
+            _check_texts(value, f"{where}.{name}" if where else str(name))
+    elif isinstance(found, str) and ("\0" in found or any("\ud800" <= one <= "\udfff" for one in found)):
+        raise InputError(f"`{where}` must be a text without NUL bytes and halves of characters, got {found!r}")
+
+
+def _check_format(found: Mapping[str, Any], where: str) -> None:
+    """Refuse keys of format 1, each with its new name."""
+    keys: list[str] = []
+
+    def walk(table: Mapping[str, Any], outer: str) -> None:
+        for name, value in table.items():
+            key = f"{outer}.{name}" if outer else str(name)
+            inside = isinstance(value, Mapping) and any(one.startswith(key + ".") for one in RENAMED)
+            if key in RENAMED and not (inside and key == "optimizer.schedule"):  # whose keys have names of their own
+                keys.append(key)
+            if inside:
+                walk(value, key)
+
+    walk(found, "")
+    if keys:
+        names = ", ".join(f"`{key}` is now `{RENAMED[key]}`" for key in keys)
+        formats = f"configuration format 1, and this release reads format {FORMAT}"
+        raise InputError(f"{where} has keys of {formats}: {names}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InputError(f"cannot read the configuration {path}: {getattr(problem, 'strerror', problem)}") from problem
+    try:
+        found = _yaml(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
+    except (ValueError, RecursionError) as problem:  # tomllib's error is a ValueError
+        raise InputError(f"cannot read the configuration {path}: {' '.join(str(problem).split())}") from problem
+    except Exception as problem:
+        if type(problem).__module__.partition(".")[0] != "yaml":
+            raise
+        raise InputError(f"cannot read the configuration {path}: {' '.join(str(problem).split())}") from problem
+    if not isinstance(found, dict):
+        raise InputError(f"the configuration {path} must be a table of keys and values, got {type(found).__name__}")
+    return found
+
+
+def _yaml(text: str) -> Any:
+    """YAML, in which 1e-3 is a number: of PyYAML's own, YAML 1.1, it is a text."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """With the floats of YAML 1.2, and no key twice."""
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            keys: set[str] = set()
+            for key, _ in node.value:
+                if key.value in keys if isinstance(key, yaml.ScalarNode) else False:
+                    raise ValueError(f"it names the key {key.value!r} twice, again in line {key.start_mark.line + 1}")
+                keys |= {key.value} if isinstance(key, yaml.ScalarNode) else set()
+            return node
+
+    number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    return yaml.load(text, Loader)  # with SafeLoader's constructors: nothing of the text is run
+
+
+def _pairs(overrides: Sequence[str]) -> list[tuple[str, Any]]:
+    """Keys and values of `--a.b value` and `--a.b=value`."""
+    found, rest = [], list(overrides)
+    while rest:
+        one = rest.pop(0)
+        key, equals, text = one.removeprefix("--").partition("=")
+        if not one.startswith("--") or not key:
+            raise InputError(f"{one!r} is no key: write --table.key value, such as --training.max_steps 300")
+        if not equals:
+            if not rest or (rest[0].startswith("--")):
+                raise InputError(f"`--{key}` has no value: write --{key} value")
+            text = rest.pop(0)
+        key = key.replace("-", "_")
+        found.append((f"training.{key}" if key in _TRAINING else key, _plain(text)))
+    return found
+
+
+def _plain(text: str) -> Any:
+    """A value as TOML writes it; a plain word is itself."""
+    try:
+        return tomllib.loads(f"it = {text}")["it"]
+    except (ValueError, RecursionError):  # tomllib's error is a ValueError
+        return {"True": True, "False": False}.get(text, text)
+
+
+def _put(table: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
+    for part in parts[:-1]:
+        if isinstance(table.get(part), str) and part in _WORDS:
+            table[part] = {_WORDS[part]: table[part]}
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise InputError(f"`--{key}` names a key of `{part}`, which is no table in the configuration")
+    if parts[-1] == "type" and table.get("type") not in (None, value):
+        table.clear()  # this type does not have the keys of another one
+    if value == "none" and parts[-1] not in ("attention", "positions"):
+        table.pop(parts[-1], None)  # the default, which is None where None is possible
+    else:
+        table[parts[-1]] = value

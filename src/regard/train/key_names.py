@@ -1,15 +1,12 @@
 """Keys that a configuration cannot have: those of format 1, and those of TrainingArguments that have no counterpart."""
 
-from collections.abc import Mapping
-from typing import Any
+__all__ = ["FORMAT", "INSTEAD", "OLD_TYPES", "RENAMED"]
 
-__all__ = ["FORMAT", "OLD_TYPES", "instead_of", "renamed_keys"]
-
-FORMAT = 2  # of configurations and run.json; format 1 had the keys of _RENAMED
+FORMAT = 2  # of configurations and run.json; format 1 had the keys of RENAMED
 
 _TOKENIZER = {"words": "tokenizer", "source_words": "src_tokenizer", "target_words": "tgt_tokenizer"}
 # Dotted keys of format 1, each with its name in format 2.
-_RENAMED: dict[str, str] = {
+RENAMED: dict[str, str] = {
     "out": "training.output_dir",
     "seed": "training.seed",
     "optimizer.rate": "training.learning_rate",
@@ -82,7 +79,7 @@ _DEVICE = "the device is chosen by accelerate: leave it out, or run `accelerate 
 _ADAMW = "AdamW is the only optimizer: leave it out, and set `training.adam_beta1`, `adam_beta2`, `adam_epsilon`"
 _LOGGED = "each step is logged in log.jsonl, each evaluation printed: leave it out"
 # Words of TrainingArguments and of transformers' run_*.py that have no key here, with what to do.
-_INSTEAD: dict[str, str] = {
+INSTEAD: dict[str, str] = {
     "per_device_train_batch_size": _TOKENS,
     "per_device_eval_batch_size": _TOKENS,
     "per_gpu_train_batch_size": _TOKENS,
@@ -132,26 +129,3 @@ _INSTEAD: dict[str, str] = {
     "max_train_samples": "make the file shorter: `task.train_file`",
     "max_eval_samples": "set `task.validation_size`",
 }
-
-
-def renamed_keys(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return the keys of format 1 that a configuration has, each with its name in format 2."""
-    keys: list[str] = []
-
-    def walk(table: Mapping[str, Any], where: str) -> None:
-        for name, value in table.items():
-            key = f"{where}.{name}" if where else str(name)
-            if isinstance(value, Mapping) and any(one.startswith(key + ".") for one in _RENAMED):
-                if key in _RENAMED and key != "optimizer.schedule":  # whose keys have names of their own
-                    keys.append(key)
-                walk(value, key)
-            elif key in _RENAMED:
-                keys.append(key)
-
-    walk(found, "")
-    return {key: _RENAMED[key] for key in keys}
-
-
-def instead_of(name: str) -> str | None:
-    """Return what to do instead of setting a key of transformers that has no counterpart; None for other names."""
-    return _INSTEAD.get(name)

@@ -12,7 +12,6 @@ from regard.models.as_transformers import AsTransformers
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints
 from regard.train.config import Config
-from regard.train.config_file import from_mapping
 from regard.train.key_names import FORMAT
 from regard.train.tasks import task_of
 
@@ -77,7 +76,7 @@ def _at_step(folder: Path) -> tuple[Any, Path]:
             f"{run / 'run.json'} is of format {version}, and this release reads format {FORMAT}: open it with the "
             "release that trained it"
         )
-    restored: Config = from_mapping(Config, config)
+    restored = Config.from_table(config)
     task = task_of(restored, run / "vocabulary")
     for name in ("source.json", "target.json", "tokenizer.json"):
         if name in data and task.data.get(name) != data[name]:

@@ -5,15 +5,17 @@ optimizer steps taken so far, as in `torch.optim.lr_scheduler.LambdaLR`; `total`
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InputError
+from regard.train.settings import Count, settings
 
 __all__ = ["IGNORED", "Schedule", "SchedulerKwargs", "SchedulerType", "optimizer_of", "summed_cross_entropy"]
 
@@ -67,7 +69,7 @@ SchedulerType = Literal[
 _TIMESCALE = 10_000  # of "inverse_sqrt" without warm-up, as in transformers
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class SchedulerKwargs:
     """Options of single schedules, `lr_scheduler_kwargs` of transformers.
 
@@ -78,17 +80,10 @@ class SchedulerKwargs:
         min_lr_ratio: Of "warmup_stable_decay": its last learning rate as a fraction of the peak.
     """
 
-    min_lr_rate: float | None = None
-    num_decay_steps: int | None = None
+    min_lr_rate: Annotated[float, Field(ge=0, le=1)] | None = None
+    num_decay_steps: Count | None = None
     decay_type: Literal["cosine", "linear", "1-sqrt"] | None = None
-    min_lr_ratio: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("min_lr_rate", "min_lr_ratio"):
-            if (value := getattr(self, name)) is not None and not 0 <= value <= 1:
-                raise InputError(f"`{name}` must be a fraction of the learning rate, from 0 to 1, got {value}")
-        if self.num_decay_steps is not None and self.num_decay_steps < 1:
-            raise InputError(f"`num_decay_steps` must be at least 1, got {self.num_decay_steps}")
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 _OPTIONS_OF = {
@@ -118,7 +113,7 @@ class Schedule:
 
     kind: SchedulerType = "inverse_sqrt"
     warmup_steps: float = 0
-    options: SchedulerKwargs = SchedulerKwargs()
+    options: SchedulerKwargs = field(default_factory=SchedulerKwargs)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(SchedulerType):
@@ -128,7 +123,7 @@ class Schedule:
         if not 0 <= self.warmup_steps < math.inf:
             raise InputError(f"`warmup_steps` must be at least 0, got {self.warmup_steps}")
         known = _OPTIONS_OF.get(self.kind, ())
-        for name, value in vars(self.options).items():
+        for name, value in asdict(self.options).items():
             if value is not None and name not in known:
                 raise InputError(f"`lr_scheduler_kwargs.{name}` is no option of {self.kind!r}: leave it out")
         if known and getattr(self.options, known[0]) is None:

@@ -27,8 +27,8 @@ from regard.models.pretrained_mixin import list_tokenizer_files
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints, Place, mean_of
 from regard.train.config import Config
-from regard.train.config_file import changes, to_mapping
 from regard.train.key_names import FORMAT
+from regard.train.settings import changed_keys
 from regard.train.tasks.base import Task
 
 __all__ = ["Folder", "hold_folder"]
@@ -87,7 +87,7 @@ class Folder:
         if self._before is None and begun and writes:
             raise InputError(f"{path} has checkpoints and no run.json: name another folder as `output_dir`")
         if self._before is not None:
-            self._compare(self._before["config"], to_mapping(config))
+            self._compare(self._before["config"], config.to_table())
             if (were := self._before.get("processes", 1)) != processes:
                 raise InputError(
                     f"the run in {self.path} was started on {were} processes and has {processes} now, which would make "
@@ -125,7 +125,7 @@ class Folder:
         known = self._before or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         known |= {
             "version": FORMAT,
-            "config": to_mapping(self.config),
+            "config": self.config.to_table(),
             "data": dict(task.data),
             "processes": self._processes,
         }
@@ -171,6 +171,7 @@ class Folder:
         try:
             found = json.loads(self._record.read_text("utf-8"))
             _check_record(found)
+            found["config"] = Config.from_table(found["config"]).to_table()  # with the keys of this release
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as problem:
@@ -181,7 +182,7 @@ class Folder:
         """Raise where the configuration would have made other steps than those that were taken."""
         lengths = {"training.max_steps", "training.num_train_epochs"}
         ends = lengths if self.config.training.schedule.needs_total else set()
-        for key, (was, is_now) in changes(before, now).items():
+        for key, (was, is_now) in changed_keys(before, now).items():
             if key in _FREE - ends:
                 continue
             why = " (this schedule depends on the end)" if key in ends else ""

@@ -96,7 +96,10 @@ def _told(english: str, found: Numbers) -> str:
 def _trained(seed: int, asked: Collection[str]) -> Translator:
     """Train as `regard train` does, without the test sentences, in a temporary folder."""
     from regard.train import train
-    from regard.train.config import Config, TokenizerConfig, Training, Transformer, Translation
+    from regard.train.config import Config, Training
+    from regard.train.model_types import TransformerSettings
+    from regard.train.settings import TokenizerConfig
+    from regard.train.tasks import TranslationSettings
 
     with tempfile.TemporaryDirectory(prefix="regard-") as scratch:
         data = Path(scratch) / "pairs.tsv"
@@ -104,14 +107,14 @@ def _trained(seed: int, asked: Collection[str]) -> Translator:
         data.write_text("".join(lines), "utf-8")
         tokenizer = TokenizerConfig(model_type="bpe", vocab_size=400, lowercase=True)
         config = Config(
-            task=Translation(
+            task=TranslationSettings(
                 train_file=str(data),
                 validation_size=20,
                 src_tokenizer=tokenizer,
                 num_completions_to_print=0,
                 max_predict_samples=0,
             ),
-            model=Transformer(
+            model=TransformerSettings(
                 hidden_size=64, num_attention_heads=4, intermediate_size=128, num_hidden_layers=2, dropout=0.1
             ),
             training=Training(

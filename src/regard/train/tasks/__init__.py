@@ -1,30 +1,40 @@
-"""Tasks: each makes a model, batches and scores for the training loop."""
+"""Tasks: each file has the table [task] of one type, and makes a model, batches and scores for the training loop.
+
+A task of your own is a file with a Task and its settings, and its name here.
+"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from regard.train import config as chosen
-from regard.train.config import Config
-from regard.train.tasks.base import Batch, Task
-from regard.train.tasks.classification import ClassificationTask
-from regard.train.tasks.language import CausalTask
-from regard.train.tasks.masked import MaskedTask
-from regard.train.tasks.synthetic import SyntheticTask
-from regard.train.tasks.translation import TranslationTask
+from regard.train.tasks.base import Batch, Task, TaskSettings
+from regard.train.tasks.classification import ClassificationSettings, ClassificationTask
+from regard.train.tasks.language import CausalLMSettings, CausalTask, MaskedLMSettings, MaskedTask
+from regard.train.tasks.synthetic import SyntheticSettings, SyntheticTask
+from regard.train.tasks.translation import TranslationSettings, TranslationTask
 
-__all__ = ["Batch", "Task", "task_of"]
+if TYPE_CHECKING:
+    from regard.train.config import Config
+
+__all__ = [
+    "TASKS",
+    "Batch",
+    "CausalLMSettings",
+    "ClassificationSettings",
+    "MaskedLMSettings",
+    "SyntheticSettings",
+    "Task",
+    "TaskSettings",
+    "TranslationSettings",
+    "task_of",
+]
+
+TASKS: tuple[type[Task], ...] = (TranslationTask, SyntheticTask, CausalTask, MaskedTask, ClassificationTask)
 
 
-def task_of(config: Config, vocabulary: Path) -> Task:
+def task_of(config: "Config", vocabulary: Path) -> Task:
     """Return the task of a configuration with its data; `vocabulary` is the folder of the tokenizers of the run.
 
     Raises:
         InputError: The data cannot be read, or the model does not fit the task.
     """
-    kinds: dict[type, type[Task]] = {
-        chosen.Translation: TranslationTask,
-        chosen.Synthetic: SyntheticTask,
-        chosen.CausalLM: CausalTask,
-        chosen.MaskedLM: MaskedTask,
-        chosen.Classification: ClassificationTask,
-    }
-    return kinds[type(config.task)](config, vocabulary)
+    return next(one for one in TASKS if one.settings is type(config.task))(config, vocabulary)

@@ -1,21 +1,29 @@
-"""The base of all tasks: rows of tokens, batches of them, and the loss on held-out rows."""
+"""The base of all tasks: a table [task], rows of tokens, batches of them, and the loss on held-out rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.data import batches
+from regard.data import Corpus, Tokenizer, batches, pad, read_corpus, split
 from regard.errors import InputError
+from regard.models import SpecialTokens
+from regard.models.output_heads import LanguageModel, OutputHead
 from regard.train.callbacks import Sample
-from regard.train.config import Config, Model
+from regard.train.model_types import ModelRequest, ModelSettings
 from regard.train.optimization import IGNORED, summed_cross_entropy
+from regard.train.settings import TokenizerConfig
 
-__all__ = ["Batch", "Task"]
+if TYPE_CHECKING:
+    from regard.train.config import Config
+
+__all__ = ["Batch", "PairsTask", "Task", "TaskSettings", "TextTask"]
+
+TokenPairs = Sequence[tuple[list[int], list[int]]]  # (source, target): no start tokens, the source with an end token
 
 
 @dataclass(frozen=True)
@@ -41,18 +49,35 @@ class Batch:
         return replace(self, inputs=inputs, labels=self.labels.to(device))
 
 
+class TaskSettings:
+    """The base of all tables [task]."""
+
+    type: ClassVar[str]
+    sides: ClassVar[tuple[str, ...]] = ("encoder",)  # of the model
+
+    def least_symbols(self) -> int:
+        """Return the least size of each vocabulary that is known without the data."""
+        return 0
+
+    def check_memory(self, there: int) -> None:
+        """Raise InputError where the data take more bytes than there are."""
+        del there
+
+
 class Task:
-    """A task with its data: what is trained on and what is held out.
+    """A task with its data: what is trained on and what is held out. It is exported by `tasks/__init__.py`.
 
     Args:
-        config: The configuration of the run.
+        config: The configuration of the run; its `task` is of the class `settings`.
         folder: The folder of the tokenizers that are trained for the run.
     """
 
+    settings: ClassVar[type[TaskSettings]]
     metrics: ClassVar[dict[str, bool]] = {"loss": False}  # by name: whether greater is better; the first is the default
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: "Config", folder: Path) -> None:
         self.config, self.folder = config, folder
+        self.options: Any = config.task
         self.data: dict[str, str] = {}  # each file's SHA-256, tokenizers' too: with another, tokens mean something else
         self.notes: tuple[str, ...] = ()  # what people should know of the data
         self.counted: tuple[str, ...] = ()  # how the final scores were counted
@@ -69,9 +94,13 @@ class Task:
             )
         return chosen, self.metrics[chosen]
 
-    def model(self, chosen: Model) -> Any:
-        """Return a model for the task."""
+    def request(self, chosen: ModelSettings) -> ModelRequest:
+        """Return what the task needs of its model."""
         raise NotImplementedError  # each task defines it
+
+    def model(self, chosen: ModelSettings) -> Any:
+        """Return a model for the task."""
+        return chosen.build(self.request(chosen))
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
         """Return rows as a batch, of the held-out or of the training data."""
@@ -79,7 +108,6 @@ class Task:
 
     def save(self, folder: Path) -> None:
         """Save what is needed besides the model to use it."""
-        raise NotImplementedError  # each task defines it
 
     def epoch(self, max_tokens_per_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
         """Return the rows of each batch of an epoch."""
@@ -113,7 +141,119 @@ class Task:
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
         """Return the model's predictions for a few held-out texts."""
+        del model
         return ()
 
     def draw(self, model: nn.Module, folder: Path) -> None:
         """Draw the model's attention in a figure, where there is one."""
+
+    def train_tokenizer(self, name: str, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Tokenizer:
+        """Return the tokenizer of a checkpoint; from scratch the one of the run's folder, or one trained now.
+
+        Raises:
+            InputError: The checkpoint has none, or the new one cannot be written.
+        """
+        found = self._tokenizer(name, tokenizer, texts)
+        self.data[name] = found.sha256
+        return found
+
+    def _tokenizer(self, name: str, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Tokenizer:
+        path = self.folder / name
+        if (own := self.config.model.tokenizer(name)) is not None:
+            return own
+        if path.is_file():
+            return Tokenizer.load(path)
+        made = Tokenizer.train(
+            texts, model_type=tokenizer.model_type, vocab_size=tokenizer.vocab_size, lowercase=tokenizer.lowercase
+        )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise InputError(f"cannot make the folder {path.parent}: {problem.strerror}") from problem
+        made.save(path)
+        return made
+
+
+class TextTask(Task):
+    """A task of texts in one language, with one tokenizer: the base of language models and classification."""
+
+    columns: ClassVar[tuple[str, ...]] = ("text",)
+    output_head: OutputHead
+
+    def __init__(self, config: "Config", folder: Path) -> None:
+        super().__init__(config, folder)
+        corpus = read_corpus(self.options.train_file, columns=self.columns)
+        self.corpus = corpus
+        self.data = {corpus.name: corpus.sha256}
+        trained, held = split(corpus, self.options.validation_size, column="text", seed=config.training.seed)
+        self.check_split(trained, held)
+        self.vocabulary = self.train_tokenizer("tokenizer.json", self.options.tokenizer, trained["text"])
+        self.check_tokenizer()
+        self.trained, self.held = self.encode(trained), self.encode(held)
+        self.lengths, self.held_lengths = (list(map(self.length, rows)) for rows in (self.trained, self.held))
+        self.notes = (f"{corpus}", f"{len(trained):,} lines are trained on, {len(held):,} held out")
+
+    def check_split(self, trained: Corpus, held: Corpus) -> None:
+        """Raise InputError where the task cannot learn from these texts."""
+
+    def check_tokenizer(self) -> None:
+        """Raise InputError where the tokenizer lacks a token that the task needs."""
+
+    def encode(self, corpus: Corpus) -> list[Any]:
+        """Return the rows of a corpus."""
+        raise NotImplementedError  # each task defines it
+
+    def length(self, row: Any) -> int:
+        """Return the number of tokens of a row, which are its first part where it has several."""
+        return len(row[0] if isinstance(row, tuple) else row)
+
+    def request(self, chosen: ModelSettings) -> ModelRequest:
+        """Return what the task needs of its model: positions for twice the longest row."""
+        longest = 2 * getattr(self.options, "block_size", getattr(self.options, "max_length", 0))
+        tokens = special_tokens(self.vocabulary)
+        return ModelRequest(self.options.sides, len(self.vocabulary), tokens, self.output_head, longest)
+
+    def save(self, folder: Path) -> None:
+        """Save the tokenizer."""
+        self.vocabulary.save(folder / "tokenizer.json")
+
+
+class PairsTask(Task):
+    """A task of pairs; a subclass calls `take` with its rows."""
+
+    def __init__(self, config: "Config", folder: Path) -> None:
+        super().__init__(config, folder)
+        self.sizes = 0, 0  # of the vocabularies
+        self.tokens = SpecialTokens()
+
+    def take(self, trained: TokenPairs, held: TokenPairs) -> None:
+        """Set the rows."""
+        self.trained, self.held = list(trained), list(held)
+        self.lengths, self.held_lengths = ([(len(a), len(b) + 1) for a, b in rows] for rows in (trained, held))
+
+    def request(self, chosen: ModelSettings) -> ModelRequest:
+        """Return what the task needs: an encoder–decoder with positions for twice the longest row."""
+        longest = max(max(pair) for pair in (*self.lengths, *self.held_lengths))
+        head = LanguageModel(tie_word_embeddings=True, bias=True)
+        return ModelRequest(self.options.sides, self.sizes[0], self.tokens, head, 2 * longest, self.sizes[1])
+
+    def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
+        """Return sources and targets: decoder inputs begin with the start token, labels end with the end token."""
+        chosen = [(self.held if held else self.trained)[row] for row in rows]
+        filled, start = self.tokens.pad_token_id or 0, self.tokens.bos_token_id
+        assert start is not None
+        ids, real = pad([source for source, _ in chosen], filled)
+        read, _ = pad([[start, *target] for _, target in chosen], filled)  # no token attends to the padding after it
+        labels, _ = pad([[*target, self.tokens.eos_token_ids[0]] for _, target in chosen], IGNORED)
+        inputs = {"input_ids": ids, "decoder_input_ids": read}
+        inputs |= {} if bool(real.all()) else {"attention_mask": real}
+        return Batch(inputs, labels, int(real.sum()) + int((labels != IGNORED).sum()))
+
+
+def special_tokens(vocabulary: Tokenizer) -> SpecialTokens:
+    """Return the special tokens of a model that writes with this tokenizer."""
+    return SpecialTokens(
+        pad_token_id=vocabulary.pad_token_id,
+        bos_token_id=vocabulary.bos_token_id,
+        eos_token_id=vocabulary.eos_token_id or 0,
+    )

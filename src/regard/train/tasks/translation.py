@@ -3,34 +3,74 @@
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from pydantic import Field
 from torch import nn
 
-from regard.data import Corpus, Tokenizer, read_corpus, references, split, to_script, without_sources
+from regard.data import Corpus, read_corpus, references, split, to_script, without_sources
 from regard.errors import InputError
-from regard.models.config import SpecialTokens
-from regard.train import config as chosen
 from regard.train.callbacks import Sample
-from regard.train.config import Config, TokenizerConfig
 from regard.train.metrics import translation_scores
-from regard.train.tasks.build_model import vocabulary
-from regard.train.tasks.pairs import PairsTask
+from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
+from regard.train.tasks.base import PairsTask, TaskSettings, special_tokens
 from regard.train.translator import Translator
 
-__all__ = ["TranslationTask"]
+if TYPE_CHECKING:
+    from regard.train.config import Config
+
+__all__ = ["TranslationSettings", "TranslationTask"]
+
+Tokens = Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")]
+Printed = Annotated[int, Field(ge=0, le=10**9)]
+
+
+@settings
+class TranslationSettings(TaskSettings):
+    """Translation: sentence pairs, source language in the first column, target language in the second.
+
+    Args:
+        train_file: TSV, JSON Lines (`source`, `target`) or gzip of these.
+        extra_train_file: A further file of pairs, none of which is held out.
+        validation_size: Number of pairs held out of `train_file` for evaluation; their sources are not trained on.
+        source_lang, target_lang: Languages as ISO 639-1 codes; BLEU's tokenizer depends on the target language.
+        script: Script that all Chinese is converted to: "hans", "hant", or none for no conversion.
+        src_tokenizer, tgt_tokenizer: The tokenizers; a target in Chinese, Japanese or Korean has characters by default.
+        max_length: Tokens of either side, end token included; longer pairs are left out and counted.
+        num_completions_to_print: Number of held-out sentences whose translations are printed at each evaluation.
+        max_predict_samples: Number of held-out sentences translated for BLEU at each evaluation; all at the end.
+    """
+
+    type: ClassVar[str] = "translation"
+    sides: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    train_file: str
+    extra_train_file: str | None = None
+    validation_size: Rows = 1000
+    source_lang: str = "en"
+    target_lang: str = "zh"
+    script: Literal["hans", "hant"] | None = None
+    src_tokenizer: Tokens = TokenizerConfig()
+    tgt_tokenizer: Annotated[TokenizerConfig | None, nested(TokenizerConfig, "model_type")] = None
+    max_length: Length = 128
+    num_completions_to_print: Printed = 3
+    max_predict_samples: Printed = 200
+
+    @property
+    def target_tokenizer(self) -> TokenizerConfig:
+        """The configured target tokenizer, or the default of its language."""
+        spaced = self.target_lang not in ("zh", "ja", "ko")
+        return self.tgt_tokenizer or (TokenizerConfig() if spaced else TokenizerConfig(model_type="char"))
 
 
 class TranslationTask(PairsTask):
     """Pairs of sentences from a file; scores are the loss, and BLEU of a sample, of all in the end."""
 
+    settings = TranslationSettings
     metrics = {"loss": False, "bleu": True}  # noqa: RUF012 - read only
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: "Config", folder: Path) -> None:
         super().__init__(config, folder)
-        task = config.task
-        assert isinstance(task, chosen.Translation)
-        self.settings = task
+        task = self.options
         corpus = self._corpus(task.train_file)
         trained, held = split(corpus, task.validation_size, seed=config.training.seed)
         more = None if task.extra_train_file is None else self._corpus(task.extra_train_file)
@@ -41,9 +81,8 @@ class TranslationTask(PairsTask):
         if more is not None:
             trained = without_sources(_joined(trained, more), held)
         self.held_texts, self.references = held, references(corpus, held)
-        self.source = self._vocabulary("source", task.src_tokenizer, trained)
-        self.target = self._vocabulary("target", task.target_tokenizer, trained)
-        self.data |= {"source.json": self.source.sha256, "target.json": self.target.sha256}
+        self.source = self.train_tokenizer("source.json", task.src_tokenizer, trained["source"])
+        self.target = self.train_tokenizer("target.json", task.target_tokenizer, trained["target"])
         if None in (
             self.target.pad_token_id,
             self.target.bos_token_id,
@@ -52,11 +91,7 @@ class TranslationTask(PairsTask):
         ):
             raise InputError("the checkpoint's tokenizer lacks a padding, start or end token: take another one")
         self.sizes = len(self.source), len(self.target)
-        self.tokens = SpecialTokens(
-            pad_token_id=self.target.pad_token_id,
-            bos_token_id=self.target.bos_token_id,
-            eos_token_id=self.target.eos_token_id or 0,
-        )
+        self.tokens = special_tokens(self.target)
         rows = self._rows(trained)
         kept = [pair for pair in rows if max(map(len, pair)) < task.max_length]
         left = (
@@ -73,16 +108,16 @@ class TranslationTask(PairsTask):
 
     def metric(self, name: str | None) -> tuple[str, bool]:
         """Return the loss, or BLEU where it is computed."""
-        if name in ("bleu", "eval_bleu") and not self.settings.max_predict_samples:
+        if name in ("bleu", "eval_bleu") and not self.options.max_predict_samples:
             raise InputError("`training.metric_for_best_model` is bleu, and `task.max_predict_samples` is 0: raise it")
         return super().metric(name)
 
     def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
         """Return the loss, and BLEU of some held-out sentences, always the same, decoded greedily."""
         scores = super().evaluate(model, max_tokens_per_batch)
-        if self.settings.max_predict_samples:
+        if self.options.max_predict_samples:
             order = random.Random(0).sample(
-                range(len(self.held)), min(self.settings.max_predict_samples, len(self.held))
+                range(len(self.held)), min(self.options.max_predict_samples, len(self.held))
             )
             scores["bleu"] = self._scores(model, order, num_beams=1).bleu
         return scores
@@ -114,7 +149,7 @@ class TranslationTask(PairsTask):
 
     def translator(self, model: nn.Module) -> Translator:
         """Return the model as a translator of texts."""
-        task = self.settings
+        task = self.options
         return Translator(model, self.source, self.target, task.source_lang, task.target_lang, script=task.script)
 
     def save(self, folder: Path) -> None:
@@ -124,19 +159,16 @@ class TranslationTask(PairsTask):
     def _scores(self, model: nn.Module, rows: list[int], num_beams: int) -> Any:
         texts = [self.held_texts["source"][row] for row in rows]
         found = self.translator(model).translate(texts, num_beams=num_beams)
-        return translation_scores(found, [self.references[row] for row in rows], self.settings.target_lang)
+        return translation_scores(found, [self.references[row] for row in rows], self.options.target_lang)
 
     def _corpus(self, path: str) -> Corpus:
-        task, corpus = self.settings, read_corpus(path, columns=("source", "target"))
+        task, corpus = self.options, read_corpus(path, columns=("source", "target"))
         if task.script is not None:
             script = task.script
             for column, language in (("source", task.source_lang), ("target", task.target_lang)):
                 if language == "zh":
                     corpus = corpus.map(column, lambda text: to_script(text, script))
         return corpus
-
-    def _vocabulary(self, side: str, tokenizer: TokenizerConfig, trained: Corpus) -> Tokenizer:
-        return vocabulary(self.config.model, self.folder / f"{side}.json", tokenizer, trained[side])
 
     def _rows(self, corpus: Corpus) -> list[tuple[list[int], list[int]]]:
         sources, targets = self.source.encode(corpus["source"], eos=True), self.target.encode(corpus["target"])

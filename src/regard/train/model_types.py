@@ -1,0 +1,234 @@
+"""The models that a run can train, each a table [model] of its `type`: a Transformer, a recurrent one, a checkpoint.
+
+The keys are the fields of the model's own configuration. A model of your own is another class in MODEL_TYPES.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_type_hints
+
+import torch
+from pydantic import Field
+
+from regard.data import Tokenizer
+from regard.errors import InputError
+from regard.models import Learned, RecurrentConfig, RecurrentSeq2Seq, Sinusoidal, SpecialTokens, TransformerConfig
+from regard.models import Transformer as TransformerModel
+from regard.models.checkpoint_files import Checkpoint
+from regard.models.output_heads import OutputHead
+from regard.models.pretrained_mixin import Saved
+from regard.models.recurrent.config import AttentionKind
+from regard.positions import RoPE
+from regard.train.settings import Fraction, Width, settings
+
+__all__ = [
+    "MODEL_TYPES",
+    "CheckpointSettings",
+    "ModelRequest",
+    "ModelSettings",
+    "RecurrentSettings",
+    "TransformerSettings",
+]
+
+Layers = Annotated[int, Field(ge=1, le=10_000)]
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """What a task needs of its model.
+
+    Args:
+        sides: "encoder", "decoder", or both for pairs.
+        vocab_size: Number of tokens.
+        special_tokens: The tokens that mean something.
+        output_head: What is computed from the last states.
+        max_position_embeddings: Number of positions of a learned position embedding.
+        decoder_vocab_size: Number of the decoder's tokens, of pairs.
+    """
+
+    sides: tuple[str, ...]
+    vocab_size: int
+    special_tokens: SpecialTokens
+    output_head: OutputHead
+    max_position_embeddings: int
+    decoder_vocab_size: int | None = None
+
+
+class ModelSettings:
+    """The base of all tables [model]."""
+
+    type: ClassVar[str]
+    smaller: ClassVar[str] = ""  # the keys that make a model smaller
+
+    if TYPE_CHECKING:  # the keys of a configuration are added at run time
+
+        def __init__(self, **keys: Any) -> None: ...
+
+    def build(self, request: ModelRequest) -> Saved:
+        """Return the model that a task requests, with new weights or those of a checkpoint."""
+        raise NotImplementedError  # each type of model defines it
+
+    def least_parameters(self, sides: int, symbols: int) -> int:
+        """Return the least number of parameters of so many sides with so many symbols each; 0 where files give it."""
+        del sides, symbols
+        return 0
+
+    def tokenizer(self, name: str) -> Tokenizer | None:
+        """Return the tokenizer that the model has already; None where one is trained."""
+        del name
+        return None
+
+
+def _settings_of(config: type[Any], *given: str) -> Callable[[type[Any]], Any]:
+    """Add the fields of a configuration to a table, with its types and defaults, but those that a task gives."""
+
+    def decorate(kind: type[Any]) -> Any:
+        hints = get_type_hints(config)
+        for one in fields(config):
+            if one.name not in kind.__annotations__ and one.name not in given:
+                kind.__annotations__[one.name] = hints[one.name]
+                setattr(kind, one.name, one.default)
+        return settings(kind)
+
+    return decorate
+
+
+@_settings_of(
+    TransformerConfig,
+    *("vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers"),
+    *("position_bias", "type_vocab_size", "output_head", "special_tokens"),
+)
+class TransformerSettings(ModelSettings):
+    """A Transformer trained from scratch; its keys are those of `models.TransformerConfig`, and these.
+
+    Args:
+        num_hidden_layers: Blocks of each side that the task needs: encoder and decoder for pairs, else one of them.
+        positions: Position encoding, or position bias ("t5", "alibi", "shaw").
+    """
+
+    type: ClassVar[str] = "transformer"
+    smaller: ClassVar[str] = "`hidden_size`, `intermediate_size` or `num_hidden_layers`"
+    hidden_size: Width = 256
+    num_attention_heads: Width = 4
+    intermediate_size: Width = 1024
+    num_hidden_layers: Layers = 3
+    num_key_value_heads: Width | None = None
+    positions: Literal["sinusoidal", "learned", "t5", "alibi", "shaw", "rope", "none"] = "sinusoidal"
+    norm_first: bool = True
+    dropout: Fraction = 0.1
+    attention_dropout: Fraction | None = None
+    activation_dropout: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        self._config(("encoder", "decoder"), vocab_size=1)  # which checks what goes together
+
+    def build(self, request: ModelRequest) -> Saved:
+        """Return a Transformer with new weights."""
+        config = self._config(
+            request.sides,
+            vocab_size=request.vocab_size,
+            decoder_vocab_size=request.decoder_vocab_size,
+            output_head=request.output_head,
+            special_tokens=request.special_tokens,
+        )
+        if isinstance(config.positions, Learned):
+            config = replace(config, positions=Learned(request.max_position_embeddings))
+        return TransformerModel(config)
+
+    def least_parameters(self, sides: int, symbols: int) -> int:
+        """Return the least number of parameters.
+
+        For width w, hidden width h and s symbols: s·w on each side; in each block 2w² (queries and output), as much for
+        keys and values, or less with fewer heads, and 2wh.
+        """
+        square, layers, heads = self.hidden_size**2, self.num_hidden_layers, self.num_attention_heads
+        attention = 2 * square + 2 * square * (self.num_key_value_heads or heads) // heads
+        blocks = layers * (attention + 2 * self.hidden_size * self.intermediate_size)
+        return sides * (symbols * self.hidden_size + blocks) + (layers * attention if sides == 2 else 0)
+
+    def _config(self, sides: tuple[str, ...], **given: Any) -> TransformerConfig:
+        own = {one.name: getattr(self, one.name) for one in fields(TransformerConfig) if hasattr(self, one.name)}
+        layers = {f"{side}_layers": self.num_hidden_layers for side in sides}
+        named: dict[str, Any] = {"sinusoidal": Sinusoidal(), "learned": Learned(), "none": None}
+        if self.positions == "rope":
+            named["rope"] = RoPE(own["head_dim"] or self.hidden_size // self.num_attention_heads)
+        bias = {} if self.positions in named else {"position_bias": self.positions}
+        return TransformerConfig(**own | layers | given | bias | {"positions": named.get(self.positions)})
+
+
+@_settings_of(RecurrentConfig, "src_vocab_size", "tgt_vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
+class RecurrentSettings(ModelSettings):
+    """A GRU or LSTM encoder–decoder; its keys are those of `models.RecurrentConfig`.
+
+    Args:
+        attention: "none" for the fixed context vector.
+    """
+
+    type: ClassVar[str] = "recurrent"
+    smaller: ClassVar[str] = "`hidden_size` or `num_layers`"
+    embedding_dim: Width = 256
+    hidden_size: Width = 256
+    num_layers: Layers = 1
+    attention: AttentionKind | Literal["none"] = "bahdanau"
+    dropout: Fraction = 0.1
+
+    def __post_init__(self) -> None:
+        self._config(src_vocab_size=3, tgt_vocab_size=3)  # which checks what goes together
+
+    def build(self, request: ModelRequest) -> Saved:
+        """Return an encoder–decoder with new weights."""
+        if len(request.sides) == 1:
+            raise InputError("`model.type` recurrent is an encoder–decoder, which reads pairs: take a transformer here")
+        tokens = request.special_tokens
+        return RecurrentSeq2Seq(
+            self._config(
+                src_vocab_size=request.vocab_size,
+                tgt_vocab_size=request.decoder_vocab_size,
+                pad_token_id=tokens.pad_token_id,
+                bos_token_id=tokens.bos_token_id,
+                eos_token_id=tokens.eos_token_ids[0],
+            )
+        )
+
+    def least_parameters(self, sides: int, symbols: int) -> int:
+        """Return the least number of parameters: s·w on each side, and 3h² in each layer."""
+        return sides * (symbols * self.embedding_dim + self.num_layers * 3 * self.hidden_size**2)
+
+    def _config(self, **given: Any) -> RecurrentConfig:
+        own = {one.name: getattr(self, one.name) for one in fields(RecurrentConfig) if hasattr(self, one.name)}
+        attention = None if self.attention == "none" else self.attention
+        return RecurrentConfig(**own | {"attention": attention} | given)
+
+
+@settings
+class CheckpointSettings(ModelSettings):
+    """A model to fine-tune: a folder, an id of the hub, or a bundled model (minilm, smollm2, me5)."""
+
+    type: ClassVar[str] = "checkpoint"
+    model_name_or_path: str
+    dropout: Fraction | None = None
+
+    def build(self, request: ModelRequest) -> Saved:
+        """Return the checkpoint's model, in float32: a step of 1e-5 is nothing to the eight bits of bfloat16."""
+        asked: dict[str, Any] = {"output_head": request.output_head, "dtype": torch.float32}
+        if self.dropout is not None:
+            asked |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), self.dropout)
+        return TransformerModel.from_pretrained(self.model_name_or_path, **asked)
+
+    def tokenizer(self, name: str) -> Tokenizer:
+        """Return the checkpoint's tokenizer.
+
+        Raises:
+            InputError: It has none.
+        """
+        files = Checkpoint(self.model_name_or_path)
+        for one in dict.fromkeys((name, "tokenizer.json")):
+            if (found := files.file(one)) is not None:
+                return Tokenizer.load(found)
+        raise InputError(
+            f"the checkpoint {self.model_name_or_path!r} has no {name}: "
+            "only models with a fast tokenizer can be fine-tuned"
+        )
+
+
+MODEL_TYPES: tuple[type[ModelSettings], ...] = (TransformerSettings, RecurrentSettings, CheckpointSettings)
