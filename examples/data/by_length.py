@@ -93,7 +93,7 @@ def read_run(folder: Path, num_beams: int) -> Run:
         known = json.loads((folder / "run.json").read_text("utf-8"))
     except (OSError, ValueError) as problem:
         raise InputError(f"cannot read {folder / 'run.json'}: {problem}") from problem
-    config = Config.from_table(known["config"])
+    config = Config.from_dict(known["config"])
     task: Any = task_of(config, folder / "vocabulary")
     if task.data != known["data"]:
         raise InputError(f"the data of {folder} has changed since it was trained: bring the old files back")

@@ -72,7 +72,7 @@ def test_a_run_tells_what_it_does_and_goes_on(here, run):
         (["it.toml", "--max_steps"], "`--max_steps` has no value"),
         (["nowhere.toml"], "cannot read the configuration nowhere.toml"),
         (["it.toml", "--task.train_file", "gone.tsv"], "cannot read gone.tsv"),
-        (["it.toml", "--threads", "0"], "`num_threads` must be at least 1"),
+        (["it.toml", "--threads", "0"], "`training.num_threads` must be at least 1"),
     ],
     ids=" ".join,
 )

@@ -29,4 +29,4 @@ def tiny(out: Path, **changes: Any) -> Config:
         else:
             found[section] = value
     found["training"] = {key: value for key, value in found["training"].items() if value is not None}
-    return Config.from_table(found)
+    return Config.from_dict(found)

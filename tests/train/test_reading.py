@@ -50,7 +50,7 @@ def test_yaml_says_the_same(file):
 def test_a_value_and_its_mapping_say_the_same(file):
     found = read_config(file(), ["--model.type", "recurrent", "--model.attention", "none"])
     assert found.model == RecurrentSettings(attention="none")
-    assert Config.from_table(json.loads(json.dumps(found.to_table()))) == found
+    assert Config.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,11 @@ def test_inverse_sqrt_is_the_papers_formula_up_to_its_peak():
         (("noam",), "`lr_scheduler_type` must be one of linear, cosine"),
         (("cosine", -1), "`warmup_steps` must be at least 0, got -1"),
         (("cosine", 0, {"num_decay_steps": 3}), "`lr_scheduler_kwargs.num_decay_steps` is no option of 'cosine'"),
-        (("cosine_with_min_lr", 0, {"min_lr_rate": 1.5}), "`min_lr_rate` must be a fraction of the learning rate"),
-        (("warmup_stable_decay", 0, {"num_decay_steps": 8, "min_lr_ratio": -1}), "`min_lr_ratio` must be a fraction"),
+        (("cosine_with_min_lr", 0, {"min_lr_rate": 1.5}), "`min_lr_rate` must be at most 1, got 1.5"),
+        (
+            ("warmup_stable_decay", 0, {"num_decay_steps": 8, "min_lr_ratio": -1}),
+            "`min_lr_ratio` must be at least 0",
+        ),
         (("warmup_stable_decay", 0), "`lr_scheduler_kwargs` must have `num_decay_steps`"),
         (("warmup_stable_decay", 0, {"num_decay_steps": 0}), "`num_decay_steps` must be at least 1"),
     ],

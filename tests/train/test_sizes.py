@@ -125,7 +125,7 @@ HUGE = 99_999_999_999_999_999_999
         (
             "model__hidden_size",
             15,
-            "[model] `hidden_size` must be a multiple of `num_attention_heads`, got 15 and 2: choose a divisor, or give ",
+            "[model] `hidden_size` must be a multiple of `num_attention_heads`, got 15 and 2: choose",
         ),
         ("training__max_steps", HUGE, "`training.max_steps` must be at most"),
         ("training__max_tokens_per_batch", HUGE, "`training.max_tokens_per_batch` must be at most"),

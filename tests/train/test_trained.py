@@ -54,7 +54,7 @@ def runs(tmp_path_factory) -> Path:
             "training": {"output_dir": str(folder / name), "max_steps": 2, "max_tokens_per_batch": 100}
             | {"eval_steps": 2, "save_steps": 1, "num_threads": 1},
         }
-        train(Config.from_table(found))
+        train(Config.from_dict(found))
     return folder
 
 

@@ -55,7 +55,7 @@ def train(
         from regard.train.memory_check import check_size
 
         check_size(settings, on_cpu=not torch.cuda.is_available())
-        print(json.dumps(settings.to_table(), indent=2, ensure_ascii=False))
+        print(json.dumps(settings.to_dict(), indent=2, ensure_ascii=False))
         return
     with console.status("loading the libraries and the data") as status:
         try:

@@ -238,7 +238,7 @@ def curves_figure(log_history: Sequence[dict[str, Any]]) -> "Figure":
 
 
 class Curves:
-    """A callback that draws the log of a run again after each evaluation.
+    """A callback that draws the log of a run when training ends or is stopped.
 
     Args:
         log: The log; `JsonlLog` comes before this callback.
@@ -249,8 +249,8 @@ class Curves:
         self.log, self.path = log, path
 
     def __call__(self, event: Event) -> None:
-        """Draw the log after an evaluation and at the end."""
-        if isinstance(event, Evaluated | Ended) and self.log.exists():
+        """Draw the log at the end."""
+        if isinstance(event, Ended) and self.log.exists():
             write_figure(curves_figure(read_log(self.log)), self.path)
 
 

@@ -52,7 +52,7 @@ class Training:
         seed: Seed of the weights, the order of the data, and dropout.
     """
 
-    output_dir: Annotated[str, Field(pattern=r"\S")]
+    output_dir: str
     max_steps: Annotated[int, Field(ge=1, le=10**12)] | None = None
     num_train_epochs: Annotated[float, Field(gt=0, le=10_000)] | None = None
     learning_rate: Annotated[float, Field(gt=0, lt=10)] = 1e-3
@@ -79,6 +79,8 @@ class Training:
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
     def __post_init__(self) -> None:
+        if not self.output_dir.strip():
+            raise InputError("`output_dir` must name the folder of the run, got an empty text")
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise InputError("training ends after `max_steps` or after `num_train_epochs`: give one of them")
         _ = self.schedule  # which checks its arguments
@@ -109,31 +111,31 @@ class Config:
     model: ModelSettings = field(default_factory=TransformerSettings)
 
     @classmethod
-    def from_table(cls, found: Mapping[str, Any]) -> "Config":
+    def from_dict(cls, config_dict: Mapping[str, Any]) -> "Config":
         """Return the configuration that tables of plain values describe.
 
         Raises:
             InputError: A key is unknown or missing, or a value does not fit.
         """
         names = [one.name for one in fields(cls)]
-        for name in found:
+        for name in config_dict:
             if name not in names:
                 raise InputError(_wrong_table(str(name)) or unknown_key(str(name), names, ""))
         for name in ("task", "training"):
-            if name not in found:
+            if name not in config_dict:
                 raise InputError(f"the key `{name}` is missing: it must be a table of keys and values")
-        _check_texts(found)
-        model = found.get("model", {})
+        _check_texts(config_dict)
+        model = config_dict.get("model", {})
         if isinstance(model, Mapping):
             model = {"type": TransformerSettings.type, **model}
         return cls(
-            task=_of_type([one.settings for one in TASKS], found["task"], "task"),
+            task=_of_type([one.settings for one in TASKS], config_dict["task"], "task"),
             model=_of_type(MODEL_TYPES, model, "model"),
-            training=from_table(Training, found["training"], "training"),
+            training=from_table(Training, config_dict["training"], "training"),
         )
 
-    def to_table(self) -> dict[str, dict[str, Any]]:
-        """Return tables of plain values that `from_table` reads back."""
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return tables of plain values that `from_dict` reads back."""
         return {one.name: to_table(getattr(self, one.name)) for one in fields(self)}
 
 
@@ -161,7 +163,7 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     for key, value in sorted(_pairs(overrides), key=lambda pair: not pair[0].endswith(".type")):
         _put(found, key.split("."), value, key)
     _check_format(found, "the command line")
-    return Config.from_table(found)
+    return Config.from_dict(found)
 
 
 def _of_type(kinds: Sequence[type[Any]], found: Any, where: str) -> Any:

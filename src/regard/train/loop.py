@@ -208,8 +208,6 @@ class Trainer:
         self.place = self.place.scored(scores)
         best = before is None or self.place.best(self.metric, self.higher) != before
         samples = self.task.samples(self.accelerator.unwrap_model(self.model))
-        if self.accelerator.is_main_process:
-            self.task.draw(self.accelerator.unwrap_model(self.model), self.folder.path)
         # Before it is saved: killed in between, the run evaluates again, and the log drops what came after.
         self.notify(Evaluated(self.place.step, epoch, scores, best, time.perf_counter() - began, samples))
         self.save()
@@ -247,10 +245,13 @@ class Trainer:
         if reason == "should_stop":
             if self.place.step not in self.checkpoints.steps():
                 self.save()
+            self.model.eval()
+            self.draw()
             ended = Ended(self.place.step, reason, {}, None)
         else:
             if not self.place.scores or self.place.scores[-1]["step"] != self.place.step:
                 self.evaluate(self.place.epoch)
+            self.draw()
             scores: dict[str, float] = {}
             if self.accelerator.is_main_process:
                 scores = self.folder.finish(
@@ -260,6 +261,11 @@ class Trainer:
             ended = Ended(self.place.step, reason, scores, self.folder.model, self.task.counted)
         self.notify(ended)
         return ended
+
+    def draw(self) -> None:
+        """Draw the model's attention at the last step."""
+        if self.accelerator.is_main_process:
+            self.task.draw(self.accelerator.unwrap_model(self.model), self.folder.path)
 
     def notify(self, event: Event) -> None:
         """Call all callbacks with an event."""

@@ -156,7 +156,9 @@ class TransformerSettings(ModelSettings):
         return TransformerConfig(**own | layers | given | bias | {"positions": named.get(self.positions)})
 
 
-@_settings_of(RecurrentConfig, "src_vocab_size", "tgt_vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
+@_settings_of(
+    RecurrentConfig, "src_vocab_size", "tgt_vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "feed_context"
+)
 class RecurrentSettings(ModelSettings):
     """A GRU or LSTM encoder–decoder; its keys are those of `models.RecurrentConfig`.
 

@@ -76,7 +76,7 @@ def _at_step(folder: Path) -> tuple[Any, Path]:
             f"{run / 'run.json'} is of format {version}, and this release reads format {FORMAT}: open it with the "
             "release that trained it"
         )
-    restored = Config.from_table(config)
+    restored = Config.from_dict(config)
     task = task_of(restored, run / "vocabulary")
     for name in ("source.json", "target.json", "tokenizer.json"):
         if name in data and task.data.get(name) != data[name]:

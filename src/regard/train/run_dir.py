@@ -87,7 +87,7 @@ class Folder:
         if self._before is None and begun and writes:
             raise InputError(f"{path} has checkpoints and no run.json: name another folder as `output_dir`")
         if self._before is not None:
-            self._compare(self._before["config"], config.to_table())
+            self._compare(self._before["config"], config.to_dict())
             if (were := self._before.get("processes", 1)) != processes:
                 raise InputError(
                     f"the run in {self.path} was started on {were} processes and has {processes} now, which would make "
@@ -125,7 +125,7 @@ class Folder:
         known = self._before or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         known |= {
             "version": FORMAT,
-            "config": self.config.to_table(),
+            "config": self.config.to_dict(),
             "data": dict(task.data),
             "processes": self._processes,
         }
@@ -171,7 +171,7 @@ class Folder:
         try:
             found = json.loads(self._record.read_text("utf-8"))
             _check_record(found)
-            found["config"] = Config.from_table(found["config"]).to_table()  # with the keys of this release
+            found["config"] = Config.from_dict(found["config"]).to_dict()  # with the keys of this release
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as problem:
