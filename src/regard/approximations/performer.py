@@ -37,9 +37,9 @@ def performer_attention(
     and features. Both stabilizers cancel in the result, except for their effect on eps.
 
     Causal sums are computed over prefixes, in chunks. In the causal form, the stabilizer is the maximum over the keys
-    up to this point, so a query does not depend on later keys. performer-pytorch takes the maximum over all keys, so
-    through eps a query depends on later keys there. With eps=0 both give the same result. Half-precision inputs are
-    computed in float32, also under autocast.
+    up to this point, so a query does not depend on later keys. In performer-pytorch the stabilizer is the maximum over
+    all keys, and through eps a query depends on later keys. With eps=0 both implementations give the same result.
+    Half-precision inputs are computed in float32, also under autocast.
 
     Args:
         q: Queries; with `causal` as many as keys.

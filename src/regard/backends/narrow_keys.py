@@ -38,7 +38,7 @@ def narrowed(problem: Problem, rotary: Rotary | None = None) -> Problem:
 
     The result is exact, because the removed keys have weight 0. If the remaining keys are one range, they are a view.
     If they are several ranges (a window and sinks), they are copied, provided that they are at most half of the keys
-    between the first and the last one. The vectors of the problem are not rotated yet.
+    between the first and the last one. The rotary embedding has not been applied to the vectors yet.
     """
     kept = _kept_by(problem) if _may_be_narrowed(problem) else None
     if rotary is None:

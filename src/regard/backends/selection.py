@@ -74,8 +74,10 @@ def named() -> dict[str, Backend]:
 
 
 def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Backend:
-    """Take the named backend, or the preferred one, or the one with the least work; raise with every reason if none
-    is left. Where there is no sequence or no head, the formula gives the empty result, whatever the backend.
+    """Return the named backend, or the preferred one, or the one with the least work; raise if none is left.
+
+    The error gives the reason of each backend. If there is no sequence or no head, the formula computes the empty
+    result.
     """
     check_name(backend)
     if problem.is_empty:

@@ -110,9 +110,9 @@ def bigbird(
     block 0 and the last three blocks.
 
     With `heads` greater than 1, each head has a draw of its own; with `heads=1` all heads share one draw. There are two
-    differences from the authors' code. The authors draw only among blocks that a row does not see otherwise. Here a
-    draw may repeat a block that the row sees otherwise (each pair counts once), so a row sees up to r more blocks. The
-    authors' code requires a length that fills whole blocks; here the last block may be shorter.
+    differences from the authors' code. In the authors' code, a row draws only blocks that it does not already see.
+    Here, a row may draw a block that it already sees (each pair counts once), so it sees at most r additional blocks.
+    The authors' code requires a length that fills whole blocks; here the last block may be shorter.
 
     Cost: O(n · (w + 4 · g + r) · block · dim) time; a number for each block that is drawn, and one flag
     a position.

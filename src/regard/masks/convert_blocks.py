@@ -39,10 +39,10 @@ def to_block_mask(
     will run.
 
     By default the tables have (n / block)² entries. With `narrow` they are as wide as their longest list, so time and
-    memory grow with the number of listed blocks. For a window of 4,096 keys in 1,000,000 tokens they need 8 MB instead
-    of 1 GB. Narrow tables are for `flex_attention` on CUDA, whose kernels read the lists by their strides. The compiled
-    CPU kernel refuses them. `to_dense`, `to_string` and slices of a `BlockMask` do not support them, because these
-    methods take the width for the number of blocks.
+    memory grow with the number of listed blocks. For a window of 4,096 keys in 1,000,000 tokens, narrow tables need 8
+    MB instead of 1 GB. Narrow tables are for `flex_attention` on CUDA, whose kernels read the lists by their strides.
+    The compiled CPU kernel refuses narrow tables. `to_dense`, `to_string` and slices of a `BlockMask` do not support
+    them, because these methods assume that the width of a table is the number of blocks.
 
     >>> from regard.masks import Causal, Window
     >>> block_mask = to_block_mask((Causal() & Window(200)).bind(512, 512))

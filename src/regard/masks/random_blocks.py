@@ -20,15 +20,16 @@ _MOST = 2**26  # blocks that are drawn, for all heads together: 512 MB
 class RandomBlocks(Mask):
     """⌊j/block⌋ is one of r blocks drawn for block row ⌊i/block⌋, r = `num_random_blocks`.
 
-    The random part of BigBird (Zaheer et al. 2020, arXiv:2007.14062). Each block row draws r different blocks from all
-    blocks of keys. If there are at most r blocks, the block row sees all of them. Each head has a draw of its own;
-    `heads=1` makes one draw for all heads. The draw depends on `seed` and on the number of keys. A position therefore
-    sees the same blocks wherever the queries start, but other blocks if the number of keys changes. Queries outside the
-    positions of the keys see nothing. Memory grows with the number of blocks.
+    This is the random part of BigBird (Zaheer et al. 2020, arXiv:2007.14062). Each block row draws r different blocks
+    from all blocks of keys. If there are at most r blocks, the block row sees all of them. Each head has a draw of its
+    own; `heads=1` makes one draw for all heads. The draw depends on `seed` and on the number of keys. A position
+    therefore sees the same blocks wherever the queries start, but other blocks if the number of keys changes. Queries
+    outside the positions of the keys see nothing. Memory grows with the number of blocks.
 
-    `table` specifies the blocks instead of a draw, for example those of a BigBird checkpoint. It is an integer tensor
-    (heads, rows, blocks), with 1 as the first dimension for all heads. It contains, for each head and each block row,
-    the indices of the blocks of keys that the row sees. `heads` and `num_random_blocks` are then taken from the table.
+    `table` specifies the blocks instead of a draw, for example the blocks of a BigBird checkpoint. It is an integer
+    tensor (heads, rows, blocks); the first dimension is 1 if all heads share the blocks. For each head and each block
+    row, it contains the indices of the blocks of keys that the row sees. `heads` and `num_random_blocks` are then taken
+    from the table.
 
     Cost: O(n · r · block · dim) time; a number for each block that is drawn.
 

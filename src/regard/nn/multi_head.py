@@ -29,8 +29,8 @@ class MultiHeadAttention(nn.Module):
 
     Formula: head_h = attention(W_Q,h x, W_K,h y, W_V,h z); output = W_O [head_1; …; head_H] + b_O
 
-    Four layers hold the projections: `q_proj`, `k_proj`, `v_proj`, `out_proj`. The module also takes the frozen values
-    that regard.attention takes (score, mask, bias, rotary embedding, normalizer). If such a value contains an
+    Four layers hold the projections: `q_proj`, `k_proj`, `v_proj`, `out_proj`. The module also accepts the frozen
+    values of regard.attention (score, mask, bias, rotary embedding, normalizer). If such a value contains an
     `nn.Parameter`, this becomes a parameter of the module; other tensors become buffers (`regard.nn.ValueModule`).
     Instead of a value you can pass a module that returns one when it is called without arguments.
 

@@ -37,10 +37,10 @@ def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Fl
 class ALiBi(Relative):
     """−slope_h · (i − j), added to the scores (Press et al. 2022, arXiv:2108.12409).
 
-    With bidirectional=False the bias is slope_h · (j − i), also for later keys (j > i). For these it is positive and
-    grows, so this form is meant for a causal mask, which hides later keys. (Bloom's slope_h · j differs by a constant
-    in each row, and the constant cancels in the softmax.) With bidirectional=True the bias is −slope_h · |i − j|, the
-    same for earlier and later keys; this form is for encoders.
+    With bidirectional=False the bias is slope_h · (j − i), also for later keys (j > i). For later keys it is positive
+    and grows, so this form is meant for a causal mask, which hides later keys. Bloom adds slope_h · j instead; the
+    difference is a constant in each row, which cancels in the softmax. With bidirectional=True the bias is −slope_h ·
+    |i − j|, the same for earlier and later keys; this form is for encoders.
 
     Args:
         num_heads: Number of heads.

@@ -26,8 +26,8 @@ class Score:
 
     To define a score of your own, write a frozen dataclass (`eq=False` if it holds tensors) with a method `tile`.
     Tensors in its fields get gradients on every backend. A backend calls `tile` for a part of the sequences and heads.
-    If the score has parameters for each sequence or head, `tile` takes two more arguments after j, as a bias does:
-    `batch` and `head`, the indices of the tile's sequences and heads:
+    If the score has parameters for each sequence or head, `tile` takes two more arguments after j, as a bias does. They
+    are `batch` and `head`, the indices of the sequences and heads of the tile:
 
     >>> import regard, torch
     >>> from dataclasses import dataclass

@@ -21,10 +21,10 @@ class Cosine(Score):
 
     With g = 1/τ this is QK-norm (Henry et al. 2020, arXiv:2010.04245).
 
-    `temperature` τ is a number or a learned tensor (heads,). The initial value in Swin v2 is 0.1. The inverse of a
-    number is the scale, so an explicit `scale=` replaces it. A tensor divides the cosines, and `scale=` is applied in
-    addition. The caller must keep a learned temperature positive (at least 0.01 in Swin v2). A zero vector has cosine 0
-    and gradient 0.
+    `temperature` τ is a number or a learned tensor (heads,). The initial value in Swin v2 is 0.1. If τ is a number, the
+    scale is 1/τ, and an explicit `scale=` replaces it. If τ is a tensor, the cosines are divided by it, and `scale=` is
+    applied in addition. The caller must keep a learned temperature positive (at least 0.01 in Swin v2). A zero vector
+    has cosine 0 and gradient 0.
 
     Cost: O(queries · keys · dim) time; q and k are normalized once and fused kernels run the rest in O(n) memory.
 
