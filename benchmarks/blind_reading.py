@@ -2,13 +2,15 @@
 
 Ten paragraphs of 60 to 120 words are drawn from docs/*.md and public docstrings, and ten from docstrings of torch.nn,
 torch.nn.functional, torch.optim and torch.utils.data. They are shuffled, names that reveal the origin are replaced, and
-two files are written: the text for the readers, and a key with the origin of each passage. The passages of PyTorch are
-not part of this repository; they come from the installed version.
+two files are written: the text for the readers, and a key with the origin of each passage. A passage that equals or
+nearly equals one that was already drawn is left out. The passages of PyTorch are not part of this repository; they come
+from the installed version.
 
     python benchmarks/blind_reading.py passages.txt key.json
 """
 
 import argparse
+import difflib
 import importlib
 import inspect
 import json
@@ -31,6 +33,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 TORCH = (torch.nn, torch.nn.functional, torch.optim, torch.utils.data)
 SHORTEST, LONGEST = 60, 120  # words of a passage
 EACH = 10  # passages of each origin
+ALIKE = 0.6  # similarity of the words of two passages from which on they count as the same
 NEUTRAL = (  # applied to the passages of both origins
     (r":\w+:`~?([^`<]*?)(\s*<[^`]*>)?`", r"`\1`"),  # roles of Sphinx, which only PyTorch uses
     (r":math:", ""),
@@ -55,7 +58,7 @@ def main() -> None:
     drawn = [
         (origin, place, passage)
         for origin, passages in (("regard", own_passages()), ("torch", torch_passages()))
-        for place, passage in generator.sample(sorted(set(passages)), EACH)
+        for place, passage in draw(sorted(set(passages)), generator)
     ]
     generator.shuffle(drawn)
     text = "\n\n".join(f"[{number}]\n{neutral(passage)}" for number, (_, _, passage) in enumerate(drawn, 1))
@@ -63,6 +66,20 @@ def main() -> None:
     key = {number: {"origin": origin, "place": place} for number, (origin, place, _) in enumerate(drawn, 1)}
     about = {"seed": options.seed, "torch": torch.__version__, "passages": key}
     options.key.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+def draw(passages: list[tuple[str, str]], generator: random.Random) -> list[tuple[str, str]]:
+    """Draw passages, none of which equals or nearly equals another."""
+    drawn: list[tuple[str, str]] = []
+    for place, passage in generator.sample(passages, len(passages)):
+        if len(drawn) < EACH and all(similarity(passage, other) < ALIKE for _, other in drawn):
+            drawn.append((place, passage))
+    return drawn
+
+
+def similarity(one: str, other: str) -> float:
+    """Return the share of words that two passages have in common in the same order, from 0 to 1."""
+    return difflib.SequenceMatcher(None, one.split(), other.split(), autojunk=False).ratio()
 
 
 def own_passages() -> Iterator[tuple[str, str]]:
