@@ -24,9 +24,9 @@ from regard.errors import InputError, RegardError
 from regard.files import write_atomically
 from regard.render.mpl_figure import write_figure
 from regard.train import Score, Translator, read_log, translation_scores
-from regard.train.config import Config
+from regard.train.config import Config, task_of
 from regard.train.model_types import RecurrentSettings
-from regard.train.tasks import TranslationSettings, task_of
+from regard.train.tasks import TranslationSettings
 from regard_lab.charts import Line, Lines
 from regard_lab.drawing import PAPER, figure_of
 

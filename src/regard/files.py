@@ -1,26 +1,31 @@
-"""Write files and folders whole or not at all.
+"""Files and folders written whole or not at all, locks, and CRC-32 checksums, by which a changed bit is noticed."""
 
-A symbolic link is followed: what it leads to is replaced. What is written grows under the name `.target.xxxxxxxx.part`
-and is renamed at the end. Its process holds a lock on it, so that the next one that writes the same target can remove
-what a killed process has left, and nothing else.
-"""
-
+import json
 import os
 import re
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from regard.errors import InputError
 
 __all__ = [
     "check_writable",
+    "checksum_of_array",
+    "checksum_of_file",
+    "checksum_of_json",
+    "checksum_of_text",
     "give_usual_modes",
     "lock",
+    "numbers_of",
     "replace_files",
     "whole_file",
     "write_atomically",
@@ -222,3 +227,43 @@ def _flush(folder: Path) -> None:
     for one in folder.iterdir():
         with one.open("rb") as file:
             os.fsync(file.fileno())
+
+
+_AT_ONCE = 2**24  # bytes
+
+
+def checksum_of_array(array: npt.NDArray[Any]) -> int:
+    """Compute the checksum of an array's type, shape and numbers."""
+    return zlib.crc32(numbers_of(array), checksum_of_text(f"{array.dtype.str} {array.shape}"))
+
+
+def checksum_of_file(path: Path) -> int:
+    """Compute the checksum of all bytes of a file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    found = 0
+    with path.open("rb") as file:
+        while data := file.read(_AT_ONCE):
+            found = zlib.crc32(data, found)
+    return found
+
+
+def checksum_of_json(value: Any) -> int:
+    """Compute the checksum of a value of JSON, whatever the order and the white space in which it is written."""
+    return checksum_of_text(json.dumps(value, sort_keys=True))
+
+
+def checksum_of_text(text: str) -> int:
+    """Compute the checksum of a text in UTF-8.
+
+    >>> checksum_of_text("123456789") == 0xCBF43926  # the check value of CRC-32
+    True
+    """
+    return zlib.crc32(text.encode())
+
+
+def numbers_of(array: npt.NDArray[Any]) -> memoryview:
+    """View the bytes of an array, without a copy where it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -17,10 +17,9 @@ from regard.files import write_folder
 from regard.train import JsonlLog, Translator, read_log, train
 from regard.train.callbacks import Evaluated, Sample, Started
 from regard.train.checkpoints import Checkpoints, Place
-from regard.train.config import Training, read_config
+from regard.train.config import Training, read_config, task_of
 from regard.train.optimization import Schedule, SchedulerKwargs
 from regard.train.run_dir import Folder
-from regard.train.tasks import task_of
 from regard.train.tasks.synthetic import SyntheticTask
 from train.runs import tiny
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from regard.errors import InputError
-from regard.train import memory_check, train
-from regard.train.memory_check import check_size, least_parameters
+from regard.train import model_types, train
+from regard.train.config import task_of
+from regard.train.model_types import check_size, least_parameters
 from regard.train.settings import TokenizerConfig
-from regard.train.tasks import task_of
 from train.runs import tiny
 
 GIB = 2**30
@@ -72,7 +72,7 @@ def test_a_model_has_at_least_as_many_parameters_as_are_counted(tmp_path, name):
     ],
 )
 def test_what_memory_cannot_hold_is_refused_before_anything_is_made(tmp_path, monkeypatch, changes, words):
-    monkeypatch.setattr(memory_check, "memory", lambda: 4 * GIB)
+    monkeypatch.setattr(model_types, "memory", lambda: 4 * GIB)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=words):
         train(tiny(tmp_path / "run", **changes))
@@ -82,21 +82,21 @@ def test_what_memory_cannot_hold_is_refused_before_anything_is_made(tmp_path, mo
 def test_a_gpu_needs_room_for_the_weights_alone_beside_it(tmp_path, monkeypatch):
     config = tiny(tmp_path / "run", model__hidden_size=4096)
     needed = least_parameters(config)
-    monkeypatch.setattr(memory_check, "memory", lambda: 15 * needed)
+    monkeypatch.setattr(model_types, "memory", lambda: 15 * needed)
     check_size(config, on_cpu=False)
     with pytest.raises(InputError, match="lower `hidden_size`, `intermediate_size` or `num_hidden_layers`"):
         check_size(config, on_cpu=True)
-    monkeypatch.setattr(memory_check, "memory", lambda: 3 * needed)
+    monkeypatch.setattr(model_types, "memory", lambda: 3 * needed)
     with pytest.raises(InputError, match="whose weights take"):
         check_size(config, on_cpu=False)
-    monkeypatch.setattr(memory_check, "memory", lambda: None)  # a system that does not tell
+    monkeypatch.setattr(model_types, "memory", lambda: None)  # a system that does not tell
     check_size(config, on_cpu=True)
 
 
 def test_the_memory_of_this_machine_is_what_linux_says():
     with open("/proc/meminfo") as file:
         total = int(next(line for line in file if line.startswith("MemTotal")).split()[1]) * 1024
-    assert 2**26 < memory_check.memory() <= total
+    assert 2**26 < model_types.memory() <= total
 
 
 HUGE = 99_999_999_999_999_999_999

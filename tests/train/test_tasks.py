@@ -10,7 +10,7 @@ from regard.data import Tokenizer
 from regard.errors import InputError
 from regard.models import RecurrentSeq2Seq, Transformer
 from regard.train import Translator, train
-from regard.train.tasks import task_of
+from regard.train.config import task_of
 from train.runs import tiny
 
 WORDS = "red blue green small large old new good bad fast".split()

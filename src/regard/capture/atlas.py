@@ -23,9 +23,8 @@ from regard.capture.atlas_layer import LIGHT, StoredLayer, stored_arrays, stored
 from regard.capture.missing_attention import Missing
 from regard.capture.records import Record
 from regard.capture.tokens import Token
-from regard.checksums import checksum_of_text, numbers_of
 from regard.errors import AtlasError, InputError, RegardError
-from regard.files import whole_file
+from regard.files import checksum_of_text, numbers_of, whole_file
 from regard.strict_json import is_version
 
 __all__ = ["VERSION", "read_atlas", "save_atlas"]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.checksums import checksum_of_array, numbers_of
 from regard.errors import AtlasError
+from regard.files import checksum_of_array, numbers_of
 
 __all__ = ["DTYPES", "Held", "Stored", "deflated", "plain"]
 

@@ -14,8 +14,8 @@ from regard.capture.serialization import UnwritableError, write
 from regard.capture.statistics import Extent
 from regard.capture.weight_rows import Rows
 from regard.capture.weights_from_qk import Computed
-from regard.checksums import numbers_of
 from regard.errors import ObservationError
+from regard.files import numbers_of
 from regard.masks import BoundMask, Causal, Dense
 from regard.positions import Bias, DenseBias
 from regard.problem import Problem

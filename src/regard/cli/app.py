@@ -5,6 +5,7 @@ import typer
 from regard.cli import data, models
 from regard.cli.bench import bench
 from regard.cli.compare import compare
+from regard.cli.console import with_version
 from regard.cli.doctor import doctor
 from regard.cli.generate import generate
 from regard.cli.heads import heads
@@ -14,7 +15,6 @@ from regard.cli.open import open_atlas
 from regard.cli.steps import steps
 from regard.cli.train import train
 from regard.cli.translate import translate
-from regard.cli.version_option import with_version
 
 __all__ = ["app"]
 

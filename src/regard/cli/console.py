@@ -1,12 +1,16 @@
-"""Consoles on which text is text: no name of a model or a file is taken for rich's markup, and none changes colour."""
+"""What the terminal shows: a console for text, and the option `--version` of every command and group of commands."""
 
-from typing import IO, Any
+import functools
+import inspect
+from collections.abc import Callable
+from typing import IO, Annotated, Any
 
+import typer
 from rich.console import Console, RenderableType
 from rich.status import Status
 from rich.text import Text
 
-__all__ = ["TextConsole"]
+__all__ = ["TextConsole", "with_version"]
 
 
 class TextConsole(Console):
@@ -30,3 +34,31 @@ class _TextStatus(Status):
 
 def _plain(text: RenderableType) -> RenderableType:
     return Text(text) if isinstance(text, str) else text
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import regard
+
+        print(f"regard {regard.__version__}")
+        raise typer.Exit
+
+
+_OPTION = Annotated[
+    bool,
+    typer.Option("--version", metavar="", help="Show the version and exit.", callback=_show_version, is_eager=True),
+]
+
+
+def with_version(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the option `--version`, which is listed last."""
+
+    @functools.wraps(command)
+    def versioned(*, version: bool = False, **options: Any) -> Any:  # noqa: ARG001
+        return command(**options)
+
+    own = inspect.signature(command)
+    option = inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_OPTION)
+    versioned.__signature__ = own.replace(parameters=[*own.parameters.values(), option])  # type: ignore[attr-defined]
+    versioned.__annotations__ = {**command.__annotations__, "version": _OPTION}
+    return versioned

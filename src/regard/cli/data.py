@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from regard.cli.console import TextConsole
-from regard.cli.version_option import with_version
+from regard.cli.console import TextConsole, with_version
 from regard.errors import RegardError
 
 __all__ = ["app"]

@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from regard.cli.console import TextConsole
+from regard.cli.console import TextConsole, with_version
 from regard.cli.model_option import complete_model
-from regard.cli.version_option import with_version
 from regard.errors import RegardError
 
 __all__ = ["app"]

@@ -7,8 +7,9 @@ from typing import Any, Literal, get_args
 
 from regard.errors import InputError
 from regard.models.output_heads import HEADS, OutputHead
-from regard.models.standard_names import CONFIG, refuse_unknown
+from regard.models.standard_names import CONFIG
 from regard.nn.blocks import Norm
+from regard.nn.checks import refuse_unknown
 from regard.nn.feed_forward import HiddenAct, check_hidden_act
 from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, RoPE, YaRN
 from regard.positions.embeddings import Sinusoids

@@ -22,7 +22,8 @@ from regard.models.decoding import (
     Sampling,
 )
 from regard.models.input_checks import token_mask
-from regard.models.standard_names import GENERATE, refuse_unknown
+from regard.models.standard_names import GENERATE
+from regard.nn.checks import refuse_unknown
 
 __all__ = ["GenerateOutput", "GenerationMixin", "Prompts", "TransformerContinuation", "batch_of", "check_start_token"]
 

@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from regard.checksums import checksum_of_file, checksum_of_json
 from regard.errors import InputError, MissingExtraError
-from regard.files import replace_files
+from regard.files import checksum_of_file, checksum_of_json, replace_files
 from regard.models.checkpoint_files import Checkpoint, change, fill
 
 __all__ = ["Saved", "from_json", "list_tokenizer_files", "to_json"]

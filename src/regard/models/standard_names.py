@@ -1,15 +1,7 @@
 """Names that people bring from transformers and PyTorch, and what a model here has in their place."""
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+__all__ = ["CONFIG", "FORWARD", "GENERATE", "RECURRENT_CONFIG"]
 
-from regard.errors import InputError
-
-__all__ = ["CONFIG", "FORWARD", "GENERATE", "RECURRENT_CONFIG", "refuse_unknown"]
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 _SIZES = dict.fromkeys(("d_model", "n_embd", "dim", "width", "embed_dim"), "hidden_size")
 _HEADS = ("num_heads", "n_head", "nhead", "heads", "encoder_attention_heads", "decoder_attention_heads")
@@ -103,38 +95,3 @@ GENERATE: dict[str, str] = {
     **dict.fromkeys(("repetition_penalty", "no_repeat_ngram_size"), "a decoding of one's own that has such a rule"),
     "output_scores": "return_dict_in_generate=True, which has the scores of beams,",
 }
-
-
-def refuse_unknown(what: str, hints: Mapping[str, str]) -> Callable[[_F], _F]:
-    """Make a function or a class refuse a keyword of these names, which it lacks, by a sentence that has its own.
-
-    Raises:
-        InputError: A name of `hints` is given.
-    """
-
-    def decorate(given: _F) -> _F:
-        function: Any = given.__init__ if isinstance(given, type) else given  # type: ignore[misc]
-        parameters = inspect.signature(function).parameters
-        known, places = (
-            frozenset(parameters),
-            [name for name, one in parameters.items() if one.kind != one.KEYWORD_ONLY],
-        )
-        first_by_name = next((name for name in parameters if name not in places), "")
-        assert not known & hints.keys(), (what, known & hints.keys())
-
-        @functools.wraps(function)
-        def checked(*args: Any, **named: Any) -> Any:
-            if len(args) > len(places):
-                raise InputError(f"{what} takes arguments after `{places[-1]}` by name, such as {first_by_name}=")
-            if not named.keys() <= known:
-                for name in named:
-                    if name in hints:
-                        raise InputError(f"{what} has no argument `{name}`: {hints[name]} is meant")
-            return function(*args, **named)
-
-        if isinstance(given, type):
-            given.__init__ = checked  # type: ignore[misc]
-            return given
-        return checked  # type: ignore[return-value]
-
-    return decorate

@@ -20,8 +20,8 @@ from regard.models.model_output import Output
 from regard.models.output_heads import LanguageModel
 from regard.models.pretrained_mixin import Saved
 from regard.models.stack import Stack
-from regard.models.standard_names import FORWARD, refuse_unknown
-from regard.nn.checks import check_flag
+from regard.models.standard_names import FORWARD
+from regard.nn.checks import check_flag, refuse_unknown
 
 __all__ = ["Output", "Transformer"]
 

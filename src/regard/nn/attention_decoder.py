@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.functional import attention as attend
 from regard.masks import BoundMask, Mask
-from regard.nn.checks import check_size, check_width, visible_keys
+from regard.nn.checks import check_size, check_width, standard_names, visible_keys
 from regard.nn.rnn_attention import AdditiveAttention, BilinearAttention
-from regard.nn.standard_names import standard_names
 from regard.nn.value_module import ValueModule
 from regard.scores import Additive, Concat, Score
 

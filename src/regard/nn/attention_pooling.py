@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Padding
-from regard.nn.checks import check_padding, check_size, check_width
-from regard.nn.standard_names import standard_names
+from regard.nn.checks import check_padding, check_size, check_width, standard_names
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Additive
 

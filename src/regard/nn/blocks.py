@@ -8,10 +8,9 @@ from torch import Tensor, nn
 from regard.cache import Entry
 from regard.errors import InputError
 from regard.masks import BoundMask, Causal, Mask
-from regard.nn.checks import check_flag, check_probability
+from regard.nn.checks import check_flag, check_probability, standard_names
 from regard.nn.feed_forward import Activation, FeedForward, dropped
 from regard.nn.multi_head import MultiHeadAttention
-from regard.nn.standard_names import standard_names
 from regard.nn.torch_modules import copy_tensors, read_block, write_block
 
 __all__ = ["Block", "DecoderBlock", "EncoderBlock", "Norm", "attention_of", "feed_forward_of", "parts_of"]

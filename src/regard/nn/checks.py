@@ -1,10 +1,16 @@
-"""What several modules ask of their sizes and masks."""
+"""What modules and models ask of sizes, flags, masks and argument names; each error names the way out."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.errors import InputError
 from regard.masks import BoundMask, Dense, Mask, Padding, from_attention_mask
+from regard.nn.standard_names import FORWARD, INIT
 
 __all__ = [
     "both",
@@ -14,8 +20,13 @@ __all__ = [
     "check_size",
     "check_width",
     "mask_of",
+    "refuse_unknown",
+    "standard_names",
     "visible_keys",
 ]
+
+_M = TypeVar("_M", bound=type[nn.Module])
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def check_size(name: str, value: object, what: str) -> int:
@@ -112,3 +123,88 @@ def both(own: Mask | BoundMask | None, given: Mask | BoundMask | None) -> Mask |
     free = [one.mask if isinstance(one, BoundMask) else one for one in (own, given)]
     together = free[0] & free[1]
     return together.bind(*places.pop()) if places else together
+
+
+def standard_names(**reasons: str) -> Callable[[_M], _M]:
+    """Make a module refuse standard names that it lacks, in constructor and call, by a sentence that has its own.
+
+    `batch_first=True` is what all modules do, and is taken; False raises. `reasons` are sentences for names that this
+    module lacks, of constructor or call.
+
+    Raises:
+        InputError: Such a name is given.
+    """
+
+    def decorate(module: _M) -> _M:
+        for method, hints in (("__init__", INIT), ("forward", FORWARD)):
+            setattr(module, method, _checked(module.__name__, getattr(module, method), hints, reasons))
+        return module
+
+    return decorate
+
+
+def _checked(
+    module: str, function: Callable[..., Any], hints: Mapping[str, tuple[str, ...]], reasons: Mapping[str, str]
+) -> Callable[..., Any]:
+    parameters = inspect.signature(function).parameters
+    known = frozenset(parameters)
+    passes_on = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+    @functools.wraps(function)
+    def checked(*args: Any, **named: Any) -> Any:
+        if named and not torch.compiler.is_compiling() and not named.keys() <= known:
+            for name in [name for name in named if name not in known]:
+                if name == "batch_first":
+                    _check_batch_first(named.pop(name))
+                    continue
+                meant = next((one for one in hints.get(name, ()) if " " in one or one in known), None)
+                reason = reasons.get(name, "")
+                if reason or (meant is not None and not (passes_on and " " in meant)):
+                    reason = reason or (meant if " " in str(meant) else f"`{meant}` is meant")  # type: ignore[assignment]
+                    raise InputError(f"{module} has no argument `{name}`: {reason}")
+        return function(*args, **named)
+
+    return checked
+
+
+def _check_batch_first(value: object) -> None:
+    if value is not True:
+        raise InputError(
+            f"inputs are (batch, length, width) here, `batch_first=True` is what all modules do, got {value!r}: leave "
+            "it out, and give x.transpose(0, 1) for x of shape (length, batch, width)"
+        )
+
+
+def refuse_unknown(what: str, hints: Mapping[str, str]) -> Callable[[_F], _F]:
+    """Make a function or a class refuse a keyword of these names, which it lacks, by a sentence that has its own.
+
+    Raises:
+        InputError: A name of `hints` is given.
+    """
+
+    def decorate(given: _F) -> _F:
+        function: Any = given.__init__ if isinstance(given, type) else given  # type: ignore[misc]
+        parameters = inspect.signature(function).parameters
+        known, places = (
+            frozenset(parameters),
+            [name for name, one in parameters.items() if one.kind != one.KEYWORD_ONLY],
+        )
+        first_by_name = next((name for name in parameters if name not in places), "")
+        assert not known & hints.keys(), (what, known & hints.keys())
+
+        @functools.wraps(function)
+        def checked(*args: Any, **named: Any) -> Any:
+            if len(args) > len(places):
+                raise InputError(f"{what} takes arguments after `{places[-1]}` by name, such as {first_by_name}=")
+            if not named.keys() <= known:
+                for name in named:
+                    if name in hints:
+                        raise InputError(f"{what} has no argument `{name}`: {hints[name]} is meant")
+            return function(*args, **named)
+
+        if isinstance(given, type):
+            given.__init__ = checked  # type: ignore[misc]
+            return given
+        return checked  # type: ignore[return-value]
+
+    return decorate

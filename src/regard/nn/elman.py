@@ -7,8 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import InputError
-from regard.nn.checks import check_size, check_width
-from regard.nn.standard_names import standard_names
+from regard.nn.checks import check_size, check_width, standard_names
 
 __all__ = ["Elman", "ElmanCell"]
 

@@ -5,9 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import InputError
-from regard.nn.checks import check_probability, check_size, check_width
+from regard.nn.checks import check_probability, check_size, check_width, standard_names
 from regard.nn.feed_forward import dropped
-from regard.nn.standard_names import standard_names
 from regard.positions import learned, sinusoidal
 
 __all__ = ["LearnedPositions", "PositionalEncoding"]

@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from regard.dropout import Dropout
 from regard.errors import InputError
-from regard.nn.checks import check_flag, check_probability, check_size, check_width
-from regard.nn.standard_names import standard_names
+from regard.nn.checks import check_flag, check_probability, check_size, check_width, standard_names
 
 __all__ = [
     "FUNCTIONS",

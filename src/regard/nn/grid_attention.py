@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from regard.errors import InputError
 from regard.masks import BoundMask, Mask, Neighborhood
-from regard.nn.checks import both, check_size, mask_of
+from regard.nn.checks import both, check_size, mask_of, standard_names
 from regard.nn.multi_head import MultiHeadAttention
-from regard.nn.standard_names import standard_names
 
 __all__ = ["AxialAttention", "NeighborhoodAttention"]
 

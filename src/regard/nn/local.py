@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import BoundMask, LocalMonotonic, LocalPredictive, Mask, Padding
-from regard.nn.checks import check_padding, check_size, check_width, visible_keys
-from regard.nn.standard_names import standard_names
+from regard.nn.checks import check_padding, check_size, check_width, standard_names, visible_keys
 from regard.positions import Gaussian
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Bilinear

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Mask, Padding, Window
-from regard.nn.checks import check_flag, check_padding, check_probability, check_size, check_width
-from regard.nn.standard_names import standard_names
+from regard.nn.checks import check_flag, check_padding, check_probability, check_size, check_width, standard_names
 from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["LongformerAttention"]

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from regard.functional import attention
 from regard.masks import BoundMask, Mask
-from regard.nn.checks import check_probability, check_size, check_width, visible_keys
-from regard.nn.standard_names import standard_names
+from regard.nn.checks import check_probability, check_size, check_width, standard_names, visible_keys
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Additive, Bilinear
 

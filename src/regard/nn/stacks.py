@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.masks import BoundMask, Mask
 from regard.nn.blocks import DecoderBlock, EncoderBlock, parts_of
-from regard.nn.standard_names import standard_names
+from regard.nn.checks import standard_names
 
 __all__ = ["Decoder", "Encoder", "EncoderDecoder"]
 

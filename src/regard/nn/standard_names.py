@@ -1,18 +1,7 @@
 """Names that people bring from PyTorch, transformers and x-transformers, and what a module here has in their place."""
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+__all__ = ["FORWARD", "INIT"]
 
-import torch
-from torch import nn
-
-from regard.errors import InputError
-
-__all__ = ["FORWARD", "INIT", "standard_names"]
-
-_M = TypeVar("_M", bound=type[nn.Module])
 _CAUSAL = "mask=masks.Causal() is meant, in the constructor or the call"
 _NO_POSITIONS = "rotary=positions.RoPE(head_dim) is meant"
 
@@ -101,53 +90,3 @@ FORWARD: dict[str, tuple[str, ...]] = {
     **_alike("is_causal causal tgt_is_causal", "is_causal", _CAUSAL),
     "memory_is_causal": ("cross_attn_mask=masks.Causal() is meant",),
 }
-
-
-def standard_names(**reasons: str) -> Callable[[_M], _M]:
-    """Make a module refuse standard names that it lacks, in constructor and call, by a sentence that has its own.
-
-    `batch_first=True` is what all modules do, and is taken; False raises. `reasons` are sentences for names that this
-    module lacks, of constructor or call.
-
-    Raises:
-        InputError: Such a name is given.
-    """
-
-    def decorate(module: _M) -> _M:
-        for method, hints in (("__init__", INIT), ("forward", FORWARD)):
-            setattr(module, method, _checked(module.__name__, getattr(module, method), hints, reasons))
-        return module
-
-    return decorate
-
-
-def _checked(
-    module: str, function: Callable[..., Any], hints: Mapping[str, tuple[str, ...]], reasons: Mapping[str, str]
-) -> Callable[..., Any]:
-    parameters = inspect.signature(function).parameters
-    known = frozenset(parameters)
-    passes_on = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-
-    @functools.wraps(function)
-    def checked(*args: Any, **named: Any) -> Any:
-        if named and not torch.compiler.is_compiling() and not named.keys() <= known:
-            for name in [name for name in named if name not in known]:
-                if name == "batch_first":
-                    _check_batch_first(named.pop(name))
-                    continue
-                meant = next((one for one in hints.get(name, ()) if " " in one or one in known), None)
-                reason = reasons.get(name, "")
-                if reason or (meant is not None and not (passes_on and " " in meant)):
-                    reason = reason or (meant if " " in str(meant) else f"`{meant}` is meant")  # type: ignore[assignment]
-                    raise InputError(f"{module} has no argument `{name}`: {reason}")
-        return function(*args, **named)
-
-    return checked
-
-
-def _check_batch_first(value: object) -> None:
-    if value is not True:
-        raise InputError(
-            f"inputs are (batch, length, width) here, `batch_first=True` is what all modules do, got {value!r}: leave "
-            "it out, and give x.transpose(0, 1) for x of shape (length, batch, width)"
-        )

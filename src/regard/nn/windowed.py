@@ -6,9 +6,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.masks import Window, bigbird
-from regard.nn.checks import check_padding
+from regard.nn.checks import check_padding, standard_names
 from regard.nn.multi_head import MultiHeadAttention
-from regard.nn.standard_names import standard_names
 
 __all__ = ["BigBirdAttention", "SlidingWindowAttention", "attend_padded"]
 

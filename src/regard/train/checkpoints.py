@@ -25,9 +25,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from regard.checksums import checksum_of_file, checksum_of_json
 from regard.errors import InputError
-from regard.files import write_folder
+from regard.files import checksum_of_file, checksum_of_json, write_folder
 from regard.models.checkpoint_files import read_tensors
 from regard.strict_json import is_version
 

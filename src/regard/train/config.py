@@ -14,11 +14,11 @@ from regard.errors import InputError
 from regard.train.key_names import FORMAT, OLD_TYPES, RENAMED
 from regard.train.model_types import MODEL_TYPES, ModelSettings, TransformerSettings
 from regard.train.optimization import Schedule, SchedulerKwargs, SchedulerType
-from regard.train.settings import Count, Fraction, from_table, nested, settings, to_table, unknown_key
+from regard.train.settings import Count, Fraction, check_texts, from_table, nested, settings, to_table, unknown_key
 from regard.train.tasks import TASKS
-from regard.train.tasks.base import TaskSettings
+from regard.train.tasks.base import Task, TaskSettings
 
-__all__ = ["Config", "Training", "read_config"]
+__all__ = ["Config", "Training", "read_config", "task_of"]
 
 
 @settings
@@ -124,7 +124,7 @@ class Config:
         for name in ("task", "training"):
             if name not in config_dict:
                 raise InputError(f"the key `{name}` is missing: it must be a table of keys and values")
-        _check_texts(config_dict)
+        check_texts(config_dict)
         model = config_dict.get("model", {})
         if isinstance(model, Mapping):
             model = {"type": TransformerSettings.type, **model}
@@ -137,6 +137,15 @@ class Config:
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return tables of plain values that `from_dict` reads back."""
         return {one.name: to_table(getattr(self, one.name)) for one in fields(self)}
+
+
+def task_of(config: Config, vocabulary: Path) -> Task:
+    """Return the task of a configuration with its data; `vocabulary` is the folder of the tokenizers of the run.
+
+    Raises:
+        InputError: The data cannot be read, or the model does not fit the task.
+    """
+    return next(one for one in TASKS if one.settings is type(config.task))(config, vocabulary)
 
 
 _TRAINING = frozenset(one.name for one in fields(Training))  # options without a table
@@ -192,15 +201,6 @@ def _wrong_table(name: str, where: str = "") -> str | None:
     return f"the key `{where + '.' if where else ''}{name}` is in the wrong table: it is `training.{name}`"
 
 
-def _check_texts(found: Any, where: str = "") -> None:
-    """Refuse texts that no file name and no JSON can have."""
-    if isinstance(found, Mapping):
-        for name, value in found.items():
-            _check_texts(value, f"{where}.{name}" if where else str(name))
-    elif isinstance(found, str) and ("\0" in found or any("\ud800" <= one <= "\udfff" for one in found)):
-        raise InputError(f"`{where}` must be a text without NUL bytes and halves of characters, got {found!r}")
-
-
 def _check_format(found: Mapping[str, Any], where: str) -> None:
     """Refuse keys of format 1, each with its new name."""
     keys: list[str] = []
@@ -228,10 +228,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"cannot read the configuration {path}: {getattr(problem, 'strerror', problem)}") from problem
     try:
         found = _yaml(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
-    except (ValueError, RecursionError) as problem:  # tomllib's error is a ValueError
-        raise InputError(f"cannot read the configuration {path}: {' '.join(str(problem).split())}") from problem
     except Exception as problem:
-        if type(problem).__module__.partition(".")[0] != "yaml":
+        known = isinstance(problem, ValueError | RecursionError)  # tomllib's error is a ValueError
+        if not known and type(problem).__module__.partition(".")[0] != "yaml":
             raise
         raise InputError(f"cannot read the configuration {path}: {' '.join(str(problem).split())}") from problem
     if not isinstance(found, dict):

@@ -11,9 +11,8 @@ from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.as_transformers import AsTransformers
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints
-from regard.train.config import Config
+from regard.train.config import Config, task_of
 from regard.train.key_names import FORMAT
-from regard.train.tasks import task_of
 
 __all__ = ["load_trained"]
 

@@ -25,6 +25,7 @@ __all__ = [
     "TokenizerConfig",
     "Width",
     "changed_keys",
+    "check_texts",
     "from_table",
     "nested",
     "settings",
@@ -32,7 +33,7 @@ __all__ = [
     "unknown_key",
 ]
 
-# The largest counts that mean anything; `memory_check.py` checks what fits into this machine.
+# The largest counts that mean anything; `check_size` in model_types.py checks what fits into this machine.
 Count = Annotated[int, Field(ge=1)]
 Rows = Annotated[int, Field(ge=1, le=10**9)]
 Length = Annotated[int, Field(ge=2, le=2**20)]
@@ -106,6 +107,15 @@ def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any], where: str =
         elif one != other:
             found[key] = (one, other)
     return found
+
+
+def check_texts(found: Any, where: str = "") -> None:
+    """Refuse texts that no file name and no JSON can have."""
+    if isinstance(found, Mapping):
+        for name, value in found.items():
+            check_texts(value, f"{where}.{name}" if where else str(name))
+    elif isinstance(found, str) and ("\0" in found or any("\ud800" <= one <= "\udfff" for one in found)):
+        raise InputError(f"`{where}` must be a text without NUL bytes and halves of characters, got {found!r}")
 
 
 def unknown_key(name: str, names: list[str], where: str) -> str:

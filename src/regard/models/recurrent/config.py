@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.errors import InputError
-from regard.models.standard_names import RECURRENT_CONFIG, refuse_unknown
-from regard.nn.checks import check_probability, check_size
+from regard.models.standard_names import RECURRENT_CONFIG
+from regard.nn.checks import check_probability, check_size, refuse_unknown
 
 __all__ = ["LUONG", "AttentionKind", "RecurrentConfig"]
 

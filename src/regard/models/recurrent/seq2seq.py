@@ -15,7 +15,8 @@ from regard.models.input_checks import check_ids, mask_of, token_mask
 from regard.models.pretrained_mixin import Saved
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.layers import Bridge, RecurrentEncoder, RecurrentState, decoder_of
-from regard.models.standard_names import FORWARD, refuse_unknown
+from regard.models.standard_names import FORWARD
+from regard.nn.checks import refuse_unknown
 
 __all__ = [
     "RecurrentContinuation",
