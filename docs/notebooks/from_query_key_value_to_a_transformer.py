@@ -389,7 +389,7 @@ for english in (ASKED[0], unseen[0][0], unseen[1][0]):
 # 行是写出的汉字，列是英文单词，每一格是所有交叉注意力头的平均。“猫”看向 cat 吗？
 
 # %%
-from regard.render.alignment import alignment_figure
+from regard.render.alignment_figure import alignment_figure
 
 alignment_figure(translator.align(ASKED[0], num_beams=1), rows="written")
 

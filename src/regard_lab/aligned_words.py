@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regard.data import to_script
-from regard.render.word_weights import Alignment, Rows, align, chosen_heads
+from regard.render.word_alignment import Alignment, Rows, align, chosen_heads
 from regard.train.translator import Translator
 from regard_lab.cat_and_mat import LEXICON, content_words
 

@@ -14,11 +14,11 @@ from torch.nn import functional
 from regard.capture.head_flips import HeadFlips
 from regard.capture.tokens import words_of
 from regard.errors import InputError
+from regard.heads.scores import head_number
 from regard.interpret.ablate_heads import ablate_heads, head_outputs
 from regard.interpret.bundled import Loaded
 from regard.interpret.look import prepare
 from regard.interpret.word_pairs import occurrences, score_heads_for_pairs
-from regard.render.head_scores import head_number
 
 __all__ = ["Looks", "effect_on_completion", "effect_on_word", "looks"]
 

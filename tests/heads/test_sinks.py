@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from regard.heads.sinks import find_sinks, is_causal
+from regard.heads.patterns import find_sinks, is_causal
 from web.cases import SINK, attention, layer_of
 
 

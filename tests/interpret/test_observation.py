@@ -16,8 +16,7 @@ from regard.capture.records import Record
 from regard.errors import InputError, ObservationError
 from regard.interpret.observation import Observation
 from regard.nn.summary import summary
-from regard.render.notebook_card import card
-from regard.render.notebook_page import forwards_html
+from regard.render.notebook import card, forwards_html
 
 HEBREW = ["שלום", "<b>", "עולם", "and", "سلام", "Ada"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regard.capture.tokens import Word
-from regard.render.word_weights import Alignment
+from regard.render.word_alignment import Alignment
 from regard_lab import aligned_words, cat_and_mat
 from regard_lab.aligned_words import Look, Reading, looks_of
 from regard_lab.cat_and_mat import ASKED, LEXICON, content_words, pairs

@@ -11,9 +11,9 @@ from matplotlib.transforms import Bbox
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
 from regard.errors import InputError, ObservationError
-from regard.render.alignment import alignment_figure
+from regard.render.alignment_figure import alignment_figure
 from regard.render.mpl_figure import write_figure
-from regard.render.word_weights import align
+from regard.render.word_alignment import align
 
 ZEICHEN = (Token("Zei", word=0), Token("chen", word=0), Token("sind", word=1, space=True), Token("</s>", special=True))
 TOKENS = (Token("<s>", special=True), Token("to", word=0), Token("kens", word=0))

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 
 from regard.capture.records import Layer, Record
-from regard.render.head_patterns import describe, head_habits
+from regard.heads.patterns import head_patterns
+from regard.render.labels import describe
 
 MADE = ("previous", "next", "self", "special_tokens", "other", "spread")
 
 
 def test_each_made_head_is_called_by_its_habit(english) -> None:
-    assert head_habits(english.record, 0) == MADE * 2
+    assert head_patterns(english.record, 0) == MADE * 2
 
 
 def test_the_strongest_keys_are_enough_for_heads_that_look_at_one(long_text) -> None:
-    assert head_habits(long_text.record, 0)[:4] == MADE[:4]
+    assert head_patterns(long_text.record, 0)[:4] == MADE[:4]
 
 
 def test_first_token_where_nothing_is_special(nameless) -> None:
@@ -25,7 +26,7 @@ def test_first_token_where_nothing_is_special(nameless) -> None:
     weights = np.zeros_like(layer.mean)
     weights[..., 0] = 1
     bare = Record((dataclasses.replace(layer, mean=weights, entropy=np.zeros_like(layer.entropy)),))
-    assert head_habits(bare, 0) == ("first",) * 3
+    assert head_patterns(bare, 0) == ("first",) * 3
 
 
 def test_even_causal_rows_are_spread_though_their_entropy_is_below_ln_of_all_keys() -> None:
@@ -39,7 +40,7 @@ def test_even_causal_rows_are_spread_though_their_entropy_is_below_ln_of_all_key
         _layer(weights), top_keys=np.where(best > 0, order, -1)[None, None], top_weights=best[None, None],
         entropy=entropy[None, None].astype(np.float32),
     )  # fmt: skip
-    assert head_habits(Record((template,)), 0) == ("spread",)
+    assert head_patterns(Record((template,)), 0) == ("spread",)
 
 
 def _layer(weights: np.ndarray):
@@ -53,7 +54,7 @@ def _layer(weights: np.ndarray):
 @pytest.mark.parametrize(("step", "habit"), [(-1, "previous"), (0, "self")])
 def test_queries_behind_a_cache_are_the_last_positions(step: int, habit: str) -> None:
     """Three queries on ten keys stand at 7, 8 and 9."""
-    assert head_habits(Record((_layer(np.eye(10, k=step, dtype=np.float32)[7:]),)), 0) == (habit,)
+    assert head_patterns(Record((_layer(np.eye(10, k=step, dtype=np.float32)[7:]),)), 0) == (habit,)
 
 
 def test_even_rows_behind_a_cache_are_spread() -> None:
@@ -61,11 +62,11 @@ def test_even_rows_behind_a_cache_are_spread() -> None:
     entropy = np.log(np.arange(4, 7, dtype=np.float32))[None, None]
     top = np.tile(np.arange(4, dtype=np.int32), (1, 1, 3, 1))
     layer = dataclasses.replace(_layer(weights), entropy=entropy, top_keys=top)
-    assert head_habits(Record((layer,)), 0) == ("spread",)
+    assert head_patterns(Record((layer,)), 0) == ("spread",)
 
 
 def test_cross_attention_has_no_previous_next_or_self(cross) -> None:
-    named = {habit for layer in range(3) for habit in head_habits(cross.record, layer)}
+    named = {habit for layer in range(3) for habit in head_patterns(cross.record, layer)}
     assert named == {"special_tokens", "spread", "other"}
 
 

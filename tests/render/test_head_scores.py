@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError
-from regard.render.head_change import HeadChange
-from regard.render.head_scores import MEASURES, RULES, HeadScores, ranked
-from regard.render.word_pair_result import Pair, PairScores
+from regard.heads.measurements import HeadChange, Pair, PairScores
+from regard.heads.scores import MEASURES, RULES, HeadScores, ranked
 
 NAN = float("nan")
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.capture.tokens import Token
-from regard.render.excerpt import excerpt
 from regard.render.heatmap_data import head_map, pool_max
 from regard.render.labels import shown_words, visible
+from regard.render.line_breaking import excerpt
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 7), st.integers(1, 7))

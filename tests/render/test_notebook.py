@@ -18,8 +18,7 @@ import regard
 from regard.capture.highlight import choose_focus
 from regard.capture.records import Record
 from regard.interpret.observation import Observation
-from regard.render.notebook_page import LARGEST, forwards_html, record_html
-from regard.render.png import SHADES, shaded_png
+from regard.render.notebook import LARGEST, SHADES, forwards_html, record_html, shaded_png
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

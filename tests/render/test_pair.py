@@ -11,11 +11,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from regard.errors import InputError
-from regard.render.head_change import HeadChange
-from regard.render.head_scores import HeadScores
-from regard.render.pair_figure import pair_figure, save_pair_figure
+from regard.heads.measurements import HeadChange
+from regard.heads.scores import HeadScores
+from regard.render.figure import pair_figure, save_pair_figure
 from regard.render.pair_page import pair_card, pair_page, write_pair_page
-from regard.render.pair_terminal import pair_picture
+from regard.render.pair_text import pair_picture
 
 
 def change(values=((0.5, 0.25),)):

@@ -11,10 +11,9 @@ from rich.console import Console
 from regard.capture.highlight import Focus, Look
 from regard.errors import InputError
 from regard.render.figure import focus_figure
-from regard.render.heatmap_text import share_bar
-from regard.render.notebook_card import card
+from regard.render.notebook import card
 from regard.render.page import page
-from regard.render.terminal import picture
+from regard.render.terminal import picture, share_bar
 
 
 def printed(case, *, width: int = 80, colour: str | None = None) -> str:

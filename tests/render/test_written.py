@@ -8,8 +8,7 @@ import pytest
 
 from regard.capture.records import Record
 from regard.render.figure import heatmap_figure
-from regard.render.generated_rows import prompt_rows, says_written
-from regard.render.notebook_card import size
+from regard.render.labels import prompt_rows, says_written, size
 from regard.render.page import page, write_page
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -72,12 +71,12 @@ def test_the_page_underlines_what_was_written(generated: Record, english, tmp_pa
             tab = browser.new_page()
             tab.goto((tmp_path / "it.html").as_uri())
             tab.wait_for_selector("html[data-ready]")
-            shown = [one.inner_text() for one in tab.locator("#queries .token.written").all()]
+            shown = [one.inner_text() for one in tab.locator("#queries .token.generated").all()]
             assert shown == [token.text for token in record.stream("text")[13 - written :]]
-            assert tab.locator("#written").is_visible() == bool(written)
+            assert tab.locator("#generated").is_visible() == bool(written)
             if written:
-                assert "a prompt of 6 tokens, then 7 written" in tab.locator("#written").inner_text()
-                style = "getComputedStyle(document.querySelector('.token.written:not(.active)')).borderBottomStyle"
+                assert "a prompt of 6 tokens, then 7 generated" in tab.locator("#generated").inner_text()
+                style = "getComputedStyle(document.querySelector('.token.generated:not(.active)')).borderBottomStyle"
                 assert tab.evaluate(style) == "dotted"
                 tab.screenshot(path=str(tmp_path / "it.png"), full_page=True)
         browser.close()

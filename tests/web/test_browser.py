@@ -10,7 +10,7 @@ import pytest
 
 from regard.capture.records import Record
 from regard.capture.tokens import Token
-from regard.render.page.client_files import client_text
+from regard.render.page import client_text
 from web.cases import HOSTILE, SINK, attention, layer_of, serving, web
 
 CHROMIUM = Path("/usr/bin/chromium")

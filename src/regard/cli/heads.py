@@ -19,7 +19,7 @@ from regard.errors import InputError
 __all__ = ["Files", "Replace", "heads"]
 
 _HEAD = re.compile(r"(\d+)\.(\d+)")
-# "best", then the rules and measures of regard.render.head_scores, whose import takes NumPy's time.
+# "best", then the rules and measures of regard.heads.scores, whose import takes NumPy's time.
 _SORTS = (
     *("best", "previous", "next", "self", "duplicate_token", "induction", "first", "separators"),
     *("entropy", "distance", "confidence"),
@@ -56,7 +56,7 @@ class Files:
     def write(self, rows: Sequence[Any], panels: Sequence[Any], title: str, **about: Any) -> None:
         """Save the files that were requested, and print their names."""
         from regard.render.head_figure import save_head_figure
-        from regard.render.head_files import write_csv, write_json
+        from regard.render.table_files import write_csv, write_json
 
         if self.json is not None:
             write_json(self.json, rows, **about)
@@ -160,11 +160,11 @@ def _warn(loaded: Any, text: str | None) -> None:
 def _score(
     text: str | None, model: str | None, sort: str | None, top: int | None, files: Files, status: Status
 ) -> list[Any]:
+    from regard.heads.scores import MEASURES, RULES
     from regard.interpret.head_scores import head_scores, read
     from regard.render.head_figure import score_panels
-    from regard.render.head_files import head_rows
-    from regard.render.head_scores import MEASURES, RULES
     from regard.render.head_table_text import head_table
+    from regard.render.table_files import head_rows
 
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, text)
@@ -187,8 +187,8 @@ def _pairs(
     from regard.interpret.head_scores import read
     from regard.interpret.word_pairs import pair_of, score_heads_for_pairs
     from regard.render.head_figure import Panel
-    from regard.render.head_files import head_rows
     from regard.render.head_lists_text import pair_score_lines
+    from regard.render.table_files import head_rows
 
     for pair in pairs:
         pair_of(pair)
@@ -225,8 +225,8 @@ def _ablate(
 ) -> list[Any]:
     from regard.interpret.head_loss import head_loss
     from regard.interpret.head_scores import read
-    from regard.render.head_files import loss_rows
-    from regard.render.head_loss_text import loss_lines
+    from regard.render.head_lists_text import loss_lines
+    from regard.render.table_files import loss_rows
 
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, otherwise="smollm2")

@@ -44,7 +44,7 @@ def look_compare(
 
                 write_pair_page(pair, pair.change, out, titles=(title_of(text), title_of(other)))
             else:
-                from regard.render.pair_figure import save_pair_figure
+                from regard.render.figure import save_pair_figure
 
                 save_pair_figure(pair, pair.change, out)
     if pair.warning:
@@ -52,7 +52,7 @@ def look_compare(
     if out is not None:
         progress.print(f"{pair.model}: two texts → {out}", soft_wrap=True)
         return
-    from regard.render.pair_terminal import NARROWEST, pair_picture
+    from regard.render.pair_text import NARROWEST, pair_picture
 
     screen = TextConsole()
     screen.width = max(screen.width, NARROWEST)  # in a narrower terminal lines are folded

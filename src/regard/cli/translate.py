@@ -64,11 +64,11 @@ def translate(
 def _show(record: "Record", align: str, console: TextConsole) -> None:
     """Show an alignment in the terminal or as a figure."""
     if align == "-":
-        from regard.render.alignment_table import alignment_table
+        from regard.render.word_alignment import alignment_table
 
         TextConsole().print(alignment_table(record))
         return
-    from regard.render.alignment import alignment_figure
+    from regard.render.alignment_figure import alignment_figure
     from regard.render.mpl_figure import write_figure
 
     write_figure(alignment_figure(record, rows="written"), align)

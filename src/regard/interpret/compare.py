@@ -15,13 +15,13 @@ import numpy.typing as npt
 from regard.capture.minimal_pair import MinimalPair, choose_pair
 from regard.capture.records import Record
 from regard.errors import InputError
+from regard.heads.measurements import HeadChange
+from regard.heads.scores import RULES, HeadScores, PerHead
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_scores import default_texts, probe_scores, read, text_scores, watched
 from regard.interpret.look import prepare
 from regard.interpret.model_loading import advice
 from regard.interpret.repeated_tokens import Probe
-from regard.render.head_change import HeadChange
-from regard.render.head_scores import RULES, HeadScores, PerHead
 from regard.render.pair_page import pair_card
 
 __all__ = ["LookPair", "compare_looks", "compare_models", "compare_records", "compare_texts", "jensen_shannon"]

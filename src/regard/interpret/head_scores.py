@@ -12,19 +12,19 @@ from regard.capture.records import Layer, Record
 from regard.capture.statistics import Confidence, Distance, Mass, Sink, of_weights
 from regard.capture.statistics.base import Statistic
 from regard.errors import InputError, ObservationError
+from regard.heads.patterns import is_causal
+from regard.heads.scores import HeadScores, PerHead
 from regard.interpret.bundled import Loaded
 from regard.interpret.look import Prepared, prepare
 from regard.interpret.model_loading import load_model, model_for
 from regard.interpret.repeated_tokens import Probe, repeated_tokens
 from regard.interpret.watch import watch
-from regard.render.head_scores import HeadScores, PerHead
 
 __all__ = [
     "CHINESE",
     "ENGLISH",
     "default_texts",
     "head_scores",
-    "is_causal",
     "probe_scores",
     "read",
     "text_scores",
@@ -66,7 +66,7 @@ def head_scores(
 
     The second kind is computed on random tokens that are repeated once, as a mean over the rows of the second copy: the
     weight on the same token in the first copy, and on the token after it (induction). `RULES` and `MEASURES` of
-    regard.render.head_scores contain the formulas and sources.
+    regard.heads.scores contain the formulas and sources.
 
     Args:
         model: A bundled model, a Hugging Face folder or id, or a loaded model; by default it is chosen by the text's
@@ -136,7 +136,7 @@ def text_rows(record: Record) -> dict[str, PerHead]:
         raise InputError("heads are scored by their self-attention, and this record has cross-attention: leave it")
     layers, queries = record.layers, record.layers[0].queries
     special = _special(record, queries)
-    causal = is_causal(record)
+    causal = all(map(is_causal, record.layers))
     rows = [row for row in range(queries) if not special[row] and (row > 0 or not causal)]
     if not rows:
         raise InputError("the text has no row to score: write a sentence")
@@ -149,11 +149,6 @@ def text_rows(record: Record) -> dict[str, PerHead]:
     if causal:  # a causal model cannot see the next token
         found["next"] = np.full_like(found["next"], np.nan)
     return found
-
-
-def is_causal(record: Record) -> bool:
-    """Return whether no query of the record attends to a later key."""
-    return all(bool((one.top_keys <= np.arange(one.queries)[:, None]).all()) for one in record.layers)
 
 
 def probe_scores(loaded: Loaded, probe: Probe) -> dict[str, PerHead]:

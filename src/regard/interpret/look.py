@@ -27,7 +27,7 @@ from regard.interpret.model_loading import advice, load_model, model_for, positi
 from regard.interpret.tokens_from_tokenizer import text_between, tokens_of
 from regard.interpret.watch import watch
 from regard.problem import DEFAULT_MAX_BYTES
-from regard.render.notebook_page import record_html
+from regard.render.notebook import record_html
 
 __all__ = ["LookResult", "Prepared", "look", "prepare"]
 

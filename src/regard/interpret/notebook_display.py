@@ -1,7 +1,7 @@
 """Display records in notebooks. This is done here because `capture`, which makes records, must not import `render`."""
 
 from regard.capture.records import Record
-from regard.render.notebook_page import forwards_html, record_html
+from regard.render.notebook import forwards_html, record_html
 
 __all__ = ["forwards_html", "record_html"]
 

@@ -16,11 +16,11 @@ from regard.errors import ObservationError
 from regard.interpret.export import export
 from regard.interpret.notebook_display import forwards_html
 from regard.interpret.vision_transformers import grid_of, image_of
-from regard.render.alignment import alignment_figure
+from regard.render.alignment_figure import alignment_figure
 from regard.render.figure import heatmap_figure
 from regard.render.page import write_page
 from regard.render.patches import Patch, patch_figure
-from regard.render.word_weights import Heads, Rows
+from regard.render.word_alignment import Heads, Rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

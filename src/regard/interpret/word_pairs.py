@@ -10,12 +10,13 @@ import numpy.typing as npt
 from regard.capture.records import Record
 from regard.capture.tokens import Word, words_of
 from regard.errors import InputError
+from regard.heads.measurements import Pair, PairScores
+from regard.heads.patterns import is_causal
 from regard.interpret.bundled import Loaded
-from regard.interpret.head_scores import is_causal, read
+from regard.interpret.head_scores import read
 from regard.interpret.look import prepare
 from regard.interpret.unspaced_scripts import is_cjk
 from regard.interpret.watch import watch
-from regard.render.word_pair_result import Pair, PairScores
 
 __all__ = ["occurrences", "pair_of", "score_heads_for_pairs"]
 
@@ -143,7 +144,7 @@ class _Collected:
     def add(self, record: Record, words: Sequence[Word]) -> None:
         """Add the weights of one sentence that has both words."""
         sources, targets = occurrences(words, self.source), occurrences(words, self.target)
-        causal, keys = is_causal(record), record.layers[0].keys
+        causal, keys = all(map(is_causal, record.layers)), record.layers[0].keys
         if causal:
             sources = [one for one in sources if min(targets)[-1] < one[0]]
         if not sources:

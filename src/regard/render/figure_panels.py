@@ -9,9 +9,8 @@ import numpy.typing as npt
 from regard.capture.layer_selection import several_streams
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
-from regard.render.generated_rows import prompt_rows
 from regard.render.heatmap_data import HeadMap, head_map
-from regard.render.labels import key_labels, layer_name, query_labels
+from regard.render.labels import key_labels, layer_name, prompt_rows, query_labels
 from regard.render.sentence_figure import COLOURS, Brush
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import numpy as np
 
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
+from regard.heads.scores import MEASURES, RULES, HeadScores, PerHead, head_number, ranked
 from regard.render.figure_panels import ink
 from regard.render.fonts import fonts_for
-from regard.render.head_scores import MEASURES, RULES, HeadScores, PerHead, head_number, ranked
 from regard.render.labels import visible
 from regard.render.sentence_figure import COLOURS, Brush
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard.errors import InputError, MissingExtraError
-from regard.render.head_scores import MEASURES, RULES, HeadScores, head_number
+from regard.heads.scores import MEASURES, RULES, HeadScores, head_number
 from regard.render.labels import visible
 
 if TYPE_CHECKING:

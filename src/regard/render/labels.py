@@ -1,9 +1,12 @@
-"""Labels of tokens and heads in figures: hidden characters are made visible, and unknown tokens are named by
-position.
+"""How tokens, layers and heads are written: visible text, names, and sentences on a record.
+
+Hidden characters are made visible, and unknown tokens are named by position. Rows that the model has generated are
+told apart from those of the prompt.
 """
 
 import html
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 
 from regard.capture.highlight import Focus
@@ -11,18 +14,46 @@ from regard.capture.layer_selection import several_streams, stream_of
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token, Word, words_of
 from regard.errors import InputError
+from regard.heads.patterns import head_patterns
 
 __all__ = [
     "apart",
     "check_focus",
+    "describe",
     "head_name",
     "key_labels",
     "layer_name",
+    "lede",
+    "prompt_rows",
     "query_labels",
+    "says_written",
     "shown_words",
+    "size",
     "source_name",
     "visible",
 ]
+
+
+def prompt_rows(record: Record, layer: Layer) -> int | None:
+    """Return the number of a layer's rows that belong to the prompt, or None if nothing was generated or it is
+    unknown.
+
+    `watch` stores it as `notes["prompt"]` if later passes continued with the cache of the first.
+    """
+    rows = record.notes.get("prompt")
+    if not isinstance(rows, int) or layer.query_tokens == "source" or not 0 < rows < layer.queries:
+        return None
+    return rows
+
+
+def says_written(record: Record) -> str:
+    """Return a clause for captions, such as "a prompt of 12 tokens, then 30 written", or an empty string."""
+    for layer in record:
+        rows = prompt_rows(record, layer)
+        if rows is not None and layer.kind == "self":
+            return f"a prompt of {rows:,} token{'s' if rows > 1 else ''}, then {layer.queries - rows:,} written"
+    return ""
+
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 _JOINERS = "\u200c\u200d"  # used in Persian and in emoji
@@ -129,3 +160,65 @@ def check_focus(record: Record, focus: Focus) -> None:
             raise InputError(f"`focus.looks` must name words from 0 to {len(focus.keys) - 1}, got {look.target}")
         if not 0 <= focus.batch_index < layer.batch:
             raise InputError(f"`focus.sequence` must be from 0 to {layer.batch - 1}, got {focus.batch_index}")
+
+
+def describe(record: Record, *, batch_index: int = 0) -> str:
+    """Return a sentence on the rules of all heads, starting with the most frequent."""
+    counts = Counter(habit for seen in record for habit in head_patterns(record, seen, batch_index=batch_index))
+    places = {
+        "special_tokens": f"at {_specials(record, batch_index)}",
+        "first": "at the first token",
+        "previous": "at the previous token",
+        "next": "at the next",
+        "self": "at the token itself",
+    }
+    ranked = sorted((habit for habit in places if counts[habit]), key=lambda habit: -counts[habit])
+    parts = [f"{counts[habit]} {places[habit]}" for habit in ranked]
+    if parts:
+        parts[0] = f"{counts[ranked[0]]} {_verb(counts[ranked[0]], 'look')} mostly {places[ranked[0]]}"
+    if counts["spread"]:
+        parts.append(f"{counts['spread']} {_verb(counts['spread'], 'spread')} over all tokens alike")
+    if counts["other"]:
+        parts.append(f"{counts['other']} {_verb(counts['other'], 'follow')} no such rule")
+    joined = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return f"Of the {counts.total()} heads, {joined}."
+
+
+def _verb(count: int, verb: str) -> str:
+    return verb if count != 1 else f"{verb}s"
+
+
+def _specials(record: Record, batch_index: int) -> str:
+    names = dict.fromkeys(
+        token.text for seen in record for token in key_labels(record, seen, batch_index) if token.special
+    )
+    return "/".join(list(names)[:3])
+
+
+def size(record: Record) -> str:
+    """Return a description of the record's size."""
+    heads = sum(seen.heads for seen in record)
+    longest = max(record, key=lambda seen: seen.queries * seen.keys)
+    tokens = f"{longest.queries:,}" if longest.kind == "self" else f"{longest.queries:,} × {longest.keys:,}"
+    name = f"{visible(record.model)}: " if record.model else ""
+    batch = f", the first of {longest.batch} sequences" if longest.batch > 1 else ""
+    written = says_written(record)
+    counts = f"{_many(len(record), 'layer')}, {_many(heads, 'head')}, {tokens} tokens{batch}"
+    return f"{name}{counts}{f' ({written})' if written else ''}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+def lede(record: Record, focus: Focus) -> str:
+    """Return the main result in a sentence, as HTML, with a note."""
+    source = apart(source_name(focus))
+    said = [
+        f"head {look.head} of {html.escape(layer_name(record, look.layer))} looks from “{source}” to "
+        f"“{apart(visible(focus.keys[look.target].text))}” with a weight of {look.weight:.2f}"
+        for look in focus.looks
+    ]
+    joined = "; ".join(said)
+    note = f" {apart(visible(focus.note))}" if focus.note else ""
+    return f"{joined[:1].upper()}{joined[1:]}.{note}"

@@ -1,12 +1,36 @@
-"""Break sentences into lines for a terminal, counting wide characters and ellipses in cells."""
+"""Choose the words of a long text to show, and break them into lines of a terminal.
 
-from collections.abc import Collection, Sequence
+Wide characters and ellipses are counted in cells.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
 
 from regard.capture.tokens import Word
 from regard.render.arcs import Piece
-from regard.render.excerpt import excerpt
 
-__all__ = ["fit", "lay_out", "split_part"]
+__all__ = ["excerpt", "fit", "lay_out", "split_part"]
+
+
+def excerpt(count: int, anchors: Iterable[int], limit: int = 60) -> list[range]:
+    """Return the ranges of word numbers to show: all words up to `limit`, else a range around each anchor.
+
+    >>> excerpt(5, [2])
+    [range(0, 5)]
+    >>> excerpt(100, [3, 90], limit=8)
+    [range(1, 6), range(88, 93)]
+    """
+    if count <= limit:
+        return [range(count)]
+    wanted = sorted(set(anchors))
+    reach = max(1, limit // (2 * max(1, len(wanted))))
+    shown: list[range] = []
+    for anchor in wanted:
+        start, stop = max(0, anchor - reach), min(count, anchor + reach + 1)
+        if shown and start <= shown[-1].stop + 1:  # an ellipsis would replace at most one word
+            shown[-1] = range(shown[-1].start, stop)
+        else:
+            shown.append(range(start, stop))
+    return shown
 
 
 def fit(text: str, width: int) -> str:

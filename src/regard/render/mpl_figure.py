@@ -1,4 +1,4 @@
-"""An empty figure with fonts for its texts, axes placed in inches, and saving to files.
+"""An empty figure with fonts for its texts, axes placed in inches, saving to files, and display in notebooks.
 
 Only matplotlib's objects are used: no pyplot, no global state, no window.
 """
@@ -6,6 +6,7 @@ Only matplotlib's objects are used: no pyplot, no global state, no window.
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,27 @@ if TYPE_CHECKING:
 
 __all__ = ["DPI", "colour_bar", "note", "place", "sheet", "title", "write_figure"]
 
+
 DPI = 150
 _FORMATS = (".png", ".svg")
 _POINTS = 72  # in inches
+
+
+@cache
+def _shown_figure() -> "type[Figure]":
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        """A matplotlib Figure with its own PNG, which Jupyter displays without `%matplotlib inline`."""
+
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            with rc_context({"text.usetex": False}):  # the same as when saved to a file
+                self.savefig(buffer, format="png", dpi=self.dpi)
+            return buffer.getvalue()
+
+    return ShownFigure
 
 
 @contextmanager
@@ -31,12 +50,10 @@ def sheet(texts: Iterable[str]) -> Iterator[Brush]:
     """Yield an empty figure, with fonts that have the letters of all its texts."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        from regard.render.notebook_figure import ShownFigure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "figures") from error
     with _settings():
-        figure = ShownFigure(dpi=DPI, facecolor="white")
+        figure = _shown_figure()(dpi=DPI, facecolor="white")
         yield Brush(figure, FigureCanvasAgg(figure), fonts_for(texts))
 
 

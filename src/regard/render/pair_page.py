@@ -7,11 +7,11 @@ from pathlib import Path
 from regard.capture.highlight import Focus
 from regard.capture.minimal_pair import MinimalPair, Moved
 from regard.files import write_atomically
-from regard.render.head_change import HeadChange
+from regard.heads.measurements import HeadChange
 from regard.render.labels import apart, head_name, source_name, visible
-from regard.render.notebook_card import card
+from regard.render.notebook import card
 from regard.render.page import page
-from regard.render.pair_sentences import (
+from regard.render.pair_text import (
     CAUTION,
     change_sentence,
     flip_sentence,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from regard.capture.highlight import Focus
 from regard.capture.records import Record
 from regard.capture.tokens import Word
-from regard.render.excerpt import excerpt
 from regard.render.fonts import Fonts
 from regard.render.labels import head_name, key_labels, query_labels, shown_words, source_name, visible
+from regard.render.line_breaking import excerpt
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

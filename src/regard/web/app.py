@@ -1,10 +1,17 @@
-"""The web application: the page's files, the data, and typed sentences, each under a fixed path."""
+"""The web application: the page's files, the data, and typed sentences, each under a fixed path.
 
+A model runs on a typed sentence in a daemon thread, so that a long text does not delay the end of the process.
+"""
+
+import asyncio
+import contextlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -16,14 +23,43 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from regard.errors import InputError, RegardError
-from regard.render.page.client_files import CLIENT_FILES, client_html, client_text
-from regard.web.background import in_background
+from regard.render.page import CLIENT_FILES, client_html, client_text
 from regard.web.endpoints import ANSWERS, answer, books
 from regard.web.record_store import Shelf
-from regard.web.security import Guard
+from regard.web.server import Guard
 from regard.web.typed_sentences import Reader
 
-__all__ = ["make_app"]
+__all__ = ["in_background", "make_app"]
+
+T = TypeVar("T")
+
+
+async def in_background(work: Callable[[], T]) -> T:
+    """Return the result of `work`, which runs in a daemon thread."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, problem: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if problem is not None:
+            done.set_exception(problem)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result: T | None = None
+        problem: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as raised:  # raised again in the coroutine that waits for the work
+            problem = raised
+        with contextlib.suppress(RuntimeError):  # the server has ended in the meantime
+            loop.call_soon_threadsafe(settle, result, problem)
+
+    threading.Thread(target=run, name="regard reads", daemon=True).start()
+    return await done
+
 
 _AT_ONCE = max(2, min(4, os.cpu_count() or 2))  # number of responses computed concurrently; others wait
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -9,9 +9,8 @@ import numpy.typing as npt
 from regard.capture.matrix_pyramid import Pool
 from regard.capture.records import Layer
 from regard.errors import InputError
-from regard.render.head_patterns import head_habits
-from regard.render.page.pack import thumbnails
-from regard.render.page.record_json import record_json, sinks_json, tokens_json
+from regard.heads.patterns import head_patterns
+from regard.render.page.record_data import record_json, sinks_json, thumbnails, tokens_json
 from regard.web.head_tiles import Sheet
 from regard.web.record_store import Shelf
 
@@ -86,7 +85,7 @@ def _head(shelf: Shelf, asked: _Asked) -> Answer:
     record = shelf.book(asked.number("record")).record
     return {
         "finest": sheet.matrix.finest,
-        "pattern": head_habits(record, sheet.layer, batch_index=sheet.batch_index)[sheet.head],
+        "pattern": head_patterns(record, sheet.layer, batch_index=sheet.batch_index)[sheet.head],
         "sinks": sinks_json(sheet.layer, sheet.batch_index),
         "tops": sheet.tops(sinks=True),
         "without": sheet.tops(sinks=False) if len(sheet.sinks) else None,

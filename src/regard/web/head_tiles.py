@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from regard.capture.matrix_pyramid import Matrix, Pool, pooled
 from regard.capture.records import Layer
-from regard.heads.sinks import find_sinks
+from regard.heads.patterns import find_sinks
 
 __all__ = ["TILE", "Sheet"]
 

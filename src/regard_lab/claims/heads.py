@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from regard.heads.scores import RULES, HeadScores
 from regard.interpret.head_scores import head_scores
 from regard.interpret.model_loading import load_model
-from regard.render.head_scores import RULES, HeadScores
 from regard_lab.charts import Bars, Line, Lines
 from regard_lab.experiment import Claim, Finding, Numbers, Part, Setting, Verdict, within
 from regard_lab.measuring import one_thread

@@ -1,24 +1,83 @@
-"""One self-contained HTML page of a record: it opens from a file, needs no network, and works with the keyboard.
+"""One self-contained HTML page of a record, and the browser client that it shares with the server of atlases.
 
-The data are stored as compressed base64 blobs, one per layer, which are decoded when a layer is first shown. For short
-texts the page has every weight (rounded to 1/65535), for long ones the strongest keys of each query (to 4 decimals)
-and pooled maps.
+The page opens from a file, needs no network, and works with the keyboard. Its data are compressed base64 blobs, one per
+layer, which are decoded when a layer is first shown. For short texts it has every weight (rounded to 1/65535), for long
+ones the strongest keys of each query (to 4 decimals) and pooled maps.
+
+The server sends the client's JavaScript modules as they are. In a page that is a file they are one script: each module
+becomes a function that returns its exports, in the order in which they import each other.
 """
 
 import base64
+import hashlib
 import json
+import re
+from functools import cache
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from regard.capture.highlight import Focus
 from regard.capture.records import Record
 from regard.files import write_atomically
-from regard.render.labels import apart, check_focus, visible
-from regard.render.notebook_card import lede
-from regard.render.page.client_files import client_html, client_script, client_text, content_policy
-from regard.render.page.pack import Packed, pack
-from regard.render.page.record_json import inline_json
+from regard.render.labels import apart, check_focus, lede, visible
+from regard.render.page.record_data import Packed, inline_json, pack
 
-__all__ = ["page", "write_page"]
+__all__ = ["CLIENT_FILES", "client_html", "client_script", "client_text", "content_policy", "page", "write_page"]
+
+_INLINE, _HTTP = "source_inline.js", "source_http.js"
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export const (\w+)", re.MULTILINE)
+
+
+@cache
+def client_text(name: str) -> str:
+    """Return the text of one file of the client."""
+    return (resources.files("regard.render.page") / name).read_text(encoding="utf-8")
+
+
+@cache
+def _modules(entry: str) -> tuple[str, ...]:
+    """Return the modules that a module needs, each after those that it imports, itself last."""
+    needed: dict[str, None] = {}
+    for _, name in _IMPORT.findall(client_text(entry)):
+        needed |= dict.fromkeys(_modules(f"{name}.js"))
+    return (*needed, entry)
+
+
+CLIENT_FILES: tuple[str, ...] = ("theme.css", *_modules(_HTTP))  # what the server sends
+
+
+def client_script() -> str:
+    """Return the modules of a page that is a file as one script."""
+    return f'"use strict";\n{"".join(map(_wrapped, _modules(_INLINE)))}'
+
+
+def _wrapped(name: str) -> str:
+    text = client_text(name)
+    exports = ", ".join(_EXPORT.findall(text))
+    inner = _IMPORT.sub(lambda found: f"const {{{found[1]}}} = module_{found[2]};\n", text).replace("\nexport ", "\n")
+    return f"const module_{name.removesuffix('.js')} = (() => {{\n{inner}return {{ {exports} }};\n}})();\n"
+
+
+def client_html(**values: Any) -> str:
+    """Return the page; `values` are escaped, but for those that page.html marks as safe."""
+    from jinja2 import Environment
+
+    template = Environment(autoescape=True, trim_blocks=False).from_string(client_text("page.html"))
+    return template.render(**values)
+
+
+def content_policy(script: str, style: str) -> str:
+    """Return a policy that allows this script and this style by their hashes, and loads nothing."""
+
+    def source(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    return (
+        f"default-src 'none'; script-src {source(script)}; style-src {source(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def write_page(

@@ -26,7 +26,7 @@ const WORDS = {
     head1: "Head 1", head2: "Head 2", show: "show", clickChooses: "A click chooses", merge: "merge pieces into words", earlier: "← earlier", later: "later →",
     stepByStep: "One of these weights, computed step by step:", finestPage: "The page does not hold the single weights of this layer; an atlas does, and `regard open` shows it.",
     headName: "layer {layer} head {head}", looksAt: "{token} (row {query}) looks at", weightsAll: "Its strongest keys; the text is shaded by all weights of its row.", weightsFew: "Its strongest keys: others were not kept.",
-    wordsShown: "words {from} to {to} of {count}", tokensShown: "tokens {from} to {to} of {count}", generated: "Underlined with dots: what the model has generated itself (a prompt of {prompt}, then {count} generated).",
+    wordsShown: "words {from} to {to} of {count}", tokensShown: "tokens {from} to {to} of {count}", generated: "Underlined with dots: what the model has generated itself (a prompt of {prompt} tokens, then {count} generated).",
     textHint: "Point at a word to see where it looks, or move with the arrow keys. Click it, or press Enter, to keep it.",
     cellWord: "A cell is the weight between two words: the mean over the pieces of the one that looks, the sum over those of the other.",
     holdsAll: "This page holds every weight, rounded to 1/65535; it shows four decimals.", holdsTop: "This page holds the {top} strongest keys of each token, rounded to four decimals, and pooled maps; weaker ones are not listed.",

@@ -138,7 +138,7 @@ class TranslationTask(PairsTask):
 
     def draw(self, model: nn.Module, folder: Path) -> None:
         """Draw the alignment of the first sample as alignment.svg."""
-        from regard.render.alignment import alignment_figure
+        from regard.render.alignment_figure import alignment_figure
         from regard.render.mpl_figure import write_figure
 
         without = getattr(getattr(model, "config", None), "attention", "") is None

@@ -7,12 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
+from regard.heads.patterns import HEAD_SINK, MOST
 
-__all__ = ["MEASURES", "RULES", "SINK", "HeadScores", "PerHead", "Score", "head_number", "ranked"]
+__all__ = ["MEASURES", "RULES", "HeadScores", "PerHead", "Score", "head_number", "ranked"]
 
 PerHead = npt.NDArray[np.float64]  # (layers, heads), NaN if a head does not exist or a test does not apply
-SINK = 0.3  # Gu 2024's ε
-_MOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class HeadScores:
 
         The first token has the lowest priority, because heads attend to it if they find nothing else.
         """
-        shares = {name: share for name, share in self._shares(layer, head).items() if share > _MOST}
+        shares = {name: share for name, share in self._shares(layer, head).items() if share > MOST}
         return max(shares, key=lambda name: (name != "first", shares[name]), default="none")
 
     def _shares(self, layer: int, head: int) -> dict[str, float]:
@@ -124,7 +123,7 @@ class HeadScores:
     @property
     def sink_rate(self) -> float:
         """The share of heads that give the first token more than 0.3 of their weight on average (Gu 2024)."""
-        return float((self.scores["first"][self.there] > SINK).mean())
+        return float((self.scores["first"][self.there] > HEAD_SINK).mean())
 
     def top(self, name: str, count: int | None = None) -> list[tuple[int, int, float]]:
         """Return (layer, head, score) sorted by one score, the largest first. `name` may also be "best"."""

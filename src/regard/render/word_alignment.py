@@ -1,8 +1,8 @@
-"""Weights between words instead of subwords: the numbers of an alignment."""
+"""Weights between words instead of subwords: the numbers of an alignment, and its table for a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +10,15 @@ import numpy.typing as npt
 from regard.capture.layer_selection import at_index, find_layer
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token, Word
-from regard.errors import InputError, ObservationError
-from regard.render.labels import key_labels, layer_name, query_labels, shown_words
+from regard.errors import InputError, MissingExtraError, ObservationError
+from regard.render.labels import key_labels, layer_name, query_labels, shown_words, visible
+from regard.render.terminal import share_bar
 
-__all__ = ["Alignment", "Heads", "Rows", "align", "chosen_heads", "word_weights"]
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.text import Text
+
+__all__ = ["Alignment", "AlignmentTable", "Heads", "Rows", "align", "alignment_table", "chosen_heads", "word_weights"]
 
 Heads = Literal["mean", "each"] | Sequence[tuple[int | str | Layer, int]]
 Rows = Literal["read", "written"]
@@ -124,3 +129,63 @@ def _words(record: Record, layer: Layer, rows: Rows, batch_index: int) -> tuple[
         target = (*target[1:], Token("?", special=True, space=True))  # the last prediction is not in the record
     left, right = shown_words(target), shown_words(source)
     return tuple(word for word, _ in left), tuple(word for word, _ in right)
+
+
+_MOST, _BAR, _NARROWEST = 3, 10, 40
+
+
+@dataclass(frozen=True, eq=False)
+class AlignmentTable:
+    """The rich renderable of `alignment_table`."""
+
+    record: Record
+    heads: Heads
+    rows: Rows
+    width: int
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        yield from self._lines(max(_NARROWEST, min(self.width, options.max_width)))
+
+    def _lines(self, width: int) -> Iterator["Text"]:
+        from rich.cells import cell_len, set_cell_size
+        from rich.text import Text
+
+        chosen = chosen_heads(self.record, self.heads)
+        found = align(self.record, [(self.record.layers[at], head) for at, head in chosen], rows=self.rows)
+        wide = min(16, max(cell_len(visible(word.text)) for word in found.target))
+        for word, weights in zip(found.target, found.weights, strict=True):
+            if word.special and word.text == "?" and self.rows == "written" and word is found.target[-1]:
+                continue  # the prediction from the last input token is unknown
+            order = weights.argsort()[::-1][:_MOST]
+            text = Text(no_wrap=True)
+            text.append(set_cell_size(visible(word.text), wide), "dim" if word.special else "bold")
+            text.append("  ")
+            text.append(share_bar(float(weights[order[0]]), _BAR).ljust(_BAR), "cyan")
+            said = [f"{weights[at]:.2f} {visible(found.source[at].text)}" for at in order]
+            text.append("  " + "   ".join(said))
+            text.truncate(width, overflow="ellipsis")
+            yield text
+
+
+def alignment_table(
+    record: Record, heads: Heads = "mean", *, rows: Rows = "written", width: int = 80
+) -> AlignmentTable:
+    """Draw for each word of the target the three source words with the largest weights.
+
+    Args:
+        record: What was seen of an encoder–decoder.
+        heads, rows: As in `alignment_figure`.
+        width: The width of a line in terminal cells.
+
+    Raises:
+        InputError: The head does not exist, or the width is too small.
+        MissingExtraError: rich is not installed.
+    """
+    try:
+        import rich  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("rich", "cli") from error
+    if width < _NARROWEST:
+        raise InputError(f"`width` must be at least {_NARROWEST} cells, got {width}")
+    chosen_heads(record, heads)
+    return AlignmentTable(record, heads, rows, width)

@@ -1,0 +1,142 @@
+"""What each head of a record does, in one word, and the keys of a layer that are sinks.
+
+The mass on a set S of keys is the mean over rows i of Σ_{j∈S} p_ij (Clark 2019, Voita 2019). A head follows the rule
+with the largest mass, if that is more than half. Otherwise it is `spread` if its rows are nearly uniform (entropy
+above 0.9 of ln of the visible keys), and else `other`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.capture.records import Layer, Record
+
+__all__ = ["HEAD_SINK", "MOST", "PATTERNS", "Sink", "find_sinks", "head_patterns", "is_causal"]
+
+PATTERNS = ("special_tokens", "first", "previous", "next", "self", "spread", "other")
+MOST = 0.5  # share of a head's weight from which a rule or pattern describes it
+_EVEN = 0.9
+HEAD_SINK = 0.3  # ε of Gu 2024: a head whose mean weight on the first token is above it rests there
+LEAST = 0.05  # share of the weight of the queries that can see it, as the mean over the layer's heads
+ABOVE_EVEN = 4  # multiple of an even share of all weight
+_ABOVE_BLIND = 2  # multiple of its weight under uniform attention
+_SEEN_BY = 0.25  # share of the queries that must see it, which excludes keys that only the last few queries see
+
+
+def head_patterns(record: Record, layer: int | str | Layer, *, batch_index: int = 0) -> tuple[str, ...]:
+    """Return the rule of each head of a layer, one of `PATTERNS`.
+
+    Rows of special tokens ([CLS], padding) are left out. The masses come from exact weights if these are available,
+    else from the strongest keys of each row, which can only underestimate them.
+    """
+    seen = record.layer(layer)
+    special = set(_special(record, seen.query_tokens, seen.queries, batch_index))
+    rows = np.array([row for row in range(seen.queries) if row not in special] or range(seen.queries))
+    masses = _masses(seen, rows, _special(record, seen.key_tokens, seen.keys, batch_index), batch_index)
+    even = (_evenness(seen, batch_index)[:, rows] >= _EVEN).mean(-1) > MOST
+    names = list(masses)
+    table = np.stack([masses[name] for name in names])
+    winners = table.argmax(0)
+    return tuple(
+        "spread" if even[head] else names[winner] if table[winner, head] > MOST else "other"
+        for head, winner in enumerate(winners)
+    )
+
+
+def _special(record: Record, stream: str, count: int, batch_index: int) -> list[int]:
+    """Return the positions of special tokens; a position without a known token is not special."""
+    sequences = record.tokens.get(stream, ())
+    known = sequences[batch_index] if batch_index < len(sequences) else ()
+    return [position for position, token in enumerate(known[:count]) if token.special]
+
+
+def _masses(
+    seen: Layer, rows: npt.NDArray[np.int_], special: Sequence[int], batch_index: int
+) -> dict[str, npt.NDArray[np.float64]]:
+    masses = {"first": _mass(seen, rows, np.zeros_like(rows), batch_index)}
+    if special:
+        masses = {
+            "special_tokens": np.sum(
+                [_mass(seen, rows, np.full_like(rows, key), batch_index) for key in special], axis=0
+            )
+        }
+    if seen.kind == "self":
+        ahead = seen.keys - seen.queries  # the queries are the last positions
+        for name, step in (("previous", ahead - 1), ("next", ahead + 1), ("self", ahead)):
+            inside = rows[(rows + step >= 0) & (rows + step < seen.keys)]
+            masses[name] = _mass(seen, inside, inside + step, batch_index)
+    return masses
+
+
+def _mass(
+    seen: Layer, rows: npt.NDArray[np.int_], columns: npt.NDArray[np.int_], batch_index: int
+) -> npt.NDArray[np.float64]:
+    """Return the mean over the rows of the weight on one key each, of shape (heads,)."""
+    if not len(rows):
+        return np.zeros(seen.heads)
+    if seen.exact is not None:
+        picked = seen.exact[batch_index][:, rows, columns]
+    else:
+        hit = seen.top_keys[batch_index][:, rows] == columns[None, :, None]
+        picked = (seen.top_weights[batch_index][:, rows] * hit).sum(-1)
+    return np.asarray(picked.mean(-1), dtype=np.float64)
+
+
+def _evenness(seen: Layer, batch_index: int) -> npt.NDArray[np.float64]:
+    """Return the entropy as a share of its maximum, ln of the visible keys, of shape (heads, queries)."""
+    queries = np.arange(seen.queries) + (seen.keys - seen.queries if seen.kind == "self" else 0)
+    causal = is_causal(seen, batch_index)
+    visible = queries + 1 if causal else np.full_like(queries, seen.keys)
+    ceiling = np.log(np.maximum(visible, 1))
+    share: npt.NDArray[np.float64] = np.divide(
+        seen.entropy[batch_index], ceiling, out=np.zeros(seen.entropy[batch_index].shape), where=ceiling > 0
+    )
+    return share
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A key that receives `share` of the weight of the queries that can see it, as the mean over a layer's heads."""
+
+    key: int
+    share: float
+
+
+def find_sinks(layer: Layer, batch_index: int = 0) -> tuple[Sink, ...]:
+    r"""Return the sinks of one layer in one sequence, in the order of their keys.
+
+    The share of key j is $a_j = \frac{1}{H} \sum_h \sum_i p_{hij} / n_j$, where $n_j$ queries can see it (those from j
+    on, where the attention is causal), as in Gu 2024, "When Attention Sink Emerges". A sink has more than 0.05, and
+    more than 4 times an even share 1 / keys, more than twice what it would get if each query weighed alike all that it
+    sees (of a causal text the first keys get more: ln(n) / n of it), and at least a quarter of the queries can see it.
+    Gu's own threshold, 0.3 in a head, finds the first token of many models; sinks that stand side by side share that
+    weight, as the stray spaces and articles do on which the lower layers of SmolLM2 rest, each with 0.06 to 0.27 of
+    it.
+    """
+    queries, keys = layer.queries, layer.keys
+    seen_by, blind = np.full(keys, queries), np.full(keys, 1 / keys)
+    if is_causal(layer, batch_index):
+        seen_by = np.minimum(keys - np.arange(keys), queries)
+        blind = _even_causal(queries, keys) / seen_by
+    received = np.asarray(layer.received[batch_index], dtype=np.float64).mean(0)
+    share = received / seen_by
+    found = (share > LEAST) & (share > ABOVE_EVEN / keys) & (seen_by >= _SEEN_BY * queries)
+    found &= share > _ABOVE_BLIND * blind
+    return tuple(Sink(int(key), float(share[key])) for key in np.flatnonzero(found))
+
+
+def _even_causal(queries: int, keys: int) -> npt.NDArray[np.float64]:
+    """Return the attention that each key receives if every query gives the same weight to all keys up to itself."""
+    given = 1 / np.arange(1, keys + 1)
+    given[: keys - queries] = 0
+    return np.cumsum(given[::-1])[::-1]
+
+
+def is_causal(layer: Layer, batch_index: int = 0) -> bool:
+    """Return whether no query of a text attends to a later key; the queries are the last positions of the keys."""
+    if layer.kind == "cross" or layer.queries > layer.keys:
+        return False
+    places: npt.NDArray[np.int64] = np.arange(layer.queries) + layer.keys - layer.queries
+    return bool((layer.top_keys[batch_index] <= places[None, :, None]).all())
