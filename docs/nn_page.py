@@ -36,13 +36,14 @@ GROUPS = {
     "Attention": [
         Entry(
             "MultiHeadAttention",
-            "`torch.nn.MultiheadAttention(batch_first=True)`: `MultiHeadAttention.from_torch(module)` takes its "
-            "numbers, `to_torch()` gives them back. Its boolean masks are True where a token is hidden, those of "
-            "`mask=` here True where it may be seen. With `num_kv_heads=`, `rotary=` and `bias=False` it is Llama's.",
+            "`torch.nn.MultiheadAttention(batch_first=True)`. `MultiHeadAttention.from_torch(module)` copies its "
+            "weights, and `to_torch()` converts back. PyTorch's boolean masks are True for hidden tokens; `mask=` "
+            "here is True for visible tokens. With `num_kv_heads=`, `rotary=` and `bias=False` it is Llama's "
+            "attention.",
         ),
         Entry(
             "SlidingWindowAttention",
-            "`MultiHeadAttention(..., mask=masks.Causal() & masks.Window(sliding_window))`; of transformers the "
+            "`MultiHeadAttention(..., mask=masks.Causal() & masks.Window(sliding_window))`; in transformers, the "
             "attention of Mistral.",
         ),
         Entry(
@@ -52,8 +53,8 @@ GROUPS = {
         ),
         Entry(
             "BigBirdAttention",
-            "`BigBirdBlockSparseAttention` of transformers while training, given its plan of random blocks; in eval "
-            "mode it draws none and counts block 0 more than once.",
+            "`BigBirdBlockSparseAttention` of transformers in training mode, with the same random blocks. In eval mode "
+            "transformers draws no random blocks and counts block 0 more than once.",
         ),
         Entry("NeighborhoodAttention", NOWHERE + ' With boundary="shift" the window is NATTEN\'s.'),
         Entry("AxialAttention", NOWHERE),
@@ -65,25 +66,27 @@ GROUPS = {
     "Blocks of a Transformer": [
         Entry(
             "EncoderBlock",
-            "`torch.nn.TransformerEncoderLayer(batch_first=True)`: `EncoderBlock.from_torch(layer)` takes its numbers.",
+            "`torch.nn.TransformerEncoderLayer(batch_first=True)`: `EncoderBlock.from_torch(layer)` copies its "
+            "weights.",
         ),
         Entry(
             "DecoderBlock",
-            "`torch.nn.TransformerDecoderLayer(batch_first=True)`: `DecoderBlock.from_torch(layer)` takes its numbers.",
+            "`torch.nn.TransformerDecoderLayer(batch_first=True)`: `DecoderBlock.from_torch(layer)` copies its "
+            "weights.",
         ),
         Entry(
             "Encoder",
-            "`torch.nn.TransformerEncoder`: `Encoder.from_torch(module)` takes its numbers, `to_torch()` gives them "
-            "back.",
+            "`torch.nn.TransformerEncoder`: `Encoder.from_torch(module)` copies its weights, and `to_torch()` "
+            "converts back.",
         ),
         Entry(
             "Decoder",
-            "`torch.nn.TransformerDecoder`: `Decoder.from_torch(module)` takes its numbers, `to_torch()` gives them "
-            "back.",
+            "`torch.nn.TransformerDecoder`: `Decoder.from_torch(module)` copies its weights, and `to_torch()` "
+            "converts back.",
         ),
         Entry(
             "EncoderDecoder",
-            "`torch.nn.Transformer(batch_first=True)`: `EncoderDecoder.from_torch(module)` takes its numbers.",
+            "`torch.nn.Transformer(batch_first=True)`: `EncoderDecoder.from_torch(module)` copies its weights.",
         ),
         Entry(
             "FeedForward",
@@ -94,12 +97,12 @@ GROUPS = {
         Entry("LearnedPositions", "`x + torch.nn.Embedding(max_len, embed_dim)(torch.arange(n))`."),
     ],
     "Recurrent networks with attention": [
-        Entry("ElmanCell", "`torch.nn.RNNCell`, whose two biases are one here, and a layer for the output."),
-        Entry("Elman", "`torch.nn.RNN(batch_first=True)`, whose two biases are one here, and a layer for the output."),
+        Entry("ElmanCell", "`torch.nn.RNNCell` with one bias instead of two, followed by an output layer."),
+        Entry("Elman", "`torch.nn.RNN(batch_first=True)` with one bias instead of two, followed by an output layer."),
         Entry("AttentionDecoderCell", "none; the cell is `torch.nn.GRUCell` or `torch.nn.LSTMCell`."),
         Entry(
             "DecoderState",
-            "the (h, c) of `torch.nn.LSTMCell`, with the vector that Luong's decoder feeds in.",
+            "the (h, c) of `torch.nn.LSTMCell`, and the input-feeding vector of Luong's decoder.",
             '>>> step = AttentionDecoderCell(4, 8, cell="lstm")\n'
             ">>> _, state = step(torch.zeros(2, 4), torch.zeros(2, 5, 8))\n"
             ">>> state.hidden_state.shape, state.cell_state.shape\n"
@@ -110,7 +113,7 @@ GROUPS = {
         Entry("load_attention_state_dict", "`load_state_dict` of each, by its own names."),
         Entry(
             "LoadedKeys",
-            "what `load_state_dict` of a module gives.",
+            "the result of `load_state_dict` of a module.",
             ">>> layer = MultiHeadAttention(4, 2)\n"
             ">>> load_attention_state_dict(layer, layer.state_dict())\n"
             "LoadedKeys(missing_keys=[], unexpected_keys=[])",

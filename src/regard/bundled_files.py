@@ -13,8 +13,9 @@ __all__ = ["BundledFile"]
 class BundledFile:
     """A file in one wheel of the package index.
 
-    `file` is a path inside the installed package, the `companions` are files beside it that are used too, each with
-    its SHA-256; `systems` are the systems the wheel is built for, empty where it is built for all.
+    `file` is a path inside the installed package. `companions` are other files beside it that are used too, each with
+    its SHA-256. `systems` are the systems for which the wheel is built; it is empty if the wheel is built for all
+    systems.
     """
 
     name: str

@@ -105,8 +105,8 @@ class Sort(Synthetic):
 class AssociativeRecall(Synthetic):
     """Keys each followed by its value, then one of the keys: the target is its value (Ba et al. 2016).
 
-    The first half of the symbols are keys, no two the same in one source, the others values. A source has
-    `num_kv_pairs` pairs, or as many as `length_range` allows.
+    The first half of the symbols are keys, and the other half are values. All keys of one source are different. A
+    source has `num_kv_pairs` pairs, or as many as `length_range` allows.
 
     Source: https://arxiv.org/abs/1610.06258
 

@@ -60,8 +60,9 @@ def compare_looks(
 ) -> LookPair:
     """Show one head of a model for two texts that differ in one or two words, and count the heads that flip.
 
-    A head *flips* if it gives more weight to one word in the first text and to the other word in the second. Only
-    heads that give both words together at least 0.1 in each text are counted. See `regard.capture.head_flips`.
+    A head *flips* if it gives more weight to one word in the first text and more weight to the other word in the second
+    text. A head is counted only if it gives both words together at least 0.1 in each text. See
+    `regard.capture.head_flips`.
 
     Args:
         a: The first text.

@@ -149,7 +149,7 @@ class Observation(Answers):
         """Plot the attention of a patch (row, column) of an image, or of "cls", over the image, and return the
         matplotlib Figure.
 
-        `image` is a PIL image, an array or a tensor, with the aspect ratio of the model's input; `grid` is the vision
+        `image` is a PIL image, an array or a tensor with the aspect ratio of the model's input. `grid` is the vision
         model, its config, or a PatchGrid. Without `head`, the mean over the heads of the layer is shown. Layers are
         counted within `stream`, by default "image".
         """

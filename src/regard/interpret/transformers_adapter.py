@@ -38,8 +38,9 @@ _FAR = 2**31  # the limit of a window that is unbounded on one side
 def register_with_transformers() -> None:
     """Register `attn_implementation="regard"` with transformers; repeated calls have no effect.
 
-    Models that compute attention in code of their own (Bloom, Longformer, DeBERTa and others) either get their usual
-    mask and run unchanged, or raise an error that refers to regard.watch, which supports them without this option.
+    Some models compute attention in code of their own (Bloom, Longformer, DeBERTa and others). These models either get
+    their usual mask and run unchanged, or raise an error that refers to regard.watch, which supports them without this
+    option.
 
     Raises:
         MissingExtraError: transformers is not installed.

@@ -18,8 +18,8 @@ __all__ = ["ALiBi", "alibi_slopes"]
 def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Float[Tensor, " heads"]:
     """Give the slopes of Press et al. 2022: 2^(−8/n), 2^(−16/n), ..., 2^(−8) for n heads, n a power of two.
 
-    For other n, with c = 2^⌊log₂ n⌋: the slopes for c heads, then every second of those for 2c, n − c of them, as in
-    the authors' code.
+    If n is not a power of two, let c = 2^⌊log₂ n⌋. The slopes are those for c heads, followed by every second slope for
+    2c heads, n − c of them, as in the authors' code.
 
     >>> alibi_slopes(4)
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
@@ -50,8 +50,8 @@ class ALiBi(Relative):
 
     Shapes: the bias is (1, heads, queries, keys), in float32 or the slopes' wider type.
 
-    Cost: heads · (queries + keys − 1) numbers, written along the diagonals: one addition a pair. O(n) memory in blocks;
-    heads · queries · keys numbers for a backend that wants the bias as a tensor.
+    Cost: heads · (queries + keys − 1) numbers, written along the diagonals, and one addition per pair. O(n) memory in
+    blocks. A backend that needs the bias as a tensor uses heads · queries · keys numbers.
 
     Raises:
         InputError: The slopes are not one floating-point number a head, or `bidirectional` is not a boolean.

@@ -32,8 +32,8 @@ class RelativePositionBias(Relative):
 
     Shapes: the bias is (1, heads, queries, keys), in the table's type.
 
-    Cost: (2 · m + 1) · heads parameters, looked up for queries + keys − 1 distances: one addition a pair. O(n) memory
-    in blocks; heads · queries · keys numbers for a backend that wants the bias as a tensor.
+    Cost: (2 · m + 1) · heads parameters, looked up for queries + keys − 1 distances, and one addition per pair. O(n)
+    memory in blocks. A backend that needs the bias as a tensor uses heads · queries · keys numbers.
 
     Raises:
         InputError: The table is not (distances, heads) with an odd number of distances.
@@ -95,8 +95,8 @@ class RelativePositionBiasND(Bias):
 
     Shapes: the bias is (1, heads, queries, keys), in the table's type.
 
-    Cost: Π (2 · size − 1) · heads parameters; a look-up and an addition for each pair and head. heads · queries · keys
-    numbers for a backend that wants the bias as a tensor.
+    Cost: Π (2 · size − 1) · heads parameters; a look-up and an addition for each pair and head. A backend that needs
+    the bias as a tensor uses heads · queries · keys numbers.
 
     Raises:
         InputError: The table does not fit the grid; or, with a call, there are more tokens than cells.

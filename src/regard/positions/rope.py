@@ -95,8 +95,9 @@ class RoPE(Rotary):
     def at(self, position_ids: Int[Tensor, "#batch keys"]) -> "RoPEAt":
         """The same with positions of their own for each sequence, as left-padded batches and packed rows need them.
 
-        `position_ids` are (batch, keys), or (1, keys) for all sequences: those of all keys of the call, of which the
-        queries are the last. transformers' `position_ids` are the same.
+        `position_ids` have the shape (batch, keys), or (1, keys) for all sequences. They are the positions of all keys
+        of the call, and the queries are the last of these positions. They have the same meaning as transformers'
+        `position_ids`.
 
         Raises:
             InputError: They are no integers (batch, keys), or, in the call, not one for each key.

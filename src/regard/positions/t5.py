@@ -66,8 +66,8 @@ class T5Bias(Relative):
 
     Shapes: the bias is (1, heads, queries, keys), in the table's type.
 
-    Cost: buckets · heads parameters, looked up for queries + keys − 1 distances: one addition a pair. O(n) memory in
-    blocks; heads · queries · keys numbers for a backend that wants the bias as a tensor.
+    Cost: buckets · heads parameters, looked up for queries + keys − 1 distances, and one addition per pair. O(n) memory
+    in blocks. A backend that needs the bias as a tensor uses heads · queries · keys numbers.
 
     Raises:
         InputError: The table is not (buckets, heads), or its buckets do not fit.

@@ -42,8 +42,8 @@ class Score:
     tensor([[5.0000e-01, 5.0000e-01],
             [9.9988e-01, 1.2339e-04]])
 
-    If such a score takes neither argument, the result is the same but takes more time, because the score may be
-    computed for all sequences and heads in each call of `tile`.
+    If such a score does not take `batch` and `head`, the result is the same but takes more time, because the score may
+    be computed for all sequences and heads in each call of `tile`.
     """
 
     product: ClassVar[bool] = False  # after `prepare` the score is q·kᵀ: fused kernels can compute it

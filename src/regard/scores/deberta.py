@@ -35,9 +35,9 @@ class DeBERTa(Score):
     `position_buckets`, and the last bucket begins at the distance `max_relative_positions` (if the config has −1, this
     is the model's `max_position_embeddings`). Without buckets (−1, as in v1), span is `max_relative_positions`.
 
-    Cost: O(queries · keys · dim) time, about five times that of the product where tiles are square, as each row and
-    each column is scored against the rows + columns − 1 diagonals of its tile. Nothing of rows · columns · dim is
-    written.
+    Cost: O(queries · keys · dim) time. For square tiles it is about five times the time of the product. Each row and
+    each column is scored against the rows + columns − 1 diagonals of its tile. No tensor of rows · columns · dim is
+    made.
 
     Raises:
         InputError: Both tensors are None; a tensor has another shape, type or device than these, or does not fit the

@@ -122,9 +122,9 @@ class RelativeKeyQuery(Score):
     BERT's position type "relative_key_query" indexes by query − key: it is
     `RelativeKeyQuery(distance_embedding.weight.flip(0))`.
 
-    Cost: O(queries · keys · dim) time, about five times that of the product where tiles are square, as each row and
-    each column is scored against the rows + columns − 1 diagonals of its tile. Nothing of rows · columns · dim is
-    written.
+    Cost: O(queries · keys · dim) time. For square tiles it is about five times the time of the product. Each row and
+    each column is scored against the rows + columns − 1 diagonals of its tile. No tensor of rows · columns · dim is
+    made.
 
     Raises:
         InputError: The table has another shape, type or device than these, or does not fit the width or heads of q;

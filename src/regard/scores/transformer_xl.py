@@ -55,9 +55,9 @@ class TransformerXL(_Relative):
     before the queries, the queries are the last positions. Values have no positional term. XLNet (2019,
     arXiv:1906.08237) has the same scores.
 
-    Cost: O(queries · keys · dim) time, about three times that of the product where tiles are square; W_R R once, for
-    all queries + keys − 1 distances: O((queries + keys) · heads · dim · model_dim) time, (queries + keys) · heads ·
-    dim floats.
+    Cost: O(queries · keys · dim) time. For square tiles it is about three times the time of the product. W_R R is
+    computed once for all queries + keys − 1 distances: O((queries + keys) · heads · dim · model_dim) time and
+    (queries + keys) · heads · dim floats.
 
     Raises:
         InputError: A tensor has another shape, type or device than these, or does not fit the heads or width of q.

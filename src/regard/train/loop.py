@@ -34,8 +34,8 @@ def train(
 ) -> Ended:
     """Train a model, or resume a run of the same configuration that has ended or was killed.
 
-    Runs on one process, or on as many as `accelerate launch` or `torchrun` has started. PyTorch's global generator and
-    its number of threads are as before when it returns.
+    It runs on one process, or on as many processes as `accelerate launch` or `torchrun` has started. When it returns,
+    PyTorch's global generator and its number of threads are the same as before.
 
     Args:
         config: Task, model, training and output folder.
