@@ -22,7 +22,7 @@ from torch.nn import attention, functional
 from regard.capture import fused
 from regard.capture.fused.sweep import Bins
 from regard.capture.statistics import Entropy, Extent, HeatMap, Received, Top
-from regard.capture.statistics.heatmap import bin_width
+from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.weights_from_qk import Computed
 from regard.masks import Causal
 from regard.problem import Problem

@@ -14,7 +14,7 @@ from torch import nn
 from regard.data import Tokenizer
 from regard.errors import InputError
 from regard.files import check_writable, lock, replace_files, whole_file, write_atomically, write_folder
-from regard.interpret.bundled.cache import converted
+from regard.interpret.bundled.load import converted
 from regard.models import Transformer, TransformerConfig
 from regard.train import JsonlLog
 from regard.train.callbacks import Started

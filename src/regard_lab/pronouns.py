@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.capture.head_flips import HeadFlips
+from regard.capture.minimal_pair import HeadFlips
 from regard.capture.tokens import words_of
 from regard.errors import InputError
 from regard.heads.scores import head_number

@@ -16,7 +16,7 @@ from torch import nn
 
 import regard
 from oracles import causal, dense, entropy, f64, pooled, window
-from regard.capture import statistics, weights_plan
+from regard.capture import statistics, weight_rows
 from regard.capture.requested_statistics import NAMED
 from regard.capture.statistics import GradientTimesAttention, HeadImportance
 from regard.masks import Causal, Padding, Window
@@ -369,8 +369,8 @@ def test_the_autocast_of_a_model_takes_no_digits(kind):
 def test_blocks_of_any_height_give_the_same(kind, monkeypatch):
     runs = []
     for height in (1, 7, 4096):
-        monkeypatch.setattr(weights_plan, "_ROWS", height)
-        monkeypatch.setattr(weights_plan, "_TALLEST", height)
+        monkeypatch.setattr(weight_rows, "_ROWS", height)
+        monkeypatch.setattr(weight_rows, "_TALLEST", height)
         case = CASES[kind](torch.float32)
         examples = [one for one in ALL if fits(one, case)]
         record = watch(case, [*(one[0] for one in examples), Heights()])

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from regard.capture.highlight import choose_focus
-from regard.capture.pronouns import pronoun_in
 from regard.capture.records import Layer, Record
-from regard.capture.stopwords import content_words, is_content, is_word
-from regard.capture.tokens import Token
+from regard.capture.tokens import Token, content_words, is_content, is_word, pronoun_in
 from regard.errors import InputError, ObservationError
 
 # row    0      1     2         3         4        5     6       7          8     9      10     11

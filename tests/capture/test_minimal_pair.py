@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from regard.capture.head_flips import HeadFlips
-from regard.capture.minimal_pair import choose_pair
+from regard.capture.minimal_pair import HeadFlips, choose_pair
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
 from regard.errors import InputError

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oracles import causal, dense, entropy, f64, window
-from regard.capture import weights_plan
+from regard.capture import weight_rows
 from regard.capture.statistics import Extent, HeatMap
 from regard.capture.weights_from_qk import Computed, Given
 from regard.masks import Causal, Padding, Window
@@ -208,10 +208,10 @@ def test_blocks_smaller_than_a_bin_add_up_to_it(elements, monkeypatch):
             sizes.add(rows.weights.numel())
         return heat.finish(extent), max(sizes)
 
-    monkeypatch.setattr(weights_plan, "BLOCK_ELEMENTS", 2**30)
-    monkeypatch.setattr(weights_plan, "_TALLEST", 64)
+    monkeypatch.setattr(weight_rows, "BLOCK_ELEMENTS", 2**30)
+    monkeypatch.setattr(weight_rows, "_TALLEST", 64)
     whole, _ = folded()
-    monkeypatch.setattr(weights_plan, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(weight_rows, "BLOCK_ELEMENTS", elements)
     parts, largest = folded()
     assert largest <= max(elements, 16 * (n + 128))
     for name in ("mean", "max"):

@@ -9,9 +9,9 @@ from torch import nn
 
 import regard
 from oracles import dense
-from regard.capture import parallel_heads as module
+from regard.capture import run_statistics as module
 from regard.capture import statistics
-from regard.capture.parallel_heads import is_worth_it, side_by_side
+from regard.capture.run_statistics import is_worth_it, side_by_side
 from regard.capture.statistics import of_weights
 from regard.capture.weight_rows import Rows
 from regard.masks import Causal

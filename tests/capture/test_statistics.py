@@ -14,7 +14,7 @@ from oracles import causal, dense, entropy, f64, pooled, window
 from regard.capture import numba_loops
 from regard.capture.call_context import Around, Ids
 from regard.capture.statistics import Distance, Entropy, Extent, HeatMap, Mass, Received, Top, Weights
-from regard.capture.statistics.heatmap import bin_width
+from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.weight_rows import Rows
 from regard.capture.weights_from_qk import Computed, Given
 from regard.masks import Causal, MaskMod, Padding, Window

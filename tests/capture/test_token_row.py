@@ -2,8 +2,7 @@
 
 import pytest
 
-from regard.capture.token_row import TokenRow, token_row
-from regard.capture.tokens import Token
+from regard.capture.tokens import Token, TokenRow, token_row
 from regard.errors import InputError
 
 TOKENS = (

@@ -1,15 +1,17 @@
 """The cache of converted models: built once and whole, built again when anything about it is off."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from regard.interpret.bundled import BundledModelError, cache
-from regard.interpret.bundled.cache import cache_folder, converted
+from regard.interpret.bundled import BundledModelError
+from regard.interpret.bundled.load import cache_folder, converted
 
 SOURCE = "ab" * 32
+LOAD = sys.modules[converted.__module__]  # the package exports a function of the same name
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_an_interrupted_build_leaves_nothing_behind(folder: Path) -> None:
 )
 @pytest.mark.parametrize("small", [0, 1000])
 def test_a_damaged_folder_is_built_again(folder: Path, monkeypatch, damage, small: int) -> None:
-    monkeypatch.setattr(cache, "_SMALL", small)
+    monkeypatch.setattr(LOAD, "_SMALL", small)
     built = converted("m", SOURCE, 1, writer())
     os.utime(built / "a.txt", ns=(1, 1))
     damage(built)
@@ -75,7 +77,7 @@ def test_a_damaged_folder_is_built_again(folder: Path, monkeypatch, damage, smal
 
 
 def test_a_large_file_that_was_cut_is_seen_even_with_an_old_time_stamp(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(cache, "_SMALL", 0)
+    monkeypatch.setattr(LOAD, "_SMALL", 0)
     built = converted("m", SOURCE, 1, writer())
     then = (built / "a.txt").stat().st_mtime_ns
     (built / "a.txt").write_text("on", encoding="utf-8")

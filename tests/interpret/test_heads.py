@@ -12,8 +12,7 @@ from regard.errors import InputError
 from regard.heads.scores import MEASURES, RULES
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_loss import head_loss
-from regard.interpret.head_scores import default_texts, head_scores
-from regard.interpret.repeated_tokens import Probe, repeated_tokens
+from regard.interpret.head_scores import Probe, default_texts, head_scores, repeated_tokens
 from regard.interpret.word_pairs import occurrences, pair_of, score_heads_for_pairs
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")

@@ -13,8 +13,7 @@ import torch
 from regard.heads.scores import ranked
 from regard.interpret import bundled
 from regard.interpret.head_loss import head_loss
-from regard.interpret.head_scores import ENGLISH, head_scores, probe_scores
-from regard.interpret.repeated_tokens import Probe, repeated_tokens
+from regard.interpret.head_scores import ENGLISH, Probe, head_scores, probe_scores, repeated_tokens
 from regard.interpret.word_pairs import score_heads_for_pairs
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]

@@ -3,8 +3,8 @@
 import pytest
 
 from regard.errors import InputError
-from regard.interpret import hub, model_loading
-from regard.interpret.hub import is_offline
+from regard.interpret import model_loading
+from regard.interpret.model_loading import is_offline
 from regard.models import Transformer
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra `models`)")
@@ -27,7 +27,7 @@ def answers(monkeypatch, tmp_path):
     """The hub answers with what is raised; its cache holds one model."""
     (tmp_path / "models--someone--small-gpt").mkdir()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    hub._is_offline.cache_clear()
+    model_loading._is_offline.cache_clear()
 
     def answer(problem):
         def model_info(self, name, *, timeout):
@@ -38,7 +38,7 @@ def answers(monkeypatch, tmp_path):
         monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
 
     yield answer
-    hub._is_offline.cache_clear()
+    model_loading._is_offline.cache_clear()
 
 
 @pytest.mark.parametrize("problem", [OSError("no network"), Exception("a library's own"), TimeoutError()])

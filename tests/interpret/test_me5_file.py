@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from regard.interpret.bundled import BundledModelError, me5, me5_file
+from regard.interpret.bundled import BundledModelError, me5
 
 WIDTH, HEADS, WIDE, VOCABULARY, POSITIONS = 32, 2, 64, 40, 16
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁a", "a", "b", "貓", "追", "▁貓", "<mask>"]
@@ -72,7 +72,7 @@ TINY = tiny()
 
 
 def test_what_was_written_is_read() -> None:
-    file = me5_file.read(TINY)
+    file = me5.read(TINY)
     assert [piece for piece, _ in file.pieces] == PIECES
     assert [score for _, score in file.pieces] == SCORES
     assert file.special == {"bos": 0, "eos": 2, "pad": 1, "unk": 3}
@@ -82,13 +82,13 @@ def test_what_was_written_is_read() -> None:
 
 
 def test_a_matrix_has_outputs_as_rows() -> None:
-    assert me5_file.read(TINY).tensors["l0.fi.w"].shape == (WIDE, WIDTH)
+    assert me5.read(TINY).tensors["l0.fi.w"].shape == (WIDE, WIDTH)
 
 
 @pytest.mark.parametrize("length", [0, 3, 7, 20, 60, 100, 200, 400, 900, len(TINY) // 2, len(TINY) - 1])
 def test_a_truncated_file_is_refused_in_one_sentence(length: int) -> None:
     with pytest.raises(BundledModelError, match=r"weights file of `me5` is not readable: .*; install it again"):
-        me5_file.read(TINY[:length])
+        me5.read(TINY[:length])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_truncated_file_is_refused_in_one_sentence(length: int) -> None:
 )
 def test_a_hostile_file_is_refused_with_the_rule_it_breaks(at: int, value: bytes, words: str) -> None:
     with pytest.raises(BundledModelError, match=words):
-        me5_file.read(TINY[:at] + value + TINY[at + len(value) :])
+        me5.read(TINY[:at] + value + TINY[at + len(value) :])
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -132,7 +132,7 @@ def test_random_damage_never_ends_in_another_error() -> None:
         for _ in range(dice.randint(1, 4)):
             damaged[dice.randrange(700)] = dice.randrange(256)
         with contextlib.suppress(BundledModelError):
-            me5_file.read(bytes(damaged))
+            me5.read(bytes(damaged))
 
 
 def test_the_folder_loads_without_a_missing_key(tmp_path) -> None:
@@ -162,5 +162,5 @@ def test_the_folder_loads_without_a_missing_key(tmp_path) -> None:
 )
 def test_the_tokenizer_normalizes_as_sentencepiece_does(text: str, pieces: list[str]) -> None:
     pytest.importorskip("tokenizers")
-    encoded = me5.unigram(me5_file.read(TINY)).encode(text)
+    encoded = me5.unigram(me5.read(TINY)).encode(text)
     assert encoded.tokens == ["<s>", *pieces, "</s>"]

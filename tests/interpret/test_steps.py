@@ -4,7 +4,7 @@ import numpy as np
 
 from regard.capture.steps import CapturedHead
 from regard.capture.tokens import Token
-from regard.interpret.steps import head_steps
+from regard.interpret.head_vectors import head_steps
 
 
 def captured(count):

@@ -15,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.capture.call_context import Around
-from regard.capture.layer_location import Place
 from regard.capture.records import Layer
 from regard.capture.requested_statistics import Asked, Keep
 from regard.capture.run_statistics import Folding
 from regard.capture.statistics import Extent, Statistic
+from regard.capture.streams import Place
 from regard.capture.token_ids import Hearing, Listener
 from regard.capture.weights_from_qk import Call
 from regard.errors import ObservationError

@@ -6,10 +6,9 @@ with the two largest weights is chosen. `word_looks` determines which pairs of w
 
 from dataclasses import dataclass
 
-from regard.capture.layer_selection import Stream, at_index
+from regard.capture.layers import Stream, at_index
 from regard.capture.records import Record
-from regard.capture.stopwords import is_word
-from regard.capture.tokens import Word
+from regard.capture.tokens import Word, is_word
 from regard.capture.word_looks import REACHES, Look, Reach, WordLooks
 from regard.errors import InputError
 

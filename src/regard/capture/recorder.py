@@ -7,14 +7,13 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from regard.capture.call_site import Keep, Seen, Site
-from regard.capture.layer_location import Place, Places
 from regard.capture.missing_attention import Caller, Missing, sum_missing
-from regard.capture.output_projection import output_projection
 from regard.capture.records import Layer, Record
 from regard.capture.requested_statistics import Asked
 from regard.capture.running_modules import running
 from regard.capture.statistics import Statistic
-from regard.capture.streams import name_streams
+from regard.capture.statistics.value_norm import output_projection
+from regard.capture.streams import Place, Places, name_streams
 from regard.capture.token_ids import Listener
 from regard.errors import ObservationError
 from regard.shapes import human_bytes

@@ -6,14 +6,13 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.capture.captured_qk import Kept, Segment
 from regard.capture.serialization import read, tensor_of
 from regard.errors import AtlasError
 from regard.masks import BoundMask, Global, Mask
@@ -21,6 +20,9 @@ from regard.masks.inside_documents import Inside
 from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias
 from regard.scores import Score
+
+if TYPE_CHECKING:
+    from regard.capture.captured_qk import Kept, Segment  # which imports this module when it computes
 
 __all__ = ["check", "weights"]
 
@@ -52,7 +54,7 @@ class _Place:
     columns: slice
 
 
-def weights(kept: Kept, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
+def weights(kept: "Kept", batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
     """Return every weight of the rectangle; the rows of each call are computed with its own mask, bias and scale."""
     q, k = kept.arrays["q"], kept.arrays["k"]
     pairs = (rows.stop - rows.start) * (columns.stop - columns.start)
@@ -78,7 +80,7 @@ def weights(kept: Kept, batch_index: int, head: int, rows: slice, columns: slice
     return array
 
 
-def check(kept: Kept, shape: tuple[int, int, int], widths: tuple[int, int], keys: int) -> None:
+def check(kept: "Kept", shape: tuple[int, int, int], widths: tuple[int, int], keys: int) -> None:
     """Raise for calls whose weights cannot be computed, by making their values and computing the corners of their
     rectangles.
 
@@ -93,12 +95,12 @@ def check(kept: Kept, shape: tuple[int, int, int], widths: tuple[int, int], keys
     Raises:
         AtlasError: A form is nothing that `observe.serial` writes, or does not fit the layer.
     """
-    alike: dict[str, list[Segment]] = {}
+    alike: "dict[str, list[Segment]]" = {}
     for segment in kept.segments:
         alike.setdefault(json.dumps(dict(segment.form) | {"start": 0}, sort_keys=True), []).append(segment)
     try:
         for segments in alike.values():
-            ends: list[Callable[[Segment], int]] = [
+            ends: "list[Callable[[Segment], int]]" = [
                 lambda one: operator.index(one.form["start"]),
                 lambda one: operator.index(one.form["start"]) + one.rows,
                 lambda one: min(one.keys, keys - one.shift),
@@ -113,7 +115,7 @@ def check(kept: Kept, shape: tuple[int, int, int], widths: tuple[int, int], keys
 
 
 def _check_call(
-    parts: _Parts, segment: Segment, shape: tuple[int, int, int], widths: tuple[int, int], keys: int
+    parts: _Parts, segment: "Segment", shape: tuple[int, int, int], widths: tuple[int, int], keys: int
 ) -> None:
     batch, heads, _ = shape
     values: list[Mask | Bias] = [one for one in (parts.bias, parts.weight_factor) if one is not None]
@@ -169,7 +171,7 @@ def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> T
     return found
 
 
-def _parts(kept: Kept, number: int, segment: Segment) -> _Parts:
+def _parts(kept: "Kept", number: int, segment: "Segment") -> _Parts:
     """Return the values of a form, which is decoded once."""
     if number not in kept._parts:
         kept._parts[number] = _made(kept, segment)
@@ -177,7 +179,7 @@ def _parts(kept: Kept, number: int, segment: Segment) -> _Parts:
     return found
 
 
-def _made(kept: Kept, segment: Segment) -> _Parts:
+def _made(kept: "Kept", segment: "Segment") -> _Parts:
     form = segment.form
     mask, start = _read(kept, form["mask"], Mask | None), operator.index(form["start"])
     return _Parts(
@@ -191,7 +193,7 @@ def _made(kept: Kept, segment: Segment) -> _Parts:
     )
 
 
-def _read(kept: Kept, form: Any, kind: Any) -> Any:
+def _read(kept: "Kept", form: Any, kind: Any) -> Any:
     found = read(form, lambda name: kept.arrays[name])
     if not isinstance(found, kind):
         raise TypeError(f"a {type(found).__name__} stands where a {getattr(kind, '__name__', kind)} should")

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.capture.call_context import Ids
-from regard.capture.layer_location import Place
+from regard.capture.streams import Place
 from regard.capture.weights_from_qk import Call
 
 __all__ = ["Hearing", "Listener"]

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.capture.weight_rows import Rows, log_sum_exp, normalizer_of
-from regard.capture.weights_plan import BLOCK_ELEMENTS, Block, Plan
+from regard.capture.weight_rows import BLOCK_ELEMENTS, Block, Plan, Rows, log_sum_exp, normalizer_of
 from regard.masks.causal_and_window import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem

@@ -13,12 +13,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layer_selection import Stream, at_index, in_stream, stream_of
-from regard.capture.pronouns import pronoun_in
+from regard.capture.layers import Stream, at_index, in_stream, stream_of
 from regard.capture.records import Layer, Record
-from regard.capture.stopwords import content_words, is_sign, is_word
-from regard.capture.token_row import token_row
-from regard.capture.tokens import Word, words_of
+from regard.capture.tokens import Word, content_words, is_sign, is_word, pronoun_in, token_row, words_of
 from regard.errors import ObservationError
 
 __all__ = ["REACHES", "Look", "Reach", "WordLooks"]

@@ -21,7 +21,7 @@ def complete_model(incomplete: str) -> list[str]:
 
 def _checked(context: typer.Context, given: Any) -> Any:
     """Refuse a name that is nowhere before PyTorch is imported."""
-    from regard.interpret.hub import is_offline
+    from regard.interpret.model_loading import is_offline
 
     if given is not None and not context.resilient_parsing:
         for name in (given,) if isinstance(given, str) else given:

@@ -64,8 +64,7 @@ def steps(
         raise InputError(
             "`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`, `--head`"
         )
-    from regard.capture.token_row import token_row
-    from regard.capture.tokens import Token
+    from regard.capture.tokens import Token, token_row
     from regard.render.steps import Steps
 
     if real:
@@ -150,7 +149,9 @@ def _head(
     if text is None or not text.strip():
         raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
     text = read_text(text)
-    from regard.interpret.steps import head_steps  # here, because seeing loads torch, which the example does without
+    from regard.interpret.head_vectors import (
+        head_steps,  # here, because seeing loads torch, which the example does without
+    )
     from regard.render.matrix_text import clip
     from regard.render.steps import Steps
     from regard.render.steps_text import wording

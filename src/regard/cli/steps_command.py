@@ -4,7 +4,7 @@ import shlex
 
 from regard.capture.highlight import Focus
 from regard.capture.records import Record
-from regard.capture.token_row import token_row
+from regard.capture.tokens import token_row
 from regard.errors import InputError
 from regard.render.labels import visible
 

@@ -18,10 +18,9 @@ from regard.errors import InputError
 from regard.heads.measurements import HeadChange
 from regard.heads.scores import RULES, HeadScores, PerHead
 from regard.interpret.bundled import Loaded
-from regard.interpret.head_scores import default_texts, probe_scores, read, text_scores, watched
+from regard.interpret.head_scores import Probe, default_texts, probe_scores, read, text_scores, watched
 from regard.interpret.look import prepare
 from regard.interpret.model_loading import advice
-from regard.interpret.repeated_tokens import Probe
 from regard.render.pair_page import pair_card
 
 __all__ = ["LookPair", "compare_looks", "compare_models", "compare_records", "compare_texts", "jensen_shannon"]

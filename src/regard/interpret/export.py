@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layer_selection import Stream, at_index
+from regard.capture.layers import Stream, at_index
 from regard.capture.records import Layer, Record
 from regard.errors import InputError, ObservationError
 from regard.files import write_atomically

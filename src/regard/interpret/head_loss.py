@@ -13,9 +13,8 @@ from regard.errors import InputError
 from regard.heads.measurements import Loss, Lost
 from regard.interpret.ablate_heads import Replacement, ablate_heads, by_layer, head_outputs
 from regard.interpret.bundled import Loaded
-from regard.interpret.head_scores import default_texts, read
+from regard.interpret.head_scores import Probe, Repeated, default_texts, read, repeated_tokens
 from regard.interpret.look import Prepared, prepare
-from regard.interpret.repeated_tokens import Probe, Repeated, repeated_tokens
 
 __all__ = ["head_loss", "random_sets"]
 

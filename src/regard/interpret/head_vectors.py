@@ -1,4 +1,4 @@
-"""Capture the q, k and v of one head of a real model, as they enter the formula."""
+"""Capture the q, k and v of one head of a real model, as they enter the formula, and compute its steps from them."""
 
 from dataclasses import dataclass, field
 
@@ -8,14 +8,15 @@ from torch import nn
 from regard.capture.call_site import Seen
 from regard.capture.intercept import Interception
 from regard.capture.recorder import Recorder
-from regard.capture.steps import CapturedHead
+from regard.capture.steps import CapturedHead, Worked, work_captured
+from regard.capture.tokens import TokenRow, token_row
 from regard.capture.weights_from_qk import Computed
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.interpret.look import look, prepare
 from regard.interpret.watch import read_attention
 
-__all__ = ["capture_head", "choose"]
+__all__ = ["HeadSteps", "capture_head", "choose", "head_steps"]
 
 
 def choose(
@@ -85,3 +86,31 @@ def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
         sink=None if sinks is None else float(sinks[head]),
         query_tokens=next(one[0] for one in streams if len(one[0]) == problem.queries) if crossed else None,
     )
+
+
+WHOLE = 512  # up to this number of keys every row is computed; for longer texts only the chosen row
+
+
+@dataclass(frozen=True, eq=False)
+class HeadSteps:
+    """The steps of a head, the row shown, and its token."""
+
+    worked: Worked
+    row: int
+    token: TokenRow
+
+
+def head_steps(captured: CapturedHead, token: str | None = None) -> HeadSteps:
+    """Compute the steps of a captured head for one token (see `token_row`), by default the last one that is not
+    special.
+
+    For a text of more than 512 tokens only that token's row is computed.
+
+    Raises:
+        InputError: the text has no such token.
+    """
+    tokens = captured.query_tokens or captured.tokens[-len(captured.queries) :]
+    found = token_row(tokens, token, first=captured.position(0))
+    if len(captured.keys) > WHOLE:
+        return HeadSteps(work_captured(captured.row(found.row)), 0, found)
+    return HeadSteps(work_captured(captured), found.row, found)

@@ -18,9 +18,7 @@ from regard.capture.call_site import Keep
 from regard.capture.highlight import Focus, choose_focus
 from regard.capture.records import Layer, Record
 from regard.capture.resumable_atlas import Part
-from regard.capture.stopwords import is_word
-from regard.capture.token_row import token_row
-from regard.capture.tokens import Token
+from regard.capture.tokens import Token, is_word, token_row
 from regard.errors import InputError
 from regard.interpret.bundled import Loaded
 from regard.interpret.model_loading import advice, load_model, model_for, positions

@@ -1,9 +1,15 @@
-"""Load a model and its tokenizer by name: a bundled model, a folder, or an id of the Hugging Face hub."""
+"""Load a model and its tokenizer by name: a bundled model, a folder, or an id of the Hugging Face hub.
+
+An id that is nowhere is refused at once, and without a network the cache is enough. Left alone, the libraries of
+Hugging Face try each file for 40 seconds where the hub cannot be reached, also those that they have in the cache.
+"""
 
 import json
 import re
 import unicodedata
 from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -11,11 +17,73 @@ from typing import Any, cast
 from regard.errors import InputError, MissingExtraError
 from regard.interpret import bundled
 from regard.interpret.bundled import BUNDLED, Loaded, ModelKind
+from regard.interpret.bundled.catalogue import refuse_mistyped
 from regard.interpret.bundled.load import quiet
-from regard.interpret.hub import is_offline
 from regard.interpret.tokens_from_tokenizer import unknown_share
 
-__all__ = ["advice", "load_model", "load_to_look_once", "model_for", "name_for", "positions"]
+__all__ = ["advice", "is_offline", "load_model", "load_to_look_once", "model_for", "name_for", "positions"]
+
+
+_SECONDS = 3.0  # that the hub has for its answer
+_ALIKE = 0.6
+
+
+def is_offline(name: str, *, cache_dir: str | Path | None = None, token: str | bool | None = None) -> bool:
+    """Return whether a model's files must come from the cache, because the hub cannot be reached.
+
+    Args:
+        name: A folder, which needs no hub, one of the bundled models, or an id of the hub.
+        cache_dir, token: As in huggingface_hub.
+
+    Raises:
+        InputError: There is no such folder, and the hub has no such model, or cannot be asked and the cache has none.
+    """
+    if not name.strip() or name in BUNDLED or name.startswith((".", "/", "~")) or Path(name).expanduser().is_dir():
+        return False
+    refuse_mistyped(name)
+    return _is_offline(name, None if cache_dir is None else str(cache_dir), token)
+
+
+@lru_cache(maxsize=64)
+def _is_offline(name: str, cache_dir: str | None, token: str | bool | None) -> bool:
+    try:
+        from huggingface_hub import HfApi, constants
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    except ImportError:
+        return False  # what loads the model says what to install
+    cached = _cached(Path(cache_dir or constants.HF_HUB_CACHE))
+    try:
+        HfApi(token=token).model_info(name, timeout=_SECONDS)
+    except (RepositoryNotFoundError, HFValidationError) as problem:
+        raise InputError(
+            f"there is no folder {name!r}, and no such model on the hub (or it is private){_meant(name, cached)}"
+        ) from problem
+    except HfHubHTTPError:
+        return False  # the hub answers, and says more to who asks for a file
+    except Exception as problem:
+        # No connection: each version of huggingface_hub has its own library for that, with its own errors.
+        if name in cached:
+            return True
+        raise InputError(
+            f"there is no folder {name!r}, it is not in the cache of the hub, and the hub cannot be reached"
+            f"{_meant(name, cached)}"
+        ) from problem
+    return False
+
+
+def _cached(folder: Path) -> list[str]:
+    """Ids of the models that were fetched before."""
+    try:
+        return [one.name.removeprefix("models--").replace("--", "/") for one in folder.glob("models--*")]
+    except OSError:
+        return []
+
+
+def _meant(name: str, cached: list[str]) -> str:
+    known = [*BUNDLED, *cached]
+    near = get_close_matches(name, known, n=1, cutoff=_ALIKE)
+    return f": did you mean {near[0]!r}?" if near else f": bundled models are {', '.join(BUNDLED)}"
+
 
 # Output heads, which do not affect attention; a checkpoint of a base model lacks them.
 _HEADS = re.compile(r"lm_head|pooler|classifier|score|qa_outputs|final_logits_bias|^cls\.|embed_out|predictions")

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from regard.capture.atlas import read_atlas, save_atlas
 from regard.capture.highlight import choose_focus
-from regard.capture.layer_selection import Stream, at_index
+from regard.capture.layers import Stream, at_index
 from regard.capture.missing_attention import Missing, sum_missing
-from regard.capture.record_methods import Answers
-from regard.capture.records import Layer, Record
+from regard.capture.records import Answers, Layer, Record
 from regard.capture.tokens import Token
 from regard.errors import ObservationError
 from regard.interpret.export import export
-from regard.interpret.notebook_display import forwards_html
 from regard.interpret.vision_transformers import grid_of, image_of
 from regard.render.alignment_figure import alignment_figure
 from regard.render.figure import heatmap_figure
+from regard.render.notebook import forwards_html, record_html
 from regard.render.page import write_page
 from regard.render.patches import Patch, patch_figure
 from regard.render.word_alignment import Heads, Rows
@@ -187,6 +186,10 @@ class Observation(Answers):
         if not self.records:
             raise ObservationError(_FAILED if self.failed else _NOTHING)
         save_atlas(self.records, path)
+
+
+# Set here because `capture`, which makes records, must not import `render`.
+Record._repr_html_ = record_html  # type: ignore[attr-defined]
 
 
 def load_atlas(path: str | os.PathLike[str]) -> Observation:

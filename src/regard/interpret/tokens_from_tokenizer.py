@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from regard.capture.tokens import Token
 from regard.errors import InputError
-from regard.interpret.subwords import Piece, from_bytes, from_spans, from_wordpieces
-from regard.interpret.unspaced_scripts import is_cjk
+from regard.interpret.subwords import Piece, from_bytes, from_spans, from_wordpieces, is_cjk
 
 __all__ = ["text_between", "tokens_of", "unknown_share"]
 

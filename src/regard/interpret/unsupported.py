@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from regard.capture.intercept.fastpath import CALL, modes_here
-from regard.capture.intercept.patching import is_patched, patched, with_globals
+from regard.capture.intercept.exchanged_functions import is_patched, patched, with_globals
+from regard.capture.intercept.watching_mode import CALL, modes_here
 from regard.capture.missing_attention import Missing, missing_lines
 from regard.errors import ObservationError
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from regard.capture.layer_selection import Stream
+from regard.capture.layers import Stream
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
 from regard.errors import InputError

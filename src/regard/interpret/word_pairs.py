@@ -15,7 +15,7 @@ from regard.heads.patterns import is_causal
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_scores import read
 from regard.interpret.look import prepare
-from regard.interpret.unspaced_scripts import is_cjk
+from regard.interpret.subwords import is_cjk
 from regard.interpret.watch import watch
 
 __all__ = ["occurrences", "pair_of", "score_heads_for_pairs"]

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.errors import InputError, MissingExtraError
 from regard.interpret.bundled import BUNDLED, folder
-from regard.interpret.hub import is_offline
+from regard.interpret.model_loading import is_offline
 from regard.models.output_heads import OutputHead
 from regard.models.standard_names import CONFIG
 from regard.strict_json import parse_json

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.capture.highlight import Focus
-from regard.capture.layer_selection import Stream, at_index
+from regard.capture.layers import Stream, at_index
 from regard.capture.minimal_pair import MinimalPair
 from regard.capture.records import Layer, Record
 from regard.errors import InputError

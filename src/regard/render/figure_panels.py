@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layer_selection import several_streams
+from regard.capture.layers import several_streams
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
 from regard.render.heatmap_data import HeadMap, head_map

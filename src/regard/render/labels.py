@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from regard.capture.highlight import Focus
-from regard.capture.layer_selection import several_streams, stream_of
+from regard.capture.layers import several_streams, stream_of
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token, Word, words_of
 from regard.errors import InputError

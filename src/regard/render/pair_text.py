@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from regard.capture.head_flips import CLEAR, Flip
-from regard.capture.minimal_pair import MinimalPair, Moved
+from regard.capture.minimal_pair import CLEAR, Flip, MinimalPair, Moved
 from regard.errors import InputError, MissingExtraError
 from regard.heads.measurements import HeadChange
 from regard.heads.scores import head_number, ranked

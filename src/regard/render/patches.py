@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layer_selection import Stream, at_index
+from regard.capture.layers import Stream, at_index
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
 from regard.render.labels import head_name, layer_name, visible

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layer_selection import several_streams
+from regard.capture.layers import several_streams
 from regard.capture.records import Record
 from regard.errors import InputError
 from regard.files import write_atomically

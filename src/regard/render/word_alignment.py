@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layer_selection import at_index, find_layer
+from regard.capture.layers import at_index, find_layer
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token, Word
 from regard.errors import InputError, MissingExtraError, ObservationError

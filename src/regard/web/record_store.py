@@ -5,7 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from regard.capture.atlas_layer import StoredLayer
-from regard.capture.layer_selection import at_index
+from regard.capture.layers import at_index
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
 from regard.web.head_tiles import Sheet

@@ -23,16 +23,23 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.call_site import Seen
-from regard.capture.intercept.additive_scores import Spreads
-from regard.capture.intercept.call_names import TorchCall
-from regard.capture.intercept.feature_weights import Features
-from regard.capture.intercept.follow_outputs import LANDMARKS, Outputs
-from regard.capture.intercept.follow_tensors import follows, moved
-from regard.capture.intercept.follow_weights import Scores, Softmax, Weights, changed, is_part, reweighted, source_of
-from regard.capture.intercept.key_origins import Origins, crosses
-from regard.capture.intercept.layout import Layout, product_layout, summed
-from regard.capture.intercept.learned_tensors import Learned
-from regard.capture.intercept.matrix_products import Product, read_product
+from regard.capture.intercept.eager_scores import Features, Scores, Spreads
+from regard.capture.intercept.eager_weights import (
+    BY_HAND,
+    NEGATIVE,
+    ONE_BY_ONE,
+    OTHER_SUM,
+    REARRANGED,
+    UNKNOWN,
+    Softmax,
+    Verdicts,
+    Weights,
+    changed,
+    is_part,
+    reweighted,
+    source_of,
+)
+from regard.capture.intercept.layouts import Merged, follows, moved, product_layout, show, summed
 from regard.capture.intercept.operation_kinds import (
     CASTS,
     DROPOUTS,
@@ -45,17 +52,9 @@ from regard.capture.intercept.operation_kinds import (
     SHAPES,
     SOFTMAXES,
 )
-from regard.capture.intercept.refused_softmax import (
-    BY_HAND,
-    NEGATIVE,
-    ONE_BY_ONE,
-    OTHER_SUM,
-    REARRANGED,
-    UNKNOWN,
-    Verdicts,
-)
+from regard.capture.intercept.tensor_origins import LANDMARKS, Learned, Origins, Outputs, crosses
 from regard.capture.intercept.torch_attention_calls import TRANSFORMED, is_transformed
-from regard.capture.intercept.weights_as_4d import Merged, show
+from regard.capture.intercept.torch_calls import Layout, Product, TorchCall, read_product
 from regard.capture.missing_attention import Caller
 from regard.capture.weights_from_qk import HIDDEN
 

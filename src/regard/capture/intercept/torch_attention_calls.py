@@ -1,10 +1,16 @@
-"""Convert calls of PyTorch's attention functions to problems, without checks, since the model's call is valid."""
+"""Read the calls of PyTorch's attention functions as problems; nothing is checked, since the model's call is as it is.
 
+Of multi-head attention, q and k are projected again from the arguments of PyTorch's function or kernel.
+"""
+
+import inspect
 import math
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.capture.call_site import Seen
 from regard.capture.weights_from_qk import Computed
@@ -12,7 +18,17 @@ from regard.masks import Causal, Dense
 from regard.positions import DenseBias
 from regard.problem import Problem
 
-__all__ = ["TRANSFORMED", "is_transformed", "padded", "problem_of_sdpa", "read_sdpa"]
+__all__ = [
+    "TRANSFORMED",
+    "is_transformed",
+    "padded",
+    "problem_of_sdpa",
+    "read_encoder_layer",
+    "read_functional",
+    "read_native",
+    "read_sdpa",
+]
+
 
 TRANSFORMED = (
     "computes attention under torch.func (vmap, grad), where single calls have no values to be seen: watch it without "
@@ -109,3 +125,138 @@ def _unpack_groups(module: nn.Module | None, q: Tensor, k: Tensor, mask: Tensor 
     if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
         mask = mask.reshape(mask.shape[0], -1, 1, mask.shape[-1])
     return q.reshape(q.shape[0], -1, 1, q.shape[-1]), mask
+
+
+_FUNCTIONAL = inspect.signature(functional.multi_head_attention_forward)
+
+# The kernels of the fast paths are builtins without a signature.
+_NATIVE = (
+    *("query", "key", "value", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
+    *("mask", "need_weights", "average_attn_weights", "mask_type"),
+)
+_LAYER = (
+    *("src", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "use_gelu", "norm_first"),
+    *("eps", "norm_weight_1", "norm_bias_1", "norm_weight_2", "norm_bias_2", "ffn_weight_1", "ffn_bias_1"),
+    *("ffn_weight_2", "ffn_bias_2", "mask", "mask_type"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Attention:
+    """The parameters of nn.MultiheadAttention that determine q, k and v."""
+
+    num_heads: int
+    in_proj_bias: Tensor | None
+    bias_k: Tensor | None = None
+    bias_v: Tensor | None = None
+    add_zero_attn: bool = False
+
+
+def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+    """Return a call of `F.multi_head_attention_forward`, whose tensors are (length, batch, width), as a Seen."""
+    bound = _FUNCTIONAL.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    cross = given["query"] is not given["key"]
+    q, k, v = (_batch_first(given[name]) for name in ("query", "key", "value"))
+    if given["use_separate_proj_weight"]:
+        weights = (given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"])
+    else:
+        weights = given["in_proj_weight"].chunk(3)
+    made = _Attention(**{field.name: given[field.name] for field in fields(_Attention)})
+    return _seen(made, (q, k, v), weights, given, cross=cross)
+
+
+def read_native(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+    """Return a call of the kernel of nn.MultiheadAttention's fast path, which is self-attention, as a Seen."""
+    return _of_kernel(dict(zip(_NATIVE, args, strict=False)) | kwargs, "query")
+
+
+def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+    """Return a call of the kernel of nn.TransformerEncoderLayer's fast path, which computes the whole layer, as a
+    Seen.
+    """
+    given = dict(zip(_LAYER, args, strict=False)) | kwargs
+    if given["norm_first"]:
+        x = given["src"]
+        given["src"] = functional.layer_norm(
+            x, (given["embed_dim"],), given["norm_weight_1"], given["norm_bias_1"], given["eps"]
+        )
+    return _of_kernel(given, "src")
+
+
+def _of_kernel(given: dict[str, Any], name: str) -> Seen:
+    """Return a kernel's call as a Seen. Nonzero entries of its mask hide; the mask's type is pairs (0), keys (1) or
+    complete (2).
+    """
+    x, mask = given[name], given.get("mask")
+    masks: dict[str, Any] = {}
+    if x.is_nested:
+        x, masks["key_padding_mask"] = padded(x)
+    elif mask is not None:
+        hidden = mask.bool()
+        masks = {"key_padding_mask": hidden} if given["mask_type"] == 1 else {"attn_mask": hidden}
+    made = _Attention(given["num_heads"], given["qkv_bias"])
+    return _seen(made, (x, x, x), given["qkv_weight"].chunk(3), masks, cross=False)
+
+
+def _batch_first(x: Tensor) -> Tensor:
+    return x.transpose(0, 1) if x.ndim == 3 else x[None]
+
+
+def _seen(
+    made: _Attention, inputs: tuple[Tensor, Tensor, Tensor], weights: Any, masks: dict[str, Any], *, cross: bool
+) -> Seen:
+    """Project, split into heads, and merge the masks, in which True hides."""
+    biases = made.in_proj_bias.chunk(3) if made.in_proj_bias is not None else (None, None, None)
+    q = _heads(made, functional.linear(inputs[0], weights[0], biases[0]))
+    k = _heads(made, _appended(made, functional.linear(inputs[1], weights[1], biases[1]), made.bias_k))
+    attend = _attend(masks, batch=len(q), heads=made.num_heads, queries=q.shape[2], keys=k.shape[2])
+    problem = problem_of_sdpa(q, k, attend)
+
+    def project() -> Tensor:
+        return _heads(made, _appended(made, functional.linear(inputs[2], weights[2], biases[2]), made.bias_v))
+
+    return Seen(Computed(problem), problem.k, cross=cross, project=project)
+
+
+def _heads(made: _Attention, x: Tensor) -> Tensor:
+    split: Tensor = x.unflatten(-1, (made.num_heads, -1))
+    return split.transpose(1, 2)
+
+
+def _appended(made: _Attention, x: Tensor, learned: Tensor | None) -> Tensor:
+    """Return keys or values with the learned one and the zero one appended, if the module has these."""
+    if learned is not None:
+        x = torch.cat([x, learned.transpose(0, 1).expand(len(x), -1, -1)], 1)
+    return torch.cat([x, x.new_zeros(len(x), 1, x.shape[-1])], 1) if made.add_zero_attn else x
+
+
+def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys: int) -> Tensor | None:
+    """Return both masks as one mask for SDPA; the columns appended by bias_k and add_zero_attn are visible to all
+    queries.
+    """
+    mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
+    parts = []
+    if mask is not None:
+        parts.append(mask.view(batch, heads, queries, -1) if mask.ndim == 3 else mask[(None,) * (4 - mask.ndim)])
+    if padding is not None:
+        parts.append((padding if padding.ndim == 2 else padding[None])[:, None, None])
+    total: Tensor | None = None
+    for part in parts:
+        sees = False if part.dtype == torch.bool else 0.0
+        total = _add(total, functional.pad(part, (0, keys - part.shape[-1]), value=sees))
+    return ~total if total is not None and total.dtype == torch.bool else total
+
+
+def _add(total: Tensor | None, part: Tensor) -> Tensor:
+    """Combine two masks: booleans by or, others as numbers that are added to the scores."""
+    if total is None:
+        return part
+    if total.dtype == part.dtype == torch.bool:
+        return total | part
+    numbers = [
+        torch.zeros_like(x, dtype=torch.float32).masked_fill(x, -torch.inf) if x.dtype == torch.bool else x
+        for x in (total, part)
+    ]
+    return numbers[0] + numbers[1]

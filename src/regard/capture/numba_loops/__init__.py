@@ -6,6 +6,153 @@ lock. The rows themselves (product, mask, softmax) are computed by PyTorch, so e
 is supported. It is selected by `regard.use_backend("numba")`, because numba is not a dependency of regard.
 """
 
-from regard.capture.numba_loops.dispatch import portions, refuses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.backends import kernel_compilers
+from regard.capture.statistics import Extent, Statistic, Top
+from regard.capture.statistics.default_statistics import bin_width
+from regard.capture.weight_rows import Rows
+from regard.capture.weights_from_qk import Call, Computed
+from regard.normalizers import Softmax
 
 __all__ = ["portions", "refuses"]
+
+
+def refuses(call: Call, extent: Extent) -> str | None:
+    """Return why the compiled loop does not support a call, or None if it does.
+
+    Weights of a softmax are not negative, so their bits as integers have the same order.
+    """
+    if extent.device.type != "cpu":
+        return f"it runs on CPU, and the queries are on {extent.device}"
+    if not isinstance(call, Computed):
+        return "the model computed its weights itself"
+    if not isinstance(call.problem.normalizer, Softmax):
+        return f"the weights are no softmax, but {type(call.problem.normalizer).__name__}"
+    if call.problem.weight_factor is not None:
+        return "the weights have a factor"
+    return kernel_compilers.refuses_numba()
+
+
+def portions(
+    call: Call, statistics: Sequence[Statistic], extent: Extent, start: int
+) -> list[Callable[[], Iterator[Rows]]]:
+    """Return the portions of the call, with each block of rows processed by the loop before it is passed on."""
+    tall, broad = bin_width(extent.queries), bin_width(extent.keys)
+    count = max((one.k for one in statistics if isinstance(one, Top)), default=1)
+    shift = extent.around.shift if extent.around is not None else 0
+    asked = _Asked(count, tall, broad, extent.offset, shift)
+    return [partial(_folded, portion, asked) for portion in call.portions(start, tall)]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The requested results: strongest keys of a row, bins of the map; the position of row 0 of the record among its
+    keys, and the number of these before the call's own keys.
+    """
+
+    count: int
+    tall: int
+    broad: int
+    offset: int
+    shift: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """The results of one pass over a block, except the strongest keys."""
+
+    dot: Float[Tensor, "heads rows"]  # Σ p s
+    mass: Float[Tensor, "heads rows"]  # Σ p
+    moment: Float[Tensor, "heads rows"]  # Σ p |i − j|
+    received: Float[Tensor, "heads columns"]
+    sums: Float[Tensor, "heads row_bins column_bins"]
+    maxima: Float[Tensor, "heads row_bins column_bins"]
+
+
+@dataclass(eq=False, kw_only=True)
+class _Folded(Rows):
+    """Rows with the data of the standard statistics; other statistics are computed from the weights."""
+
+    asked: _Asked
+    found: _Found
+
+    def pooled(
+        self, tall: int, broad: int
+    ) -> tuple[Float[Tensor, "heads row_bins column_bins"], Float[Tensor, "heads row_bins column_bins"]]:
+        """Return sums and maxima over bins of the record, of which the outer ones may be cut."""
+        if (tall, broad) != (self.asked.tall, self.asked.broad):
+            return super().pooled(tall, broad)
+        return self.found.sums, self.found.maxima
+
+    @property
+    def column_sums(self) -> Float[Tensor, "heads columns"]:
+        """The sum of each column of the block."""
+        return self.found.received
+
+    @property
+    def mass(self) -> Float[Tensor, "heads rows"]:
+        """The sum of each row."""
+        return self.found.mass
+
+    def dot_scores(self) -> Float[Tensor, "heads rows"]:
+        """Return Σ_j p_ij s_ij of each row."""
+        return self.found.dot
+
+    def moment(self, first: int) -> Float[Tensor, "heads rows"]:
+        """Return Σ_j p_ij |i − j| of each row, for a first row at column `first`."""
+        if first != self.start + self.asked.offset - self.key_start:
+            return super().moment(first)
+        return self.found.moment
+
+
+def _folded(portion: Callable[[], Iterator[Rows]], asked: _Asked) -> Iterator[Rows]:
+    for rows in portion():
+        yield _fold(rows, asked)
+
+
+def _fold(rows: Rows, asked: _Asked) -> Rows:
+    """Return the rows with the loop's results, or unchanged rows if a weight is NaN, which has no order."""
+    from regard.capture.numba_loops.loops import sweep
+
+    assert rows.scores is not None  # those of a softmax
+    heads, height, columns = rows.weights.shape
+    weights = rows.weights.numpy()
+    dtype, whole = weights.dtype, _whole(rows.weights.dtype)
+    start, key_start = rows.start, rows.key_start + asked.shift
+    bins = _spanned(start, height, asked.tall), _spanned(key_start, columns, asked.broad)
+    count = min(asked.count, columns)
+    top, keys = np.zeros((heads, height, count), dtype), np.zeros((heads, height, count), np.int64)
+    per_row = np.zeros((3, heads, height), dtype)
+    received = np.zeros((heads, columns), np.float64)
+    sums, maxima = np.zeros((2, heads, *bins), dtype)
+    sweep(
+        *(weights, weights.view(whole), rows.scores.numpy()),
+        *(start % asked.tall, asked.tall, key_start % asked.broad, asked.broad),
+        start + asked.offset - key_start,
+        *(top.view(whole), keys, per_row, received, sums, maxima.view(whole)),
+    )
+    if not np.isfinite(per_row).all():
+        return rows
+    told = {one.name: getattr(rows, one.name) for one in fields(Rows) if one.init}
+    told["_strongest"] = {asked.count: (torch.from_numpy(top), torch.from_numpy(keys))}
+    found = _Found(*torch.from_numpy(per_row), *map(torch.from_numpy, (received, sums, maxima)))
+    return _Folded(**told, asked=asked, found=found)
+
+
+def _spanned(start: int, length: int, width: int) -> int:
+    """Return the number of bins of a given width that a range overlaps."""
+    return (start + length - 1) // width - start // width + 1
+
+
+def _whole(dtype: torch.dtype) -> npt.DTypeLike:
+    """Return the integer dtype of the same size, whose order is that of non-negative floats."""
+    return np.int64 if dtype == torch.float64 else np.int32

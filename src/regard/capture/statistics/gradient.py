@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.capture.statistics.base import Extent, Need, PerKey, PerQuery
-from regard.capture.statistics.heatmap import HeatMap
+from regard.capture.statistics.default_statistics import HeatMap
 from regard.capture.weight_rows import Rows
 
 __all__ = ["GradientTimesAttention", "HeadImportance"]

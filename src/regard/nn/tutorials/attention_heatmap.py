@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from regard.capture.layer_selection import at_index
+from regard.capture.layers import at_index
 from regard.capture.tokens import Token
 from regard.errors import InputError, MissingExtraError
 from regard.render.figure_panels import axis_names, ink, label_size

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.capture.highlight import Focus
-from regard.capture.layer_selection import several_streams, stream_of
+from regard.capture.layers import several_streams, stream_of
 from regard.capture.matrix_pyramid import Matrix
 from regard.capture.missing_attention import missing_lines
 from regard.capture.records import Layer, Record

@@ -25,10 +25,11 @@ from torch.overrides import (
     has_torch_function,
 )
 
-from regard.capture.intercept.patching import Namespace, patched, with_globals
+from regard.capture.intercept.exchanged_functions import Namespace, patched, with_globals
 from regard.errors import ObservationError
 
 __all__ = ["CALL", "WatchingMode", "in_backward", "is_watching", "modes_here"]
+
 
 _CLASSES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 CALL = "_compiled_call_impl"  # the attribute in which `module.compile()` stores the compiled call

@@ -1,16 +1,19 @@
-"""The pooled heat map, whose size is limited at any length."""
+"""The statistics of every record: heat map, strongest keys, entropy of each row, attention received by each key."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.capture.statistics.base import Extent
+from regard.capture.statistics.base import Extent, PerKey, PerQuery
 from regard.capture.weight_rows import Rows
+from regard.errors import InputError
 
-__all__ = ["HeatMap", "bin_width"]
+__all__ = ["Entropy", "HeatMap", "Received", "Top", "bin_width"]
+
 
 _EXACT = 512  # up to this number of rows or columns, each has a bin of its own
 _BINS = 256  # beyond, the maximum number of bins per side
@@ -111,3 +114,82 @@ def _merge(x: Tensor, steps: tuple[int, int], bins: tuple[int, int], how: str) -
             x = x.reshape(shape).sum(dim + 1) if how == "sum" else x.reshape(shape).amax(dim + 1)
     room = (0, max(0, bins[1] - x.shape[3]), 0, max(0, bins[0] - x.shape[2]))
     return functional.pad(x, room)
+
+
+class Top:
+    """The `k` largest weights of each row and their keys, the largest first; key −1 if there are fewer.
+
+    It is exact without sorting rows, see `Rows.strongest`.
+
+    Raises:
+        InputError: `k` is not an integer of at least 1.
+
+    >>> from regard.capture.statistics import of_weights
+    >>> of_weights(Top(1), [[1.0, 0.0], [0.25, 0.75]])["top_keys"]
+    array([[0],
+           [1]], dtype=int32)
+    """
+
+    name = "top"
+    by_head = True
+
+    def __init__(self, k: int = 8) -> None:
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise InputError(f"`k` must be a number of keys from 1 on, got {k!r}: such as Top(8)")
+        self.k = k
+        self._keys: list[Tensor] = []
+        self._weights: list[Tensor] = []
+        self._first = 0
+
+    def start(self, extent: Extent, /) -> None:
+        """Allocate one tensor for the rows of the call; `finish` joins them."""
+        self._first = sum(part.shape[2] for part in self._keys)
+        shape = extent.batch, extent.heads, extent.queries - self._first, self.k
+        self._keys.append(torch.full(shape, -1, dtype=torch.int32, device=extent.device))
+        self._weights.append(torch.zeros(shape, dtype=extent.dtype, device=extent.device))
+
+    def fold(self, rows: Rows) -> None:
+        """Store the strongest keys of some rows."""
+        values, columns = rows.strongest(self.k)
+        keys = (columns + rows.key_start).to(torch.int32).masked_fill(values <= 0, -1)
+        here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
+        self._keys[-1][rows.batch_index, rows.heads, here, : keys.shape[-1]] = keys
+        self._weights[-1][rows.batch_index, rows.heads, here, : keys.shape[-1]] = values
+
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
+        """Return all rows, with at most as many columns as there are keys."""
+        count = min(self.k, extent.keys)
+        keys, weights = torch.cat(self._keys, 2), torch.cat(self._weights, 2)
+        return {"top_keys": keys[..., :count].cpu().numpy(), "top_weights": weights[..., :count].cpu().numpy()}
+
+
+class Entropy(PerQuery):
+    """−Σ_j p_ij ln p_ij in nats: 0 if one key has all weight, ln(keys) if all are equal; (batch, heads, queries).
+
+    >>> from regard.capture.statistics import of_weights
+    >>> of_weights(Entropy(), [[1.0, 0.0], [0.5, 0.5]])["entropy"].round(3)
+    array([0.   , 0.693], dtype=float32)
+    """
+
+    name = "entropy"
+    by_head = True
+
+    def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
+        """Return the entropy of some rows."""
+        return rows.entropy
+
+
+class Received(PerKey):
+    """c_j = Σ_i p_ij, the sum of each column; (batch, heads, keys). Sinks stand out in it.
+
+    >>> from regard.capture.statistics import of_weights
+    >>> of_weights(Received(), [[1.0, 0.0], [0.5, 0.5]])["received"]
+    array([1.5, 0.5], dtype=float32)
+    """
+
+    name = "received"
+    by_head = True
+
+    def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:
+        """Return the sums of some rows."""
+        return rows.column_sums

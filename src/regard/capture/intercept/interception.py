@@ -11,29 +11,32 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.capture.call_site import Seen
-from regard.capture.intercept.call_names import OPERATORS, TorchCall, name_of, tensors_in
 from regard.capture.intercept.eager_softmax import Eager
-from regard.capture.intercept.fastpath import WatchingMode, in_backward, modes_here
-from regard.capture.intercept.follow_outputs import Outputs
-from regard.capture.intercept.key_origins import Origins, crosses
-from regard.capture.intercept.learned_tensors import Learned
-from regard.capture.intercept.multihead import read_encoder_layer, read_functional, read_native
-from regard.capture.intercept.torch_attention_calls import TRANSFORMED, is_transformed, read_sdpa
-from regard.capture.intercept.torchscript import attends, graph_of, has_softmax, showing_scripts
+from regard.capture.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
+from regard.capture.intercept.tensor_origins import Learned, Origins, Outputs, crosses
+from regard.capture.intercept.torch_attention_calls import (
+    TRANSFORMED,
+    is_transformed,
+    read_encoder_layer,
+    read_functional,
+    read_native,
+    read_sdpa,
+)
+from regard.capture.intercept.torch_calls import OPERATORS, TorchCall, name_of, tensors_in
+from regard.capture.intercept.watching_mode import WatchingMode, in_backward, modes_here
 from regard.capture.missing_attention import KERNEL_REASON, SCRIPT_REASON, Caller
 from regard.capture.recorder import Recorder
 
 __all__ = ["Interception"]
 
+
 # The original function, even if it is replaced later (as by SageAttention, to call its own kernel).
 _KERNEL = torch._C._nn.scaled_dot_product_attention
+
 # The form in which a torch-function mode receives the kernel: its builtin has no signature.
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-
 _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
-
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
-
 Reader = Callable[..., Seen]
 
 

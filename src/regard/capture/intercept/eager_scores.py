@@ -1,10 +1,17 @@
-"""Follow pairs of broadcast activations, each query with each key, whose sum over a dimension gives scores.
+"""Scores before a softmax that are no matrix product, and how they are recognized.
+
+Additive scores are pairs of broadcast activations, each query with each key, whose sum over a dimension gives scores:
 
     q[:, :, None] * k[:, None]    (batch, queries, keys, width), and its sum over the width is q @ k.mT
 
 Such a result counts as scores only after a dimension that both have was summed, which excludes masks, decays and
 gates. One of the two may have no position dimension, as the only query of a recurrent decoder. Such scores are weak,
 because a gate over features looks the same until a softmax runs over the positions of the other.
+
+In outlook attention, which has no queries and keys, a linear layer computes weights for each position: its features are
+reshaped to square matrices, and a softmax over these gives the weights of the values in a window around the position.
+Each position is thus a window of its own, with several heads. A router's features are not reshaped to matrices, and a
+pooling's weights are a single row.
 """
 
 from collections.abc import Sequence
@@ -13,15 +20,36 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.intercept.call_names import TorchCall
-from regard.capture.intercept.follow_tensors import dims_of, moved
-from regard.capture.intercept.follow_weights import Scores
-from regard.capture.intercept.key_origins import Origin, Origins
-from regard.capture.intercept.layout import Layout, inserted_by, product_layout
-from regard.capture.intercept.matrix_products import pair_labels
-from regard.capture.intercept.operation_kinds import LINEAR, MULTIPLIES, PERMUTES, PRODUCTS, SPREADS
+from regard.capture.intercept.layouts import dims_of, inserted_by, moved, product_layout
+from regard.capture.intercept.operation_kinds import (
+    CASTS,
+    LINEAR,
+    MULTIPLIES,
+    PERMUTES,
+    PRODUCTS,
+    SPREADS,
+)
+from regard.capture.intercept.tensor_origins import Origin, Origins
+from regard.capture.intercept.torch_calls import Layout, TorchCall, pair_labels
 
-__all__ = ["Spreads"]
+__all__ = ["Features", "Scores", "Spreads"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores, or the result of a call on them; `ends` are the origins of the dimensions "q" and "k" of the layout."""
+
+    layout: Layout | None
+    ends: tuple[Origin, Origin]
+    exponential: bool = False
+    weak: bool = (
+        False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
+    )
+
+    def rank(self, one: Tensor, result: Tensor) -> tuple[bool, ...]:
+        """Return a rank among several tensors to follow: certain ones with a known and preserved layout are first."""
+        return not self.weak, bool(self.layout), one.shape == result.shape
+
 
 _SUMS = {"sum", "mean", "nansum", "nanmean", "norm", "vector_norm", "linalg_norm", "linalg_vector_norm"}
 _NEW = "b"  # a dimension that neither of the two had, in the notation of `moved`
@@ -125,3 +153,50 @@ class Spreads:
             kept = "".join(_NEW if at in dims else letter for at, letter in enumerate(spread.layout))
         layout = product_layout(result, (spread.left, spread.right, kept))
         return None if layout is None else Scores(layout, spread.ends, weak=not spread.two_sided)
+
+
+_CUTS = {"view", "reshape", "unflatten"}
+_SCALES = {"mul", "__mul__", "__rmul__", "div", "__truediv__", "mul_", "div_", "contiguous"} | CASTS
+
+
+class Features:
+    """Tracks the features of linear layers: in a layout "f" is a dimension cut from them, "b" any other."""
+
+    def __init__(self) -> None:
+        self._layouts = WeakIdKeyDictionary()
+
+    def carry(self, call: TorchCall, tensors: list[Tensor], result: Tensor, *, learned: bool) -> None:
+        """Process one call."""
+        if call.name == "linear":
+            if learned and result.ndim > 1:
+                self._layouts[result] = "b" * (result.ndim - 1) + "f"
+            return
+        layout = self._layouts.get(tensors[0]) if tensors else None
+        if layout is None:
+            return
+        one = tensors[0]
+        if call.name in PERMUTES:
+            self._layouts[result] = moved(layout, call, one, result)
+        elif call.name in _CUTS and layout == "b" * (one.ndim - 1) + "f":
+            self._layouts[result] = _cut(one.shape[-1], result)
+        elif call.name in _SCALES and len(tensors) == 1:
+            self._layouts[result] = layout
+
+    def window(self, scores: Tensor, dim: object) -> Layout | None:
+        """Return the layout of weights for a softmax over these features, if they are square matrices, else None."""
+        layout: Layout | None = self._layouts.get(scores)
+        last = scores.ndim - 1
+        if layout is None or not layout.endswith("ff") or dim not in (-1, last) or scores.shape[-1] < 2:
+            return None
+        if scores.shape[-1] != scores.shape[-2] or "b" not in layout:
+            return None
+        return layout[:-2].replace("b", "w").replace("f", "h") + "qk"
+
+
+def _cut(width: int, result: Tensor) -> Layout | None:
+    """Return which of the last dimensions the features were reshaped to, or None if their sizes do not match."""
+    size, at = 1, result.ndim
+    while size < width and at:
+        at -= 1
+        size *= result.shape[at]
+    return "b" * at + "f" * (result.ndim - at) if size == width and at else None

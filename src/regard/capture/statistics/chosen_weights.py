@@ -1,4 +1,4 @@
-"""Selected weights in full: rows, columns, or a rectangle."""
+"""Single weights: chosen rows, chosen columns, a rectangle of both, or all of them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from regard.capture.statistics.base import Extent, PerQuery
 from regard.capture.weight_rows import Rows as Block
 from regard.errors import InputError
 
-__all__ = ["Columns", "Rectangle", "Rows"]
+__all__ = ["Columns", "Rectangle", "Rows", "Weights"]
 
 
 class Columns(PerQuery):
@@ -135,3 +135,43 @@ def _range(name: str, chosen: slice | range) -> range:
     if chosen.stop is None or chosen.step not in (None, 1) or not 0 <= (chosen.start or 0) < chosen.stop:
         raise InputError(f"`{name}` must be a slice with an end behind its start, counted from 0, got {chosen}")
     return range(chosen.start or 0, chosen.stop)
+
+
+class Weights:
+    """p_ij itself (batch, heads, queries, keys): n × n numbers per head, stored only on request and within
+    `max_bytes`.
+
+    >>> from regard.capture.statistics import of_weights
+    >>> of_weights(Weights(), [[1.0, 0.0], [0.25, 0.75]])["weights"]
+    array([[1.  , 0.  ],
+           [0.25, 0.75]], dtype=float32)
+    """
+
+    name = "weights"
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+        self._first = 0
+
+    def start(self, extent: Extent, /) -> None:
+        """Allocate one tensor for the rows of the call; `finish` joins them."""
+        self._first = sum(part.shape[2] for part in self._parts)
+        shape = extent.batch, extent.heads, extent.queries - self._first, extent.keys
+        self._parts.append(torch.zeros(shape, dtype=extent.dtype, device=extent.device))
+
+    def fold(self, rows: Block) -> None:
+        """Copy some rows."""
+        here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
+        part = self._parts[-1][rows.batch_index, rows.heads, here, rows.columns]
+        part.copy_(rows.weights[..., : part.shape[-1]])
+
+    def finish(self, extent: Extent, /) -> Mapping[str, Any]:
+        """Return all rows; earlier rows have weight 0 for later keys."""
+        if len(self._parts) == 1:
+            return {"weights": self._parts[0].cpu().numpy()}
+        whole = self._parts[0].new_zeros(extent.batch, extent.heads, extent.queries, extent.keys)
+        row = 0
+        for part in self._parts:
+            whole[:, :, row : row + part.shape[2], : part.shape[3]] = part
+            row += part.shape[2]
+        return {"weights": whole.cpu().numpy()}

@@ -1,17 +1,99 @@
-"""Represent all functions that compute products by einsum labels: their factors, and the summed dimensions."""
+"""One call of a torch function: its name, its tensors, and the matrix product that it computes, as labels of an einsum.
 
-from collections.abc import Collection, Sequence
+A product may be called by any name; its labels tell the factors and the dimensions that are summed.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.capture.intercept.call_names import TorchCall, tensors_in
-from regard.capture.intercept.layout import Layout, einsum_labels
 from regard.capture.intercept.operation_kinds import ADDED, CHAINS, PRODUCTS, ROWWISE
 
-__all__ = ["Product", "pair_labels", "read_product"]
+__all__ = [
+    "OPERATORS",
+    "Layout",
+    "Product",
+    "TorchCall",
+    "einsum_labels",
+    "name_of",
+    "pair_labels",
+    "read_product",
+    "tensors_in",
+]
+
+
+# torch.ops.<library>.<operator>: the form in exported programs, and of flash-attn's registered kernels.
+OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+
+
+@dataclass(frozen=True, eq=False)
+class TorchCall:
+    """One call of a torch function."""
+
+    func: Callable[..., Any]
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors among the arguments, including those in lists."""
+        return [*tensors_in(self.args), *tensors_in(tuple(self.kwargs.values()))]
+
+    def dim(self, at: int = 1, name: str = "dim") -> Any:
+        """Return the argument `dim`, whether positional or keyword."""
+        return self.kwargs.get(name, self.args[at] if len(self.args) > at else None)
+
+
+def name_of(func: Callable[..., Any]) -> str:
+    """Return the name of a torch function; PyTorch's operators have the name of the function that they compute.
+
+    >>> name_of(torch.bmm), name_of(torch.ops.aten.bmm), name_of(torch.ops.aten.bmm.default)
+    ('bmm', 'bmm', 'bmm')
+    """
+    if isinstance(func, torch._ops.OpOverload):
+        func = func.overloadpacket
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return str(func._qualified_op_name).removeprefix("aten::")
+    return getattr(func, "__name__", "")
+
+
+def tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples and lists, without nested tensors, which have no shape."""
+    for value in values:
+        if isinstance(value, Tensor):
+            if not value.is_nested:
+                yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(tuple(value))
+
+
+def einsum_labels(equation: str, *operands: Tensor) -> tuple[str, ...] | None:
+    """Return labels of the operands and of the result, with "..." replaced by capitals that the equation does
+    not use.
+    """
+    inputs, arrow, out = equation.replace(" ", "").partition("->")
+    sides = inputs.split(",")
+    if len(sides) != len(operands):
+        return None
+    spare = [one for one in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if one not in equation]
+    wide = max(one.ndim - len(side.replace("...", "")) for one, side in zip(operands, sides, strict=True))
+    rest = "".join(spare[:wide])
+    spelled = []
+    for one, side in zip(operands, sides, strict=True):
+        missing = one.ndim - len(side.replace("...", ""))
+        spelled.append(side.replace("...", rest[len(rest) - missing :]))
+    if not arrow:
+        both = "".join(spelled)
+        out = "".join(sorted(one for one in set(both) if both.count(one) == 1 and one not in rest))
+        out = ("..." if "..." in inputs else "") + out
+    return (*spelled, out.replace("...", rest))
+
+
+Layout = str  # one letter for each dimension, see `layouts`
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _REPEATED = "0123456789abcdefghijklmnop"

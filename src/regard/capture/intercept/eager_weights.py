@@ -1,19 +1,46 @@
-"""Follow weights from a softmax to the values, and determine which weights to record."""
+"""Weights between a softmax and the values: which weights are recorded, or why they cannot be."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from regard.capture.intercept.call_names import TorchCall
-from regard.capture.intercept.follow_tensors import moved
-from regard.capture.intercept.key_origins import Origin
-from regard.capture.intercept.layout import Layout
+from regard.capture.intercept.layouts import moved
 from regard.capture.intercept.operation_kinds import LINEAR, MIXES, NORMS, PRODUCTS, REWEIGHTS
+from regard.capture.intercept.tensor_origins import Origin
+from regard.capture.intercept.torch_calls import Layout, TorchCall
 from regard.capture.missing_attention import Caller
 
-__all__ = ["Scores", "Softmax", "Weights", "changed", "is_part", "reweighted", "source_of"]
+__all__ = [
+    "BY_HAND",
+    "NEGATIVE",
+    "ONE_BY_ONE",
+    "OTHER_SUM",
+    "REARRANGED",
+    "UNKNOWN",
+    "Softmax",
+    "Verdicts",
+    "Weights",
+    "changed",
+    "is_part",
+    "reweighted",
+    "source_of",
+]
+
+
+REARRANGED = (
+    "rearranges its weights (in bands or blocks), takes them apart or puts them together before they meet the values, "
+    "so they cannot be shown as queries × keys"
+)
+NEGATIVE = "has weights below 0 after the softmax (one is taken from another), which cannot be shown as weights"
+ONE_BY_ONE = "multiplies its weights with the values one by one and sums, without a product of both"
+OTHER_SUM = "sums its weights over another dimension than its softmax runs over, so they are no weights of each query"
+UNKNOWN = (
+    "hands its weights, together with other activations, to {}, which is not looked into: let it multiply them by "
+    "torch.matmul"
+)
+BY_HAND = "makes its weights by exp and a sum instead of a softmax: let it call torch.softmax"
 
 
 @dataclass(eq=False)
@@ -25,22 +52,6 @@ class Softmax:
     missed: bool = False
     suspect: str | None = None  # why it is missing, unless its weights are used in another place
     ticket: Any = None  # the ticket of the recorded call, to remove it
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """Scores, or the result of a call on them; `ends` are the origins of the dimensions "q" and "k" of the layout."""
-
-    layout: Layout | None
-    ends: tuple[Origin, Origin]
-    exponential: bool = False
-    weak: bool = (
-        False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
-    )
-
-    def rank(self, one: Tensor, result: Tensor) -> tuple[bool, ...]:
-        """Return a rank among several tensors to follow: certain ones with a known and preserved layout are first."""
-        return not self.weak, bool(self.layout), one.shape == result.shape
 
 
 @dataclass(eq=False)
@@ -108,3 +119,30 @@ def _still_blind(weights: Weights, layout: Layout | None, result: Tensor) -> Ten
         return None
     blind = (weights.source == 0).all(layout.index("k"), keepdim=True)
     return result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
+
+
+class Verdicts:
+    """Reports softmaxes to `miss`, each once: immediately, or at the end if they are only suspected."""
+
+    def __init__(self, miss: Callable[[Caller, str], None]) -> None:
+        self._miss = miss
+        self._suspects: list[Softmax] = []
+
+    def fail(self, softmaxes: Iterable[Softmax], reason: str) -> None:
+        """Report softmaxes whose weights were used in an unsupported way."""
+        for softmax in softmaxes:
+            if not softmax.used and not softmax.missed:
+                softmax.missed = True
+                self._miss(softmax.caller, reason)
+
+    def suspect(self, softmaxes: Iterable[Softmax], reason: str) -> None:
+        """Store softmaxes whose weights were passed to a function that is not analyzed."""
+        for softmax in softmaxes:
+            if softmax.suspect is None:
+                softmax.suspect = reason
+                self._suspects.append(softmax)
+
+    def finish(self) -> None:
+        """Report the suspected softmaxes whose weights were used nowhere else."""
+        for softmax in self._suspects:
+            self.fail((softmax,), softmax.suspect or "")

@@ -1,0 +1,271 @@
+"""The layout of scores and weights: the role of each dimension, followed through all torch functions.
+
+A layout names each dimension: "q" and "k" are the two that a product of queries and keys spans, "b" is any other
+(batch, heads). Before the softmax it is unknown which of the two holds the keys, so the letters only distinguish them.
+
+Every torch function is followed, not a list of known ones: a function that preserves the dimensions of queries and keys
+preserves the layout, whatever it computes (an activation, a norm, a linear layer or a convolution over heads). A sum
+over queries or keys ends it, because the result is a feature; a function that rearranges these dimensions gives a
+tensor that descends from scores with an unknown layout.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from regard.capture.call_site import Seen
+from regard.capture.intercept.operation_kinds import (
+    JOINS,
+    LINEAR,
+    PARTS,
+    PERMUTES,
+    PRODUCTS,
+    REARRANGES,
+    REDUCES,
+    SHAPES,
+)
+from regard.capture.intercept.torch_calls import Layout, TorchCall, read_product
+from regard.capture.weights_from_qk import Given
+
+__all__ = [
+    "Merged",
+    "dims_of",
+    "follows",
+    "inserted_by",
+    "moved",
+    "permuted",
+    "product_layout",
+    "reshaped",
+    "show",
+    "summed",
+]
+
+
+def product_layout(result: Tensor, labels: tuple[str, ...] | None) -> Layout | None:
+    """Return the layout of a product: a matmul's last two dimensions, or an einsum's labels; None if it is not a
+    matrix of pairs.
+
+    With a single query without a dimension of positions, the scores have only one of the two letters.
+
+    >>> product_layout(torch.empty(2, 4, 5, 5), None)
+    'bbqk'
+    >>> product_layout(torch.empty(2, 5, 5, 4), ("bihd", "bjhd", "bijh"))
+    'bqkb'
+    >>> product_layout(torch.empty(2, 7), ("bd", "bnd", "bn"))
+    'bk'
+    """
+    if labels is None:
+        return "b" * (result.ndim - 2) + "qk" if result.ndim >= 2 else None
+    left, right, out = labels
+    layout = "".join(
+        "q" if one in left and one not in right else "k" if one in right and one not in left else "b" for one in out
+    )
+    for letter in "qk":  # of several, as with the groups of grouped queries, the last is that of positions
+        head, _, tail = layout.rpartition(letter)
+        layout = head.replace(letter, "b") + letter + tail if letter in layout else layout
+    return layout if len(layout) == result.ndim and ("q" in layout or "k" in layout) else None
+
+
+def permuted(layout: Layout, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout | None:
+    """Return the layout after a transpose, by applying the same call to a tensor whose sizes encode its dimensions."""
+    probe = torch.empty([1 + at for at in range(len(layout))], device="meta")
+    with torch._C.DisableTorchFunction():
+        moved = func(probe, *args[1:], **kwargs)
+    same = isinstance(moved, Tensor) and moved.ndim == len(layout)
+    return "".join(layout[size - 1] for size in moved.shape) if same else None
+
+
+def inserted_by(index: Any, ndim: int) -> list[int]:
+    """Return the dimensions, counted from the end, that None in an index inserts into a result with `ndim` dimensions;
+    none next to tensors.
+
+    >>> inserted_by((slice(None), None), 4), inserted_by((..., None, slice(None)), 4), inserted_by(0, 4)
+    ([-3], [-2], [])
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    if not all(one is None or one is Ellipsis or type(one) in (int, slice) for one in items):
+        return []
+    kept = [one for one in items if type(one) is not int]
+    if Ellipsis in kept:
+        at = kept.index(Ellipsis)
+        kept[at : at + 1] = [slice(None)] * (ndim - len(kept) + 1)
+    return [at - ndim for at, one in enumerate(kept) if one is None]
+
+
+def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:
+    """Return the layout after a view or an index, as long as the last two dimensions, or the last one in rows of keys,
+    are preserved.
+    """
+    if before.shape == after.shape:
+        return layout
+    if after.ndim >= 2 and before.shape[-2:] == after.shape[-2:] and set(layout[:-2]) <= {"b"}:
+        return "b" * (after.ndim - 2) + layout[-2:]
+    if after.ndim >= 2 and before.shape[-1] == after.shape[-1] and layout[-1] in "qk":
+        other = "q" if layout[-1] == "k" else "k"
+        single = other not in layout or before.shape[layout.index(other)] == 1
+        if single and after.shape[-2] != 1:  # a single query without a dimension of positions
+            return "b" * (after.ndim - 1) + layout[-1]
+        return "b" * (after.ndim - 2) + other + layout[-1]
+    return None
+
+
+def summed(layout: Layout, at: int, other: Tensor, labels: tuple[str, ...] | None) -> int | None:
+    """Return the dimension of the values that the product sums together with the softmax's own, or None."""
+    keys = layout.find("k")
+    if keys < 0:
+        return None
+    if labels is not None:
+        label = labels[at][keys]
+        other_labels = labels[1 - at]
+        return other_labels.index(label) if label not in labels[2] and label in other_labels else None
+    if other.ndim < 2:
+        return None
+    if at == 0:
+        return other.ndim - 2 if keys == len(layout) - 1 else None
+    return other.ndim - 1 if keys == len(layout) - 2 else None
+
+
+_DIMENSIONS = {"stack", "unsqueeze", "squeeze", "unbind", "select"}
+
+
+def follows(layout: Layout | None, call: TorchCall, one: Tensor, result: Tensor) -> bool:
+    """Return whether the result still contains the pairs of queries and keys in `one`."""
+    if not result.is_floating_point():
+        return False
+    if call.name in LINEAR or call.name in PRODUCTS:
+        axis = _contracted(call, one)
+        # A layer over queries or keys computes features, as every classifier does.
+        return layout is not None and axis is not None and layout[axis] == "b"
+    if call.name in REDUCES and len(call.tensors) == 1:
+        dims = dims_of(call.dim(), one)
+        return layout is not None and bool(dims) and all(layout[at] == "b" for at in dims)
+    return True
+
+
+def moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layout | None:
+    """Return the layout of a result that follows, or None if it is unknown."""
+    name, first = call.name, bool(call.args) and call.args[0] is one
+    if name in PERMUTES and first:
+        return permuted(layout, call.func, call.args, call.kwargs)
+    if name in REARRANGES:
+        return None
+    if (product := read_product(call)) is not None and product.labels is not None:
+        return product.relabelled(layout, one)
+    if name in JOINS and name != "stack":
+        return layout if result.ndim == one.ndim else None  # a sink's column next to the keys
+    if name in ("__getitem__", "slice") and result.ndim == one.ndim:
+        return layout  # a slice: rows, or a sink's column cut off
+    if name in _DIMENSIONS or (name in REDUCES and result.ndim < one.ndim):
+        return _more_or_fewer(layout, call, one, result)
+    if name in SHAPES or name == "__setitem__":
+        return reshaped(layout, one, result)
+    return _as_wide(layout, one, result, parts=name in PARTS)
+
+
+def _more_or_fewer(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layout | None:
+    """Return the layout after dimensions were inserted or removed by index."""
+    name, at = call.name, call.dim()
+    if name in ("stack", "unsqueeze"):
+        at = (at or 0) % result.ndim
+        return f"{layout[:at]}b{layout[at:]}"
+    if name in ("unbind", "select"):
+        at = (at or 0) % one.ndim
+        return layout[:at] + layout[at + 1 :] if layout[at] == "b" else None
+    gone = dims_of(at, one)
+    if name == "squeeze":  # without indices, all dimensions of size one
+        gone = [dim for dim in (range(one.ndim) if at is None else gone) if one.shape[dim] == 1]
+    return "".join(letter for at, letter in enumerate(layout) if at not in gone)
+
+
+def _as_wide(layout: Layout, one: Tensor, result: Tensor, *, parts: bool) -> Layout | None:
+    """Return the layout after elementwise functions and those that mix other dimensions: queries and keys have the
+    same sizes or were broadcast.
+    """
+    more = result.ndim - one.ndim
+    if more < 0 or (parts and more):
+        return None
+    pairs = [at for at, letter in enumerate(layout) if letter != "b"]
+    same = all(result.shape[at + more] == one.shape[at] or (one.shape[at] == 1 and not parts) for at in pairs)
+    return "b" * more + layout if same else None
+
+
+def _contracted(call: TorchCall, one: Tensor) -> int | None:
+    """Return the dimension of scores or weights over which a layer sums, or None if they are not its input."""
+    product = read_product(call)
+    if product is not None and product.labels is not None:
+        gone = product.summed(one)
+        return gone[0] if len(gone) == 1 else None
+    first = call.args[0] if call.args else call.kwargs.get("input")
+    if first is not one or call.name == "embedding":
+        return None
+    return int(one.ndim) - 1 - (int(call.name[-2]) if "conv" in call.name else 0)
+
+
+def dims_of(dim: Any, one: Tensor) -> list[int]:
+    """Return dimensions as non-negative numbers; an empty list if they are not given."""
+    if dim is None:
+        return []
+    return [at % one.ndim for at in (dim if isinstance(dim, list | tuple) else [dim]) if isinstance(at, int)]
+
+
+class Merged:
+    """Records which (batch, heads) were merged to one dimension, as bmm requires."""
+
+    def __init__(self) -> None:
+        self._whole = WeakIdKeyDictionary()
+
+    def carry(self, tensors: list[Tensor], result: Tensor) -> None:
+        """Process the result of one call on these tensors."""
+        if result.ndim != 3:
+            return
+        for one in tensors:
+            whole = tuple(one.shape)
+            if one.ndim == 4 and tuple(result.shape) == (whole[0] * whole[1], *whole[2:]):
+                self._whole[result] = whole[:2]
+            elif one in self._whole and one.shape[0] == result.shape[0]:
+                self._whole[result] = self._whole[one]
+
+    def get(self, one: Tensor) -> tuple[int, int] | None:
+        """Return the batch and heads of a tensor whose first dimension is both, or None."""
+        found: tuple[int, int] | None = self._whole.get(one)
+        return found if one.ndim == 3 else None
+
+
+def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values: Tensor, axis: int) -> Seen:
+    """Return weights and the values they were multiplied by, whose dimension `axis` was summed, as a Seen."""
+    values = values.movedim(axis, -2)
+    order = [at for letter in "bwhqk" for at, one in enumerate(layout) if one == letter]
+    if "w" in layout:  # windows are batch entries, since each sees only itself
+        matrix = matrix.permute(order).flatten(0, layout.count("w") - 1)
+        matrix = matrix.flatten(1, -3) if matrix.ndim > 3 else matrix[:, None]
+        values = values.permute(*order[:-2], -2, -1) if values.ndim == len(order) else values
+        values = values.reshape(*matrix.shape[:2], *values.shape[-2:])
+        return Seen(Given(matrix), values, values=values)
+    matrix = matrix.permute(order)
+    if "q" not in layout:  # a single query without a dimension
+        matrix, merged = matrix[..., None, :], None
+    shared = (values.ndim == matrix.ndim == 5 and values.shape[2] == 1) or values.ndim + 1 == matrix.ndim == 5
+    four = _four(matrix, merged, shared_values=shared)
+    marks = values.reshape(*merged, *values.shape[-2:]) if merged and values.ndim == 3 else values
+    marks = marks[(None,) * (4 - marks.ndim)] if marks.ndim < 3 else marks
+    marks = marks.reshape(marks.shape[0], -1, *marks.shape[-2:])
+    return Seen(Given(four), marks, values=marks)
+
+
+def _four(matrix: Tensor, merged: tuple[int, int] | None, *, shared_values: bool) -> Tensor:
+    """Return four dimensions: (n, m) is one sequence and head, (batch, n, m) has one head per sequence, further
+    leading dimensions are batch.
+
+    Five dimensions of which the third shares its values are (batch, kv_heads, group, n, m).
+    """
+    pairs = matrix.shape[-2:]
+    if matrix.ndim == 2:
+        return matrix[None, None]
+    if matrix.ndim == 3:
+        return matrix.reshape(*merged, *pairs) if merged else matrix[:, None]
+    if shared_values:
+        return matrix.reshape(matrix.shape[0], -1, *pairs)
+    return matrix.reshape(-1, *matrix.shape[-3:])

@@ -1,0 +1,194 @@
+"""What a tensor was made of: parameters only, the positions of a text, image or memory, or the output of attention.
+
+Each activation that is not computed inside the watch (an embedding's result, an image, a memory) is a root, and
+results have the roots of their inputs. An attention's output has the roots of its queries but not of its keys, because
+its positions are those of the queries. That distinguishes self-attention from cross-attention.
+
+Outputs are followed up to the next projection, to detect those that are not sums of values over tokens: differential
+attention subtracts the outputs of two softmaxes; Nyström and agent attention use the output of one as the values of the
+next, so that both are softmaxes over landmarks. Neither is attention from tokens to tokens.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from regard.capture.intercept.operation_kinds import (
+    ADDED,
+    CARRIES_OUTPUT,
+    DROPOUTS,
+    JOINS,
+    LINEAR,
+    PRODUCTS,
+    RECURRENT,
+    SUBTRACTS,
+    WRITES,
+)
+from regard.capture.intercept.torch_calls import TorchCall, pair_labels
+from regard.capture.missing_attention import Caller
+
+__all__ = ["DIFFERENCE", "LANDMARKS", "Learned", "Origin", "Origins", "Outputs", "crosses"]
+
+
+_ACTIVATES = DROPOUTS | LINEAR | PRODUCTS | {"__setitem__"}  # projections of parameters are activations
+
+
+class Learned:
+    """Tracks parameters through casts, reshapes and merges."""
+
+    def __init__(self, is_parameter: Callable[[Tensor], bool]) -> None:
+        self._is_parameter = is_parameter
+        self._constants = WeakIdKeyDictionary()  # tensors computed from parameters; True if without a product
+
+    def holds(self, one: Tensor) -> bool:
+        """Return whether it is a parameter or buffer of the model, or computed only from these without a projection."""
+        return bool(self._constants.get(one, False)) or self._is_parameter(one)
+
+    def is_constant(self, one: Tensor) -> bool:
+        """Return whether it is computed only from parameters, such as the merged weight of a linear layer."""
+        return one in self._constants or self._is_parameter(one)
+
+    def activations(self, call: TorchCall) -> list[Tensor]:
+        """Return the activations among a call's arguments."""
+        return [one for one in call.tensors if one.is_floating_point() and not self.is_constant(one)]
+
+    def carry(self, call: TorchCall, results: list[Tensor]) -> bool:
+        """Process one call that has returned, and return whether its result is learned."""
+        tensors = call.tensors
+        if not tensors or not all(map(self.is_constant, tensors)):
+            return False
+        learned = call.name not in _ACTIVATES and all(map(self.holds, tensors))
+        for result in results:
+            self._constants[result] = learned
+        return learned
+
+
+_MOST = 64  # maximum number of stored roots: the latest ones, since a cache adds one per step
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The roots of a tensor, and whether learned parameters contributed to it."""
+
+    roots: frozenset[int]
+    learned: bool = False
+
+
+def crosses(queries: Origin, keys: Origin) -> bool | None:
+    """Return whether keys and queries have different origins; None if a function received both and computed neither."""
+    if not queries.learned and not keys.learned:
+        return None
+    return queries.roots.isdisjoint(keys.roots)
+
+
+class Origins:
+    """Tracks roots through the calls of a forward pass."""
+
+    def __init__(self, is_learned: Callable[[Tensor], bool]) -> None:
+        self._is_learned = is_learned
+        self._known = WeakIdKeyDictionary()
+        self._numbers = count()
+
+    def of(self, tensor: Tensor) -> Origin:
+        """Return the origin of a tensor; an unknown tensor is a root itself."""
+        origin: Origin | None = self._known.get(tensor)
+        if origin is None:
+            origin = self._known[tensor] = Origin(frozenset([next(self._numbers)]))
+        return origin
+
+    def give(self, tensor: Tensor, origin: Origin) -> None:
+        """Set the origin of a tensor."""
+        self._known[tensor] = origin
+
+    def carry(self, call: TorchCall, results: Iterable[Tensor]) -> None:
+        """Process one call that has returned."""
+        floating = [one for one in call.tensors if one.is_floating_point()]
+        learned = [self._is_learned(one) for one in floating]
+        sources = [one for one, parameter in zip(floating, learned, strict=True) if not parameter]
+        if not sources:
+            return
+        if call.name in RECURRENT:
+            sources, results = sources[:1], list(results)[:1]  # a state has no positions, even if it summarizes a text
+        elif call.name in PRODUCTS or call.name in LINEAR:
+            sources = sources[1:2] if call.name in ADDED and len(sources) > 2 else sources[:1]
+        elif call.name not in JOINS and call.name not in WRITES:
+            most = max(one.numel() for one in sources)
+            sources = [one for one in sources if one.numel() == most]  # not what is broadcast over them
+        origins = [self.of(one) for one in sources]
+        roots = origins[0].roots.union(*(one.roots for one in origins[1:]))
+        if len(roots) > _MOST:
+            roots = frozenset(sorted(roots)[-_MOST:])
+        joined = Origin(roots, any(learned) or any(one.learned for one in origins))
+        for result in results:
+            if result.is_floating_point():
+                self._known[result] = joined
+
+
+DIFFERENCE = (
+    "takes the output of one softmax from that of another (differential attention): neither holds the weights that are "
+    "in use, and their difference falls below 0, as no weights do"
+)
+LANDMARKS = (
+    "chains softmaxes over landmarks (Nyström, agents): the weights of one are multiplied with those or the output of "
+    "another, so none of them are weights of tokens to tokens"
+)
+
+
+class Outputs:
+    """Records for each tensor the attention calls whose output it is; `withdraw` removes a call, with the reason."""
+
+    def __init__(self, withdraw: Callable[[Any, str], None]) -> None:
+        self._withdraw = withdraw
+        self._tickets = WeakIdKeyDictionary()
+
+    def give(self, output: Any, ticket: object) -> None:
+        """Record the output of an attention call."""
+        output = output[0] if isinstance(output, tuple) and output else output
+        if isinstance(output, Tensor) and ticket is not None:
+            self._tickets[output] = frozenset([ticket])
+
+    def carry(self, call: TorchCall, results: Iterable[Tensor]) -> None:
+        """Process one call that has returned."""
+        if not self._tickets:
+            return
+        known = [one for one in call.tensors if one in self._tickets]
+        if not known:
+            return
+        tickets = frozenset[object]().union(*(self._tickets[one] for one in known))
+        if call.name in SUBTRACTS and len(known) > 1 and not _are_spread(known[0], known[1]):
+            for ticket in tickets:
+                self.take_back(ticket, DIFFERENCE)
+        elif call.name in CARRIES_OUTPUT:
+            for result in results:
+                self._tickets[result] = tickets
+
+    def chains(self, values: Tensor, caller: Caller) -> bool:
+        """Return whether these values are the output of an attention in the same run of the same module, as landmarks
+        are.
+
+        Outputs of another module are ordinary inputs of an attention without projections.
+        """
+        return any(one.caller == caller for one in self._tickets.get(values, ()))
+
+    def chain(self, values: Tensor) -> None:
+        """Process outputs that are the values of another attention."""
+        for ticket in self._tickets[values]:
+            self.take_back(ticket, LANDMARKS)
+
+    def take_back(self, ticket: Any, reason: str) -> None:
+        """Remove a recorded call that turns out not to be attention between tokens."""
+        if ticket is not None:
+            self._withdraw(ticket, reason)
+
+
+def _are_spread(left: Tensor, right: Tensor) -> bool:
+    """Return whether each output is subtracted from each, as for distances of positions, or a single position from
+    itself.
+    """
+    labels = pair_labels(left, right)
+    two_sided = labels is not None and bool(set(labels[0]) - set(labels[1])) and bool(set(labels[1]) - set(labels[0]))
+    return two_sided or left.is_set_to(right)
