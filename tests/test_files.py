@@ -18,7 +18,7 @@ from regard.interpret.bundled.load import converted
 from regard.models import Transformer, TransformerConfig
 from regard.train import JsonlLog
 from regard.train.callbacks import Started
-from regard.train.checkpoints import Checkpoints, Place
+from regard.train.checkpoints import Checkpoints, TrainerState
 
 
 def file(path):
@@ -143,7 +143,7 @@ def saves(path):
 
 def checkpoints(path):
     model = nn.Linear(30, 30)
-    Checkpoints(path).save(model, torch.optim.AdamW(model.parameters()), Place(1))
+    Checkpoints(path).save(model, torch.optim.AdamW(model.parameters()), TrainerState(1))
 
 
 def vocabulary(path):

@@ -11,7 +11,7 @@ import pytest
 
 from regard import InputError
 from regard.data import Tokenizer
-from regard.data.tokenizer import _check_vocabulary
+from regard.data.open_tokenizer import _check_vocabulary
 from regard.strict_json import parse_json
 
 tokenizers = pytest.importorskip("tokenizers", reason="pip install 'regard[train]'")

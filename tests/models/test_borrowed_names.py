@@ -8,7 +8,7 @@ from accelerate.utils import convert_to_fp32
 import checkpoints
 from regard.errors import InputError
 from regard.models import SpecialTokens, Transformer, TransformerConfig, output_heads
-from regard.models.model_output import Output
+from regard.models.inputs_outputs import Output
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 NAMES = ("bert", "gpt2", "llama", "bart", "t5")

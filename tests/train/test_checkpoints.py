@@ -12,11 +12,11 @@ from torch import nn
 
 from regard.errors import InputError
 from regard.train import train
-from regard.train.checkpoints import Checkpoints, Place
+from regard.train.checkpoints import Checkpoints, TrainerState
 from train.runs import tiny
 
 FILES = ("model.safetensors", "optimizer.safetensors", "place.json")
-PLACE = Place(3, 1, 2, ({"step": 2, "loss": 0.5}, {"step": 3, "loss": float("nan")}))
+PLACE = TrainerState(3, 1, 2, ({"step": 2, "loss": 0.5}, {"step": 3, "loss": float("nan")}))
 
 
 def made(seed=0):
@@ -35,7 +35,7 @@ def stepped(model, optimizer):
 def saved(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     model, optimizer = stepped(*made())
-    checkpoints.save(model, optimizer, Place(2))
+    checkpoints.save(model, optimizer, TrainerState(2))
     checkpoints.save(*stepped(model, optimizer), PLACE)
     return checkpoints, model, optimizer
 

@@ -16,7 +16,7 @@ from regard.errors import InputError
 from regard.files import write_folder
 from regard.train import JsonlLog, Translator, read_log, train
 from regard.train.callbacks import Evaluated, Sample, Started
-from regard.train.checkpoints import Checkpoints, Place
+from regard.train.checkpoints import Checkpoints, TrainerState
 from regard.train.config import Training, read_config, task_of
 from regard.train.optimization import Schedule, SchedulerKwargs
 from regard.train.run_dir import Folder
@@ -266,8 +266,8 @@ def test_compiled_code_is_not_watched(tmp_path, pairs, monkeypatch):
 
 def test_a_score_that_is_no_number_is_never_the_best():
     scores = ({"step": 1, "loss": math.nan}, {"step": 2, "loss": 3.0}, {"step": 3, "loss": math.nan})
-    assert Place(scores=scores).best("loss", False)["step"] == 2
-    assert Place(scores=scores).best("loss", True)["step"] == 2
+    assert TrainerState(scores=scores).best("loss", False)["step"] == 2
+    assert TrainerState(scores=scores).best("loss", True)["step"] == 2
 
 
 def test_a_checkpoint_in_half_precision_is_trained_in_single(tmp_path, pairs):

@@ -12,7 +12,7 @@ from regard.errors import InputError, NonFiniteLossError
 from regard.train import loop as looped
 from regard.train import train
 from regard.train.callbacks import Evaluated, Stepped
-from regard.train.checkpoints import Checkpoints, Place, mean_of
+from regard.train.checkpoints import Checkpoints, TrainerState, mean_of
 from regard.train.tasks.synthetic import SyntheticTask
 from train.runs import tiny
 
@@ -192,7 +192,7 @@ def test_nothing_is_trained_by_evaluating(tmp_path):
     train(tiny(tmp_path / "often", training__eval_steps=1))
     train(tiny(tmp_path / "once", training__eval_steps=12))
     one, other = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("often", "once"))
-    best = Place(scores=({"step": 1, "loss": 2.0}, {"step": 2, "loss": 2.0})).best("loss", False)
+    best = TrainerState(scores=({"step": 1, "loss": 2.0}, {"step": 2, "loss": 2.0})).best("loss", False)
     assert best == {"step": 1, "loss": 2.0}
     last = [
         load_file(tmp_path / name / "checkpoints" / "step-00000012" / "model.safetensors") for name in ("often", "once")

@@ -1,8 +1,7 @@
 """Tokenizer: text to token ids and back, by a tokenizer.json of the `tokenizers` package, ours or a checkpoint's."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,44 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import torch
 
+from regard.data.open_tokenizer import LARGEST_VOCABULARY, USUAL_NAMES, find_token, open_tokenizer, read_settings
 from regard.data.train_tokenizer import SPECIAL, train_characters, train_pieces
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
-from regard.strict_json import DuplicateKeyError, parse_json
 
 if TYPE_CHECKING:
     import tokenizers
 
 __all__ = ["LARGEST_VOCABULARY", "Tokenizer", "TokenizerModelType"]
 
-LARGEST_VOCABULARY = 2**20  # tokens; the trainers reserve memory for as many, and abort the process where there is none
-
 TokenizerModelType = Literal["bpe", "unigram", "char"]
-
-# The names of special tokens in checkpoints, the likeliest name first.
-_USUAL: Mapping[str, tuple[str, ...]] = {
-    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
-    "bos": (
-        "<s>",
-        "[CLS]",
-        "<bos>",
-        "[BOS]",
-        "<|begin_of_text|>",
-        "<|startoftext|>",
-        "<|im_start|>",
-        "<|endoftext|>",
-    ),
-    "eos": ("</s>", "[SEP]", "<eos>", "[EOS]", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"),
-    "unk": ("<unk>", "[UNK]", "<|unk|>"),
-    "mask": ("<mask>", "[MASK]", "<|mask|>"),
-}
-_IN_CONFIG = {
-    "pad": ("pad_token",),
-    "bos": ("cls_token", "bos_token"),
-    "eos": ("sep_token", "eos_token"),
-    "unk": ("unk_token",),
-    "mask": ("mask_token",),
-}
 
 
 @dataclass(frozen=True)
@@ -74,7 +46,7 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what is cached: another process makes its own tokenizer.
-        return Tokenizer, (self.json, *(getattr(self, f"{role}_token_id") for role in _USUAL))
+        return Tokenizer, (self.json, *(getattr(self, f"{role}_token_id") for role in USUAL_NAMES))
 
     @classmethod
     def train(
@@ -139,10 +111,10 @@ class Tokenizer:
         """
         path = Path(path)
         path = path / "tokenizer.json" if path.is_dir() else path
-        read = _read(path)
+        read = open_tokenizer(path, cls)
         given = {"pad": pad_token, "bos": bos_token, "eos": eos_token, "unk": unk_token, "mask": mask_token}
-        config = _config(path.with_name("tokenizer_config.json"))
-        found = {role: _find(read.backend_tokenizer, role, given[role], config, path) for role in given}
+        config = read_settings(path.with_name("tokenizer_config.json"))
+        found = {role: find_token(read.backend_tokenizer, role, given[role], config, path) for role in given}
         return cls(read.json, **{f"{role}_token_id": index for role, index in found.items()})
 
     def save(self, path: str | Path) -> Path:
@@ -259,7 +231,7 @@ class Tokenizer:
     def all_special_ids(self) -> list[int]:
         """All ids that are not text, in order."""
         added = {index for index, token in self.added_tokens_decoder.items() if token.special}
-        roles = {getattr(self, f"{role}_token_id") for role in _USUAL} - {None}
+        roles = {getattr(self, f"{role}_token_id") for role in USUAL_NAMES} - {None}
         return sorted(added | roles)
 
     @cached_property
@@ -291,69 +263,3 @@ class Tokenizer:
         if found is None:
             raise InputError(f'this tokenizer has no {role} token: name it, Tokenizer.load(path, {role}_token="…")')
         return int(found)
-
-
-def _read(path: Path) -> Tokenizer:
-    """Return the tokenizer in a file, its special tokens not known yet."""
-    try:
-        tokenizer = Tokenizer(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the tokenizer {path}: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        len(tokenizer)
-    except MissingExtraError:
-        raise
-    except Exception as error:  # that is what tokenizers raises
-        raise InputError(f"{path} must be a tokenizer.json of the package tokenizers, but {error}") from error
-    try:
-        _check_vocabulary(parse_json(tokenizer.json), tokenizer.backend_tokenizer)
-    except (DuplicateKeyError, InputError) as problem:
-        raise InputError(f"cannot read the tokenizer {path}: {problem}; bring back the file as it was saved") from None
-    return tokenizer
-
-
-def _check_vocabulary(found: dict[str, Any], backend: "tokenizers.Tokenizer") -> None:
-    """Refuse what the package tokenizers loads, and then encodes wrongly or not at all."""
-    model = found["model"]
-    vocabulary = model["vocab"]
-    if not vocabulary:
-        raise InputError("its vocabulary is empty")
-    added = [(one["content"], one["id"]) for one in found.get("added_tokens") or ()]
-    tokens: dict[int, str] = {}
-    if isinstance(vocabulary, list):  # Unigram has pairs of a token and its score, in the order of their ids
-        last = len(vocabulary) - 1
-        beside = {index for _, index in added if index <= last}
-        pairs = [(vocabulary[index][0], index) for index in sorted({*beside, last})]  # others have an id of their own
-    else:
-        pairs = list(vocabulary.items())
-    for token, index in [*pairs, *added]:
-        if tokens.setdefault(index, token) != token:
-            raise InputError(f"the tokens {tokens[index]!r} and {token!r} have one id, {index}")
-        if index >= LARGEST_VOCABULARY:
-            raise InputError(f"the token {token!r} has the id {index}, beyond the largest vocabulary")
-    unknown = model.get("unk_token")
-    if unknown and backend.token_to_id(unknown) is None:
-        raise InputError(f"its `unk_token`, {unknown!r}, is not in the vocabulary")
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _find(
-    tokenizer: "tokenizers.Tokenizer", role: str, given: str | None, config: dict[str, Any], path: Path
-) -> int | None:
-    if given is not None:
-        if (index := tokenizer.token_to_id(given)) is None:
-            raise InputError(f"`{role}_token` must be a token of {path}, got {given!r}")
-        return index
-    named = [config.get(key) for key in _IN_CONFIG[role]]
-    texts = [name.get("content") if isinstance(name, dict) else name for name in named]
-    for text in (*texts, *_USUAL[role]):
-        if isinstance(text, str) and (index := tokenizer.token_to_id(text)) is not None:
-            return index
-    return None

@@ -1,9 +1,9 @@
 """Whole models: the Transformer and the families of checkpoints it reads, RNN seq2seq, heads, decoding."""
 
 from regard.models import decoding, output_heads
-from regard.models.config import Learned, Sinusoidal, SpecialTokens, TransformerConfig
+from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.models.embedding import embed
-from regard.models.model_output import Output
+from regard.models.inputs_outputs import Output, SpecialTokens
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from regard.models.transformer import Transformer
 

@@ -1,11 +1,12 @@
 """What makes one Transformer differ from another, as a frozen value."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal, get_args
 
 from regard.errors import InputError
+from regard.models.inputs_outputs import SpecialTokens
 from regard.models.output_heads import HEADS, OutputHead
 from regard.models.standard_names import CONFIG
 from regard.nn.blocks import Norm
@@ -14,7 +15,7 @@ from regard.nn.feed_forward import HiddenAct, check_hidden_act
 from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, RoPE, YaRN
 from regard.positions.embeddings import Sinusoids
 
-__all__ = ["KINDS", "Learned", "PositionBias", "Positions", "Sinusoidal", "SpecialTokens", "TransformerConfig"]
+__all__ = ["KINDS", "Learned", "PositionBias", "Positions", "Sinusoidal", "TransformerConfig"]
 
 PositionBias = Literal["t5", "alibi", "shaw"]
 
@@ -49,59 +50,6 @@ class Learned(_Counted):
 
 
 Positions = Sinusoidal | Learned | RoPE | None
-
-
-def _is_token(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpecialTokens:
-    """The tokens that mean something to a model, by transformers' names; None where it has none.
-
-    Args:
-        pad_token_id: Fills up a batch.
-        bos_token_id: Begins a text.
-        eos_token_id: Ends a text; one token, or several of which each does.
-        decoder_start_token_id: The first token of the decoder of an encoder–decoder; `bos_token_id` by default.
-        mask_token_id: Stands for a hidden token (BERT's [MASK]).
-        forced_bos_token_id: What is always generated first (BART).
-        forced_eos_token_id: What is generated at the maximum length (BART, Marian).
-        suppress_tokens: What is never generated (Marian: its padding).
-
-    Raises:
-        InputError: A value is no token.
-
-    >>> SpecialTokens(eos_token_id=[2, 5]).eos_token_ids
-    (2, 5)
-    """
-
-    pad_token_id: int | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | Sequence[int] | None = None
-    decoder_start_token_id: int | None = None
-    mask_token_id: int | None = None
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: int | None = None
-    suppress_tokens: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value, several = getattr(self, one.name), one.name in ("eos_token_id", "suppress_tokens")
-            if several and isinstance(value, list | tuple):
-                object.__setattr__(self, one.name, tuple(value))  # a value that can be compared and hashed
-                wrong = not all(map(_is_token, value))
-            else:
-                wrong = not _is_token(value) and (value is not None or one.name == "suppress_tokens")
-            if wrong:
-                kind = "tokens, integers" if several else "a token, an integer"
-                raise InputError(f"`{one.name}` must be {kind} from 0 to 2³¹ − 1, got {value!r}")
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """All tokens that end a text."""
-        found = self.eos_token_id
-        return () if found is None else (found,) if isinstance(found, int) else tuple(found)
 
 
 @refuse_unknown("TransformerConfig", CONFIG)

@@ -13,7 +13,7 @@ from regard.errors import InputError, MissingExtraError
 from regard.files import checksum_of_file, checksum_of_json, replace_files
 from regard.models.checkpoint_files import Checkpoint, change, fill
 
-__all__ = ["Saved", "from_json", "list_tokenizer_files", "to_json"]
+__all__ = ["PretrainedMixin", "from_json", "list_tokenizer_files", "to_json"]
 
 _OURS = "regard"  # the key of config.json that marks a folder of ours
 _FORMAT, _VERSION = "format_version", 2  # 1 had no such key, and the names of before transformers' were taken
@@ -23,7 +23,7 @@ _WEIGHTS = "model.safetensors"
 _BESIDE = ("source.json", "target.json", "tokenizer.json", "translation.json")
 
 
-class Saved(nn.Module):
+class PretrainedMixin(nn.Module):
     """A model that `save_pretrained` writes, `push_to_hub` sends and `from_pretrained` reads."""
 
     config: Any

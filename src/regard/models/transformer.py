@@ -2,23 +2,28 @@
 
 from typing import Any
 
-import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard.cache import Cache
 from regard.errors import InputError
 from regard.models.checkpoint_files import Checkpoint
-from regard.models.config import KINDS, SpecialTokens, TransformerConfig
+from regard.models.config import KINDS, TransformerConfig
+from regard.models.continuation import Prompts, TransformerContinuation, continue_texts
 from regard.models.families import family_of
 from regard.models.families.base import read
-from regard.models.generation import GenerationMixin, Prompts, TransformerContinuation, batch_of, check_start_token
-from regard.models.input_checks import token_mask
+from regard.models.generation import GenerationMixin
+from regard.models.inputs_outputs import (
+    Output,
+    SpecialTokens,
+    check_documents,
+    check_input_ids,
+    check_logits_to_keep,
+    token_mask,
+    token_positions,
+)
 from regard.models.losses import loss_of, shift_tokens_right
-from regard.models.model_output import Output
-from regard.models.output_heads import LanguageModel
-from regard.models.pretrained_mixin import Saved
+from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.stack import Stack
 from regard.models.standard_names import FORWARD
 from regard.nn.checks import check_flag, refuse_unknown
@@ -26,7 +31,7 @@ from regard.nn.checks import check_flag, refuse_unknown
 __all__ = ["Output", "Transformer"]
 
 
-class Transformer(GenerationMixin, Saved):
+class Transformer(GenerationMixin, PretrainedMixin):
     """Vaswani et al. (2017, arXiv:1706.03762) and what became of it, by a configuration.
 
     Modules: `embedding`, `decoder_embedding` if the decoder has its own, `encoder`, `decoder`, `output_head`.
@@ -127,7 +132,7 @@ class Transformer(GenerationMixin, Saved):
                 )
             cache = self.cache() if use_cache and past_key_values is None else past_key_values
             if documents is not None:
-                self._check_documents(documents, input_ids, attention_mask, cache)
+                check_documents(documents, input_ids, attention_mask, cache, self.config.output_head)
             states, kept, mask = self._run(
                 stack, self.embedding, "input_ids", input_ids, attention_mask, types=token_type_ids, cache=cache,
                 output_hidden_states=hidden, documents=documents,
@@ -211,34 +216,10 @@ class Transformer(GenerationMixin, Saved):
         decoder_start_token_id: int | None = None,
     ) -> tuple[TransformerContinuation, Tensor, Tensor | None]:
         """Prompts as decoding needs them: the text to continue, its first tokens, and which of them are no padding."""
-        if self.decoder is None:
-            raise InputError("this model is an encoder, which generates nothing: take a decoder or an encoder–decoder")
-        tokens = self.config.special_tokens
-        cache = self.cache() if check_flag("use_cache", use_cache) else None
-        device, pad = self.embedding.weight.device, tokens.pad_token_id
-        given: dict[str, Any] = {"device": device, "mask": attention_mask, "ends": tokens.eos_token_ids}
-        if self.encoder is None:
-            if decoder_start_token_id is not None:
-                raise InputError(
-                    "`decoder_start_token_id` is for encoder–decoders, this model is a decoder: begin input_ids with it"
-                )
-            ids, mask = batch_of(input_ids, pad, left=True, **given)
-            return TransformerContinuation(self, cache), ids, mask
-        start = self.config.start_token_id if decoder_start_token_id is None else decoder_start_token_id
-        if start is None:
-            raise InputError(
-                "the configuration has no start token: give it special_tokens=SpecialTokens(decoder_start_token_id=...)"
-                ", or give generate decoder_start_token_id=..."
-            )
-        check_start_token(start, self.config.decoder_vocab_size or self.config.vocab_size)
-        ids, mask = batch_of(input_ids, pad, left=False, **given)
-        with torch.no_grad():
-            memory = self.encode(ids, attention_mask=mask)
-        return TransformerContinuation(self, cache, memory, mask), ids.new_full((len(ids), 1), start), None
+        return continue_texts(self, input_ids, attention_mask, use_cache, decoder_start_token_id)
 
     def _tokens(self) -> SpecialTokens:
-        known: SpecialTokens = self.config.special_tokens
-        return known
+        return self.config.special_tokens  # type: ignore[no-any-return]
 
     def _room(self, first: int) -> int | None:
         return None if self.config.max_position_embeddings is None else self.config.max_position_embeddings - first
@@ -263,28 +244,17 @@ class Transformer(GenerationMixin, Saved):
     def _logits_and_loss(
         self, states: Tensor, mask: Tensor | None, logits_to_keep: int, labels: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        if isinstance(logits_to_keep, bool) or not isinstance(logits_to_keep, int) or logits_to_keep < 0:
-            raise InputError(
-                f"`logits_to_keep` counts the last tokens, 0 for all, and is an integer, got {logits_to_keep!r}"
-            )
-        if logits_to_keep and labels is not None:
-            raise InputError("`labels` need the logits of all tokens: leave `logits_to_keep` out")
+        check_logits_to_keep(logits_to_keep, labels, self.config.output_head)
         logits = self._head(states, mask, logits_to_keep)
-        if labels is None:
-            return logits, None
-        return logits, loss_of(self.config.output_head, self.config.kind, logits, labels)
+        head, kind = self.config.output_head, self.config.kind
+        return logits, None if labels is None else loss_of(head, kind, logits, labels)
 
     def _head(self, states: Tensor, mask: Tensor | None, logits_to_keep: int = 0) -> Tensor | None:
         if self.output_head is None:
             return None
-        if logits_to_keep and not isinstance(self.config.output_head, LanguageModel):
-            raise InputError(
-                f"`logits_to_keep` is for models that generate, this one has {self.config.output_head}: leave it out"
-            )
         states = states[:, -logits_to_keep:]
         embedding = self.embedding if self.decoder_embedding is None else self.decoder_embedding
-        logits: Tensor = self.output_head(states, mask, embedding.weight)
-        return logits
+        return self.output_head(states, mask, embedding.weight)  # type: ignore[no-any-return]
 
     def _decode(
         self,
@@ -301,12 +271,8 @@ class Transformer(GenerationMixin, Saved):
                 f"`decoder_input_ids` must have as many texts as the source, got {len(ids)} and {len(memory)}"
             )
         embedding = self.embedding if self.decoder_embedding is None else self.decoder_embedding
-        given = {
-            "memory": memory,
-            "encoder_attention_mask": mask,
-            "cache": cache,
-            "output_hidden_states": output_hidden_states,
-        }
+        given: dict[str, Any] = {"memory": memory, "encoder_attention_mask": mask, "cache": cache}
+        given["output_hidden_states"] = output_hidden_states
         return self._run(self.decoder, embedding, "decoder_input_ids", ids, target_mask, **given)
 
     def _run(
@@ -315,24 +281,16 @@ class Transformer(GenerationMixin, Saved):
         """Embed tokens at their positions and send them through a stack; also which of them are no padding."""
         cache = given.get("cache")
         assert cache is None or isinstance(cache, Cache)
-        ids = _check_ids(name, ids, embedding.num_embeddings)
+        ids = check_input_ids(name, ids, embedding.num_embeddings)
         before = 0 if cache is None else cache.length
         which = "decoder_attention_mask" if name == "decoder_input_ids" else "attention_mask"
         seen = token_mask(which, mask, (ids.shape[0], before + ids.shape[1]), before)
         if cache is not None:
             cached = cache.extend_mask(None, *ids.shape, device=ids.device)
             seen = cached if seen is None else seen
-        documents = given.get("documents")
-        if isinstance(documents, Tensor):
-            positions = _places(documents)
-            self._check_length(positions.max() + 1)
-        elif seen is None:
-            positions = torch.arange(before, before + ids.shape[1], device=ids.device)
-            self._check_length(before + ids.shape[1])
-        else:
-            _check_gaps(which, seen)
-            positions = self._count(seen)[:, before:]
-            self._check_length(seen.sum(1).max())
+        documents: Any = given.get("documents")
+        limit = self.config.max_position_embeddings
+        positions = token_positions(which, ids, seen, documents, before, limit)
         x = embedding(ids)
         if self.config.scale_embedding:
             x = x * self.config.hidden_size**0.5
@@ -340,66 +298,3 @@ class Transformer(GenerationMixin, Saved):
             cache.attention_mask = seen
         states, kept = stack(x, positions, attention_mask=seen, **given)
         return states, kept, None if seen is None else seen[:, before:]
-
-    def _check_documents(self, documents: Tensor, ids: Tensor, mask: Tensor | None, cache: Cache | None) -> None:
-        if mask is not None or cache is not None:
-            raise InputError(
-                "`documents` name the padding themselves (−1), and are run on at once: leave `attention_mask`, "
-                "`past_key_values` and `use_cache` out"
-            )
-        if documents.shape != ids.shape or documents.is_floating_point() or documents.dtype == torch.bool:
-            raise InputError(
-                f"`documents` must be integers of the shape of `input_ids`, {tuple(ids.shape)}, got {documents.dtype} "
-                f"of shape {tuple(documents.shape)}"
-            )
-        if self.config.output_head is not None and not self.config.output_head.each:
-            raise InputError(f"`documents` share rows, and {self.config.output_head} pools a row: give attention_mask=")
-
-    def _count(self, mask: Tensor) -> Tensor:
-        """Positions from the first token on; padding behind a text counts on, as in transformers."""
-        at = torch.arange(mask.shape[1], device=mask.device)
-        positions = (at - mask.int().argmax(1, keepdim=True)).clamp_min(0)
-        limit = self.config.max_position_embeddings
-        return positions if limit is None else positions.clamp_max(limit - 1)
-
-    def _check_length(self, length: int | Tensor) -> None:
-        limit = self.config.max_position_embeddings
-        if limit is None or torch.compiler.is_compiling():
-            return
-        if (length := int(length)) > limit:
-            raise InputError(f"the text has {length} tokens, and this model has positions for {limit}: shorten it")
-
-
-def _places(documents: Tensor) -> Tensor:
-    """Where in its text each token stands."""
-    at = torch.arange(documents.shape[1], device=documents.device).expand(documents.shape)
-    begins = functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
-    return at - torch.where(begins, at, 0).cummax(1).values
-
-
-def _check_gaps(name: str, mask: Tensor) -> None:
-    """Distances count places, and so padding between two tokens would move them apart."""
-    if torch.compiler.is_compiling():
-        return
-    begins = mask[:, 1:] & ~mask[:, :-1]
-    if bool((begins.sum(1) + mask[:, 0] > 1).any()):
-        raise InputError(
-            f"`{name}` has padding between tokens, which would move them apart: pad at one end, and on the left where "
-            "the text is continued from a cache"
-        )
-
-
-def _check_ids(name: str, ids: Tensor, vocab_size: int) -> Tensor:
-    if ids.ndim != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
-        raise InputError(
-            f"`{name}` must be integers (batch, n), got {ids.dtype} of shape {tuple(ids.shape)}"
-            + (f": write {name}[None] for a single text" if ids.ndim == 1 else "")
-        )
-    if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():  # elsewhere it would wait
-        least, most = int(ids.min()), int(ids.max())
-        if least < 0 or most >= vocab_size:
-            raise InputError(
-                f"`{name}` must be tokens from 0 to {vocab_size - 1}, got {least if least < 0 else most}: is it the "
-                "tokenizer of this model?"
-            )
-    return ids if ids.dtype in (torch.int64, torch.int32) else ids.long()

@@ -13,12 +13,12 @@ from regard.nn.feed_forward import Activation, FeedForward, dropped
 from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.torch_modules import copy_tensors, read_block, write_block
 
-__all__ = ["Block", "DecoderBlock", "EncoderBlock", "Norm", "attention_of", "feed_forward_of", "parts_of"]
+__all__ = ["DecoderBlock", "EncoderBlock", "Norm", "ResidualBlock", "attention_of", "feed_forward_of", "parts_of"]
 
 Norm = Literal["layer", "rms"]
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """What both blocks share: the place of the norm, and dropout of what is added to the residual."""
 
     def __init__(
@@ -82,7 +82,7 @@ def parts_of(found: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 @standard_names()
-class EncoderBlock(Block):
+class EncoderBlock(ResidualBlock):
     """Let every position look at all, then map it (Vaswani et al. 2017, 3.1, arXiv:1706.03762).
 
     Formula, post-norm (the paper): x = norm₀(x + attention(x)); x = norm₁(x + feed_forward(x));
@@ -163,7 +163,7 @@ class EncoderBlock(Block):
 
 
 @standard_names()
-class DecoderBlock(Block):
+class DecoderBlock(ResidualBlock):
     """Compute causal self-attention, cross-attention and a feed-forward network (Vaswani et al. 2017, 3.1,
     arXiv:1706.03762).
 

@@ -87,28 +87,7 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.embed_dim, self.num_heads = (
-            check_size("embed_dim", embed_dim, "is that of the queries"),
-            check_size("num_heads", num_heads, "counts heads"),
-        )
-        self.num_kv_heads = check_size(
-            "num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads, "counts key–value heads"
-        )
-        if num_heads % self.num_kv_heads:
-            raise InputError(f"`num_heads` must be a multiple of `num_kv_heads`, got {num_heads} and {num_kv_heads}")
-        if head_dim is None and embed_dim % num_heads:
-            raise InputError(
-                f"`embed_dim` must be a multiple of `num_heads`, got {embed_dim} and {num_heads}: choose a divisor of "
-                f"{embed_dim}, or give the width of a head, head_dim={-(-embed_dim // num_heads)}"
-            )
-        self.head_dim = check_size(
-            "head_dim", embed_dim // num_heads if head_dim is None else head_dim, "is that of a head"
-        )
-        self.v_head_dim = check_size(
-            "v_head_dim", self.head_dim if v_head_dim is None else v_head_dim, "is that of a value"
-        )
-        self.kdim = check_size("kdim", embed_dim if kdim is None else kdim, "is that of the keys")
-        self.vdim = check_size("vdim", embed_dim if vdim is None else vdim, "is that of the values")
+        self._set_sizes(embed_dim, num_heads, num_kv_heads, head_dim, v_head_dim, kdim, vdim)
         self.dropout, self.scale = check_probability("dropout", dropout), scale
         bias = check_flag("bias", bias)
         if isinstance(attn_bias, bool):
@@ -131,6 +110,36 @@ class MultiHeadAttention(nn.Module):
         self.attn_bias = hold(attn_bias)
         if isinstance(rotary, Rotary):
             rotary.check(self.head_dim)
+
+    def _set_sizes(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_kv_heads: int | None,
+        head_dim: int | None,
+        v_head_dim: int | None,
+        kdim: int | None,
+        vdim: int | None,
+    ) -> None:
+        """Set the sizes, each checked, with the defaults of those that are None."""
+
+        def given(name: str, value: int | None, default: int, what: str) -> int:
+            return check_size(name, default if value is None else value, what)
+
+        self.embed_dim = check_size("embed_dim", embed_dim, "is that of the queries")
+        self.num_heads = check_size("num_heads", num_heads, "counts heads")
+        self.num_kv_heads = given("num_kv_heads", num_kv_heads, num_heads, "counts key–value heads")
+        if num_heads % self.num_kv_heads:
+            raise InputError(f"`num_heads` must be a multiple of `num_kv_heads`, got {num_heads} and {num_kv_heads}")
+        if head_dim is None and embed_dim % num_heads:
+            raise InputError(
+                f"`embed_dim` must be a multiple of `num_heads`, got {embed_dim} and {num_heads}: choose a divisor of "
+                f"{embed_dim}, or give the width of a head, head_dim={-(-embed_dim // num_heads)}"
+            )
+        self.head_dim = given("head_dim", head_dim, embed_dim // num_heads, "is that of a head")
+        self.v_head_dim = given("v_head_dim", v_head_dim, self.head_dim, "is that of a value")
+        self.kdim = given("kdim", kdim, embed_dim, "is that of the keys")
+        self.vdim = given("vdim", vdim, embed_dim, "is that of the values")
 
     def forward(
         self,
@@ -172,11 +181,7 @@ class MultiHeadAttention(nn.Module):
         """
         key = query if key is None else key
         value = key if value is None else value
-        check_width("query", query, self.embed_dim, "embed_dim")
-        check_width("key", key, self.kdim, "kdim")
-        check_width("value", value, self.vdim, "vdim")
-        if attn_bias is not None and self.attn_bias is not None:
-            raise InputError("`attn_bias` is given, but the module has one of its own: leave one of them out")
+        self._check(query, key, value, attn_bias)
         single = query.ndim == key.ndim == value.ndim == 2
         q, k, v = (query[None], key[None], value[None]) if single else (query, key, value)
         padding = key_padding_mask[None] if single and key_padding_mask is not None else key_padding_mask
@@ -215,6 +220,13 @@ class MultiHeadAttention(nn.Module):
         if seen is None:
             return output
         return output, seen.squeeze(0) if single else seen
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor, attn_bias: object) -> None:
+        check_width("query", query, self.embed_dim, "embed_dim")
+        check_width("key", key, self.kdim, "kdim")
+        check_width("value", value, self.vdim, "vdim")
+        if attn_bias is not None and self.attn_bias is not None:
+            raise InputError("`attn_bias` is given, but the module has one of its own: leave one of them out")
 
     def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         k, v = _split(self.k_proj(key), self.num_kv_heads), _split(self.v_proj(value), self.num_kv_heads)

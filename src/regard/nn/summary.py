@@ -13,7 +13,7 @@ __all__ = ["Summary", "summary"]
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """One module: its own parameters by name and shape, and the numbers in it and in all that it holds."""
 
     name: str
@@ -28,7 +28,7 @@ class Row:
 class Summary:
     """The rows of a model, and its parameters, each counted once however often it is shared; print it."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SummaryRow, ...]
     parameters: int
     trainable: int
 
@@ -97,7 +97,7 @@ def summary(model: nn.Module, *inputs: Any, depth: int | None = None) -> Summary
         if depth is not None and level > depth:
             continue
         rows.append(
-            Row(
+            SummaryRow(
                 name=path.rpartition(".")[2] or type(model).__name__,
                 depth=level,
                 kind=type(module).__name__,

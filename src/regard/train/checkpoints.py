@@ -30,7 +30,7 @@ from regard.files import checksum_of_file, checksum_of_json, write_folder
 from regard.models.checkpoint_files import read_tensors
 from regard.strict_json import is_version
 
-__all__ = ["Checkpoints", "Place", "mean_of"]
+__all__ = ["Checkpoints", "TrainerState", "mean_of"]
 
 _MODEL, _OPTIMIZER, _PLACE = "model.safetensors", "optimizer.safetensors", "place.json"
 _VERSION = 2  # 1 had no checksums
@@ -42,7 +42,7 @@ _EVERYWHERE = StateDictOptions(full_state_dict=True)
 
 
 @dataclass(frozen=True)
-class Place:
+class TrainerState:
     """Where a run is: steps done, epochs done and batches done of the next, and all evaluations so far."""
 
     step: int = 0
@@ -50,7 +50,7 @@ class Place:
     batch: int = 0
     scores: tuple[dict[str, float], ...] = field(default=())  # each with its step
 
-    def scored(self, scores: dict[str, float]) -> "Place":
+    def scored(self, scores: dict[str, float]) -> "TrainerState":
         """The place with another evaluation, of this step."""
         return replace(self, scores=(*self.scores, {"step": self.step, **scores}))
 
@@ -90,7 +90,9 @@ class Checkpoints:
         """The folder of a step."""
         return self.folder / f"step-{step:08d}"
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, place: Place, *, writes: bool = True) -> Path:
+    def save(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, place: TrainerState, *, writes: bool = True
+    ) -> Path:
         """Write a checkpoint; of several processes all gather, and one `writes`.
 
         Raises:
@@ -117,7 +119,7 @@ class Checkpoints:
         write_folder(target, write, f"{way}; make room and start the same command again")
         return target
 
-    def load(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> Place:
+    def load(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainerState:
         """Put a checkpoint into a model and its optimizer; give its place.
 
         Raises:
@@ -148,7 +150,7 @@ class Checkpoints:
         except _BROKEN as problem:
             raise self._unreadable(step, problem) from problem
 
-    def _verified(self, step: int) -> Place:
+    def _verified(self, step: int) -> TrainerState:
         """The place of a checkpoint, each of whose files is what was written.
 
         Raises:
@@ -194,14 +196,14 @@ class Checkpoints:
                 shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _place_of(found: Any, step: int) -> Place:
+def _place_of(found: Any, step: int) -> TrainerState:
     counts = [found[name] for name in ("step", "epoch", "batch")]
     if not all(type(one) is int and one >= 0 for one in counts) or counts[0] != step:
         raise ValueError(f"{_PLACE} must be of step {step}, got step, epoch and batch {counts}")
     for one in found["scores"]:
         if "step" not in one or not all(type(value) in (int, float) for value in one.values()):
             raise ValueError(f"{_PLACE} must have numbers and a step in each evaluation, got {one}")
-    return Place(step, counts[1], counts[2], tuple(found["scores"]))
+    return TrainerState(step, counts[1], counts[2], tuple(found["scores"]))
 
 
 def _compare(state: dict[str, dict[str, Tensor]], expected: dict[str, dict[str, Tensor]]) -> None:

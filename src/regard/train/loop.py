@@ -19,7 +19,7 @@ from torch import nn
 from regard.data import shard_batch
 from regard.errors import InputError, MissingExtraError, NonFiniteLossError
 from regard.train.callbacks import Callback, Ended, Evaluated, Event, Saved, Started, Stepped
-from regard.train.checkpoints import Checkpoints, Place
+from regard.train.checkpoints import Checkpoints, TrainerState
 from regard.train.config import Config, Training, task_of
 from regard.train.model_types import check_size
 from regard.train.optimization import optimizer_of, summed_cross_entropy
@@ -119,7 +119,7 @@ class Trainer:
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.checkpoints = Checkpoints(folder.checkpoints)
         self.metric, self.higher = task.metric(self.training.metric_for_best_model)
-        self.place = Place()
+        self.place = TrainerState()
 
     def run(self) -> Ended:
         """Train to the end."""

@@ -21,7 +21,7 @@ from regard.models import Learned, RecurrentConfig, RecurrentSeq2Seq, Sinusoidal
 from regard.models import Transformer as TransformerModel
 from regard.models.checkpoint_files import Checkpoint
 from regard.models.output_heads import OutputHead
-from regard.models.pretrained_mixin import Saved
+from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.recurrent.config import AttentionKind
 from regard.positions import RoPE
 from regard.train.settings import Fraction, Width, settings
@@ -77,7 +77,7 @@ class ModelSettings:
 
         def __init__(self, **keys: Any) -> None: ...
 
-    def build(self, request: ModelRequest) -> Saved:
+    def build(self, request: ModelRequest) -> PretrainedMixin:
         """Return the model that a task requests, with new weights or those of a checkpoint."""
         raise NotImplementedError  # each type of model defines it
 
@@ -135,7 +135,7 @@ class TransformerSettings(ModelSettings):
     def __post_init__(self) -> None:
         self._config(("encoder", "decoder"), vocab_size=1)  # which checks what goes together
 
-    def build(self, request: ModelRequest) -> Saved:
+    def build(self, request: ModelRequest) -> PretrainedMixin:
         """Return a Transformer with new weights."""
         config = self._config(
             request.sides,
@@ -190,7 +190,7 @@ class RecurrentSettings(ModelSettings):
     def __post_init__(self) -> None:
         self._config(src_vocab_size=3, tgt_vocab_size=3)  # which checks what goes together
 
-    def build(self, request: ModelRequest) -> Saved:
+    def build(self, request: ModelRequest) -> PretrainedMixin:
         """Return an encoder–decoder with new weights."""
         if len(request.sides) == 1:
             raise InputError("`model.type` recurrent is an encoder–decoder, which reads pairs: take a transformer here")
@@ -223,7 +223,7 @@ class CheckpointSettings(ModelSettings):
     model_name_or_path: str
     dropout: Fraction | None = None
 
-    def build(self, request: ModelRequest) -> Saved:
+    def build(self, request: ModelRequest) -> PretrainedMixin:
         """Return the checkpoint's model, in float32: a step of 1e-5 is nothing to the eight bits of bfloat16."""
         asked: dict[str, Any] = {"output_head": request.output_head, "dtype": torch.float32}
         if self.dropout is not None:

@@ -25,7 +25,7 @@ from regard.errors import InputError
 from regard.files import write_atomically, write_folder
 from regard.models.pretrained_mixin import list_tokenizer_files
 from regard.strict_json import is_version
-from regard.train.checkpoints import Checkpoints, Place, mean_of
+from regard.train.checkpoints import Checkpoints, TrainerState, mean_of
 from regard.train.config import Config
 from regard.train.key_names import FORMAT
 from regard.train.settings import changed_keys
@@ -133,7 +133,13 @@ class Folder:
         write_atomically(self._record, (json.dumps(known, indent=2, ensure_ascii=False) + "\n").encode())
 
     def finish(
-        self, task: Task, checkpoints: Checkpoints, place: Place, metric: str, higher: bool, device: torch.device
+        self,
+        task: Task,
+        checkpoints: Checkpoints,
+        place: TrainerState,
+        metric: str,
+        higher: bool,
+        device: torch.device,
     ) -> dict[str, float]:
         """Save the model, the best one or the mean of the last ones; return its scores on all held-out data.
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.models.input_checks import token_mask
+from regard.models.inputs_outputs import token_mask
 
 __all__ = [
     "Continuation",

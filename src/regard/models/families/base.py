@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.models.config import SpecialTokens, TransformerConfig
+from regard.models.config import TransformerConfig
+from regard.models.inputs_outputs import SpecialTokens
 from regard.models.output_heads import OutputHead
 from regard.nn.feed_forward import HiddenAct, check_hidden_act
 

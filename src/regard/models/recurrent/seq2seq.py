@@ -3,16 +3,16 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.capture.intercept import is_watching
 from regard.errors import InputError
-from regard.models.config import SpecialTokens
-from regard.models.generation import GenerationMixin, Prompts, batch_of, check_start_token
-from regard.models.input_checks import check_ids, mask_of, token_mask
-from regard.models.pretrained_mixin import Saved
+from regard.models.continuation import Prompts, batch_of, check_start_token
+from regard.models.generation import GenerationMixin
+from regard.models.inputs_outputs import SpecialTokens, token_mask
+from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.layers import Bridge, RecurrentEncoder, RecurrentState, decoder_of
 from regard.models.standard_names import FORWARD
@@ -63,7 +63,7 @@ class RecurrentContinuation:
 
         Where `attention_mask` is 0 (or False) there is no token: the row stays as it is.
         """
-        check_ids("tokens", tokens, self.model.config.tgt_vocab_size, "tgt_vocab_size", len(self.state.steps))
+        _check_ids("tokens", tokens, self.model.config.tgt_vocab_size, "tgt_vocab_size", len(self.state.steps))
         mask = token_mask("attention_mask", attention_mask, tokens.shape)
         if mask is not None and self._output is None and not bool(mask.any(1).all()):
             raise InputError(
@@ -93,7 +93,7 @@ class RecurrentOutput(NamedTuple):
     weights: Float[Tensor, "batch n source"] | None = None
 
 
-class RecurrentSeq2Seq(GenerationMixin, Saved):
+class RecurrentSeq2Seq(GenerationMixin, PretrainedMixin):
     """A GRU or LSTM encodes the source, another generates the target, with or without attention over the source.
 
     | attention | first state | step t | output |
@@ -167,7 +167,7 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
                 'attention="bahdanau"'
             )
         state = self.encode(input_ids, attention_mask=attention_mask)
-        check_ids("decoder_input_ids", decoder_input_ids, self.config.tgt_vocab_size, "tgt_vocab_size", len(input_ids))
+        _check_ids("decoder_input_ids", decoder_input_ids, self.config.tgt_vocab_size, "tgt_vocab_size", len(input_ids))
         states, _, seen = self.decoder(self.dropout(self.embedding(decoder_input_ids)), state)
         return RecurrentOutput(self.logits(states), states, seen if return_weights else None)
 
@@ -176,8 +176,8 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
     ) -> RecurrentState:
         """Encode the source; return the state before the first target token."""
         ids = input_ids
-        check_ids("input_ids", ids, self.config.src_vocab_size, "src_vocab_size")
-        mask = mask_of(ids, attention_mask, self.config.pad_token_id)
+        _check_ids("input_ids", ids, self.config.src_vocab_size, "src_vocab_size")
+        mask = _mask_of(ids, attention_mask, self.config.pad_token_id)
         encoded = self.encoder(ids, mask)
         hidden, cells = self.bridge(encoded)
         context = encoded.hidden_state[:, -1].flatten(1) if self.config.feed_context else None
@@ -238,3 +238,40 @@ class RecurrentSeq2Seq(GenerationMixin, Saved):
         return SpecialTokens(
             pad_token_id=config.pad_token_id, bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id
         )
+
+
+def _check_ids(name: str, ids: Tensor, vocabulary: int, counted: str, rows: int | None = None) -> None:
+    """Raise unless `ids` are (batch, n) tokens of the vocabulary; `counted` is the option that says how many it has."""
+    if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32) or 0 in ids.shape:
+        raise InputError(
+            f"`{name}` must be token ids (batch, length) of at least one token, got {ids.dtype} of shape "
+            f"{tuple(ids.shape)}: write ids[None].long() for a single text"
+        )
+    if rows is not None and len(ids) != rows:
+        raise InputError(f"`{name}` must have a row for each of {rows} texts, got {len(ids)}: pair them one to one")
+    low, high = (int(one) for one in ids.aminmax())
+    if low < 0 or high >= vocabulary:
+        raise InputError(
+            f"`{name}` must hold tokens from 0 to {vocabulary - 1}, got {low if low < 0 else high}: raise `{counted}` "
+            "or use the tokenizer that the model was made for"
+        )
+
+
+def _mask_of(
+    ids: Int[Tensor, "batch source"], mask: Shaped[Tensor, "batch source"] | None, pad_token_id: int | None
+) -> Bool[Tensor, "batch source"] | None:
+    """Return which ids are tokens: by default all but the padding; None where all are. Padding must be on the right."""
+    if mask is None:
+        if pad_token_id is None:
+            return None
+        mask = ids != pad_token_id
+    seen = token_mask("attention_mask", mask, ids.shape)
+    assert seen is not None
+    if bool(seen.all()):
+        return None
+    if not bool(seen[:, 0].all()) or bool((seen[:, 1:] & ~seen[:, :-1]).any()):
+        raise InputError(
+            "`attention_mask` must be 1 for the first tokens of each source, one at least, and 0 for the rest, as the "
+            "encoder runs both ways from end to end, got padding on the left or a gap: pad on the right"
+        )
+    return seen

@@ -11,7 +11,7 @@ from torch import nn
 from regard.data import AssociativeRecall, Copy, Reverse, Sort
 from regard.data.tokenizer import LARGEST_VOCABULARY
 from regard.errors import InputError
-from regard.models.config import SpecialTokens
+from regard.models.inputs_outputs import SpecialTokens
 from regard.train.callbacks import Sample
 from regard.train.model_types import CheckpointSettings
 from regard.train.settings import Rows, settings
