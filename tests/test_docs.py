@@ -28,7 +28,7 @@ PAGES += (
 BLOCKS = [
     pytest.param(name, number, marks=[pytest.mark.slow] if "# needs: transformers" in code else [])
     for name in PAGES
-    if "README" not in name
+    if "README" not in name and "CONTRIBUTING" not in name  # tests of their own
     for number, code in enumerate(python_blocks(name))
 ]
 

@@ -96,9 +96,9 @@ class BigBirdAttention(nn.Module):
     """Multi-head self-attention over near, global and random blocks (Zaheer et al. 2020, arXiv:2007.14062, ITC).
 
     The mask is masks.bigbird with a separate draw of random blocks for each head. The blocks are drawn from `seed` when
-    the length is known, so the same seed and length give the same blocks. Each pair counts once. In eval mode,
-    transformers draws no random blocks; instead it counts block 0 once more for each random block. The same checkpoint
-    therefore has different attention weights in transformers.
+    the length is known, so the same seed and length give the same blocks. A key that belongs to several of the three
+    kinds is counted once. In eval mode, transformers draws no random blocks; instead it counts block 0 once more for
+    each random block. The same checkpoint therefore has different attention weights in transformers.
 
     Args:
         embed_dim: Width of the tokens.
