@@ -11,10 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-SECTIONS = {
-    title: body
-    for title, body in re.findall(r"^### (An? [^\n]+)\n(.*?)(?=^##|\Z)", TEXT, flags=re.MULTILINE | re.DOTALL)
-}
+SECTIONS = dict(re.findall(r"^### (An? [^\n]+)\n(.*?)(?=^##|\Z)", TEXT, flags=re.MULTILINE | re.DOTALL))
 BLOCK = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
 
 
