@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from regard.errors import InputError
-from regard.heads.measurements import HeadChange, Loss, Lost, Pair, PairScores
+from regard.heads.measurements import HeadChange, Loss, Lost, PairScores, WordPair
 from regard.heads.scores import HeadScores
 from regard.render.head_figure import Panel, head_figure, save_head_figure, score_panels
 from regard.render.head_lists_text import change_lines, loss_lines, pair_score_lines
@@ -107,7 +107,10 @@ def test_a_table_refuses_what_it_cannot_show() -> None:
 
 def scores() -> PairScores:
     weights = np.array([[[0.2, 0.8]], [[0.4, 0.6]]])
-    pairs = Pair("it", "animal", weights, 0.071, missing=3, later=1), Pair("它", "貓", weights / 2, 0.1, missing=4)
+    pairs = (
+        WordPair("it", "animal", weights, 0.071, missing=3, later=1),
+        WordPair("它", "貓", weights / 2, 0.1, missing=4),
+    )
     return PairScores("made", pairs, 6, 1)
 
 
@@ -130,7 +133,7 @@ def test_pairs_of_two_languages_stand_side_by_side_in_columns() -> None:
 
 def test_different_strongest_heads_are_named_with_the_best_for_all() -> None:
     one, other = scores().pairs
-    pairs = (one, Pair("它", "貓", other.weights[..., ::-1], 0.1))
+    pairs = (one, WordPair("它", "貓", other.weights[..., ::-1], 0.1))
     text = " ".join(shown(*pair_score_lines(PairScores("made", pairs, 6, 0))))
     assert "Strongest for it>animal: 0.1, 它>貓: 0.0. Strongest for all of them: 0.0, at least 0.30." in text
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError
-from regard.heads.measurements import HeadChange, Pair, PairScores
+from regard.heads.measurements import HeadChange, PairScores, WordPair
 from regard.heads.scores import MEASURES, RULES, HeadScores, ranked
 
 NAN = float("nan")
@@ -67,7 +67,7 @@ def test_every_test_has_a_formula_a_source_and_a_letter_of_its_own() -> None:
 
 def test_a_head_for_all_pairs_is_weighed_by_its_weakest() -> None:
     weights = np.array([[[0.2, 0.8]], [[0.4, 0.6]]])
-    pairs = Pair("it", "animal", weights, 0.1), Pair("它", "貓", weights[:1] / 2, 0.1)
+    pairs = WordPair("it", "animal", weights, 0.1), WordPair("它", "貓", weights[:1] / 2, 0.1)
     scores = PairScores("made", pairs, 3, 0)
     np.testing.assert_allclose(scores.pairs[0].mean, [[0.3, 0.7]])
     np.testing.assert_allclose(scores.pairs[0].spread, [[np.sqrt(0.02), np.sqrt(0.02)]])

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.capture.matrix_pyramid import pooled
 from regard.capture.tokens import Token
-from regard.render.heatmap_data import head_map, pool_max
+from regard.render.heatmap_data import head_map
 from regard.render.labels import shown_words, visible
 from regard.render.line_breaking import excerpt
 
@@ -14,9 +15,9 @@ from regard.render.line_breaking import excerpt
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 7), st.integers(1, 7))
 def test_each_cell_is_the_largest_of_its_rectangle(rows: int, columns: int, down: int, across: int) -> None:
     values = np.random.default_rng(rows * 31 + columns).random((rows, columns), dtype=np.float32)
-    pooled = pool_max(values, down, across)
-    assert pooled.shape == (-(-rows // down), -(-columns // across))
-    for (i, j), cell in np.ndenumerate(pooled):
+    cells = pooled(values, down, across, "max")
+    assert cells.shape == (-(-rows // down), -(-columns // across))
+    for (i, j), cell in np.ndenumerate(cells):
         assert cell == values[i * down : (i + 1) * down, j * across : (j + 1) * across].max()
 
 

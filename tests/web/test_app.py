@@ -286,7 +286,7 @@ def test_what_fails_unforeseen_is_one_sentence_too(small, monkeypatch: pytest.Mo
     def broken(*_, **__):
         raise FloatingPointError("bits")
 
-    monkeypatch.setattr(web.Sheet, "tile", broken)
+    monkeypatch.setattr(web.HeadTiles, "tile", broken)
     with serving(small.record) as client:
         assert "FloatingPointError" in refused(
             client, "GET", "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=0&column=0", 500
@@ -314,6 +314,6 @@ def test_weights_of_a_long_text_come_from_its_queries_and_keys() -> None:
             assert said["weight"] == pytest.approx(dense[1, query, key], rel=1e-5)
         tile = client.floats("/tile", **HEAD | {"head": 1}, step=2, row=1, column=0, pool="max").reshape(194, 256)
         np.testing.assert_allclose(tile, blocks(dense[1], 2, "max")[256:, :256], rtol=1e-4)
-        assert web.Sheet(seen.record.layers[0], 0).side(1) == 256
+        assert web.HeadTiles(seen.record.layers[0], 0).side(1) == 256
         line = client.floats("/line", **HEAD, axis="column", at=5)
         np.testing.assert_allclose(line, dense[0, :, 5], rtol=1e-4)

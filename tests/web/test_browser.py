@@ -180,19 +180,19 @@ def test_logarithmic_colours_are_the_decades_below_the_largest_weight(opened, sm
 @pytest.mark.slow
 def test_a_tile_that_failed_is_asked_for_again_after_a_rest(opened, small, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    tile = web.Sheet.tile
+    tile = web.HeadTiles.tile
 
     def failing(*given, **named):
         asked.append(given)
         raise FloatingPointError("bits")
 
     with serving(small.record) as client, opened(client, allowed="Failed to load resource") as tab:
-        monkeypatch.setattr(web.Sheet, "tile", failing)
+        monkeypatch.setattr(web.HeadTiles, "tile", failing)
         tab.locator("#pool").select_option("mean")
         tab.wait_for_selector("#trouble:not([hidden])")
         tab.wait_for_timeout(1500)
         assert len(asked) < 10  # not at every frame
-        monkeypatch.setattr(web.Sheet, "tile", tile)
+        monkeypatch.setattr(web.HeadTiles, "tile", tile)
         until(tab, "document.getElementById('trouble').hidden")
         settled(tab)
         tab.mouse.move(*place(tab, 200, 90))
@@ -528,17 +528,12 @@ def test_the_page_speaks_chinese(opened, small) -> None:
 
 
 def test_both_languages_say_the_same_things() -> None:
-    source = client_text("words.js")
-    english, chinese = source.split("\n  zh: {")
-    names = [
-        re.findall(r"(?:^|[ ,{])(\w+): \"", part) for part in (english.split("\n  en: {")[1], chinese.split("\n};")[0])
-    ]
-    assert names[0] == names[1]
-    fills = [
-        [sorted(set(re.findall(r"\{\w+\}", line))) for line in re.findall(r'"((?:[^"\\]|\\.)*)"', part)]
-        for part in (english.split("\n  en: {")[1], chinese.split("\n};")[0])
-    ]
-    assert fills[0] == fills[1]
+    entry = re.compile(r'^  (\w+):((?:\s*\+?\s*"(?:[^"\\]|\\.)*")+),$', re.MULTILINE)
+    english, chinese = (entry.findall(client_text(f"words_{language}.js")) for language in ("en", "zh"))
+    assert len(english) > 90
+    assert [name for name, _ in english] == [name for name, _ in chinese]
+    for (name, one), (_, other) in zip(english, chinese, strict=True):
+        assert set(re.findall(r"\{\w+\}", one)) == set(re.findall(r"\{\w+\}", other)), name
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError, ObservationError
-from regard.web import Sheet
+from regard.web import HeadTiles
 from web.cases import SINK, blocks
 
 ALL = slice(0, 300), slice(0, 300)
@@ -25,14 +25,14 @@ def without(weights: np.ndarray, sinks: list[int]) -> np.ndarray:
 @pytest.mark.parametrize("pool", ["mean", "max"])
 @pytest.mark.parametrize("step", [1, 2, 8, 64, 512])
 def test_a_tile_is_the_dense_matrix_pooled(small, step: int, pool: str) -> None:
-    cells = Sheet(small.record.layers[0], 2).tile(*ALL, step, pool)
+    cells = HeadTiles(small.record.layers[0], 2).tile(*ALL, step, pool)
     np.testing.assert_allclose(cells, blocks(small.weights[0][2], step, pool), rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("pool", ["mean", "max"])
 @pytest.mark.parametrize("step", [1, 4, 32])
 def test_without_sinks_rows_are_divided_by_what_remains(small, step: int, pool: str) -> None:
-    sheet = Sheet(small.record.layers[0], 1)
+    sheet = HeadTiles(small.record.layers[0], 1)
     assert sheet.sinks.tolist() == [SINK]
     expected = without(small.weights[0][1], [SINK])
     np.testing.assert_allclose(expected[40:].sum(-1), 1)
@@ -41,21 +41,21 @@ def test_without_sinks_rows_are_divided_by_what_remains(small, step: int, pool: 
 
 
 def test_a_part_without_sinks_is_that_part_of_the_whole(small) -> None:
-    sheet = Sheet(small.record.layers[0], 0)
+    sheet = HeadTiles(small.record.layers[0], 0)
     whole = sheet.tile(*ALL, 2, "mean", sinks=False)
     part = sheet.tile(slice(100, 150), slice(20, 60), 2, "mean", sinks=False)
     np.testing.assert_array_equal(part, whole[50:75, 10:30])
 
 
 def test_a_layer_without_sinks_is_shown_as_it_is(small) -> None:
-    sheet = Sheet(small.record.layers[1], 0)
+    sheet = HeadTiles(small.record.layers[1], 0)
     assert sheet.found == ()
     np.testing.assert_array_equal(sheet.tile(*ALL, 1, "mean", sinks=False), sheet.tile(*ALL, 1, "mean"))
 
 
 @pytest.mark.parametrize("sinks", [True, False])
 def test_rows_and_columns_are_those_of_the_dense_matrix(small, sinks: bool) -> None:
-    sheet = Sheet(small.record.layers[0], 2)
+    sheet = HeadTiles(small.record.layers[0], 2)
     dense = small.weights[0][2] if sinks else without(small.weights[0][2], [SINK])
     np.testing.assert_allclose(sheet.line("row", 200, sinks=sinks), dense[200], rtol=1e-4)
     np.testing.assert_allclose(sheet.line("column", 60, sinks=sinks), dense[:, 60], rtol=1e-4)
@@ -63,16 +63,16 @@ def test_rows_and_columns_are_those_of_the_dense_matrix(small, sinks: bool) -> N
 
 
 def test_a_weight_is_told_with_the_sinks_and_without_them(small) -> None:
-    sheet, dense = Sheet(small.record.layers[0], 2), small.weights[0][2]
+    sheet, dense = HeadTiles(small.record.layers[0], 2), small.weights[0][2]
     said = sheet.weight(200, 100)
     assert said["weight"] == pytest.approx(dense[200, 100], rel=1e-5)
     assert said["without"] == pytest.approx(dense[200, 100] / (1 - dense[200, SINK]), rel=1e-4)
     assert sheet.weight(200, SINK)["without"] == 0
-    assert Sheet(small.record.layers[1], 0).weight(3, 4)["without"] is None
+    assert HeadTiles(small.record.layers[1], 0).weight(3, 4)["without"] is None
 
 
 def test_cells_of_a_map_without_sinks_divide_their_rows_together(pooled_record) -> None:
-    sheet, dense = Sheet(pooled_record.record.layers[0], 0), pooled_record.weights[0][0]
+    sheet, dense = HeadTiles(pooled_record.record.layers[0], 0), pooled_record.weights[0][0]
     assert sheet.sinks.tolist() == [SINK, 90]
     cells = sheet.tile(slice(0, 1000), slice(0, 1000), 8, "mean", sinks=False)
     rest = (1 - dense[:, SINK] - dense[:, 90]).reshape(-1, 8).mean(-1)
@@ -83,14 +83,14 @@ def test_cells_of_a_map_without_sinks_divide_their_rows_together(pooled_record) 
 
 
 def test_the_largest_weight_of_a_cell_that_holds_a_sink_is_not_known(pooled_record) -> None:
-    sheet = Sheet(pooled_record.record.layers[0], 0)
+    sheet = HeadTiles(pooled_record.record.layers[0], 0)
     cells = sheet.tile(slice(0, 1000), slice(0, 1000), 8, "max", sinks=False)
     assert np.isnan(cells[:, [SINK // 8, 90 // 8]]).all()
     assert np.isfinite(np.delete(cells, [SINK // 8, 90 // 8], axis=1)).all()
 
 
 def test_of_a_map_only_the_strongest_weights_are_known(pooled_record) -> None:
-    sheet, dense = Sheet(pooled_record.record.layers[0], 1), pooled_record.weights[0][1]
+    sheet, dense = HeadTiles(pooled_record.record.layers[0], 1), pooled_record.weights[0][1]
     row = sheet.line("row", 500)
     assert set(np.flatnonzero(~np.isnan(row))) == set(np.argsort(-dense[500])[:8])
     column = sheet.line("column", SINK)
@@ -106,7 +106,7 @@ def test_of_a_map_only_the_strongest_weights_are_known(pooled_record) -> None:
 @pytest.mark.parametrize("sinks", [True, False])
 @pytest.mark.parametrize("pool", ["mean", "max"])
 def test_the_top_of_a_step_is_its_largest_cell(small, pool: str, sinks: bool) -> None:
-    tops = Sheet(small.record.layers[0], 0).tops(sinks=sinks)[pool]
+    tops = HeadTiles(small.record.layers[0], 0).tops(sinks=sinks)[pool]
     dense = small.weights[0][0] if sinks else without(small.weights[0][0], [SINK])
     assert list(tops) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
     for step in (1, 4, 256):
@@ -115,7 +115,7 @@ def test_the_top_of_a_step_is_its_largest_cell(small, pool: str, sinks: bool) ->
 
 
 def test_rectangles_outside_and_steps_that_are_no_power_of_two_are_refused(small) -> None:
-    sheet = Sheet(small.record.layers[0], 0)
+    sheet = HeadTiles(small.record.layers[0], 0)
     for sinks in (True, False):
         with pytest.raises(InputError, match="rows"):
             sheet.tile(slice(0, 301), slice(0, 4), 1, "mean", sinks=sinks)
@@ -126,7 +126,7 @@ def test_rectangles_outside_and_steps_that_are_no_power_of_two_are_refused(small
 def test_between_single_weights_and_the_map_the_top_is_interpolated(pooled_record) -> None:
     dense = pooled_record.weights[0]
     layer = dataclasses.replace(pooled_record.record.layers[0], weights=dense[None].astype(np.float32))
-    tops = Sheet(layer, 1).tops()
+    tops = HeadTiles(layer, 1).tops()
     assert tops["mean"][1] == tops["max"][1] == pytest.approx(dense[1].max(), rel=1e-5)
     assert tops["mean"][4] == pytest.approx(blocks(dense[1], 4, "mean").max(), rel=1e-5)
     assert tops["mean"][2] == pytest.approx((tops["mean"][1] * tops["mean"][4]) ** 0.5, rel=1e-5)

@@ -138,13 +138,18 @@ class Matrix:
 
 
 def pooled(part: npt.NDArray[np.floating], tall: int, broad: int, pool: Literal["mean", "max", "sum"]) -> Array:
-    """Return cells merged in groups of `tall` rows and `broad` columns; the last groups may be smaller."""
+    """Return cells of the last two axes merged in groups of `tall` rows and `broad` columns; the last may be smaller.
+
+    >>> pooled(np.arange(6, dtype=np.float32).reshape(2, 3), 2, 2, "max")
+    array([[4., 5.]], dtype=float32)
+    """
     dtype = np.float64 if part.dtype == np.float64 else np.float32
     if (tall, broad) != (1, 1):
         reduce = np.maximum if pool == "max" else np.add
-        rows, columns = np.arange(0, part.shape[0], tall), np.arange(0, part.shape[1], broad)
-        counts = np.diff([*rows, part.shape[0]])[:, None] * np.diff([*columns, part.shape[1]])
-        part = reduce.reduceat(reduce.reduceat(part, rows, axis=0), columns, axis=1)
+        height, width = part.shape[-2:]
+        rows, columns = np.arange(0, height, tall), np.arange(0, width, broad)
+        counts = np.diff([*rows, height])[:, None] * np.diff([*columns, width])
+        part = reduce.reduceat(reduce.reduceat(part, rows, axis=-2), columns, axis=-1)
         part = part / counts if pool == "mean" else part
     return np.asarray(part, dtype=dtype)
 

@@ -1,7 +1,7 @@
 """What attention heads do, as numpy values: patterns, sinks, scores, and what is measured of them."""
 
-from regard.heads.measurements import HeadChange, Loss, Lost, Pair, PairScores
-from regard.heads.patterns import PATTERNS, Sink, find_sinks, head_patterns
+from regard.heads.measurements import HeadChange, Loss, Lost, PairScores, WordPair
+from regard.heads.patterns import PATTERNS, SinkKey, find_sinks, head_patterns
 from regard.heads.scores import MEASURES, RULES, HeadScores
 
 __all__ = [
@@ -12,9 +12,9 @@ __all__ = [
     "HeadScores",
     "Loss",
     "Lost",
-    "Pair",
     "PairScores",
-    "Sink",
+    "SinkKey",
+    "WordPair",
     "find_sinks",
     "head_patterns",
 ]

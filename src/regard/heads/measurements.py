@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from regard.heads.scores import HeadScores, PerHead
 
-__all__ = ["HeadChange", "Loss", "Lost", "Pair", "PairScores"]
+__all__ = ["HeadChange", "Loss", "Lost", "PairScores", "WordPair"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class Lost:
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class WordPair:
     """The weight from `source` to `target` of each sentence that counts, of shape (sentences, layers, heads).
 
     `even` is the weight under uniform attention over the visible positions, as the mean over these sentences.
@@ -125,7 +125,7 @@ class PairScores:
     """Pairs of words over the same sentences; `unused` is the number of sentences that count for no pair."""
 
     model: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[WordPair, ...]
     sentences: int
     unused: int
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from regard.capture.records import Layer, Record
 
-__all__ = ["HEAD_SINK", "MOST", "PATTERNS", "Sink", "find_sinks", "head_patterns", "is_causal"]
+__all__ = ["HEAD_SINK", "MOST", "PATTERNS", "SinkKey", "find_sinks", "head_patterns", "is_causal"]
 
 PATTERNS = ("special_tokens", "first", "previous", "next", "self", "spread", "other")
 MOST = 0.5  # share of a head's weight from which a rule or pattern describes it
@@ -97,14 +97,14 @@ def _evenness(seen: Layer, batch_index: int) -> npt.NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Sink:
+class SinkKey:
     """A key that receives `share` of the weight of the queries that can see it, as the mean over a layer's heads."""
 
     key: int
     share: float
 
 
-def find_sinks(layer: Layer, batch_index: int = 0) -> tuple[Sink, ...]:
+def find_sinks(layer: Layer, batch_index: int = 0) -> tuple[SinkKey, ...]:
     r"""Return the sinks of one layer in one sequence, in the order of their keys.
 
     The share of key j is $a_j = \frac{1}{H} \sum_h \sum_i p_{hij} / n_j$, where $n_j$ queries can see it (those from j
@@ -124,7 +124,7 @@ def find_sinks(layer: Layer, batch_index: int = 0) -> tuple[Sink, ...]:
     share = received / seen_by
     found = (share > LEAST) & (share > ABOVE_EVEN / keys) & (seen_by >= _SEEN_BY * queries)
     found &= share > _ABOVE_BLIND * blind
-    return tuple(Sink(int(key), float(share[key])) for key in np.flatnonzero(found))
+    return tuple(SinkKey(int(key), float(share[key])) for key in np.flatnonzero(found))
 
 
 def _even_causal(queries: int, keys: int) -> npt.NDArray[np.float64]:

@@ -9,13 +9,13 @@ import numpy.typing as npt
 from regard.errors import InputError
 from regard.heads.patterns import HEAD_SINK, MOST
 
-__all__ = ["MEASURES", "RULES", "HeadScores", "PerHead", "Score", "head_number", "ranked"]
+__all__ = ["MEASURES", "RULES", "HeadScores", "HeadTest", "PerHead", "head_number", "ranked"]
 
 PerHead = npt.NDArray[np.float64]  # (layers, heads), NaN if a head does not exist or a test does not apply
 
 
 @dataclass(frozen=True)
-class Score:
+class HeadTest:
     """One published test of a head: its formula, source, and name in a table."""
 
     label: str
@@ -29,35 +29,35 @@ _VOITA = "Voita et al. 2019, arXiv:1905.09418"
 _CLARK = "Clark et al. 2019, arXiv:1906.04341"
 
 # Shares of a row's weight, from 0 to 1.
-RULES: Mapping[str, Score] = {
-    "previous": Score("previous token", "prev", "P", "mean over rows of p(i, i-1)", _VOITA),
-    "next": Score("next token", "next", "N", "mean over rows of p(i, i+1)", _VOITA),
-    "self": Score("own position", "self", "O", "mean over rows of p(i, i)", _CLARK),
-    "duplicate_token": Score(
+RULES: Mapping[str, HeadTest] = {
+    "previous": HeadTest("previous token", "prev", "P", "mean over rows of p(i, i-1)", _VOITA),
+    "next": HeadTest("next token", "next", "N", "mean over rows of p(i, i+1)", _VOITA),
+    "self": HeadTest("own position", "self", "O", "mean over rows of p(i, i)", _CLARK),
+    "duplicate_token": HeadTest(
         "same token before",
         "same",
         "D",
         "random tokens twice: mean over the second copy of p(i, earlier same token)",
         "Wang et al. 2022, arXiv:2211.00593",
     ),
-    "induction": Score(
+    "induction": HeadTest(
         "induction",
         "indu",
         "I",
         "random tokens twice: mean over the second copy of p(i, behind the earlier same token)",
         "Olsson et al. 2022, arXiv:2209.11895",
     ),
-    "first": Score(
+    "first": HeadTest(
         "first token (sink)", "frst", "F", "sum over rows of p(i, 0) / rows", "Gu et al. 2024, arXiv:2410.10781"
     ),
-    "separators": Score("separators", "sepa", "S", "mean over rows of the mass on ends, stops and commas", _CLARK),
+    "separators": HeadTest("separators", "sepa", "S", "mean over rows of the mass on ends, stops and commas", _CLARK),
 }
-MEASURES: Mapping[str, Score] = {
-    "entropy": Score("entropy (nats)", "entr", "", "mean over rows of -sum p ln p", _CLARK),
-    "distance": Score(
+MEASURES: Mapping[str, HeadTest] = {
+    "entropy": HeadTest("entropy (nats)", "entr", "", "mean over rows of -sum p ln p", _CLARK),
+    "distance": HeadTest(
         "distance (tokens)", "dist", "", "mean over rows of sum p |i-j|", "Dosovitskiy et al. 2021, arXiv:2010.11929"
     ),
-    "confidence": Score("confidence", "conf", "", "mean over rows of max p", _VOITA),
+    "confidence": HeadTest("confidence", "conf", "", "mean over rows of max p", _VOITA),
 }
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from regard.capture.records import Record
 from regard.capture.tokens import Word, words_of
 from regard.errors import InputError
-from regard.heads.measurements import Pair, PairScores
+from regard.heads.measurements import PairScores, WordPair
 from regard.heads.patterns import is_causal
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_scores import read
@@ -157,7 +157,7 @@ class _Collected:
         shares = [sum(key <= row for key in columns) / (row + 1) if causal else len(columns) / keys for row in rows]
         self.even.append(float(np.mean(shares)))
 
-    def pair(self, model: str) -> Pair:
+    def pair(self, model: str) -> WordPair:
         """Return the result."""
         if not self.weights:
             later = f", and in {self.later} of them the second only comes later, where {model} cannot look"
@@ -166,7 +166,7 @@ class _Collected:
                 f"{later if self.later else ''}; write some that have both, one a line"
             )
         weights = np.stack(self.weights)
-        return Pair(self.source, self.target, weights, float(np.mean(self.even)), self.missing, self.later)
+        return WordPair(self.source, self.target, weights, float(np.mean(self.even)), self.missing, self.later)
 
 
 def _weights(record: Record, rows: Sequence[int], columns: Sequence[int]) -> npt.NDArray[np.float64]:

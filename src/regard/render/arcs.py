@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["LOOK_STYLES", "MARKS", "Arc", "Piece", "draw_sentences"]
+__all__ = ["LOOK_STYLES", "MARKS", "Arc", "LinePart", "draw_sentences"]
 
 MARKS = "①②③④⑤⑥⑦⑧⑨"
 LOOK_STYLES = ("bold #2f8fd8", "bold #d5700e", "bold #2a9d74", "bold #b0609c")
@@ -25,7 +25,7 @@ _BOXES = {
 
 
 @dataclass(frozen=True)
-class Piece:
+class LinePart:
     """A part of the text on one line; `word` is the word it belongs to, None for white space and ellipses."""
 
     text: str
@@ -40,8 +40,8 @@ class Arc:
     """One line to draw, from the query word to a target, with the positions of both."""
 
     number: int
-    source: Piece
-    target: Piece
+    source: LinePart
+    target: LinePart
 
     @property
     def same_line(self) -> bool:
@@ -98,7 +98,7 @@ class _Grid:
         )
 
 
-def draw_sentences(lines: Sequence[Sequence[Piece]], arcs: Sequence[Arc], margin: int) -> list["Text"]:
+def draw_sentences(lines: Sequence[Sequence[LinePart]], arcs: Sequence[Arc], margin: int) -> list["Text"]:
     """Return the lines of text, each followed by the rows of its arcs; column 0 is the left edge of the figure.
 
     `margin` is the column where text starts: arcs between different lines of text run in the margin on its left.
@@ -184,7 +184,9 @@ def _underline(grid: _Grid, arcs: Sequence[Arc], stems: dict[int, int], rows: Se
             grid.write((row, column), "┯" if column in leaving else "━", "bold")
 
 
-def _row(grid: _Grid, row: int, pieces: Sequence[Piece] | None, arcs: Sequence[Arc], margin: int, width: int) -> "Text":
+def _row(
+    grid: _Grid, row: int, pieces: Sequence[LinePart] | None, arcs: Sequence[Arc], margin: int, width: int
+) -> "Text":
     from rich.text import Text
 
     text = Text(no_wrap=True, end="\n")
@@ -196,7 +198,7 @@ def _row(grid: _Grid, row: int, pieces: Sequence[Piece] | None, arcs: Sequence[A
     return text
 
 
-def _style(piece: Piece, arcs: Sequence[Arc]) -> str:
+def _style(piece: LinePart, arcs: Sequence[Arc]) -> str:
     if piece.word is None:
         return _FAINT
     if any(arc.source == piece for arc in arcs):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regard.heads.measurements import HeadChange, Loss, Lost, Pair, PairScores
+from regard.heads.measurements import HeadChange, Loss, Lost, PairScores, WordPair
 from regard.heads.scores import RULES, head_number, ranked
 from regard.render.head_table_text import number, table_lines
 from regard.render.labels import visible
@@ -53,7 +53,7 @@ def pair_score_lines(scores: PairScores, *, top: int = 10, width: int = 80) -> I
     yield from table_lines(CAVEAT + "--ablate shows what the model loses without a head.", width, "dim")
 
 
-def _counted(pair: Pair) -> str:
+def _counted(pair: WordPair) -> str:
     lost = [f"{pair.missing} lack a word"] if pair.missing else []
     lost += [f"{pair.later} have the second word only later"] if pair.later else []
     count = f"{len(pair.weights)} sentence" + ("s" if len(pair.weights) != 1 else "")
@@ -61,7 +61,7 @@ def _counted(pair: Pair) -> str:
     return f"{visible(pair.source)} → {visible(pair.target)}: {count}{out}; an even head would give {pair.even:.2f}"
 
 
-def _pair_score_table(scores: PairScores, pairs: tuple[Pair, ...], top: int) -> Iterator["Text"]:
+def _pair_score_table(scores: PairScores, pairs: tuple[WordPair, ...], top: int) -> Iterator["Text"]:
     from rich.cells import set_cell_size
     from rich.text import Text
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from regard.capture.matrix_pyramid import pooled
 from regard.capture.records import Layer
 
-__all__ = ["HeadMap", "head_map", "pool_max"]
+__all__ = ["HeadMap", "head_map"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +20,7 @@ class HeadMap:
     stay visible.
     """
 
-    values: npt.NDArray[np.float32]
+    values: npt.NDArray[np.floating]
     query_bin: int
     key_bin: int
 
@@ -45,15 +46,4 @@ def head_map(layer: Layer, head: int, batch_index: int, *, rows: int, columns: i
     down, across = -(-values.shape[0] // rows), -(-values.shape[1] // columns)
     if layer.kind == "self":
         down = across = max(down, across)
-    return HeadMap(pool_max(values, down, across), query_bin * down, key_bin * across)
-
-
-def pool_max(values: npt.NDArray[np.float32], down: int, across: int) -> npt.NDArray[np.float32]:
-    """Return the maximum of each `down` × `across` cells of the last two axes; the last cells may be smaller.
-
-    >>> pool_max(np.arange(6, dtype=np.float32).reshape(2, 3), 2, 2)
-    array([[4., 5.]], dtype=float32)
-    """
-    by_rows = np.maximum.reduceat(values, np.arange(0, values.shape[-2], down), axis=-2)
-    pooled: npt.NDArray[np.float32] = np.maximum.reduceat(by_rows, np.arange(0, values.shape[-1], across), axis=-1)
-    return pooled
+    return HeadMap(pooled(values, down, across, "max"), query_bin * down, key_bin * across)

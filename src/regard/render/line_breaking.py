@@ -6,7 +6,7 @@ Wide characters and ellipses are counted in cells.
 from collections.abc import Collection, Iterable, Sequence
 
 from regard.capture.tokens import Word
-from regard.render.arcs import Piece
+from regard.render.arcs import LinePart
 
 __all__ = ["excerpt", "fit", "lay_out", "split_part"]
 
@@ -42,17 +42,17 @@ def fit(text: str, width: int) -> str:
 
 def lay_out(
     words: Sequence[tuple[Word, bool]], stream: str, anchors: Collection[int], *, margin: int, width: int, line: int
-) -> list[list[Piece]]:
+) -> list[list[LinePart]]:
     """Return lines of pieces for one sentence, without special tokens unless these are in `anchors`."""
     from rich.cells import cell_len
 
-    lines: list[list[Piece]] = [[]]
+    lines: list[list[LinePart]] = [[]]
     column = margin
 
     def put(text: str, name: tuple[str, int] | None) -> None:
         nonlocal column
         size = cell_len(text)
-        lines[-1].append(Piece(text, name, line + len(lines) - 1, column, size))
+        lines[-1].append(LinePart(text, name, line + len(lines) - 1, column, size))
         column += size
 
     for text, spaced, name in _parts(words, stream, anchors, width - margin):
@@ -66,11 +66,11 @@ def lay_out(
     return lines
 
 
-def split_part(line: Sequence[Piece], word: tuple[str, int], part: str) -> list[Piece]:
+def split_part(line: Sequence[LinePart], word: tuple[str, int], part: str) -> list[LinePart]:
     """Return the line with one of its words split in up to three pieces, of which only one has the word's name."""
     from rich.cells import cell_len
 
-    pieces: list[Piece] = []
+    pieces: list[LinePart] = []
     for piece in line:
         before, found, after = piece.text.partition(part)
         if piece.word != word or not found:
@@ -79,7 +79,7 @@ def split_part(line: Sequence[Piece], word: tuple[str, int], part: str) -> list[
         start = piece.start
         for text, name in ((before, ("rest", word[1])), (found, word), (after, ("rest", word[1]))):
             if text:
-                pieces.append(Piece(text, name, piece.line, start, cell_len(text)))
+                pieces.append(LinePart(text, name, piece.line, start, cell_len(text)))
                 start += cell_len(text)
     return pieces
 

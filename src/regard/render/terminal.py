@@ -14,7 +14,7 @@ from regard.capture.missing_attention import missing_lines
 from regard.capture.records import Record
 from regard.capture.tokens import Token
 from regard.errors import InputError, MissingExtraError
-from regard.render.arcs import LOOK_STYLES, MARKS, Arc, Piece, draw_sentences
+from regard.render.arcs import LOOK_STYLES, MARKS, Arc, LinePart, draw_sentences
 from regard.render.heatmap_data import HeadMap, head_map
 from regard.render.labels import (
     check_focus,
@@ -170,7 +170,9 @@ def sentence_lines(record: Record, focus: Focus, width: int) -> list["Text"]:
     return draw_sentences(lines, arcs, margin)
 
 
-def _placed(record: Record, focus: Focus, margin: int, width: int) -> tuple[list[list[Piece]], Piece, list[Piece]]:
+def _placed(
+    record: Record, focus: Focus, margin: int, width: int
+) -> tuple[list[list[LinePart]], LinePart, list[LinePart]]:
     queries, keys, cross = _words(record, focus)
     targets = [look.target for look in focus.looks]
     anchors = {focus.word} if cross else {focus.word, *targets}

@@ -11,7 +11,7 @@ from regard.capture.records import Layer
 from regard.errors import InputError
 from regard.heads.patterns import head_patterns
 from regard.render.page.record_data import record_json, sinks_json, thumbnails, tokens_json
-from regard.web.head_tiles import Sheet
+from regard.web.head_tiles import HeadTiles
 from regard.web.record_store import Shelf
 
 __all__ = ["ANSWERS", "Answer", "answer", "books"]
@@ -48,8 +48,8 @@ class _Asked:
         """Whether sinks are shown."""
         return self.one_of("sinks", "1", "0") == "1"
 
-    def sheet(self, shelf: Shelf) -> Sheet:
-        return shelf.sheet(*map(self.number, ("record", "layer", "head", "batch_index")))
+    def head_tiles(self, shelf: Shelf) -> HeadTiles:
+        return shelf.head_tiles(*map(self.number, ("record", "layer", "head", "batch_index")))
 
     def layer(self, shelf: Shelf) -> tuple[Layer, int]:
         layer, batch_index = shelf.layer(self.number("record"), self.number("layer")), self.number("batch_index")
@@ -81,7 +81,7 @@ def _thumbs(shelf: Shelf, asked: _Asked) -> Answer:
 
 def _head(shelf: Shelf, asked: _Asked) -> Answer:
     """Return the data of one head: its sinks, the finest cell, and the largest cell at each step."""
-    sheet = asked.sheet(shelf)
+    sheet = asked.head_tiles(shelf)
     record = shelf.book(asked.number("record")).record
     return {
         "finest": sheet.matrix.finest,
@@ -93,8 +93,8 @@ def _head(shelf: Shelf, asked: _Asked) -> Answer:
 
 
 def _tile(shelf: Shelf, asked: _Asked) -> Answer:
-    """Return as many cells per side as `Sheet.side` specifies, fewer at the edges, row by row."""
-    sheet, step = asked.sheet(shelf), asked.step()
+    """Return as many cells per side as `HeadTiles.side` specifies, fewer at the edges, row by row."""
+    sheet, step = asked.head_tiles(shelf), asked.step()
     pool: Pool = "max" if asked.one_of("pool", "mean", "max") == "max" else "mean"
     side = sheet.side(step) * step
     rows, columns = (
@@ -106,7 +106,7 @@ def _tile(shelf: Shelf, asked: _Asked) -> Answer:
 
 def _line(shelf: Shelf, asked: _Asked) -> Answer:
     """Return one row or column."""
-    sheet, axis, at = asked.sheet(shelf), asked.one_of("axis", "row", "column"), asked.number("at")
+    sheet, axis, at = asked.head_tiles(shelf), asked.one_of("axis", "row", "column"), asked.number("at")
     _below("at", at, sheet.matrix.queries if axis == "row" else sheet.matrix.keys)
     return _bytes(sheet.line(axis, at, sinks=asked.sinks))
 
@@ -117,7 +117,7 @@ def _bytes(values: npt.NDArray[np.floating[Any]]) -> bytes:
 
 def _weight(shelf: Shelf, asked: _Asked) -> Answer:
     """Return one exact weight."""
-    sheet = asked.sheet(shelf)
+    sheet = asked.head_tiles(shelf)
     query = _below("query", asked.number("query"), sheet.matrix.queries)
     return sheet.weight(query, _below("key", asked.number("key"), sheet.matrix.keys))
 

@@ -15,7 +15,7 @@ from regard.capture.matrix_pyramid import Matrix, Pool, pooled
 from regard.capture.records import Layer
 from regard.heads.patterns import find_sinks
 
-__all__ = ["TILE", "Sheet"]
+__all__ = ["TILE", "HeadTiles"]
 
 TILE = 256  # cells per side
 _COMPUTED = 512  # positions per side of a tile computed from queries and keys, so that each takes little time
@@ -24,7 +24,7 @@ _NOTHING = 1e-6  # remaining weight of a row that gives all its weight to sinks
 Array = npt.NDArray[np.floating[Any]]
 
 
-class Sheet:
+class HeadTiles:
     """One head of one sequence.
 
     Args:

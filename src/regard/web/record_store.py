@@ -8,7 +8,7 @@ from regard.capture.atlas_layer import StoredLayer
 from regard.capture.layers import at_index
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
-from regard.web.head_tiles import Sheet
+from regard.web.head_tiles import HeadTiles
 
 __all__ = ["Book", "Shelf"]
 
@@ -38,7 +38,7 @@ class Shelf:
     def __init__(self, records: tuple[Record, ...] = (), name: str = "") -> None:
         self.name = name
         self._books: OrderedDict[int, Book] = OrderedDict()
-        self._sheets: OrderedDict[tuple[int, int, int, int], Sheet] = OrderedDict()
+        self._sheets: OrderedDict[tuple[int, int, int, int], HeadTiles] = OrderedDict()
         self._lock = threading.Lock()
         self._next = 0
         for record in records:
@@ -85,7 +85,7 @@ class Shelf:
             found.check_file()
         return found
 
-    def sheet(self, number: int, layer: int, head: int, batch_index: int) -> Sheet:
+    def head_tiles(self, number: int, layer: int, head: int, batch_index: int) -> HeadTiles:
         """Return one head of one sequence; the most recently used ones stay open."""
         key, of = (number, layer, head, batch_index), self.layer(number, layer)
         with self._lock:
@@ -93,7 +93,7 @@ class Shelf:
             if found is not None:
                 self._sheets.move_to_end(key)
                 return found
-        sheet = Sheet(of, head, batch_index)
+        sheet = HeadTiles(of, head, batch_index)
         with self._lock:
             sheet = self._sheets.setdefault(key, sheet)
             while len(self._sheets) > _SHEETS:

@@ -29,7 +29,11 @@ const ticks = (side, first, room, count, pixels) => {
   const chosen = view[side] === null ? -1 : mapUnits(side).of[view[side]];
   const list = [];
   for (let at = Math.ceil(low / step) * step; at <= high; at += step) {
-    list.push({ at: named ? at + 0.5 : at, text: named ? nameOf(side, at) : `${at}`, colour: at === chosen ? "--b" : "--ink" });
+    list.push({
+      at: named ? at + 0.5 : at,
+      text: named ? nameOf(side, at) : `${at}`,
+      colour: at === chosen ? "--b" : "--ink",
+    });
   }
   return list;
 };
@@ -67,8 +71,14 @@ const drawGrid = (pen) => {
   };
   const row = Math.max(0, Math.ceil(view.y - frame.height / 2 / view.zoom));
   const column = Math.max(0, Math.ceil(view.x - frame.width / 2 / view.zoom));
-  lines(row, bottom, downAt, (y) => { pen.moveTo(left, y); pen.lineTo(right, y); });
-  lines(column, right, acrossAt, (x) => { pen.moveTo(x, top); pen.lineTo(x, bottom); });
+  lines(row, bottom, downAt, (y) => {
+    pen.moveTo(left, y);
+    pen.lineTo(right, y);
+  });
+  lines(column, right, acrossAt, (x) => {
+    pen.moveTo(x, top);
+    pen.lineTo(x, bottom);
+  });
   pen.stroke();
 };
 

@@ -2,7 +2,8 @@
 
 export const DECADES = 3; // of the logarithmic scale
 const RAMPS = {
-  light: ["#ffffff", "#9ecae9", "#0072b2", "#00203f"], dark: ["#1d2229", "#1f5577", "#56b4e9", "#eaf6ff"],
+  light: ["#ffffff", "#9ecae9", "#0072b2", "#00203f"],
+  dark: ["#1d2229", "#1f5577", "#56b4e9", "#eaf6ff"],
 };
 export const dark = matchMedia("(prefers-color-scheme: dark)");
 export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -25,7 +26,7 @@ export const ramp = () => {
 };
 
 // From a weight to 0 … 1.
-export const level = (value, top, { scale, floor }) => {
+const level = (value, top, { scale, floor }) => {
   const share = Math.min(value / top, 1);
   if (!(share > 0) || share < floor) return 0;
   return scale === "log" ? Math.max(0, 1 + Math.log10(share) / DECADES) : share;

@@ -10,7 +10,9 @@ export const current = { source: null, file: { name: "", model: null, records: [
 // Weights of the chosen row and column, by the rows and columns of the map.
 export const chosenLines = { row: null, column: null };
 
-export const loadRecords = async () => { current.file = await current.source.records(); };
+export const loadRecords = async () => {
+  current.file = await current.source.records();
+};
 export const record = () => current.file.records.find((one) => one.number === view.record);
 export const layer = (at = view.layer) => record().layers[at];
 export const matrixSize = () => ({ queries: layer().size[2], keys: layer().size[3] });
@@ -38,7 +40,7 @@ export const loadTokens = () => {
   }
   return streams.get(name);
 };
-const pools = () => current.source.pools?.(layer()) ?? ["max", "mean"];
+export const pools = () => current.source.pools?.(layer()) ?? ["max", "mean"];
 export const poolNow = () => (pools().includes(view.pool) ? view.pool : pools()[0]);
 
 // Units are what is shown as one thing: tokens, or the words that they spell.
@@ -47,7 +49,13 @@ const streamOf = (side) => (side === "key" && !current.tokens.same ? current.tok
 const makeUnits = ({ texts, marks, words, prompt }, inWords) => {
   const mark = (at, bit) => (Number(marks[at]) & bit) > 0;
   const unit = (start, stop, text, piece) => ({
-    text, start, stop, piece, space: mark(start, 1), special: mark(start, 2), generated: prompt != null && start >= prompt,
+    text,
+    start,
+    stop,
+    piece,
+    space: mark(start, 1),
+    special: mark(start, 2),
+    generated: prompt != null && start >= prompt,
   });
   const list = [];
   let next = 0;
@@ -80,7 +88,7 @@ export const mapUnits = (side) => unitsOf(side, mapInWords());
 export const mapSize = () => ({ queries: mapUnits("query").list.length, keys: mapUnits("key").list.length });
 export const promptRow = () => {
   const { prompt } = streamOf("query");
-  return prompt == null ? null : mapUnits("query").of[prompt] ?? null;
+  return prompt == null ? null : (mapUnits("query").of[prompt] ?? null);
 };
 
 const short = (text) => (text.length > LONGEST ? `${Array.from(text.slice(0, 160)).slice(0, 79).join("")}…` : text);
@@ -89,18 +97,31 @@ export const nameOf = (side, index) => short(mapUnits(side).list[index]?.text ??
 // A name with the four before and after it.
 export const around = (side, index) => {
   const { list } = mapUnits(side);
-  const join = (part) => part.map(({ space, text }) => (space ? " " : "") + short(text)).join("").trim();
-  return { name: nameOf(side, index), before: join(list.slice(Math.max(index - 4, 0), index)), after: join(list.slice(index + 1, index + 5)) };
+  const join = (part) =>
+    part
+      .map(({ space, text }) => (space ? " " : "") + short(text))
+      .join("")
+      .trim();
+  return {
+    name: nameOf(side, index),
+    before: join(list.slice(Math.max(index - 4, 0), index)),
+    after: join(list.slice(index + 1, index + 5)),
+  };
 };
 
 // Weights by unit: the sum over the pieces of a key, the mean over those of a query.
-const gather = (lines, ownIsQuery, others) => Float32Array.from(others, ({ start, stop }) => {
-  let [sum, known] = [0, false];
-  for (const line of lines) {
-    for (let at = start; at < stop; at++) if (!Number.isNaN(line[at])) { sum += line[at]; known = true; }
-  }
-  return known ? sum / (ownIsQuery ? lines.length : stop - start) : NaN;
-});
+const gather = (lines, ownIsQuery, others) =>
+  Float32Array.from(others, ({ start, stop }) => {
+    let [sum, known] = [0, false];
+    for (const line of lines) {
+      for (let at = start; at < stop; at++)
+        if (!Number.isNaN(line[at])) {
+          sum += line[at];
+          known = true;
+        }
+    }
+    return known ? sum / (ownIsQuery ? lines.length : stop - start) : NaN;
+  });
 
 const loadLine = async (at, axis, index, inWords) => {
   const sides = axis === "row" ? ["query", "key"] : ["key", "query"];

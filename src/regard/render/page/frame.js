@@ -21,8 +21,10 @@ export const inFrame = (x, y) =>
 export const seen = () => {
   const { queries, keys } = mapSize();
   return {
-    left: Math.max(frame.left, acrossAt(0)), right: Math.min(frame.left + frame.width, acrossAt(keys)),
-    top: Math.max(frame.top, downAt(0)), bottom: Math.min(frame.top + frame.height, downAt(queries)),
+    left: Math.max(frame.left, acrossAt(0)),
+    right: Math.min(frame.left + frame.width, acrossAt(keys)),
+    top: Math.max(frame.top, downAt(0)),
+    bottom: Math.min(frame.top + frame.height, downAt(queries)),
   };
 };
 
@@ -69,8 +71,13 @@ export const cell = () => {
   const tile = tileAt(step, Math.floor(i / side), Math.floor(j / side));
   const value = tile ? tile.values[(i % side) * tile.columns + (j % side)] : null;
   return {
-    query: i * down, queryEnd: Math.min((i + 1) * down, queries),
-    key: j * across, keyEnd: Math.min((j + 1) * across, keys), down, across, value,
+    query: i * down,
+    queryEnd: Math.min((i + 1) * down, queries),
+    key: j * across,
+    keyEnd: Math.min((j + 1) * across, keys),
+    down,
+    across,
+    value,
   };
 };
 
@@ -79,7 +86,10 @@ export const tilesInView = (step) => {
   const { queries, keys } = mapSize();
   const { down, across, side } = cellSpan(step);
   const range = (first, last, count, tall) => {
-    const [low, high] = [Math.max(0, Math.floor(first / tall)), Math.min(Math.ceil(count / tall) - 1, Math.floor(last / tall))];
+    const [low, high] = [
+      Math.max(0, Math.floor(first / tall)),
+      Math.min(Math.ceil(count / tall) - 1, Math.floor(last / tall)),
+    ];
     return Array.from({ length: Math.max(0, high - low + 1) }, (_, i) => low + i);
   };
   const rows = range(rowAt(frame.top), rowAt(frame.top + frame.height), queries, side * down);

@@ -15,7 +15,8 @@ export const headName = ({ layer, head }) => say("headName", { layer: layerName(
 
 export const markHeads = (slot) => {
   const { a, b } = slots();
-  const is = (button, at) => Boolean(at) && Number(button.dataset.layer) === at.layer && Number(button.dataset.head) === at.head;
+  const is = (button, at) =>
+    Boolean(at) && Number(button.dataset.layer) === at.layer && Number(button.dataset.head) === at.head;
   for (const button of grid.querySelectorAll(".head")) {
     button.classList.toggle("is-a", is(button, a));
     button.classList.toggle("is-b", is(button, b));
@@ -51,10 +52,13 @@ const layOut = (layers) => {
   const most = Math.max(...layers.map((one) => one.size[1]));
   grid.style.gridTemplateColumns = `max-content repeat(${most}, minmax(1.35rem, ${layers.length > 12 ? 2 : 3.6}rem))`;
   const numbers = Array.from({ length: most }, (_, head) => label(head, head + 2));
-  grid.replaceChildren(...numbers, ...layers.flatMap((one, layer) => {
-    const name = Object.assign(label(layerName(one), 1), { title: one.name });
-    return [name, ...Array.from({ length: one.size[1] }, (_, head) => makeButton(layer, head))];
-  }));
+  grid.replaceChildren(
+    ...numbers,
+    ...layers.flatMap((one, layer) => {
+      const name = Object.assign(label(layerName(one), 1), { title: one.name });
+      return [name, ...Array.from({ length: one.size[1] }, (_, head) => makeButton(layer, head))];
+    }),
+  );
 };
 
 // The maps of a layer are on one scale, so that heads which spread are pale beside those which do not.

@@ -9,10 +9,26 @@ const typing = ({ target }) => target.closest("input:not([type=checkbox]), selec
 
 export const listenToKeys = ({ go, flip, choose, clear, jump }) => {
   const actions = {
-    "+": () => zoomBy(2), "=": () => zoomBy(2), "-": () => zoomBy(0.5), 0: showWhole, 1: showSingle,
-    h: () => go(0, -1), "[": () => go(0, -1), l: () => go(0, 1), "]": () => go(0, 1), k: () => go(-1, 0), j: () => go(1, 0),
-    m: () => flip("pool"), c: () => flip("scale"), s: () => flip("sinks"), n: () => jump(1), N: () => jump(-1),
-    "/": () => { byId("wanted").focus(); byId("wanted").select(); },
+    "+": () => zoomBy(2),
+    "=": () => zoomBy(2),
+    "-": () => zoomBy(0.5),
+    0: showWhole,
+    1: showSingle,
+    h: () => go(0, -1),
+    "[": () => go(0, -1),
+    l: () => go(0, 1),
+    "]": () => go(0, 1),
+    k: () => go(-1, 0),
+    j: () => go(1, 0),
+    m: () => flip("pool"),
+    c: () => flip("scale"),
+    s: () => flip("sinks"),
+    n: () => jump(1),
+    N: () => jump(-1),
+    "/": () => {
+      byId("wanted").focus();
+      byId("wanted").select();
+    },
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;

@@ -2,7 +2,17 @@
 
 import { address, readAddress, startWith, view, writeAddress } from "./view.js";
 import {
-  chosenLines, current, layer, layerName, loadChosenLines, loadRecords, loadTokens, mapUnits, matrixSize, placeOf, poolNow, record, slots, hasWords,
+  chosenLines,
+  current,
+  layer,
+  loadChosenLines,
+  loadRecords,
+  loadTokens,
+  mapUnits,
+  matrixSize,
+  placeOf,
+  record,
+  slots,
 } from "./current.js";
 import { dark } from "./colours.js";
 import { listenToTiles } from "./tiles.js";
@@ -13,22 +23,14 @@ import { drawLinks, drawSentence, forgetPart, listenToSentence } from "./sentenc
 import { clearSearch, jump, listenToSearch, search } from "./search.js";
 import { complain, forgetCell, nameMap, readCell } from "./panel.js";
 import { listenToKeys } from "./keys.js";
-import { say, speak, summary } from "./words.js";
+import { fillControls, fillTokenControls } from "./controls.js";
+import { say, speak } from "./words.js";
 
 const byId = (name) => document.getElementById(name);
 const bounded = (value, count) => Math.max(0, Math.min(count - 1, value ?? 0));
 const EVEN = 128; // tokens: of longer texts few weights are large
 let slot = "a"; // which head a click on a small map chooses
 let round = 0;
-
-const setOptions = (select, list, value) => {
-  const made = list.map(([name, text]) => Object.assign(document.createElement("option"), { value: name, textContent: text }));
-  select.replaceChildren(...made);
-  select.value = value;
-};
-const counted = (count) => Array.from({ length: count }, (_, at) => [at, at]);
-
-const titleOf = (one) => [String(one.number + 1), one.model, one.title].filter(Boolean).join(" · ");
 
 // Bring an address that names more than there is back to what there is.
 const clamp = () => {
@@ -47,43 +49,6 @@ const clamp = () => {
   if (view.key !== null) view.key = bounded(view.key, keys);
 };
 
-const fillHeadControls = () => {
-  const { layers } = record();
-  const second = { layer: view.layer2 ?? view.layer, head: view.head2 ?? view.head };
-  for (const [name, at] of [["a", view], ["b", second]]) {
-    setOptions(byId(`layer-${name}`), layers.map((one, number) => [number, layerName(one)]), at.layer);
-    setOptions(byId(`head-${name}`), counted(layers[at.layer].size[1]), at.head);
-  }
-  byId("show-b").checked = view.head2 !== null;
-  byId("patterns").textContent = summary(layers);
-};
-
-const fillControls = () => {
-  const { records, name } = current.file;
-  setOptions(byId("record"), records.map((one) => [one.number, titleOf(one)]), view.record);
-  setOptions(byId("sequence"), layer().size[0] > 1 ? counted(layer().size[0]).map(([at]) => [at, at + 1]) : [[0, 1]], view.sequence);
-  byId("record-label").hidden = !current.source.send && records.length === 1;
-  byId("sequence-label").hidden = layer().size[0] === 1;
-  fillHeadControls();
-  for (const control of ["scale", "floor", "language"]) byId(control).value = view[control];
-  byId("sinks").checked = view.sinks;
-  byId("words").checked = view.words;
-  if (document.body.classList.contains("atlas")) {
-    byId("title").textContent = [name, titleOf(record())].filter(Boolean).join(" — ");
-    document.title = byId("title").textContent;
-  }
-  byId("missing").hidden = !record().missing.length;
-  byId("missing").textContent = say("missing", { lines: record().missing.join("; ") });
-  byId("precision").textContent = current.source.digits === null ? "" : say(layer().exact ? "holdsAll" : "holdsTop", { top: layer().top });
-};
-
-const fillTokenControls = () => {
-  byId("words-label").hidden = !hasWords();
-  const only = current.source.pools?.(layer()) ?? ["max", "mean"];
-  byId("pool").value = poolNow();
-  byId("pool").disabled = only.length === 1;
-};
-
 const ready = () => {
   const { dataset } = document.documentElement;
   dataset.ready = String(Number(dataset.ready || 0) + 1);
@@ -93,7 +58,9 @@ const load = async () => {
   const { source } = current;
   const shown = slots();
   const [tokens, a, b] = await Promise.all([
-    loadTokens(), source.head(placeOf(shown.a)), shown.b && source.head(placeOf(shown.b)),
+    loadTokens(),
+    source.head(placeOf(shown.a)),
+    shown.b && source.head(placeOf(shown.b)),
   ]);
   return { tokens, info: { a, b } };
 };
@@ -105,7 +72,11 @@ const show = async () => {
   nameReader();
   const empty = !current.file.records.length;
   document.querySelector("main").hidden = empty;
-  if (empty) { byId("title").textContent = say("nothing"); ready(); return; }
+  if (empty) {
+    byId("title").textContent = say("nothing");
+    ready();
+    return;
+  }
   clamp();
   fillControls();
   drawHeads().catch(complain);
@@ -147,7 +118,8 @@ const chooseCell = () => {
   if (at) choose({ query: mapUnits("query").list[at.query].start, key: mapUnits("key").list[at.key].start });
 };
 
-const extent = () => (record() ? String([view.record, view.sequence, layer().streams, matrixSize().queries, matrixSize().keys]) : "");
+const extent = () =>
+  record() ? String([view.record, view.sequence, layer().streams, matrixSize().queries, matrixSize().keys]) : "";
 const anew = { x: null, y: null, zoom: null };
 
 // Another place: another text or another size of the matrix is shown whole.
@@ -172,8 +144,9 @@ const chooseHead = (which, { layer: at, head }) => {
 };
 
 const flip = (name) => {
-  if (name === "sinks") { if (current.info.a?.sinks.length) view.sinks = !view.sinks; }
-  else view[name] = { pool: { max: "mean", mean: "max" }, scale: { log: "linear", linear: "log" } }[name][view[name]];
+  if (name === "sinks") {
+    if (current.info.a?.sinks.length) view.sinks = !view.sinks;
+  } else view[name] = { pool: { max: "mean", mean: "max" }, scale: { log: "linear", linear: "log" } }[name][view[name]];
   show();
 };
 
@@ -207,19 +180,37 @@ const listenToHeadControls = () => {
   byId("show-b").addEventListener("change", ({ target }) => {
     const { layer: at, head } = second();
     if (target.checked) chooseHead("b", { layer: at, head });
-    else { view.head2 = null; show(); }
+    else {
+      view.head2 = null;
+      show();
+    }
   });
   for (const radio of document.getElementsByName("slot")) {
-    radio.addEventListener("change", () => { slot = radio.value; markHeads(slot); });
+    radio.addEventListener("change", () => {
+      slot = radio.value;
+      markHeads(slot);
+    });
   }
 };
 
 const listenToControls = () => {
-  for (const name of ["record", "sequence"]) byId(name).addEventListener("change", ({ target }) => goTo({ [name]: Number(target.value) }));
-  for (const name of ["pool", "scale", "language"]) byId(name).addEventListener("change", ({ target }) => { view[name] = target.value; show(); });
-  byId("floor").addEventListener("input", ({ target }) => { view.floor = Number(target.value); drawMap(); });
+  for (const name of ["record", "sequence"])
+    byId(name).addEventListener("change", ({ target }) => goTo({ [name]: Number(target.value) }));
+  for (const name of ["pool", "scale", "language"])
+    byId(name).addEventListener("change", ({ target }) => {
+      view[name] = target.value;
+      show();
+    });
+  byId("floor").addEventListener("input", ({ target }) => {
+    view.floor = Number(target.value);
+    drawMap();
+  });
   byId("sinks").addEventListener("change", () => flip("sinks"));
-  byId("words").addEventListener("change", ({ target }) => { Object.assign(view, anew, { words: target.checked }); forgetPart(); show(); });
+  byId("words").addEventListener("change", ({ target }) => {
+    Object.assign(view, anew, { words: target.checked });
+    forgetPart();
+    show();
+  });
   byId("in").addEventListener("click", () => zoomBy(2));
   byId("out").addEventListener("click", () => zoomBy(0.5));
   byId("whole").addEventListener("click", showWhole);
@@ -240,10 +231,23 @@ const listen = () => {
   listenToHeads((at) => chooseHead(slot, at));
   listenToSentence({ choose, visited: (query, key) => choose({ query, key }, true), complain });
   listenToSearch(choose);
-  const go = (down, across) => goTo({ layer: bounded(view.layer + down, record().layers.length), head: view.head + across });
+  const go = (down, across) =>
+    goTo({ layer: bounded(view.layer + down, record().layers.length), head: view.head + across });
   listenToKeys({ go, flip, choose: chooseCell, clear: () => choose({ query: null, key: null }), jump });
-  addEventListener("hashchange", () => { if (location.hash !== address()) { readAddress(); forgetPart(); show(); } });
-  dark.addEventListener("change", () => { if (current.tokens) { drawMap(); drawLinks(); drawHeads(true).then(() => markHeads(slot), complain); } });
+  addEventListener("hashchange", () => {
+    if (location.hash !== address()) {
+      readAddress();
+      forgetPart();
+      show();
+    }
+  });
+  dark.addEventListener("change", () => {
+    if (current.tokens) {
+      drawMap();
+      drawLinks();
+      drawHeads(true).then(() => markHeads(slot), complain);
+    }
+  });
 };
 
 // Begin, with a source of numbers.

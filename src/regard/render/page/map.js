@@ -5,7 +5,21 @@ import { current, mapSize, mapUnits, promptRow } from "./current.js";
 import { css, tilePicture } from "./colours.js";
 import { cellSpan, stepNow, tileAt, topOf, waiting, want } from "./tiles.js";
 import {
-  acrossAt, cell, CLOSEST, columnAt, downAt, frame, inFrame, measure, reader, rowAt, seen, settle, tilesInView, wholeZoom, within,
+  acrossAt,
+  cell,
+  CLOSEST,
+  columnAt,
+  downAt,
+  frame,
+  inFrame,
+  measure,
+  reader,
+  rowAt,
+  seen,
+  settle,
+  tilesInView,
+  wholeZoom,
+  within,
 } from "./frame.js";
 import { drawAxes, drawStrips } from "./axes.js";
 
@@ -17,7 +31,12 @@ let afterDrawing = () => {};
 const drawTile = (tile, step, row, column) => {
   const { down, across, side } = cellSpan(step);
   const size = [tile.columns * across * view.zoom, tile.rows * down * view.zoom];
-  pen.drawImage(tilePicture(tile, topOf(step), view), acrossAt(column * side * across), downAt(row * side * down), ...size);
+  pen.drawImage(
+    tilePicture(tile, topOf(step), view),
+    acrossAt(column * side * across),
+    downAt(row * side * down),
+    ...size,
+  );
 };
 
 // Until a tile is here, the coarser one that covers it is shown in its place.
@@ -102,7 +121,9 @@ const paintMap = () => {
   document.documentElement.dataset.step = stepNow();
   document.documentElement.dataset.waiting = waiting();
 };
-export const drawMap = () => { frameRequest ||= requestAnimationFrame(paintMap); };
+export const drawMap = () => {
+  frameRequest ||= requestAnimationFrame(paintMap);
+};
 
 export const zoomBy = (factor, x, y) => {
   x ??= reader.cursor ? acrossAt(reader.cursor[1] + 0.5) : frame.left + frame.width / 2;
@@ -114,7 +135,7 @@ export const zoomBy = (factor, x, y) => {
   drawMap();
 };
 
-export const lookAt = (row, column, zoom = view.zoom) => {
+const lookAt = (row, column, zoom = view.zoom) => {
   Object.assign(view, { y: row, x: column, zoom });
   Object.assign(reader, { pointer: null, cursor: null });
   drawMap();
@@ -126,7 +147,9 @@ export const showSingle = () => {
 };
 // Bring the chosen row and column into sight.
 export const revealChosen = (closer = false) => {
-  const [row, column] = ["query", "key"].map((side) => (view[side] === null ? null : mapUnits(side).of[view[side]] + 0.5));
+  const [row, column] = ["query", "key"].map((side) =>
+    view[side] === null ? null : mapUnits(side).of[view[side]] + 0.5,
+  );
   Object.assign(reader, { pointer: null, cursor: null });
   if (view.zoom === null) return;
   const [y, x] = [row ?? view.y, column ?? view.x];
@@ -158,7 +181,8 @@ const placeOfEvent = (event) => {
 };
 
 // A page that is read by scrolling keeps the wheel, until its map is clicked or Ctrl is held.
-const takesWheel = (event) => document.body.classList.contains("atlas") || event.ctrlKey || document.activeElement === canvas;
+const takesWheel = (event) =>
+  document.body.classList.contains("atlas") || event.ctrlKey || document.activeElement === canvas;
 
 export const listenToMap = (afterward, choose) => {
   afterDrawing = afterward;
@@ -181,13 +205,22 @@ export const listenToMap = (afterward, choose) => {
     if (held && !held.moved) choose();
     held = null;
   });
-  canvas.addEventListener("pointercancel", () => { held = null; });
-  canvas.addEventListener("pointerleave", () => { reader.pointer = null; drawMap(); });
+  canvas.addEventListener("pointercancel", () => {
+    held = null;
+  });
+  canvas.addEventListener("pointerleave", () => {
+    reader.pointer = null;
+    drawMap();
+  });
   canvas.addEventListener("dblclick", (event) => zoomBy(2, ...placeOfEvent(event)));
-  canvas.addEventListener("wheel", (event) => {
-    if (!takesWheel(event)) return;
-    event.preventDefault();
-    zoomBy(2 ** (-within(event.deltaY, -200, 200) / 200), ...placeOfEvent(event));
-  }, { passive: false });
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      if (!takesWheel(event)) return;
+      event.preventDefault();
+      zoomBy(2 ** (-within(event.deltaY, -200, 200) / 200), ...placeOfEvent(event));
+    },
+    { passive: false },
+  );
   new ResizeObserver(drawMap).observe(canvas);
 };

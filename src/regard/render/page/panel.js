@@ -1,7 +1,19 @@
 // What is written around the map: titles, the sinks, the colour scale, and the number that is read.
 
 import { view } from "./view.js";
-import { around, current, layer, layerName, mapInWords, mapSize, mapUnits, nameOf, placeOf, poolNow, slots } from "./current.js";
+import {
+  around,
+  current,
+  layer,
+  layerName,
+  mapInWords,
+  mapSize,
+  mapUnits,
+  nameOf,
+  placeOf,
+  poolNow,
+  slots,
+} from "./current.js";
 import { DECADES, paintRamp } from "./colours.js";
 import { cellSpan, stepNow, topOf } from "./tiles.js";
 import { cell } from "./frame.js";
@@ -58,7 +70,10 @@ const explain = () => {
   const top = topOf(step);
   paintRamp(byId("ramp"), view);
   const low = top / 10 ** DECADES;
-  byId("ramp-text").textContent = say(view.scale === "log" ? "rampLog" : "ramp", { top: number(top), low: number(low) });
+  byId("ramp-text").textContent = say(view.scale === "log" ? "rampLog" : "ramp", {
+    top: number(top),
+    low: number(low),
+  });
   const { down, across } = cellSpan(step);
   const span = down * across === 1 ? say(mapInWords() ? "cellWord" : "cellOne") : say("cellMany", { down, across });
   const finest = current.info.a.finest > 1 ? ` ${say(current.source.finest)}` : "";
@@ -83,9 +98,17 @@ const inContext = ({ name, before, after }) => {
 // `found` has the weight, what it is without the sinks, and what it is at most where it was not kept.
 const showWeight = (found, at) => {
   const box = byId("readout");
-  const names = sayWith("weightIs", { query: isolated(nameOf("query", at.query)), key: isolated(nameOf("key", at.key)) });
+  const names = sayWith("weightIs", {
+    query: isolated(nameOf("query", at.query)),
+    key: isolated(nameOf("key", at.key)),
+  });
   const plain = found.weight === null ? say("below", { below: number(found.below) }) : number(found.weight);
-  const both = found.without === null ? "" : view.sinks ? say("without", { without: number(found.without) }) : say("withThem", { weight: plain });
+  const both =
+    found.without === null
+      ? ""
+      : view.sinks
+        ? say("without", { without: number(found.without) })
+        : say("withThem", { weight: plain });
   const main = view.sinks || found.without === null ? plain : number(found.without);
   const [query, key] = ["query", "key"].map((side) => mapUnits(side).list[at[side]].start);
   box.replaceChildren(
@@ -99,7 +122,8 @@ const showCell = (at) => {
   const box = byId("readout");
   const range = (from, to) => (to - from === 1 ? `${from}` : `${from}–${to - 1}`);
   const digits = layer().exact ? current.source.digits : current.source.cellDigits;
-  const value = at.value === null ? "…" : say(poolNow() === "mean" ? "meanOf" : "maxOf", { value: number(at.value, digits) });
+  const value =
+    at.value === null ? "…" : say(poolNow() === "mean" ? "meanOf" : "maxOf", { value: number(at.value, digits) });
   const ends = [isolated(nameOf("query", at.query)), " … → ", isolated(nameOf("key", at.key)), " …"];
   const place = { rows: range(at.query, at.queryEnd), columns: range(at.key, at.keyEnd) };
   box.replaceChildren(line(say("cellIs", place), strong(value)), line(...ends));
@@ -119,7 +143,14 @@ export const readCell = () => {
     return;
   }
   const { a } = slots();
-  const name = [...Object.values(placeOf(a)), view.pool, view.sinks, view.language, mapInWords(), ...Object.values(at)].join();
+  const name = [
+    ...Object.values(placeOf(a)),
+    view.pool,
+    view.sinks,
+    view.language,
+    mapInWords(),
+    ...Object.values(at),
+  ].join();
   if (name === read) return;
   read = name;
   clearTimeout(timer);
@@ -129,8 +160,12 @@ export const readCell = () => {
     showWeight({ weight: at.value, without: null, below: null }, at);
   } else {
     byId("readout").firstChild || byId("readout").append(line(nameOf("query", at.query)));
-    const show = (found) => { if (read === name) showWeight(found, at); };
+    const show = (found) => {
+      if (read === name) showWeight(found, at);
+    };
     timer = setTimeout(() => current.source.weight(placeOf(a), at.query, at.key).then(show, complain), PAUSE);
   }
 };
-export const forgetCell = () => { read = ""; };
+export const forgetCell = () => {
+  read = "";
+};

@@ -16,13 +16,12 @@ import numpy.typing as npt
 
 from regard.capture.highlight import Focus
 from regard.capture.layers import several_streams, stream_of
-from regard.capture.matrix_pyramid import Matrix
+from regard.capture.matrix_pyramid import Matrix, pooled
 from regard.capture.missing_attention import missing_lines
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
 from regard.errors import InputError
 from regard.heads.patterns import find_sinks, head_patterns
-from regard.render.heatmap_data import pool_max
 from regard.render.labels import key_labels, prompt_rows, query_labels, shown_words, visible
 
 __all__ = ["Packed", "PackedLayer", "inline_json", "pack", "record_json", "sinks_json", "thumbnails", "tokens_json"]
@@ -94,7 +93,7 @@ def thumbnails(layer: Layer, batch_index: int) -> bytes:
     """Return a small map of each head, after their numbers of rows and columns: the root of each cell in a byte."""
     stored = np.asarray(layer.max[batch_index])
     down, across = (-(-side // _THUMB_SIDE) for side in stored.shape[1:])
-    cells = np.nan_to_num(pool_max(stored, down, across))
+    cells = np.nan_to_num(pooled(stored, down, across, "max"))
     return bytes(cells.shape[1:]) + _roots(cells).tobytes()
 
 
@@ -128,20 +127,20 @@ def _in_part(layer: Layer, *, batch_index: int, top: int, side: int, fine: bool)
     return PackedLayer(blob, False, unit, top, rows, columns, down, across)
 
 
-def _map(layer: Layer, batch_index: int, side: int) -> tuple[npt.NDArray[np.float32], int, int]:
+def _map(layer: Layer, batch_index: int, side: int) -> tuple[npt.NDArray[np.floating], int, int]:
     """Return the maps of all heads in at most `side` × `side` cells, and what a cell spans: powers of two."""
     stored = np.asarray(layer.max[batch_index])
     down, across = (1 << max(0, math.ceil(math.log2(count / side))) for count in stored.shape[1:])
     if layer.kind == "self":
         down = across = max(down, across)
-    return pool_max(stored, down, across), layer.query_bin * down, layer.key_bin * across
+    return pooled(stored, down, across, "max"), layer.query_bin * down, layer.key_bin * across
 
 
 def _quantized(weights: npt.NDArray[np.float32], unit: int) -> npt.NDArray[np.uint16]:
     return np.asarray(np.rint(np.minimum(weights, 1.0) * unit), dtype=np.uint16)
 
 
-def _roots(cells: npt.NDArray[np.float32], levels: int = 255) -> npt.NDArray[np.uint8]:
+def _roots(cells: npt.NDArray[np.floating], levels: int = 255) -> npt.NDArray[np.uint8]:
     """Return the square root of each weight in one byte, so that small weights keep precision; `levels` divides 255."""
     return np.asarray(np.rint(np.sqrt(np.clip(cells, 0, 1)) * levels) * (255 // levels), dtype=np.uint8)
 

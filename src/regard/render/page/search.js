@@ -43,11 +43,16 @@ export const jump = (by) => {
   chooseHit(current.tokens.same ? { query: at, key: at } : { [side]: at });
 };
 
-export const clearSearch = () => { field.value = ""; };
+export const clearSearch = () => {
+  field.value = "";
+};
 
 export const listenToSearch = (choose) => {
   chooseHit = choose;
   field.addEventListener("input", search);
-  document.getElementById("search").addEventListener("submit", (event) => { event.preventDefault(); jump(1); });
+  document.getElementById("search").addEventListener("submit", (event) => {
+    event.preventDefault();
+    jump(1);
+  });
   document.getElementById("before").addEventListener("click", () => jump(-1));
 };

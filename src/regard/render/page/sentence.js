@@ -2,6 +2,7 @@
 
 import { view } from "./view.js";
 import { current, loadTextRow, slots, textUnits } from "./current.js";
+import { curve, svgPath } from "./link_shapes.js";
 import { isolated, say, sayWith } from "./words.js";
 
 const PART = 400; // words shown at once
@@ -9,7 +10,6 @@ const LINES = 8; // lines a head
 const FAINTEST = 0.001; // weight of a line, or a tenth of the strongest
 const LISTED = 10;
 const LONG = 60; // words from which on the text is set smaller and scrolls
-const SVG = "http://www.w3.org/2000/svg";
 const byId = (name) => document.getElementById(name);
 
 const elements = { query: new Map(), key: new Map() };
@@ -85,28 +85,6 @@ const describeText = (list) => {
   byId("generated").textContent = say("generated", { prompt, count: count - prompt });
 };
 
-// From word to word: in a line above or below it, by slot; between lines as an S.
-const curve = (from, to, slot, origin) => {
-  const shift = slot === "a" ? -3 : 3;
-  const x1 = from.left + from.width / 2 - origin.left + shift;
-  const x2 = to.left + to.width / 2 - origin.left + (from === to ? 14 : shift);
-  const sameLine = to.top < from.bottom && from.top < to.bottom;
-  const above = sameLine ? slot === "a" : to.top < from.top;
-  const y1 = (above ? from.top : from.bottom) - origin.top;
-  const y2 = (sameLine === above ? to.top : to.bottom) - origin.top;
-  const rise = Math.min(16 + Math.abs(x1 - x2) * 0.16, 62) * (above ? -1 : 1);
-  const bend1 = sameLine ? y1 + rise : (y1 + y2) / 2;
-  const bend2 = sameLine ? y2 + rise : (y1 + y2) / 2;
-  const tip = (sameLine ? above : y2 > y1) ? -1 : 1; // where the line comes from, seen from its end
-  return { path: `M${x1},${y1}C${x1},${bend1} ${x2},${bend2} ${x2},${y2 + tip * 5}`, x: x2, y: y2, tip };
-};
-
-const svgPath = (attributes) => {
-  const element = document.createElementNS(SVG, "path");
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-};
-
 const tint = (slot, share) => `color-mix(in srgb, var(--${slot}) ${Math.round(share)}%, transparent)`;
 
 const drawLink = (content, { unit, weight }, strongest, slot) => {
@@ -146,7 +124,12 @@ const makeItem = (query, { unit, weight }, tabIndex) => {
   const [number, bar] = [document.createElement("span"), document.createElement("span")];
   const keys = textUnits("key").list;
   Object.assign(item.dataset, { query: query.start, key: keys[unit].start, weight: weight.toFixed(4) });
-  Object.assign(button, { type: "button", className: "pair", tabIndex, title: `\u2068${query.text}\u2069 → \u2068${keys[unit].text}\u2069` });
+  Object.assign(button, {
+    type: "button",
+    className: "pair",
+    tabIndex,
+    title: `\u2068${query.text}\u2069 → \u2068${keys[unit].text}\u2069`,
+  });
   button.append(isolated(query.text), " → ", isolated(keys[unit].text));
   button.addEventListener("click", () => visit(query.start, keys[unit].start));
   Object.assign(number, { className: "number", textContent: weight.toFixed(4) });
@@ -166,17 +149,19 @@ const listWeights = () => {
   const exact = rows.a && !rows.a.some(Number.isNaN);
   byId("weights-hint").textContent = query ? say(exact ? "weightsAll" : "weightsFew") : say("none");
   byId("active-word").hidden = !query;
-  if (query) byId("active-word").replaceChildren(...sayWith("looksAt", { token: isolated(query.text), query: query.start }));
+  if (query)
+    byId("active-word").replaceChildren(...sayWith("looksAt", { token: isolated(query.text), query: query.start }));
 };
 
 // Up and down through a list; Tab passes it in one step.
-const listenToList = (list) => list.addEventListener("keydown", (event) => {
-  const item = event.target.closest("li");
-  const next = { ArrowUp: item?.previousSibling, ArrowDown: item?.nextSibling }[event.key];
-  if (!next) return;
-  event.preventDefault();
-  next.querySelector("button").focus();
-});
+const listenToList = (list) =>
+  list.addEventListener("keydown", (event) => {
+    const item = event.target.closest("li");
+    const next = { ArrowUp: item?.previousSibling, ArrowDown: item?.nextSibling }[event.key];
+    if (!next) return;
+    event.preventDefault();
+    next.querySelector("button").focus();
+  });
 
 // Scroll the text, not the page, until the chosen word is in sight.
 const reveal = () => {
@@ -217,7 +202,9 @@ const drawActive = () => {
   listWeights();
 };
 
-export const forgetPart = () => { part = null; };
+export const forgetPart = () => {
+  part = null;
+};
 
 export const drawSentence = async () => {
   const unit = chosenUnit();
@@ -233,14 +220,24 @@ let resting = 0;
 const point = (unit, complain) => {
   clearTimeout(resting);
   if (unit === active) return;
-  const act = () => activate(unit).then((latest) => { if (latest) drawActive(); }, complain);
+  const act = () =>
+    activate(unit).then((latest) => {
+      if (latest) drawActive();
+    }, complain);
   if (current.source.pause) resting = setTimeout(act, current.source.pause);
   else act();
 };
 
 const movedFrom = (unit, key) => {
   const last = textUnits("query").list.length - 1;
-  const moves = { ArrowLeft: unit - 1, ArrowUp: unit - 1, ArrowRight: unit + 1, ArrowDown: unit + 1, Home: 0, End: last };
+  const moves = {
+    ArrowLeft: unit - 1,
+    ArrowUp: unit - 1,
+    ArrowRight: unit + 1,
+    ArrowDown: unit + 1,
+    Home: 0,
+    End: last,
+  };
   return moves[key] >= 0 && moves[key] <= last ? moves[key] : null;
 };
 
@@ -255,10 +252,11 @@ export const listenToSentence = ({ choose, visited, complain }) => {
     const at = textUnits(side).list[unit].start;
     return choose(current.tokens.same ? { query: at, key: at } : { [side]: at });
   };
-  const listenToClicks = (side, element) => element.addEventListener("click", (event) => {
-    const unit = unitOf(event);
-    if (unit !== null) chooseWord(side, unit);
-  });
+  const listenToClicks = (side, element) =>
+    element.addEventListener("click", (event) => {
+      const unit = unitOf(event);
+      if (unit !== null) chooseWord(side, unit);
+    });
   for (const kind of ["pointerover", "focusin"]) {
     box.addEventListener(kind, (event) => {
       const unit = unitOf(event);
@@ -277,7 +275,11 @@ export const listenToSentence = ({ choose, visited, complain }) => {
     elements.query.get(next)?.focus();
   });
   for (const slot of ["a", "b"]) listenToList(byId(`weights-${slot}`));
-  const turn = (by) => { part += by; fillText(); drawActive(); };
+  const turn = (by) => {
+    part += by;
+    fillText();
+    drawActive();
+  };
   byId("earlier").addEventListener("click", () => turn(-1));
   byId("later").addEventListener("click", () => turn(1));
   new ResizeObserver(drawLinks).observe(byId("text"));

@@ -124,7 +124,10 @@ const topsOf = async (place, sinks) => {
   const tops = { max: {}, mean: {} };
   for (const pool of inlineSource.pools(spec)) {
     for (let step = spec.finest; step === spec.finest || step < Math.max(...spec.size.slice(2)); step *= 2) {
-      tops[pool][step] = (await cellsAt(place, step, pool, sinks)).values.reduce((most, one) => (one > most ? one : most), 0);
+      tops[pool][step] = (await cellsAt(place, step, pool, sinks)).values.reduce(
+        (most, one) => (one > most ? one : most),
+        0,
+      );
     }
   }
   return tops;
@@ -151,7 +154,11 @@ const inlineSource = {
   tokens: async ({ layer }) => {
     const { streams, size } = meta.layers[layer];
     const same = streams[0] === streams[1] && size[2] === size[3];
-    return { same, queries: cut(meta.streams[streams[0]], size[2]), keys: same ? null : cut(meta.streams[streams[1]], size[3]) };
+    return {
+      same,
+      queries: cut(meta.streams[streams[0]], size[2]),
+      keys: same ? null : cut(meta.streams[streams[1]], size[3]),
+    };
   },
   head: async (place) => {
     const { finest, sinks, patterns } = meta.layers[place.layer];
@@ -170,7 +177,11 @@ const inlineSource = {
       return { weight, without, below: null };
     }
     const end = (head * spec.size[2] + query + 1) * spec.top;
-    return { weight: null, without: null, below: Math.min(...blob.topWeights.subarray(end - spec.top, end)) / spec.unit };
+    return {
+      weight: null,
+      without: null,
+      below: Math.min(...blob.topWeights.subarray(end - spec.top, end)) / spec.unit,
+    };
   },
   line: async ({ layer, head }, axis, at, sinks) => {
     const [spec, blob] = [meta.layers[layer], await blobOf(layer)];

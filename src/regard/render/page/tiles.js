@@ -15,10 +15,14 @@ let inView = 0;
 let onTheWay = 0;
 let arrived = () => {};
 let failed = () => {};
-export const listenToTiles = (then, otherwise) => { arrived = then; failed = otherwise; };
+export const listenToTiles = (then, otherwise) => {
+  arrived = then;
+  failed = otherwise;
+};
 
 // How many rows and columns a cell of this step spans, and how many cells a tile has a side.
-export const cellSpan = (step) => (mapInWords() ? { down: 1, across: 1, side: 4096 } : current.source.cell(layer(), step));
+export const cellSpan = (step) =>
+  mapInWords() ? { down: 1, across: 1, side: 4096 } : current.source.cell(layer(), step);
 
 // How many positions a cell spans: as few as were kept, and as many as a pixel needs.
 export const stepNow = () => {
@@ -66,7 +70,13 @@ const makeTile = (step, row, column) => {
   const { queries, keys } = mapInWords() ? mapSize() : matrixSize();
   const { down, across, side } = cellSpan(step);
   const cells = (at, span, count) => Math.ceil(Math.min(side * span, count - at * side * span) / span);
-  return { rows: cells(row, down, queries), columns: cells(column, across, keys), values: null, picture: null, ink: "" };
+  return {
+    rows: cells(row, down, queries),
+    columns: cells(column, across, keys),
+    values: null,
+    picture: null,
+    ink: "",
+  };
 };
 
 const send = () => {
@@ -81,14 +91,26 @@ const send = () => {
     const load = mapInWords()
       ? loadWordTile(place, view.sinks)
       : current.source.tile(place, step, row, column, poolNow(), view.sinks);
-    load.then((values) => keep(tile, values), (problem) => giveUp(name, problem))
-      .finally(() => { onTheWay -= 1; forgetOld(); send(); arrived(); });
+    load
+      .then(
+        (values) => keep(tile, values),
+        (problem) => giveUp(name, problem),
+      )
+      .finally(() => {
+        onTheWay -= 1;
+        forgetOld();
+        send();
+        arrived();
+      });
   }
 };
 
 const keep = (tile, values) => {
   Object.assign(tile, { values, top: values.reduce((most, value) => (value > most ? value : most), 0) });
-  if (failures.size) { failures.clear(); failed(null); }
+  if (failures.size) {
+    failures.clear();
+    failed(null);
+  }
 };
 
 const giveUp = (name, problem) => {

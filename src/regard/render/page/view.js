@@ -8,13 +8,29 @@ const SWITCHES = ["sinks", "words"];
 // `query` and `key` are the chosen row and column, in positions, or null; `layer2` and `head2` the second head, or
 // null; x and y the centre of the map, in its rows and columns; zoom pixels a row.
 export const view = {
-  record: 0, sequence: 0, layer: 0, head: 0, layer2: null, head2: null, query: null, key: null,
-  x: null, y: null, zoom: null, pool: "max", scale: null, floor: 0, sinks: true, words: false,
+  record: 0,
+  sequence: 0,
+  layer: 0,
+  head: 0,
+  layer2: null,
+  head2: null,
+  query: null,
+  key: null,
+  x: null,
+  y: null,
+  zoom: null,
+  pool: "max",
+  scale: null,
+  floor: 0,
+  sinks: true,
+  words: false,
   language: navigator.language.startsWith("zh") ? "zh" : "en",
 };
 
 const initial = { ...view };
-export const startWith = (changes) => { Object.assign(initial, changes); };
+export const startWith = (changes) => {
+  Object.assign(initial, changes);
+};
 
 const whole = (text) => (/^\d{1,9}$/.test(text ?? "") ? Number(text) : null);
 const real = (text) => (/^\d{1,9}(\.\d{1,20})?(e-\d{1,2})?$/.test(text ?? "") ? Number(text) : null);
@@ -44,6 +60,10 @@ export const writeAddress = () => {
   clearTimeout(addressTimer);
   addressTimer = setTimeout(() => {
     if (location.hash === address()) return;
-    try { history.replaceState(null, "", address()); } catch { /* a sandboxed frame has no address of its own */ }
+    try {
+      history.replaceState(null, "", address());
+    } catch {
+      /* a sandboxed frame has no address of its own */
+    }
   }, 150);
 };

@@ -1,0 +1,121 @@
+// What the page says in English; {names} are filled in. The same names in the same order as in words_zh.js.
+
+export const ENGLISH = {
+  record: "text",
+  sequence: "sequence",
+  layer: "layer",
+  head: "head",
+  language: "language",
+  text: "Text",
+  heads: "All heads",
+  pool: "a cell shows",
+  max: "its largest weight",
+  mean: "its mean weight",
+  scale: "colour",
+  linear: "linear",
+  log: "logarithmic",
+  floor: "hide below",
+  withSinks: "show sinks",
+  whole: "whole",
+  single: "single weights",
+  zoomIn: "zoom in",
+  zoomOut: "zoom out",
+  search: "search",
+  before: "place before",
+  next: "next place",
+  see: "See it",
+  keysTitle: "Keys",
+  sentence: "Type a text for {model}",
+  reading: "{model} is reading …",
+  read: "read",
+  nothing: "Nothing is open yet: type a text and press “See it”.",
+  title: "Layer {layer} head {head}: {queries} × {keys}",
+  mapLabel: "Map of layer {layer} head {head}, {queries} rows by {keys} columns",
+  mapHint:
+    "Rows look at columns. Drag or use the arrow keys to move, wheel or + and − to zoom, click or Enter to " +
+    "choose a row and a column: they are drawn below and to the right of the map.",
+  cellOne: "A cell is one weight.",
+  cellMany: "A cell spans {down} × {across} positions.",
+  finest: "Single weights of this layer were not kept: watch with keep=\"qk\" for them.",
+  unknown: "not known",
+  missing: "Not seen, although the model computes attention there: {lines}.",
+  noSinks:
+    "This layer has no sinks: no key gets more than 0.05 of the weight of the queries that can see it and more " +
+    "than 4 times an even share, or twice what it would get if each query gave the same to all that it sees " +
+    "(mean over heads; seen by a quarter of the queries at least).",
+  sinksShown:
+    "Sinks of this layer, which get more than 0.05 of the weight of the queries that can see them and more than " +
+    "4 times an even share (mean over heads): {sinks}.",
+  sinksHidden:
+    "Sinks are hidden and each row is divided by what remains, so that these are not the model's weights but p′ " +
+    "= p / (1 − s). Hidden: {sinks}.",
+  together: "In cells of many positions, rows are divided together; grey cells hold a sink.",
+  weightIs: "{query} → {key}: ",
+  cellIs: "rows {rows}, columns {columns}: ",
+  at: " (row {query}, column {key})",
+  below: "at most {below}, not kept",
+  without: "; without sinks, row renormalized, {without}",
+  withThem: "; with sinks {weight}",
+  meanOf: "{value} on average",
+  maxOf: "{value} at most",
+  ramp: "0 to {top}",
+  rampLog: "{low} to {top}, logarithmic",
+  none: "No row is chosen: click the map, or search.",
+  hits: "{at} of {count}",
+  noHits: "not found",
+  headsHint:
+    "Layers down, heads across; each the largest weights of its map, a layer on one scale. Click one, or move " +
+    "with the arrow keys and press Enter.",
+  unreachable: "The server does not answer: was `regard open` ended?",
+  care:
+    "Read with care: a weight says how much of one token's value a head carries to another. It is not, alone, an " +
+    "explanation of what the model does (Jain & Wallace 2019; Wiegreffe & Pinter 2019).",
+  head1: "Head 1",
+  head2: "Head 2",
+  show: "show",
+  clickChooses: "A click chooses",
+  merge: "merge pieces into words",
+  earlier: "← earlier",
+  later: "later →",
+  stepByStep: "One of these weights, computed step by step:",
+  finestPage: "The page does not hold the single weights of this layer; an atlas does, and `regard open` shows it.",
+  headName: "layer {layer} head {head}",
+  looksAt: "{token} (row {query}) looks at",
+  weightsAll: "Its strongest keys; the text is shaded by all weights of its row.",
+  weightsFew: "Its strongest keys: others were not kept.",
+  wordsShown: "words {from} to {to} of {count}",
+  tokensShown: "tokens {from} to {to} of {count}",
+  generated:
+    "Underlined with dots: what the model has generated itself (a prompt of {prompt} tokens, then {count} " +
+    "generated).",
+  textHint: "Point at a word to see where it looks, or move with the arrow keys. Click it, or press Enter, to keep it.",
+  cellWord:
+    "A cell is the weight between two words: the mean over the pieces of the one that looks, the sum over those " +
+    "of the other.",
+  holdsAll: "This page holds every weight, rounded to 1/65535; it shows four decimals.",
+  holdsTop:
+    "This page holds the {top} strongest keys of each token, rounded to four decimals, and pooled maps; weaker " +
+    "ones are not listed.",
+  noInflate: "This browser cannot inflate data: one from 2023 or later can.",
+  special_tokens: "mostly at special tokens",
+  first: "mostly at the first token",
+  previous: "mostly at the previous token",
+  next_token: "mostly at the next token",
+  self: "mostly at the token itself",
+  spread: "at all tokens alike",
+  other: "by no simple rule",
+  looks: "looks {where}",
+  comma: ", ",
+  summary: "Of the {count} heads: {list}.",
+  summaryPart: "{count} look {where}",
+  kArrows: "move; with Shift by a whole map",
+  kZoom: "zoom",
+  kWhole: "the whole; single weights",
+  kHeads: "head before, next head",
+  kLayers: "layer before, next layer",
+  kSearch: "search a token",
+  kHits: "next place, place before",
+  kEnter: "choose the row and column in the middle",
+  kEscape: "choose nothing; leave a field",
+  kMore: "largest or mean; colour; sinks",
+};
