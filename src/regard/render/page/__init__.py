@@ -49,8 +49,9 @@ CLIENT_FILES: tuple[str, ...] = ("theme.css", *_modules(_HTTP))  # what the serv
 
 
 def client_script() -> str:
-    """Return the modules of a page that is a file as one script."""
-    return f'"use strict";\n{"".join(map(_wrapped, _modules(_INLINE)))}'
+    """Return the modules of a page that is a file as one script, without comment lines and indentation."""
+    lines = (line.strip() for name in _modules(_INLINE) for line in _wrapped(name).splitlines())
+    return "\n".join(['"use strict";', *(line for line in lines if line and not line.startswith("//"))])
 
 
 def _wrapped(name: str) -> str:
