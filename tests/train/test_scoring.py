@@ -3,7 +3,7 @@
 import pytest
 
 from regard.errors import InputError
-from regard.train.metrics import bleu_tokenizer, translation_scores
+from regard.train.translator import bleu_tokenizer, translation_scores
 
 SAID = ["图书馆在哪里？", "我喜欢深度学习。"]
 MEANT = [["图书馆在哪儿？"], ["我爱深度学习。"]]

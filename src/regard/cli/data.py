@@ -30,7 +30,7 @@ def hsk(
     ] = "hans",
 ) -> None:
     """Download 4,272 everyday English–Chinese sentences (CC BY-SA 4.0) as hsk.tsv, verified by SHA-256."""
-    from regard.data.hsk import fetch_hsk
+    from regard.data.chinese import fetch_hsk
 
     terminal = TextConsole(stderr=True)
     try:

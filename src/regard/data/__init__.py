@@ -1,15 +1,13 @@
 """Data: corpora read from files, tokenizers, and token ids made into batches."""
 
 from regard.data.batching import batches, chunk_tokens, pad, shard_batch
-from regard.data.chinese_script import Script, to_script
+from regard.data.chinese import FetchError, Script, fetch_hsk, to_script
 from regard.data.corpus import Corpus, read_corpus
-from regard.data.hsk import fetch_hsk
 from regard.data.masking import mask_tokens
 from regard.data.packing import collate_packed, pack_sequences
 from regard.data.splitting import references, split, without_sources
 from regard.data.synthetic import AssociativeRecall, Copy, Reverse, Sort, Synthetic
 from regard.data.tokenizer import Tokenizer, TokenizerModelType
-from regard.data.wheel_registry import FetchError
 
 __all__ = [
     "AssociativeRecall",

@@ -1,8 +1,8 @@
-"""What is computed from the last hidden states: logits of tokens or of labels, or one vector for a sentence.
+"""What is computed from the last hidden states: logits of tokens or labels, a vector for a sentence; and losses.
 
 An output head is a frozen value in a model's configuration; `build` makes the module, which is called with the last
 hidden states (batch, n, hidden_size), which of them are tokens, and the embedding, whose matrix is used where weights
-are tied.
+are tied. The loss of `labels` is for each output head as transformers computes it; labels of −100 count for nothing.
 """
 
 from dataclasses import dataclass, fields
@@ -18,13 +18,16 @@ from regard.nn.feed_forward import FUNCTIONS, HiddenAct, check_hidden_act, feed_
 
 __all__ = [
     "HEADS",
+    "IGNORED",
     "LanguageModel",
     "MaskedLanguageModel",
     "OutputHead",
     "SentenceEmbedding",
     "SequenceClassification",
     "TokenClassification",
+    "loss_of",
     "pool",
+    "shift_tokens_right",
 ]
 
 Pooling = Literal["first", "last", "mean"]
@@ -238,3 +241,59 @@ class _Sentence(nn.Module):
     def forward(self, states: Tensor, attention_mask: Tensor | None, embedding: Any) -> Tensor:
         vector = pool(states, attention_mask, self.pooling)
         return functional.normalize(vector, dim=-1) if self.normalize else vector
+
+
+IGNORED = -100
+
+
+def loss_of(head: OutputHead | None, kind: str, logits: Tensor | None, labels: Tensor) -> Float[Tensor, ""]:
+    """Return the mean loss.
+
+    A decoder's labels are the input ids themselves, which the loss shifts by one; an encoder–decoder's are the target,
+    which `shift_tokens_right` makes the decoder's input. A classifier of one label has a mean squared error, one whose
+    labels are floats a binary cross-entropy for each label.
+
+    Raises:
+        InputError: The model has no head with a loss, or the labels have another shape.
+    """
+    if logits is None or not isinstance(
+        head, LanguageModel | MaskedLanguageModel | SequenceClassification | TokenClassification
+    ):
+        raise InputError(f"`labels` need an output head with a loss, such as output_heads.LanguageModel(), got {head}")
+    labels = labels.to(logits.device)
+    if isinstance(head, SequenceClassification):
+        return _classification(head, logits, labels)
+    if labels.shape != logits.shape[:2]:
+        raise InputError(
+            f"`labels` must have shape {tuple(logits.shape[:2])}, as the tokens, got {tuple(labels.shape)}"
+        )
+    if isinstance(head, LanguageModel) and kind == "decoder":
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
+
+
+def _classification(head: SequenceClassification, logits: Tensor, labels: Tensor) -> Tensor:
+    if head.num_labels == 1:
+        return functional.mse_loss(logits.squeeze(), labels.squeeze().to(logits.dtype))
+    if labels.is_floating_point():
+        return functional.binary_cross_entropy_with_logits(logits, labels)
+    return functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED)
+
+
+def shift_tokens_right(labels: Tensor, pad_token_id: int | None, start_token_id: int | None) -> Tensor:
+    """Return the decoder's input for labels: the start token, then all labels but the last, padding for those of −100.
+
+    Raises:
+        InputError: The model has no start token, or labels of −100 and no padding token.
+    """
+    if start_token_id is None:
+        raise InputError(
+            "`labels` without decoder_input_ids need special_tokens=SpecialTokens(decoder_start_token_id=...)"
+        )
+    shifted = labels.new_full(labels.shape, start_token_id)
+    shifted[:, 1:] = labels[:, :-1]
+    if pad_token_id is None:
+        if bool((shifted == IGNORED).any()):
+            raise InputError("`labels` of −100 need special_tokens=SpecialTokens(pad_token_id=...)")
+        return shifted
+    return shifted.masked_fill(shifted == IGNORED, pad_token_id)

@@ -22,7 +22,7 @@ from regard.models.inputs_outputs import (
     token_mask,
     token_positions,
 )
-from regard.models.losses import loss_of, shift_tokens_right
+from regard.models.output_heads import loss_of, shift_tokens_right
 from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.stack import Stack
 from regard.models.standard_names import FORWARD

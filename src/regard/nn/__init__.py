@@ -9,10 +9,9 @@ from regard.nn.embedded_positions import LearnedPositions, PositionalEncoding
 from regard.nn.feed_forward import FeedForward
 from regard.nn.grid_attention import AxialAttention, NeighborhoodAttention
 from regard.nn.load_attention import LoadedKeys, load_attention_state_dict
-from regard.nn.local import LocalAttention
 from regard.nn.longformer import LongformerAttention
 from regard.nn.multi_head import MultiHeadAttention
-from regard.nn.rnn_attention import AdditiveAttention, BilinearAttention
+from regard.nn.rnn_attention import AdditiveAttention, BilinearAttention, LocalAttention
 from regard.nn.stacks import Decoder, Encoder, EncoderDecoder
 from regard.nn.summary import Summary, summary
 from regard.nn.value_module import ValueModule

@@ -3,8 +3,7 @@
 from regard.train.callbacks import Curves, JsonlLog, curves_figure, read_log
 from regard.train.config import Config, read_config
 from regard.train.loop import train
-from regard.train.metrics import Score, translation_scores
-from regard.train.translator import Translator
+from regard.train.translator import Score, Translator, translation_scores
 
 __all__ = [
     "Config",

@@ -15,12 +15,13 @@ from regard.models.decoding.base import (
     Continuation,
     GeneratedSequence,
     GenerationLimits,
+    Rules,
     check_count,
     check_prompt,
+    cut,
     is_number,
     nothing_to_choose,
 )
-from regard.models.decoding.rules import Rules, cut
 
 __all__ = ["BeamSearch", "Hypotheses"]
 

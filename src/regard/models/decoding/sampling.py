@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits, check_count, is_number
-from regard.models.decoding.one_token_steps import search, steps
+from regard.models.decoding.greedy import search, steps
 
 __all__ = ["Sampling", "likeliest"]
 

@@ -11,10 +11,9 @@ from torch import nn
 from regard.data import Corpus, read_corpus, references, split, to_script, without_sources
 from regard.errors import InputError
 from regard.train.callbacks import Sample
-from regard.train.metrics import translation_scores
 from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
 from regard.train.tasks.base import PairsTask, TaskSettings, special_tokens
-from regard.train.translator import Translator
+from regard.train.translator import Translator, translation_scores
 
 if TYPE_CHECKING:
     from regard.train.config import Config
