@@ -25,9 +25,7 @@ __all__ = [
     "SentenceEmbedding",
     "SequenceClassification",
     "TokenClassification",
-    "loss_of",
     "pool",
-    "shift_tokens_right",
 ]
 
 Pooling = Literal["first", "last", "mean"]
