@@ -23,7 +23,7 @@ from regard.capture import fused
 from regard.capture.fused.sweep import Bins
 from regard.capture.statistics import Entropy, Extent, HeatMap, Received, Top
 from regard.capture.statistics.default_statistics import bin_width
-from regard.capture.weights_from_qk import Computed
+from regard.capture.weights_from_qk import CallFromQK
 from regard.masks import Causal
 from regard.problem import Problem
 
@@ -74,7 +74,7 @@ def differences() -> dict[str, float]:
     found = {}
     for dtype in (torch.float32, torch.bfloat16):
         q, k = (torch.randn(1, heads, 1024, 128, device="cuda", dtype=dtype) for heads in (4, 2))
-        call = Computed(Problem.of(q, k, k, mask=Causal()))
+        call = CallFromQK(Problem.of(q, k, k, mask=Causal()))
         extent = Extent(1, 4, 1024, 1024, torch.float32, q.device)
         ours, plain = ((Top(), Entropy(), Received(), HeatMap()) for _ in "op")
         if (reason := fused.refuses(call, ours)) is not None:

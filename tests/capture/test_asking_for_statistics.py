@@ -16,10 +16,9 @@ from torch.nn import functional
 import regard
 from regard.capture import statistics
 from regard.capture.atlas import read_atlas, save_atlas
-from regard.capture.call_context import Around
 from regard.capture.records import Record
 from regard.capture.statistics import Mass, Rollout, Rows, ValueNorm, of_weights
-from regard.capture.weights_from_qk import Computed
+from regard.capture.weights_from_qk import CallFromQK
 
 
 def randn(*shape, seed=0, dtype=torch.float32):
@@ -81,8 +80,8 @@ class Brightest:
 
 def test_names_values_and_ones_own_are_folded_in_one_sweep(monkeypatch):
     sweeps = []
-    portions = Computed.portions
-    monkeypatch.setattr(Computed, "portions", lambda self, *args: (sweeps.append(self), portions(self, *args))[1])
+    portions = CallFromQK.portions
+    monkeypatch.setattr(CallFromQK, "portions", lambda self, *args: (sweeps.append(self), portions(self, *args))[1])
     seen = watched(Model(), X, statistics=["distance", Mass("previous"), Rows([3]), Evenness(), Brightest()])
     assert len(sweeps) == 1
     weights = dense(X)
@@ -163,7 +162,7 @@ def test_output_and_random_numbers_are_the_same_to_the_bit_with_all_of_them():
 def test_nothing_of_a_call_outlives_it():
     def calls():
         gc.collect()
-        return {id(one) for one in gc.get_objects() if type(one) in (Computed, Around)}
+        return {id(one) for one in gc.get_objects() if type(one) is CallFromQK}
 
     model, before = Model(), calls()  # other tests may hold some for themselves
     with regard.watch(model, statistics=["distance", "first", Mass("duplicate_token", input_ids=range(9)), "sink"]):

@@ -20,7 +20,7 @@ from oracles import Largest, dense, entropy, f64, pooled, window
 from regard.capture import fused
 from regard.capture.fused.sweep import Bins, Blocks
 from regard.capture.statistics import Distance, Entropy, Extent, HeatMap, Received, Top
-from regard.capture.weights_from_qk import Computed, Given
+from regard.capture.weights_from_qk import CallFromQK, CallFromWeights
 from regard.masks import Causal, Dense, Window
 from regard.masks.causal_and_window import band_of
 from regard.normalizers import Sigmoid, Softmax
@@ -135,7 +135,7 @@ def calls():
     draw = torch.Generator().manual_seed(1)
     q, k = (torch.randn(2, heads, 45, 16, generator=draw) for heads in (4, 2))
     for begin, end in ((0, 38), (38, 45)):
-        yield begin, Computed(Problem.of(q[:, :, begin:end], k[:, :, :end], k[:, :, :end], mask=Causal()))
+        yield begin, CallFromQK(Problem.of(q[:, :, begin:end], k[:, :, :end], k[:, :, :end], mask=Causal()))
 
 
 class _Seen(torch.nn.Module):
@@ -238,11 +238,11 @@ TYPES |= dict.fromkeys(("q_batch", "k_batch"), "i64")
 
 def _problem(dtype=torch.float32, width=16, **options):
     q = torch.ones(1, 2, 6, width, dtype=dtype)
-    return Computed(Problem.of(q, q, q, **options))
+    return CallFromQK(Problem.of(q, q, q, **options))
 
 
 REFUSED = {
-    "computed its weights itself": (Given(torch.ones(1, 1, 2, 2) / 2), ()),
+    "computed its weights itself": (CallFromWeights(torch.ones(1, 1, 2, 2) / 2), ()),
     "float64": (_problem(torch.float64), ()),
     "300 wide": (_problem(width=300), ()),
     "no plain scaled product": (_problem(score=ScaledDot(softcap=5.0)), ()),

@@ -7,7 +7,7 @@ import torch
 from oracles import causal, dense, entropy, f64, window
 from regard.capture import weight_rows
 from regard.capture.statistics import Extent, HeatMap
-from regard.capture.weights_from_qk import Computed, Given
+from regard.capture.weights_from_qk import CallFromQK, CallFromWeights
 from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
 from regard.problem import Problem
@@ -38,7 +38,7 @@ def gathered(call, start=0, align=1):
 
 
 def check(problem, expected, tolerance=1e-12):
-    weights, entropies = gathered(Computed(problem), align=4)
+    weights, entropies = gathered(CallFromQK(problem), align=4)
     np.testing.assert_allclose(weights, expected.weights, atol=tolerance)
     np.testing.assert_allclose(entropies, entropy(expected.weights), atol=30 * tolerance)
     assert (entropies >= 0).all()
@@ -122,7 +122,7 @@ def test_a_row_that_sees_nothing_is_zero(kind):
         if kind == "bias"
         else {"mask": torch.tensor(seen)}
     )
-    weights, entropies = gathered(Computed(Problem.of(x, x, x, normalizer=Softmax(sink), **asked)))
+    weights, entropies = gathered(CallFromQK(Problem.of(x, x, x, normalizer=Softmax(sink), **asked)))
     assert (weights[:, :, [0, 77, n - 1]] == 0).all()
     assert (entropies[:, :, [0, 77, n - 1]] == 0).all()
     np.testing.assert_allclose(weights, dense(x, x, x, visible=seen, sink=sink).weights, atol=1e-12)
@@ -131,7 +131,7 @@ def test_a_row_that_sees_nothing_is_zero(kind):
 def test_scores_far_below_zero_are_weighed_under_a_mask():
     # Row 0 of a causal call sees itself alone, however badly it fits.
     q, k = torch.full((1, 1, 3, 1), -200.0), torch.full((1, 1, 3, 1), 200.0)
-    weights, _ = gathered(Computed(Problem.of(q, k, k, mask=Causal(), scale=1.0)))
+    weights, _ = gathered(CallFromQK(Problem.of(q, k, k, mask=Causal(), scale=1.0)))
     np.testing.assert_allclose(weights[0, 0], causal(3, 3) / np.array([[1], [2], [3]]), atol=1e-6)
 
 
@@ -145,7 +145,7 @@ def test_rows_of_narrow_types_are_computed_in_float32(dtype):
 @pytest.mark.parametrize("align", [1, 4, 16])
 def test_blocks_end_where_bins_end(start, align):
     x = randn(1, 1, 50, 2)
-    for call in (Computed(Problem.of(x, x, x)), Given(randn(1, 1, 50, 50).softmax(-1))):
+    for call in (CallFromQK(Problem.of(x, x, x)), CallFromWeights(randn(1, 1, 50, 50).softmax(-1))):
         blocks = [rows.rows for rows in call.blocks(start, align)]
         assert [one.start for one in blocks] == [start, *(one.stop for one in blocks[:-1])]
         assert blocks[-1].stop == start + 50
@@ -156,14 +156,14 @@ def test_blocks_end_where_bins_end(start, align):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_given_weights_come_through_as_they_are(n, dtype):
     weights = randn(2, 2, n, n).softmax(-1).to(dtype)
-    again, entropies = gathered(Given(weights), align=4)
+    again, entropies = gathered(CallFromWeights(weights), align=4)
     np.testing.assert_array_equal(again, f64(weights))
     np.testing.assert_allclose(entropies, entropy(f64(weights)), atol=1e-5 if dtype != torch.float64 else 1e-12)
 
 
 @pytest.mark.parametrize("keys", [5, 128, 513, 2048])
 def test_the_strongest_are_those_of_a_full_sort(keys):
-    call = Computed(Problem.of(randn(1, 2, 9, 4), 4 * randn(1, 2, keys, 4, seed=1), randn(1, 2, keys, 4)))
+    call = CallFromQK(Problem.of(randn(1, 2, 9, 4), 4 * randn(1, 2, keys, 4, seed=1), randn(1, 2, keys, 4)))
     for rows in call.blocks(0, 1):
         count = min(8, keys)
         values, columns = rows.strongest(8)
@@ -184,12 +184,12 @@ def test_the_strongest_are_those_of_a_full_sort(keys):
 )
 def test_a_row_tells_which_keys_it_sees(asked, last, second):
     x = randn(1, 1, 4, 2, dtype=torch.float32)
-    call = Computed(Problem.of(x, x, x, **asked))
+    call = CallFromQK(Problem.of(x, x, x, **asked))
     assert call.row(3).int().flatten().tolist() == last
     assert call.row(1).int().flatten().tolist() == second
     weights = dense(x, x, x, visible=np.array([second, second, last, last], bool)).weights
-    assert Given(torch.tensor(weights)).row(3).int().flatten().tolist() == last
-    assert Given(torch.tensor(weights)).row(1).int().flatten().tolist() == second
+    assert CallFromWeights(torch.tensor(weights)).row(3).int().flatten().tolist() == last
+    assert CallFromWeights(torch.tensor(weights)).row(1).int().flatten().tolist() == second
 
 
 @pytest.mark.parametrize("elements", [2**12, 2**16])
@@ -203,7 +203,7 @@ def test_blocks_smaller_than_a_bin_add_up_to_it(elements, monkeypatch):
         extent = Extent(1, 1, n, n, dtype=torch.float32, device=q.device)
         heat, sizes = HeatMap(), set()
         heat.start(extent)
-        for rows in Computed(problem).blocks(0, 64):
+        for rows in CallFromQK(problem).blocks(0, 64):
             heat.fold(rows)
             sizes.add(rows.weights.numel())
         return heat.finish(extent), max(sizes)

@@ -12,11 +12,11 @@ import torch
 
 from oracles import causal, dense, entropy, f64, pooled, window
 from regard.capture import numba_loops
-from regard.capture.call_context import Around, Ids
 from regard.capture.statistics import Distance, Entropy, Extent, HeatMap, Mass, Received, Top, Weights
 from regard.capture.statistics.default_statistics import bin_width
+from regard.capture.watched_call import Ids
 from regard.capture.weight_rows import Rows
-from regard.capture.weights_from_qk import Computed, Given
+from regard.capture.weights_from_qk import CallFromQK, CallFromWeights
 from regard.masks import Causal, MaskMod, Padding, Window
 from regard.problem import Problem
 
@@ -30,7 +30,7 @@ def by_pytorch(call, statistics, extent, start):
 
 def by_numba(call, statistics, extent, start):
     if numba_loops.refuses(call, extent) is not None:
-        assert isinstance(call, Given)
+        assert isinstance(call, CallFromWeights)
         return by_pytorch(call, statistics, extent, start)
     return (rows for portion in numba_loops.portions(call, statistics, extent, start) for rows in portion())
 
@@ -101,14 +101,14 @@ def test_statistics_of_q_and_k_are_those_of_the_dense_weights(n, kind):
         "padded": (Padding(torch.tensor(real)[None]), real[None]),
         "window": (Window(left=70, right=3), window(n, n, 70, 3)),
     }[kind]
-    check(fold([Computed(Problem.of(q, k, k, mask=mask))]), dense(q, k, k, visible=visible).weights)
+    check(fold([CallFromQK(Problem.of(q, k, k, mask=mask))]), dense(q, k, k, visible=visible).weights)
 
 
 def test_a_mask_tensor_hides_from_every_head_of_a_group_that_is_cut():
     n = 600  # two heads of three fit a block
     q, k = randn(1, 9, n, 4), randn(1, 3, n, 4, seed=1)
     visible = causal(n, n) & (np.random.default_rng(0).random((n, n)) < 0.7)
-    check(fold([Computed(Problem.of(q, k, k, mask=torch.tensor(visible)))]), dense(q, k, k, visible=visible).weights)
+    check(fold([CallFromQK(Problem.of(q, k, k, mask=torch.tensor(visible)))]), dense(q, k, k, visible=visible).weights)
 
 
 @pytest.mark.parametrize("by", ["batch_index", "head"])
@@ -121,24 +121,24 @@ def test_a_rule_hides_other_pairs_from_each_sequence_or_head(by):
     }[by]
     batch, head = np.arange(2)[:, None, None, None], np.arange(2)[None, :, None, None]
     visible = rule(batch, head, np.arange(n)[:, None], np.arange(n))
-    check(fold([Computed(Problem.of(q, k, k, mask=MaskMod(rule)))]), dense(q, k, k, visible=visible).weights)
+    check(fold([CallFromQK(Problem.of(q, k, k, mask=MaskMod(rule)))]), dense(q, k, k, visible=visible).weights)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(3, 700), (700, 3), (513, 129), (600, 1030)])
 def test_statistics_of_cross_attention(queries, keys):
     q, k = randn(2, 2, queries, 4), randn(2, 2, keys, 4, seed=1)
-    check(fold([Computed(Problem.of(q, k, k))]), dense(q, k, k).weights)
+    check(fold([CallFromQK(Problem.of(q, k, k))]), dense(q, k, k).weights)
 
 
 @pytest.mark.parametrize("n", [1, 5, 127, 129, 513, 700])
 def test_statistics_of_given_weights(n):
     weights = (2 * randn(2, 2, n, n)).masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
-    check(fold([Given(weights)]), f64(weights))
+    check(fold([CallFromWeights(weights)]), f64(weights))
 
 
 def test_statistics_of_float32_are_right_to_float32():
     x = randn(1, 2, 700, 8, dtype=torch.float32)
-    seen = fold([Computed(Problem.of(x, x, x, mask=Causal()))], torch.float32)
+    seen = fold([CallFromQK(Problem.of(x, x, x, mask=Causal()))], torch.float32)
     assert seen["mean"].dtype == seen["entropy"].dtype == seen["top_weights"].dtype == np.float32
     check(seen, dense(x, x, x, visible=causal(700, 700)).weights, rtol=2e-4, atol=1e-5)
 
@@ -148,7 +148,7 @@ def test_rows_that_see_nothing_add_nothing():
     x = randn(1, 1, n, 4)
     visible = causal(n, n)
     visible[100:300] = False
-    seen = fold([Computed(Problem.of(x, x, x, mask=torch.tensor(visible)))])
+    seen = fold([CallFromQK(Problem.of(x, x, x, mask=torch.tensor(visible)))])
     check(seen, dense(x, x, x, visible=visible).weights)
     assert (seen["top_keys"][:, :, 100:300] == -1).all()
     assert (seen["entropy"][:, :, 100:300] == 0).all()
@@ -159,7 +159,7 @@ def _prefixes(n, cuts):
     q, k = randn(1, 2, n, 4), 2 * randn(1, 1, n, 4, seed=1)
     edges = [0, *cuts, n]
     calls = [
-        Computed(Problem.of(q[:, :, a:b], k[:, :, :b], k[:, :, :b], mask=Causal()))
+        CallFromQK(Problem.of(q[:, :, a:b], k[:, :, :b], k[:, :, :b], mask=Causal()))
         for a, b in itertools.pairwise(edges)
     ]
     return calls, dense(q, k, k, visible=causal(n, n)).weights
@@ -186,20 +186,20 @@ def test_given_rows_call_by_call_are_the_rows_of_one_pass():
     n = 530
     weights = randn(1, 1, n, n).masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
     edges = [0, 500, *range(508, n + 1)]
-    calls = [Given(weights[:, :, a:b, :b]) for a, b in itertools.pairwise(edges)]
+    calls = [CallFromWeights(weights[:, :, a:b, :b]) for a, b in itertools.pairwise(edges)]
     check(fold(calls), f64(weights))
 
 
 def test_growing_queries_over_fixed_keys():
     q, k = randn(1, 1, 530, 4), randn(1, 1, 700, 4, seed=1)
     edges = [0, 1, 400, *range(510, 531)]
-    calls = [Computed(Problem.of(q[:, :, a:b], k, k)) for a, b in itertools.pairwise(edges)]
+    calls = [CallFromQK(Problem.of(q[:, :, a:b], k, k)) for a, b in itertools.pairwise(edges)]
     check(fold(calls), dense(q, k, k).weights)
 
 
 def test_a_head_that_copies_has_no_entropy_and_one_that_is_blind_to_content_has_ln_n():
     weights = torch.stack([torch.eye(6), torch.full((6, 6), 1 / 6)])[None].double()
-    seen = fold([Given(weights)])
+    seen = fold([CallFromWeights(weights)])
     np.testing.assert_allclose(seen["entropy"][0], [[0] * 6, [np.log(6)] * 6], atol=1e-12)
     np.testing.assert_allclose(seen["received"], np.ones((1, 2, 6)), atol=1e-12)
     assert (seen["top_keys"][0, 0, :, 0] == np.arange(6)).all()
@@ -218,8 +218,8 @@ def test_bins_are_powers_of_two_and_at_most_256_beyond_512():
 def test_tokens_are_where_the_weights_are(on):
     # Ids are heard on the CPU; "meta" stands for the device of a model.
     ids = torch.tensor([[1, 2, 1]])
-    call = Computed(Problem.of(*randn(3, 1, 1, 3, 4).to("meta")))
-    around = Around("attn", call, ids=Ids(ids, ids, lambda heard: torch.isin(heard, torch.tensor([2]))))
+    call = CallFromQK(Problem.of(*randn(3, 1, 1, 3, 4).to("meta")))
+    around = call.having(site="attn", ids=Ids(ids, ids, lambda heard: torch.isin(heard, torch.tensor([2]))))
     extent = Extent(1, 1, 3, 3, torch.float32, torch.device("meta"), around=around)
     mass = Mass(on)
     mass.start(extent)

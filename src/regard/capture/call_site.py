@@ -1,68 +1,66 @@
-"""One attention call site of a watched model: its statistics, and whether a call continues the previous one.
+"""Attention call sites of a watched model: which module runs, the statistics of a site, and whether a call continues.
+
+The running modules are read from this thread's stack of calls. No hook is registered: hooks on all modules would affect
+other threads and their compilers, and hooks on one module disable PyTorch's fast paths.
 
 With a cache, a model calls the same site again with new queries over old and new keys, and such calls append rows to
 the same record. Whether a call continues the previous one is determined from the keys: the newest key of the previous
 call must directly precede the new ones. This holds for dynamic, static and sliding caches of any library.
 """
 
-import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.capture.call_context import Around
 from regard.capture.records import Layer
-from regard.capture.requested_statistics import Asked, Keep
+from regard.capture.requested_statistics import Asked
 from regard.capture.run_statistics import Folding
 from regard.capture.statistics import Extent, Statistic
 from regard.capture.streams import Place
 from regard.capture.token_ids import Hearing, Listener
-from regard.capture.weights_from_qk import Call
+from regard.capture.watched_call import WatchedCall
 from regard.errors import ObservationError
 
-__all__ = ["Keep", "Seen", "Site"]
+__all__ = ["FinishedSite", "Running", "Site", "running"]
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """An intercepted call; `marks` (batch, heads, keys, width), its keys or values, identify its keys.
+_CALL = nn.Module._call_impl.__code__
+_MARK = "the mark of this call of a module"
 
-    `project` computes the values, if a statistic needs them and the call does not show them; `output` is the output of
-    the call.
+
+@dataclass(frozen=True)
+class Running:
+    """The innermost module that counts, if one runs; `begun` differs from one outermost call of such a module to the
+    next; `outside`: only modules that do not count are running; `calls`: every module that counts, with a mark of its
+    call.
     """
 
-    call: Call
-    marks: Float[Tensor, "batch heads keys width"]
-    cross: bool | None = None  # whether keys have another source than queries; None if unknown
-    values: Float[Tensor, "batch heads keys value_width"] | None = None
-    project: Callable[[], Tensor] | None = None
-    output: Tensor | None = None
-
-    @property
-    def newest(self) -> int:
-        """The column of the newest key. A static cache has unused columns after it, which the last query does
-        not see.
-        """
-        call = self.call
-        return call.keys - 1 if call.queries == call.keys else _last_seen(call, call.queries - 1)
-
-    @property
-    def begins_a_cache(self) -> bool:
-        """Whether this is a prompt written to a static cache: each query sees the positions before it, and columns are
-        left unused.
-        """
-        call = self.call
-        return call.queries == self.newest + 1 < call.keys and (call.queries == 1 or _last_seen(call, 0) == 0)
+    module: nn.Module | None
+    begun: object | None
+    outside: bool
+    calls: tuple[tuple[nn.Module, object], ...] = ()
 
 
-def _last_seen(call: Call, row: int) -> int:
-    """Return the last column that a query of any sequence sees."""
-    seen = call.row(row).any(0).any(0).nonzero()
-    return int(seen[-1]) if len(seen) else call.keys - 1
+def running(counts: Callable[[nn.Module], bool]) -> Running:
+    """Inspect the running module calls, from the innermost one on."""
+    calls: list[tuple[nn.Module, object]] = []
+    some = False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CALL:
+            some = True
+            found = frame.f_locals["self"]
+            if counts(found):
+                # A mark with the lifetime of the call, which does not keep its frame and local variables alive.
+                calls.append((found, frame.f_locals.setdefault(_MARK, object())))
+        frame = frame.f_back
+    innermost, outermost = (calls[0][0], calls[-1][1]) if calls else (None, None)
+    return Running(innermost, outermost, some and not calls, tuple(calls))
 
 
 class Site:
@@ -81,7 +79,7 @@ class Site:
         self.name, self.place = name, place
         self.watched = watched  # False if `layers=` excludes it: only its location and lengths are recorded
         self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics))
-        self._hearing = Hearing(place, listener)
+        self._hearing = None if listener is None else Hearing(place, listener)
         self._find_projection = find_projection
         self.read = 0  # rows of the first call; later rows were generated, one step at a time
         self._extent: Extent | None = None
@@ -90,33 +88,33 @@ class Site:
         self._cross = False
         self._filled = 0  # keys up to the newest one
 
-    def continues(self, seen: Seen) -> bool:
+    def continues(self, call: WatchedCall) -> bool:
         """Return whether the call adds rows to this site; raise if beam search has reordered the rows."""
         if self._extent is None or self._newest is None:
             return False
-        if seen.call.batch != self._extent.batch or seen.call.heads != self._extent.heads:
+        if call.batch != self._extent.batch or call.heads != self._extent.heads:
             return False
         if self._cross:
-            return self._same_keys(seen)
-        before = seen.newest - seen.call.queries
+            return self._same_keys(call)
+        before = call.newest - call.queries
         if before < 0:
             return False
-        found, newest = _as_many_heads(seen.marks[:, :, before], self._newest)
+        found, newest = _as_many_heads(call.marks[:, :, before], self._newest)
         if torch.equal(found, newest):
             return True
         _refuse_reordered(found, newest, self.name)
         return False
 
-    def _same_keys(self, seen: Seen) -> bool:
+    def _same_keys(self, call: WatchedCall) -> bool:
         """Return whether the keys of a cross-attention are unchanged: the cached tensor itself, or an equal one with
         one query.
         """
         assert self._marks is not None
-        now, before = _as_many_heads(seen.marks, self._marks)
+        now, before = _as_many_heads(call.marks, self._marks)
         if now.shape != before.shape:
             return False
         same = now.untyped_storage().data_ptr() == before.untyped_storage().data_ptr()
-        return same or (seen.call.queries == 1 and torch.equal(now, before))
+        return same or (call.queries == 1 and torch.equal(now, before))
 
     @property
     def fallback_reason(self) -> str | None:
@@ -130,21 +128,20 @@ class Site:
         """Whether its queries attend to keys of another text."""
         return self._cross
 
-    def needed_bytes(self, seen: Seen) -> int:
+    def needed_bytes(self, call: WatchedCall) -> int:
         """Return the bytes needed to store this call's weights in full."""
-        call = seen.call
         return call.batch * call.heads * call.queries * call.keys * 4
 
-    def see(self, seen: Seen) -> None:
+    def see(self, call: WatchedCall) -> None:
         """Process one call; its rows are appended if it continues the previous one."""
-        call, first = seen.call, self._extent is None
-        marked = seen.newest + 1
+        first = self._extent is None
+        marked = call.newest + 1
         if first:
             self.read = call.queries
-            self._cross = bool(seen.cross)
-            if self._hearing.is_of_others(cross=self._cross):
+            self._cross = bool(call.cross)
+            if self._hearing is not None and self._hearing.is_of_others(cross=self._cross):
                 self._folding.leave_out("tokens")
-            alone = not self._cross and (seen.begins_a_cache or (call.queries == 1 and marked < call.keys))
+            alone = not self._cross and (call.begins_a_cache or (call.queries == 1 and marked < call.keys))
             self._filled = marked
             queries, keys = call.queries, marked if alone else call.keys
         else:
@@ -153,36 +150,22 @@ class Site:
             queries, keys = self._extent.queries + call.queries, max(self._extent.keys, self._filled)
         start = queries - call.queries
         shift = 0 if self._cross else self._filled - marked  # number of keys that a sliding cache has dropped
-        dtype = torch.promote_types(seen.marks.dtype, torch.float32)
+        dtype = torch.promote_types(call.marks.dtype, torch.float32)
+        heard = self._hearing
+        ids = None if heard is None else heard.hear(call, queries, self._filled, cross=self._cross)
         extent = Extent(
             *(call.batch, call.heads, queries, keys),
             dtype=dtype,
-            device=seen.marks.device,
+            device=call.marks.device,
             offset=0 if self._cross else self._filled - queries,
             cross=self._cross,
             site=self.name,
-            around=self._around(seen, queries, shift),
+            around=call.having(site=self.name, shift=shift, ids=ids, find_projection=self._find_projection),
         )
-        self._folding.fold(extent, start, seen.output)
+        self._folding.fold(extent, start)
         self._extent = extent.alone
-        self._newest = seen.marks[:, :, seen.newest].clone()
-        self._marks = seen.marks if self._cross else None
-
-    def _around(self, seen: Seen, queries: int, shift: int) -> Around:
-        ids = self._hearing.hear(seen.call, queries, self._filled, cross=self._cross)
-
-        kind, known, project = seen.marks.device.type, seen.values, seen.project  # not `seen`, which holds the output
-        casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-        narrow = torch.get_autocast_dtype(kind) if casts else None
-
-        def values() -> Tensor | None:
-            if project is None:
-                return known
-            # Under the model's autocast, if enabled, since otherwise inputs and weights may differ in dtype.
-            with torch.autocast(kind, dtype=narrow) if casts else contextlib.nullcontext():
-                return project()
-
-        return Around(self.name, seen.call, shift, ids, values, self._find_projection, seen.output)
+        self._newest = call.marks[:, :, call.newest].clone()
+        self._marks = call.marks if self._cross else None
 
     def finish(self) -> Layer:
         """Return the layer of the record."""
@@ -233,3 +216,25 @@ def _refuse_reordered(found: Tensor, newest: Tensor, name: str) -> None:
             "longer belong to one text: watch greedy decoding or sampling (num_beams=1), or run the finished text "
             "through the model once under watch"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedSite:
+    """A site that will receive no further calls."""
+
+    place: Place
+    name: str
+    layer: Layer
+    crosses: bool = False
+    fallback_reason: str | None = None
+
+    def continues(self, call: WatchedCall) -> bool:
+        """Return that no second call belongs to it."""
+        raise ObservationError(
+            f"{self.name or 'this call'} was called twice, and layers that are taken as they are finished need one "
+            "pass over the whole text: watch it without `on_layer_end=`"
+        )
+
+    def finish(self) -> Layer:
+        """Return the layer."""
+        return self.layer

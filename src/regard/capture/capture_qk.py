@@ -13,7 +13,7 @@ from regard.capture.captured_qk import Kept, Segment
 from regard.capture.serialization import UnwritableError, write
 from regard.capture.statistics import Extent
 from regard.capture.weight_rows import Rows
-from regard.capture.weights_from_qk import Computed
+from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import ObservationError
 from regard.files import numbers_of
 from regard.masks import BoundMask, Causal, Dense
@@ -80,8 +80,8 @@ class QueriesKeys:
     def start(self, extent: Extent, /) -> None:
         """Copy q and the new keys."""
         around = extent.needs(self.name)
-        call = around.call
-        if not isinstance(call, Computed):
+        call = around
+        if not isinstance(call, CallFromQK):
             raise ObservationError(
                 f'keep="qk" needs the queries and keys, and {extent.site or "this call"} computes its softmax itself, '
                 'which shows weights alone: load the model with attn_implementation="sdpa", or watch with '

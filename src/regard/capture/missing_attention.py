@@ -5,13 +5,66 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KERNEL_REASON", "SCRIPT_REASON", "Caller", "Missing", "missing_lines", "sum_missing"]
+__all__ = [
+    "BLOCKED",
+    "BLOCKS",
+    "BY_HAND",
+    "DIFFERENCE",
+    "KERNEL_REASON",
+    "LANDMARKS",
+    "NEGATIVE",
+    "ONE_BY_ONE",
+    "OTHER_SUM",
+    "REARRANGED",
+    "SCRIPT_REASON",
+    "TRANSFORMED",
+    "UNKNOWN",
+    "Caller",
+    "Missing",
+    "missing_lines",
+    "sum_missing",
+]
+
 
 KERNEL_REASON = (
     "calls the kernel {} directly, which gives no weights: let it call F.scaled_dot_product_attention or "
     'regard.attention instead (a transformers model: load it with attn_implementation="sdpa")'
 )
 SCRIPT_REASON = "computes attention in TorchScript, where PyTorch shows no calls: watch it as it was before torch.jit"
+TRANSFORMED = (
+    "computes attention under torch.func (vmap, grad), where single calls have no values to be seen: watch it without "
+    "the transform"
+)
+REARRANGED = (
+    "rearranges its weights (in bands or blocks), takes them apart or puts them together before they meet the values, "
+    "so they cannot be shown as queries × keys"
+)
+NEGATIVE = "has weights below 0 after the softmax (one is taken from another), which cannot be shown as weights"
+ONE_BY_ONE = "multiplies its weights with the values one by one and sums, without a product of both"
+OTHER_SUM = "sums its weights over another dimension than its softmax runs over, so they are no weights of each query"
+UNKNOWN = (
+    "hands its weights, together with other activations, to {}, which is not looked into: let it multiply them by "
+    "torch.matmul"
+)
+BY_HAND = "makes its weights by exp and a sum instead of a softmax: let it call torch.softmax"
+DIFFERENCE = (
+    "takes the output of one softmax from that of another (differential attention): neither holds the weights that are "
+    "in use, and their difference falls below 0, as no weights do"
+)
+LANDMARKS = (
+    "chains softmaxes over landmarks (Nyström, agents): the weights of one are multiplied with those or the output of "
+    "another, so none of them are weights of tokens to tokens"
+)
+
+# Modules of transformers that attend from blocks of queries to gathered blocks of keys: a row of such weights does not
+# say which keys they are for.
+BLOCKED = "computes its weights block by block over gathered keys, which cannot be shown as queries × keys"
+BLOCKS = {
+    "BigBirdBlockSparseAttention": 'load it with attention_type="original_full"',
+    "BigBirdPegasusBlockSparseAttention": 'load it with attention_type="original_full"',
+    "LongT5LocalAttention": "watch a T5 instead",
+    "LongT5TransientGlobalAttention": "watch a T5 instead",
+}
 
 
 @dataclass(frozen=True)

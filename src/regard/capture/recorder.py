@@ -6,15 +6,15 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from regard.capture.call_site import Keep, Seen, Site
-from regard.capture.missing_attention import Caller, Missing, sum_missing
+from regard.capture.call_site import FinishedSite, Site, running
+from regard.capture.missing_attention import BLOCKED, BLOCKS, Caller, Missing, sum_missing
 from regard.capture.records import Layer, Record
-from regard.capture.requested_statistics import Asked
-from regard.capture.running_modules import running
+from regard.capture.requested_statistics import Asked, Keep
 from regard.capture.statistics import Statistic
 from regard.capture.statistics.value_norm import output_projection
 from regard.capture.streams import Place, Places, name_streams
 from regard.capture.token_ids import Listener
+from regard.capture.watched_call import WatchedCall
 from regard.errors import ObservationError
 from regard.shapes import human_bytes
 
@@ -33,34 +33,12 @@ class OnLayerEnd(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class _Finished:
-    """A site that will receive no further calls."""
-
-    place: Place
-    name: str
-    layer: Layer
-    crosses: bool = False
-    fallback_reason: str | None = None
-
-    def continues(self, seen: Seen) -> bool:
-        """Return that no second call belongs to it."""
-        raise ObservationError(
-            f"{self.name or 'this call'} was called twice, and layers that are taken as they are finished need one "
-            "pass over the whole text: watch it without `on_layer_end=`"
-        )
-
-    def finish(self) -> Layer:
-        """Return the layer."""
-        return self.layer
-
-
 @dataclass(eq=False)
 class _Forward:
     """One forward pass: its sites by module name and number of earlier calls of that module."""
 
     across: dict[int, Statistic]  # statistics over all its layers
-    sites: dict[tuple[str, int], Site | _Finished] = field(default_factory=dict)
+    sites: dict[tuple[str, int], Site | FinishedSite] = field(default_factory=dict)
     runs: set[int] = field(default_factory=set)  # of the model
     withdrawn: set[tuple[str, int]] = field(
         default_factory=set
@@ -168,30 +146,30 @@ class Recorder:
             ticket.forward.withdrawn.add(ticket.key)
             self.miss(ticket.caller, reason)
 
-    def see(self, seen: Seen) -> _Ticket | None:
+    def see(self, call: WatchedCall) -> _Ticket | None:
         """Process a call at the site it belongs to."""
         caller = self.caller
-        if caller.kind in _BLOCKS:
-            self.miss(caller, f"{_BLOCKED}: {_BLOCKS[caller.kind]}")
+        if caller.kind in BLOCKS:
+            self.miss(caller, f"{BLOCKED}: {BLOCKS[caller.kind]}")
             return None
         name = caller.module
         turn = self._turns.get(name, 0)
-        if turn and self._loops(name, turn - 1, seen):
+        if turn and self._loops(name, turn - 1, call):
             turn -= 1
         self._turns[name] = turn + 1
         self.calls += 1
-        if self._on_layer_end is not None and self._take_known(self._on_layer_end, (name, turn), seen):
+        if self._on_layer_end is not None and self._take_known(self._on_layer_end, (name, turn), call):
             return self._ticket(caller, (name, turn))
-        site = self._site((name, turn), seen)
+        site = self._site((name, turn), call)
         assert isinstance(site, Site)
         if self._keep == "weights" and site.watched:
-            self._spend(site, seen)
-        site.see(seen)
+            self._spend(site, call)
+        site.see(call)
         if self._on_layer_end is not None and site.watched:
             sites = self._forwards[-1].sites
             finished = site.finish()
             layer = self._on_layer_end(len(sites) - 1, finished) or finished
-            sites[name, turn] = _Finished(site.place, site.name, layer, fallback_reason=site.fallback_reason)
+            sites[name, turn] = FinishedSite(site.place, site.name, layer, fallback_reason=site.fallback_reason)
         return self._ticket(caller, (name, turn))
 
     def _ticket(self, caller: Caller, key: tuple[str, int]) -> _Ticket:
@@ -199,40 +177,40 @@ class Recorder:
         forward.runs.add(caller.run)
         return _Ticket(caller, forward, key)
 
-    def _take_known(self, on_layer_end: OnLayerEnd, key: tuple[str, int], seen: Seen) -> bool:
+    def _take_known(self, on_layer_end: OnLayerEnd, key: tuple[str, int], call: WatchedCall) -> bool:
         """Return whether the layer is already known, so that its rows need not be computed."""
         if not self._forwards:
             self._forwards.append(_Forward(self._asked.of_pass()))
         sites = self._forwards[-1].sites
         if key in sites:
-            sites[key].continues(seen)  # raises the error
+            sites[key].continues(call)  # raises the error
         name = _named(key)
         known = getattr(on_layer_end, "known", None)
         layer = None if known is None else known(len(sites), name)
         if layer is None:
             return False
-        if (layer.batch, layer.heads) != (seen.call.batch, seen.call.heads):
+        if (layer.batch, layer.heads) != (call.batch, call.heads):
             return False
         self._asked.watches(len(sites), name)
-        sites[key] = _Finished(self._place(key[0]), name, layer)
+        sites[key] = FinishedSite(self._place(key[0]), name, layer)
         return True
 
     def _place(self, path: str) -> Place:
         return self._places.of(path, {module: len(marks) for module, marks in self._marks.items()})
 
-    def _loops(self, name: str, turn: int, seen: Seen) -> bool:
+    def _loops(self, name: str, turn: int, call: WatchedCall) -> bool:
         """Return whether it is the next step of a recurrent decoder: one query over the keys of the previous call."""
         known = self._forwards[-1].sites.get((name, turn)) if self._forwards else None
-        return known is not None and seen.call.queries == 1 and known.crosses and known.continues(seen)
+        return known is not None and call.queries == 1 and known.crosses and known.continues(call)
 
-    def _site(self, key: tuple[str, int], seen: Seen) -> Site | _Finished:
+    def _site(self, key: tuple[str, int], call: WatchedCall) -> Site | FinishedSite:
         """Return the site if the call continues it, and begin a new forward pass if the site has a call that it does
         not continue.
         """
         if not self._forwards:
             self._forwards.append(_Forward(self._asked.of_pass()))
         known = self._forwards[-1].sites.get(key)
-        if known is not None and known.continues(seen):
+        if known is not None and known.continues(call):
             return known
         if known is not None:
             self._forwards.append(_Forward(self._asked.of_pass()))
@@ -252,8 +230,8 @@ class Recorder:
         forward.sites[key] = site
         return site
 
-    def _spend(self, site: Site, seen: Seen) -> None:
-        needed = site.needed_bytes(seen)
+    def _spend(self, site: Site, call: WatchedCall) -> None:
+        needed = site.needed_bytes(call)
         if needed > self._left:
             raise ObservationError(
                 f'keep="weights" needs {human_bytes(needed)} more at {site.name or "this call"}, and '
@@ -292,7 +270,11 @@ class Recorder:
 
 
 def _entries(missed: Counter[tuple[Caller, str]]) -> tuple[Missing, ...]:
-    return sum_missing(Missing(one.module, f"{one.kind} {reason}", calls) for (one, reason), calls in missed.items())
+    return (
+        ()
+        if not missed
+        else sum_missing(Missing(one.module, f"{one.kind} {reason}", calls) for (one, reason), calls in missed.items())
+    )
 
 
 def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:
@@ -307,21 +289,12 @@ def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:
     named = name_streams(
         layers, [site.place for site in sites]
     )  # for all layers, because streams and numbers depend on the others
-    watched = (layer for site, layer in zip(sites, named, strict=True) if isinstance(site, _Finished) or site.watched)
+    watched = (
+        layer for site, layer in zip(sites, named, strict=True) if isinstance(site, FinishedSite) or site.watched
+    )
     return Record(tuple(watched), notes=notes, missing=missing)
 
 
 def _named(key: tuple[str, int]) -> str:
     """Return the name of a site: the module's, with a number if the module was called before in the same pass."""
     return key[0] if key[1] == 0 else f"{key[0]}#{key[1] + 1}"
-
-
-# Modules of transformers that attend from blocks of queries to gathered blocks of keys: a row of such weights does not
-# say which keys they are for.
-_BLOCKED = "computes its weights block by block over gathered keys, which cannot be shown as queries × keys"
-_BLOCKS = {
-    "BigBirdBlockSparseAttention": 'load it with attention_type="original_full"',
-    "BigBirdPegasusBlockSparseAttention": 'load it with attention_type="original_full"',
-    "LongT5LocalAttention": "watch a T5 instead",
-    "LongT5TransientGlobalAttention": "watch a T5 instead",
-}

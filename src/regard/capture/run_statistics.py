@@ -25,8 +25,8 @@ from regard.capture.requested_statistics import RESERVED, needs_of
 from regard.capture.statistics import Extent, Statistic
 from regard.capture.statistics.base import Need
 from regard.capture.statistics.default_statistics import bin_width
+from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import Rows
-from regard.capture.weights_from_qk import Call
 from regard.errors import ObservationError
 
 __all__ = ["Folding", "is_worth_it", "side_by_side"]
@@ -50,11 +50,11 @@ class Folding:
         """Drop the statistics with a prerequisite that is not available here."""
         self._now = [one for one in self._now if need not in needs_of(one)]
 
-    def fold(self, extent: Extent, start: int, output: Tensor | None) -> None:
+    def fold(self, extent: Extent, start: int) -> None:
         """Process the rows of a call, which begin at row `start` of the record."""
         self._calls += 1
         if self._later:
-            self._wait(extent, start, output)
+            self._wait(extent, start)
         kernel = _requested_kernel()
         reason = None if kernel is None else self._refused(kernel, extent)
         _sweep(self._now, extent, start, kernel=None if reason else kernel)
@@ -64,17 +64,17 @@ class Folding:
         """Return why PyTorch processes this call instead of the kernel."""
         assert extent.around is not None
         if kernel == "numba":
-            return numba_loops.refuses(extent.around.call, extent)
-        return fused.refuses(extent.around.call, _sweeping(self._now))
+            return numba_loops.refuses(extent.around, extent)
+        return fused.refuses(extent.around, _sweeping(self._now))
 
-    def _wait(self, extent: Extent, start: int, output: Tensor | None) -> None:
+    def _wait(self, extent: Extent, start: int) -> None:
         """Process the rows when the gradient of the output is known."""
         names = ", ".join(repr(one.name) for one in self._later)
         if self._calls > 1:
             raise ObservationError(f"{names} of {self._here} cannot go on through a cache: run the whole text at once")
-        four = None if output is None or output.ndim != 4 else output
         assert extent.around is not None
-        call = extent.around.call
+        call = extent.around
+        four = None if call.output is None or call.output.ndim != 4 else call.output
         if four is None or tuple(four.shape[:3]) != (call.batch, call.heads, call.queries):
             raise ObservationError(
                 f"{names} needs the output of each head, and {self._here} does not show it as (batch, heads, queries, "
@@ -87,12 +87,12 @@ class Folding:
             )
         self._waiting = True
         # Detached: a hook with a reference to its own tensor would keep both, and the whole graph, alive.
-        around, alone = dataclasses.replace(extent.around, output=four.detach()), extent.alone
+        around, alone = call.having(output=four.detach()), extent.alone
 
         def tell(gradient: Tensor) -> None:
             if self._waiting:
                 self._waiting = False
-                known = dataclasses.replace(around, gradient=gradient)
+                known = around.having(gradient=gradient)
                 _sweep(self._later, dataclasses.replace(alone, around=known), start)
 
         four.register_hook(tell)
@@ -164,15 +164,15 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, kernel: K
                 statistic.fold(rows)
 
         if kernel == "triton":
-            portions = fused.portions(around.call, folding, extent, start)
+            portions = fused.portions(around, folding, extent, start)
         elif kernel == "numba":
-            portions = numba_loops.portions(around.call, folding, extent, start)
+            portions = numba_loops.portions(around, folding, extent, start)
         else:
-            portions = around.call.portions(start, bin_width(extent.queries))
+            portions = around.portions(start, bin_width(extent.queries))
         if (
             kernel != "triton"
             and all(getattr(one, "by_head", False) for one in folding)
-            and is_worth_it(around.call, len(portions), extent.device)
+            and is_worth_it(around, len(portions), extent.device)
         ):
             side_by_side(portions, fold, lambda: _by_itself(extent.device))
         else:
@@ -199,7 +199,7 @@ def _by_itself(device: torch.device) -> Iterator[None]:
 _FEW = 2**22  # number of pairs of a call below which threads cost more than they save
 
 
-def is_worth_it(call: Call, portions: int, device: torch.device) -> bool:
+def is_worth_it(call: WatchedCall, portions: int, device: torch.device) -> bool:
     """Return whether a call is long enough, on a device whose work is done by this process."""
     pairs = call.batch * call.heads * call.queries * call.keys
     return device.type == "cpu" and min(portions, torch.get_num_threads()) > 1 and pairs >= _FEW

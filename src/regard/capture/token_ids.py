@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from regard.capture.call_context import Ids
 from regard.capture.streams import Place
-from regard.capture.weights_from_qk import Call
+from regard.capture.watched_call import Ids, WatchedCall
 
 __all__ = ["Hearing", "Listener"]
 
@@ -31,7 +30,7 @@ class Listener(Protocol):
 class Hearing:
     """Joins the ids of one site's calls, if their number equals that of its positions."""
 
-    def __init__(self, place: Place, listener: Listener | None) -> None:
+    def __init__(self, place: Place, listener: Listener) -> None:
         self._place, self._listener = place, listener
         self._queries: Tensor | None = None
         self._keys: Tensor | None = None
@@ -39,17 +38,15 @@ class Hearing:
 
     def is_of_others(self, *, cross: bool) -> bool:
         """Return whether only tokens of other streams are known, such as those of a text for an image tower."""
-        known = self._listener.streams().keys() if self._listener is not None else set[str]()
+        known = self._listener.streams().keys()
         if cross:
             return bool(known) and known <= {"target", "text"}
         other = self._place.tower not in (None, "text") or self._place.role == "encoder"
         return bool(known) and other and not known & set(self._place.own_streams)
 
-    def hear(self, call: Call, queries: int, filled: int, *, cross: bool) -> Ids | None:
+    def hear(self, call: WatchedCall, queries: int, filled: int, *, cross: bool) -> Ids | None:
         """Return the ids of all rows and columns, including the call that begins, or None if one is unknown."""
         self._calls += 1
-        if self._listener is None:
-            return None
         streams = self._listener.streams()
         names = ("target", "text") if cross else self._place.own_streams
         own = next((name for name in names if name in streams), None)
@@ -68,9 +65,9 @@ class Hearing:
         pair = tuple(known)
         return Ids(*pair, self._listener.separators) if len(pair) == 2 else None
 
-    def _joined(self, known: Tensor | None, heard: Tensor | None, call: Call, end: int) -> Tensor | None:
+    def _joined(self, known: Tensor | None, heard: Tensor | None, call: WatchedCall, end: int) -> Tensor | None:
         """Return ids up to position `end`: the known ones and a new one for each query of the call."""
-        if heard is None or self._listener is None:
+        if heard is None:
             return None
         if self._listener.whole:
             return heard[:, :end] if heard.shape[1] >= end else None

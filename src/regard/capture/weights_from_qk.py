@@ -6,21 +6,22 @@ enough for the cache, because each is passed over about a dozen times.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import BLOCK_ELEMENTS, Block, Plan, Rows, log_sum_exp, normalizer_of
 from regard.masks.causal_and_window import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores.base import score_tile
 
-__all__ = ["HIDDEN", "Call", "Computed", "Given"]
+__all__ = ["HIDDEN", "CallFromQK", "CallFromWeights"]
 
 # A score below this hides its key, for any number that models use for minus infinity (−1e9, finfo.min, −10,000).
 HIDDEN = -9000.0
@@ -29,37 +30,14 @@ _TAME = 1e30  # finite scores, far from the range limit of float32
 _CEILINGS = 2**24  # maximum bytes of cached mask tiles during a call
 
 
-class Call(Protocol):
-    """One attention call, ready for the second pass."""
-
-    batch: int
-    heads: int
-    queries: int
-    keys: int
-
-    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
-        """Return the rows of each sequence and of some heads, to be processed one after the other or in parallel.
-
-        The first row is row `start` of the record, and blocks end at multiples of `align` rows.
-        """
-        ...
-
-    def blocks(self, start: int, align: int) -> Iterator[Rows]:
-        """Yield all rows."""
-        return (rows for portion in self.portions(start, align) for rows in portion())
-
-    def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
-        """Return which keys one query sees."""
-        ...
-
-
 @dataclass(eq=False)
-class Computed(Call):
+class CallFromQK(WatchedCall):
     """A call with known q and k: weights are computed from these in blocks, and not stored."""
 
-    problem: Problem
+    problem: Problem = field(kw_only=False)
 
     def __post_init__(self) -> None:
+        self.marks = self.problem.k if self.marks is None else self.marks
         self.problem = self.problem.prepared()
         self.batch, self.heads = self.problem.batch, self.problem.heads
         self.queries, self.keys = self.problem.queries, self.problem.keys
@@ -98,18 +76,25 @@ class Computed(Call):
             rows.scratch = scratch
             yield rows
 
-    def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
-        """Return the keys that mask and bias leave visible in one row."""
+    def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
+        """Return which pairs mask and bias leave visible."""
         problem = self.problem
-        visible = torch.ones(1, 1, problem.keys, dtype=torch.bool, device=problem.q.device)
+        visible = torch.ones(1, 1, 1, columns.stop - columns.start, dtype=torch.bool, device=problem.q.device)
         if problem.mask is not None:
-            row, columns = slice(at, at + 1), slice(0, problem.keys)
             sizes = {"batch": problem.batch, "heads": problem.heads}
-            visible = problem.mask.tile(row, columns, **sizes, device=visible.device)[:, :, 0]
-        if problem.bias is not None:
-            bias = problem.bias_tile(rows=slice(at, at + 1))
-            visible = visible if bias is None else visible & (bias[:, :, 0] > HIDDEN)
-        return visible
+            visible = problem.mask.tile(rows, columns, **sizes, device=visible.device)
+        bias = problem.bias_tile(rows=rows, columns=columns)
+        return visible if bias is None else visible & (bias > HIDDEN)
+
+    @property
+    def device(self) -> torch.device:
+        """Where q and k are."""
+        return self.problem.q.device
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of q and k."""
+        return self.problem.q.nbytes + self.problem.k.nbytes
 
     def _score(self, q: Tensor, k: Tensor, batch_index: int, heads: slice, block: Block, out: Tensor) -> None:
         """Write the scaled scores of a block with keys shared between heads to `out`."""
@@ -236,17 +221,27 @@ class Computed(Call):
 
 
 @dataclass(eq=False)
-class Given(Call):
+class CallFromWeights(WatchedCall):
     """A call whose weights were computed by the model itself."""
 
-    weights: Float[Tensor, "batch heads queries keys"]
+    weights: Float[Tensor, "batch heads queries keys"] = field(kw_only=False)
 
     def __post_init__(self) -> None:
         self.batch, self.heads, self.queries, self.keys = self.weights.shape
 
-    def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
-        """Return the keys with nonzero weight in one row; hidden keys have none."""
-        return self.weights[:, :, at] > 0
+    def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
+        """Return the pairs with nonzero weight; hidden keys have none."""
+        return self.weights[:, :, rows, columns] > 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.weights.device
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the weights."""
+        return self.weights.nbytes
 
     def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
         """Return the rows of each sequence and head."""

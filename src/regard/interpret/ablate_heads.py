@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from regard.capture.intercept.watching_mode import refuse_compiled
 from regard.errors import InputError, ObservationError
-from regard.interpret.unsupported import refuse_compiled
 
 __all__ = ["HeadsOut", "Replacement", "ablate_heads", "by_layer", "head_outputs"]
 

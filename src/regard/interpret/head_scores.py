@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.capture.call_site import Keep
 from regard.capture.records import Layer, Record
+from regard.capture.requested_statistics import Keep
 from regard.capture.statistics import Confidence, Distance, Mass, Sink, of_weights
 from regard.capture.statistics.base import Statistic
 from regard.errors import InputError, ObservationError

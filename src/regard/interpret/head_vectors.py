@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import nn
 
-from regard.capture.call_site import Seen
 from regard.capture.intercept import Interception
 from regard.capture.recorder import Recorder
 from regard.capture.steps import CapturedHead, Worked, work_captured
 from regard.capture.tokens import TokenRow, token_row
-from regard.capture.weights_from_qk import Computed
+from regard.capture.watched_call import WatchedCall
+from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.interpret.look import look, prepare
@@ -35,15 +35,15 @@ class _Catcher(Recorder):
     """A recorder of the calls themselves, one per layer."""
 
     model: nn.Module
-    caught: list[Seen] = field(default_factory=list)
+    caught: list[WatchedCall] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__(self.model, "maps", 0)
 
-    def see(self, seen: Seen) -> None:
+    def see(self, call: WatchedCall) -> None:
         """Record the call without processing it."""
         self.calls += 1
-        self.caught.append(seen)
+        self.caught.append(call)
 
 
 def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
@@ -60,12 +60,12 @@ def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
     if not -len(catcher.caught) <= layer < len(catcher.caught):
         raise InputError(f"`layer` must be from 0 to {len(catcher.caught) - 1} for {model}, got {layer}")
     seen = catcher.caught[layer]
-    if not isinstance(seen.call, Computed) or seen.values is None:
+    if not isinstance(seen, CallFromQK) or seen.v is None:
         raise ObservationError(
             f"{model} computes the weights of layer {layer} itself, without a call that shows q, k and v: choose a "
             "model that uses PyTorch's scaled_dot_product_attention"
         )
-    problem = seen.call.problem
+    problem = seen.problem
     if not 0 <= head < problem.heads:
         raise InputError(f"`head` must be from 0 to {problem.heads - 1} for {model}, got {head}")
     visible, bias = problem.visible(), problem.bias_tile()
@@ -78,7 +78,7 @@ def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
         tokens=next(one[0] for one in streams if len(one[0]) == problem.keys),
         queries=problem.q[0, head].double().numpy(),
         keys=problem.k[0, head // group].double().numpy(),
-        values=seen.values[0, head // group].double().numpy(),
+        values=seen.v[0, head // group].double().numpy(),
         scale=problem.scale,
         visible=None if visible is None else np.asarray(visible.expand(1, problem.heads, *pairs)[0, head]),
         bias=None if bias is None else bias.expand(1, problem.heads, *pairs)[0, head].double().numpy(),

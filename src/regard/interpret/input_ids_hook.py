@@ -9,14 +9,15 @@ from torch import Tensor, nn
 
 from regard.capture.records import Record
 from regard.capture.tokens import Token
-from regard.errors import InputError
 from regard.interpret.tokens_from_tokenizer import tokens_of
 
-__all__ = ["Given", "Heard", "Named", "Streams", "check_tokens", "given_tokens"]
+__all__ = ["GivenTokens", "Heard", "Named", "Streams"]
+
 
 Streams = dict[str, tuple[tuple[Token, ...], ...]]
 Named = Sequence[str] | Mapping[str, Sequence[str]]  # in the form of `tokens=`
 _Ids = dict[str, list[Tensor]]
+
 # Separators besides the end-of-sequence token: marks that end a sentence or a clause.
 _SEPARATORS = frozenset(".,;:!?…。，、；：！？")
 _SEPARATING = frozenset({"[SEP]", "</s>", "<sep>", "<|endoftext|>"})
@@ -94,7 +95,7 @@ class Heard:
         return found
 
 
-class Given:
+class GivenTokens:
     """Tokens named by the caller, numbered so that equal texts are equal tokens."""
 
     whole = True
@@ -136,55 +137,3 @@ def _stream_of(argument: str, count: int, record: Record) -> str | None:
         encodes = any(layer.kind == "self" and layer.query_tokens == "source" for layer in record.layers)
         names = ["text", "source" if encodes else "target"]
     return next((name for name in names if name in lengths and count >= lengths[name]), None)
-
-
-def check_tokens(tokens: Any) -> None:
-    """Check that `tokens` is a list of texts or a dictionary of such lists by stream.
-
-    Raises:
-        InputError: It is neither.
-    """
-    named = tokens if isinstance(tokens, Mapping) else {None: tokens}
-    for stream, texts in named.items():
-        where = "" if stream is None else f" for the stream {stream!r}"
-        if isinstance(texts, str):
-            raise InputError(
-                f"`tokens` must be a list of texts, one a position, got the text {texts!r}{where}: tokens.split()?"
-            )
-        if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
-            raise InputError(
-                "`tokens` must be a list of texts, one a position, or such lists by stream, "
-                f'{{"source": [...], "target": [...]}}, got {texts!r}{where}'
-            )
-
-
-def given_tokens(tokens: Named, record: Record) -> Streams:
-    """Return the tokens given by the caller, one for each position of a stream with a single sequence.
-
-    Raises:
-        InputError: The number of tokens differs from the positions, a stream does not exist, or one list is given for
-            several streams.
-    """
-    lengths = record.streams
-    there = ", ".join(f"{length} ({stream})" for stream, length in lengths.items())
-    if not isinstance(tokens, Mapping):
-        name = "text" if "text" in lengths or len(lengths) != 1 else next(iter(lengths))
-        if name not in lengths:
-            lists = ", ".join(f'"{stream}": [...]' for stream in lengths)
-            raise InputError(
-                f"`tokens` must be a list for each stream where there are several, {there}, got one of {len(tokens)}: "
-                f"tokens={{{lists}}} with those you know, or pass `tokenizer=`"
-            )
-        tokens = {name: tokens}
-    found: Streams = {}
-    for stream, texts in tokens.items():
-        if stream not in lengths:
-            raise InputError(f"`tokens` must be of streams that there are, {there} positions, got {stream!r}")
-        sides = (layer for layer in record.layers if stream in (layer.query_tokens, layer.key_tokens))
-        if (batch := next(sides).batch) != 1 or len(texts) != lengths[stream]:
-            raise InputError(
-                f"`tokens` must name the positions of one sequence, {there} of them in a batch of {batch}, got "
-                f"{len(texts)} for {stream!r}: leave it out, or pass `tokenizer=` for batches"
-            )
-        found[stream] = (tuple(Token(text) for text in texts),)
-    return found

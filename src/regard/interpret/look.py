@@ -14,9 +14,9 @@ import torch
 
 from regard.backends import preferred
 from regard.capture.atlas import read_atlas
-from regard.capture.call_site import Keep
 from regard.capture.highlight import Focus, choose_focus
 from regard.capture.records import Layer, Record
+from regard.capture.requested_statistics import Keep
 from regard.capture.resumable_atlas import Part
 from regard.capture.tokens import Token, is_word, token_row
 from regard.errors import InputError

@@ -1,113 +1,26 @@
 """Errors for models that cannot be watched, and for attention that was not recorded, each with a way out."""
 
-import contextlib
-import functools
-import os
 import re
-import sys
-import traceback
-import types
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import nn
 
-from regard.capture.intercept.exchanged_functions import is_patched, patched, with_globals
-from regard.capture.intercept.watching_mode import CALL, modes_here
 from regard.capture.missing_attention import Missing, missing_lines
-from regard.errors import ObservationError
 
-__all__ = ["refuse_compiled", "refuse_missing", "refusing_compiled_code", "why_nothing"]
+__all__ = ["why_incomplete", "why_nothing"]
+
 
 _ATTENTION = re.compile("att(entio)?n|transformer|bert|gpt", re.IGNORECASE)  # part of the name of a module's class
 _SHOWN = 6  # maximum number of module classes listed in an error
 
 
-def refuse_compiled(model: nn.Module) -> None:
-    """Refuse a compiled module, whose calls are not visible, unless the caller has disabled its compiled code."""
-    if _stance() == "force_eager":
-        return
-    for name, module in model.named_modules():
-        compiled = getattr(module, CALL, None) is not None and not is_patched(module, CALL)
-        if compiled or hasattr(module, "_orig_mod"):
-            which = f"its module {name!r} is" if name else "it is"
-            before = "watch model._orig_mod, whose weights are the same" if hasattr(model, "_orig_mod") else _EAGERLY
-            raise ObservationError(
-                f"this model cannot be watched: {which} compiled, and compiled code shows no calls; {before}"
-            )
-
-
-def _stance() -> str:
-    """Return the compiler stance that the caller has set."""
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return "default" if dynamo is None else str(dynamo._stance.stance)
-
-
-@contextlib.contextmanager
-def refusing_compiled_code() -> Iterator[None]:
-    """Raise an error for compiled functions inside a model, which would be compiled again together with the watching.
-
-    This applies only to the thread that watches: a compiler stance is global, and would affect what other threads
-    compile.
-    """
-    if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is None:
-        yield  # no compiler is available
-        return
-    with patched(dynamo, "_callback_from_stance", _refusing_here):
-        try:
-            yield
-        except RuntimeError as error:
-            if "'fail_on_recompile'" not in str(error):
-                raise
-            raise ObservationError(_why_compiled(error)) from error
-
-
-def _refusing_here(original: types.FunctionType) -> Callable[..., Any]:
-    """Return a compiler hook that refuses in the thread that watches if no stance is set, and else calls `original`."""
-    dynamo = sys.modules["torch._dynamo.eval_frame"]
-    refuse = with_globals(original, _stance=dynamo.DynamoStance("fail_on_recompile"))
-
-    @functools.wraps(original)
-    def choose(callback: Any) -> Any:
-        refused = modes_here() and dynamo._stance.stance == "default"
-        return (refuse if refused else original)(callback)
-
-    return choose
-
-
-_EAGERLY = 'put `with torch.compiler.set_stance("force_eager"):` around regard.watch'
-_NO_FLEX = (
-    "flex_attention, whose kernel gives no weights: let the model call F.scaled_dot_product_attention or "
-    'regard.attention instead (a transformers model: load it with attn_implementation="sdpa")'
-)
-
-
-def _why_compiled(error: BaseException) -> str:
-    """Return which compiled code was called, and the way out; FlexAttention without a compiler is refused too."""
-    way = (
-        f"calls {_NO_FLEX}"
-        if "flex_attention" in str(error)
-        else f"is compiled; {_EAGERLY}, unless it calls {_NO_FLEX}"
-    )
+def why_incomplete(model: nn.Module, missing: Sequence[Missing]) -> str:
+    """Return which layers are missing from a record, and how to accept a partial one."""
     return (
-        f"this model cannot be watched as it is: compiled code shows no calls, and {_compiled_function(error)}, {way}"
+        f"not all attention of this {type(model).__name__} could be seen: {'; '.join(missing_lines(missing))}; "
+        "strict=False (--no-strict) keeps what was seen, and lists the rest in `seen.missing`"
     )
-
-
-def _compiled_function(error: BaseException) -> str:
-    """Return the innermost function outside PyTorch that called something compiled."""
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in one.filename]
-    return f"a compiled function, called at {frames[-1].filename}:{frames[-1].lineno}" if frames else "something inside"
-
-
-def refuse_missing(model: nn.Module, missing: Sequence[Missing]) -> None:
-    """Raise an error if layers are missing from a record, unless the caller accepts a partial record."""
-    if missing:
-        raise ObservationError(
-            f"not all attention of this {type(model).__name__} could be seen: {'; '.join(missing_lines(missing))}; "
-            "strict=False (--no-strict) keeps what was seen, and lists the rest in `seen.missing`"
-        )
 
 
 def why_nothing(model: nn.Module, calls_elsewhere: int = 0, missing: Sequence[Missing] = ()) -> str:

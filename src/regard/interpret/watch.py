@@ -2,27 +2,81 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec
 
 from torch import Tensor, nn
 
-from regard.capture.call_site import Keep, Seen
 from regard.capture.intercept import Interception
+from regard.capture.intercept.watching_mode import refuse_compiled, refusing_compiled_code
 from regard.capture.recorder import OnLayerEnd, Recorder
 from regard.capture.records import Record
-from regard.capture.requested_statistics import Asked
+from regard.capture.requested_statistics import Asked, Keep
 from regard.capture.statistics import Statistic
-from regard.capture.weights_from_qk import Computed
+from regard.capture.tokens import Token
+from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
-from regard.interpret.input_ids_hook import Given, Heard, Named, check_tokens, given_tokens
+from regard.interpret.input_ids_hook import GivenTokens, Heard, Named, Streams
 from regard.interpret.observation import Observation
-from regard.interpret.unsupported import refuse_compiled, refuse_missing, refusing_compiled_code, why_nothing
+from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
 from regard.problem import DEFAULT_MAX_BYTES, Problem
 
-__all__ = ["read_attention", "watch"]
+__all__ = ["check_tokens", "given_tokens", "read_attention", "watch"]
+
+
+def check_tokens(tokens: Any) -> None:
+    """Check that `tokens` is a list of texts or a dictionary of such lists by stream.
+
+    Raises:
+        InputError: It is neither.
+    """
+    named = tokens if isinstance(tokens, Mapping) else {None: tokens}
+    for stream, texts in named.items():
+        where = "" if stream is None else f" for the stream {stream!r}"
+        if isinstance(texts, str):
+            raise InputError(
+                f"`tokens` must be a list of texts, one a position, got the text {texts!r}{where}: tokens.split()?"
+            )
+        if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+            raise InputError(
+                "`tokens` must be a list of texts, one a position, or such lists by stream, "
+                f'{{"source": [...], "target": [...]}}, got {texts!r}{where}'
+            )
+
+
+def given_tokens(tokens: Named, record: Record) -> Streams:
+    """Return the tokens given by the caller, one for each position of a stream with a single sequence.
+
+    Raises:
+        InputError: The number of tokens differs from the positions, a stream does not exist, or one list is given for
+            several streams.
+    """
+    lengths = record.streams
+    there = ", ".join(f"{length} ({stream})" for stream, length in lengths.items())
+    if not isinstance(tokens, Mapping):
+        name = "text" if "text" in lengths or len(lengths) != 1 else next(iter(lengths))
+        if name not in lengths:
+            lists = ", ".join(f'"{stream}": [...]' for stream in lengths)
+            raise InputError(
+                f"`tokens` must be a list for each stream where there are several, {there}, got one of {len(tokens)}: "
+                f"tokens={{{lists}}} with those you know, or pass `tokenizer=`"
+            )
+        tokens = {name: tokens}
+    found: Streams = {}
+    for stream, texts in tokens.items():
+        if stream not in lengths:
+            raise InputError(f"`tokens` must be of streams that there are, {there} positions, got {stream!r}")
+        sides = (layer for layer in record.layers if stream in (layer.query_tokens, layer.key_tokens))
+        if (batch := next(sides).batch) != 1 or len(texts) != lengths[stream]:
+            raise InputError(
+                f"`tokens` must name the positions of one sequence, {there} of them in a batch of {batch}, got "
+                f"{len(texts)} for {stream!r}: leave it out, or pass `tokenizer=` for batches"
+            )
+        found[stream] = (tuple(Token(text) for text in texts),)
+    return found
+
 
 _Asked = ParamSpec("_Asked")
 
@@ -129,38 +183,38 @@ def watch(
         check_tokens(tokens)
     refuse_compiled(model)
     asked = Asked(keep, statistics, layers=layers, max_bytes=max_bytes)
-    heard = Heard(lambda: recorder.passes, tokenizer)
-    listener = heard if tokens is None else Given(tokens)
-    recorder, observation = (
-        Recorder(model, keep, max_bytes, asked=asked, listener=listener, on_layer_end=on_layer_end),
-        Observation(),
-    )
+    heard = None
+    if tokenizer is not None or (asked.needs("tokens") and tokens is None):
+        heard = Heard(lambda: recorder.passes, tokenizer)
+    listener = GivenTokens(tokens) if asked.needs("tokens") and tokens is not None else heard
+    recorder = Recorder(model, keep, max_bytes, asked=asked, listener=listener, on_layer_end=on_layer_end)
+    observation = Observation()
     with contextlib.ExitStack() as stack:
         stack.enter_context(refusing_compiled_code())
         interception = stack.enter_context(Interception(model, recorder, {attention: read_attention}))
-        if tokenizer is not None or (asked.needs("tokens") and tokens is None):
-            interception.hears = heard
+        interception.hears = heard
         yield observation
     observation.calls_elsewhere = interception.calls_elsewhere
     records = recorder.finish()
     if not any(record.layers for record in records) and (recorder.missing or not recorder.calls):
         raise ObservationError(why_nothing(model, interception.calls_elsewhere, recorder.missing))
-    if strict:
-        refuse_missing(model, recorder.missing)
+    if strict and recorder.missing:
+        raise ObservationError(why_incomplete(model, recorder.missing))
     name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__)
     seen = []
     for index, record in enumerate(records):
         if not record.layers:
             continue  # every pass was discarded
-        words = patch_tokens(model, record) | heard.tokens(tokenizer, index, record)
+        words = {} if set(record.streams) <= {"text", "target"} else patch_tokens(model, record)
+        words |= {} if heard is None else heard.tokens(tokenizer, index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
         seen.append(Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing))
     observation.records, observation.fallback_reasons = tuple(seen), recorder.fallback_reasons
 
 
-def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> Seen:  # noqa: ARG001
-    """Return a call of regard.attention as a Seen."""
+def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> CallFromQK:  # noqa: ARG001
+    """Return a call of regard.attention as a watched call."""
     # No dropout: weights are recorded before it, and a second seed would advance the generator of the model's call.
     asked = asked | {"return_weights": False, "return_lse": False, "dropout": 0.0, "generator": None}
     problem = Problem.of(q.detach(), k.detach(), v.detach(), **asked)
-    return Seen(Computed(problem), problem.k, values=problem.v)
+    return CallFromQK(problem, v=problem.v)

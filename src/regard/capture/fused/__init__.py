@@ -15,8 +15,9 @@ from regard.backends.kernel_compilers import refuses_triton
 from regard.capture.fused.sweep import MOST_DIM, MOST_STRONGEST, Band, Bins, Blocks, Found, observe
 from regard.capture.statistics import Entropy, Extent, HeatMap, Received, Statistic, Top
 from regard.capture.statistics.default_statistics import bin_width
+from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import Rows
-from regard.capture.weights_from_qk import Call, Computed
+from regard.capture.weights_from_qk import CallFromQK
 from regard.masks.causal_and_window import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
@@ -24,9 +25,9 @@ from regard.problem import Problem
 __all__ = ["Band", "Bins", "Blocks", "Found", "Summary", "observe", "portions", "refuses"]
 
 
-def refuses(call: Call, statistics: Sequence[Statistic]) -> str | None:
+def refuses(call: WatchedCall, statistics: Sequence[Statistic]) -> str | None:
     """Return why the fused pass does not support a call with these statistics, or None if it does."""
-    if not isinstance(call, Computed):
+    if not isinstance(call, CallFromQK):
         return "the model computed its weights itself"
     problem = call.problem
     return refuses_triton(problem.q) or _refuses_problem(problem) or _refuses_statistics(statistics)
@@ -56,7 +57,7 @@ def _refuses_statistics(statistics: Sequence[Statistic]) -> str | None:
 
 
 def portions(
-    call: Call, statistics: Sequence[Statistic], extent: Extent, start: int
+    call: WatchedCall, statistics: Sequence[Statistic], extent: Extent, start: int
 ) -> list[Callable[[], Iterator[Rows]]]:
     """Return all rows of a call, already summed; `refuses` must have returned None for the call and the statistics.
 
@@ -66,7 +67,7 @@ def portions(
         extent: The size of the record including this call.
         start: The number of rows processed before.
     """
-    assert isinstance(call, Computed)
+    assert isinstance(call, CallFromQK)
 
     def fold() -> Iterator[Rows]:
         problem, shift = call.problem, 0 if extent.around is None else extent.around.shift

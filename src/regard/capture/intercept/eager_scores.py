@@ -17,12 +17,14 @@ pooling's weights are a single row.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.layouts import dims_of, inserted_by, moved, product_layout
 from regard.capture.intercept.operation_kinds import (
     CASTS,
+    KNOWN,
     LINEAR,
     MULTIPLIES,
     PERMUTES,
@@ -32,7 +34,7 @@ from regard.capture.intercept.operation_kinds import (
 from regard.capture.intercept.tensor_origins import Origin, Origins
 from regard.capture.intercept.torch_calls import Layout, TorchCall, pair_labels
 
-__all__ = ["Features", "Scores", "Spreads"]
+__all__ = ["Features", "Scores", "Spreads", "both_ways", "is_exponential", "may_multiply", "softmax_dim"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,9 @@ class Scores:
         return not self.weak, bool(self.layout), one.shape == result.shape
 
 
+_EXPONENTIALS = {f"{name}{end}" for name in ("exp", "exp2", "expm1") for end in ("", "_")}
+_EXPONENTIALS |= {"special_exp2", "special_expm1"}
+_POWERS = {"pow", "__rpow__", "float_power"}
 _SUMS = {"sum", "mean", "nansum", "nanmean", "norm", "vector_norm", "linalg_norm", "linalg_vector_norm"}
 _NEW = "b"  # a dimension that neither of the two had, in the notation of `moved`
 
@@ -200,3 +205,35 @@ def _cut(width: int, result: Tensor) -> Layout | None:
         at -= 1
         size *= result.shape[at]
     return "b" * at + "f" * (result.ndim - at) if size == width and at else None
+
+
+def both_ways(layout: Layout) -> tuple[Layout, Layout]:
+    """Return both layouts, since keys may be either dimension."""
+    return layout, layout.translate(str.maketrans("qk", "kq"))
+
+
+def is_exponential(call: TorchCall, scores: Tensor) -> bool:
+    """Return whether a call raises a number to the power of scores."""
+    if call.name in _POWERS:
+        base = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("self"))
+        return (base is scores) == (call.name == "__rpow__")
+    return call.name in _EXPONENTIALS
+
+
+def softmax_dim(call: TorchCall) -> object:
+    """Return the dimension over which a softmax runs."""
+    if call.name == "gumbel_softmax":
+        return call.dim(4) or -1
+    return call.dim(2 if call.name == "_masked_softmax" else 1)
+
+
+def may_multiply(call: TorchCall, tensors: list[Tensor], result: Tensor) -> bool:
+    """Return whether an unknown function may have multiplied tensors: it is not elementwise, and does not return a
+    loss.
+    """
+    if call.name in KNOWN or not result.ndim:
+        return False
+    try:
+        return bool(torch.broadcast_shapes(*(one.shape for one in tensors)) != result.shape)
+    except RuntimeError:
+        return True

@@ -22,62 +22,38 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.call_site import Seen
-from regard.capture.intercept.eager_scores import Features, Scores, Spreads
-from regard.capture.intercept.eager_weights import (
-    BY_HAND,
-    NEGATIVE,
-    ONE_BY_ONE,
-    OTHER_SUM,
-    REARRANGED,
-    UNKNOWN,
-    Softmax,
-    Verdicts,
-    Weights,
-    changed,
-    is_part,
-    reweighted,
-    source_of,
+from regard.capture import missing_attention as missing
+from regard.capture.intercept.eager_scores import (
+    Features,
+    Scores,
+    Spreads,
+    both_ways,
+    is_exponential,
+    may_multiply,
+    softmax_dim,
 )
+from regard.capture.intercept.eager_weights import Softmax, Verdicts, Weights, passed_on, reweighted
 from regard.capture.intercept.layouts import Merged, follows, moved, product_layout, show, summed
-from regard.capture.intercept.operation_kinds import (
-    CASTS,
-    DROPOUTS,
-    KNOWN,
-    LINEAR,
-    MIXES,
-    MULTIPLIES,
-    PARTS,
-    REWEIGHTS,
-    SHAPES,
-    SOFTMAXES,
-)
-from regard.capture.intercept.tensor_origins import LANDMARKS, Learned, Origins, Outputs, crosses
-from regard.capture.intercept.torch_attention_calls import TRANSFORMED, is_transformed
-from regard.capture.intercept.torch_calls import Layout, Product, TorchCall, read_product
+from regard.capture.intercept.operation_kinds import DROPOUTS, LINEAR, MIXES, MULTIPLIES, REWEIGHTS, SOFTMAXES
+from regard.capture.intercept.tensor_origins import Learned, Origins, Outputs, crosses
+from regard.capture.intercept.torch_attention_calls import is_transformed
+from regard.capture.intercept.torch_calls import Product, TorchCall, read_product
 from regard.capture.missing_attention import Caller
+from regard.capture.watched_call import WatchedCall
 from regard.capture.weights_from_qk import HIDDEN
 
 __all__ = ["Eager"]
 
-_EXPONENTIALS = {f"{name}{end}" for name in ("exp", "exp2", "expm1") for end in ("", "_")}
-_EXPONENTIALS |= {"special_exp2", "special_expm1"}
 _INVERSES = {"exp", "exp_"}  # of a log_softmax
-_POWERS = {"pow", "__rpow__", "float_power"}
 
+Miss = Callable[[Caller, str], None]
 FindCaller = Callable[[], Caller | None]  # None if another model is running
 
 
 class Eager:
     """Tracks scores and weights through the calls of a forward pass."""
 
-    def __init__(
-        self,
-        learned: Learned,
-        origins: Origins,
-        outputs: Outputs,
-        miss: Callable[[Caller, str], None],
-    ) -> None:
+    def __init__(self, learned: Learned, origins: Origins, outputs: Outputs, miss: Miss) -> None:
         self._learned, self._origins, self._outputs, self._miss = learned, origins, outputs, miss
         self._scores = WeakIdKeyDictionary()
         self._weights = WeakIdKeyDictionary()
@@ -89,7 +65,7 @@ class Eager:
         self._spreads = Spreads(origins)
         self._merged = Merged()
 
-    def after(self, call: TorchCall, results: list[Tensor], find_caller: FindCaller) -> Seen | None:
+    def after(self, call: TorchCall, results: list[Tensor], find_caller: FindCaller) -> WatchedCall | None:
         """Process one call that has returned, and return the attention call if this was its last step."""
         if not results:
             return None
@@ -101,7 +77,7 @@ class Eager:
                 return seen
         if call.name in SOFTMAXES:
             scores = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("logits"))
-            self._softmax(scores, _softmax_dim(call), result, find_caller)
+            self._softmax(scores, softmax_dim(call), result, find_caller)
         elif call.name in _INVERSES and call.tensors[0] in self._logs:
             scores, dim = self._logs[call.tensors[0]]
             self._softmax(scores, dim, result, find_caller)
@@ -138,7 +114,7 @@ class Eager:
         if known is None or (caller := find_caller()) is None:
             return  # of another model
         if is_transformed():
-            self._miss(caller, TRANSFORMED)
+            self._miss(caller, missing.TRANSFORMED)
             return
         layout, ends = known.layout, known.ends
         softmax = Softmax(caller)
@@ -182,7 +158,7 @@ class Eager:
             return  # a known product
         active = self._learned.activations(call)
         scores = self._spreads.carry(call, call.tensors, active, result)
-        if scores is None and len(active) > 1 and _may_multiply(call, active, result):
+        if scores is None and len(active) > 1 and may_multiply(call, active, result):
             scores = Scores(None, (self._origins.of(active[0]), self._origins.of(active[1])))
         if scores is not None:
             self._scores[result] = scores
@@ -196,39 +172,20 @@ class Eager:
         scores = self._scores[one]
         if follows(scores.layout, call, one, result):
             layout = scores.layout and moved(scores.layout, call, one, result)
-            exponential = scores.exponential or _is_exponential(call, one)
+            exponential = scores.exponential or is_exponential(call, one)
             self._scores[result] = replace(scores, layout=layout, exponential=exponential)
 
     def _pass_weights(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
         name, weights = call.name, self._weights[one]
         others = [x for x in self._learned.activations(call) if x is not one and x not in self._weights]
-        if others and _may_multiply(call, [one, *others], result):
-            self._verdicts.suspect(weights.softmaxes, UNKNOWN.format(name))
+        if others and may_multiply(call, [one, *others], result):
+            self._verdicts.suspect(weights.softmaxes, missing.UNKNOWN.format(name))
         if name in MULTIPLIES and self._multiplies_values(call, one, result):
-            self._verdicts.fail(weights.softmaxes, ONE_BY_ONE)
+            self._verdicts.fail(weights.softmaxes, missing.ONE_BY_ONE)
         elif (name in REWEIGHTS or name in MIXES) and not weights.blended:
             self._weights[result] = reweighted(call, weights, self._parts(call), one, result)
-        elif result is one:
-            return
-        elif name in DROPOUTS or name in CASTS:
-            self._weights[result] = replace(weights, source=source_of(weights, one))
-        elif name in PARTS or not follows(weights.layout, call, one, result):
-            if name in PARTS:
-                layout = weights.layout and moved(weights.layout, call, one, result)
-                part = is_part(weights, one, layout, result)
-                self._weights[result] = replace(weights, layout=layout, source=None, altered=True, part=part)
-        elif name in SHAPES:
-            layout = weights.layout and moved(weights.layout, call, one, result)
-            source = weights.source
-            if source is not None and call.args and call.args[0] is one:
-                with torch._C.DisableTorchFunction():
-                    # A view may need the strides that `contiguous` gave to the tensor in use.
-                    again = name != "view"
-                    source = call.func(source, *call.args[1:], **call.kwargs) if again else source.reshape(result.shape)
-            part = is_part(weights, one, layout, result)
-            self._weights[result] = replace(weights, source=source, layout=layout, part=part)
-        else:
-            self._weights[result] = changed(call, weights, self._parts(call), one, result)
+        elif result is not one and (passed := passed_on(call, weights, self._parts(call), one, result)) is not None:
+            self._weights[result] = passed
 
     def _parts(self, call: TorchCall) -> list[Weights]:
         return [found for x in call.tensors if (found := self._weights.get(x)) is not None]
@@ -239,7 +196,9 @@ class Eager:
         others = (x for x in call.tensors if x is not one and x not in self._weights and not self._learned.holds(x))
         return roomy and any(x.is_floating_point() for x in others)
 
-    def _product(self, product: Product, call: TorchCall, result: Tensor, find_caller: FindCaller) -> Seen | None:
+    def _product(
+        self, product: Product, call: TorchCall, result: Tensor, find_caller: FindCaller
+    ) -> WatchedCall | None:
         """Process a product of queries and keys, or of weights and values."""
         pair = self._pair(product, result)
         if pair is None:
@@ -256,7 +215,7 @@ class Eager:
             self._score(pair, result, find_caller)
         return None
 
-    def _sum(self, weights: Weights, at: int, pair: Product, call: TorchCall, result: Tensor) -> Seen | None:
+    def _sum(self, weights: Weights, at: int, pair: Product, call: TorchCall, result: Tensor) -> WatchedCall | None:
         """Process the product of weights, factor number `at`, and another tensor."""
         other, labels = pair.factors[1 - at], pair.labels
         if self._learned.holds(other):
@@ -267,7 +226,7 @@ class Eager:
             return None
         axis = None if weights.layout is None else summed(weights.layout, at, other, labels)
         if axis is None:
-            self._verdicts.fail(weights.softmaxes, REARRANGED if weights.layout is None else OTHER_SUM)
+            self._verdicts.fail(weights.softmaxes, missing.REARRANGED if weights.layout is None else missing.OTHER_SUM)
             return None
         if labels is not None and set(labels[1 - at]) <= set(labels[at]):
             other = other[..., None]  # values with a single number each
@@ -297,7 +256,7 @@ class Eager:
         """Process weights on other weights, or on the output of attention: softmaxes over landmarks."""
         chained = self._weights.get(other)
         softmaxes = weights.softmaxes + (() if chained is None else chained.softmaxes)
-        self._verdicts.fail(softmaxes, LANDMARKS)
+        self._verdicts.fail(softmaxes, missing.LANDMARKS)
         if chained is None:
             self._outputs.chain(other)
         else:
@@ -305,10 +264,10 @@ class Eager:
 
     def _used(
         self, weights: Weights, one: Tensor, values: Tensor, axis: int, plain: Tensor | None, result: Tensor
-    ) -> Seen | None:
+    ) -> WatchedCall | None:
         """Process weights on values, the result to find, unless the weights can be negative."""
         if weights.altered and bool(((one if weights.source is None else weights.source) < 0).any()):
-            self._verdicts.fail(weights.softmaxes, NEGATIVE)
+            self._verdicts.fail(weights.softmaxes, missing.NEGATIVE)
             return None
         for softmax in weights.softmaxes:
             softmax.used = True
@@ -319,13 +278,13 @@ class Eager:
         matrix = one.detach() if weights.source is None else weights.source
         seen = show(matrix, weights.layout or "", self._merged.get(one), values.detach(), axis)
         output = plain if plain is not None and plain.ndim == 4 and weights.layout == "bbqk" else None
-        return replace(seen, cross=crosses(*weights.ends), output=output)
+        return seen.having(cross=crosses(*weights.ends), output=output)
 
     def _used_again(self, weights: Weights, one: Tensor) -> None:
         """Process a second part of weights on values of its own: neither part is the whole row."""
         if weights.part and one not in self._parts_used:
             for softmax in weights.softmaxes:
-                self._outputs.take_back(softmax.ticket, REARRANGED)
+                self._outputs.take_back(softmax.ticket, missing.REARRANGED)
 
     def keep(self, ticket: object) -> None:
         """Store the ticket of the last recorded call."""
@@ -336,43 +295,11 @@ class Eager:
         """Process a product of two activations; if one is made of exponentials of scores, a softmax written by hand."""
         for at, one in enumerate(pair.factors):
             scores = self._scores.get(one)
-            layouts = _both(scores.layout) if scores is not None and scores.exponential and scores.layout else ()
+            layouts = both_ways(scores.layout) if scores is not None and scores.exponential and scores.layout else ()
             if any(summed(layout, at, pair.factors[1 - at], pair.labels) is not None for layout in layouts):
                 if (caller := find_caller()) is not None:
-                    self._miss(caller, BY_HAND)
+                    self._miss(caller, missing.BY_HAND)
                 return
         ends = self._origins.of(pair.factors[0]), self._origins.of(pair.factors[1])
         self._scores[result] = Scores(product_layout(result, pair.labels), ends)
         self._merged.carry(list(pair.factors), result)
-
-
-def _both(layout: Layout) -> tuple[Layout, Layout]:
-    """Return both layouts, since keys may be either dimension."""
-    return layout, layout.translate(str.maketrans("qk", "kq"))
-
-
-def _is_exponential(call: TorchCall, scores: Tensor) -> bool:
-    """Return whether a call raises a number to the power of scores."""
-    if call.name in _POWERS:
-        base = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("self"))
-        return (base is scores) == (call.name == "__rpow__")
-    return call.name in _EXPONENTIALS
-
-
-def _softmax_dim(call: TorchCall) -> object:
-    """Return the dimension over which a softmax runs."""
-    if call.name == "gumbel_softmax":
-        return call.dim(4) or -1
-    return call.dim(2 if call.name == "_masked_softmax" else 1)
-
-
-def _may_multiply(call: TorchCall, tensors: list[Tensor], result: Tensor) -> bool:
-    """Return whether an unknown function may have multiplied tensors: it is not elementwise, and does not return a
-    loss.
-    """
-    if call.name in KNOWN or not result.ndim:
-        return False
-    try:
-        return bool(torch.broadcast_shapes(*(one.shape for one in tensors)) != result.shape)
-    except RuntimeError:
-        return True

@@ -4,43 +4,26 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from regard.capture.intercept.layouts import moved
-from regard.capture.intercept.operation_kinds import LINEAR, MIXES, NORMS, PRODUCTS, REWEIGHTS
+from regard.capture.intercept.layouts import follows, moved
+from regard.capture.intercept.operation_kinds import (
+    CASTS,
+    DROPOUTS,
+    LINEAR,
+    MIXES,
+    NORMS,
+    PARTS,
+    PRODUCTS,
+    REWEIGHTS,
+    SHAPES,
+)
 from regard.capture.intercept.tensor_origins import Origin
 from regard.capture.intercept.torch_calls import Layout, TorchCall
 from regard.capture.missing_attention import Caller
 
-__all__ = [
-    "BY_HAND",
-    "NEGATIVE",
-    "ONE_BY_ONE",
-    "OTHER_SUM",
-    "REARRANGED",
-    "UNKNOWN",
-    "Softmax",
-    "Verdicts",
-    "Weights",
-    "changed",
-    "is_part",
-    "reweighted",
-    "source_of",
-]
-
-
-REARRANGED = (
-    "rearranges its weights (in bands or blocks), takes them apart or puts them together before they meet the values, "
-    "so they cannot be shown as queries × keys"
-)
-NEGATIVE = "has weights below 0 after the softmax (one is taken from another), which cannot be shown as weights"
-ONE_BY_ONE = "multiplies its weights with the values one by one and sums, without a product of both"
-OTHER_SUM = "sums its weights over another dimension than its softmax runs over, so they are no weights of each query"
-UNKNOWN = (
-    "hands its weights, together with other activations, to {}, which is not looked into: let it multiply them by "
-    "torch.matmul"
-)
-BY_HAND = "makes its weights by exp and a sum instead of a softmax: let it call torch.softmax"
+__all__ = ["Softmax", "Verdicts", "Weights", "passed_on", "reweighted"]
 
 
 @dataclass(eq=False)
@@ -74,6 +57,30 @@ class Weights:
 def source_of(weights: Weights, one: Tensor) -> Tensor:
     """Return the tensor to record for weights that are now `one`."""
     return one.detach() if weights.source is None else weights.source
+
+
+def passed_on(
+    call: TorchCall, weights: Weights, parts: Sequence[Weights], one: Tensor, result: Tensor
+) -> Weights | None:
+    """Return what a function that neither masks nor sums makes of weights; None if they end there."""
+    name = call.name
+    if name in DROPOUTS or name in CASTS:
+        return replace(weights, source=source_of(weights, one))
+    if name in PARTS:
+        layout = weights.layout and moved(weights.layout, call, one, result)
+        part = is_part(weights, one, layout, result)
+        return replace(weights, layout=layout, source=None, altered=True, part=part)
+    if not follows(weights.layout, call, one, result):
+        return None
+    if name not in SHAPES:
+        return changed(call, weights, parts, one, result)
+    layout, source = weights.layout and moved(weights.layout, call, one, result), weights.source
+    if source is not None and call.args and call.args[0] is one:
+        with torch._C.DisableTorchFunction():
+            # A view may need the strides that `contiguous` gave to the tensor in use.
+            again = name != "view"
+            source = call.func(source, *call.args[1:], **call.kwargs) if again else source.reshape(result.shape)
+    return replace(weights, source=source, layout=layout, part=is_part(weights, one, layout, result))
 
 
 def changed(call: TorchCall, weights: Weights, parts: Sequence[Weights], one: Tensor, result: Tensor) -> Weights:

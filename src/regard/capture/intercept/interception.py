@@ -1,7 +1,6 @@
 """The interception: a torch-function mode that processes each attention call of one thread after it has returned."""
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -10,12 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.capture.call_site import Seen
 from regard.capture.intercept.eager_softmax import Eager
 from regard.capture.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
 from regard.capture.intercept.tensor_origins import Learned, Origins, Outputs, crosses
 from regard.capture.intercept.torch_attention_calls import (
-    TRANSFORMED,
     is_transformed,
     read_encoder_layer,
     read_functional,
@@ -24,8 +21,9 @@ from regard.capture.intercept.torch_attention_calls import (
 )
 from regard.capture.intercept.torch_calls import OPERATORS, TorchCall, name_of, tensors_in
 from regard.capture.intercept.watching_mode import WatchingMode, in_backward, modes_here
-from regard.capture.missing_attention import KERNEL_REASON, SCRIPT_REASON, Caller
+from regard.capture.missing_attention import KERNEL_REASON, SCRIPT_REASON, TRANSFORMED, Caller
 from regard.capture.recorder import Recorder
+from regard.capture.watched_call import WatchedCall
 
 __all__ = ["Interception"]
 
@@ -37,7 +35,7 @@ _KERNEL = torch._C._nn.scaled_dot_product_attention
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
-Reader = Callable[..., Seen]
+Reader = Callable[..., WatchedCall]
 
 
 class Interception(WatchingMode):
@@ -118,34 +116,33 @@ class Interception(WatchingMode):
         if seen is not None:
             self._eager.keep(self._see(lambda: seen, output=result))
 
-    def _see_pair(self, read: Callable[[], Seen], call: TorchCall, result: Any) -> None:
+    def _see_pair(self, read: Callable[[], WatchedCall], call: TorchCall, result: Any) -> None:
         """Process a call with queries and keys as arguments: its result has the positions of its queries."""
         q, k = (self._origins.of(one) for one in _queries_and_keys(call))
 
-        def known() -> Seen:
+        def known() -> WatchedCall:
             seen, cross = read(), crosses(q, k)
-            return seen if cross is None else dataclasses.replace(seen, cross=cross)
+            return seen if cross is None else seen.having(cross=cross)
 
         self._see(known, output=result)
         output = result[0] if isinstance(result, tuple) else result
         if isinstance(output, Tensor):
             self._origins.give(output, q)
 
-    def _see(self, read: Callable[[], Seen], *, output: Any = None, weight: Tensor | None = None) -> Any:
+    def _see(self, read: Callable[[], WatchedCall], *, output: Any = None, weight: Tensor | None = None) -> Any:
         """Convert a call and pass it to the recorder, unless it has no queries or no keys, and return its ticket."""
         if not self._recorder.locate(weight):
             return None
         if is_transformed():
             self._recorder.miss(self._recorder.caller, TRANSFORMED)
             return None
-        seen = read()
-        call = seen.call
-        if self._recorder.wants_output and (given := _heads(seen, output)) is not None:
-            seen = dataclasses.replace(seen, output=given)
+        call = read()
+        if self._recorder.wants_output and (given := _heads(call, output)) is not None:
+            call = call.having(output=given)
         if not (call.batch and call.heads and call.queries and call.keys):
             self._recorder.calls += 1
             return None
-        ticket = self._recorder.see(seen)
+        ticket = self._recorder.see(call)
         self._outputs.give(output, ticket)
         return ticket
 
@@ -199,7 +196,7 @@ def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return dict(zip(_SDPA, args, strict=False)) | kwargs
 
 
-def _heads(seen: Seen, output: Any) -> Tensor | None:
+def _heads(seen: WatchedCall, output: Any) -> Tensor | None:
     """Return the output of a call if it is (batch, heads, queries, width) itself, since a view has no gradient of its
     own.
     """

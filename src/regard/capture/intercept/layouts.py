@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.call_site import Seen
 from regard.capture.intercept.operation_kinds import (
     JOINS,
     LINEAR,
@@ -28,7 +27,7 @@ from regard.capture.intercept.operation_kinds import (
     SHAPES,
 )
 from regard.capture.intercept.torch_calls import Layout, TorchCall, read_product
-from regard.capture.weights_from_qk import Given
+from regard.capture.weights_from_qk import CallFromWeights
 
 __all__ = [
     "Merged",
@@ -234,8 +233,8 @@ class Merged:
         return found if one.ndim == 3 else None
 
 
-def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values: Tensor, axis: int) -> Seen:
-    """Return weights and the values they were multiplied by, whose dimension `axis` was summed, as a Seen."""
+def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values: Tensor, axis: int) -> CallFromWeights:
+    """Return weights and the values they were multiplied by, whose dimension `axis` was summed, as a watched call."""
     values = values.movedim(axis, -2)
     order = [at for letter in "bwhqk" for at, one in enumerate(layout) if one == letter]
     if "w" in layout:  # windows are batch entries, since each sees only itself
@@ -243,7 +242,7 @@ def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values:
         matrix = matrix.flatten(1, -3) if matrix.ndim > 3 else matrix[:, None]
         values = values.permute(*order[:-2], -2, -1) if values.ndim == len(order) else values
         values = values.reshape(*matrix.shape[:2], *values.shape[-2:])
-        return Seen(Given(matrix), values, values=values)
+        return CallFromWeights(matrix, marks=values, v=values)
     matrix = matrix.permute(order)
     if "q" not in layout:  # a single query without a dimension
         matrix, merged = matrix[..., None, :], None
@@ -252,7 +251,7 @@ def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values:
     marks = values.reshape(*merged, *values.shape[-2:]) if merged and values.ndim == 3 else values
     marks = marks[(None,) * (4 - marks.ndim)] if marks.ndim < 3 else marks
     marks = marks.reshape(marks.shape[0], -1, *marks.shape[-2:])
-    return Seen(Given(four), marks, values=marks)
+    return CallFromWeights(four, marks=marks, v=marks)
 
 
 def _four(matrix: Tensor, merged: tuple[int, int] | None, *, shared_values: bool) -> Tensor:

@@ -29,9 +29,9 @@ from regard.capture.intercept.operation_kinds import (
     WRITES,
 )
 from regard.capture.intercept.torch_calls import TorchCall, pair_labels
-from regard.capture.missing_attention import Caller
+from regard.capture.missing_attention import DIFFERENCE, LANDMARKS, Caller
 
-__all__ = ["DIFFERENCE", "LANDMARKS", "Learned", "Origin", "Origins", "Outputs", "crosses"]
+__all__ = ["Learned", "Origin", "Origins", "Outputs", "crosses"]
 
 
 _ACTIVATES = DROPOUTS | LINEAR | PRODUCTS | {"__setitem__"}  # projections of parameters are activations
@@ -126,16 +126,6 @@ class Origins:
         for result in results:
             if result.is_floating_point():
                 self._known[result] = joined
-
-
-DIFFERENCE = (
-    "takes the output of one softmax from that of another (differential attention): neither holds the weights that are "
-    "in use, and their difference falls below 0, as no weights do"
-)
-LANDMARKS = (
-    "chains softmaxes over landmarks (Nyström, agents): the weights of one are multiplied with those or the output of "
-    "another, so none of them are weights of tokens to tokens"
-)
 
 
 class Outputs:

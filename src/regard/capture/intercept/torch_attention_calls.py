@@ -3,6 +3,7 @@
 Of multi-head attention, q and k are projected again from the arguments of PyTorch's function or kernel.
 """
 
+import contextlib
 import inspect
 import math
 from dataclasses import dataclass, fields
@@ -12,14 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.capture.call_site import Seen
-from regard.capture.weights_from_qk import Computed
+from regard.capture.weights_from_qk import CallFromQK
 from regard.masks import Causal, Dense
 from regard.positions import DenseBias
 from regard.problem import Problem
 
 __all__ = [
-    "TRANSFORMED",
     "is_transformed",
     "padded",
     "problem_of_sdpa",
@@ -30,19 +29,13 @@ __all__ = [
 ]
 
 
-TRANSFORMED = (
-    "computes attention under torch.func (vmap, grad), where single calls have no values to be seen: watch it without "
-    "the transform"
-)
-
-
 def is_transformed() -> bool:
     """Return whether the code runs under torch.func, whose tensors have no values of their own."""
     return torch._C._functorch.maybe_current_level() is not None
 
 
-def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> Seen:
-    """Return a call of `F.scaled_dot_product_attention` as a Seen."""
+def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK:
+    """Return a call of `F.scaled_dot_product_attention` as a watched call."""
     q, k, v, mask = *(arguments[name] for name in ("query", "key", "value")), arguments.get("attn_mask")
     if q.is_nested:
         (q, _), (k, hidden), (v, _) = map(padded, (q, k, v))
@@ -51,7 +44,7 @@ def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> Seen:
         )  # PyTorch does not support masks with nested tensors
     q, mask = _unpack_groups(module, q, k, mask)
     problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
-    return Seen(Computed(problem), problem.k, values=_values(problem, v.detach()))
+    return CallFromQK(problem, v=_values(problem, v.detach()))
 
 
 def padded(nested: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,8 +145,8 @@ class _Attention:
     add_zero_attn: bool = False
 
 
-def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
-    """Return a call of `F.multi_head_attention_forward`, whose tensors are (length, batch, width), as a Seen."""
+def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
+    """Return a call of `F.multi_head_attention_forward`, whose tensors are (length, batch, width)."""
     bound = _FUNCTIONAL.bind(*args, **kwargs)
     bound.apply_defaults()
     given = dict(bound.arguments)
@@ -167,14 +160,14 @@ def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     return _seen(made, (q, k, v), weights, given, cross=cross)
 
 
-def read_native(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
-    """Return a call of the kernel of nn.MultiheadAttention's fast path, which is self-attention, as a Seen."""
+def read_native(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
+    """Return a call of the kernel of nn.MultiheadAttention's fast path, which is self-attention, as a watched call."""
     return _of_kernel(dict(zip(_NATIVE, args, strict=False)) | kwargs, "query")
 
 
-def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
     """Return a call of the kernel of nn.TransformerEncoderLayer's fast path, which computes the whole layer, as a
-    Seen.
+    watched call.
     """
     given = dict(zip(_LAYER, args, strict=False)) | kwargs
     if given["norm_first"]:
@@ -185,8 +178,8 @@ def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     return _of_kernel(given, "src")
 
 
-def _of_kernel(given: dict[str, Any], name: str) -> Seen:
-    """Return a kernel's call as a Seen. Nonzero entries of its mask hide; the mask's type is pairs (0), keys (1) or
+def _of_kernel(given: dict[str, Any], name: str) -> CallFromQK:
+    """Return a kernel's call. Nonzero entries of its mask hide; the mask's type is pairs (0), keys (1) or
     complete (2).
     """
     x, mask = given[name], given.get("mask")
@@ -206,7 +199,7 @@ def _batch_first(x: Tensor) -> Tensor:
 
 def _seen(
     made: _Attention, inputs: tuple[Tensor, Tensor, Tensor], weights: Any, masks: dict[str, Any], *, cross: bool
-) -> Seen:
+) -> CallFromQK:
     """Project, split into heads, and merge the masks, in which True hides."""
     biases = made.in_proj_bias.chunk(3) if made.in_proj_bias is not None else (None, None, None)
     q = _heads(made, functional.linear(inputs[0], weights[0], biases[0]))
@@ -214,10 +207,16 @@ def _seen(
     attend = _attend(masks, batch=len(q), heads=made.num_heads, queries=q.shape[2], keys=k.shape[2])
     problem = problem_of_sdpa(q, k, attend)
 
-    def project() -> Tensor:
-        return _heads(made, _appended(made, functional.linear(inputs[2], weights[2], biases[2]), made.bias_v))
+    kind = q.device.type
+    casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    narrow = torch.get_autocast_dtype(kind) if casts else None
 
-    return Seen(Computed(problem), problem.k, cross=cross, project=project)
+    def project() -> Tensor:
+        # Under the model's autocast, if enabled, since otherwise inputs and weights may differ in dtype.
+        with torch.autocast(kind, dtype=narrow) if casts else contextlib.nullcontext():
+            return _heads(made, _appended(made, functional.linear(inputs[2], weights[2], biases[2]), made.bias_v))
+
+    return CallFromQK(problem, cross=cross, project=project)
 
 
 def _heads(made: _Attention, x: Tensor) -> Tensor:

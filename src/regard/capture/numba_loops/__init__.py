@@ -19,21 +19,22 @@ from torch import Tensor
 from regard.backends import kernel_compilers
 from regard.capture.statistics import Extent, Statistic, Top
 from regard.capture.statistics.default_statistics import bin_width
+from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import Rows
-from regard.capture.weights_from_qk import Call, Computed
+from regard.capture.weights_from_qk import CallFromQK
 from regard.normalizers import Softmax
 
 __all__ = ["portions", "refuses"]
 
 
-def refuses(call: Call, extent: Extent) -> str | None:
+def refuses(call: WatchedCall, extent: Extent) -> str | None:
     """Return why the compiled loop does not support a call, or None if it does.
 
     Weights of a softmax are not negative, so their bits as integers have the same order.
     """
     if extent.device.type != "cpu":
         return f"it runs on CPU, and the queries are on {extent.device}"
-    if not isinstance(call, Computed):
+    if not isinstance(call, CallFromQK):
         return "the model computed its weights itself"
     if not isinstance(call.problem.normalizer, Softmax):
         return f"the weights are no softmax, but {type(call.problem.normalizer).__name__}"
@@ -43,7 +44,7 @@ def refuses(call: Call, extent: Extent) -> str | None:
 
 
 def portions(
-    call: Call, statistics: Sequence[Statistic], extent: Extent, start: int
+    call: WatchedCall, statistics: Sequence[Statistic], extent: Extent, start: int
 ) -> list[Callable[[], Iterator[Rows]]]:
     """Return the portions of the call, with each block of rows processed by the loop before it is passed on."""
     tall, broad = bin_width(extent.queries), bin_width(extent.keys)

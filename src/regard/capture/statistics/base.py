@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.capture.call_context import Around, Ids
+from regard.capture.watched_call import Ids, WatchedCall
 from regard.capture.weight_rows import Rows
-from regard.capture.weights_from_qk import Given
+from regard.capture.weights_from_qk import CallFromWeights
 from regard.errors import ObservationError
 
 __all__ = ["Extent", "Need", "PerKey", "PerQuery", "Statistic", "of_weights"]
@@ -43,7 +43,7 @@ class Extent:
     offset: int = 0
     cross: bool = False
     site: str = ""
-    around: Around | None = None
+    around: WatchedCall | None = None
 
     @property
     def alone(self) -> "Extent":
@@ -52,7 +52,7 @@ class Extent:
         """
         return replace(self, around=None)
 
-    def needs(self, statistic: str) -> Around:
+    def needs(self, statistic: str) -> WatchedCall:
         """Return the context of the call, for a statistic that requires it."""
         if self.around is None:
             raise ObservationError(f"{statistic!r} needs the call that the rows come from: ask for it in regard.watch")
@@ -179,11 +179,11 @@ def of_weights(
     # A copy: those of an atlas are mapped from its file and may not be written.
     given = torch.as_tensor(np.array(weights) if isinstance(weights, np.ndarray) else weights)
     single = given.ndim == 2
-    call = Given(given[None, None] if single else given)
+    call = CallFromWeights(given[None, None] if single else given, site="these weights")
     known = None if input_ids is None else torch.as_tensor(input_ids).expand(call.batch, -1)
-    around = Around("these weights", call, ids=None if known is None else Ids(known, known, lambda _: None))
+    call.ids = None if known is None else Ids(known, known, lambda _: None)
     dtype, offset = torch.promote_types(given.dtype, torch.float32), call.keys - call.queries
-    extent = Extent(call.batch, call.heads, call.queries, call.keys, dtype, given.device, offset, around=around)
+    extent = Extent(call.batch, call.heads, call.queries, call.keys, dtype, given.device, offset, around=call)
     folding = copy.deepcopy(statistic)
     folding.start(extent)
     for rows in call.blocks(0, 1):

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.capture.call_context import Ids
 from regard.capture.statistics.base import Extent, PerQuery
+from regard.capture.watched_call import Ids
 from regard.capture.weight_rows import Rows
 from regard.errors import InputError, ObservationError
 

@@ -9,10 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.capture.call_context import Around
 from regard.capture.statistics.base import Extent, Need
+from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import Rows
-from regard.capture.weights_from_qk import Call, Computed, Given
 from regard.errors import InputError, ObservationError
 from regard.shapes import human_bytes
 
@@ -25,9 +24,8 @@ _MAX_BYTES = 2 * 2**30
 class _Kept:
     """A call whose rows are computed again at the end."""
 
-    call: Call
+    call: WatchedCall
     start: int
-    shift: int
 
 
 class Rollout:
@@ -116,7 +114,7 @@ class Rollout:
             vector = torch.full_like(vector, float("nan"))
         return {self.name: vector[:, None].cpu().numpy()}
 
-    def _check(self, extent: Extent, around: Around) -> None:
+    def _check(self, extent: Extent, around: WatchedCall) -> None:
         if extent.cross:
             why = f"{around.site or 'a call'} attends to another text: watch the encoder or a decoder without one"
         elif extent.offset:
@@ -136,8 +134,8 @@ class Rollout:
         places = torch.arange(extent.keys, device=extent.device)
         return places.eq(self._key).to(extent.dtype).expand(extent.batch, -1)
 
-    def _keep(self, extent: Extent, around: Around) -> None:
-        needed = _bytes(around.call)
+    def _keep(self, extent: Extent, around: WatchedCall) -> None:
+        needed = around.nbytes
         if needed > self._left:
             raise ObservationError(
                 f"{self.name!r} of a query keeps q and k of all layers, and {human_bytes(needed)} more at "
@@ -145,8 +143,8 @@ class Rollout:
                 "raise `max_bytes`, or follow a token forwards with Rollout(key=...), which keeps none"
             )
         self._left -= needed
-        start = extent.queries - around.call.queries
-        self._kept.setdefault(around.site, []).append(_Kept(around.call, start, around.shift))
+        start = extent.queries - around.queries
+        self._kept.setdefault(around.site, []).append(_Kept(around.alone, start))
 
     def _go_back(self, extent: Extent) -> None:
         """Multiply the row by the layers, from the last to the first."""
@@ -159,15 +157,9 @@ class Rollout:
             through = vector / 2
             for one in self._kept[site]:
                 for rows in one.call.blocks(one.start, 1):
-                    columns = through[rows.batch_index, rows.key_start + one.shift :][: rows.weights.shape[2]]
+                    columns = through[rows.batch_index, rows.key_start + one.call.shift :][: rows.weights.shape[2]]
                     mean = rows.weights[..., : len(columns)].sum(0) / (2 * extent.heads)
                     columns += vector[rows.batch_index, rows.rows] @ mean
             found[site] = vector = through
         self._vectors = {site: found[site] for site in self._kept}
         self._kept = {}
-
-
-def _bytes(call: Call) -> int:
-    if isinstance(call, Computed):
-        return sum(one.numel() * one.element_size() for one in (call.problem.q, call.problem.k))
-    return call.weights.numel() * call.weights.element_size() if isinstance(call, Given) else 0

@@ -1,0 +1,185 @@
+"""One watched call: sizes, rows of weights, values, output, gradient and token ids, from interception to statistics.
+
+`weights_from_qk` has its two kinds, for calls with known q and k and for weights that a model has computed itself.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from regard.capture.weight_rows import Rows
+from regard.errors import ObservationError
+
+__all__ = ["Ids", "WatchedCall"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ids:
+    """The token ids of all rows and columns so far; equal ids are equal tokens."""
+
+    queries: Int[Tensor, "batch queries"]
+    keys: Int[Tensor, "batch keys"]
+    separating: Callable[[Tensor], Tensor | None]
+
+    @property
+    def separators(self) -> Bool[Tensor, "batch keys"] | None:
+        """Which keys are separators; None if their text is unknown."""
+        return self.separating(self.keys)
+
+    def to(self, device: torch.device) -> "Ids":
+        """Return the ids on another device; separators are determined on the CPU, where the ids were recorded."""
+
+        def separating(_: Tensor) -> Tensor | None:
+            found = self.separators
+            return None if found is None else found.to(device)
+
+        return Ids(self.queries.to(device), self.keys.to(device), separating)
+
+
+@dataclass(eq=False, kw_only=True)
+class WatchedCall:
+    """One attention call. The interception knows what it was called with; its call site adds where it belongs.
+
+    `marks` (batch, heads, keys, width), its keys or values, identify its keys. `v` is its values; `project` computes
+    them if the call does not show them and a statistic needs them. `output` is the output of the call by heads, and
+    `gradient` that of the loss with respect to it, known during backward.
+
+    Column j of the call's own keys is column j + `shift` of the record: a sliding cache has dropped `shift` keys.
+    """
+
+    batch: int = field(init=False)
+    heads: int = field(init=False)
+    queries: int = field(init=False)
+    keys: int = field(init=False)
+    marks: Float[Tensor, "batch heads keys width"] = None  # type: ignore[assignment]  # each kind has its own
+    cross: bool | None = None  # whether keys have another source than queries; None if unknown
+    v: Float[Tensor, "batch heads keys value_width"] | None = None
+    project: Callable[[], Tensor] | None = None
+    output: Float[Tensor, "batch heads queries value_dim"] | None = None
+    gradient: Float[Tensor, "batch heads queries value_dim"] | None = None
+    site: str = ""
+    shift: int = 0
+    ids: Ids | None = None
+    find_projection: Callable[[int], Tensor] | None = None
+
+    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
+        """Return the rows of each sequence and of some heads, to be processed one after the other or in parallel.
+
+        The first row is row `start` of the record, and blocks end at multiples of `align` rows.
+        """
+        raise NotImplementedError  # by kind
+
+    def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
+        """Return which keys the queries of a rectangle see."""
+        raise NotImplementedError  # by kind
+
+    @property
+    def device(self) -> torch.device:
+        """Where its rows are computed."""
+        raise NotImplementedError  # by kind
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that its rows are computed from."""
+        raise NotImplementedError  # by kind
+
+    def blocks(self, start: int, align: int) -> Iterator[Rows]:
+        """Yield all rows."""
+        return (rows for portion in self.portions(start, align) for rows in portion())
+
+    def row(self, at: int) -> Bool[Tensor, "#batch #heads keys"]:
+        """Return which keys one query sees."""
+        return self.visible(slice(at, at + 1), slice(0, self.keys))[:, :, 0]
+
+    def having(self, **known: Any) -> Self:
+        """Return the call with some attributes changed."""
+        one = copy.copy(self)
+        vars(one).update(known)
+        return one
+
+    @property
+    def alone(self) -> Self:
+        """The call with nothing but its rows, for computing these later without keeping the rest in memory."""
+        return self.having(marks=None, v=None, project=None, output=None, ids=None, find_projection=None)
+
+    @property
+    def newest(self) -> int:
+        """The column of the newest key. A static cache has unused columns after it, which the last query does
+        not see.
+        """
+        return self.keys - 1 if self.queries == self.keys else self._last_seen(self.queries - 1)
+
+    @property
+    def begins_a_cache(self) -> bool:
+        """Whether this is a prompt written to a static cache: each query sees the positions before it, and columns are
+        left unused.
+        """
+        return self.queries == self.newest + 1 < self.keys and (self.queries == 1 or self._last_seen(0) == 0)
+
+    def _last_seen(self, row: int) -> int:
+        """Return the last column that a query of any sequence sees."""
+        seen = self.row(row).any(0).any(0).nonzero()
+        return int(seen[-1]) if len(seen) else self.keys - 1
+
+    @cached_property
+    def first(self) -> Int[Tensor, " batch"]:
+        """The first column that any query of each sequence sees, after padding on the left; −1 if there is none."""
+        own = self._first_seen()
+        return torch.where(own < 0, own, own + self.shift)
+
+    def _first_seen(self) -> Int[Tensor, " batch"]:
+        """Return the first own key that any query of each sequence sees, searching 128 columns at a time."""
+        found = torch.full((self.batch,), -1)
+        for left in range(0, self.keys, 128):
+            some = self._seen_columns(slice(left, min(left + 128, self.keys))).cpu()
+            fresh = (found < 0) & some.any(1)
+            found = torch.where(fresh, some.int().argmax(1) + left, found)
+            if bool((found >= 0).all()):
+                break
+        return found.to(self.device)
+
+    def _seen_columns(self, columns: slice) -> Bool[Tensor, "batch columns"]:
+        """Return which of some keys any query of each sequence sees."""
+        seen = torch.zeros(self.batch, columns.stop - columns.start, dtype=torch.bool, device=self.device)
+        for top in range(0, self.queries, 1024):
+            rows = slice(top, min(top + 1024, self.queries))
+            seen |= self.visible(rows, columns).any(1).any(1)
+            if bool(seen[:, 0].all()):
+                break  # nothing precedes the first
+        return seen
+
+    def tokens(self, statistic: str) -> Ids:
+        """Return the token ids, or raise an error with the way to provide them."""
+        if self.ids is None:
+            raise ObservationError(
+                f"{statistic!r} needs to know the tokens, and {self._here} did not show them: call the model itself "
+                "with `input_ids`, pass `tokens=` to regard.watch, or `ids=` to the statistic"
+            )
+        return self.ids
+
+    def values(self, statistic: str) -> Float[Tensor, "batch kv_heads keys value_dim"]:
+        """Return the values of the call, with as many heads as the keys."""
+        values = self.v if self.project is None else self.project()
+        fits = values is not None and values.ndim == 4 and (values.shape[0], values.shape[2]) == (self.batch, self.keys)
+        if values is None or not fits or self.heads % values.shape[1]:
+            raise ObservationError(
+                f"{statistic!r} needs the values, and {self._here} does not show them as (batch, heads, keys, width): "
+                "let it call F.scaled_dot_product_attention or regard.attention"
+            )
+        return values.detach()
+
+    def projection(self, width: int) -> Float[Tensor, "in_width out_width"]:
+        """Return the weight of the output projection whose input has `width` numbers, the concatenated heads."""
+        if self.find_projection is None:
+            raise ObservationError(f"the output projection of {self._here} is not known: pass `projection=`")
+        return self.find_projection(width)
+
+    @property
+    def _here(self) -> str:
+        return self.site or "this call"
