@@ -21,7 +21,7 @@ from torch.nn import functional
 
 import regard
 from regard.capture.matrix_pyramid import Matrix
-from regard.capture.resumable_atlas import Part
+from regard.capture.resumable_atlas import AtlasParts
 from regard.masks import Causal, Window
 from regard.shapes import human_bytes
 
@@ -66,7 +66,7 @@ def main() -> None:
     layer = Layer(arguments.tokens, arguments.heads, arguments.window)
     with tempfile.TemporaryDirectory() as folder:
         atlas = Path(folder) / "it.atlas"
-        part = Part(atlas, {})
+        part = AtlasParts(atlas, {})
         begin = time.perf_counter()
         with torch.inference_mode():
             layer()

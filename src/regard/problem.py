@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, is_dataclass, replace
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor
 
 from regard.dropout import Dropout
 from regard.errors import InputError
@@ -20,6 +19,7 @@ from regard.positions import Bias, DenseBias, Rotary
 from regard.positions.base import with_leading
 from regard.scores import ScaledDot, Score
 from regard.shapes import four_dimensional, has_numbers, human_bytes
+from regard.torch_private import is_batchedtensor
 
 __all__ = ["DEFAULT_MAX_BYTES", "Problem"]
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InputError
+from regard.torch_private import TorchDispatchModeKey, get_dispatch_mode
 
 __all__ = ["four_dimensional", "has_numbers", "human_bytes"]
 
@@ -33,7 +34,7 @@ def four_dimensional(name: str, tensor: Tensor) -> Tensor:
 
 def has_numbers(*tensors: Tensor) -> bool:
     """Whether these tensors hold numbers; those on the device "meta" and those of `FakeTensorMode` have only shapes."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None and not any(
+    return get_dispatch_mode(TorchDispatchModeKey.FAKE) is None and not any(
         one.device.type == "meta" or type(one).__name__ == "FakeTensor" for one in tensors
     )
 

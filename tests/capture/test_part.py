@@ -14,7 +14,7 @@ from torch import nn
 
 import regard
 from regard.capture.atlas import read_atlas
-from regard.capture.resumable_atlas import Part
+from regard.capture.resumable_atlas import AtlasParts
 from regard.capture.statistics import Rollout
 from regard.errors import InputError, ObservationError
 
@@ -64,13 +64,13 @@ def stop_at(number):
 
 
 def test_layers_by_way_of_a_folder_are_those_of_a_run_without(tmp_path):
-    part = Part(tmp_path / "it.atlas", RUN)
+    part = AtlasParts(tmp_path / "it.atlas", RUN)
     part.finish(watched(part))
     assert [path.name for path in tmp_path.iterdir()] == ["it.atlas"]
     same(read_atlas(tmp_path / "it.atlas")[0], watched())
 
 
-class Counting(Part):
+class Counting(AtlasParts):
     put_again = 0
 
     def __call__(self, number, layer):
@@ -81,7 +81,7 @@ class Counting(Part):
 @pytest.mark.parametrize("stop", [1, 3, 4])
 def test_an_interrupted_run_goes_on_with_what_is_finished(tmp_path, stop):
     with pytest.raises(KeyboardInterrupt):
-        watched(Part(tmp_path / "it.atlas", RUN), stop_at(stop))
+        watched(AtlasParts(tmp_path / "it.atlas", RUN), stop_at(stop))
     part = Counting(tmp_path / "it.atlas", RUN, resume=True)
     assert part.finished == stop
     part.finish(watched(part))
@@ -91,45 +91,45 @@ def test_an_interrupted_run_goes_on_with_what_is_finished(tmp_path, stop):
 
 def test_it_is_asked_whether_to_go_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        watched(Part(tmp_path / "it.atlas", RUN), stop_at(2))
+        watched(AtlasParts(tmp_path / "it.atlas", RUN), stop_at(2))
     with pytest.raises(InputError, match=r"it\.atlas\.part holds 2 finished layers .* add --resume .* or remove"):
-        Part(tmp_path / "it.atlas", RUN)
+        AtlasParts(tmp_path / "it.atlas", RUN)
 
 
 @pytest.mark.parametrize("other", [{"text": "b"}, {"keep": "maps"}, {"statistics": ["distance"]}, {"version": 2}])
 def test_another_run_is_refused(tmp_path, other):
     with pytest.raises(KeyboardInterrupt):
-        watched(Part(tmp_path / "it.atlas", RUN), stop_at(2))
+        watched(AtlasParts(tmp_path / "it.atlas", RUN), stop_at(2))
     words = rf"belongs to another run, whose {next(iter(other))} was .* and is now .*: run it with the same"
     with pytest.raises(InputError, match=words):
-        Part(tmp_path / "it.atlas", RUN | other, resume=True)
+        AtlasParts(tmp_path / "it.atlas", RUN | other, resume=True)
 
 
 def test_layers_of_another_run_go_when_its_process_has_ended(tmp_path):
     """Not before the new run has a layer: one that is refused, or dies at once, removes nothing."""
     with pytest.raises(KeyboardInterrupt):
-        watched(living := Part(tmp_path / "it.atlas", RUN), stop_at(2))
+        watched(living := AtlasParts(tmp_path / "it.atlas", RUN), stop_at(2))
     with pytest.raises(InputError, match=r"it\.atlas\.part holds 2 finished layers"):
-        Part(tmp_path / "it.atlas", RUN | {"text": "b"})
+        AtlasParts(tmp_path / "it.atlas", RUN | {"text": "b"})
     living._release()  # as when it is killed
-    part = Part(tmp_path / "it.atlas", RUN | {"text": "b"})
+    part = AtlasParts(tmp_path / "it.atlas", RUN | {"text": "b"})
     assert part.finished == 2
     with pytest.raises(KeyboardInterrupt):
         watched(part, stop_at(1))
     assert part.finished == 1
     assert json.loads((part.folder / "run.json").read_text())["text"] == "b"
-    part = Part(tmp_path / "it.atlas", RUN | {"text": "b"}, resume=True)
+    part = AtlasParts(tmp_path / "it.atlas", RUN | {"text": "b"}, resume=True)
     part.finish(watched(part))
     assert [path.name for path in tmp_path.iterdir()] == ["it.atlas"]
 
 
 def test_a_folder_that_says_nothing_is_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        watched(Part(tmp_path / "it.atlas", RUN), stop_at(2))
+        watched(AtlasParts(tmp_path / "it.atlas", RUN), stop_at(2))
     for text in ("", "[]", "7", "{"):
         (tmp_path / "it.atlas.part" / "run.json").write_text(text)
         with pytest.raises(InputError, match=r"cannot be resumed|belongs to another run"):
-            Part(tmp_path / "it.atlas", RUN, resume=True)
+            AtlasParts(tmp_path / "it.atlas", RUN, resume=True)
 
 
 def test_a_run_that_died_before_its_first_layer_binds_nobody(tmp_path):
@@ -137,13 +137,13 @@ def test_a_run_that_died_before_its_first_layer_binds_nobody(tmp_path):
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps({"text": "other"}))
     with pytest.raises(KeyboardInterrupt):
-        watched(Part(tmp_path / "it.atlas", RUN), stop_at(2))
+        watched(AtlasParts(tmp_path / "it.atlas", RUN), stop_at(2))
     assert json.loads((folder / "run.json").read_text())["text"] == "a"
 
 
 def test_a_layer_that_is_cut_off_is_observed_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        watched(Part(tmp_path / "it.atlas", RUN), stop_at(3))
+        watched(AtlasParts(tmp_path / "it.atlas", RUN), stop_at(3))
     file = tmp_path / "it.atlas.part" / "0001.layer"
     file.write_bytes(file.read_bytes()[:-1])
     part = Counting(tmp_path / "it.atlas", RUN, resume=True)
@@ -154,7 +154,7 @@ def test_a_layer_that_is_cut_off_is_observed_again(tmp_path):
 
 def test_a_layer_of_which_a_bit_has_changed_is_observed_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        watched(Part(tmp_path / "it.atlas", RUN), stop_at(3))
+        watched(AtlasParts(tmp_path / "it.atlas", RUN), stop_at(3))
     file = tmp_path / "it.atlas.part" / "0001.layer"
     content = bytearray(file.read_bytes())
     content[-100] ^= 4
@@ -166,19 +166,19 @@ def test_a_layer_of_which_a_bit_has_changed_is_observed_again(tmp_path):
 
 
 def test_of_two_runs_that_begin_at_once_the_second_is_refused(tmp_path):
-    first, second = (Part(tmp_path / "it.atlas", RUN | {"text": text}) for text in "ab")
+    first, second = (AtlasParts(tmp_path / "it.atlas", RUN | {"text": text}) for text in "ab")
     with pytest.raises(KeyboardInterrupt):
         watched(first, stop_at(1))
     with pytest.raises(InputError, match=r"another run writes to .*it\.atlas\.part too: let it end, or choose"):
         watched(second)
-    part = Part(tmp_path / "it.atlas", RUN | {"text": "a"}, resume=True)  # the first one's folder is as it was
+    part = AtlasParts(tmp_path / "it.atlas", RUN | {"text": "a"}, resume=True)  # the first one's folder is as it was
     part.finish(watched(part))
 
 
 def test_a_layer_of_another_run_is_nobodys(tmp_path):
     for text in "ab":  # the file of one run, in the folder of another, whose run.json was written over
         with pytest.raises(KeyboardInterrupt):
-            watched(Part(tmp_path / text, RUN | {"text": text}), stop_at(3))
+            watched(AtlasParts(tmp_path / text, RUN | {"text": text}), stop_at(3))
     (tmp_path / "b.part" / "0001.layer").replace(tmp_path / "a.part" / "0001.layer")
     part = Counting(tmp_path / "a", RUN | {"text": "a"}, resume=True)
     watched(part)
@@ -186,9 +186,9 @@ def test_a_layer_of_another_run_is_nobodys(tmp_path):
 
 
 def test_a_layer_that_another_run_writes_over_is_no_result(tmp_path, monkeypatch):
-    part = Part(tmp_path / "it.atlas", RUN)
+    part = AtlasParts(tmp_path / "it.atlas", RUN)
     with pytest.raises(KeyboardInterrupt):
-        watched(other := Part(tmp_path / "other", RUN | {"text": "b"}), stop_at(2))
+        watched(other := AtlasParts(tmp_path / "other", RUN | {"text": "b"}), stop_at(2))
     save = regard.capture.resumable_atlas.save_atlas
 
     def save_and_be_written_over(records, path):
@@ -204,7 +204,7 @@ def test_a_layer_that_another_run_writes_over_is_no_result(tmp_path, monkeypatch
 def test_what_needs_all_layers_is_refused_where_each_is_finished_as_it_comes(tmp_path, asked):
     name = asked if isinstance(asked, str) else "rollout"
     with pytest.raises(InputError, match=rf"the statistic '{name}' needs all layers, or a backward pass"):
-        watched(Part(tmp_path / "it.atlas", RUN), statistics=[asked])
+        watched(AtlasParts(tmp_path / "it.atlas", RUN), statistics=[asked])
 
 
 def test_a_full_disk_leaves_no_folder_without_a_layer(tmp_path):
@@ -213,7 +213,7 @@ def test_a_full_disk_leaves_no_folder_without_a_layer(tmp_path):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
         with pytest.raises(InputError, match=r"cannot write .*0000\.layer: File too large"):
-            watched(Part(tmp_path / "it.atlas", RUN))
+            watched(AtlasParts(tmp_path / "it.atlas", RUN))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_no_folder_without_a_layer(tmp_path):
 
 def test_a_folder_that_goes_meanwhile_is_named(tmp_path):
     (folder := tmp_path / "there").mkdir()
-    part = Part(folder / "it.atlas", RUN)
+    part = AtlasParts(folder / "it.atlas", RUN)
     folder.rmdir()
     with pytest.raises(InputError, match=r"cannot write .*it\.atlas\.part: No such file or directory"):
         part.finish(watched())
@@ -232,7 +232,7 @@ def test_a_second_pass_is_refused(tmp_path):
     model = Stack()
 
     def twice():
-        with regard.watch(model, on_layer_end=Part(tmp_path / "it.atlas", RUN)):
+        with regard.watch(model, on_layer_end=AtlasParts(tmp_path / "it.atlas", RUN)):
             model()
             model()
 
@@ -243,7 +243,7 @@ def test_a_second_pass_is_refused(tmp_path):
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "it.atlas.part").write_text("mine")
     with pytest.raises(InputError, match=r"it\.atlas\.part is in the way"):
-        Part(tmp_path / "it.atlas", RUN)
+        AtlasParts(tmp_path / "it.atlas", RUN)
 
 
 SERVER = """
@@ -268,7 +268,7 @@ for line in sys.stdin:
 def test_killed_at_any_moment_it_leaves_no_broken_file(tmp_path):
     """Killed over and over until it comes to its end: each run goes on with what the last has left."""
     out = tmp_path / "it.atlas"
-    part = Part(out, {"text": "old"})
+    part = AtlasParts(out, {"text": "old"})
     part.finish(watched(part))
     old, expected = out.read_bytes(), watched()
     tests = Path(__file__).parent.parent
@@ -286,7 +286,7 @@ def test_killed_at_any_moment_it_leaves_no_broken_file(tmp_path):
                 layer.qk.whole(0, 0, N, N)
             if out.read_bytes() != old:
                 same(record, expected)
-            counts.append(Part(out, RUN, resume=True).finished)
+            counts.append(AtlasParts(out, RUN, resume=True).finished)
         server.stdin.close()
     assert len(ends) > 3
     assert set(ends[:-1]) == {-signal.SIGKILL}

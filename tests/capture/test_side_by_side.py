@@ -13,7 +13,7 @@ from regard.capture import run_statistics as module
 from regard.capture import statistics
 from regard.capture.run_statistics import is_worth_it, side_by_side
 from regard.capture.statistics import of_weights
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.masks import Causal
 
 
@@ -61,7 +61,7 @@ def test_several_threads_are_at_work_and_the_callers_number_stays(threads):
     names, meet = set(), threading.Barrier(threads, timeout=20)
 
     def portion():
-        yield Rows(0, slice(0, 1), 0, 0, torch.ones(1, 1, 1))
+        yield RowBlock(0, slice(0, 1), 0, 0, torch.ones(1, 1, 1))
 
     def fold(rows):
         meet.wait()  # nobody passes unless all are here at once
@@ -85,7 +85,7 @@ def test_a_failure_stops_all_and_is_told(threads):
     def portion(number):
         def rows():
             for block in range(1000):
-                yield Rows(number, slice(0, 1), block, 0, torch.ones(1, 1, 1))
+                yield RowBlock(number, slice(0, 1), block, 0, torch.ones(1, 1, 1))
 
         return rows
 

@@ -15,7 +15,7 @@ from regard.capture import numba_loops
 from regard.capture.statistics import Distance, Entropy, Extent, HeatMap, Mass, Received, Top, Weights
 from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.watched_call import Ids
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromQK, CallFromWeights
 from regard.masks import Causal, MaskMod, Padding, Window
 from regard.problem import Problem
@@ -223,5 +223,5 @@ def test_tokens_are_where_the_weights_are(on):
     extent = Extent(1, 1, 3, 3, torch.float32, torch.device("meta"), around=around)
     mass = Mass(on)
     mass.start(extent)
-    (rows,) = [Rows(0, slice(0, 1), 0, 0, torch.ones(1, 3, 3, device="meta"))]
+    (rows,) = [RowBlock(0, slice(0, 1), 0, 0, torch.ones(1, 3, 3, device="meta"))]
     assert mass.of(rows).device.type == "meta"

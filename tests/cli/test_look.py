@@ -275,9 +275,9 @@ def test_a_backend_that_cannot_fold_is_named_and_done_without(tmp_path: Path) ->
 
 
 def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) -> None:
-    from regard.capture.resumable_atlas import Part
+    from regard.capture.resumable_atlas import AtlasParts
 
-    out, put = tmp_path / "it.atlas", Part.__call__
+    out, put = tmp_path / "it.atlas", AtlasParts.__call__
 
     def interrupted(self, number, layer):
         if number == 4:
@@ -285,11 +285,11 @@ def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) 
         return put(self, number, layer)
 
     command = ["look", SENTENCE, "--model", "minilm", "--out", str(out)]
-    monkeypatch.setattr(Part, "__call__", interrupted)
+    monkeypatch.setattr(AtlasParts, "__call__", interrupted)
     code, _, err = run(*command)
     assert code == 130
     assert f"4 layers are saved in {out}.part: run the same command with --resume to continue" in err
-    monkeypatch.setattr(Part, "__call__", put)
+    monkeypatch.setattr(AtlasParts, "__call__", put)
     code, _, err = run(*command)
     assert code == 2
     assert "holds 4 finished layers" in err

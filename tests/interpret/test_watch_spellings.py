@@ -288,7 +288,7 @@ def test_a_pooling_of_rows_is_none_at_each_size(size: int, batch: int) -> None:
 
 def test_values_of_one_number_have_a_width_of_one(monkeypatch) -> None:
     found, see = [], Recorder.see
-    monkeypatch.setattr(Recorder, "see", lambda self, seen: found.append(seen.values.shape) or see(self, seen))
+    monkeypatch.setattr(Recorder, "see", lambda self, call: found.append(call.v.shape) or see(self, call))
     model = Hand(VALUES["values of one number"])
     with regard.watch(model):
         model(*inputs())

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 
 from regard.autocast import autocast_dtype
 from regard.backends.base import Backend
@@ -14,6 +13,7 @@ from regard.backends.derivatives import in_forward_mode
 from regard.backends.tensor_memory import are_in_memory
 from regard.masks import BoundMask, Causal, Mask
 from regard.problem import Problem
+from regard.torch_private import peek_interpreter_stack
 
 __all__ = ["Signature", "known", "remember", "signature"]
 

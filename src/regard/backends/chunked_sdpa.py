@@ -6,7 +6,6 @@ from functools import partial
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 from torch.nn import functional
 
 from regard.backends.base import Answer
@@ -14,6 +13,7 @@ from regard.masks import Causal
 from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot
+from regard.torch_private import peek_interpreter_stack
 
 __all__ = ["Split"]
 

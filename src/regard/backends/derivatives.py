@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import forward_ad
 
 from regard.errors import InputError
 from regard.frozen import tensors
 from regard.problem import Problem
+from regard.torch_private import TransformType, get_interpreter_stack
 
 __all__ = ["in_forward_mode", "lacks_derivative", "refuse_second_derivative"]
 

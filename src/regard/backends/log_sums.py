@@ -9,7 +9,8 @@ exp(s − high) would be 1 where the weight is 1/n.
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+
+from regard.torch_private import get_unwrapped, is_functorch_wrapped_tensor
 
 __all__ = ["LARGE", "are_rounded", "log_sum", "merge", "with_sink"]
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 
 from regard.backends.plan_cache import Remembered
 from regard.backends.tensor_memory import are_in_memory
@@ -13,6 +12,7 @@ from regard.masks import BoundMask, Causal, Dense
 from regard.normalizers import Sigmoid, Softmax
 from regard.positions import Bias, DenseBias, Rotary
 from regard.problem import Problem
+from regard.torch_private import peek_interpreter_stack
 
 __all__ = ["narrowed"]
 

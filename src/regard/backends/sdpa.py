@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 from torch.nn import functional
 
 from regard.autocast import autocast_dtype, without_autocast
@@ -23,6 +22,7 @@ from regard.normalizers import Softmax
 from regard.positions import DenseBias, Relative
 from regard.problem import Problem
 from regard.shapes import human_bytes
+from regard.torch_private import peek_interpreter_stack
 
 __all__ = ["Sdpa"]
 

@@ -1,16 +1,17 @@
 """Whether tensors are numbers in memory, as code that reads addresses needs them."""
 
-import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from regard.torch_private import TorchDispatchModeKey, get_dispatch_mode
+
 __all__ = ["are_in_memory"]
 
 _TRACING = (
-    torch._C._TorchDispatchModeKey.FAKE,
-    torch._C._TorchDispatchModeKey.PROXY,
-    torch._C._TorchDispatchModeKey.FUNCTIONAL,
+    TorchDispatchModeKey.FAKE,
+    TorchDispatchModeKey.PROXY,
+    TorchDispatchModeKey.FUNCTIONAL,
 )
 
 
@@ -23,5 +24,5 @@ def are_in_memory(*tensors: Tensor) -> bool:
     return (
         all(type(one) in (Tensor, Parameter) and one.device.type != "meta" for one in tensors)
         and forward_ad._current_level < 0
-        and all(torch._C._get_dispatch_mode(key) is None for key in _TRACING)
+        and all(get_dispatch_mode(key) is None for key in _TRACING)
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.capture.captured_qk import Kept, Segment
 from regard.capture.serialization import UnwritableError, write
 from regard.capture.statistics import Extent
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import ObservationError
 from regard.files import numbers_of
@@ -96,7 +96,7 @@ class QueriesKeys:
         joined = _joined(self._segments[-1], segment) if self._segments and not extent.cross else None
         self._segments = [*self._segments[:-1], joined] if joined else [*self._segments, segment]
 
-    def fold(self, rows: Rows) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Compute the log-sum-exp of some rows; a normalizer without one leaves NaN."""
         if rows.lse is not None:
             here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)

@@ -23,12 +23,12 @@ from regard.capture.records import Layer, Record
 from regard.errors import InputError
 from regard.files import lock, write_atomically
 
-__all__ = ["Part"]
+__all__ = ["AtlasParts"]
 
 _RUN = "run.json"
 
 
-class Part:
+class AtlasParts:
     """The folder next to an unfinished atlas.
 
     Args:
@@ -49,7 +49,7 @@ class Part:
         self._mark = hashlib.sha256(json.dumps(self._run, sort_keys=True).encode()).hexdigest()
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"{self.folder} is in the way of the layers that are kept there: move it, or choose --out")
-        self._release: weakref.finalize[[int], Part] | None = None
+        self._release: weakref.finalize[[int], AtlasParts] | None = None
         self._abandoned = not resume and self.finished > 0 and self._is_abandoned()
         self._begun = self.finished > 0 and not self._abandoned
         if self._begun:

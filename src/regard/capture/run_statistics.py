@@ -26,8 +26,9 @@ from regard.capture.statistics import Extent, Statistic
 from regard.capture.statistics.base import Need
 from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.watched_call import WatchedCall
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.errors import ObservationError
+from regard.torch_private import DisableTorchFunction
 
 __all__ = ["Folding", "is_worth_it", "side_by_side"]
 
@@ -158,7 +159,7 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, kernel: K
         around = extent.around
         assert around is not None
 
-        def fold(rows: Rows) -> None:
+        def fold(rows: RowBlock) -> None:
             rows.key_start += around.shift
             for statistic in folding:
                 statistic.fold(rows)
@@ -188,7 +189,7 @@ def _by_itself(device: torch.device) -> Iterator[None]:
     computations.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch._C.DisableTorchFunction())
+        stack.enter_context(DisableTorchFunction())
         if torch.amp.is_autocast_available(device.type):
             stack.enter_context(torch.autocast(device.type, enabled=False))
         stack.enter_context(torch.inference_mode(mode=False))
@@ -206,8 +207,8 @@ def is_worth_it(call: WatchedCall, portions: int, device: torch.device) -> bool:
 
 
 def side_by_side(
-    portions: Sequence[Callable[[], Iterator[Rows]]],
-    fold: Callable[[Rows], None],
+    portions: Sequence[Callable[[], Iterator[RowBlock]]],
+    fold: Callable[[RowBlock], None],
     within: Callable[[], AbstractContextManager[None]],
 ) -> None:
     """Process all portions, as many in parallel as PyTorch may use threads.
@@ -231,8 +232,8 @@ def side_by_side(
 
 
 def _in_threads(
-    portions: Sequence[Callable[[], Iterator[Rows]]],
-    fold: Callable[[Rows], None],
+    portions: Sequence[Callable[[], Iterator[RowBlock]]],
+    fold: Callable[[RowBlock], None],
     within: Callable[[], AbstractContextManager[None]],
     threads: int,
 ) -> None:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.errors import ObservationError
 
 __all__ = ["Ids", "WatchedCall"]
@@ -68,7 +68,7 @@ class WatchedCall:
     ids: Ids | None = None
     find_projection: Callable[[int], Tensor] | None = None
 
-    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
+    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[RowBlock]]]:
         """Return the rows of each sequence and of some heads, to be processed one after the other or in parallel.
 
         The first row is row `start` of the record, and blocks end at multiples of `align` rows.
@@ -89,7 +89,7 @@ class WatchedCall:
         """The bytes that its rows are computed from."""
         raise NotImplementedError  # by kind
 
-    def blocks(self, start: int, align: int) -> Iterator[Rows]:
+    def blocks(self, start: int, align: int) -> Iterator[RowBlock]:
         """Yield all rows."""
         return (rows for portion in self.portions(start, align) for rows in portion())
 

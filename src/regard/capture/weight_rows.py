@@ -14,7 +14,7 @@ from torch.nn import functional
 from regard.masks import EMPTY, FULL, BoundMask
 from regard.masks.base import edges
 
-__all__ = ["BLOCK_ELEMENTS", "Block", "Plan", "Rows", "log_sum_exp", "normalizer_of", "pool"]
+__all__ = ["BLOCK_ELEMENTS", "Block", "Plan", "RowBlock", "log_sum_exp", "normalizer_of", "pool"]
 
 
 def pool(x: Tensor, dim: int, offset: int, width: int, how: Literal["sum", "max"]) -> Tensor:
@@ -127,7 +127,7 @@ class Plan:
 
 
 @dataclass(eq=False)
-class Rows:
+class RowBlock:
     """Some whole rows of weights: `rows` queries from row `start` on, columns from key `key_start` on.
 
     The object is valid until the next block is requested.

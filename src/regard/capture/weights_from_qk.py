@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.capture.watched_call import WatchedCall
-from regard.capture.weight_rows import BLOCK_ELEMENTS, Block, Plan, Rows, log_sum_exp, normalizer_of
+from regard.capture.weight_rows import BLOCK_ELEMENTS, Block, Plan, RowBlock, log_sum_exp, normalizer_of
 from regard.masks.causal_and_window import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
@@ -42,7 +42,7 @@ class CallFromQK(WatchedCall):
         self.batch, self.heads = self.problem.batch, self.problem.heads
         self.queries, self.keys = self.problem.queries, self.problem.keys
 
-    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
+    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[RowBlock]]]:
         """Return the rows of each sequence and each group of heads that shares its keys."""
         problem = self.problem
         group = problem.heads // problem.kv_heads
@@ -57,7 +57,7 @@ class CallFromQK(WatchedCall):
 
     def _portion(
         self, plan: Plan, ceilings: dict[Any, Tensor], batch_index: int, heads: slice, start: int
-    ) -> Iterator[Rows]:
+    ) -> Iterator[RowBlock]:
         problem = self.problem
         wide = torch.promote_types(problem.q.dtype, torch.float32)
         q = problem.q[batch_index, heads].to(wide)
@@ -119,7 +119,7 @@ class CallFromQK(WatchedCall):
         weights: Tensor,
         start: int,
         ceilings: dict[Any, Tensor],
-    ) -> Rows:
+    ) -> RowBlock:
         """Convert one block of scores to weights in place: softcap, bias, mask, softmax, sink, in this order."""
         problem = self.problem
         if (cap := problem.score.softcap) is not None:
@@ -205,7 +205,7 @@ class CallFromQK(WatchedCall):
         scores: Tensor | None,
         start: int,
         leaks: bool,
-    ) -> Rows:
+    ) -> RowBlock:
         """Return the rows, multiplied by the weight factor if there is one."""
         before = None
         if (weight_factor := self.problem.weight_factor) is not None:
@@ -217,7 +217,7 @@ class CallFromQK(WatchedCall):
                 weight_factor.tile(slice(batch_index, batch_index + 1), heads, i, j)[0].to(weights.dtype)
             )
             scores, leaks = None, True
-        return Rows(batch_index, heads, start + block.top, block.left, weights, scores, leaks, before)
+        return RowBlock(batch_index, heads, start + block.top, block.left, weights, scores, leaks, before)
 
 
 @dataclass(eq=False)
@@ -243,7 +243,7 @@ class CallFromWeights(WatchedCall):
         """The bytes of the weights."""
         return self.weights.nbytes
 
-    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[Rows]]]:
+    def portions(self, start: int, align: int) -> list[Callable[[], Iterator[RowBlock]]]:
         """Return the rows of each sequence and head."""
         plan = Plan.of(None, self.queries, self.keys, start, align)
         return [
@@ -252,7 +252,7 @@ class CallFromWeights(WatchedCall):
             for head in range(self.heads)
         ]
 
-    def _portion(self, plan: Plan, batch_index: int, head: int, start: int) -> Iterator[Rows]:
+    def _portion(self, plan: Plan, batch_index: int, head: int, start: int) -> Iterator[RowBlock]:
         bounds = [(block.top, block.bottom) for block in plan.blocks(0, slice(0, 1))]
         tallest = max(bottom - top for top, bottom in bounds)
         wide = torch.promote_types(self.weights.dtype, torch.float32)
@@ -260,7 +260,7 @@ class CallFromWeights(WatchedCall):
         for top, bottom in bounds:
             weights = buffer[:, : bottom - top]
             weights[0, :, : self.keys] = self.weights[batch_index, head, top:bottom]
-            yield Rows(batch_index, slice(head, head + 1), start + top, 0, weights)
+            yield RowBlock(batch_index, slice(head, head + 1), start + top, 0, weights)
 
 
 def _together(heads: int, group: int, fit: int) -> Iterator[slice]:

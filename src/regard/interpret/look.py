@@ -17,7 +17,7 @@ from regard.capture.atlas import read_atlas
 from regard.capture.highlight import Focus, choose_focus
 from regard.capture.records import Layer, Record
 from regard.capture.requested_statistics import Keep
-from regard.capture.resumable_atlas import Part
+from regard.capture.resumable_atlas import AtlasParts
 from regard.capture.tokens import Token, is_word, token_row
 from regard.errors import InputError
 from regard.interpret.bundled import Loaded
@@ -141,7 +141,7 @@ def look(
     part = None
     if out is not None:
         settings = {"keep": keep, "layers": None if layers is None else list(layers), "statistics": list(statistics)}
-        part = Part(out, prepared.identity | settings, resume=resume)
+        part = AtlasParts(out, prepared.identity | settings, resume=resume)
     on_layer_end = _Telling(part, progress, count)
     with watch(
         loaded.model,
@@ -175,7 +175,7 @@ def look(
 class _Telling:
     """A callback that saves each finished layer and reports progress."""
 
-    part: Part | None
+    part: AtlasParts | None
     progress: Progress | None
     count: int | None
 

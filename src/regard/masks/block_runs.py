@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from regard.errors import InputError
 from regard.masks.base import EMPTY, FULL, BoundMask, Rectangles
+from regard.torch_private import is_functorch_wrapped_tensor
 
 __all__ = ["Cover", "Runs", "cover"]
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 from regard.dropout import Dropout
 from regard.errors import InputError
 from regard.nn.checks import check_flag, check_probability, check_size, check_width, standard_names
+from regard.torch_private import maybe_current_level
 
 __all__ = [
     "FUNCTIONS",
@@ -42,7 +43,7 @@ def dropped(x: Float[Tensor, "*batch width"], p: float, training: bool = True) -
     if not training or p == 0:
         return x
     plain = x.device.type != "cpu" or x.numel() < _FEW or torch.compiler.is_compiling() or p == 1
-    if plain or torch._C._functorch.maybe_current_level() is not None:  # vmap has randomness of its own
+    if plain or maybe_current_level() is not None:  # vmap has randomness of its own
         return functional.dropout(x, p)
     chosen = Dropout.of(p, None, x.device)
     assert chosen is not None

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 from regard.backends.blockwise.block_layout import Sheet
 from regard.backends.blockwise.fused_tiles import Fused
@@ -16,6 +15,7 @@ from regard.backends.log_sums import are_rounded, merge
 from regard.errors import InputError
 from regard.frozen import replace_tensors, tensors
 from regard.problem import Problem
+from regard.torch_private import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 __all__ = ["Attend", "Blocks", "Forward", "held_by", "parts_of", "with_parts"]
 

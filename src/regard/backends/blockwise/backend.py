@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor
 from torch.nn.functional import pad
 
 from regard.backends.base import Answer, run_eagerly
@@ -21,6 +20,7 @@ from regard.normalizers import Sigmoid, Softmax
 from regard.positions import Bias, Relative
 from regard.problem import Problem
 from regard.shapes import has_numbers
+from regard.torch_private import is_batchedtensor
 
 __all__ = ["Blockwise", "attend_in_blocks"]
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 from torch.nn.functional import pad
 
 from regard.backends.base import Answer, run_eagerly
@@ -17,6 +16,7 @@ from regard.backends.softmax_only import refuses_other_parts
 from regard.frozen import tensors
 from regard.problem import Problem
 from regard.shapes import human_bytes
+from regard.torch_private import peek_interpreter_stack
 
 __all__ = ["Flex"]
 

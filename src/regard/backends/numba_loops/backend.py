@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
 
 from regard.backends import kernel_compilers
 from regard.backends.base import Answer, run_eagerly
@@ -21,6 +20,7 @@ from regard.frozen import tensors
 from regard.positions import Relative
 from regard.problem import Problem
 from regard.shapes import human_bytes
+from regard.torch_private import is_batchedtensor, peek_interpreter_stack
 
 if TYPE_CHECKING:
     from regard.backends.numba_loops.choose_loops import Call

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 from torch.nn.functional import pad
 
 from regard.backends.base import Answer, run_eagerly
@@ -18,6 +17,7 @@ from regard.masks.causal_and_window import Band, band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores import Additive
+from regard.torch_private import peek_interpreter_stack
 
 __all__ = ["BLOCKS", "MOST_VALUES", "AdditiveTriton", "Attend", "Call"]
 

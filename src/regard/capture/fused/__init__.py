@@ -16,13 +16,13 @@ from regard.capture.fused.sweep import MOST_DIM, MOST_STRONGEST, Band, Bins, Blo
 from regard.capture.statistics import Entropy, Extent, HeatMap, Received, Statistic, Top
 from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.watched_call import WatchedCall
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromQK
 from regard.masks.causal_and_window import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
 
-__all__ = ["Band", "Bins", "Blocks", "Found", "Summary", "observe", "portions", "refuses"]
+__all__ = ["Band", "Bins", "Blocks", "Found", "FusedRows", "observe", "portions", "refuses"]
 
 
 def refuses(call: WatchedCall, statistics: Sequence[Statistic]) -> str | None:
@@ -58,7 +58,7 @@ def _refuses_statistics(statistics: Sequence[Statistic]) -> str | None:
 
 def portions(
     call: WatchedCall, statistics: Sequence[Statistic], extent: Extent, start: int
-) -> list[Callable[[], Iterator[Rows]]]:
+) -> list[Callable[[], Iterator[RowBlock]]]:
     """Return all rows of a call, already summed; `refuses` must have returned None for the call and the statistics.
 
     Args:
@@ -69,7 +69,7 @@ def portions(
     """
     assert isinstance(call, CallFromQK)
 
-    def fold() -> Iterator[Rows]:
+    def fold() -> Iterator[RowBlock]:
         problem, shift = call.problem, 0 if extent.around is None else extent.around.shift
         tall, broad = bin_width(extent.queries), bin_width(extent.keys)
         found = observe(
@@ -84,13 +84,13 @@ def portions(
         )
         for batch_index in range(call.batch):
             weights = problem.q.new_empty(call.heads, call.queries, 0)
-            yield Summary(batch_index, slice(0, call.heads), start, 0, weights, found=found)
+            yield FusedRows(batch_index, slice(0, call.heads), start, 0, weights, found=found)
 
     return [fold]
 
 
 @dataclass(eq=False)
-class Summary(Rows):
+class FusedRows(RowBlock):
     """All rows of one sequence without their weights: only the data of the four supported statistics."""
 
     found: Found | None = None

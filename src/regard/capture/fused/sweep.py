@@ -40,7 +40,7 @@ class Bins:
 class Found(NamedTuple):
     """The results; weights, sums and maxima in float32, received attention summed in float64.
 
-    The log-sum-exp of a row that sees no key is +inf, as in `Rows.lse`: its weights are exp(−inf) = 0.
+    The log-sum-exp of a row that sees no key is +inf, as in `RowBlock.lse`: its weights are exp(−inf) = 0.
     """
 
     lse: Float[Tensor, "batch heads queries"]

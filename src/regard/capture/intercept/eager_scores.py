@@ -34,11 +34,11 @@ from regard.capture.intercept.operation_kinds import (
 from regard.capture.intercept.tensor_origins import Origin, Origins
 from regard.capture.intercept.torch_calls import Layout, TorchCall, pair_labels
 
-__all__ = ["Features", "Scores", "Spreads", "both_ways", "is_exponential", "may_multiply", "softmax_dim"]
+__all__ = ["Features", "FollowedScores", "Spreads", "both_ways", "is_exponential", "may_multiply", "softmax_dim"]
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class FollowedScores:
     """Scores, or the result of a call on them; `ends` are the origins of the dimensions "q" and "k" of the layout."""
 
     layout: Layout | None
@@ -83,7 +83,9 @@ class Spreads:
         self._known = WeakIdKeyDictionary()
         self._new = WeakIdKeyDictionary()  # dimensions inserted by None or unsqueeze, as -1, -2, …
 
-    def carry(self, call: TorchCall, tensors: list[Tensor], active: list[Tensor], result: Tensor) -> Scores | None:
+    def carry(
+        self, call: TorchCall, tensors: list[Tensor], active: list[Tensor], result: Tensor
+    ) -> FollowedScores | None:
         """Process one call on tensors, some of which are activations, and return the scores that it computes,
         or None.
         """
@@ -147,7 +149,7 @@ class Spreads:
         if spread.two_sided or call.name in MULTIPLIES:
             self._known[result] = spread
 
-    def _summed(self, spread: _Spread, dims: list[int], result: Tensor) -> Scores | None:
+    def _summed(self, spread: _Spread, dims: list[int], result: Tensor) -> FollowedScores | None:
         shared = set(spread.left) & set(spread.right)
         if not dims or not all(spread.layout[at] in shared for at in dims):
             return None
@@ -157,7 +159,7 @@ class Spreads:
         if result.ndim == len(spread.layout):
             kept = "".join(_NEW if at in dims else letter for at, letter in enumerate(spread.layout))
         layout = product_layout(result, (spread.left, spread.right, kept))
-        return None if layout is None else Scores(layout, spread.ends, weak=not spread.two_sided)
+        return None if layout is None else FollowedScores(layout, spread.ends, weak=not spread.two_sided)
 
 
 _CUTS = {"view", "reshape", "unflatten"}

@@ -16,7 +16,6 @@ negative), with later masks, factors and sums applied.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -25,17 +24,24 @@ from torch.utils.weak import WeakIdKeyDictionary
 from regard.capture import missing_attention as missing
 from regard.capture.intercept.eager_scores import (
     Features,
-    Scores,
+    FollowedScores,
     Spreads,
     both_ways,
     is_exponential,
     may_multiply,
     softmax_dim,
 )
-from regard.capture.intercept.eager_weights import Softmax, Verdicts, Weights, passed_on, reweighted
+from regard.capture.intercept.eager_weights import (
+    FollowedWeights,
+    SoftmaxUse,
+    Verdicts,
+    main_factors,
+    passed_on,
+    reweighted,
+)
 from regard.capture.intercept.layouts import Merged, follows, moved, product_layout, show, summed
 from regard.capture.intercept.operation_kinds import DROPOUTS, LINEAR, MIXES, MULTIPLIES, REWEIGHTS, SOFTMAXES
-from regard.capture.intercept.tensor_origins import Learned, Origins, Outputs, crosses
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
 from regard.capture.intercept.torch_attention_calls import is_transformed
 from regard.capture.intercept.torch_calls import Product, TorchCall, read_product
 from regard.capture.missing_attention import Caller
@@ -53,13 +59,13 @@ FindCaller = Callable[[], Caller | None]  # None if another model is running
 class Eager:
     """Tracks scores and weights through the calls of a forward pass."""
 
-    def __init__(self, learned: Learned, origins: Origins, outputs: Outputs, miss: Miss) -> None:
+    def __init__(self, learned: LearnedTensors, origins: Origins, outputs: Outputs, miss: Miss) -> None:
         self._learned, self._origins, self._outputs, self._miss = learned, origins, outputs, miss
         self._scores = WeakIdKeyDictionary()
         self._weights = WeakIdKeyDictionary()
         self._logs = WeakIdKeyDictionary()  # results of log_softmax over scores, with its dimension
         self._parts_used = WeakIdKeyDictionary()  # weights of a part of the keys that multiplied values
-        self._latest: tuple[Softmax, ...] = ()
+        self._latest: tuple[SoftmaxUse, ...] = ()
         self._verdicts = Verdicts(miss)
         self._features = Features()
         self._spreads = Spreads(origins)
@@ -103,33 +109,33 @@ class Eager:
         for one in tensors:
             if one in self._scores and (caller := find_caller()) is not None:
                 for result in results:
-                    self._weights[result] = Weights(None, (Softmax(caller),), None, self._scores[one].ends)
+                    self._weights[result] = FollowedWeights(None, (SoftmaxUse(caller),), None, self._scores[one].ends)
 
     def _softmax(self, scores: object, dim: object, result: Tensor, find_caller: FindCaller) -> None:
         if not isinstance(scores, Tensor) or not result.ndim or not result.numel():
             return  # no queries or no keys: nothing to record
         known = self._scores.get(scores) or self._weights.get(scores)
         if known is None and (layout := self._features.window(scores, dim)) is not None:
-            known = Scores(layout, (self._origins.of(scores),) * 2)
+            known = FollowedScores(layout, (self._origins.of(scores),) * 2)
         if known is None or (caller := find_caller()) is None:
             return  # of another model
         if is_transformed():
             self._miss(caller, missing.TRANSFORMED)
             return
         layout, ends = known.layout, known.ends
-        softmax = Softmax(caller)
+        softmax = SoftmaxUse(caller)
         unplaced = layout is None or not isinstance(dim, int) or layout[dim] not in "qk"
-        if unplaced and isinstance(known, Scores) and known.weak:
+        if unplaced and isinstance(known, FollowedScores) and known.weak:
             return
         if layout is None or not isinstance(dim, int) or unplaced or result.layout is not torch.strided:
-            self._weights[result] = Weights(None, (softmax,), None, ends)
+            self._weights[result] = FollowedWeights(None, (softmax,), None, ends)
             return
         if layout[dim] == "q":
             layout, ends = layout.translate(str.maketrans("qk", "kq")), ends[::-1]
         # In a fully masked row the model has even weights or NaN; the recorded weights are 0.
         blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
         source = result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
-        self._weights[result] = Weights(source, (softmax,), layout, ends)
+        self._weights[result] = FollowedWeights(source, (softmax,), layout, ends)
         self._merged.carry([scores], result)
         self._origins.give(result, ends[0])
 
@@ -159,7 +165,7 @@ class Eager:
         active = self._learned.activations(call)
         scores = self._spreads.carry(call, call.tensors, active, result)
         if scores is None and len(active) > 1 and may_multiply(call, active, result):
-            scores = Scores(None, (self._origins.of(active[0]), self._origins.of(active[1])))
+            scores = FollowedScores(None, (self._origins.of(active[0]), self._origins.of(active[1])))
         if scores is not None:
             self._scores[result] = scores
 
@@ -187,7 +193,7 @@ class Eager:
         elif result is not one and (passed := passed_on(call, weights, self._parts(call), one, result)) is not None:
             self._weights[result] = passed
 
-    def _parts(self, call: TorchCall) -> list[Weights]:
+    def _parts(self, call: TorchCall) -> list[FollowedWeights]:
         return [found for x in call.tensors if (found := self._weights.get(x)) is not None]
 
     def _multiplies_values(self, call: TorchCall, one: Tensor, result: Tensor) -> bool:
@@ -200,7 +206,7 @@ class Eager:
         self, product: Product, call: TorchCall, result: Tensor, find_caller: FindCaller
     ) -> WatchedCall | None:
         """Process a product of queries and keys, or of weights and values."""
-        pair = self._pair(product, result)
+        pair = main_factors(product, result, self._learned, self._weights)
         if pair is None:
             return None
         for at, one in enumerate(pair.factors):
@@ -215,7 +221,9 @@ class Eager:
             self._score(pair, result, find_caller)
         return None
 
-    def _sum(self, weights: Weights, at: int, pair: Product, call: TorchCall, result: Tensor) -> WatchedCall | None:
+    def _sum(
+        self, weights: FollowedWeights, at: int, pair: Product, call: TorchCall, result: Tensor
+    ) -> WatchedCall | None:
         """Process the product of weights, factor number `at`, and another tensor."""
         other, labels = pair.factors[1 - at], pair.labels
         if self._learned.holds(other):
@@ -233,26 +241,7 @@ class Eager:
         plain = result if at == 0 and labels is None else None
         return self._used(weights, pair.factors[at], other, axis, plain, result)
 
-    def _pair(self, product: Product, result: Tensor) -> Product | None:
-        """Return the two relevant factors: of several, weights and values, or else queries and keys."""
-        if len(product.factors) == 2:
-            return product
-        active = [at for at, one in enumerate(product.factors) if not self._learned.holds(one)]
-        pairs = [product.pair(one, other) for one, other in combinations(active, 2)]
-        weighted = [pair for pair in pairs if any(one in self._weights for one in pair.factors)]
-        return max(weighted or pairs, key=lambda pair: self._suits(pair, result), default=None)
-
-    def _suits(self, pair: Product, result: Tensor) -> int:
-        """Return a rank for two of several factors as weights and values, or as queries and keys."""
-        for at, one in enumerate(pair.factors):
-            if (weights := self._weights.get(one)) is not None:
-                return (
-                    weights.layout is not None
-                    and summed(weights.layout, at, pair.factors[1 - at], pair.labels) is not None
-                )
-        return len(set(product_layout(result, pair.labels) or "") & {"q", "k"})
-
-    def _chain(self, weights: Weights, other: Tensor, result: Tensor) -> None:
+    def _chain(self, weights: FollowedWeights, other: Tensor, result: Tensor) -> None:
         """Process weights on other weights, or on the output of attention: softmaxes over landmarks."""
         chained = self._weights.get(other)
         softmaxes = weights.softmaxes + (() if chained is None else chained.softmaxes)
@@ -260,10 +249,10 @@ class Eager:
         if chained is None:
             self._outputs.chain(other)
         else:
-            self._weights[result] = Weights(None, softmaxes, None, weights.ends)
+            self._weights[result] = FollowedWeights(None, softmaxes, None, weights.ends)
 
     def _used(
-        self, weights: Weights, one: Tensor, values: Tensor, axis: int, plain: Tensor | None, result: Tensor
+        self, weights: FollowedWeights, one: Tensor, values: Tensor, axis: int, plain: Tensor | None, result: Tensor
     ) -> WatchedCall | None:
         """Process weights on values, the result to find, unless the weights can be negative."""
         if weights.altered and bool(((one if weights.source is None else weights.source) < 0).any()):
@@ -280,7 +269,7 @@ class Eager:
         output = plain if plain is not None and plain.ndim == 4 and weights.layout == "bbqk" else None
         return seen.having(cross=crosses(*weights.ends), output=output)
 
-    def _used_again(self, weights: Weights, one: Tensor) -> None:
+    def _used_again(self, weights: FollowedWeights, one: Tensor) -> None:
         """Process a second part of weights on values of its own: neither part is the whole row."""
         if weights.part and one not in self._parts_used:
             for softmax in weights.softmaxes:
@@ -301,5 +290,5 @@ class Eager:
                     self._miss(caller, missing.BY_HAND)
                 return
         ends = self._origins.of(pair.factors[0]), self._origins.of(pair.factors[1])
-        self._scores[result] = Scores(product_layout(result, pair.labels), ends)
+        self._scores[result] = FollowedScores(product_layout(result, pair.labels), ends)
         self._merged.carry(list(pair.factors), result)

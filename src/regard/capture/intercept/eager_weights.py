@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.intercept.layouts import follows, moved
+from regard.capture.intercept.layouts import follows, moved, product_layout, summed
 from regard.capture.intercept.operation_kinds import (
     CASTS,
     DROPOUTS,
@@ -19,15 +20,16 @@ from regard.capture.intercept.operation_kinds import (
     REWEIGHTS,
     SHAPES,
 )
-from regard.capture.intercept.tensor_origins import Origin
-from regard.capture.intercept.torch_calls import Layout, TorchCall
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origin
+from regard.capture.intercept.torch_calls import Layout, Product, TorchCall
 from regard.capture.missing_attention import Caller
+from regard.torch_private import DisableTorchFunction
 
-__all__ = ["Softmax", "Verdicts", "Weights", "passed_on", "reweighted"]
+__all__ = ["FollowedWeights", "SoftmaxUse", "Verdicts", "main_factors", "passed_on", "reweighted"]
 
 
 @dataclass(eq=False)
-class Softmax:
+class SoftmaxUse:
     """One softmax over scores: where it ran, and the fate of its weights."""
 
     caller: Caller
@@ -38,7 +40,7 @@ class Softmax:
 
 
 @dataclass(eq=False)
-class Weights:
+class FollowedWeights:
     """Weights, or the result of a call on them.
 
     `source` is the weights before dropout and casts, in the same layout; None stands for the tensor itself, to avoid a
@@ -46,7 +48,7 @@ class Weights:
     """
 
     source: Tensor | None
-    softmaxes: tuple[Softmax, ...]  # combined of several weights by addition or subtraction
+    softmaxes: tuple[SoftmaxUse, ...]  # combined of several weights by addition or subtraction
     layout: Layout | None  # in which "k" is the dimension of the softmax
     ends: tuple[Origin, Origin]
     altered: bool = False  # by a function that may have made them negative
@@ -54,14 +56,14 @@ class Weights:
     part: bool = False  # some keys were removed, such as a sink
 
 
-def source_of(weights: Weights, one: Tensor) -> Tensor:
+def source_of(weights: FollowedWeights, one: Tensor) -> Tensor:
     """Return the tensor to record for weights that are now `one`."""
     return one.detach() if weights.source is None else weights.source
 
 
 def passed_on(
-    call: TorchCall, weights: Weights, parts: Sequence[Weights], one: Tensor, result: Tensor
-) -> Weights | None:
+    call: TorchCall, weights: FollowedWeights, parts: Sequence[FollowedWeights], one: Tensor, result: Tensor
+) -> FollowedWeights | None:
     """Return what a function that neither masks nor sums makes of weights; None if they end there."""
     name = call.name
     if name in DROPOUTS or name in CASTS:
@@ -76,14 +78,16 @@ def passed_on(
         return changed(call, weights, parts, one, result)
     layout, source = weights.layout and moved(weights.layout, call, one, result), weights.source
     if source is not None and call.args and call.args[0] is one:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             # A view may need the strides that `contiguous` gave to the tensor in use.
             again = name != "view"
             source = call.func(source, *call.args[1:], **call.kwargs) if again else source.reshape(result.shape)
     return replace(weights, source=source, layout=layout, part=is_part(weights, one, layout, result))
 
 
-def changed(call: TorchCall, weights: Weights, parts: Sequence[Weights], one: Tensor, result: Tensor) -> Weights:
+def changed(
+    call: TorchCall, weights: FollowedWeights, parts: Sequence[FollowedWeights], one: Tensor, result: Tensor
+) -> FollowedWeights:
     """Return the result of a function on weights other than masks and factors; if it mixes heads, the softmax's output
     is recorded.
 
@@ -98,7 +102,9 @@ def changed(call: TorchCall, weights: Weights, parts: Sequence[Weights], one: Te
     return replace(weights, source=None, layout=None)
 
 
-def reweighted(call: TorchCall, weights: Weights, parts: Sequence[Weights], one: Tensor, result: Tensor) -> Weights:
+def reweighted(
+    call: TorchCall, weights: FollowedWeights, parts: Sequence[FollowedWeights], one: Tensor, result: Tensor
+) -> FollowedWeights:
     """Return weights that are changed after the softmax, which are recorded as used; other weights, `parts`, may
     contribute.
     """
@@ -108,17 +114,17 @@ def reweighted(call: TorchCall, weights: Weights, parts: Sequence[Weights], one:
         layout = moved(weights.layout, call, one, result)
     softmaxes = tuple(dict.fromkeys(softmax for part in (weights, *parts) for softmax in part.softmaxes))
     source = _still_blind(weights, layout, result)
-    return Weights(source, softmaxes, layout, weights.ends, altered=True, part=weights.part)
+    return FollowedWeights(source, softmaxes, layout, weights.ends, altered=True, part=weights.part)
 
 
-def is_part(weights: Weights, one: Tensor, layout: Layout | None, result: Tensor) -> bool:
+def is_part(weights: FollowedWeights, one: Tensor, layout: Layout | None, result: Tensor) -> bool:
     """Return whether these are the weights of only some of the keys."""
     if weights.layout is None or layout is None:
         return weights.part
     return weights.part or result.shape[layout.index("k")] < one.shape[weights.layout.index("k")]
 
 
-def _still_blind(weights: Weights, layout: Layout | None, result: Tensor) -> Tensor | None:
+def _still_blind(weights: FollowedWeights, layout: Layout | None, result: Tensor) -> Tensor | None:
     """Return the tensor to record for changed weights: the weights themselves, unless fully masked queries were set to
     0.
     """
@@ -128,21 +134,43 @@ def _still_blind(weights: Weights, layout: Layout | None, result: Tensor) -> Ten
     return result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
 
 
+def main_factors(
+    product: Product, result: Tensor, learned: LearnedTensors, known: WeakIdKeyDictionary
+) -> Product | None:
+    """Return the two relevant factors: of several, weights and values, or else queries and keys."""
+    if len(product.factors) == 2:
+        return product
+    active = [at for at, one in enumerate(product.factors) if not learned.holds(one)]
+    pairs = [product.pair(one, other) for one, other in combinations(active, 2)]
+    weighted = [pair for pair in pairs if any(one in known for one in pair.factors)]
+    return max(weighted or pairs, key=lambda pair: _suits(pair, result, known), default=None)
+
+
+def _suits(pair: Product, result: Tensor, known: WeakIdKeyDictionary) -> int:
+    """Return a rank for two of several factors as weights and values, or as queries and keys."""
+    for at, one in enumerate(pair.factors):
+        if (weights := known.get(one)) is not None:
+            return (
+                weights.layout is not None and summed(weights.layout, at, pair.factors[1 - at], pair.labels) is not None
+            )
+    return len(set(product_layout(result, pair.labels) or "") & {"q", "k"})
+
+
 class Verdicts:
     """Reports softmaxes to `miss`, each once: immediately, or at the end if they are only suspected."""
 
     def __init__(self, miss: Callable[[Caller, str], None]) -> None:
         self._miss = miss
-        self._suspects: list[Softmax] = []
+        self._suspects: list[SoftmaxUse] = []
 
-    def fail(self, softmaxes: Iterable[Softmax], reason: str) -> None:
+    def fail(self, softmaxes: Iterable[SoftmaxUse], reason: str) -> None:
         """Report softmaxes whose weights were used in an unsupported way."""
         for softmax in softmaxes:
             if not softmax.used and not softmax.missed:
                 softmax.missed = True
                 self._miss(softmax.caller, reason)
 
-    def suspect(self, softmaxes: Iterable[Softmax], reason: str) -> None:
+    def suspect(self, softmaxes: Iterable[SoftmaxUse], reason: str) -> None:
         """Store softmaxes whose weights were passed to a function that is not analyzed."""
         for softmax in softmaxes:
             if softmax.suspect is None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from regard.torch_private import ScriptMethod
+
 __all__ = [
     "Namespace",
     "attends",
@@ -126,7 +128,7 @@ def showing_scripts(show: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], 
     calls.
     """
     with contextlib.ExitStack() as stack:
-        for kind in (torch.jit.ScriptFunction, torch._C.ScriptMethod):
+        for kind in (torch.jit.ScriptFunction, ScriptMethod):
             stack.enter_context(patched(kind, "__call__", _showing))
         _shows.append(show)
         stack.callback(_shows.remove, show)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from regard.capture.intercept.eager_softmax import Eager
 from regard.capture.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
-from regard.capture.intercept.tensor_origins import Learned, Origins, Outputs, crosses
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
 from regard.capture.intercept.torch_attention_calls import (
     is_transformed,
     read_encoder_layer,
@@ -24,17 +24,25 @@ from regard.capture.intercept.watching_mode import WatchingMode, in_backward, mo
 from regard.capture.missing_attention import KERNEL_REASON, SCRIPT_REASON, TRANSFORMED, Caller
 from regard.capture.recorder import Recorder
 from regard.capture.watched_call import WatchedCall
+from regard.torch_private import (
+    DisableTorchFunction,
+    TorchDispatchModeKey,
+    get_dispatch_mode,
+    native_multi_head_attention,
+    scaled_dot_product_attention,
+    transformer_encoder_layer_fwd,
+)
 
 __all__ = ["Interception"]
 
 
 # The original function, even if it is replaced later (as by SageAttention, to call its own kernel).
-_KERNEL = torch._C._nn.scaled_dot_product_attention
+_KERNEL = scaled_dot_product_attention
 
 # The form in which a torch-function mode receives the kernel: its builtin has no signature.
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_FAKE = TorchDispatchModeKey.FAKE
 Reader = Callable[..., WatchedCall]
 
 
@@ -48,9 +56,9 @@ class Interception(WatchingMode):
     def __init__(self, model: nn.Module, recorder: Recorder, readers: Mapping[Callable[..., Any], Reader]) -> None:
         super().__init__(model)
         self._recorder = recorder
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self._parameters = {_storage(one) for one in (*model.parameters(), *model.buffers())}
-        learned = Learned(self._is_parameter)
+        learned = LearnedTensors(self._is_parameter)
         self._origins = Origins(learned.holds)
         self._outputs = Outputs(recorder.withdraw)
         self._eager = Eager(learned, self._origins, self._outputs, recorder.miss)
@@ -80,12 +88,12 @@ class Interception(WatchingMode):
         looking = not in_backward() and not _is_traced()
         call = TorchCall(func, name_of(func), args, kwargs)
         if looking:
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 self._eager.before(call)
         result = func(*args, **kwargs)
         if looking:
             # The following computations must not reach other modes, such as a second watch or a mode of the caller.
-            with torch._C.DisableTorchFunction(), torch.no_grad():
+            with DisableTorchFunction(), torch.no_grad():
                 self._look(call, args[0] if call.name == "__setitem__" else result)
         return result
 
@@ -98,9 +106,9 @@ class Interception(WatchingMode):
             self._see_pair(lambda: read_sdpa(self._recorder.module, _named(args, kwargs)), call, result)
         elif func is functional.multi_head_attention_forward:
             self._see_pair(lambda: read_functional(args, kwargs), call, result)
-        elif func is torch._native_multi_head_attention:
+        elif func is native_multi_head_attention:
             self._see(lambda: read_native(args, kwargs))
-        elif func is torch._transformer_encoder_layer_fwd:
+        elif func is transformer_encoder_layer_fwd:
             self._see(lambda: read_encoder_layer(args, kwargs), weight=args[3])
         elif func in self._readers:
             self._see_pair(lambda: self._readers[func](*args, **kwargs), call, result)
@@ -162,7 +170,7 @@ class Interception(WatchingMode):
             return
         call = TorchCall(script, "script", args, kwargs)
         graph, results = graph_of(script), [one for one in tensors_in((result,)) if one.is_floating_point()]
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        with DisableTorchFunction(), torch.no_grad():
             if attends(graph):
                 if (caller := self._find_caller()) is not None:
                     self._recorder.miss(caller, SCRIPT_REASON)
@@ -182,7 +190,7 @@ class Interception(WatchingMode):
 
 def _is_traced() -> bool:
     """Return whether this thread computes with tensors without values; a compiler may run in another thread."""
-    return torch.compiler.is_dynamo_compiling() or torch._C._get_dispatch_mode(_FAKE) is not None
+    return torch.compiler.is_dynamo_compiling() or get_dispatch_mode(_FAKE) is not None
 
 
 def _queries_and_keys(call: TorchCall) -> tuple[Tensor, Tensor]:

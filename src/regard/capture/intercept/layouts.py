@@ -28,6 +28,7 @@ from regard.capture.intercept.operation_kinds import (
 )
 from regard.capture.intercept.torch_calls import Layout, TorchCall, read_product
 from regard.capture.weights_from_qk import CallFromWeights
+from regard.torch_private import DisableTorchFunction
 
 __all__ = [
     "Merged",
@@ -71,7 +72,7 @@ def product_layout(result: Tensor, labels: tuple[str, ...] | None) -> Layout | N
 def permuted(layout: Layout, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout | None:
     """Return the layout after a transpose, by applying the same call to a tensor whose sizes encode its dimensions."""
     probe = torch.empty([1 + at for at in range(len(layout))], device="meta")
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         moved = func(probe, *args[1:], **kwargs)
     same = isinstance(moved, Tensor) and moved.ndim == len(layout)
     return "".join(layout[size - 1] for size in moved.shape) if same else None

@@ -31,13 +31,13 @@ from regard.capture.intercept.operation_kinds import (
 from regard.capture.intercept.torch_calls import TorchCall, pair_labels
 from regard.capture.missing_attention import DIFFERENCE, LANDMARKS, Caller
 
-__all__ = ["Learned", "Origin", "Origins", "Outputs", "crosses"]
+__all__ = ["LearnedTensors", "Origin", "Origins", "Outputs", "crosses"]
 
 
 _ACTIVATES = DROPOUTS | LINEAR | PRODUCTS | {"__setitem__"}  # projections of parameters are activations
 
 
-class Learned:
+class LearnedTensors:
     """Tracks parameters through casts, reshapes and merges."""
 
     def __init__(self, is_parameter: Callable[[Tensor], bool]) -> None:

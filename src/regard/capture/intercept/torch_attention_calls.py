@@ -17,6 +17,7 @@ from regard.capture.weights_from_qk import CallFromQK
 from regard.masks import Causal, Dense
 from regard.positions import DenseBias
 from regard.problem import Problem
+from regard.torch_private import maybe_current_level
 
 __all__ = [
     "is_transformed",
@@ -31,7 +32,7 @@ __all__ = [
 
 def is_transformed() -> bool:
     """Return whether the code runs under torch.func, whose tensors have no values of their own."""
-    return torch._C._functorch.maybe_current_level() is not None
+    return maybe_current_level() is not None
 
 
 def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.capture.intercept.operation_kinds import ADDED, CHAINS, PRODUCTS, ROWWISE
+from regard.torch_private import OpOverload, OpOverloadPacket
 
 __all__ = [
     "OPERATORS",
@@ -26,7 +27,7 @@ __all__ = [
 
 
 # torch.ops.<library>.<operator>: the form in exported programs, and of flash-attn's registered kernels.
-OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+OPERATORS = OpOverload, OpOverloadPacket
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +55,9 @@ def name_of(func: Callable[..., Any]) -> str:
     >>> name_of(torch.bmm), name_of(torch.ops.aten.bmm), name_of(torch.ops.aten.bmm.default)
     ('bmm', 'bmm', 'bmm')
     """
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         func = func.overloadpacket
-    if isinstance(func, torch._ops.OpOverloadPacket):
+    if isinstance(func, OpOverloadPacket):
         return str(func._qualified_op_name).removeprefix("aten::")
     return getattr(func, "__name__", "")
 

@@ -21,14 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import (
     TorchFunctionMode,
-    _get_current_function_mode_stack,
-    _pop_mode,
-    _push_mode,
     has_torch_function,
 )
 
 from regard.capture.intercept.exchanged_functions import Namespace, is_patched, patched, with_globals
 from regard.errors import ObservationError
+from regard.torch_private import current_graph_task_id, get_current_function_mode_stack, pop_mode, push_mode
 
 __all__ = [
     "CALL",
@@ -93,7 +91,7 @@ class WatchingMode(TorchFunctionMode):
     def __exit__(self, *raised: Any) -> None:
         """Restore everything, also after an error."""
         with self._patches:
-            stack = _get_current_function_mode_stack()
+            stack = get_current_function_mode_stack()
             if self not in stack:
                 raise ObservationError(
                     "a watch ends in the thread that opened it, whose calls it sees, and another one left its `with` "
@@ -122,7 +120,7 @@ _open: list[WatchingMode] = []  # modes of all threads
 
 def modes_here() -> list[WatchingMode]:
     """Return the watching modes of this thread."""
-    return [one for one in _get_current_function_mode_stack() if isinstance(one, WatchingMode)]
+    return [one for one in get_current_function_mode_stack() if isinstance(one, WatchingMode)]
 
 
 def is_watching(module: nn.Module) -> bool:
@@ -132,7 +130,7 @@ def is_watching(module: nn.Module) -> bool:
 
 def in_backward() -> bool:
     """Return whether a backward pass is running, in which gradient checkpointing repeats forward code."""
-    return torch._C._current_graph_task_id() != -1
+    return current_graph_task_id() != -1
 
 
 def _deciding_alike(kind: type[nn.Module], original: Any) -> Callable[..., Any]:
@@ -190,7 +188,7 @@ def _skip(function: Any) -> None:
 
 def _has_torch_function(tensors: Iterable[Tensor]) -> bool:
     """Return the result of PyTorch's function without the watching modes: the tensors may be of a subclass."""
-    stack = _get_current_function_mode_stack()
+    stack = get_current_function_mode_stack()
     _restack([one for one in stack if not isinstance(one, WatchingMode)])
     try:
         return bool(has_torch_function(tensors))
@@ -199,10 +197,10 @@ def _has_torch_function(tensors: Iterable[Tensor]) -> bool:
 
 
 def _restack(modes: list[Any]) -> None:
-    for _ in _get_current_function_mode_stack():
-        _pop_mode()
+    for _ in get_current_function_mode_stack():
+        pop_mode()
     for mode in modes:
-        _push_mode(mode)
+        push_mode(mode)
 
 
 _TORCH = Namespace(torch, overrides=Namespace(torch.overrides, has_torch_function=_has_torch_function))

@@ -20,7 +20,7 @@ from regard.backends import kernel_compilers
 from regard.capture.statistics import Extent, Statistic, Top
 from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.watched_call import WatchedCall
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromQK
 from regard.normalizers import Softmax
 
@@ -45,7 +45,7 @@ def refuses(call: WatchedCall, extent: Extent) -> str | None:
 
 def portions(
     call: WatchedCall, statistics: Sequence[Statistic], extent: Extent, start: int
-) -> list[Callable[[], Iterator[Rows]]]:
+) -> list[Callable[[], Iterator[RowBlock]]]:
     """Return the portions of the call, with each block of rows processed by the loop before it is passed on."""
     tall, broad = bin_width(extent.queries), bin_width(extent.keys)
     count = max((one.k for one in statistics if isinstance(one, Top)), default=1)
@@ -80,7 +80,7 @@ class _Found:
 
 
 @dataclass(eq=False, kw_only=True)
-class _Folded(Rows):
+class _Folded(RowBlock):
     """Rows with the data of the standard statistics; other statistics are computed from the weights."""
 
     asked: _Asked
@@ -115,12 +115,12 @@ class _Folded(Rows):
         return self.found.moment
 
 
-def _folded(portion: Callable[[], Iterator[Rows]], asked: _Asked) -> Iterator[Rows]:
+def _folded(portion: Callable[[], Iterator[RowBlock]], asked: _Asked) -> Iterator[RowBlock]:
     for rows in portion():
         yield _fold(rows, asked)
 
 
-def _fold(rows: Rows, asked: _Asked) -> Rows:
+def _fold(rows: RowBlock, asked: _Asked) -> RowBlock:
     """Return the rows with the loop's results, or unchanged rows if a weight is NaN, which has no order."""
     from regard.capture.numba_loops.loops import sweep
 
@@ -143,7 +143,7 @@ def _fold(rows: Rows, asked: _Asked) -> Rows:
     )
     if not np.isfinite(per_row).all():
         return rows
-    told = {one.name: getattr(rows, one.name) for one in fields(Rows) if one.init}
+    told = {one.name: getattr(rows, one.name) for one in fields(RowBlock) if one.init}
     told["_strongest"] = {asked.count: (torch.from_numpy(top), torch.from_numpy(keys))}
     found = _Found(*torch.from_numpy(per_row), *map(torch.from_numpy, (received, sums, maxima)))
     return _Folded(**told, asked=asked, found=found)

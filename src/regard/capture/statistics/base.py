@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.capture.watched_call import Ids, WatchedCall
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromWeights
 from regard.errors import ObservationError
 
@@ -79,7 +79,7 @@ class Statistic(Protocol):
         """Allocate memory for a call, whose rows follow the previous ones."""
         ...
 
-    def fold(self, rows: Rows) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Process one block of whole rows."""
         ...
 
@@ -108,12 +108,12 @@ class PerQuery:
         shape = (extent.batch, extent.heads, rows) + (() if self.width is None else (self.width,))
         self._parts.append(torch.zeros(shape, dtype=extent.dtype, device=extent.device))
 
-    def fold(self, rows: Rows) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Store the numbers of some rows."""
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
         self._parts[-1][rows.batch_index, rows.heads, here] = self.of(rows).to(self._parts[-1].dtype)
 
-    def of(self, rows: Rows) -> Float[Tensor, "heads rows ..."]:
+    def of(self, rows: RowBlock) -> Float[Tensor, "heads rows ..."]:
         """Return the number or numbers of each row."""
         raise NotImplementedError  # defined by each statistic
 
@@ -144,13 +144,13 @@ class PerKey:
             # Decoding adds a key a call: leave room, so that a long generation does not copy at every step.
             self._sums = functional.pad(self._sums, (0, max(more, extent.keys // 4)))
 
-    def fold(self, rows: Rows) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Add the columns of some rows."""
         assert self._sums is not None  # start is called first
         sums = self._sums[rows.batch_index, rows.heads, rows.columns]
         sums += self.of(rows)[:, : sums.shape[1]]
 
-    def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:
+    def of(self, rows: RowBlock) -> Float[Tensor, "heads columns"]:
         """Return the contribution of these rows to each of their columns."""
         raise NotImplementedError  # defined by each statistic
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.capture.statistics.base import Extent, PerQuery
-from regard.capture.weight_rows import Rows as Block
+from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError
 
 __all__ = ["Columns", "Rectangle", "Rows", "Weights"]
@@ -32,7 +32,7 @@ class Columns(PerQuery):
         self.name, self.keys = name, _places("keys", keys)
         self.width = len(self.keys)
 
-    def of(self, rows: Block) -> Float[Tensor, "heads rows chosen"]:
+    def of(self, rows: RowBlock) -> Float[Tensor, "heads rows chosen"]:
         """Return the selected columns of some rows; columns outside the block have weight 0."""
         at = torch.tensor(self.keys, device=rows.weights.device) - rows.key_start
         inside = (at >= 0) & (at < rows.weights.shape[2])
@@ -66,7 +66,7 @@ class Rectangle:
             shape = extent.batch, extent.heads, len(self.rows), len(self.columns)
             self._found = torch.zeros(shape, dtype=extent.dtype, device=extent.device)
 
-    def fold(self, rows: Block) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Copy the weights inside the rectangle."""
         assert self._found is not None  # start comes first
         top, bottom = max(self.rows.start, rows.rows.start), min(self.rows.stop, rows.rows.stop)
@@ -108,7 +108,7 @@ class Rows:
         elif (more := extent.keys - self._found.shape[3]) > 0:
             self._found = functional.pad(self._found, (0, max(more, extent.keys // 4)))
 
-    def fold(self, rows: Block) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Copy the selected rows in this block."""
         assert self._found is not None  # start comes first
         for at, query in enumerate(self.queries):
@@ -159,7 +159,7 @@ class Weights:
         shape = extent.batch, extent.heads, extent.queries - self._first, extent.keys
         self._parts.append(torch.zeros(shape, dtype=extent.dtype, device=extent.device))
 
-    def fold(self, rows: Block) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Copy some rows."""
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
         part = self._parts[-1][rows.batch_index, rows.heads, here, rows.columns]

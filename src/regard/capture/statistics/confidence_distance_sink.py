@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.capture.statistics.base import Extent, PerKey, PerQuery
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 
 __all__ = ["Confidence", "Distance", "Sink"]
 
@@ -27,7 +27,7 @@ class Confidence(PerQuery):
     name = "confidence"
     by_head = True
 
-    def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
+    def of(self, rows: RowBlock) -> Float[Tensor, "heads rows"]:
         """The largest weights of some rows."""
         return rows.largest
 
@@ -47,7 +47,7 @@ class Distance(PerQuery):
     name = "distance"
     by_head = True
 
-    def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
+    def of(self, rows: RowBlock) -> Float[Tensor, "heads rows"]:
         """Return the distances of some rows."""
         moment = rows.moment(rows.start + self.extent.offset - rows.key_start)
         if not rows.leaks:
@@ -72,7 +72,7 @@ class Sink(PerKey):
     name = "sink"
     by_head = True
 
-    def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:
+    def of(self, rows: RowBlock) -> Float[Tensor, "heads columns"]:
         """Return the sums of some rows over the keys at or before their positions."""
         ahead = rows.rows.start + self.extent.offset - rows.key_start
         if self.extent.cross or ahead >= rows.weights.shape[2] - 1:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.capture.statistics.base import Extent, PerKey, PerQuery
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError
 
 __all__ = ["Entropy", "HeatMap", "Received", "Top", "bin_width"]
@@ -73,7 +73,7 @@ class HeatMap:
             self._max = self._sum if single else functional.pad(self._max, pad)
         self._widths = widths
 
-    def fold(self, rows: Rows) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Pool the rows, and update sums and maxima."""
         assert self._sum is not None  # start comes first
         assert self._max is not None
@@ -119,7 +119,7 @@ def _merge(x: Tensor, steps: tuple[int, int], bins: tuple[int, int], how: str) -
 class Top:
     """The `k` largest weights of each row and their keys, the largest first; key −1 if there are fewer.
 
-    It is exact without sorting rows, see `Rows.strongest`.
+    It is exact without sorting rows, see `RowBlock.strongest`.
 
     Raises:
         InputError: `k` is not an integer of at least 1.
@@ -148,7 +148,7 @@ class Top:
         self._keys.append(torch.full(shape, -1, dtype=torch.int32, device=extent.device))
         self._weights.append(torch.zeros(shape, dtype=extent.dtype, device=extent.device))
 
-    def fold(self, rows: Rows) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Store the strongest keys of some rows."""
         values, columns = rows.strongest(self.k)
         keys = (columns + rows.key_start).to(torch.int32).masked_fill(values <= 0, -1)
@@ -174,7 +174,7 @@ class Entropy(PerQuery):
     name = "entropy"
     by_head = True
 
-    def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
+    def of(self, rows: RowBlock) -> Float[Tensor, "heads rows"]:
         """Return the entropy of some rows."""
         return rows.entropy
 
@@ -190,6 +190,6 @@ class Received(PerKey):
     name = "received"
     by_head = True
 
-    def of(self, rows: Rows) -> Float[Tensor, "heads columns"]:
+    def of(self, rows: RowBlock) -> Float[Tensor, "heads columns"]:
         """Return the sums of some rows."""
         return rows.column_sums

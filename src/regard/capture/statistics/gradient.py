@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.capture.statistics.base import Extent, Need, PerKey, PerQuery
 from regard.capture.statistics.default_statistics import HeatMap
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 
 __all__ = ["GradientTimesAttention", "HeadImportance"]
 
@@ -47,7 +47,7 @@ class GradientTimesAttention:
         for one in (self._heat, self._rows, self._columns):
             one.start(extent)
 
-    def fold(self, rows: Rows) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Multiply each weight by its gradient."""
         assert self._gradient is not None
         assert self._values is not None
@@ -56,7 +56,7 @@ class GradientTimesAttention:
         values = self._values[rows.batch_index, rows.heads.start // group, rows.columns]
         slopes = self._gradient[rows.batch_index, rows.heads, here] @ values.T
         product = rows.weights[..., : slopes.shape[2]] * slopes
-        folded = Rows(rows.batch_index, rows.heads, rows.start, rows.key_start, product)
+        folded = RowBlock(rows.batch_index, rows.heads, rows.start, rows.key_start, product)
         for one in (self._heat, self._rows, self._columns):
             one.fold(folded)
 
@@ -70,14 +70,14 @@ class GradientTimesAttention:
 class _RowSums(PerQuery):
     name = "rows"
 
-    def of(self, rows: Rows) -> Tensor:
+    def of(self, rows: RowBlock) -> Tensor:
         return rows.weights.sum(-1)
 
 
 class _ColumnSums(PerKey):
     name = "columns"
 
-    def of(self, rows: Rows) -> Tensor:
+    def of(self, rows: RowBlock) -> Tensor:
         return rows.weights.sum(1)
 
 
@@ -107,7 +107,7 @@ class HeadImportance:
         product = around.output.detach().to(extent.dtype) * around.gradient.to(extent.dtype)
         self._found = product.sum((-2, -1)).abs()
 
-    def fold(self, rows: Rows) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Do nothing: no row is needed."""
 
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.capture.statistics.base import Extent, PerQuery
 from regard.capture.watched_call import Ids
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError, ObservationError
 
 __all__ = ["MASSES", "Mass"]
@@ -90,7 +90,7 @@ class Mass(PerQuery):
             self._firsts = torch.where(known < 0, first, known)
         self._columns = self._set(extent)
 
-    def of(self, rows: Rows) -> Float[Tensor, "heads rows"]:
+    def of(self, rows: RowBlock) -> Float[Tensor, "heads rows"]:
         """Return the mass of some rows."""
         if self._columns is not None:
             some = self._columns[rows.batch_index if len(self._columns) > 1 else 0, rows.columns]
@@ -99,7 +99,7 @@ class Mass(PerQuery):
             return self._beside(rows, _STEPS[self._on])
         return self._told(rows)
 
-    def _beside(self, rows: Rows, step: int) -> Tensor:
+    def _beside(self, rows: RowBlock, step: int) -> Tensor:
         """Return the weight of one key per row, at a constant distance from it."""
         i = torch.arange(rows.rows.start, rows.rows.stop, device=rows.weights.device) + self.extent.offset
         at, columns = i + step - rows.key_start, rows.weights.shape[2]
@@ -107,7 +107,7 @@ class Mass(PerQuery):
         index = at.clamp(0, columns - 1)[:, None].expand(*rows.weights.shape[:2], 1)
         return rows.weights.gather(-1, index)[..., 0] * inside
 
-    def _told(self, rows: Rows) -> Tensor:
+    def _told(self, rows: RowBlock) -> Tensor:
         """Return the mask of keys with the query's token, or directly after one; for self-attention, only earlier
         ones.
         """

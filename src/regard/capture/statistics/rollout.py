@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from regard.capture.statistics.base import Extent, Need
 from regard.capture.watched_call import WatchedCall
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError, ObservationError
 from regard.shapes import human_bytes
 
@@ -90,7 +90,7 @@ class Rollout:
         self._inputs = before
         self._vectors[self._site] = torch.cat([old, before[:, old.shape[1] : extent.queries] / 2], 1)
 
-    def fold(self, rows: Rows) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Multiply the column by some rows."""
         assert self._inputs is not None  # start comes first
         inputs = self._inputs[rows.batch_index, rows.columns]

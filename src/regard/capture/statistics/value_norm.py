@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from regard.capture.statistics.base import Extent
 from regard.capture.statistics.default_statistics import HeatMap, Received
-from regard.capture.weight_rows import Rows
+from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError, ObservationError
 
 __all__ = ["ValueNorm", "output_projection", "weight_of"]
@@ -116,12 +116,12 @@ class ValueNorm:
         self._heat.start(extent)
         self._received.start(extent)
 
-    def fold(self, rows: Rows) -> None:
+    def fold(self, rows: RowBlock) -> None:
         """Multiply each column by the norm of its value."""
         assert self._norms is not None  # start comes first
         norms = self._norms[rows.batch_index, rows.heads, rows.columns]
         norms = functional.pad(norms, (0, rows.weights.shape[2] - norms.shape[-1]))
-        moved = Rows(rows.batch_index, rows.heads, rows.start, rows.key_start, rows.weights * norms[:, None])
+        moved = RowBlock(rows.batch_index, rows.heads, rows.start, rows.key_start, rows.weights * norms[:, None])
         self._heat.fold(moved)
         self._received.fold(moved)
 

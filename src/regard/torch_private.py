@@ -1,0 +1,45 @@
+"""The private names of PyTorch that regard uses, in one place: what to compare when PyTorch is updated."""
+
+from torch import _native_multi_head_attention as native_multi_head_attention
+from torch import _transformer_encoder_layer_fwd as transformer_encoder_layer_fwd
+from torch._C import DisableTorchFunction, ScriptMethod
+from torch._C import _current_graph_task_id as current_graph_task_id
+from torch._C import _get_dispatch_mode as get_dispatch_mode
+from torch._C import _TorchDispatchModeKey as TorchDispatchModeKey
+from torch._C._functorch import (
+    TransformType,
+    get_interpreter_stack,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_current_level,
+    peek_interpreter_stack,
+)
+from torch._C._nn import scaled_dot_product_attention
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.overrides import _get_current_function_mode_stack as get_current_function_mode_stack
+from torch.overrides import _pop_mode as pop_mode
+from torch.overrides import _push_mode as push_mode
+
+__all__ = [
+    "DisableTorchFunction",
+    "OpOverload",
+    "OpOverloadPacket",
+    "ScriptMethod",
+    "TorchDispatchModeKey",
+    "TransformType",
+    "current_graph_task_id",
+    "get_current_function_mode_stack",
+    "get_dispatch_mode",
+    "get_interpreter_stack",
+    "get_unwrapped",
+    "is_batchedtensor",
+    "is_functorch_wrapped_tensor",
+    "maybe_current_level",
+    "native_multi_head_attention",
+    "peek_interpreter_stack",
+    "pop_mode",
+    "push_mode",
+    "scaled_dot_product_attention",
+    "transformer_encoder_layer_fwd",
+]
