@@ -250,12 +250,12 @@ SERVER = """
 import os, signal, sys, time
 import regard.backends  # as the first call does, in a second or more
 sys.path[:0] = sys.argv[2:]
-from capture.test_part import Part, RUN, watched
+from capture.test_part import AtlasParts, RUN, watched
 print("ready", flush=True)
 for line in sys.stdin:
     child = os.fork()  # from a process that has imported all and computed nothing
     if not child:
-        part = Part(sys.argv[1], RUN, resume=True)
+        part = AtlasParts(sys.argv[1], RUN, resume=True)
         part.finish(watched(part, lambda n: time.sleep(0.1)))
         os._exit(0)
     time.sleep(float(line))
