@@ -13,12 +13,13 @@ from regard.capture.recorder import OnLayerEnd, Recorder
 from regard.capture.records import Record
 from regard.capture.requested_statistics import Asked, Keep
 from regard.capture.statistics import Statistic
+from regard.capture.token_ids import GivenTokens, Heard, Named, Streams
 from regard.capture.tokens import Token
 from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
-from regard.interpret.input_ids_hook import GivenTokens, Heard, Named, Streams
 from regard.interpret.observation import Observation
+from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
 from regard.problem import DEFAULT_MAX_BYTES, Problem
@@ -185,7 +186,7 @@ def watch(
     asked = Asked(keep, statistics, layers=layers, max_bytes=max_bytes)
     heard = None
     if tokenizer is not None or (asked.needs("tokens") and tokens is None):
-        heard = Heard(lambda: recorder.passes, tokenizer)
+        heard = Heard(lambda: recorder.passes, tokenizer, tokens_of)
     listener = GivenTokens(tokens) if asked.needs("tokens") and tokens is not None else heard
     recorder = Recorder(model, keep, max_bytes, asked=asked, listener=listener, on_layer_end=on_layer_end)
     observation = Observation()
@@ -206,7 +207,7 @@ def watch(
         if not record.layers:
             continue  # every pass was discarded
         words = {} if set(record.streams) <= {"text", "target"} else patch_tokens(model, record)
-        words |= {} if heard is None else heard.tokens(tokenizer, index, record)
+        words |= {} if heard is None else heard.tokens(index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
         seen.append(Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing))
     observation.records, observation.fallback_reasons = tuple(seen), recorder.fallback_reasons
