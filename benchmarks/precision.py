@@ -132,16 +132,18 @@ def main() -> None:
 
 INTRODUCTION = f"""# How exact narrow types are
 
-Inputs are rounded to bfloat16 or float16. What each backend makes of them is compared with the formula in float64 of
-the same rounded inputs: the error is the root mean square difference over the root mean square of the right result.
+Inputs are rounded to bfloat16 or float16. The result of each backend is compared with the formula, which is evaluated
+in float64 on the same rounded inputs. The error is the root mean square of the difference divided by the root mean
+square of the float64 result.
 
-The columns of PyTorch give its error (`F.scaled_dot_product_attention` on CPU, {RELEASE});
-"its gradients" is the worst of those of q, k and v. The columns of the backends give theirs as a multiple of PyTorch's,
-again the worst of the three gradients: 1.00 is as exact as PyTorch, less is more exact. A test holds `sdpa` and
-`blockwise` to at most 1.5.
+The columns of PyTorch give the error of `F.scaled_dot_product_attention` on CPU ({RELEASE}). The column "its
+gradients" gives the largest error among the gradients of q, k and v. The columns of the backends give the error of each
+backend divided by the error of PyTorch; for gradients this is again the largest of the three. A value of 1.00 means as
+exact as PyTorch, and a smaller value means more exact. A test limits the values of `sdpa` and `blockwise` to at most
+1.5.
 
-`blockwise` and `reference` widen their inputs to float32, compute there, and round once at the end; `sdpa` is PyTorch's
-kernel, which rounds the weights before it multiplies them with the values.
+`blockwise` and `reference` convert their inputs to float32, compute in float32, and round once at the end. `sdpa` is
+PyTorch's kernel, which rounds the weights before it multiplies them by the values.
 
 Measured by `python benchmarks/precision.py --write` on CPU.
 """
@@ -150,30 +152,35 @@ Measured by `python benchmarks/precision.py --write` on CPU.
 AFTERWARDS = """
 ## Autocast
 
-Under autocast the output has autocast's type on every backend, as that of `F.scaled_dot_product_attention` has; float64
-stays. `sdpa` computes in that type too, except with a bias in float32, which is added in float32. All other backends
-compute as they do without autocast and round the output once.
+Under autocast, the output has the dtype of autocast on every backend, like the output of
+`F.scaled_dot_product_attention`. Float64 inputs stay float64. `sdpa` also computes in the dtype of autocast; only a
+bias in float32 is added in float32. All other backends compute in the same way as without autocast and round the output
+once.
 
 ## Rows with a very low bias
 
-Padding that is written as a bias of −1e9, or as the lowest number of a type, may fill whole rows. Such a row has
-finite scores, so its weights sum to 1: beside −1e9 each of n keys has 1/n. (A row that a *mask* hides has weights 0.)
-A log-sum-exp cannot show that in float32, where −1e9 + ln n is −1e9: merged by it, parts of a row are added where they
-should be averaged, and exp(score − lse) is 1 where the weight is 1/n.
+Padding is sometimes implemented as a bias of −1e9, or of the lowest number of a dtype. If such a bias covers a whole
+row, the scores are finite and the weights sum to 1: each of the n keys gets the weight 1/n. With a *mask* instead of a
+bias, a fully hidden row has weights 0.
 
-- `blockwise` and `numba` keep a log-sum-exp in two numbers, of which the second is what rounding took from the first,
-  and are right, forward and backward. Where a row's log-sum-exp is beyond ±1,024, `blockwise` computes without the
-  fused kernel, which gives one number: 2.3 times the time forward and 1.3 times backward, as measured for a window of
-  256 over 2,048 tokens.
-- `reference` holds whole rows, and is right.
-- `sdpa` is right forward. The backward of PyTorch's CPU kernel has the fault: the gradients of such a row are up to n
-  times too large. With a bias that is not learned, on CPU, such rows are looked for where q, k or v want gradients:
-  `sdpa` refuses the call, and `auto` takes another backend. In compiled code, under `torch.func` and on other devices
-  nothing is looked for, and `flex` does not look either: there, hide keys with `mask=`, which needs no low bias, and is
-  faster.
+In float32 a log-sum-exp cannot represent a row with such a bias, because −1e9 + ln n is rounded to −1e9. If parts of
+the row are merged by their log-sum-exp, they are added instead of averaged, and exp(score − lse) gives 1 instead of
+1/n. The backends differ as follows:
 
-In float32 the scores of such a row are themselves rounded, to multiples of 64 beside −1e9: whatever the products are,
-its weights are equal. That is the formula in float32, and the same on every backend.
+- `blockwise` and `numba` store a log-sum-exp in two numbers; the second number is the rounding error of the first. Both
+  are right, forward and backward. If the log-sum-exp of a row is beyond ±1,024, `blockwise` computes without the fused
+  kernel, which gives only one number. For a window of 256 over 2,048 tokens this took 2.3 times as long forward and 1.3
+  times as long backward.
+- `reference` computes whole rows, and is right.
+- `sdpa` is right forward. In the backward of PyTorch's CPU kernel, the gradients of such a row are up to n times too
+  large. regard therefore looks for such rows if the call is on CPU, the bias is not learned, and q, k or v need
+  gradients. If there is such a row, `sdpa` refuses the call, and `auto` selects another backend.
+- In compiled code, under `torch.func` and on other devices, regard does not look for such rows, and `flex` never looks
+  for them. In these cases hide keys with `mask=`, which needs no low bias and is faster.
+
+In float32 the scores of such a row are rounded to multiples of 64, because they are close to −1e9. The weights of the
+row are therefore equal, whatever the products of q and k are. This is the result of the formula in float32, and it is
+the same on every backend.
 """
 
 

@@ -6,6 +6,11 @@ from importlib import util
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test may depend on an idle machine.
+settings.register_profile("regard", deadline=None)
+settings.load_profile("regard")
 
 os.environ["MPLBACKEND"] = "Agg"  # where there is a screen, pyplot would wait for its window to be closed
 

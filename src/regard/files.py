@@ -10,12 +10,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import IO, TYPE_CHECKING, Any
 
 from regard.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = [
     "check_writable",
@@ -232,7 +232,7 @@ def _flush(folder: Path) -> None:
 _AT_ONCE = 2**24  # bytes
 
 
-def checksum_of_array(array: npt.NDArray[Any]) -> int:
+def checksum_of_array(array: "npt.NDArray[Any]") -> int:
     """Compute the checksum of an array's type, shape and numbers."""
     return zlib.crc32(numbers_of(array), checksum_of_text(f"{array.dtype.str} {array.shape}"))
 
@@ -264,6 +264,8 @@ def checksum_of_text(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-def numbers_of(array: npt.NDArray[Any]) -> memoryview:
+def numbers_of(array: "npt.NDArray[Any]") -> memoryview:
     """View the bytes of an array, without a copy where it is contiguous."""
+    import numpy as np  # here, because commands write files before anything needs numbers
+
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

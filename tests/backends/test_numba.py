@@ -403,7 +403,7 @@ def test_what_is_traced_is_not_run_with_numbers_that_nobody_traced():
         make_fx(lambda one: regard.attention(one, one, one, backend="numba"))(x)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, x)
-        with pytest.raises(InputError, match="carry a tangent"):
+        with pytest.raises(InputError, match="it has no forward-mode derivative"):
             regard.attention(dual, dual, dual, backend="numba")
 
 

@@ -268,7 +268,7 @@ def test_what_cannot_be_is_said_before_an_atlas_is_written(run, tmp_path: Path, 
 def test_a_backend_that_cannot_fold_is_named_and_done_without(tmp_path: Path) -> None:
     with regard.use_backend("triton"):
         found = regard.look(SENTENCE, model="minilm", out=tmp_path / "it.atlas")
-    assert found.warning.startswith("triton did not fold 6 of 6 layers: ")
+    assert found.warning.startswith("triton did not compute 6 of 6 layers: ")
     assert (tmp_path / "it.atlas").exists()
     with regard.use_backend("numba"):
         assert regard.look(SENTENCE, model="minilm").warning is None

@@ -1,8 +1,6 @@
 """The command `regard steps`: the example, one's own files, a head of a model, and sentences for what does not fit."""
 
 import json
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -185,9 +183,8 @@ def capture(monkeypatch):
         tokens = (Token("token", word=0), Token("izer", word=0), Token("works", word=1))
         return CapturedHead(tokens, np.eye(3), 2 * np.eye(3), 3 * np.eye(3), scale=1.0)
 
-    monkeypatch.setitem(
-        sys.modules, "regard.interpret.head_vectors", SimpleNamespace(choose=choose, capture_head=capture_head)
-    )
+    monkeypatch.setattr("regard.interpret.head_vectors.choose", choose)
+    monkeypatch.setattr("regard.interpret.head_vectors.capture_head", capture_head)
     return asked
 
 

@@ -116,7 +116,7 @@ def test_one_centre_that_jumps_is_never_overlooked():
         (lambda: masks.Strided(0), "`stride` .* at least 1, got 0"),
         (lambda: masks.BlockLocal(0), "`size` .* at least 1, got 0"),
         (lambda: masks.BlockLocal(1, look_forward=-1), "`look_forward` .* at least 0, got -1"),
-        (lambda: masks.Sinks(-1), "`count` .* at least 0, got -1"),
+        (lambda: masks.Sinks(-1), "`num_sink_tokens` .* at least 0, got -1"),
         (lambda: masks.Prefix(1.5), "`length` .* at least 0, got 1.5"),
         (lambda: masks.Prefix(torch.ones(2)), r"integer tensor \(batch,\), got torch.float32 of shape \(2,\)"),
         (lambda: masks.Prefix(torch.ones(2, 1).long()), r"of shape \(2, 1\)"),

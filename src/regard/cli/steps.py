@@ -1,6 +1,5 @@
 """`regard steps`: how one output of attention comes about, with the numbers."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -149,16 +148,13 @@ def _head(
     if text is None or not text.strip():
         raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
     text = read_text(text)
-    from regard.interpret.head_vectors import (
-        head_steps,  # here, because seeing loads torch, which the example does without
-    )
+    from regard.interpret import head_vectors as capture  # here: it loads torch, which the example does without
     from regard.render.matrix_text import clip
     from regard.render.steps import Steps
     from regard.render.steps_text import wording
 
-    capture = import_module("regard.interpret.head_vectors")
     layer, head, token = capture.choose(model, text, layer=chosen[0], head=chosen[1], token=chosen[2])
-    found = head_steps(capture.capture_head(model, text, layer, head), token)
+    found = capture.head_steps(capture.capture_head(model, text, layer, head), token)
     note = wording(lang).pieces.format(word=clip(found.token.word, 24), count=found.token.pieces)
     return Steps(
         found.worked, found.row, lang, model=model, layer=layer, head=head, note=note if found.token.pieces > 1 else ""
