@@ -160,3 +160,9 @@ def test_wheel_holds_types_assets_and_licence_and_nothing_else(wheel):
         "regard/render/page/main.js",
     } <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_private_names_of_pytorch_are_in_one_module() -> None:
+    private = re.compile(r"torch\._(C|ops|native|transformer)\b(?!\.__file__)")
+    users = [path.name for path in (ROOT / "src").rglob("*.py") if private.search(path.read_text(encoding="utf-8"))]
+    assert users == ["torch_private.py"]
