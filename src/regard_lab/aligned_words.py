@@ -10,11 +10,11 @@ from regard.render.word_alignment import Alignment, Rows, align, chosen_heads
 from regard.train.translator import Translator
 from regard_lab.cat_and_mat import LEXICON, content_words
 
-__all__ = ["Look", "Reading", "looks_of", "read", "share"]
+__all__ = ["Reading", "WordLook", "looks_of", "read", "share"]
 
 
 @dataclass(frozen=True)
-class Look:
+class WordLook:
     """A content word, its translation, the word with the largest weight, and the weight on the word itself."""
 
     english: str
@@ -31,14 +31,14 @@ class Look:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One sentence: its translation, and for each decoder layer, from 0, the weights and the Look of each content
+    """One sentence: its translation, and for each decoder layer, from 0, the weights and the WordLook of each content
     word.
     """
 
     text: str
     said: str
     weights: dict[int, Alignment]
-    looks: dict[int, tuple[Look, ...]]
+    looks: dict[int, tuple[WordLook, ...]]
 
     @property
     def in_order(self) -> list[bool]:
@@ -68,8 +68,8 @@ def read(translator: Translator, text: str, rows: Rows = "written") -> Reading:
     return Reading(text, "".join(tokens).replace("␣", " "), weights, looks)
 
 
-def looks_of(found: Alignment, text: str, *, traditional: bool = False) -> tuple[Look, ...]:
-    """Return the Look of each content word: the mean of its characters' rows, over all words of the source.
+def looks_of(found: Alignment, text: str, *, traditional: bool = False) -> tuple[WordLook, ...]:
+    """Return the WordLook of each content word: the mean of its characters' rows, over all words of the source.
 
     Words that are missing from the translation are left out.
     """
@@ -89,7 +89,7 @@ def looks_of(found: Alignment, text: str, *, traditional: bool = False) -> tuple
         row = found.weights[list(rows)].mean(0)
         sources = [word.text.casefold() for word in found.source]
         on = [weight for word, weight in zip(sources, row.tolist(), strict=True) if word == english]
-        looks[english] = Look(english, spelled, sources[int(row.argmax())], sum(on), rows)
+        looks[english] = WordLook(english, spelled, sources[int(row.argmax())], sum(on), rows)
     return tuple(looks[word] for word in content_words(text) if word in looks)
 
 

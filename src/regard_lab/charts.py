@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from regard.errors import InputError
 
-__all__ = ["Bars", "Chart", "Line", "Lines", "Matrices", "Matrix"]
+__all__ = ["Bars", "Chart", "LabeledMatrix", "Line", "Lines", "Matrices"]
 
 _COLOURS = 7  # maximum number of distinguishable lines
 
@@ -77,7 +77,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class LabeledMatrix:
     """Numbers with the names of their rows and columns; `digits` is the number of decimals in each cell, None for no
     numbers.
 
@@ -103,7 +103,7 @@ class Matrices:
 
     title: str
     caption: str
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[LabeledMatrix, ...]
 
     @property
     def texts(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.render.mpl_figure import sheet
 from regard.render.sentence_figure import Brush
-from regard_lab.charts import Bars, Chart, Line, Lines, Matrices, Matrix
+from regard_lab.charts import Bars, Chart, LabeledMatrix, Line, Lines, Matrices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,16 +185,16 @@ def _draw_matrices(brush: Brush, chart: Matrices) -> None:
         start += room
 
 
-def _cell(one: Matrix) -> float:
+def _cell(one: LabeledMatrix) -> float:
     return _CELL if one.digits is not None else min(_CELL, 3.4 / max(len(one.columns), len(one.rows)))
 
 
-def _names_above(brush: Brush, one: Matrix) -> float:
+def _names_above(brush: Brush, one: LabeledMatrix) -> float:
     widest = max((brush.width(name, _SIZE) for name in one.columns), default=0.0)
     return 0.3 if widest < _cell(one) else widest + 0.15
 
 
-def _draw_matrix(brush: Brush, axes: "Axes", one: Matrix, above: float) -> None:
+def _draw_matrix(brush: Brush, axes: "Axes", one: LabeledMatrix, above: float) -> None:
     from matplotlib.patches import Rectangle
 
     finite = [value for row in one.values for value in row if math.isfinite(value)]
@@ -225,7 +225,7 @@ def _draw_matrix(brush: Brush, axes: "Axes", one: Matrix, above: float) -> None:
     )  # fmt: skip
 
 
-def _ticks(brush: Brush, axes: "Axes", one: Matrix, turned: bool) -> None:
+def _ticks(brush: Brush, axes: "Axes", one: LabeledMatrix, turned: bool) -> None:
     cell = _cell(one)
     every_column = 1 if turned or cell > 0.25 else max(1, math.ceil(0.3 / cell))
     every_row = 1 if cell > 0.16 else math.ceil(0.2 / cell)

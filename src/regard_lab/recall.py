@@ -19,7 +19,7 @@ from regard.models import Transformer, TransformerConfig, output_heads
 from regard.models.config import Learned
 from regard_lab.training import fit, seeded
 
-__all__ = ["TASK", "Course", "by_counting", "course", "model_of", "scores"]
+__all__ = ["TASK", "RecallRun", "by_counting", "course", "model_of", "scores"]
 
 TASK = AssociativeRecall(num_symbols=32, num_kv_pairs=8)
 WIDTH, HEADS, HIDDEN = 64, 2, 128
@@ -28,7 +28,7 @@ _TESTS, _WATCHED = 500, 32  # number of sequences to measure accuracy on, and of
 
 
 @dataclass(frozen=True)
-class Course:
+class RecallRun:
     """Measurements at steps of training; the scores are those of every layer's strongest head."""
 
     parameters: int
@@ -60,12 +60,12 @@ def model_of(layers: int) -> Transformer:
     return Transformer(config)
 
 
-def course(layers: int, steps: int, seed: int, *, looks: int = 20) -> Course:
+def course(layers: int, steps: int, seed: int, *, looks: int = 20) -> RecallRun:
     """Train one model, and measure it `looks` times on sequences that it is not trained on."""
     sources, answers = _drawn(_TESTS, _tests(seed))
     with seeded(seed) as generator:
         model = model_of(layers)
-        found = Course(sum(one.numel() for one in model.parameters()))
+        found = RecallRun(sum(one.numel() for one in model.parameters()))
 
         def loss() -> Tensor:
             asked, right = _drawn(_BATCH, generator)

@@ -15,7 +15,7 @@ from regard.masks import Causal
 from regard.nn import MultiHeadAttention
 from regard_lab.training import fit
 
-__all__ = ["Course", "TwoRelations", "accuracy_over_steps", "batch"]
+__all__ = ["TwoRelations", "TwoRelationsRun", "accuracy_over_steps", "batch"]
 
 VOCABULARY, LENGTH, WIDTH = 11, 16, 32
 NEAR, FAR = 1, 3  # distances of the two tokens
@@ -42,7 +42,7 @@ class TwoRelations(nn.Module):
 
 
 @dataclass(frozen=True)
-class Course:
+class TwoRelationsRun:
     """Accuracies on fresh sequences, at steps of training."""
 
     steps: tuple[int, ...]
@@ -63,7 +63,7 @@ def batch(size: int, generator: torch.Generator) -> tuple[Int[Tensor, "size n"],
     return tokens, answers
 
 
-def accuracy_over_steps(heads: int, steps: int, seed: int) -> Course:
+def accuracy_over_steps(heads: int, steps: int, seed: int) -> TwoRelationsRun:
     """Train a model with this number of heads, and measure its accuracy twenty times."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -81,7 +81,7 @@ def accuracy_over_steps(heads: int, steps: int, seed: int) -> Course:
         accuracy.append(_accuracy(model, *tests))
 
     fit(model, loss, steps, learning_rate=_RATE, evaluate=look, eval_steps=max(steps // 20, 1))
-    return Course(tuple(at), tuple(accuracy), sum(one.numel() for one in model.parameters()))
+    return TwoRelationsRun(tuple(at), tuple(accuracy), sum(one.numel() for one in model.parameters()))
 
 
 def _accuracy(model: nn.Module, tokens: Tensor, answers: Tensor) -> float:

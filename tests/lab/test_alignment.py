@@ -8,7 +8,7 @@ import pytest
 from regard.capture.tokens import Word
 from regard.render.word_alignment import Alignment
 from regard_lab import aligned_words, cat_and_mat
-from regard_lab.aligned_words import Look, Reading, looks_of
+from regard_lab.aligned_words import Reading, WordLook, looks_of
 from regard_lab.cat_and_mat import ASKED, LEXICON, content_words, pairs
 from regard_lab.claims import alignment
 from regard_lab.experiment import Setting
@@ -67,8 +67,8 @@ def test_chinese_has_its_own_order():
 def test_a_word_looks_where_its_characters_look_together():
     rows = [{1: 0.6, 2: 0.2}, {1: 0.5, 2: 0.3}, {3: 0.9}, {2: 0.5, 5: 0.4}, {5: 0.9}, {3: 0.9}, {7: 0.9}]
     cat, sat, mat = looks_of(aligned("猫坐在垫子上。", rows), ASKED[0])
-    assert cat == Look("cat", "猫", "cat", 0.6, (0,))
-    assert sat == Look("sat", "坐", "cat", 0.3, (1,))
+    assert cat == WordLook("cat", "猫", "cat", 0.6, (0,))
+    assert sat == WordLook("sat", "坐", "cat", 0.3, (1,))
     assert (mat.chinese, mat.most, mat.rows) == ("垫子", "mat", (3, 4))
     assert mat.weight == pytest.approx(0.65)
     assert [one.right for one in (cat, sat, mat)] == [True, False, True]

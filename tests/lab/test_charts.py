@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from regard.errors import InputError
-from regard_lab.charts import Bars, Line, Lines, Matrices, Matrix
+from regard_lab.charts import Bars, LabeledMatrix, Line, Lines, Matrices
 from regard_lab.drawing import figure_of, png_of, svg_of
 
 LINES = Lines(
@@ -17,8 +17,8 @@ LINES = Lines(
 BARS = Bars("bars", "some bars", "share", ("a", "乙", "c"), ("one", "two"), ((1.0, 2.0, 3.0), (0.5, 0.25, 4.0)))
 MATRICES = Matrices(
     "matrices", "two of them",
-    (Matrix("first", ("我", "爱"), ("x", "y"), ((0.0, 1.0), (0.5, 0.25)), marked=((1, 1),)),
-     Matrix("second", ("a",) * 20, ("b",) * 30, ((0.5,) * 30,) * 20, digits=None)),
+    (LabeledMatrix("first", ("我", "爱"), ("x", "y"), ((0.0, 1.0), (0.5, 0.25)), marked=((1, 1),)),
+     LabeledMatrix("second", ("a",) * 20, ("b",) * 30, ((0.5,) * 30,) * 20, digits=None)),
 )  # fmt: skip
 pytestmark = pytest.mark.usefixtures("chinese_font")
 CHARTS = [LINES, BARS, MATRICES]
@@ -91,4 +91,4 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match="a row for each of `series`"):
         Bars("", "", "", ("a",), ("one",), ((1.0, 2.0),))
     with pytest.raises(InputError, match="a number for each of its rows and columns"):
-        Matrix("m", ("a",), ("b", "c"), ((1.0,),))
+        LabeledMatrix("m", ("a",), ("b", "c"), ((1.0,),))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regard_lab.charts import Bars, Line, Lines, Matrices, Matrix
+from regard_lab.charts import Bars, LabeledMatrix, Line, Lines, Matrices
 from regard_lab.experiment import Claim, Finding, Part, Setting, Verdict
 from regard_lab.page import page
 from regard_lab.report import about, write
@@ -16,7 +16,7 @@ HOSTILE = "<script>alert(1)</script> & <img src=x onerror=alert(2)>"
 CHARTS = (
     Lines("線 <b>", HOSTILE, "x", "y", (Line("one", (1.0, 2.0), (1.0, 2.0)), Line("two", (1.0, 2.0), (2.0, 1.0)))),
     Bars("bars", "bars", "share", ("a", "b"), ("s",), ((1.0, 2.0),)),
-    Matrices("matrices", "a matrix", (Matrix("我爱你", ("我",), ("爱", "你"), ((0.1, 0.9),)),)),
+    Matrices("matrices", "a matrix", (LabeledMatrix("我爱你", ("我",), ("爱", "你"), ((0.1, 0.9),)),)),
 )
 SETTING = Setting(quick=True, seed=3)
 

@@ -93,7 +93,8 @@ class Heard:
     """A hook that records the token ids in the calls of a model.
 
     The record of a call is known only after the call has run: `passes` returns the number of records at that time. The
-    steps of one generation belong to one record, and their ids are concatenated. `tokens_of` names ids by the tokenizer.
+    steps of one generation belong to one record, and their ids are concatenated. `tokens_of` names ids by the
+    tokenizer.
     """
 
     whole = False

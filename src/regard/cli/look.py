@@ -19,50 +19,63 @@ _TABLES = (".csv", ".npy", ".npz")  # the weights of the first head
 _SUFFIXES = (".html", ".png", ".svg", ".atlas", *_TABLES)
 
 
+_Text = Annotated[str, typer.Argument(help="A text, the name of a text file, or - for standard input.")]
+_Model = Annotated[
+    str | None,
+    model_option("me5, minilm, smollm2, a folder (Hugging Face, regard train), or an id; by default the text chooses."),
+]
+_Tokens = Annotated[
+    str | None,
+    typer.Option(metavar="FIRST:LAST", help="Only these tokens of a long text, such as 1:8192, counted from 1."),
+]
+_Token = Annotated[str | None, typer.Option(help="The word to look from, or its number, counted from 1.")]
+_Layer = Annotated[int | None, typer.Option(help="The layer of the first head, counted from 0.")]
+_Head = Annotated[int | None, typer.Option(help="The first head, counted from 0 within its layer.")]
+_Target = Annotated[
+    str | None, typer.Option(help="For an encoder–decoder: what it writes; by default what it would write.")
+]
+_Compare = Annotated[
+    str | None,
+    typer.Option(help="A second text: one head in both, what moved, and how many heads change sides."),
+]
+_Words = Annotated[
+    str | None, typer.Option(metavar="ONE,OTHER", help="For --compare: the two words to compare, animal,street.")
+]
+_Out = Annotated[
+    Path | None, typer.Option(help="Write page.html, figure.png or .svg, it.atlas, or weights.csv, .npy, .npz.")
+]
+_Keep = Annotated[
+    str, typer.Option(help="maps; qk: any weight of a long text, computed on demand; weights: every one at once.")
+]
+_Layers = Annotated[str | None, typer.Option(help="The layers that are watched, such as 3,4; all of them by default.")]
+_Statistics = Annotated[
+    str | None, typer.Option(help="What else an atlas is to hold, such as distance,first,induction.")
+]
+_Resume = Annotated[
+    bool, typer.Option("--resume", metavar="", help="Go on with an atlas whose making was interrupted.")
+]
+_Strict = Annotated[
+    bool, typer.Option("--strict/--no-strict", metavar="", help="Whether a layer that cannot be seen is an error.")
+]
+
+
 def look(
-    text: Annotated[str, typer.Argument(help="A text, the name of a text file, or - for standard input.")],
+    text: _Text,
     *,
-    model: Annotated[
-        str | None,
-        model_option(
-            "me5, minilm, smollm2, a folder (Hugging Face, regard train), or an id; by default the text chooses."
-        ),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(metavar="FIRST:LAST", help="Only these tokens of a long text, such as 1:8192, counted from 1."),
-    ] = None,
-    token: Annotated[str | None, typer.Option(help="The word to look from, or its number, counted from 1.")] = None,
-    layer: Annotated[int | None, typer.Option(help="The layer of the first head, counted from 0.")] = None,
-    head: Annotated[int | None, typer.Option(help="The first head, counted from 0 within its layer.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="For an encoder–decoder: what it writes; by default what it would write.")
-    ] = None,
-    compare: Annotated[
-        str | None,
-        typer.Option(help="A second text: one head in both, what moved, and how many heads change sides."),
-    ] = None,
-    words: Annotated[
-        str | None, typer.Option(metavar="ONE,OTHER", help="For --compare: the two words to compare, animal,street.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write page.html, figure.png or .svg, it.atlas, or weights.csv, .npy, .npz.")
-    ] = None,
-    keep: Annotated[
-        str, typer.Option(help="maps; qk: any weight of a long text, computed on demand; weights: every one at once.")
-    ] = "maps",
-    layers: Annotated[
-        str | None, typer.Option(help="The layers that are watched, such as 3,4; all of them by default.")
-    ] = None,
-    statistics: Annotated[
-        str | None, typer.Option(help="What else an atlas is to hold, such as distance,first,induction.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", metavar="", help="Go on with an atlas whose making was interrupted.")
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict/--no-strict", metavar="", help="Whether a layer that cannot be seen is an error.")
-    ] = True,
+    model: _Model = None,
+    tokens: _Tokens = None,
+    token: _Token = None,
+    layer: _Layer = None,
+    head: _Head = None,
+    target: _Target = None,
+    compare: _Compare = None,
+    words: _Words = None,
+    out: _Out = None,
+    keep: _Keep = "maps",
+    layers: _Layers = None,
+    statistics: _Statistics = None,
+    resume: _Resume = False,
+    strict: _Strict = True,
 ) -> None:
     """See what a real model attends to: one word, two heads that look from it, a heat map, and the rest in a line."""
     read = read_text(text)
@@ -75,15 +88,8 @@ def look(
         _check_pair(tokens, target, layers, statistics, keep != "maps" or resume or not strict)
         look_compare(read, read_text(compare), model=model, token=token, layer=layer, head=head, words=words, out=out)
         return
-    if words is not None:
-        raise InputError(
-            "`--words` are the two words that --compare compares: give it a second text, or leave them out"
-        )
     atlas = out if out is not None and out.suffix.lower() == ".atlas" else None
-    if atlas is None and (resume or keep != "maps" or layers or statistics):
-        raise InputError(
-            "--keep, --layers, --statistics and --resume are for an atlas: add --out it.atlas, or leave them out"
-        )
+    _check_single(words, for_atlas=atlas is None and (resume or keep != "maps" or bool(layers or statistics)))
     screen = TextConsole()
     progress = TextConsole(stderr=True)
     with Watched(progress, atlas) as watched:
@@ -111,6 +117,11 @@ def look(
         if out is not None and atlas is None:
             watched.say(f"drawing {out}")
             _write(looked, out, read, whole=part is None)
+    _show(looked, text, out, screen, progress, whole=part is None)
+
+
+def _show(looked: Any, text: str, out: Path | None, screen: TextConsole, progress: TextConsole, *, whole: bool) -> None:
+    """Print the picture, or what was written and what could not be seen."""
     if looked.warning:
         progress.print(f"warning: {looked.warning}", soft_wrap=True)
     from regard.capture.missing_attention import missing_lines
@@ -125,7 +136,7 @@ def look(
 
     screen.width = max(screen.width, NARROWEST)  # in a narrower terminal lines are folded
     screen.print(picture(looked.record, looked.highlight, width=screen.width))
-    command = () if part else steps_command(looked.record, looked.highlight, looked.model, text)
+    command = steps_command(looked.record, looked.highlight, looked.model, text) if whole else ()
     if command:
         screen.print("\nThe same weight, step by step:")
         lines = " \\\n    ".join(command)  # not wrapped: a line that was cut would not be the command
@@ -137,6 +148,18 @@ def _check_pair(*others: str | bool | None) -> None:
     if any(others):
         raise InputError(
             "`--compare` is for two short texts: only --model, --token, --layer, --head, --words and --out go with it"
+        )
+
+
+def _check_single(words: str | None, *, for_atlas: bool) -> None:
+    """Refuse what is for two texts, and what only an atlas holds."""
+    if words is not None:
+        raise InputError(
+            "`--words` are the two words that --compare compares: give it a second text, or leave them out"
+        )
+    if for_atlas:
+        raise InputError(
+            "--keep, --layers, --statistics and --resume are for an atlas: add --out it.atlas, or leave them out"
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from regard.train import Translator
 from regard_lab.aligned_words import Reading, read, share
 from regard_lab.cat_and_mat import ASKED, LEXICON, content_words, pairs
-from regard_lab.charts import Bars, Chart, Matrices, Matrix
+from regard_lab.charts import Bars, Chart, LabeledMatrix, Matrices
 from regard_lab.experiment import Claim, Finding, Numbers, Part, Setting, within
 
 __all__ = ["CLAIM", "judge", "run"]
@@ -181,7 +181,7 @@ def _picture(name: str, cat: Reading, layer: int) -> Matrices:
         f"“{ASKED[0]}”, {name}",
         f"Rows: the character that is written next. Columns: the source. The mean of the heads of layer {layer}; words "
         "that translate one another are framed.",
-        (Matrix("", rows[:known], columns, values, marked=marked),),
+        (LabeledMatrix("", rows[:known], columns, values, marked=marked),),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.masks import Causal, Padding
-from regard_lab.charts import Line, Lines, Matrices, Matrix
+from regard_lab.charts import LabeledMatrix, Line, Lines, Matrices
 from regard_lab.experiment import Claim, Finding, Numbers, Part, Setting, Verdict, within
 
 __all__ = ["CLAIM", "judge", "run"]
@@ -141,7 +141,7 @@ def _empty_row(number: float) -> float:
 def _matrices(jacobians: dict[str, Float[Tensor, "n n"]]) -> Matrices:
     names = tuple(str(at + 1) for at in range(TOKENS))
     matrices = tuple(
-        Matrix(name, names, names, tuple(tuple(row) for row in one.tolist()), digits=None)
+        LabeledMatrix(name, names, names, tuple(tuple(row) for row in one.tolist()), digits=None)
         for name, one in jacobians.items()
     )
     return Matrices(

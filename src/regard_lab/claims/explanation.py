@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard_lab.charts import Line, Lines, Matrices, Matrix
+from regard_lab.charts import LabeledMatrix, Line, Lines, Matrices
 from regard_lab.experiment import Claim, Finding, Numbers, Part, Setting, within
 from regard_lab.measuring import one_thread
 from regard_lab.sentence_classifier import (
@@ -158,5 +158,5 @@ def _example(seen: Mapping[str, Permuted], held: Sentences) -> Matrices:
         "Weights of one held-out sentence",
         "p is the probability that the sentence stands in the library reference; permuted it is " + ", ".join(spans)
         + f". It stands in the {('language', 'library')[held.classes[row]]} reference.",
-        (Matrix("", names, held.words[row], values),),
+        (LabeledMatrix("", names, held.words[row], values),),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from regard_lab.charts import Bars, Line, Lines
 from regard_lab.experiment import Claim, Finding, Numbers, Part, Setting, Verdict, within
 from regard_lab.measuring import one_thread
 from regard_lab.pronouns import Looks, effect_on_completion, effect_on_word, looks
-from regard_lab.two_relations import Course, accuracy_over_steps
+from regard_lab.two_relations import TwoRelationsRun, accuracy_over_steps
 
 __all__ = ["CLAIM", "judge", "run"]
 
@@ -148,7 +148,7 @@ def _tired_and_wide(numbers: Numbers) -> str:
     )
 
 
-def _steps(runs: Sequence[Course]) -> list[int | None]:
+def _steps(runs: Sequence[TwoRelationsRun]) -> list[int | None]:
     """Return the step at which each run first reached the accuracy, None if it never did."""
     return [
         next((step for step, accuracy in zip(one.steps, one.accuracy, strict=True) if accuracy >= BETTER_AT), None)
@@ -191,9 +191,9 @@ def _effects(setting: Setting, models: Mapping[str, Any], english: Looks, chines
     return found
 
 
-def _courses(setting: Setting) -> dict[str, list[Course]]:
+def _courses(setting: Setting) -> dict[str, list[TwoRelationsRun]]:
     steps, runs = (1000, 2) if setting.quick else (3000, 5)
-    found: dict[str, list[Course]] = {}
+    found: dict[str, list[TwoRelationsRun]] = {}
     for heads in (1, HEADS):
         for run_ in range(runs):
             setting.progress(f"two relations, {heads} head{'s' if heads > 1 else ''}, run {run_ + 1} of {runs}")
@@ -229,7 +229,7 @@ def _looks_chart(numbers: Numbers) -> Bars:
     )  # fmt: skip
 
 
-def _course_chart(several: Mapping[str, Sequence[Course]]) -> Lines:
+def _course_chart(several: Mapping[str, Sequence[TwoRelationsRun]]) -> Lines:
     lines = []
     for heads, runs in several.items():
         each = np.array([one.accuracy for one in runs])

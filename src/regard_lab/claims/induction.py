@@ -7,7 +7,7 @@ import numpy as np
 
 from regard_lab.charts import Line, Lines
 from regard_lab.experiment import Claim, Finding, Numbers, Part, Setting, within
-from regard_lab.recall import TASK, Course, by_counting, course
+from regard_lab.recall import TASK, RecallRun, by_counting, course
 
 __all__ = ["CLAIM", "first_above", "judge", "run"]
 
@@ -49,7 +49,7 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 def run(setting: Setting) -> Finding:
     """Train both models, and measure every head during training."""
     steps, count = STEPS[setting.quick], RUNS[setting.quick]
-    runs: dict[str, list[Course]] = {}
+    runs: dict[str, list[RecallRun]] = {}
     for at in range(count):
         for name, layers in ((TWO, 2), (ONE, 1)):
             setting.progress(f"{name}, run {at + 1} of {count}")
@@ -104,7 +104,7 @@ def first_above(steps: Sequence[int], values: Sequence[float], level: float) -> 
     return next((step for step, value in zip(steps, values, strict=True) if value > level), None)
 
 
-def _charts(runs: Mapping[str, Sequence[Course]]) -> Iterator[Lines]:
+def _charts(runs: Mapping[str, Sequence[RecallRun]]) -> Iterator[Lines]:
     yield Lines(
         "Associative recall: the share of right answers",
         "On sources that were not trained on, as training goes; the mean, with a band from the worst run to the best. "

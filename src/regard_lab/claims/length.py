@@ -18,7 +18,7 @@ from regard_lab.charts import Line, Lines
 from regard_lab.experiment import Claim, Finding, Numbers, Part, Setting, within
 from regard_lab.texts import made_up, reference, split
 
-__all__ = ["CLAIM", "Course", "course", "judge", "run"]
+__all__ = ["CLAIM", "LengthRun", "course", "judge", "run"]
 
 CLAIM = Claim(
     number=8,
@@ -74,7 +74,7 @@ def run(setting: Setting) -> Finding:
     count, steps, of_clips = RUNS[setting.quick], STEPS[setting.quick], OF_CLIPS[setting.quick]
     kinds = [(name, options, steps) for name, options in KINDS.items()]
     kinds += [(_clip(clip), {"position_bias": "shaw", "max_relative_position": clip}, of_clips) for clip in CLIPS]
-    runs: dict[str, dict[str, list[Course]]] = {MADE_UP: {}}
+    runs: dict[str, dict[str, list[LengthRun]]] = {MADE_UP: {}}
     for at in range(count):
         text = split(made_up(300_000, setting.seed + at))
         rows = text.rows(FAR, ROWS)
@@ -119,7 +119,7 @@ def run(setting: Setting) -> Finding:
 
 
 @dataclass(frozen=True)
-class Course:
+class LengthRun:
     """The losses of one model, in nats per character.
 
     `near` and `far` are of the same characters, those after the trained length: with 32 to 63 characters of context,
@@ -138,7 +138,7 @@ class Course:
         return self.far / self.near - 1
 
 
-def course(model: Transformer, rows: Int[Tensor, "rows n+1"]) -> Course:
+def course(model: Transformer, rows: Int[Tensor, "rows n+1"]) -> LengthRun:
     """Compute the losses on whole rows, and on pieces of the trained length that start at every half of it."""
     full = losses(model, rows).double()
     half = LENGTH // 2
@@ -147,7 +147,7 @@ def course(model: Transformer, rows: Int[Tensor, "rows n+1"]) -> Course:
     near, far = read[:, 1:, half:].flatten(1), full[:, LENGTH:]
     assert near.shape == far.shape
     whole = full.mean() / read[:, ::2].mean() - 1
-    return Course(
+    return LengthRun(
         float(near.mean()), float(far.mean()), float(whole), tuple(full.mean(0).view(-1, BIN).mean(1).tolist())
     )
 
@@ -158,7 +158,7 @@ def _more(numbers: Numbers) -> dict[int, float]:
     return {clip: found / min(loss.values()) - 1 for clip, found in loss.items()}
 
 
-def _each(runs: Mapping[str, Mapping[str, Sequence[Course]]], what: str) -> dict[str, dict[str, list[float]]]:
+def _each(runs: Mapping[str, Mapping[str, Sequence[LengthRun]]], what: str) -> dict[str, dict[str, list[float]]]:
     return {
         language: {name: [getattr(one, what) for one in found] for name, found in of_language.items()}
         for language, of_language in runs.items()
@@ -169,7 +169,7 @@ def _clip(clip: int) -> str:
     return f"clip {clip}"
 
 
-def _chart(title: str, names: Iterable[str], runs: Mapping[str, Sequence[Course]]) -> Lines:
+def _chart(title: str, names: Iterable[str], runs: Mapping[str, Sequence[LengthRun]]) -> Lines:
     lines = []
     for name in names:
         each = np.array([one.along for one in runs[name]])

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.errors import MissingExtraError
 from regard.nn import MultiHeadAttention
-from regard_lab.charts import Bars, Matrices, Matrix
+from regard_lab.charts import Bars, LabeledMatrix, Matrices
 from regard_lab.experiment import Claim, Finding, Numbers, Part, Setting, Verdict, within
 
 __all__ = ["CLAIM", "judge", "run"]
@@ -176,7 +176,7 @@ def _kind(model: torch.nn.Module) -> str:
 def _shares_chart(numbers: Numbers) -> Matrices:
     columns = ("x₁", "x₂", "x₃", "x₄")
     rows = {"given": (0.1, 0.6, 0.2, 0.1), "said": SAID, "softmax": tuple(numbers["softmax [.1, .6, .2, .1]"])}
-    matrix = Matrix("", tuple(rows), columns, tuple(rows.values()), digits=4, most=1.0, marked=((1, 2),))
+    matrix = LabeledMatrix("", tuple(rows), columns, tuple(rows.values()), digits=4, most=1.0, marked=((1, 2),))
     return Matrices(
         "softmax [.1, .6, .2, .1]",
         "The four numbers, what is said of their softmax, and their softmax. The framed one "

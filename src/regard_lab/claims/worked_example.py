@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from regard.capture.steps import work
-from regard_lab.charts import Matrices, Matrix
+from regard_lab.charts import LabeledMatrix, Matrices
 from regard_lab.experiment import Claim, Finding, Numbers, Part, Setting, within
 
 __all__ = ["CLAIM", "judge", "run"]
@@ -78,8 +78,8 @@ def run(_: Setting) -> Finding:
 
 
 def _chart(worked: Any) -> Matrices:
-    def matrix(name: str, rows: Any, columns: tuple[str, ...], most: float) -> Matrix:
-        return Matrix(name, WORDS, columns, tuple(tuple(map(float, row)) for row in rows), most=most)
+    def matrix(name: str, rows: Any, columns: tuple[str, ...], most: float) -> LabeledMatrix:
+        return LabeledMatrix(name, WORDS, columns, tuple(tuple(map(float, row)) for row in rows), most=most)
 
     outputs = ("z₁", "z₂")
     return Matrices(
