@@ -25,8 +25,8 @@ import torch
 
 import regard
 from regard import masks, positions, scores
-from regard.frozen import tensors
-from regard.masks.block_runs import cover
+from regard.masks.block_plan import cover
+from regard.tensors import tensors
 
 HEADS, DIM = 8, 64
 TARGETS = {

@@ -27,7 +27,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 import regard
 from regard import masks, positions, scores
-from regard.masks.shared_binding import share
+from regard.masks.bound_mask import share
 from regard.normalizers import Softmax
 from regard_bench.timing import in_turn
 
@@ -158,7 +158,7 @@ def differences() -> dict[str, float]:
             shapes = ((2, 4, n - 300, widths[0]), (2, 2, n, widths[0]), (2, 2, n, widths[1]))
             inputs = [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for shape in shapes]
             asked = case(dtype)
-            learned = [one for one in regard.frozen.tensors(list(asked.values())) if one.requires_grad]
+            learned = [one for one in regard.tensors.tensors(list(asked.values())) if one.requires_grad]
             output = regard.attention(*inputs, backend=backend, max_bytes=2**34, **asked)
             up = torch.randn(output.shape, device="cuda").to(dtype)
             results.append([output, *torch.autograd.grad(output, [*inputs, *learned], up)])

@@ -23,7 +23,7 @@ import regard
 from regard.capture.matrix_pyramid import Matrix
 from regard.capture.resumable_atlas import AtlasParts
 from regard.masks import Causal, Window
-from regard.shapes import human_bytes
+from regard.tensors import human_bytes
 
 MEMORY = 2 * 2**30  # at most, in all
 WIDTH = 64

@@ -31,7 +31,7 @@ from regard.capture.records import Record
 from regard.interpret.model_loading import load_model
 from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.render.page import write_page
-from regard.shapes import human_bytes
+from regard.tensors import human_bytes
 from regard_bench.cases.text import real_tokens
 
 EXTRA, MEMORY, ATLAS, PAGE = 1.0, 2**30, 120e6, 12e6  # what 8,192 tokens may cost: plain passes, and bytes

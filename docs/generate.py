@@ -21,7 +21,7 @@ import regard
 from regard import masks, normalizers, positions, scores
 from regard.backends import BACKENDS
 from regard.problem import Problem
-from regard.shapes import human_bytes
+from regard.tensors import human_bytes
 
 __all__ = ["pages"]
 

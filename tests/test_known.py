@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import regard
-from regard import masks
-from regard.backends import call_cache
+from regard import functional, masks
 from regard.errors import InputError
+from regard.problem import Problem
 
 
 def tensors(heads=4, kv_heads=4, queries=6, keys=6, dtype=torch.float32, seed=0):
@@ -26,8 +26,9 @@ def by_hand(q, k, v, visible, scale):
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
     scores = np.where(visible, scale * q @ k.swapaxes(-1, -2), -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return (weights / weights.sum(-1, keepdims=True)) @ v
+    peak = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(peak), peak, 0.0))  # a row that sees nothing gives 0
+    return (weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)) @ v
 
 
 MASKS = {
@@ -35,12 +36,23 @@ MASKS = {
     "causal": (lambda n, m: masks.Causal(), lambda i, j, n, m: j <= i + m - n),
     "causal from the start": (lambda n, m: masks.Causal(align="start"), lambda i, j, n, m: j <= i),
     "causal, bound": (lambda n, m: masks.Causal().bind(n, m), lambda i, j, n, m: j <= i + m - n),
+    "window": (
+        lambda n, m: masks.Causal() & masks.Window(3),
+        lambda i, j, n, m: (j <= i + m - n) & (i + m - n - j < 3),
+    ),
+    "wider window": (lambda n, m: masks.Window(5), lambda i, j, n, m: (j <= i + m - n) & (i + m - n - j < 5)),
+    "window, bound": (
+        lambda n, m: masks.Window(left=1, right=1).bind(n, m, 2),
+        lambda i, j, n, m: abs(i + 2 - j) <= 1,
+    ),
+    "hidden window": (lambda n, m: ~masks.Window(2), lambda i, j, n, m: (j > i + m - n) | (i + m - n - j >= 2)),
+    "padding": (lambda n, m: masks.Padding(torch.arange(m)[None].expand(2, -1) < 4), lambda i, j, n, m: j < 4),
     "causal, bound elsewhere": (lambda n, m: masks.Causal().bind(n, m, 1), lambda i, j, n, m: j <= i + 1),
 }
 
 
 def test_calls_of_one_size_that_differ_otherwise_are_never_taken_for_one_another():
-    call_cache._KNOWN.clear()
+    functional._KNOWN.clear()
     sizes = [(6, 6), (3, 6), (1, 6)]
     for _, (n, m), scale, kv_heads, name in itertools.product(range(2), sizes, (None, 0.5, 2.0), (4, 2), MASKS):
         q, k, v = tensors(queries=n, keys=m, kv_heads=kv_heads)
@@ -48,12 +60,58 @@ def test_calls_of_one_size_that_differ_otherwise_are_never_taken_for_one_another
         expected = by_hand(q, k, v, visible(np.arange(n)[:, None], np.arange(m), n, m), scale or 16**-0.5)
         found = regard.attention(q, k, v, mask=mask(n, m), scale=scale)
         np.testing.assert_allclose(found.numpy(), expected, atol=2e-6)
-    assert len(call_cache._KNOWN) > 20
+    assert len(functional._KNOWN) > 20
+
+
+def test_a_mask_that_is_a_value_is_checked_planned_and_chosen_for_once(monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    short, long = (torch.randn(3, 1, 2, n, 16, generator=generator) for n in (6, 1100))
+    of = Problem.of
+    monkeypatch.setattr(Problem, "of", classmethod(lambda _, *given, **named: made.append(1) or of(*given, **named)))
+    for q, mask in itertools.product(
+        (short, long), (lambda: masks.Causal() & masks.Window(40), lambda: masks.Window(7))
+    ):
+        functional._KNOWN.clear()
+        made: list[int] = []
+        leaves = [one.clone().requires_grad_() for one in q]
+        first = regard.attention(*leaves, mask=mask())
+        gradients = torch.autograd.grad(first.square().sum(), leaves)
+        again = regard.attention(*leaves, mask=mask())
+        assert len(made) == 1
+        assert torch.equal(first, again)
+        for one, other in zip(gradients, torch.autograd.grad(again.square().sum(), leaves), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_mask_of_tensors_is_known_by_itself_and_refused_once_it_is_changed():
+    q, k, v = tensors()
+    flags = torch.ones(2, 6, dtype=torch.bool)
+    for hidden in range(1, 5):  # each at the address of the one before, perhaps
+        flags[:, hidden] = False
+        mask = masks.Padding(flags)
+        for _ in range(2):
+            expected = by_hand(q, k, v, flags[0].numpy()[None], 16**-0.5)
+            np.testing.assert_allclose(regard.attention(q, k, v, mask=mask).numpy(), expected, atol=2e-6)
+        del mask
+    mask = masks.Padding(flags)
+    regard.attention(q, k, v, mask=mask)
+    mask.attention_mask[:, 0] = False
+    with pytest.raises(InputError, match="changed in place"):
+        regard.attention(q, k, v, mask=mask)
+
+
+def test_a_mask_that_may_change_without_a_trace_is_asked_each_time():
+    q, k, v = tensors()
+    seen = [torch.eye(6, dtype=torch.bool), torch.ones(6, 6, dtype=torch.bool)]
+    mask = masks.MaskMod(lambda batch, head, i, j: seen[0][i, j])
+    torch.testing.assert_close(regard.attention(q, k, v, mask=mask), v)
+    seen[0] = seen[1]
+    torch.testing.assert_close(regard.attention(q, k, v, mask=mask), regard.attention(q, k, v))
 
 
 def test_the_second_call_is_the_first_to_the_bit():
     q, k, v = tensors()
-    call_cache._KNOWN.clear()
+    functional._KNOWN.clear()
     for mask in (None, masks.Causal()):
         first, second = (regard.attention(q, k, v, mask=mask) for _ in range(2))
         assert torch.equal(first, second)
@@ -115,9 +173,9 @@ def test_other_devices_are_not_asked_for_what_they_do_not_know():
 
 
 def test_what_is_remembered_has_an_end(monkeypatch):
-    monkeypatch.setattr(call_cache, "_MOST", 3)
-    call_cache._KNOWN.clear()
+    monkeypatch.setattr(functional, "_MOST", 3)
+    functional._KNOWN.clear()
     for n in range(1, 12):
         q, k, v = tensors(queries=n, keys=n)
         regard.attention(q, k, v)
-        assert len(call_cache._KNOWN) <= 3
+        assert len(functional._KNOWN) <= 3

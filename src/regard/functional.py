@@ -1,23 +1,23 @@
-"""attention(): the one door to every mechanism."""
+"""attention(): the one door to every mechanism; and what was checked and chosen for calls that were made before."""
 
+import weakref
 from collections.abc import Callable
-from typing import Any, Literal, cast, overload
+from functools import partial
+from typing import Any, Literal, NamedTuple, Unpack, cast, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard import backends
-from regard.autocast import autocast_dtype
 from regard.backends import Explanation
-from regard.backends.call_cache import Signature, known, remember, signature
+from regard.backends.base import Backend
 from regard.errors import InputError
-from regard.jagged import Packing, is_packed
-from regard.masks import BoundMask, Mask
-from regard.normalizers import Normalizer
-from regard.positions import Bias, Rotary
-from regard.problem import DEFAULT_MAX_BYTES, Problem
-from regard.scores import Score
+from regard.jagged import Packing
+from regard.masks import BoundMask, Causal, Mask
+from regard.problem import DEFAULT_MAX_BYTES, Inputs, Options, Problem, complete, shows_options
+from regard.tensors import are_in_memory, autocast_dtype, in_forward_mode
+from regard.torch_private import peek_interpreter_stack
 
 __all__ = ["attention", "explain"]
 
@@ -28,19 +28,10 @@ def attention(
     k: Float[Tensor, "*k"],
     v: Float[Tensor, "*v"],
     *,
-    score: Score | None = ...,
-    mask: Mask | BoundMask | Tensor | None = ...,
-    bias: Bias | Tensor | None = ...,
-    rotary: Rotary | None = ...,
-    scale: float | None = ...,
-    normalizer: Normalizer | None = ...,
-    weight_factor: Bias | None = ...,
-    dropout: float = ...,
-    generator: torch.Generator | None = ...,
+    backend: str = ...,
     return_weights: Literal[False] = ...,
     return_lse: Literal[False] = ...,
-    backend: str = ...,
-    max_bytes: int = ...,
+    **options: Unpack[Inputs],
 ) -> Tensor: ...
 
 
@@ -50,40 +41,19 @@ def attention(
     k: Float[Tensor, "*k"],
     v: Float[Tensor, "*v"],
     *,
-    score: Score | None = ...,
-    mask: Mask | BoundMask | Tensor | None = ...,
-    bias: Bias | Tensor | None = ...,
-    rotary: Rotary | None = ...,
-    scale: float | None = ...,
-    normalizer: Normalizer | None = ...,
-    weight_factor: Bias | None = ...,
-    dropout: float = ...,
-    generator: torch.Generator | None = ...,
-    return_weights: bool = ...,
-    return_lse: bool = ...,
     backend: str = ...,
-    max_bytes: int = ...,
+    **options: Unpack[Options],
 ) -> Tensor | tuple[Tensor, ...]: ...
 
 
+@shows_options
 def attention(
     q: Float[Tensor, "*batch queries dim"],
     k: Float[Tensor, "*batch keys dim"],
     v: Float[Tensor, "*batch keys value_dim"],
     *,
-    score: Score | None = None,
-    mask: Mask | BoundMask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    rotary: Rotary | None = None,
-    scale: float | None = None,
-    normalizer: Normalizer | None = None,
-    weight_factor: Bias | None = None,
-    dropout: float = 0.0,
-    generator: torch.Generator | None = None,
-    return_weights: bool = False,
-    return_lse: bool = False,
     backend: str = "auto",
-    max_bytes: int = DEFAULT_MAX_BYTES,
+    **options: Unpack[Options],
 ) -> Tensor | tuple[Tensor, ...]:
     """Let every query look at the keys and return the weighted sum of their values.
 
@@ -133,33 +103,15 @@ def attention(
     tensor([[0.2689],
             [0.7311]])
     """
-    if not type(return_weights) is type(return_lse) is bool or type(backend) is not str:
-        _check_options(return_weights, return_lse, backend)
-    nested, overridden = is_packed(q, k, v), torch.overrides.has_torch_function((q, k, v))
-    usual: Signature | None = None
+    asked = complete(options)
+    _check_options(asked, backend)
+    nested, overridden = _are_nested(q, k, v), torch.overrides.has_torch_function((q, k, v))
     prefers = backends.preferred() if backend == "auto" else "auto"
-    if not (nested or overridden or return_weights or return_lse) and _is_usual(
-        score, bias, rotary, normalizer, weight_factor, generator, dropout, max_bytes
-    ):
-        usual = signature(q, k, v, mask, scale, (backend, prefers))
-        if usual is not None and (compute := known(usual)) is not None:
-            return compute(q, k, v)
-    asked: dict[str, Any] = {
-        "score": score,
-        "mask": mask,
-        "bias": bias,
-        "rotary": rotary,
-        "scale": scale,
-        "normalizer": normalizer,
-        "weight_factor": weight_factor,
-        "dropout": dropout,
-        "generator": generator,
-        "return_weights": return_weights,
-        "return_lse": return_lse,
-        "max_bytes": max_bytes,
-    }
+    usual = None if nested or overridden else _signature(q, k, v, asked, (backend, prefers))
+    if usual is not None and (compute := _known(usual)) is not None:
+        return compute(q, k, v)
     if nested:
-        packing = Packing.of(q, k, v).rotated(rotary)
+        packing = Packing.of(q, k, v).rotated(asked["rotary"])
         packed = attention(packing.q, packing.k, packing.v, backend=backend, **packing.asked(asked))
         return tuple(packing.restore(one) for one in packed) if isinstance(packed, tuple) else packing.restore(packed)
     if overridden:
@@ -167,59 +119,24 @@ def attention(
         handle = cast(Callable[..., Tensor], torch.overrides.handle_torch_function)
         return handle(attention, (q, k, v), q, k, v, backend=backend, **asked)
     problem = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
-    chosen = backends.choose(problem, backend, prefers)
+    chosen = backends.SELECTION.choose(problem, backend, prefers)
     if usual is not None and problem.keys == k.shape[-2]:
-        remember(usual, chosen, problem)
+        _remember(usual, chosen, problem)
     answer = chosen(problem)
     output = answer.output.to(autocast_dtype(q))
-    extras = [answer.weights] * return_weights + [answer.lse] * return_lse
+    extras = [answer.weights] * asked["return_weights"] + [answer.lse] * asked["return_lse"]
     results = [problem.restore(one) for one in (output, *extras) if one is not None]
     return tuple(results) if extras else results[0]
 
 
-def _problem(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any], *, choosing: bool) -> Problem:
-    """The call as data: over the keys that few queries see, where the choice of a backend is open."""
-    problem = Problem.of(q, k, v, turn=not choosing, **asked)
-    return backends.narrowed(problem, asked["rotary"]) if choosing else problem
-
-
-def _check_options(return_weights: object, return_lse: object, backend: object) -> None:
-    for name, flag in (("return_weights", return_weights), ("return_lse", return_lse)):
-        if not isinstance(flag, bool):
-            raise InputError(f"`{name}` must be True or False, got {type(flag).__name__}")
-    if not isinstance(backend, str):
-        backends.check_name(backend)
-
-
-def _is_usual(*parts: object) -> bool:
-    """Whether nothing but a mask and a scale was asked for: all parts are their defaults, by identity."""
-    *absent, dropout, max_bytes = parts
-    return (
-        not any(part is not None for part in absent)
-        and type(dropout) is float
-        and dropout == 0.0
-        and max_bytes is DEFAULT_MAX_BYTES
-    )
-
-
+@shows_options
 def explain(
     q: Float[Tensor, "*batch queries dim"],
     k: Float[Tensor, "*batch keys dim"],
     v: Float[Tensor, "*batch keys value_dim"],
     *,
     backend: str = "auto",
-    score: Score | None = None,
-    mask: Mask | BoundMask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    rotary: Rotary | None = None,
-    scale: float | None = None,
-    normalizer: Normalizer | None = None,
-    weight_factor: Bias | None = None,
-    dropout: float = 0.0,
-    generator: torch.Generator | None = None,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    max_bytes: int = DEFAULT_MAX_BYTES,
+    **options: Unpack[Options],
 ) -> Explanation:
     """Say which backend would run this call, why the others refused, and what it costs; compute nothing but masks.
 
@@ -233,24 +150,136 @@ def explain(
     blockwise refused: it never holds all weights
     0.0168 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 256.0 KiB besides the output
     """
-    _check_options(return_weights, return_lse, backend)
-    asked: dict[str, Any] = {
-        "score": score,
-        "mask": mask,
-        "bias": bias,
-        "rotary": rotary,
-        "scale": scale,
-        "normalizer": normalizer,
-        "weight_factor": weight_factor,
-        "dropout": dropout,
-        "generator": torch.Generator() if isinstance(generator, torch.Generator | None) else generator,
-        "return_weights": return_weights,
-        "return_lse": return_lse,
-        "max_bytes": max_bytes,
-    }
-    if is_packed(q, k, v):
-        packing = Packing.of(q, k, v).rotated(rotary)
+    asked = complete(options)
+    _check_options(asked, backend)
+    if isinstance(asked["generator"], torch.Generator | None):
+        asked = {**asked, "generator": torch.Generator()}  # no other may advance
+    if _are_nested(q, k, v):
+        packing = Packing.of(q, k, v).rotated(asked["rotary"])
         q, k, v, asked = packing.q, packing.k, packing.v, packing.asked(asked)
     prefers = backends.preferred()
     problem = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
     return backends.explain(problem, backend, prefers)
+
+
+def _problem(q: Tensor, k: Tensor, v: Tensor, asked: Options, *, choosing: bool) -> Problem:
+    """The call as data: over the keys that few queries see, where the choice of a backend is open."""
+    problem = Problem.of(q, k, v, turn=not choosing, **asked)
+    if not choosing or (asked["rotary"] is None and problem.queries > backends.FEW_QUERIES):
+        return problem
+    return backends.narrowed(problem, asked["rotary"])
+
+
+def _are_nested(*tensors: object) -> bool:
+    return any(isinstance(one, Tensor) and one.is_nested for one in tensors)
+
+
+def _check_options(asked: Options, backend: object) -> None:
+    weights: object = asked["return_weights"]
+    lse: object = asked["return_lse"]
+    if not type(weights) is type(lse) is bool:
+        name, flag = ("return_lse", lse) if type(weights) is bool else ("return_weights", weights)
+        raise InputError(f"`{name}` must be True or False, got {type(flag).__name__}")
+    if type(backend) is not str:
+        backends.check_name(backend)
+
+
+Compute = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+_KNOWN: dict[tuple[Any, ...], tuple[tuple[weakref.ref[Mask], ...], Compute]] = {}
+_MOST = 1024  # sizes; a model that writes meets a new one with each token
+
+
+class _Signature(NamedTuple):
+    """Everything that the checks and the choice look at, and the masks that hold tensors, whose addresses are in it."""
+
+    key: tuple[Any, ...]
+    holders: tuple[Mask, ...]
+
+
+def _signature(
+    q: object,
+    k: object,
+    v: object,
+    asked: Options,
+    backend: tuple[str, str],  # by name, and preferred
+) -> _Signature | None:
+    """Describe a call, or give None where the checks look at more than sizes, types and a mask.
+
+    For calls without score, bias, normalizer, factor, dropout or anything else to return. A mask that may change
+    without a trace (a tensor, a mask of one's own that does not copy its tensors) is no value to be known by.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or not _is_usual(asked)
+        or not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor))
+        or q.device.type not in ("cpu", "cuda")  # of others autocast may not be asked
+        or not q.ndim == k.ndim == v.ndim == 4
+        or peek_interpreter_stack() is not None
+        or in_forward_mode()
+        or not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
+    ):
+        return None
+    mask, scale = asked["mask"], asked["scale"]
+    seen: Any = None
+    holders: tuple[Mask, ...] = ()
+    in_memory = backend != ("auto", "auto")  # PyTorch's own kernel alone may be traced, with no mask or a flag for it
+    if type(mask) is Causal:
+        seen = mask.align, mask.shift
+        in_memory = in_memory or q.shape[2] != k.shape[2] or (scale is not None and scale <= 0)
+    elif mask is not None:
+        if isinstance(mask, Tensor) or not isinstance(given := getattr(mask, "given", mask), Mask):
+            return None
+        found = given.identity()
+        if found is None:
+            return None
+        place = (mask.q_len, mask.kv_len, mask.q_offset) if isinstance(mask, BoundMask) else ()
+        seen, holders, in_memory = (found[0], place), tuple(found[1]), True
+    if in_memory and not are_in_memory(q, k, v):
+        return None
+    learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    device = q.device
+    key = (
+        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, k.device, v.device, seen, scale, learns,
+        torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type), backend,
+    )  # fmt: skip
+    return _Signature(key, holders)
+
+
+def _is_usual(asked: Options) -> bool:
+    """Whether nothing but a mask and a scale was asked for: all else is its default, by identity."""
+    return (
+        asked["score"] is None
+        and asked["bias"] is None
+        and asked["rotary"] is None
+        and asked["normalizer"] is None
+        and asked["weight_factor"] is None
+        and asked["generator"] is None
+        and not (asked["return_weights"] or asked["return_lse"])
+        and type(asked["dropout"]) is float
+        and asked["dropout"] == 0.0
+        and asked["max_bytes"] is DEFAULT_MAX_BYTES
+        and (asked["scale"] is None or type(asked["scale"]) is float)
+    )
+
+
+def _known(call: _Signature) -> Compute | None:
+    """What computes such a call, if one was made before."""
+    holders, compute = _KNOWN.get(call.key, ((), None))
+    # A dead mask's address may be another's by now.
+    return compute if not holders or all(one() is not None for one in holders) else None
+
+
+def _remember(call: _Signature, backend: Backend, problem: Problem) -> None:
+    """Keep what computes such calls, if the backend has a function of q, k and v alone for them."""
+    plain = backend.plain(problem)
+    if plain is not None:
+        if len(_KNOWN) >= _MOST:
+            _KNOWN.clear()
+        narrow = autocast_dtype(problem.q)
+        compute = plain if narrow == problem.q.dtype else partial(_in_type, narrow, plain)
+        _KNOWN[call.key] = tuple(weakref.ref(one) for one in call.holders), compute
+
+
+def _in_type(dtype: torch.dtype, plain: Compute, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return plain(q, k, v).to(dtype)

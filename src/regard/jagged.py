@@ -11,13 +11,9 @@ from regard.errors import InputError
 from regard.masks import Document, Mask
 from regard.normalizers import Sigmoid
 from regard.positions import Bias, Relative, Rotary
+from regard.problem import Options
 
-__all__ = ["Packing", "is_packed"]
-
-
-def is_packed(*tensors: object) -> bool:
-    """Whether any of them is a nested tensor."""
-    return any(isinstance(one, Tensor) and one.is_nested for one in tensors)
+__all__ = ["Packing"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +60,7 @@ class Packing:
         """Whether queries and keys have the same lengths: i − j is then the same inside a sequence and over all."""
         return self.edges is self.key_edges or torch.equal(self.edges, self.key_edges)
 
-    def asked(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def asked(self, asked: Options) -> Options:
         """The options of a call, which speak of each sequence, for the packed whole."""
         mask, score = asked["mask"], asked["score"]
         if asked["return_weights"]:
@@ -85,7 +81,7 @@ class Packing:
         if score is not None and not score.product and not self.aligned:
             _refuse_positions("score", score, False)
         whole = Document.from_cu_seqlens(self.key_edges, None if self.aligned else self.edges, within=mask)
-        return asked | {"mask": whole, "rotary": None}
+        return {**asked, "mask": whole, "rotary": None}
 
     def rotated(self, rotary: Rotary | None) -> "Packing":
         """Turn q and k by their positions inside each sequence, of which the queries are the last."""

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.errors import InputError
-from regard.frozen import tensors
+from regard.tensors import tensors
 
 __all__ = ["check_parameters"]
 

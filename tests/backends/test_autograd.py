@@ -5,10 +5,11 @@ import torch
 
 import regard
 from regard import masks, normalizers, positions, scores
-from regard.backends import BACKENDS, plan_cache
-from regard.backends.base import run_eagerly
+from regard.backends import BACKENDS
 from regard.backends.blockwise import backend as blockwise
+from regard.masks import block_plan
 from regard.problem import Problem
+from regard.tensors import run_eagerly
 
 N = 20  # two blocks of 16 below
 
@@ -76,7 +77,7 @@ every_way = pytest.mark.parametrize(("backend", "held", "asked"), list(_ways()))
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     monkeypatch.setattr(blockwise, "BLOCK", 16)
-    plan_cache._covers.clear()  # so that plans are made inside torch.func too
+    block_plan._plans.clear()  # so that plans are made inside torch.func too
 
 
 @every_way

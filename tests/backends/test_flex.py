@@ -165,7 +165,7 @@ RELATIVE = {
 @pytest.mark.parametrize(("make", "rule", "read"), RELATIVE.values(), ids=RELATIVE.keys())
 def test_biases_of_distances_and_their_gradients(make, rule, read):
     inputs, cotangent, bias = _inputs(), _randn(2, 4, 37, 5, seed=9), make()
-    held = regard.frozen.tensors(bias)
+    held = regard.tensors.tensors(bias)
     table = held[0].detach().numpy() if held else None
     matrix = np.broadcast_to(rule(table, H, AT - J), (1, 4, 37, 75))
     expected = dense(*inputs, bias=np.broadcast_to(matrix, (2, 4, 37, 75)), cotangent=cotangent)

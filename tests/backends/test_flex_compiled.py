@@ -17,7 +17,7 @@ from oracles import dense
 from regard import masks, positions, scores
 from regard.backends import flex
 from regard.backends.flex import block_masks, compiled
-from regard.masks.shared_binding import share
+from regard.masks.bound_mask import share
 from regard.problem import Problem
 
 

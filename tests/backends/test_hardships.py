@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 import regard
 from regard import masks, normalizers, positions, scores
 from regard.backends.blockwise.backend import _cover_for
-from regard.backends.plan_cache import covered
 from regard.errors import InputError
 from regard.problem import Problem
 
@@ -134,7 +133,7 @@ def test_a_plan_does_not_keep_its_mask_alive():
 
 def test_a_drawn_mask_is_planned_once():
     q, mask = drawn(1, 1, 500, 8), masks.RandomBlocks(1, block=64)
-    first, second = (covered(Problem.of(q, q, q, mask=mask)) for _ in range(2))
+    first, second = (Problem.of(q, q, q, mask=mask).plan() for _ in range(2))
     assert first is second
 
 
@@ -144,7 +143,7 @@ def test_plans_are_made_from_many_threads():
     def ask(first):
         try:
             for size in range(first, first + 40):
-                share = covered(Problem.of(q, q, q, mask=masks.Window(size % 50 + 1)), 16).share
+                share = Problem.of(q, q, q, mask=masks.Window(size % 50 + 1)).plan(16).share
                 assert share == masks.Window(size % 50 + 1).bind(200, 200).share_visible(16)
         except Exception as trouble:
             troubles.append(trouble)

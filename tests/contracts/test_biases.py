@@ -11,8 +11,8 @@ import torch
 
 from regard import attention, positions
 from regard.errors import InputError
-from regard.frozen import replace_tensors, tensors
 from regard.positions import Bias, Relative
+from regard.tensors import replace_tensors, tensors
 
 BATCH, HEADS, QUERIES, KEYS = 2, 3, 9, 12
 START = KEYS - QUERIES

@@ -13,7 +13,7 @@ import regard
 from oracles import Largest
 from regard import masks, normalizers, positions, scores
 from regard.errors import InputError
-from regard.masks.base import EMPTY, FULL, PARTIAL, edges
+from regard.masks.block_plan import EMPTY, FULL, PARTIAL, edges
 
 BATCH, HEADS, KEYS = 2, 3, 150  # more keys than two cells of Dense
 SEEN = np.random.default_rng(0).random((BATCH, HEADS, 90, KEYS)) < 0.5

@@ -10,8 +10,8 @@ import torch
 
 import regard
 from regard import masks, scores
-from regard.frozen import replace_tensors, tensors
 from regard.problem import Problem
+from regard.tensors import replace_tensors, tensors
 
 BATCH, HEADS, QUERIES, KEYS, DIM, HIDDEN = 2, 4, 5, 7, 3, 6
 

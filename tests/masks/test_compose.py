@@ -6,7 +6,7 @@ import torch
 
 from oracles import Largest
 from regard import masks
-from regard.masks.base import EMPTY, edges
+from regard.masks.block_plan import EMPTY, edges
 
 
 def _blocks(seen, block):

@@ -9,7 +9,7 @@ import regard
 from oracles import Largest
 from regard import masks
 from regard.errors import InputError
-from regard.masks.base import EMPTY, FULL, PARTIAL
+from regard.masks.block_plan import EMPTY, FULL, PARTIAL
 
 REAL = torch.ones(2, 100, dtype=torch.bool)
 REAL[0, 70:], REAL[1, :33] = False, False

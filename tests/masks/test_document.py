@@ -8,7 +8,7 @@ import torch
 
 from regard import masks
 from regard.errors import InputError
-from regard.masks.base import EMPTY, FULL, PARTIAL, edges
+from regard.masks.block_plan import EMPTY, FULL, PARTIAL, edges
 
 LENGTHS, QUERY_LENGTHS = [4, 0, 17, 3, 1, 25], [2, 3, 5, 3, 0, 30]  # more queries than keys in the second and the last
 

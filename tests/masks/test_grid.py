@@ -6,7 +6,7 @@ import torch
 
 from regard import masks
 from regard.errors import InputError
-from regard.masks.base import EMPTY, FULL, PARTIAL, Rectangles, edges
+from regard.masks.block_plan import EMPTY, FULL, PARTIAL, Rectangles, edges
 
 
 def _kinds(mask, cells, block):

@@ -7,7 +7,7 @@ import regard
 from oracles import Largest
 from regard import masks, positions
 from regard.errors import InputError
-from regard.masks.block_runs import cover
+from regard.masks.block_plan import cover
 
 LONG = 10_000_000
 

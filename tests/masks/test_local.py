@@ -6,7 +6,7 @@ import torch
 import regard
 from regard import masks
 from regard.errors import InputError
-from regard.masks.base import EMPTY, FULL, PARTIAL, edges
+from regard.masks.block_plan import EMPTY, FULL, PARTIAL, edges
 
 
 def test_monotonic_queries_beyond_the_keys_look_at_the_end():

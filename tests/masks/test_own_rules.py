@@ -9,7 +9,7 @@ import torch
 import regard
 from oracles import causal, dense
 from regard import masks
-from regard.masks.base import PARTIAL, Rectangles
+from regard.masks.block_plan import PARTIAL, Rectangles
 
 N = 700  # long enough for blocks to be planned
 

@@ -8,7 +8,7 @@ import torch
 from oracles import Largest
 from regard import masks
 from regard.errors import InputError
-from regard.masks.base import EMPTY, FULL, PARTIAL
+from regard.masks.block_plan import EMPTY, FULL, PARTIAL
 
 
 def _table(*args, keys=1024, **options):

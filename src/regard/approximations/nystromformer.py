@@ -14,8 +14,8 @@ from regard.approximations.approximate import (
     check_size,
     check_tokens,
 )
-from regard.autocast import without_autocast
 from regard.errors import InputError
+from regard.tensors import without_autocast
 
 __all__ = ["NystromformerAttention", "nystromformer_attention"]
 

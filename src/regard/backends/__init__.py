@@ -1,15 +1,16 @@
 """Ways to compute one problem, and the choice among them."""
 
-from regard.backends.backend_context import preferred, use_backend
-from regard.backends.base import Answer, Backend
+from regard.backends.base import Answer, Backend, preferred
 from regard.backends.blockwise import Blockwise
-from regard.backends.narrow_keys import narrowed
+from regard.backends.narrow_keys import FEW_QUERIES, narrowed
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
-from regard.backends.selection import BACKENDS, Explanation, check_name, choose, explain
+from regard.backends.selection import BACKENDS, SELECTION, Explanation, check_name, choose, explain, use_backend
 
 __all__ = [
     "BACKENDS",
+    "FEW_QUERIES",
+    "SELECTION",
     "Answer",
     "Backend",
     "Blockwise",

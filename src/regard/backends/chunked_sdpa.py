@@ -8,21 +8,19 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.backends.base import Answer
+from regard.backends.base import DERIVATIVES, Answer, Backend
 from regard.masks import Causal
-from regard.normalizers import Softmax
 from regard.problem import Problem
-from regard.scores import ScaledDot
-from regard.torch_private import peek_interpreter_stack
 
 __all__ = ["Split"]
 
 _STRIP, _SHORT, _LONG = 128, 320, 640  # rows of a strip, and the lengths between which strips are faster
 _FEW, _SIDES, _FAR = 16, 8, 16384  # rows of a key–value head at most, fewer key–value heads, and keys at least
 _PIECE = 1024  # keys
+_BARE = "it knows the softmax of scaled dot products alone, over all keys or those up to the diagonal"
 
 
-class Split:
+class Split(Backend):
     """Two kinds of calls in float32 on CPU, forward only, in the sizes for which it was measured to be faster.
 
     - One or a few queries and heads against very many keys (decoding): products with pieces of 1,024 keys, side by
@@ -33,18 +31,27 @@ class Split:
 
     name = "split"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Whatever is more than a softmax of products over all keys, or over those up to the diagonal."""
-        if problem.q.device.type != "cpu" or problem.q.dtype != torch.float32:
-            return "it is for float32 on CPU"
-        if torch.compiler.is_compiling() or peek_interpreter_stack() is not None or torch.is_autocast_enabled("cpu"):
-            return "it runs neither in compiled code nor under torch.func or autocast"
-        if torch.is_grad_enabled() and any(one.requires_grad for one in (problem.q, problem.k, problem.v)):
-            return "it has no backward"
-        if problem.wants_weights or problem.wants_lse:
-            return "it returns the output alone"
-        if not _is_bare(problem):
-            return "it knows the softmax of scaled dot products alone, over all keys or those up to the diagonal"
+    lacks = (
+        DERIVATIVES
+        | dict.fromkeys(("device but cpu", "type but float32"), "it is for float32 on CPU")
+        | dict.fromkeys(
+            ("compiling", "torch.func", "autocast"), "it runs neither in compiled code nor under torch.func or autocast"
+        )
+        | {"gradients": "it has no backward"}
+        | dict.fromkeys(("weights", "log-sum-exp"), "it returns the output alone")
+        | dict.fromkeys(
+            (
+                *("score but ScaledDot", "softcap", "normalizer", "sink", "bias", "weight_factor", "dropout"),
+                "mask but Causal",
+            ),
+            _BARE,
+        )
+    )
+
+    def limits(self, problem: Problem) -> str | None:
+        """Whatever is shorter, or longer, than what was measured; a mask under which a row sees nothing."""
+        if problem.mask is not None and _ahead(problem) < 0:
+            return _BARE
         if not (_reads_many(problem) or _is_in_strips(problem)):
             return (
                 f"it is for causal texts of {_SHORT} to {_LONG} tokens, or few queries against at least {_FAR:,} keys"
@@ -71,17 +78,6 @@ class Split:
     def __call__(self, problem: Problem) -> Answer:
         """Compute it."""
         return Answer(self.plain(problem)(problem.q, problem.k, problem.v))
-
-
-def _is_bare(problem: Problem) -> bool:
-    """Whether there is nothing but q, k, v, a scale, and perhaps the causal mask, under which no row sees nothing."""
-    return (
-        type(problem.score) is ScaledDot
-        and problem.score.softcap is None
-        and isinstance(problem.normalizer, Softmax)
-        and all(part is None for part in (problem.sink, problem.bias, problem.weight_factor, problem.dropout))
-        and (problem.mask is None or (type(problem.mask.mask) is Causal and _ahead(problem) >= 0))
-    )
 
 
 def _ahead(problem: Problem) -> int:

@@ -6,17 +6,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.backends.plan_cache import Remembered
-from regard.backends.tensor_memory import are_in_memory
 from regard.masks import BoundMask, Causal, Dense
+from regard.masks.block_plan import remembered
 from regard.normalizers import Sigmoid, Softmax
 from regard.positions import Bias, DenseBias, Rotary
 from regard.problem import Problem
+from regard.tensors import Remembered, are_in_memory
 from regard.torch_private import peek_interpreter_stack
 
-__all__ = ["narrowed"]
+__all__ = ["FEW_QUERIES", "narrowed"]
 
-_FEW = 16  # queries: for more, blocks are planned
+FEW_QUERIES = 16  # for more, blocks are planned
 _LONG = 256  # keys, and
 _LEAST = 2**16  # numbers of keys and values, below which reading them costs less than finding those that are seen
 _PAIRS = 2**22  # pairs that the mask is asked for, at most
@@ -55,7 +55,7 @@ def _may_be_narrowed(problem: Problem) -> bool:
     return (
         not torch.compiler.is_compiling()
         and problem.mask is not None
-        and problem.queries <= _FEW
+        and problem.queries <= FEW_QUERIES
         and problem.keys >= _LONG
         and problem.k.numel() + problem.v.numel() >= _LEAST
         and problem.score.product
@@ -76,7 +76,7 @@ def _kept_by(problem: Problem) -> _Kept | None:
     alike = 1 if bound.mask.relative else batch * heads
     if problem.q.device.type != "cpu" or alike * problem.queries * problem.keys > _PAIRS:
         return None
-    return _kept.of(bound, (batch, heads), lambda: _seen(bound, batch, heads))
+    return remembered(_kept, bound, (batch, heads), lambda: _seen(bound, batch, heads))
 
 
 def _kept_by_causal(bound: BoundMask) -> _Kept | None:

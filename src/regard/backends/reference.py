@@ -1,17 +1,19 @@
 """The formula, line for line: slow, differentiable, and the definition of right."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 
-from regard.autocast import without_autocast
-from regard.backends.base import Answer
+from regard.backends.base import Answer, Backend
 from regard.problem import Problem
 from regard.scores.base import score_tile, value_term_tile
-from regard.shapes import human_bytes
+from regard.tensors import human_bytes, without_autocast
 
 __all__ = ["Reference"]
 
 
-class Reference:
+class Reference(Backend):
     """weights = weight_factor · normalize(cap(scale · score(q, k)) + bias where mask); output = dropout(weights) · v.
 
     Computes in float32 for narrower types and in the inputs' type otherwise, under autocast too; holds all n × n
@@ -20,7 +22,10 @@ class Reference:
 
     name = "reference"
 
-    def refuses(self, problem: Problem) -> str | None:
+    lacks: ClassVar[Mapping[str, str]] = {}
+    least_work: ClassVar[Mapping[str, float]] = {"scores": 6.0}
+
+    def limits(self, problem: Problem) -> str | None:
         """Only what would not fit into `max_bytes`."""
         if self.bytes(problem) > problem.max_bytes:
             return (
@@ -32,9 +37,6 @@ class Reference:
     def bytes(self, problem: Problem) -> int:
         """One tensor of all weights, or of what the score needs for each; copies live shorter."""
         return problem.weights_bytes * problem.score.floats_per_pair
-
-    def plain(self, problem: Problem) -> None:
-        """None: it is not for speed."""
 
     def work(self, problem: Problem) -> float:
         """A dozen passes over all pairs."""

@@ -1,55 +1,52 @@
 """PyTorch's fused kernel, wherever it computes exactly the problem at hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.autocast import autocast_dtype, without_autocast
-from regard.backends.base import Answer
-from regard.backends.derivatives import refuse_second_derivative
-from regard.backends.log_sums import LARGE
-from regard.backends.tensor_memory import are_in_memory
+from regard.backends.base import DERIVATIVES, LARGE, Answer, Backend
 from regard.diagonals import distances
-from regard.frozen import tensors
+from regard.errors import InputError
 from regard.masks import Causal
-from regard.normalizers import Softmax
 from regard.positions import DenseBias, Relative
 from regard.problem import Problem
-from regard.shapes import human_bytes
-from regard.torch_private import peek_interpreter_stack
+from regard.tensors import are_in_memory, autocast_dtype, human_bytes, tensors, without_autocast
+from regard.torch_private import get_interpreter_stack, peek_interpreter_stack
 
 __all__ = ["Sdpa"]
 
 
-class Sdpa:
+_SMALL = 2**16  # bytes of a mask that are kept with a call
+
+
+class Sdpa(Backend):
     """`F.scaled_dot_product_attention`: dense, causal, padding, any mask or bias that fits into `max_bytes`, GQA."""
 
     name = "sdpa"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """What the kernel does not return, cannot score, or would need an n × n tensor beyond `max_bytes` for."""
-        if problem.wants_weights:
-            return "fused kernels do not return weights"
-        if problem.wants_lse:
-            return "it does not return the log-sum-exp"
-        if not problem.score.product:
-            return f"it knows the dot product alone, not {type(problem.score).__name__}"
-        if problem.score.softcap is not None:
-            return "it has no softcap"
-        if not isinstance(problem.normalizer, Softmax):
-            return f"it has no {type(problem.normalizer).__name__}, only the softmax"
-        if problem.sink is not None:
-            return "it has no sink logit"
-        if problem.weight_factor is not None:
-            return "it has no factor on the weights"
-        if problem.dropout is not None:
-            return "its dropout cannot be repeated from a seed, and leaves the fused kernel on CPU"
+    lacks = DERIVATIVES | {
+        "weights": "fused kernels do not return weights",
+        "log-sum-exp": "it does not return the log-sum-exp",
+        "score": "it knows the dot product alone, not {}",
+        "softcap": "it has no softcap",
+        "normalizer": "it has no {}, only the softmax",
+        "sink": "it has no sink logit",
+        "weight_factor": "it has no factor on the weights",
+        "dropout": "its dropout cannot be repeated from a seed, and leaves the fused kernel on CPU",
+    }
+    least_work: ClassVar[Mapping[str, float]] = {
+        "bias": 1.3,
+        "mask but Causal": 1.3,
+    }  # where it takes a tensor for them
+
+    def limits(self, problem: Problem) -> str | None:
+        """What would need an n × n tensor beyond `max_bytes`."""
         if self.bytes(problem) > problem.max_bytes:
             what = (
                 "a learned bias keeps all weights,"
@@ -81,13 +78,16 @@ class Sdpa:
         return (8.0 if _learns_bias(problem) else 1.3) * pairs
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-        """The kernel with its flags, where it needs no mask tensor."""
-        if self.bytes(problem) > 0 or problem.q.shape[-1] != problem.v.shape[-1]:
+        """The kernel with its flags, and with the mask as a tensor where that is small."""
+        if self.bytes(problem) > _SMALL or problem.q.shape[-1] != problem.v.shape[-1] or problem.bias is not None:
             return None
-        flags: dict[str, Any] = {"is_causal": problem.mask is not None, "scale": problem.scale}
+        flags: dict[str, Any] = {"scale": problem.scale}
         if problem.heads != problem.kv_heads:
             flags["enable_gqa"] = True
-        return partial(_fused, **flags)
+        if problem.mask is None or _is_plain_causal(problem):
+            return partial(_fused, is_causal=problem.mask is not None, **flags)
+        visible, blind = _with_blind_rows(problem.mask.dense(problem.batch, problem.heads, problem.q.device))
+        return partial(_masked, visible, blind if bool(blind.any()) else None, flags)
 
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""
@@ -103,12 +103,7 @@ class Sdpa:
             q, k, v = (functional.pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in (q, k, v))
         causal = problem.bias is None and _is_plain_causal(problem)
         visible = None if causal else problem.visible()
-        blind: Tensor | None = None
-        if visible is not None:
-            # A row that sees nothing would be NaN in some kernels: let it see all and take it out afterwards, so
-            # that its gradient is an exact zero instead of zero times NaN.
-            blind = ~visible.any(-1, keepdim=True)
-            visible = visible | blind
+        visible, blind = (None, None) if visible is None else _with_blind_rows(visible)
         attend, narrow = visible, q.dtype
         if (bias := problem.bias_tile()) is not None:
             narrow, bias, (q, k, v) = _in_types_for(bias, q, k, v)
@@ -129,7 +124,21 @@ class Sdpa:
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    return refuse_second_derivative(functional.scaled_dot_product_attention(q, k, v, **options))
+    return _refuse_second_derivative(functional.scaled_dot_product_attention(q, k, v, **options))
+
+
+def _masked(visible: Tensor, blind: Tensor | None, flags: dict[str, Any], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    output = _fused(q, k, v, attn_mask=visible, **flags)
+    return output if blind is None else output.masked_fill(blind, 0.0)
+
+
+def _with_blind_rows(visible: Tensor) -> tuple[Tensor, Tensor]:
+    """The mask where rows that see nothing see all, and these rows, to be taken out afterwards.
+
+    Such a row would be NaN in some kernels; so its gradient is an exact zero instead of zero times NaN.
+    """
+    blind = ~visible.any(-1, keepdim=True)
+    return visible | blind, blind
 
 
 def _packed(x: Tensor) -> Tensor:
@@ -211,3 +220,44 @@ def _is_plain_causal(problem: Problem) -> bool:
     if problem.scale <= 0:
         return False  # the kernel hides by a score that such a scale turns into the largest, or NaN
     return bound is not None and isinstance(bound.mask, Causal) and bound.q_offset == bound.mask.shift
+
+
+class _First(torch.autograd.Function):
+    """A first derivative as it is; what differentiates it again learns which backend can."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(*_: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(*_: Any) -> Any:
+        raise InputError(
+            'PyTorch\'s fused kernel (backend "sdpa", which "auto" takes) has no second derivative: pass '
+            'backend="blockwise" or backend="reference", or run the model under regard.use_backend("blockwise")'
+        )
+
+
+def _mark(gradients: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None, ...] | None:
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(None if one is None else _First.apply(one) for one in gradients)  # type: ignore[no-untyped-call]
+
+
+def _refuse_second_derivative(output: Tensor) -> Tensor:
+    """Return the fused kernel's output, whose gradients answer in a sentence where they are differentiated again.
+
+    They are wanted with `create_graph=True`, which nobody knows before the backward: so its node is given a hook, which
+    holds no tensor, and does nothing otherwise.
+    """
+    if torch.compiler.is_compiling() or get_interpreter_stack():  # torch.func always asks for a graph
+        return output
+    node = output.grad_fn
+    if node is not None and node.name().startswith("ScaledDotProduct"):
+        node.register_hook(_mark)
+    return output

@@ -1,36 +1,39 @@
-"""The choice among backends, and why it fell as it did."""
+"""The backends that there are, and why one of them runs a call."""
 
 import html
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
-from regard.backends.base import Backend
+from regard.backends.base import PREFERRED, Backend, Selection, for_compilers
 from regard.backends.blockwise import Blockwise
 from regard.backends.chunked_sdpa import Split
-from regard.backends.derivatives import lacks_derivative
 from regard.backends.flex import Flex
 from regard.backends.numba_loops import Compiled
-from regard.backends.plan_cache import covered
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.triton_additive import AdditiveTriton
-from regard.errors import InputError
 from regard.problem import Problem
-from regard.shapes import human_bytes
+from regard.tensors import human_bytes
 
-__all__ = ["BACKENDS", "BY_NAME", "Explanation", "check_name", "choose", "explain"]
+__all__ = ["BACKENDS", "BY_NAME", "SELECTION", "Explanation", "check_name", "choose", "explain", "named", "use_backend"]
 
-# `auto` takes the one with the least work of those that do not refuse; the first of equals.
 _FORMULA = Reference()
-BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), _FORMULA)
-# These are for a few kinds of calls alone, and nothing is faster for them; what they refuse is not worth a word.
-SHORTCUTS: tuple[Backend, ...] = (Split(),)
-# These run where they are requested, by name or `use_backend`: `auto` takes what needs only PyTorch and was measured.
-BY_NAME: tuple[Backend, ...] = (Compiled(), Flex(), AdditiveTriton())
+SELECTION = Selection(
+    usual=(Sdpa(), Blockwise(), _FORMULA),
+    shortcuts=(Split(),),
+    by_name=(Compiled(), Flex(), AdditiveTriton()),
+    formula=_FORMULA,
+)
+BACKENDS, BY_NAME = SELECTION.usual, SELECTION.by_name
+choose, check_name = SELECTION.choose, SELECTION.check_name
 
 
-_WHOLE = 2**24  # pairs of which compiled code holds tensors rather than leave the graph
+def named() -> dict[str, Backend]:
+    """Every backend by its name."""
+    return SELECTION.named
 
 
 @dataclass(frozen=True)
@@ -68,47 +71,32 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
-def named() -> dict[str, Backend]:
-    """Every backend by its name."""
-    return {one.name: one for one in (*BACKENDS, *SHORTCUTS, *BY_NAME)}
+@contextmanager
+def use_backend(backend: str) -> Iterator[None]:
+    """Have attention() take a backend for each call inside that it does not refuse; other calls go as ever.
 
+    For models, whose calls cannot be told one by one. Calls that name a backend keep to it. The preference is that of
+    this thread (or task of asyncio), so it must not stay open over a generator's `yield`. Compiled code does not see
+    it.
 
-def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Backend:
-    """Return the named backend, or the preferred one, or the one with the least work; raise if none is left.
+    Args:
+        backend: The name of one, as `regard doctor` lists them, or "auto" for none.
 
-    The error gives the reason of each backend. If there is no sequence or no head, the formula computes the empty
-    result.
+    Raises:
+        InputError: There is no such backend.
+
+    >>> import torch, regard
+    >>> x = torch.zeros(1, 1, 8, 4)
+    >>> with regard.use_backend("reference"):
+    ...     print(str(regard.explain(x, x, x)).splitlines()[0])
+    reference runs it
     """
     check_name(backend)
-    if problem.is_empty:
-        return _FORMULA
-    if backend == "auto":
-        if prefers != "auto" and _refuses(named()[prefers], problem) is None:
-            return named()[prefers]
-        if not torch.compiler.is_compiling():
-            for first in (*SHORTCUTS, BACKENDS[0]):
-                if _refuses(first, problem) is None and first.work(problem) == 0:
-                    return first  # none has less
-        ready, refusals = _ready(problem)
-        if not ready:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals)
-            raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
-        return _fastest(ready, problem)
-    reason = _refuses(named()[backend], problem)
-    if reason is not None:
-        raise InputError(f'the backend {backend!r} cannot run this call: {reason}; backend="auto" takes one that can')
-    return named()[backend]
-
-
-def _refuses(one: Backend, problem: Problem) -> str | None:
-    """What a backend says, and before that which derivative the formula alone has."""
-    return (None if one is _FORMULA else lacks_derivative(problem)) or one.refuses(problem)
-
-
-def check_name(backend: object) -> None:
-    """Raise an InputError that lists the names if it is none of them."""
-    if not isinstance(backend, str) or (backend != "auto" and backend not in named()):
-        raise InputError(f'`backend` must be "auto" or one of {", ".join(named())}, got {backend!r}')
+    token = PREFERRED.set(backend)
+    try:
+        yield
+    finally:
+        PREFERRED.reset(token)
 
 
 def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Explanation:
@@ -116,22 +104,20 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
     check_name(backend)
     if problem.is_empty:
         return Explanation(_FORMULA.name, (), (), flops=0, bytes=0, share=0.0, asked=backend)
-    unwilling: list[tuple[str, str]] = []
+    reasons = {one.name: one.refuses(problem) for one in (*SELECTION.shortcuts, *BACKENDS)}
     if backend == "auto" and prefers != "auto":
-        reason = _refuses(named()[prefers], problem)
-        backend = prefers if reason is None else backend
-        unwilling = [] if reason is None or prefers in {one.name for one in BACKENDS} else [(prefers, reason)]
-    ready, refusals = _ready(problem)
-    ready += [one for one in BY_NAME if one.name == backend and _refuses(one, problem) is None]
-    unsaid = (*SHORTCUTS, *BY_NAME)
-    refusals = unwilling + refusals
-    refusals += [(one.name, reason) for one in unsaid if one.name == backend and (reason := _refuses(one, problem))]
+        reasons = {prefers: named()[prefers].refuses(problem)} | reasons
+        backend = prefers if reasons[prefers] is None else backend
+    elif backend != "auto" and backend not in reasons:
+        reasons[backend] = named()[backend].refuses(problem)
     if backend != "auto":
-        ready = [one for one in ready if one.name == backend]
-        refusals = [one for one in refusals if one[0] == backend]
-    chosen = _fastest(ready, problem) if ready else None
+        reasons = {backend: reasons[backend]}
+    unsaid = {one.name for one in SELECTION.shortcuts} - {backend}
+    refusals = [(name, reason) for name, reason in reasons.items() if reason is not None and name not in unsaid]
+    ready = [one for name, one in named().items() if reasons.get(name, "not asked") is None]
+    chosen = _first_of(ready, problem) if ready else None
     slower = [] if chosen is None else [(one.name, _times(one, chosen, problem)) for one in ready if one is not chosen]
-    share = covered(problem).share
+    share = problem.plan().share
     pairs = problem.batch * problem.heads * problem.queries * problem.keys
     flops = int(2 * pairs * (problem.q.shape[-1] + problem.v.shape[-1]) * share)
     return Explanation(
@@ -145,41 +131,12 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
     )
 
 
-def _ready(problem: Problem) -> tuple[list[Backend], list[tuple[str, str]]]:
-    """The backends that can run a problem, and what the others say."""
-    ready = [one for one in SHORTCUTS if _refuses(one, problem) is None]
-    refusals = []
-    for candidate in BACKENDS:
-        reason = _refuses(candidate, problem)
-        if reason is None:
-            ready.append(candidate)
-        else:
-            refusals.append((candidate.name, reason))
-    return ready, refusals
-
-
-def _fastest(ready: list[Backend], problem: Problem) -> Backend:
-    if len(ready) == 1:
-        return ready[0]
+def _first_of(ready: list[Backend], problem: Problem) -> Backend:
+    """The one that would be chosen of those that can run it, shortcuts before others that have as little work."""
     if torch.compiler.is_compiling():
-        return _compiled(ready, problem)
-    best, least = ready[0], ready[0].work(problem)
-    for candidate in ready[1:]:
-        if least == 0:
-            break
-        if (work := candidate.work(problem)) < least:
-            best, least = candidate, work
-    return best
-
-
-def _compiled(ready: list[Backend], problem: Problem) -> Backend:
-    """A compiler does not follow the planning of blocks: whole tensors where they are small, blocks eagerly if not."""
-    blocks = [one for one in ready if isinstance(one, Blockwise)]
-    whole = [one for one in ready if not isinstance(one, Blockwise)]
-    small = problem.batch * problem.heads * problem.queries * problem.keys <= _WHOLE
-    if whole and (small or not blocks or whole[0].bytes(problem) == 0):
-        return whole[0]
-    return blocks[0]
+        return for_compilers(ready, problem)
+    order = (*SELECTION.shortcuts, *BACKENDS, *BY_NAME)
+    return min(ready, key=lambda one: (one.work(problem), order.index(one)))
 
 
 def _times(one: Backend, chosen: Backend, problem: Problem) -> float:

@@ -19,7 +19,7 @@ from regard.files import numbers_of
 from regard.masks import BoundMask, Causal, Dense
 from regard.positions import Bias, DenseBias
 from regard.problem import Problem
-from regard.shapes import human_bytes
+from regard.tensors import human_bytes
 
 __all__ = ["Purse", "QueriesKeys"]
 

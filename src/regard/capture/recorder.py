@@ -16,7 +16,7 @@ from regard.capture.streams import Place, Places, name_streams
 from regard.capture.token_ids import Listener
 from regard.capture.watched_call import WatchedCall
 from regard.errors import ObservationError
-from regard.shapes import human_bytes
+from regard.tensors import human_bytes
 
 __all__ = ["OnLayerEnd", "Recorder"]
 

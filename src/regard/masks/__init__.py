@@ -1,7 +1,9 @@
 """Who may see whom: masks as values over positions, True where a query may see a key."""
 
-from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask
+from regard.masks.base import Mask
 from regard.masks.block_local import BlockLocal
+from regard.masks.block_plan import EMPTY, FULL, PARTIAL
+from regard.masks.bound_mask import BoundMask
 from regard.masks.causal_and_window import Causal, Window
 from regard.masks.compose import bigbird, longformer, prefix_lm, sparse_transformer
 from regard.masks.convert import (

@@ -5,49 +5,20 @@ without evaluating n × n pairs. `& | ~` combine both answers; for rectangles th
 PARTIAL means "some pairs, perhaps": combining may call an empty or full rectangle PARTIAL, never the reverse.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from math import prod
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from jaxtyping import Bool, Int, Int8
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.frozen import copied, tensors, versions
+from regard.masks.block_plan import FULL, Rectangles
+from regard.masks.bound_mask import BoundMask, refuse_to_combine
+from regard.tensors import copied, tensors, versions
 
-__all__ = ["EMPTY", "FULL", "PARTIAL", "And", "BoundMask", "Mask", "Not", "Or", "Rectangles"]
-
-# Ordered, so that & is the minimum, | the maximum and ~ the mirror image.
-EMPTY, PARTIAL, FULL = 0, 1, 2
-
-_PAIRS = 2**22  # pairs that are asked for together
-_ALL = 2**30  # rectangles that are asked for one by one: minutes
-_AT_ONCE = 2**18  # rectangles that are counted together: a million tokens have 61 million of 128 × 128
-
-
-@dataclass(frozen=True)
-class Rectangles:
-    """Arrays of half-open rectangles of positions: queries [top, bottom), keys [left, right); shapes broadcast."""
-
-    top: Int[Tensor, "*rectangles"]
-    bottom: Int[Tensor, "*rectangles"]
-    left: Int[Tensor, "*rectangles"]
-    right: Int[Tensor, "*rectangles"]
-
-    @property
-    def shape(self) -> torch.Size:
-        """The dimensions of the array of rectangles."""
-        edges = self.top, self.bottom, self.left, self.right
-        return torch.Size(torch.broadcast_shapes(*(edge.shape for edge in edges)))
-
-    def answer(
-        self, empty: Bool[Tensor, "*#rectangles"], full: Bool[Tensor, "*#rectangles"]
-    ) -> Int8[Tensor, "#batch #heads *rectangles"]:
-        """Turn two claims about each rectangle into EMPTY, FULL or PARTIAL; batch and heads may stand in front."""
-        shape = torch.broadcast_shapes((1, 1, *self.shape), empty.shape, full.shape)
-        kinds = torch.full(shape, PARTIAL, dtype=torch.int8)
-        return kinds.masked_fill(full, FULL).masked_fill(empty, EMPTY)
+__all__ = ["And", "Mask", "Not", "Or", "holders"]
 
 
 class Mask:
@@ -97,6 +68,11 @@ class Mask:
         """The fields that are no masks themselves."""
         held = {name: getattr(self, name) for name in getattr(self, "__dataclass_fields__", ())}
         return {name: one for name, one in held.items() if not isinstance(one, Mask)}
+
+    def identity(self) -> tuple[Hashable, list["Mask"]] | None:
+        """Give a key of the mask, good as long as the holders of tensors in it live; None if it may change unseen."""
+        holding = holders(self)
+        return None if holding is None else (_key_of(self), holding)
 
     def with_place(self, **fields: object) -> Self:
         """The same mask with other numbers in some fields; tensors, and what was computed from them, are shared."""
@@ -169,7 +145,7 @@ class Mask:
 
     def __rand__(self, other: object) -> NoReturn:
         """Refuse what is no mask on the left, such as a tensor."""
-        _refuse(other)
+        refuse_to_combine(other)
 
     __ror__ = __rand__
 
@@ -287,97 +263,37 @@ class Not(Mask):
         return Not(self.hidden.resolve_within(spans, place))
 
 
-@dataclass(frozen=True, eq=False)
-class BoundMask:
-    """A mask with its place: `q_len` rows from position `q_offset` on, `kv_len` columns from position 0 on."""
-
-    mask: Mask
-    q_len: int
-    kv_len: int
-    q_offset: int
-    given: Mask  # as it was before it was bound
-
-    def __and__(self, _: object) -> NoReturn:
-        """Refuse to be combined: masks are, before they are bound."""
-        _refuse(self)
-
-    __or__ = __rand__ = __ror__ = __and__
-
-    def __invert__(self) -> NoReturn:
-        """Refuse to be inverted."""
-        _refuse(self)
-
-    def tile(
-        self, rows: slice, columns: slice, *, batch: slice | int = 1, heads: slice | int = 1, device: torch.device
-    ) -> Bool[Tensor, "#batch #heads rows columns"]:
-        """Evaluate the mask for some rows and columns (indices, not positions), broadcast over batch and heads."""
-        i = torch.arange(rows.start, rows.stop, device=device)[None, None, :, None] + self.q_offset
-        j = torch.arange(columns.start, columns.stop, device=device)[None, None, None, :]
-        b = _range(batch, device)[:, None, None, None]
-        h = _range(heads, device)[None, :, None, None]
-        visible = self.mask(b, h, i, j)
-        return visible.expand(*visible.shape[:2], i.shape[2], j.shape[3])
-
-    def dense(
-        self, batch: int = 1, heads: int = 1, device: torch.device | None = None
-    ) -> Bool[Tensor, "#batch #heads queries keys"]:
-        """Evaluate the mask for all rows and columns."""
-        device, columns = device or torch.device("cpu"), slice(0, self.kv_len)
-        if torch.compiler.is_compiling():  # a loop over lengths would fix them, where they may be symbols
-            return self.tile(slice(0, self.q_len), columns, batch=batch, heads=heads, device=device)
-        # Positions are 64 bits a pair while a mask is asked: some rows at a time.
-        rows = max(1, _PAIRS // max(1, self.kv_len))
-        parts = [
-            self.tile(slice(top, min(top + rows, self.q_len)), columns, batch=batch, heads=heads, device=device)
-            for top in range(0, max(1, self.q_len), rows)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-
-    def blocks(self, row_edges: Tensor, column_edges: Tensor, /) -> Int8[Tensor, "batch heads rows columns"]:
-        """Tell of every rectangle between consecutive edges (indices) whether it is EMPTY, PARTIAL or FULL."""
-        top = row_edges[:-1, None] + self.q_offset
-        bottom = row_edges[1:, None] + self.q_offset
-        return self.mask.blocks(Rectangles(top, bottom, column_edges[None, :-1], column_edges[None, 1:]))
-
-    def share_visible(self, block: int = 128) -> float:
-        """The share of blocks of `block` × `block` that hold a visible pair, of which all are asked for."""
-        check_blocks(self, block, _ALL)
-        rows, columns = edges(self.q_len, block), edges(self.kv_len, block)
-        seen = total = 0
-        step = max(1, _AT_ONCE // len(columns))
-        for top in range(0, len(rows) - 1, step):
-            kinds = self.blocks(rows[top : top + step + 1], columns)
-            seen, total = seen + int((kinds != EMPTY).sum()), total + kinds.numel()
-        return seen / total
-
-
-def check_blocks(bound: BoundMask, block: int, most: int) -> None:
-    """Raise where there are more blocks than may be gone through one by one."""
-    count = -(-bound.q_len // block) * -(-bound.kv_len // block) * prod(bound.mask.leading)
-    if count > most:
-        raise InputError(
-            f"{bound.q_len:,} queries and {bound.kv_len:,} keys are {count:,} blocks of {block} × {block}, more than "
-            f"{most:,}: take larger ones, `block={2 * block}` or more"
-        )
-
-
 def _a_mask(other: object) -> Mask:
-    return other if isinstance(other, Mask) else _refuse(other)
+    return other if isinstance(other, Mask) else refuse_to_combine(other)
 
 
-def _refuse(other: object) -> NoReturn:
-    raise InputError(
-        f"masks combine with masks that are not bound yet, got {type(other).__name__}: write masks.Dense(tensor) "
-        "for a boolean tensor, and bind the whole at the end"
-    )
+def holders(value: object) -> list[Mask] | None:
+    """List the masks in a mask that hold tensors of their own; None where it holds what may change without a trace.
+
+    Raises:
+        InputError: A mask's own tensor was changed in place.
+
+    >>> from regard.masks import Causal, MaskMod
+    >>> holders(Causal()), holders(~MaskMod(lambda batch, head, i, j: i == j)) is None
+    ([], True)
+    """
+    if isinstance(value, Mask):
+        names = getattr(value, "__dataclass_fields__", None)
+        if names is None or not value.owns_tensors():
+            return None
+        parts = [getattr(value, name) for name in names]
+        inner = [holders(one) for one in parts]
+        own = [value] if any(isinstance(one, Tensor) for one in parts) else []
+        return None if None in inner else own + [one for some in inner for one in some or []]
+    if isinstance(value, tuple):
+        return None if any(holders(one) is None for one in value) else []
+    return [] if value is None or isinstance(value, Tensor | int | float | str) else None
 
 
-def edges(length: int, block: int) -> Int[Tensor, " edges"]:
-    """Edges 0, block, 2·block, … up to `length`, which is always the last."""
-    return torch.cat([torch.arange(0, length, block), torch.tensor([length])])
-
-
-def _range(which: slice | int, device: torch.device) -> Tensor:
-    if not isinstance(which, slice):  # where lengths are exported, a number is a symbol and no int
-        return torch.arange(which, device=device)
-    return torch.arange(which.start, which.stop, device=device)
+def _key_of(value: Any) -> Hashable:
+    if isinstance(value, tuple):
+        return tuple(_key_of(one) for one in value)
+    if not isinstance(value, Mask):
+        return type(value), value
+    held = tuple(getattr(value, name) for name in getattr(value, "__dataclass_fields__", ()))
+    return type(value), id(value) if any(isinstance(one, Tensor) for one in held) else _key_of(held)

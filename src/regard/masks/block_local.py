@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from regard.masks.base import Mask, Rectangles
+from regard.masks.base import Mask
+from regard.masks.block_plan import Rectangles
 from regard.masks.checks import check_count
 
 __all__ = ["BlockLocal"]

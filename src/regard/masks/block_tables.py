@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int32
 from torch import Tensor
 
-from regard.masks.block_runs import Cover, Indices, Runs
+from regard.masks.block_plan import Cover, Indices, Runs
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -57,7 +57,7 @@ def block_tables(found: Cover, *, narrow: bool) -> BlockTables:
     two from the longest list: a few widths for all batches, so that few kernels are compiled.
 
     >>> from regard.masks import Causal, Window
-    >>> from regard.masks.block_runs import cover
+    >>> from regard.masks.block_plan import cover
     >>> tables = block_tables(cover((Causal() & Window(2)).bind(64, 64), 64, 64, 16), narrow=True)
     >>> tables.kv_num_blocks, tables.kv_indices
     (tensor([[[1, 2, 2, 2]]], dtype=torch.int32), tensor([[[[0, 0],

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import And, Mask, Rectangles
+from regard.masks.base import And, Mask
+from regard.masks.block_plan import Rectangles
 
 __all__ = ["Band", "Causal", "Window", "band_of"]
 

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int, Int32, Num, Shaped
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import BoundMask, Mask
+from regard.masks.base import Mask
+from regard.masks.bound_mask import BoundMask
 from regard.masks.checks import as_booleans, check_kind, check_tensor
 from regard.masks.dense import Dense
 from regard.masks.padding import Padding

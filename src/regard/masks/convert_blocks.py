@@ -14,9 +14,10 @@ from jaxtyping import Bool, Int8, Int32
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import EMPTY, FULL, PARTIAL, BoundMask, Mask, Rectangles, check_blocks, edges
-from regard.masks.block_runs import cover
+from regard.masks.base import Mask
+from regard.masks.block_plan import EMPTY, FULL, PARTIAL, Rectangles, cover, edges
 from regard.masks.block_tables import BlockTables, block_tables
+from regard.masks.bound_mask import BoundMask, check_blocks
 from regard.masks.checks import check_kind
 from regard.masks.dense import _count, _prefix
 

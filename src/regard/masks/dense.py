@@ -14,7 +14,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import EMPTY, FULL, PARTIAL, Mask, Rectangles
+from regard.masks.base import Mask
+from regard.masks.block_plan import EMPTY, FULL, PARTIAL, Rectangles
 from regard.masks.checks import check_tensor
 
 __all__ = ["Dense", "MaskMod"]

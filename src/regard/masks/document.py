@@ -8,7 +8,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import Mask, Rectangles
+from regard.masks.base import Mask
+from regard.masks.block_plan import Rectangles
 from regard.masks.checks import are_integers, check_tensor, covered, entry, prefix_counts
 from regard.masks.inside_documents import Inside
 

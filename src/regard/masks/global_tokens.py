@@ -9,7 +9,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import Mask, Rectangles
+from regard.masks.base import Mask
+from regard.masks.block_plan import Rectangles
 from regard.masks.checks import check_count, covered, entry, prefix_counts
 
 __all__ = ["Global"]

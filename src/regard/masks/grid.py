@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import Mask, Rectangles
+from regard.masks.base import Mask
+from regard.masks.block_plan import Rectangles
 
 __all__ = ["Axial", "Grid", "Neighborhood", "coordinates", "halves", "spans"]
 

@@ -8,7 +8,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import EMPTY, PARTIAL, Mask, Rectangles
+from regard.masks.base import Mask
+from regard.masks.block_plan import EMPTY, PARTIAL, Rectangles
 from regard.masks.checks import entry
 
 __all__ = ["Inside"]

@@ -7,7 +7,8 @@ from jaxtyping import Bool, Int, Num
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import Mask, Rectangles
+from regard.masks.base import Mask
+from regard.masks.block_plan import Rectangles
 from regard.masks.checks import as_booleans, check_tensor
 
 __all__ = ["Padding"]

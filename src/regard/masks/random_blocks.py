@@ -7,7 +7,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import Mask, Rectangles
+from regard.masks.base import Mask
+from regard.masks.block_plan import Rectangles
 from regard.masks.checks import are_integers, check_count, check_tensor
 
 __all__ = ["RandomBlocks"]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.cache import Cache, CrossAttentionCache, KVCache
 from regard.errors import InputError
 from regard.masks import Causal, Document, Mask, Padding, Window
-from regard.masks.shared_binding import SharedMask, share
+from regard.masks.bound_mask import SharedMask, share
 from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
 from regard.nn.feed_forward import dropped, feed_forward_activation

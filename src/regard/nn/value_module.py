@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.errors import InputError
-from regard.frozen import replace_tensors, tensors
+from regard.tensors import replace_tensors, tensors
 
 __all__ = ["ValueModule", "hold", "value_of"]
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.diagonals import distances, spread
-from regard.frozen import tensors
+from regard.tensors import tensors
 
 __all__ = ["Bias", "Relative", "Rotary", "with_leading"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.positions.base import Bias
-from regard.shapes import has_numbers
+from regard.tensors import has_numbers
 
 __all__ = ["DenseBias"]
 

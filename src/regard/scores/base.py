@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.frozen import tensors
 from regard.scores.checks import check_softcap
+from regard.tensors import tensors
 
 __all__ = ["Dot", "ScaledDot", "Score", "score_tile", "value_term_tile"]
 

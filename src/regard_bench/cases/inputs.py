@@ -9,8 +9,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard.backends.kernel_compilers import refuses_numba
-from regard.frozen import tensors as held
 from regard.masks import Mask
+from regard.tensors import tensors as held
 from regard_bench.timing import Call
 
 __all__ = [

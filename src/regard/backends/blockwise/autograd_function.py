@@ -1,20 +1,19 @@
 """The autograd function: visits the pieces forward, and again backward."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.backends.base import are_rounded, merge
 from regard.backends.blockwise.block_layout import Sheet
 from regard.backends.blockwise.fused_tiles import Fused
-from regard.backends.blockwise.gradients import Gradients
 from regard.backends.blockwise.unfused import General
-from regard.backends.log_sums import are_rounded, merge
 from regard.errors import InputError
-from regard.frozen import replace_tensors, tensors
 from regard.problem import Problem
+from regard.tensors import replace_tensors, tensors
 from regard.torch_private import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 __all__ = ["Attend", "Blocks", "Forward", "held_by", "parts_of", "with_parts"]
@@ -57,6 +56,33 @@ def with_parts(problem: Problem, parts: tuple[Any, ...]) -> Problem:
     return replace(problem, score=score, bias=bias, normalizer=normalizer, weight_factor=weight_factor, dropout=dropout)
 
 
+class Gradients:
+    """The gradients of some tensors, begun with zeros and added to tile by tile."""
+
+    def __init__(self, held: Sequence[Tensor], wanted: Sequence[bool]) -> None:
+        self._sums = {id(one): torch.zeros_like(one) for one, want in zip(held, wanted, strict=True) if want}
+        self._held = held  # keeps the ids alive
+
+    def wants(self, one: Tensor) -> bool:
+        """Whether anyone asks for the gradient of a tensor."""
+        return id(one) in self._sums
+
+    def of(self, one: Tensor) -> Tensor:
+        """The sum so far, to be added to."""
+        return self._sums[id(one)]
+
+    def add(self, held: Sequence[Tensor], shares: Sequence[Tensor | None]) -> None:
+        """Add a tile's shares to those that are asked for."""
+        for one, share in zip(held, shares, strict=True):
+            if share is not None and self.wants(one):
+                self.of(one).add_(share)
+
+    def all(self) -> list[Tensor | None]:
+        """All gradients in order, None where nobody asked; a tensor that is there twice gets its gradient once."""
+        sums = dict(self._sums)
+        return [sums.pop(id(one), None) for one in self._held]
+
+
 class Attend(torch.autograd.Function):
     """Output and log-sum-exp, and what rounding took from it; the weights are computed again in the backward."""
 
@@ -85,12 +111,7 @@ class Attend(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], blocks: Blocks, *given: Tensor) -> tuple[Any, Any]:
         """One call for each member: masks and biases of a batch keep their meaning."""
-        dims = in_dims[1:]
-        members = (
-            Attend.apply(blocks, *(x if dim is None else x.select(dim, at) for x, dim in zip(given, dims, strict=True)))  # type: ignore[no-untyped-call]
-            for at in range(info.batch_size)
-        )
-        return tuple(torch.stack(one) for one in zip(*members, strict=True)), (0, 0, 0)
+        return _each(Attend, info.batch_size, (blocks,), given, in_dims[1:])
 
     @staticmethod
     def setup_context(  # noqa: D102
@@ -120,6 +141,18 @@ class Attend(torch.autograd.Function):
         raise InputError('blockwise has no forward-mode derivative (jvp, jacfwd, hessian): pass backend="reference"')
 
 
+def _each(
+    function: Any, size: int, fixed: tuple[Any, ...], given: Sequence[Any], dims: Sequence[Any]
+) -> tuple[Any, Any]:
+    """The results for each member of a batch that torch.func.vmap maps over, one above the other."""
+    members = (
+        function.apply(*fixed, *(x if dim is None else x.select(dim, at) for x, dim in zip(given, dims, strict=True)))
+        for at in range(size)
+    )
+    whole = tuple(torch.stack(one) for one in zip(*members, strict=True))
+    return whole, (0,) * len(whole)
+
+
 def _is_mapped(x: Tensor) -> bool:
     """Whether torch.func.vmap maps over a tensor, inside other transforms too."""
     while is_functorch_wrapped_tensor(x):
@@ -145,17 +178,7 @@ class _Mapped(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], blocks: Blocks, wanted: tuple[bool, ...], *given: Tensor | None
     ) -> tuple[Any, Any]:
-        dims = in_dims[2:]
-        members = [
-            _Mapped.apply(  # type: ignore[no-untyped-call]
-                blocks,
-                wanted,
-                *(x if x is None or dim is None else x.select(dim, at) for x, dim in zip(given, dims, strict=True)),
-            )
-            for at in range(info.batch_size)
-        ]
-        whole = tuple(torch.stack(one) for one in zip(*members, strict=True))
-        return whole, (0,) * len(whole)
+        return _each(_Mapped, info.batch_size, (blocks, wanted), given, in_dims[2:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:

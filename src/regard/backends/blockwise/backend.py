@@ -1,35 +1,39 @@
 """The backend: lays a problem out in blocks, visits those that the mask leaves, and never holds all weights."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.backends.base import Answer, run_eagerly
+from regard.backends.base import DERIVATIVES, Answer, Backend
 from regard.backends.blockwise.autograd_function import Attend, Blocks, Forward, held_by, parts_of, with_parts
 from regard.backends.blockwise.bias_tiles import diagonals_of
-from regard.backends.blockwise.block_layout import Sheet
-from regard.backends.blockwise.plan import plan
+from regard.backends.blockwise.block_layout import Band, Gathered, Piece, Sheet
 from regard.backends.blockwise.unfused import General
-from regard.backends.plan_cache import BLOCK, covered
-from regard.frozen import replace_tensors, tensors
-from regard.masks.block_runs import Cover
-from regard.normalizers import Sigmoid, Softmax
-from regard.positions import Bias, Relative
+from regard.masks.block_plan import BLOCK, Cover, Indices, Runs
+from regard.normalizers import Softmax
+from regard.positions import Relative
 from regard.problem import Problem
-from regard.shapes import has_numbers
-from regard.torch_private import is_batchedtensor
+from regard.tensors import has_numbers, replace_tensors, run_eagerly, tensors
 
 __all__ = ["Blockwise", "attend_in_blocks"]
 
 _SMALL = 2**18  # pairs for which planning would take longer than it saves
 _OVERHEAD = 2**18  # pairs that could be computed while Python plans and visits
 _OVERHEAD_EACH = 2**19  # and again for each sequence or head with blocks of its own
+_LISTED = 2**14  # numbers of blocks that are kept with a call
+_TALL = 4  # rows that share their shape are worth a call of their own
+_WIDE = 8  # and so are blocks in one run
 
 
-class Blockwise:
+class Blockwise(Backend):
     """Any score, mask, bias, normalizer, factor and dropout in O(n) memory, forward and backward, in plain PyTorch.
 
     This backend visits only the blocks of queries and keys that the mask leaves. Full blocks are computed without the
@@ -39,16 +43,11 @@ class Blockwise:
     """
 
     name = "blockwise"
-
-    def refuses(self, problem: Problem) -> str | None:
-        """Only what needs all weights at once."""
-        if problem.wants_weights:
-            return "it never holds all weights"
-        if not isinstance(problem.normalizer, Softmax | Sigmoid):
-            return f"it does not know how to merge {type(problem.normalizer).__name__}"
-        if problem.mask is not None and any(is_batchedtensor(one) for one in tensors(problem.mask.mask)):
-            return "it cannot plan for a mask that torch.func.vmap maps over"
-        return None
+    lacks = DERIVATIVES | {
+        "weights": "it never holds all weights",
+        "normalizer of whole rows": "it does not know how to merge {}",
+        "mapped mask": "it cannot plan for a mask that torch.func.vmap maps over",
+    }
 
     def bytes(self, problem: Problem) -> int:
         """Working copies of q, k, v, output and log-sum-exp, and the tiles."""
@@ -57,19 +56,24 @@ class Blockwise:
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         return (rows + problem.k.numel() + problem.v.numel() + 6 * min(pairs, General.elements)) * wide
 
-    def plain(self, problem: Problem) -> None:
-        """None: every problem is laid out by itself."""
-
     def work(self, problem: Problem) -> float:
         """The pairs of the blocks that the mask leaves, and what Python needs to visit them."""
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         share, asked = 1.0, 0.0
         if pairs > _SMALL and problem.mask is not None:
-            found = covered(problem)
+            found = problem.plan()
             share, asked = found.share, 0.0 if problem.mask.mask.relative else found.share_partial
         sheets = 1 if problem.mask is None else math.prod(problem.mask.mask.leading)
         each = 1.2 if _can_fuse(problem) else 2.5 * problem.score.floats_per_pair
         return (each * share + 0.6 * asked) * pairs + _OVERHEAD + _OVERHEAD_EACH * (sheets - 1)
+
+    def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+        """The call with its blocks laid out ready-made, unless these are long lists."""
+        _, blocks = _laid_out(problem)
+        listed = (
+            piece.columns.numel() for sheet in blocks.sheets for piece in sheet.pieces if isinstance(piece, Gathered)
+        )
+        return partial(_again, blocks, problem.v.shape[-1]) if sum(listed) <= _LISTED else None
 
     @run_eagerly
     def __call__(self, problem: Problem) -> Answer:
@@ -90,16 +94,29 @@ def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer
         forward: What computes output and log-sum-exp of the problem in float32, and what rounding took from that,
             without its sink, instead of plain PyTorch; the backward, which needs no more than these, stays as it is.
     """
-    narrow = problem.q.dtype
     with torch.autocast(problem.q.device.type, enabled=False):
-        ready = _prepared(problem)
-        fused = _can_fuse(ready)
-        learns = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(ready.bias))
-        ready = _evened(ready) if fused else ready
-        hollow = _hollow(ready)
-        blocks = Blocks(hollow, _sheets(hollow), fused, fused and not learns, forward)
+        ready, blocks = _laid_out(problem, forward)
         result: tuple[Tensor, ...] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
-    return Answer(result[0][..., : problem.v.shape[-1]].to(narrow), None, result[1])
+    return Answer(result[0][..., : problem.v.shape[-1]].to(problem.q.dtype), None, result[1])
+
+
+def _laid_out(problem: Problem, forward: Forward | None = None) -> tuple[Problem, Blocks]:
+    """The problem as it is computed, and its blocks, which hold no memory of it."""
+    ready = _prepared(problem)
+    fused = _can_fuse(ready)
+    learns = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(ready.bias))
+    ready = _evened(ready) if fused else ready
+    hollow = _hollow(ready)
+    return ready, Blocks(hollow, _sheets(hollow), fused, fused and not learns, forward)
+
+
+def _again(blocks: Blocks, value_dim: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A call of products and their softmax, laid out before."""
+    with torch.autocast(q.device.type, enabled=False):
+        hollow = blocks.problem.q, blocks.problem.k, blocks.problem.v
+        whole = (_as_wide(x.to(like.dtype), like.shape[-1]) for x, like in zip((q, k, v), hollow, strict=True))
+        output: Tensor = Attend.apply(blocks, *whole)[0]  # type: ignore[no-untyped-call]
+    return output[..., :value_dim].to(q.dtype)
 
 
 def _sheets(problem: Problem) -> tuple[Sheet, ...]:
@@ -130,13 +147,13 @@ def _sheets(problem: Problem) -> tuple[Sheet, ...]:
 def _cover_for(problem: Problem) -> Cover:
     """The blocks that a mask leaves, in the size that leaves least to do."""
     if problem.queries <= BLOCK // 2:
-        return covered(problem, max(16, 1 << (problem.queries - 1).bit_length()))
-    found = covered(problem, BLOCK)
+        return problem.plan(max(16, 1 << (problem.queries - 1).bit_length()))
+    found = problem.plan(BLOCK)
     if problem.mask is None or found.share_partial == 0:
         return found
     # Pairs of a partial block are asked for one by one, unless they are alike everywhere; small products run slower.
     asked = 0.0 if problem.mask.mask.relative else 1.0
-    finer = covered(problem, BLOCK // 2)
+    finer = problem.plan(BLOCK // 2)
     costs = [times * one.share + asked * one.share_partial for times, one in ((1.0, found), (1.1, finer))]
     return finer if costs[1] < costs[0] else found
 
@@ -145,26 +162,26 @@ def _prepared(problem: Problem) -> Problem:
     """Scores prepared, relative biases asked for once, everything in float32 at least."""
     problem = problem.widened().prepared()
     wide = problem.q.dtype
-    problem = replace(
-        problem,
-        bias=_asked(problem.bias, problem),
-        weight_factor=_asked(problem.weight_factor, problem),
-    )
+    terms = {name: getattr(problem, name) for name in ("bias", "weight_factor")}
+    once: dict[str, Any] = {
+        name: diagonals_of(term, problem) for name, term in terms.items() if isinstance(term, Relative)
+    }
+    problem = replace(problem, **once)
     parts = parts_of(problem)
     widened = (one.to(wide) if one.is_floating_point() else one for one in tensors(parts))
     return with_parts(problem, replace_tensors(parts, widened))
-
-
-def _asked(term: Bias | None, problem: Problem) -> Bias | None:
-    return diagonals_of(term, problem) if isinstance(term, Relative) else term
 
 
 def _evened(problem: Problem) -> Problem:
     """The fused kernel wants keys and values of one width: zeros change no product, and their columns are cut off."""
     widest = max(problem.k.shape[-1], problem.v.shape[-1])
     all_three = problem.q, problem.k, problem.v
-    q, k, v = (pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in all_three)
+    q, k, v = (_as_wide(x, widest) for x in all_three)
     return replace(problem, q=q, k=k, v=v)
+
+
+def _as_wide(x: Tensor, width: int) -> Tensor:
+    return pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
 
 
 def _hollow(problem: Problem) -> Problem:
@@ -185,3 +202,99 @@ def _can_fuse(problem: Problem) -> bool:
         and problem.dropout is None
         and problem.weight_factor is None
     )
+
+
+def plan(runs: Runs, last: int, *, short: bool, relative: bool, gathers: bool) -> list[Piece]:
+    """Put the runs of one mask together.
+
+    `last` is the last column block, which has to be masked where it is `short` of keys. `relative`: the mask depends on
+    i − j alone. `gathers`: rows may be computed together though their columns are not evenly spaced.
+    """
+    runs = _without_tail(runs, last) if short else runs
+    tail = (runs.start + runs.length > last) & short
+    pieces: list[Piece] = []
+    if relative:
+        # Full and partial blocks of a row in one call: a tile of the mask that all rows share costs little.
+        whole, member = runs.merged()
+        free = ~((whole.start + whole.length > last) & short)
+        bands, taken = _bands(whole, free, step=1, tall=_TALL, wide=None)
+        pieces += bands
+        left = ~taken[member]
+        runs, tail = runs.where(left), tail[left]
+    for full in (True, False):
+        some = runs.where(runs.full == full)
+        free = ~tail[runs.full == full]
+        if full:
+            bands, taken = _bands(some, free, step=0, tall=2, wide=None)
+            pieces += bands
+            some, free = some.where(~taken), free[~taken]
+        if full or relative:
+            bands, taken = _bands(some, free, step=1, tall=_TALL, wide=_WIDE if gathers else 1)
+            pieces += bands
+            some = some.where(~taken)
+        pieces += _gathered(some) if gathers and full else _singles_or_gathered(some, gathers)
+    return pieces
+
+
+def _without_tail(runs: Runs, last: int) -> Runs:
+    """Cut the last column block off full runs, as one that must be masked."""
+    ends = runs.full & (runs.start + runs.length > last)
+    body = replace(runs, length=runs.length - ends)
+    cut = Runs(runs.row[ends], np.full(int(ends.sum()), last), np.ones(int(ends.sum()), np.int64), ~runs.full[ends])
+    return Runs.together([body.where(body.length > 0), cut])
+
+
+def _bands(
+    runs: Runs, free: npt.NDArray[np.bool_], *, step: int, tall: int, wide: int | None
+) -> tuple[list[Band], npt.NDArray[np.bool_]]:
+    """Rows that follow one another with runs of one length, `step` apart; and which of the runs they take."""
+    taken = np.zeros(len(runs.row), np.bool_)
+    at = np.flatnonzero(free)
+    if not len(at):
+        return [], taken
+    row, origin, length = runs.row[at], (runs.start - step * runs.row)[at], runs.length[at]
+    order = np.lexsort((row, length, origin))
+    row, origin, length, at = row[order], origin[order], length[order], at[order]
+    begins = np.ones(len(row), np.bool_)
+    begins[1:] = (origin[1:] != origin[:-1]) | (length[1:] != length[:-1]) | (row[1:] != row[:-1] + 1)
+    first = np.flatnonzero(begins)
+    count = np.diff(np.append(first, len(row)))
+    worth = count >= tall
+    if wide is not None:
+        worth |= length[first] >= wide
+    taken[at[np.repeat(worth, count)]] = True
+    full = np.logical_and.reduceat(runs.full[at], first)
+    bands = [
+        Band(int(row[f]), int(n), int(runs.start[at[f]]), int(length[f]), step, not is_full)
+        for f, n, is_full in zip(first[worth], count[worth], full[worth], strict=True)
+    ]
+    return bands, taken
+
+
+def _singles_or_gathered(runs: Runs, gathers: bool) -> list[Piece]:
+    """Long runs alone, so that nothing is copied; short ones gathered, if that may be."""
+    alone = runs.length >= (_WIDE if gathers else 1)
+    singles: list[Piece] = [
+        Band(int(row), 1, int(start), int(length), 1, not full)
+        for row, start, length, full in zip(*(x[alone] for x in runs.columns), strict=True)
+    ]
+    return singles + _gathered(runs.where(~alone))
+
+
+def _gathered(runs: Runs) -> list[Piece]:
+    """All blocks of a row together, and rows with equally many blocks together."""
+    if not len(runs.row):
+        return []
+    blocks = np.arange(int(runs.length.sum())) - np.repeat(np.cumsum(runs.length) - runs.length, runs.length)
+    columns: Indices = np.repeat(runs.start, runs.length) + blocks
+    rows, first, count = np.unique(np.repeat(runs.row, runs.length), return_index=True, return_counts=True)
+    pieces: list[Piece] = []
+    for many in np.unique(count):
+        which = np.flatnonzero(count == many)
+        table = columns[first[which, None] + np.arange(many)]
+        if len(which) == 1 and table[0, -1] - table[0, 0] == many - 1:
+            row = int(rows[which[0]])
+            pieces.append(Band(row, 1, int(table[0, 0]), int(many), 1, not bool(runs.full[0])))
+            continue
+        pieces.append(Gathered(torch.from_numpy(rows[which]), torch.from_numpy(table), not bool(runs.full[0])))
+    return pieces

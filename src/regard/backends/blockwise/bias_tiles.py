@@ -1,19 +1,22 @@
 """Biases and factors of a tile, and the gradients of their tensors."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.backends.blockwise.block_groups import Piece
-from regard.backends.blockwise.block_layout import Sheet
-from regard.backends.blockwise.gradients import Gradients, traced
+from regard.backends.blockwise.block_layout import Piece, Sheet
+from regard.backends.blockwise.scoring import traced
 from regard.diagonals import sum_diagonals
-from regard.frozen import replace_tensors, tensors
 from regard.positions import Bias, DenseBias, Relative
 from regard.problem import Problem
+from regard.tensors import replace_tensors, tensors
+
+if TYPE_CHECKING:
+    from regard.backends.blockwise.autograd_function import Gradients
 
 __all__ = ["Diagonals", "Term", "diagonals_of"]
 
@@ -55,7 +58,7 @@ class Term:
         return self._spaced(self._part(rows, columns))
 
     def back(
-        self, piece: Piece, up: Float[Tensor, "batch kv_heads items group rows columns"], gradients: Gradients
+        self, piece: Piece, up: Float[Tensor, "batch kv_heads items group rows columns"], gradients: "Gradients"
     ) -> None:
         """Add the gradients of the bias's tensors, given that of its tile in every pair."""
         held = tensors(self.bias)

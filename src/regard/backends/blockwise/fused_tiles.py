@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.backends.blockwise.bias_tiles import Term
-from regard.backends.blockwise.block_groups import Band, Piece
-from regard.backends.blockwise.block_layout import Sheet
+from regard.backends.blockwise.block_layout import Band, Piece, Sheet
 
 __all__ = ["Fused"]
+
 
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward

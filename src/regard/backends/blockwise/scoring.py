@@ -1,19 +1,21 @@
 """Scores of a tile and sums of its values, with their gradients: in closed form for products, else by autograd."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.backends.blockwise.block_groups import Band, Piece
-from regard.backends.blockwise.block_layout import Sheet
-from regard.backends.blockwise.gradients import Gradients, traced
-from regard.frozen import replace_tensors, tensors
+from regard.backends.blockwise.block_layout import Band, Piece, Sheet
 from regard.scores.base import score_tile, value_term_tile
+from regard.tensors import replace_tensors, tensors
 
-__all__ = ["Scoring"]
+if TYPE_CHECKING:
+    from regard.backends.blockwise.autograd_function import Gradients
+
+__all__ = ["Scoring", "traced"]
 
 Tile = Float[Tensor, "batch kv_heads items group rows columns"]
 
@@ -37,7 +39,7 @@ class Scoring:
         result, self._back = traced(lambda *new: self._own(piece, *new), q, k, *self.held)
         return result.clone()
 
-    def back(self, piece: Piece, q: Tensor, k: Tensor, up: Tile, into: Gradients) -> tuple[Tensor, Tensor]:
+    def back(self, piece: Piece, q: Tensor, k: Tensor, up: Tile, into: "Gradients") -> tuple[Tensor, Tensor]:
         """Gradients of the q and k of a piece, given those of its scores."""
         if self.product:
             flat_q, flat_k = _flat(piece, q, k)
@@ -60,7 +62,9 @@ class Scoring:
             output = output + term
         return output
 
-    def weighted_back(self, piece: Piece, weights: Tile, v: Tensor, up: Tensor, into: Gradients) -> tuple[Tile, Tensor]:
+    def weighted_back(
+        self, piece: Piece, weights: Tile, v: Tensor, up: Tensor, into: "Gradients"
+    ) -> tuple[Tile, Tensor]:
         """Gradients of the weights and the v of a piece, given that of its output."""
         flat_up, flat = _flat(piece, up, v)
         flat_weights, _ = _flat(piece, weights.flatten(0, 1).flatten(2, 3), v)
@@ -129,3 +133,15 @@ def _flat(piece: Piece, by_rows: Tensor, by_keys: Tensor) -> tuple[Tensor, Tenso
     if isinstance(piece, Band) and (piece.step == 0 or piece.count == 1):
         return by_rows.flatten(1, 2), by_keys[:, 0]
     return by_rows.flatten(0, 1), by_keys.flatten(0, 1)
+
+
+def traced(
+    compute: Callable[..., Tensor], *inputs: Tensor
+) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor | None, ...]]]:
+    """Compute with a graph of its own, whatever the mode around it; and give what finds the gradients of the inputs."""
+    if torch.is_grad_enabled():  # the backward is differentiated in its turn, or runs inside torch.func
+        return torch.func.vjp(compute, *inputs)  # type: ignore[return-value]
+    with torch.enable_grad():
+        leaves = tuple(one.detach().requires_grad_() for one in inputs)
+        result = compute(*leaves)
+    return result.detach(), lambda up: torch.autograd.grad(result, leaves, up, allow_unused=True)

@@ -5,17 +5,20 @@ Its gradients are those of the formula; what has no closed form here (a score or
 by autograd, tile by tile. Tiles are (batch, kv_heads, items, group, rows, columns), so that everything broadcasts.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.backends.base import log_sum
 from regard.backends.blockwise.bias_tiles import Term
-from regard.backends.blockwise.block_groups import Piece
-from regard.backends.blockwise.block_layout import Sheet
-from regard.backends.blockwise.gradients import Gradients
+from regard.backends.blockwise.block_layout import Piece, Sheet
 from regard.backends.blockwise.scoring import Scoring
-from regard.backends.log_sums import log_sum
 from regard.normalizers import Sigmoid
+
+if TYPE_CHECKING:
+    from regard.backends.blockwise.autograd_function import Gradients
 
 __all__ = ["General"]
 
@@ -58,7 +61,7 @@ class General:
         return output if share is None else output.div_(share), sums
 
     def backward(
-        self, piece: Piece, q: Tensor, k: Tensor, v: Tensor, up: Tensor, lse: Tensor, delta: Tensor, into: Gradients
+        self, piece: Piece, q: Tensor, k: Tensor, v: Tensor, up: Tensor, lse: Tensor, delta: Tensor, into: "Gradients"
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The piece's share of the gradients of q, k and v; those of other tensors are added to `into`.
 
@@ -108,7 +111,7 @@ class General:
         keep = self._keep(piece, weights.dtype)
         return weights if keep is None else weights * keep, keep
 
-    def _thinned_back(self, piece: Piece, weights: Tile, d_thin: Tile, keep: Tensor | None, into: Gradients) -> Tile:
+    def _thinned_back(self, piece: Piece, weights: Tile, d_thin: Tile, keep: Tensor | None, into: "Gradients") -> Tile:
         if keep is not None:
             d_thin.mul_(keep)
         if self.weight_factor is not None:

@@ -7,16 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.backends.base import Answer, run_eagerly
+from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
 from regard.backends.flex.block_masks import block_mask_for, score_mod_of
 from regard.backends.flex.compiled import SHORT, Attend, compiled, uncompiled
-from regard.backends.log_sums import with_sink
-from regard.backends.plan_cache import covered
-from regard.backends.softmax_only import refuses_other_parts
-from regard.frozen import tensors
 from regard.problem import Problem
-from regard.shapes import human_bytes
-from regard.torch_private import peek_interpreter_stack
+from regard.tensors import human_bytes, run_eagerly, tensors
 
 __all__ = ["Flex"]
 
@@ -24,7 +19,7 @@ _LEAST = 16  # the width of the smallest product on tensor cores
 _ROWS = 128  # rows of queries and heads that the decoding kernel finds place for in a block
 
 
-class Flex:
+class Flex(Backend):
     """FlexAttention (Dong et al. 2024, arXiv:2412.05496), compiled by TorchInductor: for CUDA, and forward on CPU.
 
     Softmax of products with any mask, softcap, bias and sink, grouped queries, log-sum-exp, in O(n) memory. The first
@@ -39,18 +34,10 @@ class Flex:
     def __init__(self, *, compiles: bool = True) -> None:
         self.compiles = compiles
 
-    def refuses(self, problem: Problem) -> str | None:
-        """What the kernel does not compute, and what it does not compute on this device."""
-        return self._refuses_parts(problem) or self._refuses_device(problem)
+    lacks = DERIVATIVES | SOFTMAX_OF_PRODUCTS | {"torch.func": "it does not run under torch.func"}
 
-    def _refuses_parts(self, problem: Problem) -> str | None:
-        if (reason := refuses_other_parts(problem)) is not None:
-            return reason
-        if peek_interpreter_stack() is not None:
-            return "it does not run under torch.func"
-        return None
-
-    def _refuses_device(self, problem: Problem) -> str | None:
+    def limits(self, problem: Problem) -> str | None:
+        """What the kernel does not compute on this device."""
         kind = _device_type(problem)
         if kind not in ("cuda", "cpu"):
             return f"it runs on CUDA and, forward only, on CPU, and the queries are on {problem.q.device}"
@@ -84,10 +71,7 @@ class Flex:
 
     def work(self, problem: Problem) -> float:
         """The pairs of the blocks that the mask leaves; it is chosen by name, so nothing is compared with this yet."""
-        return covered(problem).share * problem.batch * problem.heads * problem.queries * problem.keys
-
-    def plain(self, problem: Problem) -> None:
-        """None: the function that is compiled is found for each call."""
+        return problem.plan().share * problem.batch * problem.heads * problem.queries * problem.keys
 
     @run_eagerly
     def __call__(self, problem: Problem) -> Answer:

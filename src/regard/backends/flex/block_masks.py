@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends.plan_cache import Remembered, covered
-from regard.frozen import tensors
 from regard.masks import BoundMask
+from regard.masks.base import holders
+from regard.masks.block_plan import remembered
 from regard.masks.block_tables import BlockTables, block_tables, bytes_of_tables
+from regard.masks.bound_mask import SharedMask
 from regard.masks.convert_blocks import mask_mod_of
-from regard.masks.shared_binding import SharedMask
-from regard.masks.tensor_holders import holders
 from regard.problem import Problem
+from regard.tensors import Remembered, tensors
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -22,8 +22,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from regard.diagonals import distances
-from regard.frozen import replace_tensors
 from regard.positions import ALiBi, Bias, Relative, alibi_slopes
+from regard.tensors import replace_tensors
 
 __all__ = ["block_mask_for", "score_mod_of"]
 
@@ -60,14 +60,14 @@ def block_mask_for(problem: Problem) -> "BlockMask | None":
         bound.__dict__.setdefault("_block_masks", {}) if isinstance(bound, SharedMask) else {}
     )
     if device not in own:
-        found = _plans.of(bound, device, lambda: _plan(problem, bound, device))
+        found = remembered(_plans, bound, device, lambda: _plan(problem, bound, device))
         own[device] = found.whole or _whole(bound, found.tables, found.block, device)
     return own[device]
 
 
 def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
     for block in _BLOCKS:
-        found = covered(problem, block)
+        found = problem.plan(block)
         # The compiled CPU kernel wants tables as wide as there are blocks; elsewhere one width suits all batches.
         narrow = device.type != "cpu" and bytes_of_tables(found, narrow=False) > _SMALL
         if bytes_of_tables(found, narrow=narrow) <= _MOST:

@@ -8,19 +8,14 @@ import torch
 from torch import Tensor
 
 from regard.backends import kernel_compilers
-from regard.backends.base import Answer, run_eagerly
+from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
 from regard.backends.blockwise import attend_in_blocks
-from regard.backends.log_sums import with_sink
 from regard.backends.numba_loops.mask_tables import bytes_of_tables
-from regard.backends.plan_cache import covered
-from regard.backends.softmax_only import refuses_other_parts
-from regard.backends.tensor_memory import are_in_memory
 from regard.errors import InputError
-from regard.frozen import tensors
 from regard.positions import Relative
 from regard.problem import Problem
-from regard.shapes import human_bytes
-from regard.torch_private import is_batchedtensor, peek_interpreter_stack
+from regard.tensors import are_in_memory, human_bytes, run_eagerly, tensors
+from regard.torch_private import peek_interpreter_stack
 
 if TYPE_CHECKING:
     from regard.backends.numba_loops.choose_loops import Call
@@ -28,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Compiled"]
 
 
-class Compiled:
+class Compiled(Backend):
     """Softmax of products with any mask, bias, softcap and sink, grouped queries and log-sum-exp, on CPU.
 
     Sums and softmax are in float32. bfloat16 is multiplied in pairs if the processor supports it (AVX-512 BF16), with
@@ -38,22 +33,21 @@ class Compiled:
 
     name = "numba"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Return why the loops do not support a call or cannot be compiled, or None."""
-        if problem.q.device.type not in ("cpu", "meta"):  # without any memory it is asked about this machine
-            return f"it runs on CPU, and the queries are on {problem.q.device}"
-        if problem.q.dtype == torch.float64:
-            return "it computes in float32, and the queries are torch.float64"
-        return (
-            refuses_other_parts(problem)
-            or self._refuses_tensors(problem)
-            or kernel_compilers.refuses_numba()
-            or self._refuses_size(problem)
-        )
+    lacks = (
+        DERIVATIVES
+        | {
+            "device with memory but cpu": "it runs on CPU, and the queries are on {}",  # "meta" asks about this machine
+            "float64": "it computes in float32, and the queries are torch.float64",
+        }
+        | SOFTMAX_OF_PRODUCTS
+        | {"mapped mask": "it cannot plan for a mask that torch.func.vmap maps over"}
+    )
+
+    def limits(self, problem: Problem) -> str | None:
+        """What cannot be read, and where the loops cannot be compiled."""
+        return self._refuses_tensors(problem) or kernel_compilers.refuses_numba() or self._refuses_size(problem)
 
     def _refuses_tensors(self, problem: Problem) -> str | None:
-        if problem.mask is not None and any(is_batchedtensor(one) for one in tensors(problem.mask.mask)):
-            return "it cannot plan for a mask that torch.func.vmap maps over"
         held = (problem.q, problem.k, problem.v)
         if torch.compiler.is_compiling() or peek_interpreter_stack() is not None or problem.q.device.type == "meta":
             return None  # the call leaves the graph, and torch.func's tensors are unwrapped; none is only asked about
@@ -77,10 +71,8 @@ class Compiled:
         return (problem.k.numel() + problem.v.numel()) * 4 + _bias_bytes(problem) + bytes_of_tables(problem)
 
     def work(self, problem: Problem) -> float:
-        """Return the number of pairs in the blocks that the mask leaves; since the backend is selected by name, it is
-        not compared yet.
-        """
-        return covered(problem).share * problem.batch * problem.heads * problem.queries * problem.keys
+        """The pairs of the blocks that the mask leaves; it is chosen by name, so nothing is compared with this yet."""
+        return problem.plan().share * problem.batch * problem.heads * problem.queries * problem.keys
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """Return the call with its arguments for the loops prepared, if nothing is learned, else None."""

@@ -29,7 +29,7 @@ class Call:
     """A function of q, k and v of a prepared problem that returns its output in their dtype, and its log-sum-exp
     without the sink.
 
-    The log-sum-exp is represented by two numbers (see `backends.log_sums`).
+    The log-sum-exp is represented by two numbers (see `backends.base`).
 
     The mask's tables and the bias are those at the time of creation. The tensors of the problem are not kept alive.
     """

@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 
 from regard.backends.numba_loops.sizes import BLOCK
-from regard.backends.plan_cache import Remembered, covered
-from regard.frozen import tensors
 from regard.masks import BoundMask
-from regard.masks.block_runs import Cover, Runs
+from regard.masks.block_plan import Cover, Runs, remembered
 from regard.problem import Problem
-from regard.shapes import has_numbers
+from regard.tensors import Remembered, has_numbers, tensors
 
 __all__ = ["Tables", "bytes_of_tables", "tables_for"]
 
@@ -54,14 +52,14 @@ def tables_for(problem: Problem) -> Tables:
     """The tables of a problem's mask, remembered as plans of blocks are (see `backends.remembered`)."""
     if problem.mask is None:
         return _made(problem)
-    return _tables.of(problem.mask, (problem.batch, problem.heads), lambda: _made(problem))
+    return remembered(_tables, problem.mask, (problem.batch, problem.heads), lambda: _made(problem))
 
 
 def bytes_of_tables(problem: Problem) -> int:
     """Return the approximate bytes of the tables, without making them."""
     if problem.mask is None:
         return 0
-    found = covered(problem, BLOCK)
+    found = problem.plan(BLOCK)
     divided = sum(int(runs.length[~runs.full].sum()) for runs in found.runs)
     if problem.mask.mask.relative:  # blocks along a diagonal are equal
         divided = min(divided, 4 * (problem.queries + problem.keys) // BLOCK + 4)
@@ -85,7 +83,7 @@ def _slices(found: Cover, leading: tuple[int, int]) -> Iterator[tuple[int, int, 
 
 
 def _made(problem: Problem) -> Tables:
-    bound, found = problem.mask, covered(problem, BLOCK)
+    bound, found = problem.mask, problem.plan(BLOCK)
     leading, tiles = _leading(problem, found), -(-problem.queries // BLOCK)
     rows, parts, seen, tiles_before, runs_before = [np.zeros(1, np.int64)], [], [], 0, 0
     for sequence, head, whole in _slices(found, leading):

@@ -10,14 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.backends.base import Answer, run_eagerly
+from regard.backends.base import DERIVATIVES, Answer, Backend
 from regard.backends.kernel_compilers import Blocks, refuses_triton
 from regard.errors import InputError
 from regard.masks.causal_and_window import Band, band_of
-from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores import Additive
-from regard.torch_private import peek_interpreter_stack
+from regard.tensors import run_eagerly
 
 __all__ = ["BLOCKS", "MOST_VALUES", "AdditiveTriton", "Attend", "Call"]
 
@@ -156,7 +155,7 @@ def _launch(name: str, call: Call, layer: Layer, v: Tensor, rest: tuple[Tensor, 
             )
 
 
-class AdditiveTriton:
+class AdditiveTriton(Backend):
     """softmax(scale · vector · tanh(W q + U k)) v in three Triton kernels, in O(n) memory, forward and backward.
 
     Chosen by name alone. Sees all keys or a band of them, whose other blocks are skipped; hidden layers and sums are
@@ -165,11 +164,21 @@ class AdditiveTriton:
 
     name = "triton"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """All but a plain softmax of additive scores over a band of keys, on CUDA."""
-        if type(problem.score) is not Additive:
-            return f"it computes additive scores alone, not {type(problem.score).__name__}"
-        return _refuses_parts(problem) or _refuses_wishes(problem) or refuses_triton(problem.q)
+    lacks = DERIVATIVES | {
+        "score but Additive": "it computes additive scores alone, not {}",
+        "softcap": "it knows no softcap",
+        "normalizer but Softmax": "it normalizes by softmax alone, not {}",
+        **{part: f"it knows no {part}" for part in ("sink", "bias", "weight_factor", "dropout")},
+        "mask but a band": "it knows Causal, Window and several of them at once, not {}",
+        "weights": "it never holds all weights",
+        "torch.func": "it does not run under torch.func",
+    }
+
+    def limits(self, problem: Problem) -> str | None:
+        """Values that are too wide, and where there is no Triton."""
+        if problem.v.shape[3] > MOST_VALUES:
+            return f"values are {problem.v.shape[3]} wide, and its tiles hold {MOST_VALUES}"
+        return refuses_triton(problem.q)
 
     def bytes(self, problem: Problem) -> int:
         """What is projected, once in order of positions and once of hidden units, and log-sum-exps, in float32."""
@@ -181,9 +190,6 @@ class AdditiveTriton:
         """A tanh for each hidden unit of all pairs; it is compared with nothing."""
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         return float(pairs * problem.score.floats_per_pair)
-
-    def plain(self, problem: Problem) -> None:
-        """None: scores of one's own are never remembered."""
 
     @run_eagerly
     def __call__(self, problem: Problem) -> Answer:
@@ -201,31 +207,3 @@ class AdditiveTriton:
             a, b, vector = (pad(x, (0, more)) if more else x for x in (ready.q, ready.k, vector))
             result: tuple[Tensor, Tensor] = Attend.apply(call, a, b, problem.v, vector)  # type: ignore[no-untyped-call]
         return Answer(result[0], None, result[1] if problem.wants_lse else None)
-
-
-def _refuses_parts(problem: Problem) -> str | None:
-    if problem.score.softcap is not None:
-        return "it knows no softcap"
-    if type(problem.normalizer) is not Softmax:
-        return f"it normalizes by softmax alone, not {type(problem.normalizer).__name__}"
-    parts = {
-        "sink": problem.sink,
-        "bias": problem.bias,
-        "weight_factor": problem.weight_factor,
-        "dropout": problem.dropout,
-    }
-    if (found := next((name for name, part in parts.items() if part is not None), None)) is not None:
-        return f"it knows no {found}"
-    if problem.mask is not None and band_of(problem.mask.mask) is None:
-        return f"it knows Causal, Window and several of them at once, not {type(problem.mask.mask).__name__}"
-    return None
-
-
-def _refuses_wishes(problem: Problem) -> str | None:
-    if problem.wants_weights:
-        return "it never holds all weights"
-    if problem.v.shape[3] > MOST_VALUES:
-        return f"values are {problem.v.shape[3]} wide, and its tiles hold {MOST_VALUES}"
-    if peek_interpreter_stack() is not None:
-        return "it does not run under torch.func"
-    return None

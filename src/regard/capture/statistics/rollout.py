@@ -13,7 +13,7 @@ from regard.capture.statistics.base import Extent, Need
 from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError, ObservationError
-from regard.shapes import human_bytes
+from regard.tensors import human_bytes
 
 __all__ = ["Rollout"]
 

@@ -1,24 +1,77 @@
-"""The blocks that a mask leaves, as runs along rows: found from coarse to fine, never by looking at all of them."""
+"""Rectangles of positions, and the blocks that a mask leaves: runs along rows, found from coarse to fine."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from jaxtyping import Bool, Int, Int8
+from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import EMPTY, FULL, BoundMask, Rectangles
+from regard.tensors import Remembered, has_numbers, tensors
 from regard.torch_private import is_functorch_wrapped_tensor
 
-__all__ = ["Cover", "Runs", "cover"]
+if TYPE_CHECKING:
+    from regard.masks.bound_mask import BoundMask
+
+__all__ = [
+    "BLOCK",
+    "EMPTY",
+    "FULL",
+    "PARTIAL",
+    "Cover",
+    "Rectangles",
+    "Runs",
+    "cover",
+    "edges",
+    "plan_of",
+    "remembered",
+]
 
 _COARSE = 64  # rows and columns of the first grid, at most
 _AT_ONCE = 2**20  # rectangles that a mask is asked for together
 _MOST = 2**24  # rectangles of one size, or runs: 1.5 GB while they are looked through
 
+BLOCK = 128  # rows and columns of a block, at most
+
 Indices = npt.NDArray[np.int64]
+Made = TypeVar("Made")
+
+# Ordered, so that & is the minimum, | the maximum and ~ the mirror image.
+EMPTY, PARTIAL, FULL = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Rectangles:
+    """Arrays of half-open rectangles of positions: queries [top, bottom), keys [left, right); shapes broadcast."""
+
+    top: Int[Tensor, "*rectangles"]
+    bottom: Int[Tensor, "*rectangles"]
+    left: Int[Tensor, "*rectangles"]
+    right: Int[Tensor, "*rectangles"]
+
+    @property
+    def shape(self) -> torch.Size:
+        """The dimensions of the array of rectangles."""
+        edges = self.top, self.bottom, self.left, self.right
+        return torch.Size(torch.broadcast_shapes(*(edge.shape for edge in edges)))
+
+    def answer(
+        self, empty: Bool[Tensor, "*#rectangles"], full: Bool[Tensor, "*#rectangles"]
+    ) -> Int8[Tensor, "#batch #heads *rectangles"]:
+        """Turn two claims about each rectangle into EMPTY, FULL or PARTIAL; batch and heads may stand in front."""
+        shape = torch.broadcast_shapes((1, 1, *self.shape), empty.shape, full.shape)
+        kinds = torch.full(shape, PARTIAL, dtype=torch.int8)
+        return kinds.masked_fill(full, FULL).masked_fill(empty, EMPTY)
+
+
+def edges(length: int, block: int) -> Int[Tensor, " edges"]:
+    """Edges 0, block, 2·block, … up to `length`, which is always the last."""
+    return torch.cat([torch.arange(0, length, block), torch.tensor([length])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +146,29 @@ class Cover:
         return -(-self.queries // self.block) * -(-self.keys // self.block) * len(self.runs)
 
 
-def cover(bound: BoundMask | None, queries: int, keys: int, block: int) -> Cover:
+_plans: Remembered[Cover] = Remembered(32)
+
+
+def plan_of(bound: "BoundMask | None", queries: int, keys: int, block: int = BLOCK) -> Cover:
+    """Give what `cover` finds, once for all calls that share the mask; of one without numbers, as if all were seen."""
+    if bound is None or not has_numbers(*tensors(bound.mask)):
+        return cover(None, queries, keys, block)
+    return remembered(_plans, bound, block, lambda: cover(bound, queries, keys, block))
+
+
+def remembered(made: Remembered[Made], bound: "BoundMask", detail: Hashable, make: Callable[[], Made]) -> Made:
+    """Give what was made for a mask as it was given; for one that may change, what was made in this call."""
+    known = bound.given.identity()
+    if known is None:
+        plans: dict[Hashable, Made] = vars(bound).get("of_this_call", {})
+        if (id(made), detail) not in plans:
+            plans[id(made), detail] = make()
+        return plans[id(made), detail]
+    key, holders = known
+    return made.of((key, bound.q_len, bound.kv_len, bound.q_offset, detail), holders, make)
+
+
+def cover(bound: "BoundMask | None", queries: int, keys: int, block: int) -> Cover:
     """Find the blocks that a mask leaves; None leaves all.
 
     A rectangle that is empty or full is not looked into; the others are cut into 4 × 4, down to `block`. The number of
@@ -113,7 +188,7 @@ def cover(bound: BoundMask | None, queries: int, keys: int, block: int) -> Cover
     return Cover(block, queries, keys, bound.mask.leading, _refined(bound, block))
 
 
-def _refined(bound: BoundMask, block: int) -> tuple[Runs, ...]:
+def _refined(bound: "BoundMask", block: int) -> tuple[Runs, ...]:
     """The runs of each sequence and head, from coarse to fine."""
     size = block
     while max(bound.q_len, bound.kv_len) > size * _COARSE:
@@ -141,7 +216,7 @@ def _refined(bound: BoundMask, block: int) -> tuple[Runs, ...]:
     return tuple(Runs.together(mine).joined() for mine in found)
 
 
-def _diagonal_runs(bound: BoundMask, block: int) -> Runs:
+def _diagonal_runs(bound: "BoundMask", block: int) -> Runs:
     """The runs of a mask that depends on i − j alone: whole blocks by diagonals, those that the ends cut off apart."""
     rows, columns = -(-bound.q_len // block), -(-bound.kv_len // block)
     whole_rows, whole_columns = bound.q_len // block, bound.kv_len // block
@@ -173,7 +248,7 @@ def _diagonal_runs(bound: BoundMask, block: int) -> Runs:
     return Runs.together(parts).joined()
 
 
-def _check_count(count: int, bound: BoundMask, block: int) -> None:
+def _check_count(count: int, bound: "BoundMask", block: int) -> None:
     if count > _MOST:
         rows, columns = -(-bound.q_len // block), -(-bound.kv_len // block)
         raise InputError(
@@ -183,7 +258,7 @@ def _check_count(count: int, bound: BoundMask, block: int) -> None:
         )
 
 
-def _kinds(bound: BoundMask, top: Indices, bottom: Indices, left: Indices, right: Indices) -> npt.NDArray[np.int8]:
+def _kinds(bound: "BoundMask", top: Indices, bottom: Indices, left: Indices, right: Indices) -> npt.NDArray[np.int8]:
     """What the mask tells of rectangles of indices, for each sequence and head that it tells apart; some at a time."""
     slices = math.prod(bound.mask.leading)
     step = max(1, _AT_ONCE // slices)
@@ -197,7 +272,7 @@ def _kinds(bound: BoundMask, top: Indices, bottom: Indices, left: Indices, right
     return np.concatenate(parts, 1)
 
 
-def _cut(top: Indices, left: Indices, size: int, parts: int, bound: BoundMask) -> tuple[Indices, Indices]:
+def _cut(top: Indices, left: Indices, size: int, parts: int, bound: "BoundMask") -> tuple[Indices, Indices]:
     steps = np.arange(parts) * (size // parts)
     tops = np.broadcast_to(top[:, None, None] + steps[:, None], (len(top), parts, parts)).reshape(-1)
     lefts = np.broadcast_to(left[:, None, None] + steps, (len(left), parts, parts)).reshape(-1)
@@ -212,7 +287,7 @@ def _as_runs(
     which: npt.NDArray[np.bool_],
     full: npt.NDArray[np.bool_],
     block: int,
-    bound: BoundMask,
+    bound: "BoundMask",
 ) -> Runs:
     """Squares of `size` as runs of blocks, one for each row of blocks inside."""
     each = size // block

@@ -1,0 +1,140 @@
+"""A mask with its place: how many queries and keys there are, and where the queries are."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from jaxtyping import Bool, Int8
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.masks.block_plan import EMPTY, Rectangles, edges
+
+if TYPE_CHECKING:
+    from regard.masks.base import Mask
+
+__all__ = ["BoundMask", "SharedMask", "check_blocks", "refuse_to_combine", "share"]
+
+_PAIRS = 2**22  # pairs that are asked for together
+_ALL = 2**30  # rectangles that are asked for one by one: minutes
+_AT_ONCE = 2**18  # rectangles that are counted together: a million tokens have 61 million of 128 × 128
+
+
+@dataclass(frozen=True, eq=False)
+class BoundMask:
+    """A mask with its place: `q_len` rows from position `q_offset` on, `kv_len` columns from position 0 on."""
+
+    mask: "Mask"
+    q_len: int
+    kv_len: int
+    q_offset: int
+    given: "Mask"  # as it was before it was bound
+
+    def __and__(self, _: object) -> NoReturn:
+        """Refuse to be combined: masks are, before they are bound."""
+        refuse_to_combine(self)
+
+    __or__ = __rand__ = __ror__ = __and__
+
+    def __invert__(self) -> NoReturn:
+        """Refuse to be inverted."""
+        refuse_to_combine(self)
+
+    def tile(
+        self, rows: slice, columns: slice, *, batch: slice | int = 1, heads: slice | int = 1, device: torch.device
+    ) -> Bool[Tensor, "#batch #heads rows columns"]:
+        """Evaluate the mask for some rows and columns (indices, not positions), broadcast over batch and heads."""
+        i = torch.arange(rows.start, rows.stop, device=device)[None, None, :, None] + self.q_offset
+        j = torch.arange(columns.start, columns.stop, device=device)[None, None, None, :]
+        b = _range(batch, device)[:, None, None, None]
+        h = _range(heads, device)[None, :, None, None]
+        visible = self.mask(b, h, i, j)
+        return visible.expand(*visible.shape[:2], i.shape[2], j.shape[3])
+
+    def dense(
+        self, batch: int = 1, heads: int = 1, device: torch.device | None = None
+    ) -> Bool[Tensor, "#batch #heads queries keys"]:
+        """Evaluate the mask for all rows and columns."""
+        device, columns = device or torch.device("cpu"), slice(0, self.kv_len)
+        if torch.compiler.is_compiling():  # a loop over lengths would fix them, where they may be symbols
+            return self.tile(slice(0, self.q_len), columns, batch=batch, heads=heads, device=device)
+        # Positions are 64 bits a pair while a mask is asked: some rows at a time.
+        rows = max(1, _PAIRS // max(1, self.kv_len))
+        parts = [
+            self.tile(slice(top, min(top + rows, self.q_len)), columns, batch=batch, heads=heads, device=device)
+            for top in range(0, max(1, self.q_len), rows)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+    def blocks(self, row_edges: Tensor, column_edges: Tensor, /) -> Int8[Tensor, "batch heads rows columns"]:
+        """Tell of every rectangle between consecutive edges (indices) whether it is EMPTY, PARTIAL or FULL."""
+        top = row_edges[:-1, None] + self.q_offset
+        bottom = row_edges[1:, None] + self.q_offset
+        return self.mask.blocks(Rectangles(top, bottom, column_edges[None, :-1], column_edges[None, 1:]))
+
+    def share_visible(self, block: int = 128) -> float:
+        """The share of blocks of `block` × `block` that hold a visible pair, of which all are asked for."""
+        check_blocks(self, block, _ALL)
+        rows, columns = edges(self.q_len, block), edges(self.kv_len, block)
+        seen = total = 0
+        step = max(1, _AT_ONCE // len(columns))
+        for top in range(0, len(rows) - 1, step):
+            kinds = self.blocks(rows[top : top + step + 1], columns)
+            seen, total = seen + int((kinds != EMPTY).sum()), total + kinds.numel()
+        return seen / total
+
+
+def check_blocks(bound: BoundMask, block: int, most: int) -> None:
+    """Raise where there are more blocks than may be gone through one by one."""
+    count = -(-bound.q_len // block) * -(-bound.kv_len // block) * prod(bound.mask.leading)
+    if count > most:
+        raise InputError(
+            f"{bound.q_len:,} queries and {bound.kv_len:,} keys are {count:,} blocks of {block} × {block}, more than "
+            f"{most:,}: take larger ones, `block={2 * block}` or more"
+        )
+
+
+def _range(which: slice | int, device: torch.device) -> Tensor:
+    if not isinstance(which, slice):  # where lengths are exported, a number is a symbol and no int
+        return torch.arange(which, device=device)
+    return torch.arange(which.start, which.stop, device=device)
+
+
+class SharedMask(BoundMask):
+    """A bound mask whose dense form is made once; its tensors must not change as long as it is used."""
+
+    def dense(self, batch: int = 1, heads: int = 1, device: torch.device | None = None) -> Tensor:
+        """Evaluate the mask for all rows and columns, or give what was evaluated before."""
+        asked = batch, heads, device
+        known: dict[Any, Tensor] = self.__dict__.setdefault("_known", {})
+        if asked not in known:
+            known[asked] = super().dense(batch, heads, device)
+        return known[asked]
+
+    def proven(self, device: torch.device) -> bool:
+        """Whether it was asked on this device before, and remember that it was."""
+        devices: set[torch.device] = self.__dict__.setdefault("_proven", set())
+        before = device in devices
+        devices.add(device)
+        return before
+
+
+def share(mask: "Mask", queries: int, keys: int) -> SharedMask:
+    """Bind a mask for several calls; the queries are the last positions.
+
+    >>> from regard.masks import Causal
+    >>> bound = share(Causal(), 2, 2)
+    >>> bound.dense() is bound.dense()
+    True
+    """
+    bound = mask.bind(queries, keys)
+    return SharedMask(bound.mask, bound.q_len, bound.kv_len, bound.q_offset, bound.given)
+
+
+def refuse_to_combine(other: object) -> NoReturn:
+    """Raise where a mask is combined with what is bound already, or is none."""
+    raise InputError(
+        f"masks combine with masks that are not bound yet, got {type(other).__name__}: write masks.Dense(tensor) "
+        "for a boolean tensor, and bind the whole at the end"
+    )

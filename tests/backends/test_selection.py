@@ -1,0 +1,84 @@
+"""The choice among backends: what they declare is what they do, and the least work wins."""
+
+import inspect
+import itertools
+
+import pytest
+import torch
+
+import regard
+from regard import masks, normalizers, positions, scores
+from regard.backends.base import FEATURES
+from regard.backends.selection import BACKENDS, SELECTION, named
+from regard.problem import DEFAULTS, Problem
+
+LENGTHS = {"short": 16, "strips": 400, "long": 2048}
+OPTIONS = {
+    "nothing": {},
+    "causal": {"mask": masks.Causal()},
+    "causal elsewhere": {"mask": masks.Causal(align="start").bind(16, 16, 3)},
+    "window": {"mask": masks.Causal() & masks.Window(64)},
+    "scattered": {"mask": masks.MaskMod(lambda batch, head, i, j: (i + j) % 7 == 0)},
+    "bias": {"bias": positions.ALiBi(2)},
+    "softcap": {"score": scores.ScaledDot(softcap=9.0)},
+    "dot": {"score": scores.Dot()},
+    "additive": {"score": scores.Additive(None, None, torch.ones(16))},
+    "sigmoid": {"normalizer": normalizers.Sigmoid()},
+    "sink": {"normalizer": normalizers.Softmax(torch.zeros(2))},
+    "dropout": {"dropout": 0.5},
+    "weights": {"return_weights": True},
+    "log-sum-exp": {"return_lse": True},
+}
+
+
+def problems():
+    for (size, n), (name, asked), learns in itertools.product(LENGTHS.items(), OPTIONS.items(), (False, True)):
+        if name != "causal elsewhere" or n == 16:
+            x = torch.zeros(1, 2, n, 16, requires_grad=learns)
+            yield f"{size}, {name}, {learns}", Problem.of(x, x, x, **asked)
+
+
+def test_the_least_work_of_all_that_do_not_refuse_is_chosen_whatever_bounds_they_declare():
+    chosen = set()
+    for name, problem in problems():
+        ready = [one for one in (*SELECTION.shortcuts, *BACKENDS) if one.refuses(problem) is None]
+        least = min(one.work(problem) for one in ready)
+        found = SELECTION.choose(problem)
+        assert found is next(one for one in ready if one.work(problem) == least), name
+        chosen.add(found.name)
+    assert chosen == {"split", "sdpa", "blockwise", "reference"}
+
+
+def test_no_backend_has_less_work_than_it_declares():
+    for name, problem in problems():
+        pairs = problem.batch * problem.heads * problem.queries * problem.keys
+        for one in named().values():
+            if one.refuses(problem) is None:
+                floors = [pairs * each for what, each in one.least_work.items() if FEATURES[what](problem)]
+                assert one.work(problem) >= max(floors, default=0.0), (name, one.name)
+
+
+def test_every_feature_that_is_declared_exists_and_its_sentence_names_what_is_needed():
+    for one in named().values():
+        assert {*one.lacks, *one.least_work} <= FEATURES.keys(), one.name
+    x = torch.zeros(1, 2, 4, 16)
+    refused = named()["sdpa"].refuses(Problem.of(x, x, x, normalizer=normalizers.Sigmoid()))
+    assert refused == "it has no Sigmoid, only the softmax"
+
+
+def test_signatures_show_every_argument_with_type_and_default():
+    for function in (regard.attention, regard.explain):
+        named_ = dict(inspect.signature(function).parameters)
+        assert list(named_)[:4] == ["q", "k", "v", "backend"]
+        assert {name: one.default for name, one in named_.items() if name not in ("q", "k", "v")} == {
+            "backend": "auto", **DEFAULTS,
+        }  # fmt: skip
+        assert all(one.kind is one.KEYWORD_ONLY for one in list(named_.values())[3:])
+        assert all(one.annotation is not one.empty for one in named_.values())
+
+
+def test_an_unknown_argument_is_refused_as_python_does():
+    x = torch.zeros(1, 1, 2, 4)
+    for function in (regard.attention, regard.explain):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'masks'"):
+            function(x, x, x, masks=None)
