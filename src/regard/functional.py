@@ -15,7 +15,7 @@ from regard.backends.base import Backend
 from regard.errors import InputError
 from regard.jagged import Packing
 from regard.masks import BoundMask, Causal, Mask
-from regard.problem import DEFAULT_MAX_BYTES, Inputs, Options, Problem, complete, shows_options
+from regard.problem import DEFAULT_MAX_BYTES, InputOptions, Options, Problem, complete, shows_options
 from regard.tensors import are_in_memory, autocast_dtype, in_forward_mode
 from regard.torch_private import peek_interpreter_stack
 
@@ -31,7 +31,7 @@ def attention(
     backend: str = ...,
     return_weights: Literal[False] = ...,
     return_lse: Literal[False] = ...,
-    **options: Unpack[Inputs],
+    **options: Unpack[InputOptions],
 ) -> Tensor: ...
 
 

@@ -28,7 +28,7 @@ from regard.problem_checks import (
 from regard.scores import ScaledDot, Score
 from regard.tensors import replace_tensors, tensors
 
-__all__ = ["DEFAULTS", "DEFAULT_MAX_BYTES", "Inputs", "Options", "Problem", "complete", "shows_options"]
+__all__ = ["DEFAULTS", "DEFAULT_MAX_BYTES", "InputOptions", "Options", "Problem", "complete", "shows_options"]
 
 Function = TypeVar("Function", bound=Any)
 
@@ -39,7 +39,7 @@ DEFAULT_MAX_BYTES = 2 * 2**30
 _SCORE, _NORMALIZER = ScaledDot(), Softmax()
 
 
-class Inputs(TypedDict, total=False):
+class InputOptions(TypedDict, total=False):
     """What goes into a call besides q, k and v."""
 
     score: Score | None
@@ -54,7 +54,7 @@ class Inputs(TypedDict, total=False):
     max_bytes: int
 
 
-class Options(Inputs, total=False):
+class Options(InputOptions, total=False):
     """The arguments of `regard.attention` besides q, k, v and backend; what they mean is written there."""
 
     return_weights: bool
@@ -92,7 +92,7 @@ def shows_options(function: Function) -> Function:
     """Show each of the options in the signature of a function that takes them all, after its other arguments."""
     own = inspect.signature(function)
     said = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    hints = Inputs.__annotations__ | Options.__annotations__
+    hints = InputOptions.__annotations__ | Options.__annotations__
     named = (
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=hints[name])
         for name, value in DEFAULTS.items()

@@ -20,7 +20,7 @@ import regard
 from interpreter import mend, run
 from oracles import Largest, window
 from regard.backends.triton_additive import AdditiveTriton
-from regard.backends.triton_additive.backend import Layer
+from regard.backends.triton_additive.backend import HiddenLayer
 from regard.errors import InputError
 from regard.masks import Causal, Dense, Mask, Window
 from regard.normalizers import Sigmoid, Softmax
@@ -377,11 +377,11 @@ def test_the_kernels_compile_for_an_h100_with_hardly_a_register_spilled(tmp_path
 
 def test_powers_are_taken_where_they_neither_overflow_nor_vanish():
     a, vector = torch.tensor([[[[0.0, 41.0]]]]), torch.ones(1, 2)
-    layer = Layer.of(a, -a, vector, 1.0)
+    layer = HiddenLayer.of(a, -a, vector, 1.0)
     assert layer.fits
     np.testing.assert_allclose(layer.a[0, 0, :, 0] * layer.b[0, 0, :, 0], [1, 1], rtol=1e-4)
     for odd in (42.0, -42.0, torch.inf, torch.nan):
-        assert not Layer.of(a, torch.full_like(a, odd), vector, 1.0).fits
+        assert not HiddenLayer.of(a, torch.full_like(a, odd), vector, 1.0).fits
 
 
 def test_on_a_cpu_it_is_refused_by_name_and_never_taken():

@@ -16,14 +16,14 @@ from regard.problem import Problem
 from regard.tensors import replace_tensors, tensors
 from regard.torch_private import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, peek_interpreter_stack
 
-__all__ = ["Attend", "Blocks", "Forward", "held_by", "parts_of", "with_parts"]
+__all__ = ["Attend", "BlockedProblem", "Forward", "held_by", "parts_of", "with_parts"]
 
 
 Forward = Callable[[Problem], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class BlockedProblem:
     """A prepared problem, and the layout in which it is computed."""
 
     problem: Problem
@@ -32,7 +32,7 @@ class Blocks:
     fused_back: bool
     forward: Forward | None = None  # what computes all three results, but for the sink, instead of the sheets
 
-    def over(self, *new: Tensor) -> "Blocks":
+    def over(self, *new: Tensor) -> "BlockedProblem":
         """The same with other tensors: q, k, v and what score, bias, normalizer and factor hold."""
         q, k, v, *held = new
         parts = replace_tensors(parts_of(self.problem), iter(held))
@@ -88,7 +88,7 @@ class Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: D102
-        blocks: Blocks, q: Tensor, k: Tensor, v: Tensor, *held: Tensor
+        blocks: BlockedProblem, q: Tensor, k: Tensor, v: Tensor, *held: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         blocks = blocks.over(q, k, v, *held)
         problem = blocks.problem
@@ -109,7 +109,7 @@ class Attend(torch.autograd.Function):
         return output, lse, low
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], blocks: Blocks, *given: Tensor) -> tuple[Any, Any]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], blocks: BlockedProblem, *given: Tensor) -> tuple[Any, Any]:
         """One call for each member: masks and biases of a batch keep their meaning."""
         return _each(Attend, info.batch_size, (blocks,), given, in_dims[1:])
 
@@ -166,7 +166,7 @@ class _Mapped(torch.autograd.Function):
     """The gradients of calls that torch.func.vmap maps over, one call for each member."""
 
     @staticmethod
-    def forward(blocks: Blocks, wanted: tuple[bool, ...], *given: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(blocks: BlockedProblem, wanted: tuple[bool, ...], *given: Tensor | None) -> tuple[Tensor, ...]:
         up, up_lse, *saved = given
         found = _gradients(blocks, tuple(saved), wanted, up, up_lse)  # type: ignore[arg-type]
         return tuple(
@@ -176,7 +176,7 @@ class _Mapped(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], blocks: Blocks, wanted: tuple[bool, ...], *given: Tensor | None
+        info: Any, in_dims: tuple[Any, ...], blocks: BlockedProblem, wanted: tuple[bool, ...], *given: Tensor | None
     ) -> tuple[Any, Any]:
         return _each(_Mapped, info.batch_size, (blocks, wanted), given, in_dims[2:])
 
@@ -194,7 +194,7 @@ class _Mapped(torch.autograd.Function):
 
 
 def _gradients(
-    hollow: Blocks,
+    hollow: BlockedProblem,
     saved: tuple[Tensor, ...],
     wanted: tuple[bool, ...],
     up: Tensor | None,

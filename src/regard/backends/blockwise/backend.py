@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.backends.base import DERIVATIVES, Answer, Backend
-from regard.backends.blockwise.autograd_function import Attend, Blocks, Forward, held_by, parts_of, with_parts
+from regard.backends.blockwise.autograd_function import Attend, BlockedProblem, Forward, held_by, parts_of, with_parts
 from regard.backends.blockwise.bias_tiles import diagonals_of
 from regard.backends.blockwise.block_layout import Band, Gathered, Piece, Sheet
 from regard.backends.blockwise.unfused import General
@@ -100,17 +100,17 @@ def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer
     return Answer(result[0][..., : problem.v.shape[-1]].to(problem.q.dtype), None, result[1])
 
 
-def _laid_out(problem: Problem, forward: Forward | None = None) -> tuple[Problem, Blocks]:
+def _laid_out(problem: Problem, forward: Forward | None = None) -> tuple[Problem, BlockedProblem]:
     """The problem as it is computed, and its blocks, which hold no memory of it."""
     ready = _prepared(problem)
     fused = _can_fuse(ready)
     learns = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(ready.bias))
     ready = _evened(ready) if fused else ready
     hollow = _hollow(ready)
-    return ready, Blocks(hollow, _sheets(hollow), fused, fused and not learns, forward)
+    return ready, BlockedProblem(hollow, _sheets(hollow), fused, fused and not learns, forward)
 
 
-def _again(blocks: Blocks, value_dim: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _again(blocks: BlockedProblem, value_dim: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """A call of products and their softmax, laid out before."""
     with torch.autocast(q.device.type, enabled=False):
         hollow = blocks.problem.q, blocks.problem.k, blocks.problem.v

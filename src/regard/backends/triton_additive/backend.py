@@ -18,7 +18,7 @@ from regard.problem import Problem
 from regard.scores import Additive
 from regard.tensors import run_eagerly
 
-__all__ = ["BLOCKS", "MOST_VALUES", "AdditiveTriton", "Attend", "Call"]
+__all__ = ["BLOCKS", "MOST_VALUES", "AdditiveAttend", "AdditiveTriton", "KernelCall"]
 
 MOST_VALUES = 256  # columns of the output that a program holds
 _FLOOR = -1e30  # a score that no visible key has; less a greater one it is finite, which minus infinity is not
@@ -35,7 +35,7 @@ BLOCKS = {
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """What is no tensor: the scale, which keys a query sees, and where the queries stand."""
 
     scale: float
@@ -43,19 +43,19 @@ class Call:
     start: int
 
 
-class Attend(torch.autograd.Function):
+class AdditiveAttend(torch.autograd.Function):
     """Output and log-sum-exp of additive scores; the backward computes scores and weights again, tile by tile."""
 
     @staticmethod
     def forward(  # noqa: D102
         ctx: Any,
-        call: Call,
+        call: KernelCall,
         a: Float[Tensor, "batch heads queries hidden"],
         b: Float[Tensor, "batch kv_heads keys hidden"],
         v: Float[Tensor, "batch kv_heads keys value_dim"],
         vector: Float[Tensor, "#heads hidden"],
     ) -> tuple[Tensor, Tensor]:
-        layer = Layer.of(a, b, vector, call.scale)
+        layer = HiddenLayer.of(a, b, vector, call.scale)
         output = v.new_empty(*a.shape[:3], v.shape[3])
         lse = torch.empty(a.shape[:3], dtype=torch.float32, device=v.device)
         _launch("forward", call, layer, v, (output, lse), floor=_FLOOR)
@@ -72,7 +72,7 @@ class Attend(torch.autograd.Function):
                 'backend="reference" has one'
             )
         *parts, v, output, lse = ctx.saved_tensors
-        layer = Layer(*parts)
+        layer = HiddenLayer(*parts)
         up = torch.zeros_like(output) if up is None else up.contiguous()
         delta = (up.float() * output).sum(-1)
         delta = delta if up_lse is None else delta - up_lse
@@ -86,7 +86,7 @@ class Attend(torch.autograd.Function):
         return None, da, db, dv, d_vector
 
 
-class Layer(NamedTuple):
+class HiddenLayer(NamedTuple):
     """The hidden layer as the kernels read it, whose units are a multiple of four.
 
     They lie far apart and positions side by side, so that one unit of a block is read at once.
@@ -98,7 +98,7 @@ class Layer(NamedTuple):
     fits: Int[Tensor, ""]  # 1 where they are powers
 
     @classmethod
-    def of(cls, a: Tensor, b: Tensor, vector: Tensor, scale: float) -> "Layer":
+    def of(cls, a: Tensor, b: Tensor, vector: Tensor, scale: float) -> "HiddenLayer":
         """Decide on the device whether powers fit, as asking for the answer would stall it."""
         parts = [x.mT.mul(2 * _LOG2E).contiguous() for x in (a, b)]
         fits = torch.stack([x.abs().amax() for x in parts]).amax() <= _FITS  # not of NaN
@@ -107,7 +107,7 @@ class Layer(NamedTuple):
 
 
 def _to_queries(
-    call: Call, layer: Layer, v: Tensor, given: tuple[Tensor, ...], *, for_vector: bool
+    call: KernelCall, layer: HiddenLayer, v: Tensor, given: tuple[Tensor, ...], *, for_vector: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of a and of the vector."""
     slopes = torch.zeros_like(layer.a)
@@ -121,14 +121,16 @@ def _to_queries(
     return da, d_vector if layer.strength.shape[0] > 1 else d_vector.sum(0, keepdim=True)
 
 
-def _to_keys(call: Call, layer: Layer, v: Tensor, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+def _to_keys(call: KernelCall, layer: HiddenLayer, v: Tensor, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """Gradients of b and v."""
     slopes, dv = torch.zeros_like(layer.b), torch.empty(v.shape, dtype=v.dtype, device=v.device)
     _launch("to_keys", call, layer, v, (*given, slopes, dv))
     return slopes.mul_(2 / _LOG2E).mT, dv
 
 
-def _launch(name: str, call: Call, layer: Layer, v: Tensor, rest: tuple[Tensor, ...], **fixed: float) -> None:
+def _launch(
+    name: str, call: KernelCall, layer: HiddenLayer, v: Tensor, rest: tuple[Tensor, ...], **fixed: float
+) -> None:
     """Run a kernel, a program for each block, with products and with sums: those that do not fit end at once.
 
     The grid has one dimension, as the others end at 65,535.
@@ -196,7 +198,7 @@ class AdditiveTriton(Backend):
         """Project by matrix products in float32, which autograd knows, and leave the rest to the kernels."""
         band = Band() if problem.mask is None else band_of(problem.mask.mask)
         assert band is not None  # `refuses` sees to it
-        call = Call(problem.scale, band, problem.q_offset)
+        call = KernelCall(problem.scale, band, problem.q_offset)
         with torch.autocast(problem.q.device.type, enabled=False):
             ready = replace(problem, q=problem.q.float(), k=problem.k.float()).prepared()
             assert isinstance(ready.score, Additive)
@@ -205,5 +207,5 @@ class AdditiveTriton(Backend):
             # The kernels take units four at a time; those that are added have a strength of 0.
             more = -vector.shape[1] % 4
             a, b, vector = (pad(x, (0, more)) if more else x for x in (ready.q, ready.k, vector))
-            result: tuple[Tensor, Tensor] = Attend.apply(call, a, b, problem.v, vector)  # type: ignore[no-untyped-call]
+            result: tuple[Tensor, Tensor] = AdditiveAttend.apply(call, a, b, problem.v, vector)  # type: ignore[no-untyped-call]
         return Answer(result[0], None, result[1] if problem.wants_lse else None)
