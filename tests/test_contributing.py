@@ -25,6 +25,12 @@ def export(source: Path, place: Path, body: str) -> None:
         module = ".".join(place.parent.parts if name[1] == place.stem else place.with_suffix("").parts)
         added = f"\nfrom {module} import {name[1]}\n{name[2]} = (*{name[2]}, {name[1]})\n"
         path.write_text(path.read_text("utf-8") + added, "utf-8")
+    elif call := re.search(r"Export:\s+`(\w+)\(\)`\s+in\s+`(\w+)`\s+of\s+`src/([^`]+)`", body):
+        path = source / call[3]
+        text = path.read_text("utf-8").replace(f"{call[2]}=(", f"{call[2]}=({call[1]}(), ", 1)
+        module = ".".join(place.with_suffix("").parts)
+        first = re.search(r"^(from|import) ", text, flags=re.MULTILINE)
+        path.write_text(f"{text[: first.start()]}from {module} import {call[1]}\n{text[first.start() :]}", "utf-8")
     else:
         assert "Export: none" in body
 
@@ -43,7 +49,7 @@ def source(tmp_path_factory):
 
 def test_there_is_an_example_of_each():
     assert [title.split(" ", 1)[1] for title in SECTIONS] == [
-        "mask", "score", "statistic", "training task", "claim of the lab", "picture",
+        "mask", "score", "statistic", "backend", "training task", "claim of the lab", "picture",
     ]  # fmt: skip
 
 
