@@ -257,14 +257,14 @@ def test_a_file_that_is_cut_off_while_it_is_open_is_refused_before_what_is_gone_
     (record,) = read_atlas(path)
     assert record.layers[0].mean.size
     shelf = Shelf((record,))
-    shelf.sheet(0, 0, 0, 0)
+    shelf.head_tiles(0, 0, 0, 0)
     whole = path.read_bytes()
     os.truncate(path, len(whole) - 1)  # of a page less, the process would end
     for touch in (
         lambda: record.layers[0].entropy,
         record.layers[0].verify,
         lambda: shelf.layer(0, 0),
-        lambda: shelf.sheet(0, 0, 0, 0),
+        lambda: shelf.head_tiles(0, 0, 0, 0),
     ):
         with pytest.raises(AtlasError, match=r"it\.atlas was cut off while it was open, from [\d,]+ to"):
             touch()

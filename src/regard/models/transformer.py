@@ -39,6 +39,7 @@ class Transformer(GenerationMixin, PretrainedMixin):
     Args:
         config: What it is made of.
 
+    >>> import torch
     >>> config = TransformerConfig(
     ...     vocab_size=10, hidden_size=8, num_attention_heads=2, intermediate_size=16,
     ...     encoder_layers=1, decoder_layers=2,
