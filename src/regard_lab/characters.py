@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.models import Transformer, TransformerConfig, output_heads
-from regard.train.optimization import Schedule, SchedulerKwargs
+from regard.train.loss_and_optimizer import Schedule, SchedulerKwargs
 from regard_lab.texts import Text
 from regard_lab.training import fit, seeded
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from regard.data import Synthetic
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
-from regard.train.optimization import Schedule
+from regard.train.loss_and_optimizer import Schedule
 from regard.train.translator import translation_scores
 from regard_lab.training import fit, seeded
 

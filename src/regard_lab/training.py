@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from regard.train.optimization import Schedule
+from regard.train.loss_and_optimizer import Schedule
 from regard_lab.measuring import one_thread
 
 __all__ = ["fit", "seeded"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.train.optimization import Schedule
+from regard.train.loss_and_optimizer import Schedule
 from regard_lab.training import fit, seeded
 
 

@@ -12,12 +12,12 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from regard.errors import InputError
-from regard.heads.measurements import HeadChange, Loss, Lost, PairScores, WordPair
+from regard.heads.change_loss_and_pairs import HeadChange, Loss, Lost, PairScores, WordPair
 from regard.heads.scores import HeadScores
+from regard.render.csv_and_npz_files import head_rows, loss_rows, write_csv, write_json
 from regard.render.head_figure import Panel, head_figure, save_head_figure, score_panels
 from regard.render.head_lists_text import change_lines, loss_lines, pair_score_lines
 from regard.render.head_table_text import head_table
-from regard.render.table_files import head_rows, loss_rows, write_csv, write_json
 
 NAN = float("nan")
 

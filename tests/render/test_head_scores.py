@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError
-from regard.heads.measurements import HeadChange, PairScores, WordPair
+from regard.heads.change_loss_and_pairs import HeadChange, PairScores, WordPair
 from regard.heads.scores import MEASURES, RULES, HeadScores, ranked
 
 NAN = float("nan")

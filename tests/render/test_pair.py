@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from regard.errors import InputError
-from regard.heads.measurements import HeadChange
+from regard.heads.change_loss_and_pairs import HeadChange
 from regard.heads.scores import HeadScores
 from regard.render.figure import pair_figure, save_pair_figure
 from regard.render.pair_page import pair_card, pair_page, write_pair_page

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError
-from regard.render.table_files import Table, harmless, matrix_table, npy, npz, table_csv
+from regard.render.csv_and_npz_files import Table, harmless, matrix_table, npy, npz, table_csv
 
 RUNS = ("=1+1", "+1", "-1+cmd|' /C calc'!A0", "@SUM(A1)", " =1", "\t=1", "＝1+1", "＠x")
 

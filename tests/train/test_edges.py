@@ -18,7 +18,7 @@ from regard.train import JsonlLog, Translator, read_log, train
 from regard.train.callbacks import Evaluated, Sample, Started
 from regard.train.checkpoints import Checkpoints, TrainerState
 from regard.train.config import Training, read_config, task_of
-from regard.train.optimization import Schedule, SchedulerKwargs
+from regard.train.loss_and_optimizer import Schedule, SchedulerKwargs
 from regard.train.run_dir import Folder
 from regard.train.tasks.synthetic import SyntheticTask
 from train.runs import tiny

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.train.optimization import IGNORED, summed_cross_entropy
+from regard.train.loss_and_optimizer import IGNORED, summed_cross_entropy
 
 
 def by_hand(logits, labels, smoothing):

@@ -6,8 +6,8 @@ import pytest
 
 from regard.errors import InputError
 from regard.train.config import Config, read_config
+from regard.train.loss_and_optimizer import Schedule
 from regard.train.model_types import MODEL_TYPES, RecurrentSettings, TransformerSettings
-from regard.train.optimization import Schedule
 from regard.train.tasks import TASKS, CausalLMSettings, SyntheticSettings
 
 WHOLE = """

@@ -5,7 +5,7 @@ import torch
 from transformers import get_scheduler
 
 from regard.errors import InputError
-from regard.train.optimization import Schedule, SchedulerKwargs
+from regard.train.loss_and_optimizer import Schedule, SchedulerKwargs
 
 TOTAL = 40
 KINDS = [

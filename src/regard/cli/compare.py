@@ -94,8 +94,8 @@ def _changed(
 
 
 def _write(change: Any, files: Files) -> None:
+    from regard.render.csv_and_npz_files import head_rows
     from regard.render.head_figure import Panel
-    from regard.render.table_files import head_rows
 
     columns = {"change": change.change, "distance": change.distance}
     for name in change.before.scores:

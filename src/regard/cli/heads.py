@@ -55,8 +55,8 @@ class Files:
 
     def write(self, rows: Sequence[Any], panels: Sequence[Any], title: str, **about: Any) -> None:
         """Save the files that were requested, and print their names."""
+        from regard.render.csv_and_npz_files import write_csv, write_json
         from regard.render.head_figure import save_head_figure
-        from regard.render.table_files import write_csv, write_json
 
         if self.json is not None:
             write_json(self.json, rows, **about)
@@ -162,9 +162,9 @@ def _score(
 ) -> list[Any]:
     from regard.heads.scores import MEASURES, RULES
     from regard.interpret.head_scores import head_scores, read
+    from regard.render.csv_and_npz_files import head_rows
     from regard.render.head_figure import score_panels
     from regard.render.head_table_text import head_table
-    from regard.render.table_files import head_rows
 
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, text)
@@ -186,9 +186,9 @@ def _pairs(
 ) -> list[Any]:
     from regard.interpret.head_scores import read
     from regard.interpret.word_pairs import pair_of, score_heads_for_pairs
+    from regard.render.csv_and_npz_files import head_rows
     from regard.render.head_figure import Panel
     from regard.render.head_lists_text import pair_score_lines
-    from regard.render.table_files import head_rows
 
     for pair in pairs:
         pair_of(pair)
@@ -225,8 +225,8 @@ def _ablate(
 ) -> list[Any]:
     from regard.interpret.head_loss import head_loss
     from regard.interpret.head_scores import read
+    from regard.render.csv_and_npz_files import loss_rows
     from regard.render.head_lists_text import loss_lines
-    from regard.render.table_files import loss_rows
 
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, otherwise="smollm2")

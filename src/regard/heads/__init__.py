@@ -1,6 +1,6 @@
 """What attention heads do, as numpy values: patterns, sinks, scores, and what is measured of them."""
 
-from regard.heads.measurements import HeadChange, Loss, Lost, PairScores, WordPair
+from regard.heads.change_loss_and_pairs import HeadChange, Loss, Lost, PairScores, WordPair
 from regard.heads.patterns import PATTERNS, SinkKey, find_sinks, head_patterns
 from regard.heads.scores import MEASURES, RULES, HeadScores
 

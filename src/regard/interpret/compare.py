@@ -15,7 +15,7 @@ import numpy.typing as npt
 from regard.capture.minimal_pair import MinimalPair, choose_pair
 from regard.capture.records import Record
 from regard.errors import InputError
-from regard.heads.measurements import HeadChange
+from regard.heads.change_loss_and_pairs import HeadChange
 from regard.heads.scores import RULES, HeadScores, PerHead
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_scores import Probe, default_texts, probe_scores, read, text_scores, watched

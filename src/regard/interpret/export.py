@@ -14,10 +14,10 @@ from regard.capture.records import Layer, Record
 from regard.errors import InputError, ObservationError
 from regard.files import write_atomically
 from regard.render.alignment_figure import alignment_figure
+from regard.render.csv_and_npz_files import Table, matrix_table, npy, npz, table_csv, top_arrays, top_table
 from regard.render.figure import heads_figure, heatmap_figure, statistic_figure
 from regard.render.labels import head_name, key_labels, layer_name, query_labels, visible
 from regard.render.mpl_figure import write_figure
-from regard.render.table_files import Table, matrix_table, npy, npz, table_csv, top_arrays, top_table
 from regard.render.word_alignment import align
 
 if TYPE_CHECKING:

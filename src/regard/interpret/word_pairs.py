@@ -10,7 +10,7 @@ import numpy.typing as npt
 from regard.capture.records import Record
 from regard.capture.tokens import Word, words_of
 from regard.errors import InputError
-from regard.heads.measurements import PairScores, WordPair
+from regard.heads.change_loss_and_pairs import PairScores, WordPair
 from regard.heads.patterns import is_causal
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_scores import read

@@ -16,7 +16,7 @@ from regard.capture.layers import Stream, at_index
 from regard.capture.minimal_pair import MinimalPair
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
-from regard.heads.measurements import HeadChange
+from regard.heads.change_loss_and_pairs import HeadChange
 from regard.render.figure_panels import NAMED, draw_heads, draw_heatmap, ink, label_room, label_size, panel_map
 from regard.render.labels import check_focus, describe, head_name, key_labels, query_labels, says_written, visible
 from regard.render.mpl_figure import colour_bar, note, place, sheet, title, write_figure

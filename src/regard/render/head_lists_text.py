@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regard.heads.measurements import HeadChange, Loss, Lost, PairScores, WordPair
+from regard.heads.change_loss_and_pairs import HeadChange, Loss, Lost, PairScores, WordPair
 from regard.heads.scores import RULES, head_number, ranked
 from regard.render.head_table_text import number, table_lines
 from regard.render.labels import visible

@@ -7,7 +7,7 @@ from pathlib import Path
 from regard.capture.highlight import Focus
 from regard.capture.minimal_pair import MinimalPair, Moved
 from regard.files import write_atomically
-from regard.heads.measurements import HeadChange
+from regard.heads.change_loss_and_pairs import HeadChange
 from regard.render.labels import apart, head_name, source_name, visible
 from regard.render.notebook import card
 from regard.render.page import page

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from regard.capture.minimal_pair import CLEAR, Flip, MinimalPair, Moved
 from regard.errors import InputError, MissingExtraError
-from regard.heads.measurements import HeadChange
+from regard.heads.change_loss_and_pairs import HeadChange
 from regard.heads.scores import head_number, ranked
 from regard.render.arcs import LOOK_STYLES, MARKS
 from regard.render.head_table_text import table_lines

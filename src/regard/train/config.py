@@ -12,8 +12,8 @@ from pydantic import Field
 
 from regard.errors import InputError
 from regard.train.key_names import FORMAT, OLD_TYPES, RENAMED
+from regard.train.loss_and_optimizer import Schedule, SchedulerKwargs, SchedulerType
 from regard.train.model_types import MODEL_TYPES, ModelSettings, TransformerSettings
-from regard.train.optimization import Schedule, SchedulerKwargs, SchedulerType
 from regard.train.settings import Count, Fraction, check_texts, from_table, nested, settings, to_table, unknown_key
 from regard.train.tasks import TASKS
 from regard.train.tasks.base import Task, TaskSettings

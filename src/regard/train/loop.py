@@ -21,8 +21,8 @@ from regard.errors import InputError, MissingExtraError, NonFiniteLossError
 from regard.train.callbacks import Callback, Ended, Evaluated, Event, Saved, Started, Stepped
 from regard.train.checkpoints import Checkpoints, TrainerState
 from regard.train.config import Config, Training, task_of
+from regard.train.loss_and_optimizer import optimizer_of, summed_cross_entropy
 from regard.train.model_types import check_size
-from regard.train.optimization import optimizer_of, summed_cross_entropy
 from regard.train.run_dir import Folder, hold_folder
 from regard.train.tasks import Task
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.capture.intercept.call_names_and_products import Layout, TorchCall, pair_labels
 from regard.capture.intercept.layouts import dims_of, inserted_by, moved, product_layout
 from regard.capture.intercept.operation_kinds import (
     CASTS,
@@ -32,7 +33,6 @@ from regard.capture.intercept.operation_kinds import (
     SPREADS,
 )
 from regard.capture.intercept.tensor_origins import Origin, Origins
-from regard.capture.intercept.torch_calls import Layout, TorchCall, pair_labels
 
 __all__ = ["Features", "FollowedScores", "Spreads", "both_ways", "is_exponential", "may_multiply", "softmax_dim"]
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture import missing_attention as missing
+from regard.capture.intercept.call_names_and_products import Product, TorchCall, read_product
 from regard.capture.intercept.eager_scores import (
     Features,
     FollowedScores,
@@ -43,7 +44,6 @@ from regard.capture.intercept.layouts import Merged, follows, moved, product_lay
 from regard.capture.intercept.operation_kinds import DROPOUTS, LINEAR, MIXES, MULTIPLIES, REWEIGHTS, SOFTMAXES
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
 from regard.capture.intercept.torch_attention_calls import is_transformed
-from regard.capture.intercept.torch_calls import Product, TorchCall, read_product
 from regard.capture.missing_attention import Caller
 from regard.capture.watched_call import WatchedCall
 from regard.capture.weights_from_qk import HIDDEN

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.capture.intercept.call_names_and_products import Layout, Product, TorchCall
 from regard.capture.intercept.layouts import follows, moved, product_layout, summed
 from regard.capture.intercept.operation_kinds import (
     CASTS,
@@ -21,7 +22,6 @@ from regard.capture.intercept.operation_kinds import (
     SHAPES,
 )
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origin
-from regard.capture.intercept.torch_calls import Layout, Product, TorchCall
 from regard.capture.missing_attention import Caller
 from regard.torch_private import DisableTorchFunction
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.capture.intercept.call_names_and_products import OPERATORS, TorchCall, name_of, tensors_in
 from regard.capture.intercept.eager_softmax import Eager
 from regard.capture.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
@@ -19,7 +20,6 @@ from regard.capture.intercept.torch_attention_calls import (
     read_native,
     read_sdpa,
 )
-from regard.capture.intercept.torch_calls import OPERATORS, TorchCall, name_of, tensors_in
 from regard.capture.intercept.watching_mode import WatchingMode, in_backward, modes_here
 from regard.capture.missing_attention import KERNEL_REASON, SCRIPT_REASON, TRANSFORMED, Caller
 from regard.capture.recorder import Recorder

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.capture.intercept.call_names_and_products import Layout, TorchCall, read_product
 from regard.capture.intercept.operation_kinds import (
     JOINS,
     LINEAR,
@@ -26,7 +27,6 @@ from regard.capture.intercept.operation_kinds import (
     REDUCES,
     SHAPES,
 )
-from regard.capture.intercept.torch_calls import Layout, TorchCall, read_product
 from regard.capture.weights_from_qk import CallFromWeights
 from regard.torch_private import DisableTorchFunction
 

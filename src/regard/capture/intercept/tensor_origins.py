@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.capture.intercept.call_names_and_products import TorchCall, pair_labels
 from regard.capture.intercept.operation_kinds import (
     ADDED,
     CARRIES_OUTPUT,
@@ -28,7 +29,6 @@ from regard.capture.intercept.operation_kinds import (
     SUBTRACTS,
     WRITES,
 )
-from regard.capture.intercept.torch_calls import TorchCall, pair_labels
 from regard.capture.missing_attention import DIFFERENCE, LANDMARKS, Caller
 
 __all__ = ["LearnedTensors", "Origin", "Origins", "Outputs", "crosses"]

@@ -14,8 +14,8 @@ from regard.errors import InputError
 from regard.models import SpecialTokens
 from regard.models.output_heads import LanguageModel, OutputHead
 from regard.train.callbacks import Sample
+from regard.train.loss_and_optimizer import IGNORED, summed_cross_entropy
 from regard.train.model_types import ModelRequest, ModelSettings
-from regard.train.optimization import IGNORED, summed_cross_entropy
 from regard.train.settings import TokenizerConfig
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.data import Corpus, chunk_tokens, collate_packed, mask_tokens, pack_sequences, pad
 from regard.errors import InputError
 from regard.models.output_heads import LanguageModel, MaskedLanguageModel
-from regard.train.optimization import IGNORED
+from regard.train.loss_and_optimizer import IGNORED
 from regard.train.settings import Length, Probability, Rows, TokenizerConfig, nested, settings
 from regard.train.tasks.base import Batch, TaskSettings, TextTask
 

@@ -22,7 +22,7 @@ from regard.capture.layers import several_streams
 from regard.capture.records import Record
 from regard.errors import InputError
 from regard.files import write_atomically
-from regard.heads.measurements import Lost
+from regard.heads.change_loss_and_pairs import Lost
 from regard.heads.scores import PerHead, head_number
 from regard.render.labels import key_labels, query_labels
 
