@@ -23,7 +23,7 @@ import torch
 from regard.errors import InputError, RegardError
 from regard.files import write_atomically
 from regard.render.mpl_figure import write_figure
-from regard.train import Score, Translator, read_log, translation_scores
+from regard.train import TranslationScore, Translator, read_log, translation_scores
 from regard.train.config import Config, task_of
 from regard.train.model_types import RecurrentSettings
 from regard.train.tasks import TranslationSettings
@@ -41,7 +41,7 @@ class Bucket:
 
     sentences: int
     words: float
-    score: Score
+    score: TranslationScore
 
 
 @dataclass(frozen=True)

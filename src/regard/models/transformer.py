@@ -40,10 +40,8 @@ class Transformer(GenerationMixin, PretrainedMixin):
         config: What it is made of.
 
     >>> import torch
-    >>> config = TransformerConfig(
-    ...     vocab_size=10, hidden_size=8, num_attention_heads=2, intermediate_size=16,
-    ...     encoder_layers=1, decoder_layers=2,
-    ... )
+    >>> config = TransformerConfig(vocab_size=10, hidden_size=8, num_attention_heads=2, intermediate_size=16,
+    ...                            encoder_layers=1, decoder_layers=2)
     >>> model = Transformer(config).eval()
     >>> output = model(input_ids=torch.tensor([[1, 2, 3]]), decoder_input_ids=torch.tensor([[4, 5]]))
     >>> output.last_hidden_state.shape

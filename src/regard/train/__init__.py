@@ -3,13 +3,13 @@
 from regard.train.callbacks import Curves, JsonlLog, curves_figure, read_log
 from regard.train.config import Config, read_config
 from regard.train.loop import train
-from regard.train.translator import Score, Translator, translation_scores
+from regard.train.translator import TranslationScore, Translator, translation_scores
 
 __all__ = [
     "Config",
     "Curves",
     "JsonlLog",
-    "Score",
+    "TranslationScore",
     "Translator",
     "curves_figure",
     "read_config",

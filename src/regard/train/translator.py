@@ -18,14 +18,14 @@ from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.decoding import BeamSearch, Decoding
 from regard.strict_json import is_version
 
-__all__ = ["Score", "Translator", "bleu_tokenizer", "translation_scores"]
+__all__ = ["TranslationScore", "Translator", "bleu_tokenizer", "translation_scores"]
 
 # What sacreBLEU calls them. 13a cuts at spaces, and Chinese has none: a whole sentence is one word, and BLEU is 0.
 _TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
 
 
 @dataclass(frozen=True)
-class Score:
+class TranslationScore:
     """BLEU and chrF, 0 to 100, each with its sacreBLEU signature."""
 
     bleu: float
@@ -45,7 +45,9 @@ def bleu_tokenizer(language: str) -> str:
     return _TOKENIZERS.get(language.lower().replace("_", "-").partition("-")[0], "13a")
 
 
-def translation_scores(predictions: Sequence[str], references: Sequence[Sequence[str]], target_lang: str) -> Score:
+def translation_scores(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], target_lang: str
+) -> TranslationScore:
     """Return corpus BLEU (Papineni et al. 2002; Post 2018, arXiv:1804.08771) and chrF (Popović 2015).
 
     Args:
@@ -68,7 +70,7 @@ def translation_scores(predictions: Sequence[str], references: Sequence[Sequence
     ranks = [[one[rank] if rank < len(one) else None for one in references] for rank in range(most)]
     bleu, chrf = BLEU(tokenize=bleu_tokenizer(target_lang)), CHRF()
     found, letters = bleu.corpus_score(list(predictions), ranks), chrf.corpus_score(list(predictions), ranks)
-    return Score(found.score, letters.score, str(bleu.get_signature()), str(chrf.get_signature()))
+    return TranslationScore(found.score, letters.score, str(bleu.get_signature()), str(chrf.get_signature()))
 
 
 _ABOUT, _VERSION = "translation.json", 2

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from regard.backends.base import DERIVATIVES, Answer, Backend
 from regard.backends.blockwise.autograd_function import Attend, BlockedProblem, Forward, held_by, parts_of, with_parts
 from regard.backends.blockwise.bias_tiles import diagonals_of
-from regard.backends.blockwise.block_layout import Band, Gathered, Piece, Sheet
+from regard.backends.blockwise.block_layout import BlockBand, Gathered, Piece, Sheet
 from regard.backends.blockwise.unfused import General
 from regard.masks.block_plan import BLOCK, Cover, Indices, Runs
 from regard.normalizers import Softmax
@@ -246,7 +246,7 @@ def _without_tail(runs: Runs, last: int) -> Runs:
 
 def _bands(
     runs: Runs, free: npt.NDArray[np.bool_], *, step: int, tall: int, wide: int | None
-) -> tuple[list[Band], npt.NDArray[np.bool_]]:
+) -> tuple[list[BlockBand], npt.NDArray[np.bool_]]:
     """Rows that follow one another with runs of one length, `step` apart; and which of the runs they take."""
     taken = np.zeros(len(runs.row), np.bool_)
     at = np.flatnonzero(free)
@@ -265,7 +265,7 @@ def _bands(
     taken[at[np.repeat(worth, count)]] = True
     full = np.logical_and.reduceat(runs.full[at], first)
     bands = [
-        Band(int(row[f]), int(n), int(runs.start[at[f]]), int(length[f]), step, not is_full)
+        BlockBand(int(row[f]), int(n), int(runs.start[at[f]]), int(length[f]), step, not is_full)
         for f, n, is_full in zip(first[worth], count[worth], full[worth], strict=True)
     ]
     return bands, taken
@@ -275,7 +275,7 @@ def _singles_or_gathered(runs: Runs, gathers: bool) -> list[Piece]:
     """Long runs alone, so that nothing is copied; short ones gathered, if that may be."""
     alone = runs.length >= (_WIDE if gathers else 1)
     singles: list[Piece] = [
-        Band(int(row), 1, int(start), int(length), 1, not full)
+        BlockBand(int(row), 1, int(start), int(length), 1, not full)
         for row, start, length, full in zip(*(x[alone] for x in runs.columns), strict=True)
     ]
     return singles + _gathered(runs.where(~alone))
@@ -294,7 +294,7 @@ def _gathered(runs: Runs) -> list[Piece]:
         table = columns[first[which, None] + np.arange(many)]
         if len(which) == 1 and table[0, -1] - table[0, 0] == many - 1:
             row = int(rows[which[0]])
-            pieces.append(Band(row, 1, int(table[0, 0]), int(many), 1, not bool(runs.full[0])))
+            pieces.append(BlockBand(row, 1, int(table[0, 0]), int(many), 1, not bool(runs.full[0])))
             continue
         pieces.append(Gathered(torch.from_numpy(rows[which]), torch.from_numpy(table), not bool(runs.full[0])))
     return pieces

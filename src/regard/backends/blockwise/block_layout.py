@@ -14,11 +14,11 @@ from torch.nn.functional import pad
 
 from regard.problem import Problem
 
-__all__ = ["Band", "Gathered", "Piece", "Sheet"]
+__all__ = ["BlockBand", "Gathered", "Piece", "Sheet"]
 
 
 @dataclass(frozen=True)
-class Band:
+class BlockBand:
     """Row blocks row, row + 1, … (`count`), each with `length` column blocks, the first row's from `start` on.
 
     The columns of the next row begin `step` blocks later (0 or 1), so that the keys of all rows are one strided view.
@@ -32,7 +32,7 @@ class Band:
     step: int
     masked: bool
 
-    def chunks(self, items: int, length: int) -> Iterator["Band"]:
+    def chunks(self, items: int, length: int) -> Iterator["BlockBand"]:
         """Cut into bands of at most so many rows and columns (in blocks)."""
         for left in range(0, self.length, length):
             for top in range(0, self.count, items):
@@ -148,7 +148,7 @@ class Gathered:
         return self.rows[:, None] * block + inside, (self.columns[..., None] * block + inside).flatten(1)
 
 
-Piece = Band | Gathered
+Piece = BlockBand | Gathered
 
 
 _COPIED = 2**21  # numbers of keys that are copied side by side: more leaves the cache, and asks for fresh memory
@@ -226,10 +226,10 @@ class Sheet:
             if isinstance(piece, Gathered):
                 most = min(most, _COPIED * group * self.block // self.problem.k.shape[-1])
             length = min(piece.length, max(1, most // square), max(1, columns // self.block))
-            alone = isinstance(piece, Band) and self._alone(piece)
+            alone = isinstance(piece, BlockBand) and self._alone(piece)
             yield from piece.chunks(1 if alone else max(1, most // (square * length)), length)
 
-    def _alone(self, band: Band) -> bool:
+    def _alone(self, band: BlockBand) -> bool:
         """Whether each row of a band has numbers of its own."""
         problem = self.problem
         terms = [term for term in (problem.bias, problem.weight_factor) if term is not None]
@@ -237,7 +237,7 @@ class Sheet:
 
     def real(self, piece: Piece) -> tuple[slice, slice]:
         """The queries and keys of a band's first row, without those that only fill up."""
-        assert isinstance(piece, Band)
+        assert isinstance(piece, BlockBand)
         top, left = piece.row * self.block, piece.start * self.block
         return (
             slice(top, min(top + self.block, self.problem.queries)),

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.backends.blockwise.bias_tiles import Term
-from regard.backends.blockwise.block_layout import Band, Piece, Sheet
+from regard.backends.blockwise.block_layout import BlockBand, Piece, Sheet
 
 __all__ = ["Fused"]
 
@@ -66,7 +66,7 @@ class Fused:
 
     def _added(self, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
         """What is added to the scores (−inf where hidden), and the rows that see nothing."""
-        if not (isinstance(piece, Band) and piece.masked and self.sheet.shared(piece) and self.bias is None):
+        if not (isinstance(piece, BlockBand) and piece.masked and self.sheet.shared(piece) and self.bias is None):
             return self._asked(piece)
         # Pieces of one band differ only in where they stand, unless they reach beyond the last key.
         beyond = (piece.start + piece.length) * self.sheet.block > self.sheet.problem.keys
@@ -100,6 +100,6 @@ class Fused:
 
 def _stacked(piece: Piece, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows that see the same keys become one tall block, so that gradients of the keys are summed inside."""
-    if isinstance(piece, Band) and piece.step == 0 and piece.count > 1:
+    if isinstance(piece, BlockBand) and piece.step == 0 and piece.count > 1:
         return q.flatten(1, 2)[:, None], k[:, :1], v[:, :1]
     return q, k, v

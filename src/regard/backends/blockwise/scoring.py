@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.backends.blockwise.block_layout import Band, Piece, Sheet
+from regard.backends.blockwise.block_layout import BlockBand, Piece, Sheet
 from regard.scores.base import score_tile, value_term_tile
 from regard.tensors import replace_tensors, tensors
 
@@ -130,7 +130,7 @@ def _flat(piece: Piece, by_rows: Tensor, by_keys: Tensor) -> tuple[Tensor, Tenso
 
     Rows that see the same keys become one tall matrix: the keys are read once and their gradients summed inside.
     """
-    if isinstance(piece, Band) and (piece.step == 0 or piece.count == 1):
+    if isinstance(piece, BlockBand) and (piece.step == 0 or piece.count == 1):
         return by_rows.flatten(1, 2), by_keys[:, 0]
     return by_rows.flatten(0, 1), by_keys.flatten(0, 1)
 
