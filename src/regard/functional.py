@@ -165,7 +165,7 @@ def explain(
 def _problem(q: Tensor, k: Tensor, v: Tensor, asked: Options, *, choosing: bool) -> Problem:
     """The call as data: over the keys that few queries see, where the choice of a backend is open."""
     problem = Problem.of(q, k, v, turn=not choosing, **asked)
-    # A compiler would make a guard of the comparison, and a model exported with any length would have 16 tokens at most.
+    # A compiler would make a guard of the comparison: a model exported with any length would have 16 tokens at most.
     many = torch.compiler.is_compiling() or problem.queries > backends.FEW_QUERIES
     if not choosing or (asked["rotary"] is None and many):
         return problem
