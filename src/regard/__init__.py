@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from regard.capture import statistics
     from regard.capture.records import Layer, Record
     from regard.functional import attention, explain
+    from regard.heads import HeadSet
     from regard.interpret.ablate_heads import ablate_heads
     from regard.interpret.compare import LookPair, compare_looks, compare_models, compare_records, compare_texts
     from regard.interpret.head_scores import head_scores
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AtlasError",
+    "HeadSet",
     "InputError",
     "Layer",
     "LookPair",
@@ -78,6 +80,7 @@ _HOMES = {
     "explain": "functional",
     "use_backend": "backends",
     "summary": "nn",
+    "HeadSet": "heads",
     "Layer": "capture.records",
     "Record": "capture.records",
     "LookResult": "interpret.look",

@@ -1,6 +1,7 @@
 """What attention heads do, as numpy values: patterns, sinks, scores, and what is measured of them."""
 
 from regard.heads.change_loss_and_pairs import HeadChange, Loss, Lost, PairScores, WordPair
+from regard.heads.head_set import HeadSet, ReadoutScore
 from regard.heads.patterns import PATTERNS, SinkKey, find_sinks, head_patterns
 from regard.heads.scores import MEASURES, RULES, HeadScores
 
@@ -10,9 +11,11 @@ __all__ = [
     "RULES",
     "HeadChange",
     "HeadScores",
+    "HeadSet",
     "Loss",
     "Lost",
     "PairScores",
+    "ReadoutScore",
     "SinkKey",
     "WordPair",
     "find_sinks",

@@ -1,0 +1,232 @@
+"""A set of attention heads that do one job, with a linear readout of their weights, kept as one small JSON file."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from regard.errors import InputError
+from regard.files import write_atomically
+from regard.heads.scores import head_number
+from regard.strict_json import DuplicateKeyError, is_version, parse_json
+
+__all__ = ["HeadSet", "ReadoutScore"]
+
+_FORMAT, _VERSION = "regard head set", 1
+_LARGEST = 2**20  # bytes of a file; a model of 100 layers with 100 heads each needs half of it
+_Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+
+
+@dataclass(frozen=True)
+class ReadoutScore:
+    """The accuracy of a readout on `num_examples` examples, with its 95 % interval."""
+
+    accuracy: float
+    confidence_interval: tuple[float, float]
+    num_examples: int
+
+    def __post_init__(self) -> None:
+        """Check the numbers of a file."""
+        numbers = (self.accuracy, *_floats("confidence_interval", self.confidence_interval))
+        if not all(0 <= one <= 1 for one in numbers) or len(self.confidence_interval) != 2:
+            raise InputError(
+                f"a `ReadoutScore` needs an accuracy and two ends of an interval from 0 to 1, got {numbers}"
+            )
+        if type(self.num_examples) is not int or self.num_examples < 1:
+            raise InputError(f"`num_examples` must be a number from 1, got {self.num_examples!r}")
+
+    @classmethod
+    def of(cls, num_correct: int, num_examples: int) -> "ReadoutScore":
+        """Return the accuracy with Wilson's interval (Wilson 1927, 10.1080/01621459.1927.10502953).
+
+        >>> print(ReadoutScore.of(10, 10))  # the lower end is n / (n + z²)
+        1.00 (0.72 to 1.00, 10 examples)
+        """
+        share, z2 = num_correct / num_examples, _Z**2
+        middle = (share + z2 / (2 * num_examples)) / (1 + z2 / num_examples)
+        spread = _Z * math.sqrt(share * (1 - share) / num_examples + z2 / (4 * num_examples**2))
+        spread /= 1 + z2 / num_examples
+        return cls(share, (max(0.0, middle - spread), min(1.0, middle + spread)), num_examples)
+
+    def __str__(self) -> str:
+        low, high = self.confidence_interval
+        return f"{self.accuracy:.2f} ({low:.2f} to {high:.2f}, {self.num_examples} examples)"
+
+
+@dataclass(frozen=True)
+class HeadSet:
+    """Heads of one model that do one job, the strongest first, and what is known of them.
+
+    `heads` are pairs (layer, head), counted from 0 within `stream`, a stream of a record or the pair of streams of
+    cross-attention. `weights` are those of a linear readout, one per head, by default all alike: of several candidates,
+    the readout chooses the one with the largest Σ_h weights[h] · p_h(candidate), where p_h is the weight that head h
+    gives it. `head_scores` is what each head was chosen by, its weight on the right keys. `method` says how the heads
+    were found, `model` and `fingerprint` in which model (see `regard.find_heads`).
+
+    `held_out` is the accuracy of the readout on examples that neither chose the heads nor fitted their weights,
+    `chance` that of guessing. `shuffled_labels` is the accuracy of a readout that was fitted and tested with shuffled
+    labels.
+
+    Raises:
+        InputError: There is no head, one is given twice or is no pair of numbers from 0, or a number does not fit.
+
+    >>> chosen = HeadSet([(17, 3), (17, 4)])
+    >>> chosen.names, chosen.weights
+    (('17.3', '17.4'), (0.5, 0.5))
+    """
+
+    heads: tuple[tuple[int, int], ...]
+    weights: tuple[float, ...] = ()
+    job: str = ""
+    stream: str | tuple[str, str] = "text"
+    head_scores: tuple[float, ...] = ()
+    method: str = ""
+    model: str = ""
+    fingerprint: str = ""
+    held_out: ReadoutScore | None = None
+    shuffled_labels: ReadoutScore | None = None
+    chance: float | None = None
+
+    def __post_init__(self) -> None:
+        """Bring lists to tuples, and check all fields."""
+        heads = _pairs(self.heads)
+        object.__setattr__(self, "heads", heads)
+        weights = _floats("weights", self.weights) or (1 / len(heads),) * len(heads)
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "head_scores", _floats("head_scores", self.head_scores))
+        for name, found in (("weights", self.weights), ("head_scores", self.head_scores)):
+            if found and len(found) != len(heads):
+                raise InputError(f"`{name}` must be a number per head, {len(heads)} of them, got {len(found)}")
+        object.__setattr__(self, "stream", _stream(self.stream))
+        for name in ("job", "method", "model", "fingerprint"):
+            if not isinstance(found := getattr(self, name), str):
+                raise InputError(f"`{name}` must be a text, got {found!r}")
+        for name in ("held_out", "shuffled_labels"):
+            if not isinstance(found := getattr(self, name), ReadoutScore | None):
+                raise InputError(f"`{name}` must be a ReadoutScore or None, got {found!r}")
+        if self.chance is not None and not 0 <= _floats("chance", (self.chance,))[0] <= 1:
+            raise InputError(f"`chance` must be from 0 to 1, got {self.chance!r}")
+
+    def __len__(self) -> int:
+        """Return the number of heads."""
+        return len(self.heads)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The heads as LAYER.HEAD."""
+        return tuple(head_number(*one) for one in self.heads)
+
+    @property
+    def control_failed(self) -> bool:
+        """Whether the readout of shuffled labels is better than chance: its interval is above it."""
+        if self.shuffled_labels is None or self.chance is None:
+            return False
+        return self.shuffled_labels.confidence_interval[0] > self.chance
+
+    def check_model(self, fingerprint: str) -> None:
+        """Refuse another model than the one in which the heads were found; sets without a fingerprint fit any.
+
+        Raises:
+            InputError: The fingerprint is another one.
+        """
+        if self.fingerprint and fingerprint != self.fingerprint:
+            raise InputError(
+                f"these heads were found in {self.model or 'another model'} (fingerprint {self.fingerprint}), and this "
+                f"model has the fingerprint {fingerprint}: find them again with regard.find_heads, or use "
+                'dataclasses.replace(heads, fingerprint="")'
+            )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the set as one JSON file, whole or not at all; `HeadSet.load` reads it.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        content = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        write_atomically(Path(path), (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "HeadSet":
+        """Return the set that `save` has saved.
+
+        Raises:
+            InputError: There is no such file, it is no head set, of another version, or damaged.
+        """
+        try:
+            return cls(**_fields_of(_read(Path(path))))
+        except InputError as problem:
+            raise InputError(f"cannot read the head set {path}: {problem}") from None
+
+
+def _read(path: Path) -> Any:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"it must have at most {_LARGEST:,} bytes, got {path.stat().st_size:,}")
+        return parse_json(path.read_text("utf-8"))
+    except OSError as problem:
+        raise InputError(problem.strerror or str(problem)) from None
+    except DuplicateKeyError as problem:
+        raise InputError(f"{problem}: keep one of them") from None
+    except (ValueError, RecursionError) as problem:
+        raise InputError(f"it must be JSON, got something else ({' '.join(str(problem).split())[:100]})") from None
+
+
+def _fields_of(found: Any) -> dict[str, Any]:
+    """Return the arguments of a HeadSet from the JSON of a file."""
+    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        raise InputError(f'it must be a JSON object whose "format" is "{_FORMAT}": save one with HeadSet.save')
+    if not is_version(version := found.get("version"), _VERSION):
+        raise InputError(f"it has version {version!r}, and this regard reads version {_VERSION}: update regard")
+    given = {name: value for name, value in found.items() if name not in ("format", "version")}
+    known = [one.name for one in fields(HeadSet)]
+    if unknown := sorted(given.keys() - set(known)):
+        raise InputError(f"its keys must be {', '.join(known)}, got {unknown[0][:40]!r}")
+    if "heads" not in given:
+        raise InputError("it must have `heads`, a list of [layer, head]")
+    scores = {name: _score(name, given[name]) for name in ("held_out", "shuffled_labels") if name in given}
+    return given | scores
+
+
+def _score(name: str, given: Any) -> ReadoutScore | None:
+    if given is None:
+        return None
+    wanted = {one.name for one in fields(ReadoutScore)}
+    if not isinstance(given, Mapping) or given.keys() != wanted:
+        raise InputError(f"`{name}` must be an object with {', '.join(sorted(wanted))}, got {str(given)[:60]}")
+    interval = _floats("confidence_interval", given["confidence_interval"])
+    accuracy = _floats("accuracy", (given["accuracy"],))[0]
+    if len(interval) != 2:
+        raise InputError(f"`confidence_interval` must be two numbers, got {len(interval)}")
+    return ReadoutScore(accuracy, (interval[0], interval[1]), given["num_examples"])
+
+
+def _pairs(given: Any) -> tuple[tuple[int, int], ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise InputError(f"`heads` must be a list of pairs (layer, head), such as [(17, 3)], got {str(given)[:60]!r}")
+    for one in given:
+        whole = isinstance(one, Sequence) and len(one) == 2 and all(type(part) is int and part >= 0 for part in one)
+        if not whole:
+            raise InputError(f"`heads` must be pairs of a layer and a head, counted from 0, got {str(one)[:60]!r}")
+    found = tuple((int(layer), int(head)) for layer, head in given)
+    if len(set(found)) < len(found):
+        twice = next(one for at, one in enumerate(found) if one in found[:at])
+        raise InputError(f"`heads` must differ, got {head_number(*twice)} more than once")
+    return found
+
+
+def _floats(name: str, given: Any) -> tuple[float, ...]:
+    fits = isinstance(given, Sequence) and not isinstance(given, str)
+    if not fits or not all(type(one) in (int, float) and math.isfinite(one) for one in given):
+        raise InputError(f"`{name}` must be finite numbers, got {str(given)[:60]!r}")
+    return tuple(float(one) for one in given)
+
+
+def _stream(given: Any) -> str | tuple[str, str]:
+    if isinstance(given, str) and given:
+        return given
+    if isinstance(given, Sequence) and len(given) == 2 and all(isinstance(one, str) and one for one in given):
+        return given[0], given[1]
+    raise InputError(f"`stream` must be a name or a pair of names, got {str(given)[:60]!r}")

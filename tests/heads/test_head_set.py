@@ -1,0 +1,128 @@
+"""A head set is a value, kept whole in one small file; a bad file gets one sentence."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import regard
+from regard.errors import InputError
+from regard.heads import HeadSet, ReadoutScore
+
+FOUND = HeadSet(
+    heads=((17, 3), (4, 0)),
+    weights=(0.75, -0.25),
+    job="retrieval",
+    stream=("target", "source"),
+    head_scores=(0.5, 0.25),
+    method="by hand",
+    model="a model",
+    fingerprint="0a1b",
+    held_out=ReadoutScore.of(9, 10),
+    shuffled_labels=ReadoutScore.of(1, 10),
+    chance=0.1,
+)
+
+
+def test_a_saved_set_is_the_set(tmp_path: Path) -> None:
+    FOUND.save(tmp_path / "heads.json")
+    assert HeadSet.load(tmp_path / "heads.json") == FOUND
+    assert regard.HeadSet is HeadSet
+    least = HeadSet([[1, 2]])
+    least.save(tmp_path / "least.json")
+    assert HeadSet.load(tmp_path / "least.json") == least == HeadSet(((1, 2),), (1.0,))
+
+
+def test_a_set_is_frozen_and_hashable() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FOUND.job = "sink"  # type: ignore[misc]
+    assert len({FOUND, dataclasses.replace(FOUND)}) == 1
+
+
+def test_wilsons_interval_is_that_of_his_formula() -> None:
+    # The roots of (p − 0.3)² = z² p (1 − p) / 10, by hand.
+    low, high = ReadoutScore.of(3, 10).confidence_interval
+    for end in (low, high):
+        assert (end - 0.3) ** 2 == pytest.approx(1.959963984540054**2 * end * (1 - end) / 10, rel=1e-9)
+    assert low < 0.3 < high
+
+
+def test_the_control_fails_where_shuffled_labels_beat_chance() -> None:
+    assert not FOUND.control_failed
+    assert dataclasses.replace(FOUND, shuffled_labels=ReadoutScore.of(9, 10)).control_failed
+    assert not HeadSet([(0, 0)]).control_failed
+
+
+def test_another_model_is_refused() -> None:
+    FOUND.check_model("0a1b")
+    HeadSet([(0, 0)]).check_model("anything")
+    with pytest.raises(InputError, match=r"found in a model .* fingerprint beef: find them again"):
+        FOUND.check_model("beef")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"heads": []}, "a list of pairs"),
+        ({"heads": "17.3"}, "a list of pairs"),
+        ({"heads": [(1, 2, 3)]}, "pairs of a layer and a head"),
+        ({"heads": [(1, True)]}, "pairs of a layer and a head"),
+        ({"heads": [(1, -1)]}, "pairs of a layer and a head"),
+        ({"heads": [(1, 2), (1, 2)]}, "must differ, got 1.2"),
+        ({"weights": (1.0,)}, "a number per head, 2 of them, got 1"),
+        ({"weights": (1.0, float("nan"))}, "`weights` must be finite"),
+        ({"head_scores": (1.0, "2")}, "`head_scores` must be finite"),
+        ({"stream": ("a", "b", "c")}, "`stream` must be"),
+        ({"job": None}, "`job` must be a text"),
+        ({"held_out": 0.5}, "`held_out` must be a ReadoutScore"),
+        ({"chance": 2.0}, "`chance` must be from 0 to 1"),
+    ],
+)
+def test_what_is_no_set_is_refused(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        dataclasses.replace(FOUND, **given)
+
+
+def content(**changes: Any) -> str:
+    asked = json.loads(json.dumps(dataclasses.asdict(FOUND)))
+    return json.dumps({"format": "regard head set", "version": 1, **asked, **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "must be JSON"),
+        ("[" * 100_000, "must be JSON"),
+        ("[]", "a JSON object whose"),
+        ('{"format": "regard head set"}', "version None"),
+        (content(version=2), "version 2, and this regard reads version 1"),
+        (content(version=True), "version True"),
+        (content(code="import os"), "'code'"),
+        (content().replace('"job"', '"model"'), "names 'model' twice"),
+        (content(heads=None), "a list of pairs"),
+        (content(heads=[[1.0, 2]]), "pairs of a layer"),
+        (content(weights=[1e999, 0]), "must be finite"),
+        (content(held_out=[1, 2]), "`held_out` must be an object"),
+        (content(held_out={"accuracy": 2, "confidence_interval": [0, 1], "num_examples": 3}), "0 to 1, got"),
+        (content(held_out={"accuracy": 1, "confidence_interval": [0], "num_examples": 3}), "two numbers, got 1"),
+        (content(held_out={"accuracy": 1, "confidence_interval": [0, 1], "num_examples": "3"}), "number from 1"),
+        ('{"format": "regard head set", "version": 1}', "must have `heads`"),
+        (" " * (2**20 + 1), "at most 1,048,576 bytes"),
+    ],
+)
+def test_a_bad_file_gets_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "heads.json").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=rf"cannot read the head set .*heads\.json: .*{reason}") as raised:
+        HeadSet.load(tmp_path / "heads.json")
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 500
+
+
+def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "heads.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="must be JSON"):
+        HeadSet.load(tmp_path / "heads.json")
+    with pytest.raises(InputError, match="No such file"):
+        HeadSet.load(tmp_path / "none.json")
