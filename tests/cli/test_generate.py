@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from regard.cli import main
+from regard.cli.arguments import read_prompt
 from regard.cli.generate import Detokenizer
-from regard.cli.text_argument import read_prompt
 from regard.errors import InputError
 
 torch = pytest.importorskip("torch")

@@ -12,8 +12,8 @@ import pytest
 from regard.capture.highlight import Focus, Look
 from regard.capture.tokens import Token, words_of
 from regard.cli import main
-from regard.cli.steps_command import quote, steps_command
-from regard.cli.text_argument import read_text
+from regard.cli.arguments import read_text
+from regard.cli.steps import quote, steps_command
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from documents import ROOT
 from regard import InputError
-from regard.cli.data import app
+from regard.cli.downloads import data as app
 from regard.data import FetchError, chinese, fetch_hsk, read_corpus
 
 MEMBER = "hsk_sentences_audio/data/sentences.json"

@@ -15,7 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from regard.cli.models import app
+from regard.cli.downloads import models as app
 from regard.errors import InputError
 from regard.interpret import bundled as models
 from regard.interpret.bundled import BUNDLED, BundledModelError, Loaded

@@ -2,11 +2,11 @@
 
 import typer
 
-from regard.cli import data, models
 from regard.cli.bench import bench
 from regard.cli.compare import compare
 from regard.cli.console import with_version
 from regard.cli.doctor import doctor
+from regard.cli.downloads import data, models
 from regard.cli.generate import generate
 from regard.cli.heads import heads
 from regard.cli.lab import lab
@@ -43,5 +43,5 @@ app.command()(with_version(translate))
 app.command()(with_version(lab))
 app.command()(with_version(bench))
 app.command()(with_version(doctor))
-app.add_typer(models.app, name="models")
-app.add_typer(data.app, name="data")
+app.add_typer(models, name="models")
+app.add_typer(data, name="data")

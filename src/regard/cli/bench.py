@@ -13,8 +13,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from regard_bench.rows import Row
 
+from regard.cli.arguments import check_output
 from regard.cli.console import TextConsole
-from regard.cli.output_files import check_output
 
 __all__ = ["bench"]
 

@@ -12,11 +12,9 @@ from typing import Annotated, Any
 import typer
 from rich.status import Status
 
+from regard.cli.arguments import model_option, read_prompt
 from regard.cli.console import TextConsole
-from regard.cli.detokenizer import Detokenizer
-from regard.cli.model_option import model_option
-from regard.cli.text_argument import read_prompt
-from regard.cli.text_stream import Screen
+from regard.cli.text_stream import Detokenizer, Screen
 from regard.errors import InputError, MissingExtraError
 
 __all__ = ["generate"]

@@ -10,10 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.status import Status
 
+from regard.cli.arguments import check_output, model_option, read_text
 from regard.cli.console import TextConsole
-from regard.cli.model_option import model_option
-from regard.cli.output_files import check_output
-from regard.cli.text_argument import read_text
 from regard.errors import InputError
 
 __all__ = ["Files", "Replace", "heads"]

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.console import TextConsole
-from regard.cli.model_option import model_option
-from regard.cli.output_files import check_output
-from regard.cli.progress import Watched
-from regard.cli.text_argument import read_text, title_of
+from regard.cli.arguments import check_output, model_option, read_text, title_of
+from regard.cli.compare import look_compare
+from regard.cli.console import TextConsole, Watched
+from regard.cli.steps import steps_command
 from regard.errors import InputError
 
 __all__ = ["look"]
@@ -83,8 +82,6 @@ def look(
     if out is not None:
         check_output("--out", out, *_SUFFIXES)
     if compare is not None:
-        from regard.cli.look_compare import look_compare
-
         _check_pair(tokens, target, layers, statistics, keep != "maps" or resume or not strict)
         look_compare(read, read_text(compare), model=model, token=token, layer=layer, head=head, words=words, out=out)
         return
@@ -131,7 +128,6 @@ def _show(looked: Any, text: str, out: Path | None, screen: TextConsole, progres
         for line in missing_lines(looked.record.missing):
             progress.print(f"not seen: {line}", soft_wrap=True)
         return
-    from regard.cli.steps_command import steps_command
     from regard.render.terminal import NARROWEST, picture
 
     screen.width = max(screen.width, NARROWEST)  # in a narrower terminal lines are folded
@@ -181,7 +177,6 @@ def _numbers(layers: str | None) -> list[int | str] | None:
 def _write(looked: Any, out: Path, text: str, *, whole: bool) -> None:
     suffix = out.suffix.lower()
     if suffix == ".html":
-        from regard.cli.steps_command import steps_command
         from regard.render.page import write_page
 
         write_page(

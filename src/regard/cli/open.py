@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.arguments import model_option
 from regard.cli.console import TextConsole
-from regard.cli.model_option import model_option
 from regard.errors import InputError, MissingExtraError
 
 __all__ = ["open_atlas"]

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.arguments import check_output, read_text
 from regard.cli.console import TextConsole
-from regard.cli.output_files import check_output
-from regard.cli.text_argument import read_text
 from regard.errors import InputError
 
 if TYPE_CHECKING:

@@ -1,12 +1,16 @@
-"""The text a command reads: what was typed, a file's, or standard input's."""
+"""What several commands take: a text, a file to write, and the option `--model`."""
 
 import re
 import sys
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from regard.errors import InputError
+from regard.files import check_writable
 
-__all__ = ["read_prompt", "read_text", "title_of"]
+__all__ = ["check_output", "complete_model", "model_option", "read_prompt", "read_text", "title_of"]
 
 _LARGEST = 50_000_000  # bytes of a text file
 _LIKE_A_FILE = re.compile(r"\S+\.(txt|text|md|rst|tex|csv|tsv|json|html?|xml|py|js|c|h|log|ya?ml|toml)", re.IGNORECASE)
@@ -64,3 +68,43 @@ def title_of(text: str) -> str:
     """A text as the title of a page: in one line of at most 80 characters."""
     title = " ".join(text.split())
     return title if len(title) <= 80 else title[:79] + "…"
+
+
+def check_output(option: str, path: Path | None, *suffixes: str) -> None:
+    """Refuse a file that cannot be written, or that does not end as it should.
+
+    Raises:
+        InputError: Its ending is another, it is a folder, or its folder is not there or not to be written in.
+    """
+    if path is None:
+        return
+    if path.suffix.lower() not in suffixes:
+        known = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}" if len(suffixes) > 1 else suffixes[0]
+        raise InputError(f"`{option}` must end in {known}, got {str(path)!r}")
+    if path.is_dir():
+        raise InputError(f"`{option}` must name a file, and {path} is a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"`{option}` {path} cannot be written: there is no folder {path.parent}")
+    check_writable(path)
+
+
+def model_option(description: str) -> Any:
+    """Return the option with its help."""
+    return typer.Option(help=description, autocompletion=complete_model, callback=_known)
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Complete the name of a bundled model."""
+    from regard.interpret.bundled.catalogue import BUNDLED
+
+    return [name for name in BUNDLED if name.startswith(incomplete)]
+
+
+def _known(context: typer.Context, given: Any) -> Any:
+    """Refuse a name that is nowhere before PyTorch is imported."""
+    from regard.interpret.model_loading import is_offline
+
+    if given is not None and not context.resilient_parsing:
+        for name in (given,) if isinstance(given, str) else given:
+            is_offline(name)
+    return given

