@@ -32,7 +32,7 @@ from regard.interpret.model_loading import load_model
 from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.render.page import write_page
 from regard.tensors import human_bytes
-from regard_bench.cases.text import real_tokens
+from regard_bench.cases.inputs import real_tokens
 
 EXTRA, MEMORY, ATLAS, PAGE = 1.0, 2**30, 120e6, 12e6  # what 8,192 tokens may cost: plain passes, and bytes
 STATISTICS = ["distance"]  # beside maps, top-8, entropy and received

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from regard_bench.timing import Ratio
 
@@ -100,12 +99,10 @@ class Effort:
         return self.only is None or row.key in self.only
 
 
-class Case(Protocol):
-    """A file of `regard_bench.cases`: NAME, TITLE, and a function that measures."""
+@dataclass(frozen=True)
+class Case:
+    """A case by name: `rows` measures, and yields each row as soon as it is measured."""
 
-    NAME: str
-    TITLE: str
-
-    def rows(self, effort: Effort, /) -> Iterator[Row]:
-        """Measure, and yield each row as soon as it is measured."""
-        ...
+    name: str
+    title: str
+    rows: Callable[[Effort], Iterator[Row]]

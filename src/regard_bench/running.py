@@ -22,11 +22,11 @@ def chosen(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
     Raises:
         InputError: There is no such case.
     """
-    known = [one.NAME for one in cases]
+    known = [one.name for one in cases]
     for name in names:
         if name not in known:
             raise InputError(f"there is no case {name!r}; there are {', '.join(known)}")
-    return [one for one in cases if not names or one.NAME in names]
+    return [one for one in cases if not names or one.name in names]
 
 
 def measure(cases: Sequence[Case], effort: Effort, out: Path, about: Mapping[str, Any]) -> Iterator[Row]:
@@ -43,7 +43,7 @@ def measure(cases: Sequence[Case], effort: Effort, out: Path, about: Mapping[str
         for row in _rows(case, effort):
             rows.append(row)
             yield row
-        took[case.NAME] = round(time.perf_counter() - begin, 1)
+        took[case.name] = round(time.perf_counter() - begin, 1)
         _write(out, rows, {**about, "took": took})
 
 
@@ -54,7 +54,7 @@ def confirmed(
     names = {row.origin for row, _ in worse}
     keys = {row.key for row, _ in worse}
     longer = replace(effort, max_seconds=3 * effort.max_seconds, only=keys)
-    rows = [row for case in cases if case.NAME in names for row in _rows(case, longer) if row.key in keys]
+    rows = [row for case in cases if case.name in names for row in _rows(case, longer) if row.key in keys]
     return regressions(rows, before)
 
 
@@ -62,9 +62,9 @@ def _rows(case: Case, effort: Effort) -> Iterator[Row]:
     """Yield the rows of a case, each with its name; one with the reason where a package or a model is missing."""
     try:
         for row in case.rows(effort):
-            yield replace(row, origin=case.NAME)
+            yield replace(row, origin=case.name)
     except (MissingExtraError, BundledModelError) as missing:
-        yield Row(case.NAME, "", "", why=str(missing), origin=case.NAME)
+        yield Row(case.name, "", "", why=str(missing), origin=case.name)
 
 
 def _write(out: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard_bench.cases import whole_models, window
+from regard_bench.cases import sparse_masks, whole_models
 from regard_bench.cases.inputs import HEADS, inputs, products
 from regard_bench.rows import Effort, Row
 
@@ -19,11 +19,11 @@ def flops(call):
 
 def test_the_window_is_held_against_the_pairs_that_it_sees(monkeypatch):
     asked, n = [], 700
-    monkeypatch.setattr(window, "products", lambda pairs, dtype: asked.append(pairs))
-    monkeypatch.setattr(window, "compare_all", lambda *_, **__: ())
-    list(window._at(Effort(max_tokens=n), n))
+    monkeypatch.setattr(sparse_masks, "products", lambda pairs, dtype: asked.append(pairs))
+    monkeypatch.setattr(sparse_masks, "compare_all", lambda *_, **__: ())
+    list(sparse_masks._window_at(Effort(max_tokens=n), n))
     i, j = torch.arange(n)[:, None], torch.arange(n)
-    assert asked == 2 * [HEADS * int(((j <= i) & (j > i - window.WIDTH)).sum())]
+    assert asked == 2 * [HEADS * int(((j <= i) & (j > i - sparse_masks.WIDTH)).sum())]
 
 
 @pytest.mark.parametrize("reason", [None, "it needs numba"])

@@ -15,8 +15,8 @@ import regard
 from regard.errors import InputError
 from regard.masks import Causal
 from regard_bench.cases import peers, seeing
-from regard_bench.cases.text import real_tokens
-from regard_bench.peer import prepared
+from regard_bench.cases.inputs import real_tokens
+from regard_bench.cases.peers import prepared
 from regard_bench.rows import Effort
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def test_a_peer_is_measured_only_where_it_gives_the_same_and_the_others_go_on(mo
         peers._Peer("same", "torch", "causal", Causal(), same),
     )
     monkeypatch.setattr(peers, "_peers", lambda: made)
-    layer, wrong, cannot, missing, right = peers.rows(SHORT)
+    layer, wrong, cannot, missing, right = peers.PEERS.rows(SHORT)
     assert layer.ratio.rounds == right.ratio.rounds == 5
     assert (right.case, right.at) == ("causal, against same", "64 tokens")
     assert re.search(r"it gives other numbers, [\d.]+ apart", wrong.why)
@@ -61,9 +61,9 @@ def test_a_peer_is_measured_only_where_it_gives_the_same_and_the_others_go_on(mo
 
 
 def test_without_peers_every_row_says_so_and_no_model_is_read(monkeypatch):
-    monkeypatch.setattr("regard_bench.peer.find_spec", lambda name: None)
+    monkeypatch.setattr("regard_bench.cases.peers.find_spec", lambda name: None)
     monkeypatch.setattr(regard, "load_model", None)
-    found = [*seeing.rows(SHORT), *list(peers.rows(SHORT))[1:]]
+    found = [*seeing.SEEING.rows(SHORT), *list(peers.PEERS.rows(SHORT))[1:]]
     assert [one.why for one in found] == [
         "attnread is not installed", "bertviz is not installed", "x-transformers is not installed",
         "local-attention is not installed", "FlexAttention, compiled is not installed",
@@ -89,7 +89,7 @@ def test_attnread_is_called_once_between_calls_of_ours_if_both_see_the_weights_o
     module = ModuleType("attnread")
     module.extract_attention = extract_attention
     monkeypatch.setitem(sys.modules, "attnread", module)
-    monkeypatch.setattr("regard_bench.peer.find_spec", lambda name: name == "attnread")
+    monkeypatch.setattr("regard_bench.cases.peers.find_spec", lambda name: name == "attnread")
     ours = []
     watched = seeing._watched
     monkeypatch.setattr(seeing, "_watched", lambda *some: ours.append(len(calls)) or watched(*some))
@@ -115,7 +115,7 @@ def test_a_page_of_bertviz_is_timed_from_the_text_and_its_bytes_are_counted(monk
     module = ModuleType("bertviz")
     module.head_view = head_view
     monkeypatch.setitem(sys.modules, "bertviz", module)
-    monkeypatch.setattr("regard_bench.peer.find_spec", lambda name: name == "bertviz")
+    monkeypatch.setattr("regard_bench.cases.peers.find_spec", lambda name: name == "bertviz")
     monkeypatch.setattr(seeing, "PAGE", (96, 128))
     timed, size = seeing._page(Effort(max_seconds=0, max_tokens=4096))
     assert set(seen) == {(6, 64, 64, "return"), (6, 96, 96, "return")}

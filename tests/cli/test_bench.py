@@ -62,8 +62,8 @@ class Made:
 
     slow: Literal["never", "at first", "always"] = "never"
     measured: list[str] = field(default_factory=list)
-    NAME = "made"
-    TITLE = "made up"
+    name = "made"
+    title = "made up"
 
     def rows(self, effort):
         for at in ("here", "there"):
@@ -123,7 +123,7 @@ def test_nothing_is_measured_again_where_nothing_is_worse(held_against, clock):
 @pytest.mark.parametrize("missing", [BundledModelError("smollm2 is not there"), MissingExtraError("rotor", "models")])
 def test_a_case_without_its_model_or_package_says_so_and_the_others_go_on(monkeypatch, tmp_path, missing, clock):
     class Broken(Made):
-        NAME = "broken"
+        name = "broken"
 
         def rows(self, effort):
             raise missing

@@ -69,7 +69,7 @@ def bench(
     if list_:
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
         for one in picked:
-            table.add_row(f"{one.NAME:<9}", one.TITLE)
+            table.add_row(f"{one.name:<9}", one.title)
         screen.print(table)
         return
     if threads is not None:

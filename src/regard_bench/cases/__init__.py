@@ -1,8 +1,12 @@
-"""The cases, in the order of the table; each file is one case (see `regard_bench.rows`)."""
+"""The cases, in the order of the table."""
 
-from regard_bench.cases import beyond, bf16, decoding, dense, peers, seeing, small, sparse, whole_models, window
-from regard_bench.rows import Case
+from regard_bench.cases.few_queries import DECODING, SMALL
+from regard_bench.cases.full_and_causal import BEYOND, BF16, DENSE
+from regard_bench.cases.peers import PEERS
+from regard_bench.cases.seeing import SEEING
+from regard_bench.cases.sparse_masks import SPARSE, WINDOW
+from regard_bench.cases.whole_models import MODELS
 
 __all__ = ["CASES"]
 
-CASES: tuple[Case, ...] = (dense, bf16, window, sparse, beyond, decoding, small, whole_models, peers, seeing)
+CASES = (DENSE, BF16, WINDOW, SPARSE, BEYOND, DECODING, SMALL, MODELS, PEERS, SEEING)

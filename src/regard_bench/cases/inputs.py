@@ -1,14 +1,17 @@
-"""Queries, keys and values; the machine's limit."""
+"""What cases measure: queries, keys and values, real tokens, calls of ours and of PyTorch, the machine's limit."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard.backends.kernel_compilers import refuses_numba
+from regard.errors import InputError
 from regard.masks import Mask
 from regard.tensors import tensors as held
 from regard_bench.timing import Call
@@ -22,11 +25,13 @@ __all__ = [
     "fused",
     "inputs",
     "products",
+    "real_tokens",
     "training",
     "without_gradients",
 ]
 
 HEADS, DIM = 8, 64
+_SOURCES = Path(regard.__file__).parent
 
 
 def inputs(
@@ -36,6 +41,20 @@ def inputs(
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, heads, n, dim, generator=generator).to(dtype) for dim in (DIM, DIM, value_dim))
     return q, k, v
+
+
+def real_tokens(tokenizer: Any, count: int) -> Int[Tensor, "1 count"]:
+    """The first tokens of regard's own source code: what is attended to decides what top-k costs, and random tokens
+    are attended to by chance.
+
+    Raises:
+        InputError: It has fewer.
+    """
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(_SOURCES.rglob("*.py")))
+    ids = tokenizer(text[: 12 * count], verbose=False)["input_ids"][:count]
+    if len(ids) < count:
+        raise InputError(f"`count` must be at most {len(ids):,}, the tokens of regard's sources, got {count:,}")
+    return torch.tensor([ids])
 
 
 def forward(tensors: tuple[Tensor, ...], **options: Any) -> Call:

@@ -2,10 +2,12 @@
 equivalent call.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +16,13 @@ import regard
 from regard.masks import Causal, Mask, Window
 from regard_bench.cases.inputs import DIM, HEADS, forward, inputs, without_gradients
 from regard_bench.comparing import compare
-from regard_bench.peer import prepared
-from regard_bench.rows import Effort, Row
+from regard_bench.rows import Case, Effort, Row
 from regard_bench.timing import Call
 
-__all__ = ["NAME", "TITLE", "rows"]
+__all__ = ["PEERS", "prepared"]
 
-NAME, TITLE = "peers", "nn.MultiheadAttention, FlexAttention, x-transformers, local-attention, natten"
+Made = TypeVar("Made")
+
 WIDTH = 512
 _ITS_TIME = "its time / time"
 
@@ -36,7 +38,7 @@ class _Peer:
     make: Callable[[Tensor, Tensor, Tensor], Call]
 
 
-def rows(effort: Effort) -> Iterator[Row]:
+def _rows(effort: Effort) -> Iterator[Row]:
     """Yield the time of each library relative to regard's, or why it is not installed or does not run."""
     n = min(4096, effort.max_tokens)
     yield _multihead(effort, n)
@@ -77,6 +79,23 @@ def _peers() -> tuple[_Peer, ...]:
         # Without CUDA natten has no kernel of its own, and calls FlexAttention as it is.
         _Peer("natten (FlexAttention, not compiled)", "natten", f"window {WIDTH}", window, _natten),
     )
+
+
+def prepared(package: str, name: str, make: Callable[[], Made]) -> Made | str:
+    """What `make` gives, which imports the package and tries it; or why there is nothing to measure.
+
+    >>> prepared("no_such_package", "no-such-package", lambda: print)
+    'no-such-package is not installed'
+    """
+    if find_spec(package) is None:
+        return f"{name} is not installed"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return make()
+    except Exception as problem:  # a peer that does not run here is no failure of ours
+        reason = " ".join(str(problem).split()) or "no reason given"
+        return f"does not run here: {type(problem).__name__}: {reason if len(reason) <= 100 else reason[:99] + '…'}"
 
 
 def _multihead(effort: Effort, n: int) -> Row:
@@ -123,3 +142,6 @@ def _natten(q: Tensor, k: Tensor, v: Tensor) -> Call:
 
     q, k, v = (one.transpose(1, 2).contiguous() for one in (q, k, v))
     return lambda: na1d(q, k, v, kernel_size=WIDTH, is_causal=True).transpose(1, 2)
+
+
+PEERS = Case("peers", "nn.MultiheadAttention, FlexAttention, x-transformers, local-attention, natten", _rows)

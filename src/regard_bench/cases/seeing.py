@@ -15,23 +15,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import regard
-from regard_bench.cases.inputs import without_gradients
-from regard_bench.cases.text import real_tokens
+from regard_bench.cases.inputs import real_tokens, without_gradients
+from regard_bench.cases.peers import prepared
 from regard_bench.comparing import compare
-from regard_bench.peer import prepared
-from regard_bench.rows import Effort, Row, at_least
+from regard_bench.rows import Case, Effort, Row, at_least
 from regard_bench.timing import Call, Ratio
 
-__all__ = ["NAME", "TITLE", "rows"]
+__all__ = ["SEEING"]
 
-NAME, TITLE = "seeing", "one layer's weights against attnread, a page against bertviz"
 FASTER = at_least(20.0)
 LAYER = 15
 WEIGHTS, PAGE = (512, 2048), (128, 256)  # tokens, of a quick run and of another
 _TRIED = 64  # tokens of the call in which a peer is tried
 
 
-def rows(effort: Effort) -> Iterator[Row]:
+def _rows(effort: Effort) -> Iterator[Row]:
     """Yield the times of attnread and bertviz, and the size of the page, relative to regard's."""
     yield _one_layer(effort)
     yield from _page(effort)
@@ -135,3 +133,6 @@ def _seconds(call: Call) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
+
+
+SEEING = Case("seeing", "one layer's weights against attnread, a page against bertviz", _rows)

@@ -13,21 +13,19 @@ from regard.backends.kernel_compilers import refuses_numba
 from regard.errors import MissingExtraError
 from regard.models import Transformer, TransformerConfig, output_heads
 from regard.models.embedding import embed
-from regard_bench.cases.inputs import without_gradients
-from regard_bench.cases.text import real_tokens
+from regard_bench.cases.inputs import real_tokens, without_gradients
 from regard_bench.comparing import Pair, compare, compare_all
-from regard_bench.rows import Effort, Row, at_least, at_most
+from regard_bench.rows import Case, Effort, Row, at_least, at_most
 from regard_bench.timing import Call
 
-__all__ = ["NAME", "TITLE", "rows"]
+__all__ = ["MODELS"]
 
-NAME, TITLE = "models", "whole models, against transformers"
 NO_SLOWER, WATCHED = at_least(1.0), at_most(1.7)
 _VOCABULARY, _ROWS, _LENGTH = 4000, 64, 16
 _WRITTEN, _SENTENCES, _READ = 64, 1000, 4096
 
 
-def rows(effort: Effort) -> Iterator[Row]:
+def _rows(effort: Effort) -> Iterator[Row]:
     """A step of the translator; SmolLM2 writing; MiniLM over 1,000 sentences; SmolLM2 watched, and reading."""
     try:
         import transformers
@@ -181,3 +179,6 @@ def _reading(effort: Effort) -> Iterator[Row]:
         sides[name] = without_gradients(partial(loaded.model, input_ids=ids, use_cache=False, logits_to_keep=1))
     pairs = {f"{name}'s time / time": Pair((name, "regard")) for name in ("eager", "sdpa")}
     yield from compare_all(effort, "transformers' SmolLM2 on regard's attention reads", f"{n:,} tokens", pairs, sides)
+
+
+MODELS = Case("models", "whole models, against transformers", _rows)

@@ -1,0 +1,59 @@
+"""Calls with few queries: one new token against cached keys, and the fixed cost of a call."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import regard
+from regard.masks import Causal
+from regard_bench.cases.inputs import DIM, by_numba, forward, fused, inputs, without_gradients
+from regard_bench.comparing import Pair, compare_all
+from regard_bench.rows import Case, Effort, Row, at_least, at_most
+from regard_bench.timing import Ratio, in_turn
+
+__all__ = ["DECODING", "SMALL"]
+
+_SIZES = (4096, 16384, 65536)
+_FASTER, _COMPILED = at_least(1.7), at_least(3.0)
+_HEADS, _KV = 9, 3
+_ABOVE = at_most(15.0)  # microseconds
+
+
+def _decoding(effort: Effort) -> Iterator[Row]:
+    """Yield the speed relative to SDPA; the limit is the time to copy the keys and values."""
+    for n in _SIZES:
+        if n > effort.max_tokens:
+            continue
+        generator = torch.Generator().manual_seed(0)
+        q, k, v = (torch.randn(1, h, m, DIM, generator=generator) for h, m in ((_HEADS, 1), (_KV, n), (_KV, n)))
+        both = torch.cat([k, v])
+        copied = torch.empty_like(both)
+        sides = {"regard": forward((q, k, v)), **by_numba((q, k, v))}
+        sides |= {"sdpa": fused((q, k, v), enable_gqa=True), "copied": without_gradients(partial(copied.copy_, both))}
+        pairs = {"SDPA's time / time": Pair(("sdpa", "regard"), _FASTER)}
+        if "numba" in sides:
+            pairs["SDPA's time / numba's"] = Pair(("sdpa", "numba"), _COMPILED)
+        yield from compare_all(effort, "decoding, 9 heads on 3", f"{n:,} keys", pairs, sides, size=n)
+
+
+def _small(effort: Effort) -> Iterator[Row]:
+    """Yield the microseconds above a bare SDPA call, for 8 heads and 16 tokens."""
+    q, k, v = inputs(16)
+    mask = Causal()
+    for causal in (False, True):
+        ours = partial(regard.attention, q, k, v, mask=mask if causal else None)
+        theirs = partial(sdpa, q, k, v, is_causal=causal)
+        effort.progress(f"small calls, {'causal' if causal else 'full'}")
+        with torch.inference_mode():
+            times = in_turn({"regard": ours, "sdpa": theirs}, max_seconds=effort.max_seconds)
+        more = times.difference("regard", "sdpa")
+        above = Ratio(1e6 * more.median, 1e6 * more.low, 1e6 * more.high, more.rounds)
+        seconds = tuple((name, times.median(name)) for name in ("regard", "sdpa"))
+        name = f"small calls, {'causal' if causal else 'full'}"
+        yield Row(name, "16 tokens", "above SDPA", above, _ABOVE, unit="µs", seconds=seconds)
+
+
+DECODING = Case("decoding", "one token against cached keys", _decoding)
+SMALL = Case("small", "small calls", _small)

@@ -1,0 +1,110 @@
+"""Full and causal attention against PyTorch's call, and causal training with options that its fused kernel lacks."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import regard
+from regard.masks import Causal
+from regard.positions import T5Bias
+from regard_bench.cases.inputs import DIM, HEADS, by_numba, forward, fused, inputs, products, training
+from regard_bench.comparing import Pair, compare, compare_all
+from regard_bench.rows import Case, Effort, Row, Target, at_least, at_most
+from regard_bench.timing import Ratio
+
+__all__ = ["BEYOND", "BF16", "DENSE"]
+
+_SIZES = (512, 1024, 2048, 4096, 8192)
+_PARITY = at_most(1.02)
+# Splitting by hand gave 1.23 and 1.07 of PyTorch's speed at these lengths.
+_CAUSAL: dict[int, Target] = {512: at_most(1 / 1.15), 1024: at_most(1.0)}
+_BF16_SIZES = (512, 2048, 4096, 8192)
+_FASTER, _ERROR, _EXACT = at_least(2.0), at_most(2.2), at_most(1.5)
+_JUDGED = 2048  # the error is counted up to here: float64 holds all weights
+_DROPOUT, _BIAS = at_most(2.5), at_most(2.0)
+
+
+def _dense(effort: Effort) -> Iterator[Row]:
+    """Times of `regard.attention` over those of SDPA, and over matrix products of the same useful FLOPs."""
+    for causal in (False, True):
+        for n in _SIZES:
+            if n > effort.max_tokens:
+                continue
+            q, k, v = inputs(n)
+            products_count = q.shape[1] * (n * (n + 1) // 2 if causal else n * n)
+            mask = Causal() if causal else None
+            sides = {"regard": forward((q, k, v), mask=mask), **by_numba((q, k, v), mask=mask)}
+            sides |= {"sdpa": fused((q, k, v), is_causal=causal), "limit": products(products_count)}
+            name = f"{'causal' if causal else 'full'}, float32"
+            target = _CAUSAL.get(n, _PARITY) if causal else _PARITY
+            pairs = {"time / SDPA's": Pair(("regard", "sdpa"), target)}
+            if "numba" in sides:
+                pairs["numba's time / SDPA's"] = Pair(("numba", "sdpa"), target)
+            yield from compare_all(effort, name, f"{n:,} tokens", pairs, sides, size=n)
+
+
+def _bf16(effort: Effort) -> Iterator[Row]:
+    """Yield the speed relative to SDPA, and the error relative to SDPA's."""
+    for causal in (False, True):
+        name = f"{'causal' if causal else 'full'}, bfloat16"
+        for n in _BF16_SIZES:
+            if n > effort.max_tokens:
+                continue
+            q, k, v = inputs(n, dtype=torch.bfloat16)
+            mask = Causal() if causal else None
+            sides = {"regard": forward((q, k, v), mask=mask), **by_numba((q, k, v), mask=mask)}
+            limit = products(HEADS * n * n // (2 if causal else 1), q.dtype)
+            sides |= {"sdpa": fused((q, k, v), is_causal=causal), "limit": limit}
+            pairs = {"SDPA's time / time": Pair(("sdpa", "regard"), _FASTER)}
+            if "numba" in sides:
+                pairs["SDPA's time / numba's"] = Pair(("sdpa", "numba"), _FASTER)
+            at = f"{n:,} tokens"
+            yield from compare_all(effort, name, at, pairs, sides, size=n)
+            if n > _JUDGED:
+                continue
+            for backend, what, target in (
+                ("auto", "error / SDPA's", _ERROR),
+                ("numba", "numba's error / SDPA's", _EXACT),
+            ):
+                if backend == "auto" or "numba" in sides:
+                    times = _error(q, k, v, causal=causal, backend=backend)
+                    yield Row(name, at, what, Ratio(times, times, times, 1), target)
+
+
+def _error(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, backend: str) -> float:
+    """Return the root mean square error against float64, relative to SDPA's."""
+    mask = Causal() if causal else None
+    with torch.inference_mode():
+        exact = sdpa(q.double(), k.double(), v.double(), is_causal=causal)
+        ours, theirs = (
+            (one.double() - exact).square().mean().sqrt()
+            for one in (regard.attention(q, k, v, mask=mask, backend=backend), sdpa(q, k, v, is_causal=causal))
+        )
+    return float(ours / theirs)
+
+
+def _beyond(effort: Effort) -> Iterator[Row]:
+    """Yield the time of causal training with each option relative to causal training without."""
+    n = min(4096, effort.max_tokens)
+    tensors, mask = inputs(n), Causal()
+    plain = training(tensors, mask=mask)
+    table = T5Bias(torch.randn(32, HEADS, requires_grad=True), bidirectional=False)
+    wide = inputs(n, value_dim=2 * DIM)
+    options = {
+        "dropout 0.1": (training(tensors, mask=mask, dropout=0.1), _DROPOUT),
+        "a T5 table that learns": (training(tensors, mask=mask, bias=table), _BIAS),
+        "values of 128": (training(wide, mask=mask), None),
+    }
+    for name, (call, target) in options.items():
+        sides = {"with": call, "without": plain}
+        yield compare(
+            effort, f"causal, {name}", f"{n:,} tokens", "training / without", sides, over=("with", "without"),
+            target=target,
+        )  # fmt: skip
+
+
+DENSE = Case("dense", "full and causal, float32", _dense)
+BF16 = Case("bf16", "full and causal, bfloat16", _bf16)
+BEYOND = Case("beyond", "dropout, learned bias and value width, training", _beyond)
