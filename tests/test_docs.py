@@ -23,6 +23,7 @@ PAGES += (
     "docs/data.md",
     "docs/training.md",
     "docs/performance.md",
+    "docs/sharded.md",
     "docs/lab.md",
 )
 BLOCKS = [

@@ -105,6 +105,8 @@ def attention(
     """
     asked = complete(options)
     _check_options(asked, backend)
+    if backends.is_sharded(q, k, v):
+        return backends.attend_dtensors(q, k, v, asked, backend)
     nested, overridden = _are_nested(q, k, v), torch.overrides.has_torch_function((q, k, v))
     prefers = backends.preferred() if backend == "auto" else "auto"
     usual = None if nested or overridden else _signature(q, k, v, asked, (backend, prefers))

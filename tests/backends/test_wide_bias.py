@@ -44,7 +44,7 @@ def _dense(n, m):
 
 
 BIASES = {"alibi": _alibi, "t5": _t5, "tensor": _dense}
-BACKENDS = [one for name, one in named().items() if name not in ("flex", "triton", "split")]
+BACKENDS = [one for name, one in named().items() if name not in ("flex", "triton", "split", "sharded")]
 
 
 def _case(bias, sizes, dtype):

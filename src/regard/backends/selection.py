@@ -14,6 +14,7 @@ from regard.backends.flex import Flex
 from regard.backends.numba_loops import Compiled
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
+from regard.backends.sharded import Sharded
 from regard.backends.triton_additive import AdditiveTriton
 from regard.problem import Problem
 from regard.tensors import human_bytes
@@ -24,7 +25,7 @@ _FORMULA = Reference()
 SELECTION = Selection(
     usual=(Sdpa(), Blockwise(), _FORMULA),
     shortcuts=(Split(),),
-    by_name=(Compiled(), Flex(), AdditiveTriton()),
+    by_name=(Compiled(), Flex(), AdditiveTriton(), Sharded()),
     formula=_FORMULA,
 )
 BACKENDS, BY_NAME = SELECTION.usual, SELECTION.by_name

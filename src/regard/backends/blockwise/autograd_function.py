@@ -16,7 +16,7 @@ from regard.problem import Problem
 from regard.tensors import replace_tensors, tensors
 from regard.torch_private import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, peek_interpreter_stack
 
-__all__ = ["Attend", "BlockedProblem", "Forward", "held_by", "parts_of", "with_parts"]
+__all__ = ["Attend", "BlockedProblem", "Forward", "gradients_of", "held_by", "parts_of", "with_parts"]
 
 
 Forward = Callable[[Problem], tuple[Tensor, Tensor, Tensor]]
@@ -133,7 +133,7 @@ class Attend(torch.autograd.Function):
             if any(one is not None and _is_mapped(one) for one in (up, up_lse, *saved)):
                 gradients = _Mapped.apply(ctx.blocks, wanted, up, up_lse, *saved)  # type: ignore[no-untyped-call]
             else:
-                gradients = _gradients(ctx.blocks, saved, wanted, up, up_lse)
+                gradients = gradients_of(ctx.blocks, saved, wanted, up, up_lse)
         return None, *gradients
 
     @staticmethod
@@ -168,7 +168,7 @@ class _Mapped(torch.autograd.Function):
     @staticmethod
     def forward(blocks: BlockedProblem, wanted: tuple[bool, ...], *given: Tensor | None) -> tuple[Tensor, ...]:
         up, up_lse, *saved = given
-        found = _gradients(blocks, tuple(saved), wanted, up, up_lse)  # type: ignore[arg-type]
+        found = gradients_of(blocks, tuple(saved), wanted, up, up_lse)  # type: ignore[arg-type]
         return tuple(
             torch.zeros_like(held) if one is None else one  # type: ignore[arg-type]
             for one, held in zip(found, saved, strict=False)
@@ -193,7 +193,7 @@ class _Mapped(torch.autograd.Function):
         raise InputError('blockwise has no forward-mode derivative (jvp, jacfwd, hessian): pass backend="reference"')
 
 
-def _gradients(
+def gradients_of(
     hollow: BlockedProblem,
     saved: tuple[Tensor, ...],
     wanted: tuple[bool, ...],

@@ -23,7 +23,7 @@ from regard.positions import Relative
 from regard.problem import Problem
 from regard.tensors import has_numbers, replace_tensors, run_eagerly, tensors
 
-__all__ = ["Blockwise", "attend_in_blocks"]
+__all__ = ["Blockwise", "attend_in_blocks", "laid_out"]
 
 _SMALL = 2**18  # pairs for which planning would take longer than it saves
 _OVERHEAD = 2**18  # pairs that could be computed while Python plans and visits
@@ -69,7 +69,7 @@ class Blockwise(Backend):
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """The call with its blocks laid out ready-made, unless these are long lists."""
-        _, blocks = _laid_out(problem)
+        _, blocks = laid_out(problem)
         listed = (
             piece.columns.numel() for sheet in blocks.sheets for piece in sheet.pieces if isinstance(piece, Gathered)
         )
@@ -95,12 +95,12 @@ def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer
             without its sink, instead of plain PyTorch; the backward, which needs no more than these, stays as it is.
     """
     with torch.autocast(problem.q.device.type, enabled=False):
-        ready, blocks = _laid_out(problem, forward)
+        ready, blocks = laid_out(problem, forward)
         result: tuple[Tensor, ...] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
     return Answer(result[0][..., : problem.v.shape[-1]].to(problem.q.dtype), None, result[1])
 
 
-def _laid_out(problem: Problem, forward: Forward | None = None) -> tuple[Problem, BlockedProblem]:
+def laid_out(problem: Problem, forward: Forward | None = None) -> tuple[Problem, BlockedProblem]:
     """The problem as it is computed, and its blocks, which hold no memory of it."""
     ready = _prepared(problem)
     fused = _can_fuse(ready)

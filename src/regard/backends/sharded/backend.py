@@ -1,0 +1,145 @@
+"""The backend for sequences that lie over the ranks of a process group: what one rank computes of a call."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.backends.base import DERIVATIVES, Answer, Backend
+from regard.backends.blockwise.autograd_function import held_by, parts_of, with_parts
+from regard.backends.sharded.autograd_function import AttendInRounds, Relayout, ShardedCall
+from regard.backends.sharded.exchange import Exchange
+from regard.backends.sharded.rectangles import PlacedMask, Slab
+from regard.backends.sharded.sequence_layout import SequenceLayout
+from regard.backends.sharded.shard_plan import plan_shards
+from regard.errors import InputError
+from regard.masks import BoundMask
+from regard.positions import Rotary
+from regard.problem import Problem
+from regard.tensors import replace_tensors, run_eagerly, tensors
+
+__all__ = ["Shard", "Sharded", "attend_shards"]
+
+
+class Sharded(Backend):
+    """Sequences that are sharded over processes: each rank computes its rows with the keys of one rank after another.
+
+    q, k and v are DTensors with Shard along the sequence on one axis of a DeviceMesh (Liu et al. 2023, Ring Attention,
+    arXiv:2310.01889). Blocks that the mask leaves empty are neither computed nor sent; partial rows merge by
+    log-sum-exp, and each rank computes its part in blocks, as the backend blockwise does.
+    """
+
+    name = "sharded"
+    lacks: ClassVar = DERIVATIVES | {
+        "weights": "no rank has all weights of a row",
+        "normalizer of whole rows": "it does not know how to merge {}",
+        "mapped mask": "it cannot plan for a mask that torch.func.vmap maps over",
+        "torch.func": "it does not run inside torch.func",
+        "compiling": "it does not run in compiled code",
+    }
+
+    def limits(self, problem: Problem) -> str | None:
+        """A problem of plain tensors has no shards (see `attend_shards`)."""
+        return "q, k and v are no DTensors that are sharded along the sequence"
+
+    def work(self, problem: Problem) -> float:
+        """Never less than that of one process."""
+        return float("inf")
+
+    def bytes(self, problem: Problem) -> int:
+        """As it refuses whole tensors, nothing."""
+        return 0
+
+    def refuses_shards(self, problem: Problem) -> str | None:
+        """Say why it cannot compute a call whose tensors are sharded, or None."""
+        return None if (said := self.refuses(problem)) == self.limits(problem) else said
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """What this rank has of a call, besides the call itself.
+
+    Args:
+        q: The queries of this rank (batch, heads, rows, dim), in the order of `queries`.
+        k: Its keys (batch, kv_heads, columns, key_dim), in the order of `keys`.
+        v: Its values.
+        queries: Which rows of the sequence each rank has.
+        keys: Which keys each rank has.
+        slab: The sequences and heads that this rank has.
+        exchange: The ranks that share the sequence.
+        summed: Over which groups the gradients of what score, biases and normalizer hold are summed.
+        moves_rows: Whether rows may be computed on another rank where that evens the work.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    queries: SequenceLayout
+    keys: SequenceLayout
+    slab: Slab
+    exchange: Exchange
+    summed: tuple[Exchange, ...]
+    moves_rows: bool = True
+
+
+@run_eagerly
+def attend_shards(whole: Problem, shard: Shard, rotary: Rotary | None) -> Answer:
+    """Compute this rank's rows of a call.
+
+    Args:
+        whole: The call over the whole sequence, checked; its q, k and v are never read.
+        shard: What this rank has of it.
+        rotary: What turns q and k first.
+
+    Raises:
+        InputError: The backend `sharded` cannot run this call.
+    """
+    if (reason := Sharded().refuses_shards(whole)) is not None:
+        raise InputError(f"the backend 'sharded' cannot run this call: {reason}")
+    q, k = shard.q, shard.k
+    if rotary is not None:
+        rotary = _of_sequences(rotary.resolve(whole.queries, whole.keys, whole.q_offset), shard.slab)
+        rank, device = shard.exchange.rank, q.device
+        q = rotary.rotate(q, shard.queries.positions(rank).to(device) + whole.q_offset)
+        k = rotary.rotate(k, shard.keys.positions(rank).to(device))
+    plan = plan_shards(_mask_of(whole, shard.slab), shard.queries, shard.keys, moves_rows=shard.moves_rows)
+    tags = iter(range(2**16, 2**17, 4))
+    q = _relaid(q, plan.stored, plan.queries, shard.exchange, next(tags))
+    call = ShardedCall(_hollow(whole), shard.slab, plan, shard.exchange, shard.summed)
+    with torch.autocast(q.device.type, enabled=False):
+        output, lse, _ = AttendInRounds.apply(call, q, k, shard.v, *held_by(whole))  # type: ignore[no-untyped-call]
+    output = _relaid(output.to(whole.q.dtype), plan.queries, plan.stored, shard.exchange, next(tags))
+    if not whole.wants_lse:
+        return Answer(output)
+    return Answer(output, None, _relaid(lse, plan.queries, plan.stored, shard.exchange, next(tags)))
+
+
+def _relaid(x: Tensor, source: SequenceLayout, target: SequenceLayout, exchange: Exchange, tag: int) -> Tensor:
+    if source == target:
+        return x
+    moved: Tensor = Relayout.apply(x, source, target, exchange, tag)  # type: ignore[no-untyped-call]
+    return moved
+
+
+def _mask_of(whole: Problem, slab: Slab) -> BoundMask | None:
+    """The mask for the sequences and heads of this rank."""
+    if whole.mask is None or (slab.batches == whole.batch and slab.heads == whole.heads):
+        return whole.mask
+    mask = PlacedMask(whole.mask.mask, slab.batch, slab.batches, slab.head, slab.heads, 0)
+    return replace(whole.mask, mask=mask, given=mask)
+
+
+def _of_sequences(rotary: Rotary, slab: Slab) -> Rotary:
+    """A rotary embedding with positions for each sequence, for those of this rank."""
+    ids = getattr(rotary, "position_ids", None)
+    if not isinstance(ids, Tensor) or ids.shape[0] == 1:
+        return rotary
+    cut: Rotary = replace(rotary, position_ids=ids[slab.batch : slab.batch + slab.batches])  # type: ignore[type-var]
+    return cut
+
+
+def _hollow(whole: Problem) -> Problem:
+    """The same without the memory and the graphs of what its parts hold."""
+    parts = parts_of(whole)
+    return with_parts(whole, replace_tensors(parts, (one.new_empty(()).expand(one.shape) for one in tensors(parts))))

@@ -1,0 +1,206 @@
+"""DTensors: where q, k and v are sharded, and the call of attention that takes them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from regard.backends.sharded.backend import Shard, attend_shards
+from regard.backends.sharded.exchange import Exchange
+from regard.backends.sharded.rectangles import Slab
+from regard.backends.sharded.sequence_layout import contiguous
+from regard.errors import InputError
+from regard.problem import Options, Problem
+from regard.problem_checks import four_dimensional
+from regard.tensors import replace_tensors, tensors
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+__all__ = ["attend_dtensors", "is_sharded"]
+
+
+def is_sharded(*given: object) -> bool:
+    """Return whether one of these is a DTensor."""
+    return any(type(one).__name__ == "DTensor" for one in given)
+
+
+def attend_dtensors(q: Tensor, k: Tensor, v: Tensor, options: Options, backend: str) -> Tensor | tuple[Tensor, ...]:
+    """Compute attention() of DTensors: the output, and the log-sum-exp if it is wanted, lie as q does.
+
+    Raises:
+        InputError: They are not sharded in a way that can be computed, or the call needs what the backend lacks.
+    """
+    if backend not in ("auto", "sharded"):
+        raise InputError(
+            f'`backend` must be "auto" or "sharded" where q, k and v are DTensors, got {backend!r}: '
+            "q.full_tensor() gives a whole tensor"
+        )
+    options = _with_whole_parts(options)
+    given = ShardedTensors.of(q, k, v)
+    whole = Problem.of(*given.hollow(), turn=False, **options)
+    given.share_seed(whole)
+    answer = attend_shards(whole, given.shard(whole), options["rotary"])
+    output = given.restore(answer.output, whole.v.shape[-1])
+    return output if answer.lse is None else (output, given.restore(answer.lse))
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedTensors:
+    """q, k and v as DTensors, checked: where the sequence is sharded, and what this rank has."""
+
+    q: "DTensor"
+    k: "DTensor"
+    v: "DTensor"
+    axis: int | None  # of the mesh, along which the sequence is sharded
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Tensor) -> "ShardedTensors":
+        """Check three DTensors; raise an InputError that names the rule, the value and the way out."""
+        from torch.distributed.tensor import DTensor
+
+        for name, one in (("q", q), ("k", k), ("v", v)):
+            if not isinstance(one, DTensor):
+                raise InputError(
+                    f"q, k and v must all be DTensors or none of them, got a {type(one).__name__} for `{name}`: "
+                    "distribute it with torch.distributed.tensor.distribute_tensor"
+                )
+            if one.device_mesh != q.device_mesh:  # type: ignore[attr-defined]
+                raise InputError(f"q, k and v must be on one mesh, got {one.device_mesh} for `{name}`")
+            if one.ndim < 2:
+                raise InputError(f"`{name}` must have at least two dimensions where it is a DTensor, got {one.ndim}")
+            _check_placements(name, one)
+        assert isinstance(q, DTensor)
+        assert isinstance(k, DTensor)
+        assert isinstance(v, DTensor)
+        axes = [_axis_of(one, -2) for one in (q, k, v)]
+        axis = next((one for one in axes if one is not None), None)
+        if any(one not in (axis, None) for one in axes):
+            raise InputError(
+                f"the sequences of q, k and v must be sharded along one axis of the mesh, got axes {axes}: "
+                "redistribute them alike"
+            )
+        for name, one in (("k", k), ("v", v)):
+            if _leading(one) != _leading(q):
+                raise InputError(
+                    f"`{name}` must be sharded over sequences and heads as `q` is ({q.placements}), got "
+                    f"{one.placements}: redistribute it"
+                )
+        if axis is not None:
+            q, k, v = (_along(one, axis) for one in (q, k, v))
+        return cls(q, k, v, axis)
+
+    def hollow(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Tensors of the whole shapes, without memory, that ask for gradients where the DTensors do."""
+        q, k, v = (
+            one.to_local().new_empty((), requires_grad=one.requires_grad).expand(one.shape)
+            for one in (self.q, self.k, self.v)
+        )
+        return q, k, v
+
+    def shard(self, whole: Problem) -> Shard:
+        """What this rank has of the call."""
+        mesh = self.q.device_mesh
+        q, k, v = (four_dimensional("q", one.to_local()) for one in (self.q, self.k, self.v))
+        exchange = _exchange(mesh, self.axis)
+        layouts = [contiguous(one.shape[-2], exchange.ranks) for one in (self.q, self.k)]
+        starts = _starts(self.q)
+        batch = starts[0] * (whole.batch // max(1, self.q.shape[0])) if self.q.ndim > 2 else 0
+        head = starts[-3] if self.q.ndim > 3 else 0
+        slab = Slab(batch, q.shape[0], head, q.shape[1])
+        if q.shape[1] * whole.kv_heads != k.shape[1] * whole.heads:
+            raise InputError(
+                f"the {whole.heads} heads of q and the {whole.kv_heads} of k must be sharded so that each rank has the "
+                f"keys of its queries, got {q.shape[1]} and {k.shape[1]} on this one: take fewer ranks for heads"
+            )
+        over = [axis for axis, one in enumerate(self.q.placements) if one.is_shard()]
+        summed = tuple(_exchange(mesh, axis) for axis in over)
+        return Shard(q, k, v, layouts[0], layouts[1], slab, exchange, summed)
+
+    def share_seed(self, whole: Problem) -> None:
+        """Give the dropout of all ranks the seed of the first one."""
+        if whole.dropout is not None:
+            for axis in range(self.q.device_mesh.ndim):
+                dist.broadcast(whole.dropout.seed, group=self.q.device_mesh.get_group(axis), group_src=0)
+
+    def restore(self, rows: Tensor, *width: int) -> "DTensor":
+        """Rows (batch, heads, rows, ...) of this rank as a DTensor that lies as q does."""
+        from torch.distributed.tensor import DTensor
+
+        local = rows.reshape(*self.q.to_local().shape[:-1], *width)
+        shape = torch.Size((*self.q.shape[:-1], *width))
+        stride = torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(
+            local, self.q.device_mesh, self.q.placements, run_check=False, shape=shape, stride=stride
+        )
+
+
+def _with_whole_parts(options: Options) -> Options:
+    """The options of a call with plain tensors in the place of DTensors."""
+    given: dict[str, Any] = dict(options)
+    for name, one in given.items():
+        held = tensors(one)
+        if any(map(is_sharded, held)):
+            given[name] = replace_tensors(one, (_whole(each) for each in held))
+    return cast(Options, given)
+
+
+def _whole(x: Tensor) -> Tensor:
+    whole: Tensor = x.full_tensor() if is_sharded(x) else x  # type: ignore[attr-defined]
+    return whole
+
+
+def _check_placements(name: str, x: "DTensor") -> None:
+    places = {x.ndim - 2} | ({0} if x.ndim > 2 else set()) | ({x.ndim - 3} if x.ndim > 3 else set())
+    for placement in x.placements:
+        if placement.is_partial():
+            raise InputError(
+                f"`{name}` must be Shard or Replicate on each axis of the mesh, got {placement}: reduce it"
+            )
+        if placement.is_shard() and placement.dim % x.ndim not in places:  # type: ignore[attr-defined]
+            raise InputError(
+                f"`{name}` must be sharded along its sequence, its heads or its first dimension, got {placement} of "
+                f"{x.ndim} dimensions: redistribute it"
+            )
+    if sum(one.is_shard(x.ndim - 2) for one in x.placements) > 1:
+        raise InputError(f"the sequence of `{name}` must be sharded along one axis of the mesh, got {x.placements}")
+
+
+def _axis_of(x: "DTensor", dim: int) -> int | None:
+    return next((axis for axis, one in enumerate(x.placements) if one.is_shard(x.ndim + dim)), None)
+
+
+def _leading(x: "DTensor") -> list[int | None]:
+    """Which dimension each axis of the mesh shards, without the sequence."""
+    return [one.dim if one.is_shard() and not one.is_shard(x.ndim - 2) else None for one in x.placements]  # type: ignore[attr-defined]
+
+
+def _along(x: "DTensor", axis: int) -> "DTensor":
+    """The same with its sequence sharded along this axis."""
+    from torch.distributed.tensor import Shard as Along
+
+    if x.placements[axis].is_shard(x.ndim - 2):
+        return x
+    placements = [Along(x.ndim - 2) if at == axis else one for at, one in enumerate(x.placements)]
+    return x.redistribute(placements=placements)
+
+
+def _starts(x: "DTensor") -> list[int]:
+    """The index of this rank's first number along each dimension."""
+    starts, sizes = [0] * x.ndim, list(x.shape)
+    coordinates = x.device_mesh.get_coordinate()
+    assert coordinates is not None
+    for axis, one in enumerate(x.placements):
+        if one.is_shard():
+            dim: int = one.dim  # type: ignore[attr-defined]
+            each = -(-sizes[dim] // x.device_mesh.size(axis))
+            start = min(coordinates[axis] * each, sizes[dim])
+            starts[dim], sizes[dim] = starts[dim] + start, min(each, sizes[dim] - start)
+    return starts
+
+
+def _exchange(mesh: "DeviceMesh", axis: int | None) -> Exchange:
+    return Exchange.alone() if axis is None else Exchange.of(mesh.get_group(axis))

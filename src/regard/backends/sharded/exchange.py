@@ -1,0 +1,143 @@
+"""Sending between the ranks of a group, posted ahead and waited for later; what was sent is counted."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from regard.backends.sharded.sequence_layout import SequenceLayout
+
+__all__ = ["Exchange", "Pending", "Traffic", "count_traffic", "moves", "redistribute"]
+
+
+@dataclass(eq=False)
+class Traffic:
+    """What one rank sent to others, and the order of what it did.
+
+    `events` has a pair for each step: ("posted", round), ("computed", round).
+    """
+
+    bytes_sent: int = 0
+    messages: int = 0
+    events: list[tuple[str, int]] = field(default_factory=list)
+
+
+_TRAFFIC: ContextVar[Traffic | None] = ContextVar("traffic", default=None)
+
+
+@contextmanager
+def count_traffic() -> Iterator[Traffic]:
+    """Count what this rank sends inside, forward and backward."""
+    traffic = Traffic()
+    token = _TRAFFIC.set(traffic)
+    try:
+        yield traffic
+    finally:
+        _TRAFFIC.reset(token)
+
+
+@dataclass(eq=False)
+class Pending:
+    """Messages on their way; tensors must live until they have arrived."""
+
+    works: list["dist.Work"]
+    held: tuple[Tensor, ...]
+
+    def wait(self) -> None:
+        """Return when all have arrived."""
+        for work in self.works:
+            work.wait()
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """The ranks of one process group, seen from one of them."""
+
+    group: "dist.ProcessGroup | None"
+    rank: int
+    ranks: int
+    traffic: Traffic | None
+
+    @classmethod
+    def alone(cls) -> "Exchange":
+        """One rank that has all."""
+        return cls(None, 0, 1, _TRAFFIC.get())
+
+    @classmethod
+    def of(cls, group: "dist.ProcessGroup") -> "Exchange":
+        """The exchange of a group, counted by `count_traffic` where that is open."""
+        return cls(group, dist.get_rank(group), dist.get_world_size(group), _TRAFFIC.get())
+
+    def post(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Pending:
+        """Begin to send and receive a tensor to and from each of some ranks; empty ones are not sent.
+
+        All ranks post in the same order.
+        """
+        going = [(peer, x) for peer, x in sends.items() if x.numel()]
+        coming = [(peer, x) for peer, x in receives.items() if x.numel()]
+        if self.traffic is not None:
+            self.traffic.bytes_sent += sum(x.numel() * x.element_size() for _, x in going)
+            self.traffic.messages += len(going)
+        ops = [dist.P2POp(dist.isend, x, group=self.group, tag=tag, group_peer=peer) for peer, x in going]
+        ops += [dist.P2POp(dist.irecv, x, group=self.group, tag=tag, group_peer=peer) for peer, x in coming]
+        return Pending(dist.batch_isend_irecv(ops) if ops else [], tuple(x for _, x in (*going, *coming)))
+
+    def note(self, what: str, at: int) -> None:
+        """Add to the events that are counted."""
+        if self.traffic is not None:
+            self.traffic.events.append((what, at))
+
+    def sum_over(self, x: Tensor) -> Tensor:
+        """The sum over all ranks, in place."""
+        dist.all_reduce(x, group=self.group)
+        return x
+
+
+def moves(source: SequenceLayout, target: SequenceLayout, giver: int, taker: int) -> list[tuple[int, int, int]]:
+    """What one rank gives another where a sequence is laid out anew: index at the giver, at the taker, and length."""
+    found = []
+    for theirs, to in target.places(taker):
+        for mine, start in source.places(giver):
+            top, bottom = max(mine.start, theirs.start), min(mine.stop, theirs.stop)
+            if top < bottom:
+                found.append((start + top - mine.start, to + top - theirs.start, bottom - top))
+    return found
+
+
+def redistribute(
+    x: Tensor, dim: int, source: SequenceLayout, target: SequenceLayout, exchange: Exchange, tag: int
+) -> Tensor:
+    """Give the part of a sequence that `target` puts on this rank, of the parts as `source` has them."""
+    if source == target:
+        return x
+    me = exchange.rank
+    sizes = list(x.shape)
+    sizes[dim] = target.sizes[me]
+    result = x.new_empty(sizes)
+
+    def parts(whole: Tensor, found: list[tuple[int, int, int]], end: int) -> list[Tensor]:
+        return [whole.narrow(dim, one[end], one[2]) for one in found]
+
+    others = [peer for peer in range(exchange.ranks) if peer != me]
+    going = {peer: moves(source, target, me, peer) for peer in others}
+    coming = {peer: moves(source, target, peer, me) for peer in others}
+    sends = {peer: torch.cat(parts(x, found, 0), dim).contiguous() for peer, found in going.items() if found}
+    arriving = {}
+    for peer, found in coming.items():
+        if found:
+            sizes[dim] = sum(one[2] for one in found)
+            arriving[peer] = x.new_empty(sizes)
+    pending = exchange.post(sends, arriving, tag)
+    own = moves(source, target, me, me)
+    for to, part in zip(parts(result, own, 1), parts(x, own, 0), strict=True):
+        to.copy_(part)
+    pending.wait()
+    for peer, whole in arriving.items():
+        pieces = whole.split([one[2] for one in coming[peer]], dim)
+        for to, part in zip(parts(result, coming[peer], 1), pieces, strict=True):
+            to.copy_(part)
+    return result

@@ -1,0 +1,245 @@
+"""A rectangle of a call as a call of its own: its mask, bias, score and dropout know where it is in the whole.
+
+A rectangle counts keys from its own first key, and queries from there too, so whatever depends on the distance i − j
+alone stays as it is. What looks at positions, sequences or heads is wrapped, and is asked with those of the whole.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.backends.blockwise.autograd_function import Attend, gradients_of, held_by
+from regard.backends.blockwise.backend import laid_out
+from regard.backends.sharded.shard_plan import Rectangle
+from regard.dropout import Dropout
+from regard.masks import BoundMask, Mask, Window
+from regard.masks.block_plan import Rectangles
+from regard.normalizers import Softmax
+from regard.positions import Bias, DenseBias, Relative
+from regard.problem import Problem
+from regard.scores import Score
+from regard.scores.base import score_tile, value_term_tile
+
+__all__ = ["PlacedMask", "Slab", "attend_to", "gradients_at", "problem_of"]
+
+_FAR = 2**31  # beyond every distance; more is no window
+
+
+@dataclass(frozen=True)
+class Slab:
+    """The sequences and heads that a rank has of a call: those from `batch` and `head` on."""
+
+    batch: int
+    batches: int
+    head: int
+    heads: int
+
+
+@dataclass(frozen=True)
+class Place(Slab):
+    """Where a rectangle is in the whole: its slab, and its first query and key."""
+
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class PlacedMask(Mask):
+    """A mask of the whole call, asked about a part of its sequences, heads and positions."""
+
+    whole: Mask
+    batch: int
+    batches: int
+    head: int
+    heads: int
+    position: int
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The same pair in the whole."""
+        return self.whole(batch + self.batch, head + self.head, i + self.position, j + self.position)
+
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
+        """The same rectangles in the whole, for these sequences and heads."""
+        shift = self.position
+        edges = (rectangles.top, rectangles.bottom, rectangles.left, rectangles.right)
+        kinds = self.whole.blocks(Rectangles(*(edge + shift for edge in edges)))
+        for dim, (start, count) in enumerate(((self.batch, self.batches), (self.head, self.heads))):
+            kinds = kinds.narrow(dim, start, count) if kinds.shape[dim] > 1 else kinds
+        return kinds
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """Those of the whole, cut."""
+        batch, heads = self.whole.leading
+        return (self.batches if batch > 1 else 1), (self.heads if heads > 1 else 1)
+
+    @property
+    def relative(self) -> bool:
+        """The whole is."""
+        return self.whole.relative
+
+
+@dataclass(frozen=True, eq=False)
+class _PlacedBias(Bias):
+    whole: Bias
+    place: Place
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        batch, heads = self.whole.leading
+        return (self.place.batches if batch > 1 else 1), (self.place.heads if heads > 1 else 1)
+
+    def tile(self, batch: slice, heads: slice, i: Tensor, j: Tensor) -> Tensor:
+        at = self.place
+        b, h = _moved(batch, at.batch), _moved(heads, at.head)
+        return self.whole.tile(b, h, i + at.column, j + at.column)
+
+
+@dataclass(frozen=True, eq=False)
+class _HeadsOfBias(Relative):
+    whole: Relative
+    first: int
+    count: int
+
+    def diagonals(self, distance: Tensor) -> Tensor:
+        values = self.whole.diagonals(distance)
+        return values[self.first : self.first + self.count] if values.shape[0] > 1 else values
+
+
+@dataclass(frozen=True, eq=False)
+class _PlacedScore(Score):
+    whole: Score
+    place: Place
+    sizes: tuple[int, int, int]  # sequences and heads of the whole, and the width of a value
+    softcap: float | None
+
+    @property
+    def floats_per_pair(self) -> int:
+        return self.whole.floats_per_pair
+
+    def tile(  # type: ignore[override]
+        self, q: Tensor, k: Tensor, i: Tensor, j: Tensor, batch: Tensor, head: Tensor
+    ) -> Tensor:
+        return score_tile(self.whole, q, k, *self._where(i, j, batch, head), self.sizes[:2])
+
+    def value_term(  # type: ignore[override]
+        self, weights: Tensor, i: Tensor, j: Tensor, batch: Tensor, head: Tensor
+    ) -> Tensor | None:
+        return value_term_tile(self.whole, weights, *self._where(i, j, batch, head), self.sizes[:2], self.sizes[2])
+
+    def _where(self, i: Tensor, j: Tensor, batch: Tensor, head: Tensor) -> tuple[slice, slice, Tensor, Tensor]:
+        at = self.place
+        b, h = (slice(int(one[0]) + by, int(one[-1]) + 1 + by) for one, by in ((batch, at.batch), (head, at.head)))
+        return b, h, i + at.column, j + at.column
+
+
+@dataclass(frozen=True, eq=False)
+class _PlacedDropout(Dropout):
+    place: Place
+
+    def keep(self, batch: slice, heads: slice, rows: Tensor, columns: Tensor) -> Tensor:
+        at = self.place
+        return super().keep(_moved(batch, at.batch), _moved(heads, at.head), rows + at.row, columns + at.column)
+
+
+def _moved(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)
+
+
+def problem_of(whole: Problem, slab: Slab, at: Rectangle, q: Tensor, k: Tensor, v: Tensor) -> Problem:
+    """Give a rectangle of a call as a call; q, k and v are those of its rows and columns, and of the slab."""
+    place = Place(slab.batch, slab.batches, slab.head, slab.heads, at.rows.start, at.columns.start)
+    q_offset = whole.q_offset + at.rows.start - at.columns.start
+    sizes = len(at.rows), len(at.columns), q_offset
+    dropout = whole.dropout
+    return Problem(
+        q=q,
+        k=k,
+        v=v,
+        scale=whole.scale,
+        score=_score(whole, place),
+        mask=_mask(whole, place, at, sizes),
+        bias=_bias(whole.bias, place, at, q_offset),
+        normalizer=Softmax() if isinstance(whole.normalizer, Softmax) else whole.normalizer,
+        weight_factor=_bias(whole.weight_factor, place, at, q_offset),
+        dropout=None if dropout is None else _PlacedDropout(dropout.p, dropout.seed, place),
+        max_bytes=whole.max_bytes,
+        outer=tuple(q.shape[:2]),
+    )
+
+
+def _mask(whole: Problem, place: Place, at: Rectangle, sizes: tuple[int, int, int]) -> BoundMask | None:
+    if at.full or whole.mask is None:
+        if whole.score.product and whole.bias is None and whole.weight_factor is None:
+            return None
+        return Window(left=_FAR, right=_FAR).bind(*sizes)  # hides nothing, and knows where the queries are
+    mask = whole.mask.mask
+    alike = mask.leading == (1, 1) and place.batch == place.head == 0
+    if not (mask.relative and alike):
+        mask = PlacedMask(mask, place.batch, place.batches, place.head, place.heads, place.column)
+    return BoundMask(mask, *sizes, given=mask)
+
+
+def _bias(bias: Bias | None, place: Place, at: Rectangle, q_offset: int) -> Bias | None:
+    if bias is None:
+        return None
+    if isinstance(bias, DenseBias):
+        four = bias.four
+        batch, heads = range(place.batch, place.batch + place.batches), range(place.head, place.head + place.heads)
+        for dim, part in enumerate((batch, heads, at.rows, at.columns)):
+            four = four.narrow(dim, part.start, len(part)) if four.shape[dim] > 1 else four
+        return DenseBias(four, q_offset)
+    if isinstance(bias, Relative):
+        return bias if bias.leading[1] in (1, place.heads) else _HeadsOfBias(bias, place.head, place.heads)
+    return _PlacedBias(bias, place)
+
+
+def _score(whole: Problem, place: Place) -> Score:
+    score = whole.score
+    if type(score).__module__.startswith("regard."):
+        # Ours know positions by their distance alone, and heads by this.
+        return score if place.heads == whole.heads else score.of_heads(slice(place.head, place.head + place.heads))
+    return _PlacedScore(score, place, (whole.batch, whole.heads, whole.v.shape[-1]), score.softcap)
+
+
+def attend_to(part: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, log-sum-exp, and what rounding took from it, of a rectangle; float32 at least, without a graph."""
+    with torch.no_grad():
+        ready, blocks = laid_out(part)
+        output, lse, low = Attend.forward(blocks, ready.q, ready.k, ready.v, *held_by(ready))
+    return output[..., : part.v.shape[-1]], lse, low
+
+
+def gradients_at(
+    make: Callable[..., Problem],
+    inputs: Sequence[Tensor],
+    wanted: Sequence[bool],
+    rows: tuple[Tensor, Tensor, Tensor],
+    up: tuple[Tensor, Tensor | None],
+) -> list[Tensor | None]:
+    """The share of a rectangle in the gradients of its inputs.
+
+    Args:
+        make: Gives the rectangle of its inputs: q, k, v and what the parts of the whole hold.
+        inputs: These inputs.
+        wanted: Whose gradients are wanted.
+        rows: Output, log-sum-exp, and what rounding took from it, of the whole rows.
+        up: The gradients of output and log-sum-exp.
+    """
+    leaves = [one.detach().requires_grad_(want) for one, want in zip(inputs, wanted, strict=True)]
+    with torch.enable_grad():
+        ready, blocks = laid_out(make(*leaves))
+    given = ready.q, ready.k, ready.v, *held_by(ready)
+    wide = ready.v.shape[-1] - rows[0].shape[-1]
+    output, up_output = (pad(one, (0, wide)) if wide else one for one in (rows[0], up[0]))
+    with torch.no_grad():
+        needs = tuple(one.requires_grad for one in given[3:])
+        found = gradients_of(blocks, (*given, output, *rows[1:]), needs, up_output, up[1])
+    pairs = [(one, grad) for one, grad in zip(given, found, strict=True) if one.requires_grad and grad is not None]
+    targets = [one for one in leaves if one.requires_grad]
+    outputs, ups = zip(*pairs, strict=True)
+    grads = iter(torch.autograd.grad(outputs, targets, ups, allow_unused=True))
+    return [next(grads) if one.requires_grad else None for one in leaves]

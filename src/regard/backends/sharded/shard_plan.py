@@ -1,0 +1,247 @@
+"""What each rank computes, and what it sends to whom: rectangles, rounds, work and bytes, read from the mask.
+
+In round t a rank computes its rows with keys of rank + t, which this rank sends. Keys that none of the rows sees are
+not sent, and a round without any is left out.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from regard.backends.sharded.exchange import moves
+from regard.backends.sharded.sequence_layout import RowWork, SequenceLayout, balanced, contiguous, mirrored
+from regard.masks.block_plan import BLOCK, EMPTY, FULL, Cover, Rectangles, cover, plan_of
+from regard.masks.bound_mask import BoundMask
+
+__all__ = ["Rectangle", "ShardPlan", "TensorSizes", "plan_shards", "row_work"]
+
+_ROWS_LEAST = 16  # of a block that is planned with, however short the sequence is
+_BLOCKS_EACH = 8  # blocks of a rank's rows, at least
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """Rows and columns (indices of queries and keys) that are computed in one go, and whether all pairs are visible."""
+
+    rows: range
+    columns: range
+    full: bool
+
+
+@dataclass(frozen=True)
+class TensorSizes:
+    """The sizes of q, k and v on one rank but for the length: sequences, heads, widths, and bytes of a number."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    dim: int
+    key_dim: int
+    value_dim: int
+    itemsize: int
+
+    @property
+    def key_bytes(self) -> int:
+        """The bytes of one key with its value."""
+        return self.batch * self.kv_heads * (self.key_dim + self.value_dim) * self.itemsize
+
+    @property
+    def key_gradient_bytes(self) -> int:
+        """The bytes of the gradient of one key with its value, in float32 at least."""
+        return self.key_bytes // self.itemsize * max(4, self.itemsize)
+
+    @property
+    def query_bytes(self) -> int:
+        """The bytes of one query."""
+        return self.batch * self.heads * self.dim * self.itemsize
+
+    @property
+    def output_bytes(self) -> int:
+        """The bytes of one row of the output."""
+        return self.batch * self.heads * self.value_dim * self.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class ShardPlan:
+    """The plan of one call over the ranks of one axis of a mesh.
+
+    Args:
+        stored: Where the queries are, and where their output is wanted.
+        queries: Where the rows of the queries are computed.
+        keys: Where the keys and values are.
+        kinds: EMPTY, PARTIAL or FULL for each span of `queries` and each span of `keys`, in the order of the ranks.
+        runs: The blocks that the mask leaves.
+        work: What the rows cost.
+    """
+
+    stored: SequenceLayout
+    queries: SequenceLayout
+    keys: SequenceLayout
+    kinds: npt.NDArray[np.int8]
+    runs: Cover
+    work: RowWork
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.keys.ranks
+
+    @cached_property
+    def _row_spans(self) -> list[list[tuple[int, range]]]:
+        return _numbered(self.queries)
+
+    @cached_property
+    def _column_spans(self) -> list[list[tuple[int, range]]]:
+        return _numbered(self.keys)
+
+    @cached_property
+    def _sorted_runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Row block, first column and end of all runs, sorted by rows."""
+        block = self.runs.block
+        row, start, length = (
+            np.concatenate([getattr(one, name) for one in self.runs.runs]) for name in ("row", "start", "length")
+        )
+        order = np.argsort(row, kind="stable")
+        ends = np.minimum((start + length) * block, self.runs.keys)
+        return row[order], (start * block)[order], ends[order]
+
+    @lru_cache  # noqa: B019  (lives as long as the plan, of which a few are kept)
+    def rectangles(self, rank: int, owner: int) -> tuple[Rectangle, ...]:
+        """What a rank computes with the keys of an owner."""
+        found = []
+        for at, rows in self._row_spans[rank]:
+            for to, columns in self._column_spans[owner]:
+                if self.kinds[at, to] != EMPTY and len(seen := self._hull(rows, columns)):
+                    found.append(Rectangle(rows, seen, bool(self.kinds[at, to] == FULL)))
+        return tuple(found)
+
+    def _hull(self, rows: range, columns: range) -> range:
+        """The columns from the first to the last block that some row sees."""
+        row, start, end = self._sorted_runs
+        block = self.runs.block
+        here = slice(*np.searchsorted(row, [rows.start // block, -(-rows.stop // block)]).tolist())
+        start, end = start[here], end[here]
+        touching = (start < columns.stop) & (end > columns.start)
+        if not touching.any():
+            return range(0)
+        return range(max(columns.start, int(start[touching].min())), min(columns.stop, int(end[touching].max())))
+
+    def segments(self, rank: int, owner: int) -> tuple[range, ...]:
+        """The keys of an owner that a rank needs, in the order in which the owner holds them."""
+        needed: dict[range, range] = {}
+        for _, span in self._column_spans[owner]:
+            mine = [one.columns for one in self.rectangles(rank, owner) if one.columns.start in span]
+            if mine:
+                needed[span] = range(min(one.start for one in mine), max(one.stop for one in mine))
+        return tuple(needed.values())
+
+    def keys_needed(self, rank: int, owner: int) -> int:
+        """How many keys of an owner a rank needs."""
+        return sum(map(len, self.segments(rank, owner)))
+
+    def rounds(self, rank: int) -> tuple[int, ...]:
+        """The rounds in which a rank receives keys."""
+        return tuple(t for t in range(1, self.ranks) if self.segments(rank, (rank + t) % self.ranks))
+
+    @cached_property
+    def all_rounds(self) -> tuple[int, ...]:
+        """The rounds in which any rank receives keys."""
+        return tuple(sorted({t for rank in range(self.ranks) for t in self.rounds(rank)}))
+
+    def keys_sent(self, rank: int) -> int:
+        """How many keys a rank sends to others."""
+        return sum(self.keys_needed(other, rank) for other in range(self.ranks) if other != rank)
+
+    def keys_received(self, rank: int) -> int:
+        """How many keys a rank receives from others."""
+        return sum(self.keys_needed(rank, owner) for owner in range(self.ranks) if owner != rank)
+
+    def rows_moved(self, rank: int, *, back: bool = False) -> int:
+        """How many rows a rank gives away so that work is even; `back`: how many results it returns."""
+        source, target = (self.queries, self.stored) if back else (self.stored, self.queries)
+        if source == target:
+            return 0
+        others = (peer for peer in range(self.ranks) if peer != rank)
+        return sum(one[2] for peer in others for one in moves(source, target, rank, peer))
+
+    def bytes_forward(self, rank: int, sizes: TensorSizes) -> int:
+        """The bytes that a rank sends for the output."""
+        keys = self.keys_sent(rank) * sizes.key_bytes
+        return keys + self.rows_moved(rank) * sizes.query_bytes + self.rows_moved(rank, back=True) * sizes.output_bytes
+
+    def bytes_backward(self, rank: int, sizes: TensorSizes) -> int:
+        """The bytes that a rank sends for the gradients of q, k and v: keys again, and their gradients back."""
+        keys = self.keys_sent(rank) * sizes.key_bytes + self.keys_received(rank) * sizes.key_gradient_bytes
+        return keys + self.rows_moved(rank) * sizes.output_bytes + self.rows_moved(rank, back=True) * sizes.query_bytes
+
+    def work_of(self, rank: int) -> float:
+        """The pairs that a rank computes, in whole blocks of the mask."""
+        return self.work.of_ranks(self.queries)[rank]
+
+    @property
+    def imbalance(self) -> float:
+        """The work of the busiest rank as a multiple of the mean."""
+        return self.work.imbalance(self.queries)
+
+
+def plan_shards(mask: BoundMask | None, stored: SequenceLayout, keys: SequenceLayout, *, moves_rows: bool) -> ShardPlan:
+    """Plan a call whose queries and keys lie so; `moves_rows`: rows may be computed on their mirror rank."""
+    block = _block_for(stored)
+    runs = plan_of(mask, stored.length, keys.length, block) if mask is not None else _all(stored, keys, block)
+    work = row_work(runs)
+    queries = stored
+    if moves_rows and stored == contiguous(stored.length, stored.ranks):
+        queries = balanced(work, (stored, mirrored(stored.length, stored.ranks)))
+    return ShardPlan(stored, queries, keys, _kinds(mask, queries, keys), runs, work)
+
+
+def row_work(runs: Cover) -> RowWork:
+    """The pairs of the blocks that each row block leaves, of all sequences and heads that the mask tells apart."""
+    blocks = -(-runs.queries // runs.block)
+    each = sum(np.bincount(one.row, weights=one.length, minlength=blocks) for one in runs.runs)
+    edges = np.minimum(np.arange(blocks + 1) * runs.block, runs.queries)
+    pairs = each / len(runs.runs) * runs.block * np.diff(edges)
+    return RowWork(edges, np.concatenate([[0.0], np.cumsum(pairs)]))
+
+
+def _block_for(layout: SequenceLayout) -> int:
+    """Blocks small enough that a rank has some, and large enough that the plan is short."""
+    each = max(1, layout.length // (layout.ranks * _BLOCKS_EACH))
+    return min(BLOCK, max(_ROWS_LEAST, 1 << (each.bit_length() - 1)))
+
+
+def _all(stored: SequenceLayout, keys: SequenceLayout, block: int) -> Cover:
+    return cover(None, stored.length, keys.length, block)
+
+
+def _numbered(layout: SequenceLayout) -> list[list[tuple[int, range]]]:
+    """The spans of each rank, numbered through all ranks."""
+    count = iter(range(sum(map(len, layout.spans))))
+    return [[(next(count), span) for span in mine] for mine in layout.spans]
+
+
+def _kinds(mask: BoundMask | None, queries: SequenceLayout, keys: SequenceLayout) -> npt.NDArray[np.int8]:
+    """What the mask leaves of each span of queries and each span of keys, of all sequences and heads."""
+    rows, columns = ([span for mine in one.spans for span in mine] for one in (queries, keys))
+    if mask is None:
+        return np.full((len(rows), len(columns)), FULL, np.int8)
+    found = mask.mask.blocks(
+        Rectangles(
+            _edge([one.start + mask.q_offset for one in rows])[:, None],
+            _edge([one.stop + mask.q_offset for one in rows])[:, None],
+            _edge([one.start for one in columns])[None],
+            _edge([one.stop for one in columns])[None],
+        )
+    ).expand(*mask.mask.leading, len(rows), len(columns))
+    kinds = found.flatten(0, 1)
+    full, empty = (kinds == FULL).all(0), (kinds == EMPTY).all(0)
+    answer: npt.NDArray[np.int8] = torch.where(full, FULL, torch.where(empty, EMPTY, 1)).to(torch.int8).cpu().numpy()
+    return answer
+
+
+def _edge(numbers: list[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)

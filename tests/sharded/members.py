@@ -1,0 +1,179 @@
+"""The calls that several processes compute together, and one alone: every exported mask, score and bias is among them.
+
+They are taken from the contract tests, which fail where an exported member has no example there; so a new member joins
+here by being exported.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+import regard
+from contracts import test_biases, test_combinations, test_masks, test_scores
+from regard.tensors import replace_tensors, tensors
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of attention: `make` gives q, k, v and the options, with the tensors that are learned in them."""
+
+    make: Callable[[], tuple[list[torch.Tensor], dict[str, Any]]]
+    visible: Any = None  # the mask as an array, where an independent rule gives it
+    bias: Any = None  # and the bias
+
+
+def _randn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _learned(value):
+    """The same with tensors that ask for gradients; integers and booleans stay."""
+    held = [one.detach().clone().requires_grad_() if one.is_floating_point() else one for one in tensors(value)]
+    return replace_tensors(value, iter(held))
+
+
+def _of_mask(mask, rule):
+    def make():
+        q, k, v = _randn(2, 3, 90, 8), _randn(2, 1, 150, 8, seed=1), _randn(2, 1, 150, 5, seed=2)
+        return [q, k, v], {"mask": mask}
+
+    return Call(make, visible=test_masks._matrix(rule))
+
+
+def _of_bias(bias, rule):
+    b, h, n, m = test_biases.BATCH, test_biases.HEADS, test_biases.QUERIES, test_biases.KEYS
+    as_factor = bias.role == "weight_factor"
+
+    def make():
+        name = "weight_factor" if as_factor else "bias"
+        return [_randn(b, h, n, 4), _randn(b, h, m, 4, seed=1), _randn(b, h, m, 4, seed=2)], {name: _learned(bias)}
+
+    return Call(make, bias=None if as_factor else test_biases._matrix(rule).numpy())
+
+
+def _of_score(score, key_width):
+    def make():
+        q, k, v = test_scores._inputs(key_width, kv_heads=2)
+        return [q, k, v], {"score": _learned(score), "mask": regard.masks.Causal()}
+
+    return Call(make)
+
+
+def _of_case(case):
+    def make():
+        leaves = test_combinations.Leaves(case.dtype, case.dtype, case.learned)
+        s = case.shape
+        q = leaves("q", s.batch, s.heads, s.queries, test_combinations.WIDTH)
+        k = leaves("k", s.batch, s.kv_heads, s.keys, test_combinations.WIDTH)
+        v = leaves("v", s.batch, s.kv_heads, s.keys, s.value_width)
+        options = {
+            "score": test_combinations.SCORES[case.score](s, leaves, case.softcap),
+            "mask": test_combinations.MASKS[case.mask](s),
+            "bias": test_combinations.BIASES[case.bias](s, leaves),
+            "weight_factor": test_combinations.FACTORS[case.factor](s, leaves),
+            "normalizer": test_combinations.NORMALIZERS[case.normalizer](s, leaves),
+            "rotary": test_combinations.ROTARY[case.rotary],
+            "scale": case.scale,
+            "dropout": case.dropout,
+            "generator": torch.Generator().manual_seed(11),
+            "return_lse": case.lse,
+        }
+        # The leaves themselves: what is computed from them (an absolute value) leads back to them.
+        return [q, k, v], options | {"leaves": [one for name, one in leaves.items() if name not in "qkv"]}
+
+    return Call(make)
+
+
+Case = test_combinations.Case
+CASES = {
+    "dropout, grouped": Case(mask="causal", layout="grouped, fewer queries", dropout=0.3, lse=True),
+    "dropout, all": Case(dropout=0.4, layout="long"),
+    "sink, softcap, rope": Case(
+        mask="window", normalizer="sink", rotary="rope", softcap=1.5, layout="long, fewer queries", lse=True
+    ),
+    "sigmoid": Case(mask="documents", normalizer="sigmoid", layout="long"),
+    "sigmoid, dropout": Case(mask="columns", normalizer="sigmoid 0", dropout=0.3),
+    "everything": Case(
+        "shaw", "window", "t5", normalizer="sink", factor="gaussian", rotary="rope", softcap=1.5, dropout=0.3, lse=True
+    ),
+    "additive, sparse": Case("additive", "bigbird", "matrix", normalizer="sigmoid", factor="matrix", dropout=0.3),
+    "one query": Case(mask="causal", layout="one query"),
+    "more queries than keys": Case(mask="causal", layout="one kv head, more queries", lse=True),
+    "own score and bias": Case("of one's own", "padded causal", "of one's own", factor="relative"),
+    "own relative bias": Case(mask="global", bias="relative of one's own", layout="long"),
+    "matrix of sequences": Case(mask="prefix of each sequence", bias="matrix of sequences", layout="long"),
+    "matrix of heads": Case(mask="tensor of blocks", bias="matrix of heads", layout="long"),
+    "number of a key": Case(mask="tensor of pairs", bias="number of a key"),
+    "rule": Case(mask="rule of heads", bias="table", layout="grouped, fewer queries"),
+    "transformer-xl": Case("transformer-xl", "sinks and window", layout="one sequence", rotary="interleaved half"),
+    "deberta": Case("deberta", "dilated", "alibi", layout="long", lse=True),
+    "float32": Case(mask="causal", layout="long", dtype=torch.float32, learned=False),
+    "negative scale": Case(mask="all but a window", scale=-0.4, layout="long, whole blocks"),
+}
+
+
+# Calls whose sequences (0) or heads (1) are sharded along another axis of the mesh too: masks, biases, tables, sinks
+# and dropout that differ for each.
+AXES = {
+    "sequences: dropout": (0, Case(mask="padded causal", layout="alike", dropout=0.3, normalizer="sink", lse=True)),
+    "sequences: matrices": (0, Case("shaw", "tensor of pairs", "matrix of sequences", factor="gaussian")),
+    "sequences: own": (0, Case("of one's own", "prefix of each sequence", "number of a key", normalizer="sigmoid")),
+    "heads: dropout": (1, Case(mask="random", layout="alike", dropout=0.3, normalizer="sink", softcap=1.5)),
+    "heads: tables": (1, Case("deberta", "bigbird", "t5", factor="matrix")),
+    "heads: own": (1, Case("of one's own", "tensor of blocks", "of one's own", lse=True)),
+    "heads: grouped": (1, Case("bilinear", "causal", "alibi", layout="grouped, fewer queries", rotary="rope")),
+}
+
+
+def calls() -> dict[str, Call]:
+    """Every call by its name."""
+    named = {}
+    for module, make in ((test_masks, _of_mask), (test_scores, _of_score), (test_biases, _of_bias)):
+        for name, many in module.EXAMPLES.items():
+            named |= {f"{name}-{at}": make(*one) for at, one in enumerate(many)}
+    return named | {name: _of_case(case) for name, case in CASES.items()}
+
+
+def calls_over_axes() -> dict[str, Call]:
+    """Every call of `AXES`."""
+    return {name: _of_case(case) for name, (_, case) in AXES.items()}
+
+
+def computed(call: Call, distribute=None, **backend) -> dict[str, np.ndarray]:
+    """Output, log-sum-exp, and the gradients of q, k, v and all that is learned; `distribute` shards q, k and v."""
+    (q, k, v), options = call.make()
+    leaves = options.pop("leaves", None)
+    given = [one.detach().requires_grad_() if distribute is None else distribute(one.detach()) for one in (q, k, v)]
+    results = regard.attention(*given, **options, **backend)
+    results = results if isinstance(results, tuple) else (results,)
+    found = dict(zip(("output", "lse"), results, strict=False))
+    loss = (found["output"] * _like(found["output"], seed=9)).sum()
+    if "lse" in found:
+        found["lse"] = found["lse"].where(found["lse"].isfinite(), 0)
+        loss = loss + (found["lse"] * _like(found["lse"], seed=8)).sum()
+    if leaves is None:
+        leaves = [one for one in tensors(tuple(options.values())) if one.requires_grad]
+    leaves = [one for one in leaves if one.requires_grad]
+    loss.backward()
+    found |= {f"gradient of {name}": one.grad for name, one in zip("qkv", given, strict=True)}
+    found |= {f"gradient of leaf {at}": one.grad for at, one in enumerate(leaves)}
+    return {name: _array(one) for name, one in found.items()}
+
+
+def _like(x, seed):
+    """Numbers of the same shape, the same on every rank, that lie as x does."""
+    numbers = _randn(*x.shape, seed=seed).to(x.dtype)
+    if isinstance(x, torch.Tensor) and type(x).__name__ != "DTensor":
+        return numbers
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(numbers, x.device_mesh, x.placements)
+
+
+def _array(x):
+    x = x.full_tensor() if type(x).__name__ == "DTensor" else x
+    return x.detach().numpy()

@@ -1,0 +1,106 @@
+"""Several processes compute what one does: every exported mask, score and bias, forward and backward.
+
+Expected is a dense formula in numpy for masks and biases, whose rules are written once more in numpy, and one process
+with the reference backend for all else. One launch computes all members (14 s for 2 ranks, of which the imports are 8).
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import members
+from processes import launch
+
+from oracles import dense
+from regard.backends.sharded.sequence_layout import contiguous
+from regard.backends.sharded.shard_plan import TensorSizes, plan_shards
+from regard.problem import Problem
+
+CALLS = members.calls()
+TOLERANCE = {np.dtype(np.float64): (1e-12, 1e-12), np.dtype(np.float32): (2e-6, 5e-6)}
+RANKS = [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 4, 8))]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What each rank wrote."""
+
+    ranks: int
+    folder: Path
+
+    def of(self, name):
+        return [dict(np.load(self.folder / f"{name}.{rank}.npz")) for rank in range(self.ranks)]
+
+
+@pytest.fixture(scope="module", params=RANKS)
+def computed(request, tmp_path_factory):
+    """What so many ranks find for all calls, in one launch."""
+    folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
+    launch(request.param, folder, "contract")
+    return Found(request.param, folder)
+
+
+def _independent(call):
+    """Output and gradients by the formula in numpy, for calls of which it has all parts."""
+    (q, k, v), _ = call.make()
+    up = members._randn(*q.shape[:3], v.shape[3], seed=9)
+    found = dense(q, k, v, visible=call.visible, bias=call.bias, cotangent=up)
+    return {"output": found.output} | {f"gradient of {name}": getattr(found, name) for name in "qkv"}
+
+
+def _check(ours, expected):
+    for rank, found in enumerate(ours):
+        found = {name: one for name, one in found.items() if name not in ("bytes", "events")}
+        assert found.keys() == expected.keys()
+        for what, array in found.items():
+            want = expected[what]
+            value, gradient = TOLERANCE[array.dtype]
+            assert np.isfinite(array).all(), f"rank {rank}: {what} is not finite"
+            largest = np.abs(want).max()
+            error = np.abs(array - want).max() / (largest if largest > 1e-9 else 1.0)  # some gradients are 0
+            bound = gradient if what.startswith("gradient") else value
+            assert error <= bound, f"rank {rank}: {what} is off by {error:.1e} of the largest value"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_ranks_together_compute_what_one_process_does(computed, name):
+    call = CALLS[name]
+    expected = members.computed(call, backend="reference")
+    if call.visible is not None or call.bias is not None:
+        expected |= _independent(call)
+    _check(computed.of(name), expected)
+
+
+@pytest.mark.parametrize("name", members.AXES)
+def test_sequences_and_heads_are_sharded_along_another_axis(computed, name):
+    if computed.ranks % 2:
+        return  # two ranks for the other axis
+    call = members.calls_over_axes()[name]
+    _check(computed.of(name), members.computed(call, backend="reference"))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_sent_is_what_the_plan_says(computed, name):
+    (q, k, v), options = CALLS[name].make()
+    whole = Problem.of(q, k, v, **{key: one for key, one in options.items() if key != "leaves"})
+    layouts = [contiguous(n, computed.ranks) for n in (whole.queries, whole.keys)]
+    plan = plan_shards(whole.mask, *layouts, moves_rows=True)
+    sizes = TensorSizes(*q.shape[:2], k.shape[1], q.shape[3], k.shape[3], v.shape[3], q.element_size())
+    row = whole.batch * whole.heads * q.element_size() if whole.wants_lse else 0  # its log-sum-exp goes too
+    for rank, ours in enumerate(computed.of(name)):
+        there, back = plan.rows_moved(rank), plan.rows_moved(rank, back=True)
+        expected = plan.bytes_forward(rank, sizes) + plan.bytes_backward(rank, sizes) + (there + back) * row
+        assert int(ours["bytes"]) == expected
+
+
+def test_the_next_round_is_posted_before_the_last_one_is_computed(computed):
+    for ours in computed.of("dropout, all"):
+        events = ours["events"].tolist()
+        assert events[: len(events) // 2] == events[len(events) // 2 :]  # forward and backward
+        for number in range(1, computed.ranks):
+            assert events.index(f"posted {number}") < events.index(f"computed {number - 1}")

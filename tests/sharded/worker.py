@@ -1,0 +1,56 @@
+"""One of several processes: `worker.py RANK RANKS FOLDER PROGRAM`; writes what the program finds to FOLDER."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+
+import members  # noqa: E402
+
+from regard.backends.sharded.exchange import count_traffic  # noqa: E402
+
+
+def compute_contract(mesh, folder):
+    """Every call of the contract, and what was sent for the plain ones."""
+
+    def distribute(x):
+        return distribute_tensor(x, mesh, [Shard(2)]).requires_grad_()
+
+    rank, ranks = mesh.get_rank(), mesh.size()
+    for name, call in members.calls().items():
+        torch.manual_seed(rank)  # ranks need not agree
+        with count_traffic() as traffic:
+            found = members.computed(call, distribute)
+        kinds = np.array([f"{what} {number}" for what, number in traffic.events])
+        np.savez(folder / f"{name}.{rank}.npz", **found, bytes=traffic.bytes_sent, events=kinds)
+    if ranks % 2 == 0:
+        axes = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("other", "sequence"))
+        for name, call in members.calls_over_axes().items():
+            dim, _ = members.AXES[name]
+
+            def distribute_twice(x, dim=dim):
+                return distribute_tensor(x, axes, [Shard(dim), Shard(2)]).requires_grad_()
+
+            np.savez(folder / f"{name}.{rank}.npz", **members.computed(call, distribute_twice))
+
+
+PROGRAMS = {"contract": compute_contract}
+
+
+def main(rank, ranks, folder, program):
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    PROGRAMS[program](init_device_mesh("cpu", (ranks,), mesh_dim_names=("sequence",)), folder)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
