@@ -16,7 +16,7 @@ from regard.errors import InputError
 from regard.jagged import Packing
 from regard.masks import BoundMask, Causal, Mask
 from regard.problem import DEFAULT_MAX_BYTES, InputOptions, Options, Problem, complete, shows_options
-from regard.tensors import are_in_memory, autocast_dtype, in_forward_mode
+from regard.tensors import are_in_memory, are_sharded, autocast_dtype, in_forward_mode
 from regard.torch_private import peek_interpreter_stack
 
 __all__ = ["attention", "explain"]
@@ -105,7 +105,7 @@ def attention(
     """
     asked = complete(options)
     _check_options(asked, backend)
-    if backends.is_sharded(q, k, v):
+    if are_sharded(q, k, v):
         return backends.attend_dtensors(q, k, v, asked, backend)
     nested, overridden = _are_nested(q, k, v), torch.overrides.has_torch_function((q, k, v))
     prefers = backends.preferred() if backend == "auto" else "auto"

@@ -20,6 +20,7 @@ from regard.torch_private import TorchDispatchModeKey, get_dispatch_mode
 __all__ = [
     "Remembered",
     "are_in_memory",
+    "are_sharded",
     "autocast_dtype",
     "copied",
     "has_numbers",
@@ -207,6 +208,11 @@ def are_in_memory(*tensors: Tensor) -> bool:
         and forward_ad._current_level < 0
         and all(get_dispatch_mode(key) is None for key in _TRACING)
     )
+
+
+def are_sharded(*given: object) -> bool:
+    """Return whether one of these is a DTensor, without importing what defines them."""
+    return any(type(one).__name__ == "DTensor" for one in given)
 
 
 def in_forward_mode() -> bool:

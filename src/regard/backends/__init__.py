@@ -6,7 +6,7 @@ from regard.backends.narrow_keys import FEW_QUERIES, narrowed
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.selection import BACKENDS, SELECTION, Explanation, check_name, choose, explain, use_backend
-from regard.backends.sharded import attend_dtensors, is_sharded
+from regard.backends.sharded import attend_dtensors
 
 __all__ = [
     "BACKENDS",
@@ -22,7 +22,6 @@ __all__ = [
     "check_name",
     "choose",
     "explain",
-    "is_sharded",
     "narrowed",
     "preferred",
     "use_backend",

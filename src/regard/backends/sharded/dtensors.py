@@ -14,18 +14,13 @@ from regard.backends.sharded.sequence_layout import contiguous
 from regard.errors import InputError
 from regard.problem import Options, Problem
 from regard.problem_checks import four_dimensional
-from regard.tensors import replace_tensors, tensors
+from regard.tensors import are_sharded, replace_tensors, tensors
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-__all__ = ["attend_dtensors", "is_sharded"]
-
-
-def is_sharded(*given: object) -> bool:
-    """Return whether one of these is a DTensor."""
-    return any(type(one).__name__ == "DTensor" for one in given)
+__all__ = ["attend_dtensors"]
 
 
 def attend_dtensors(q: Tensor, k: Tensor, v: Tensor, options: Options, backend: str) -> Tensor | tuple[Tensor, ...]:
@@ -143,13 +138,13 @@ def _with_whole_parts(options: Options) -> Options:
     given: dict[str, Any] = dict(options)
     for name, one in given.items():
         held = tensors(one)
-        if any(map(is_sharded, held)):
+        if any(map(are_sharded, held)):
             given[name] = replace_tensors(one, (_whole(each) for each in held))
     return cast(Options, given)
 
 
 def _whole(x: Tensor) -> Tensor:
-    whole: Tensor = x.full_tensor() if is_sharded(x) else x  # type: ignore[attr-defined]
+    whole: Tensor = x.full_tensor() if are_sharded(x) else x  # type: ignore[attr-defined]
     return whole
 
 
