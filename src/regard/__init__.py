@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from regard.interpret.look import LookResult, look
     from regard.interpret.model_loading import load_model
     from regard.interpret.observation import Observation, load_atlas
+    from regard.interpret.tap import tap
     from regard.interpret.transformers_adapter import register_with_transformers
     from regard.interpret.watch import watch
     from regard.interpret.word_pairs import score_heads_for_pairs
@@ -67,6 +68,7 @@ __all__ = [
     "scores",
     "statistics",
     "summary",
+    "tap",
     "use_backend",
     "watch",
 ]
@@ -97,6 +99,7 @@ _HOMES = {
     "load_model": "interpret.model_loading",
     "look": "interpret.look",
     "register_with_transformers": "interpret.transformers_adapter",
+    "tap": "interpret.tap",
     "watch": "interpret.watch",
 }
 

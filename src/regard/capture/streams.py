@@ -16,7 +16,7 @@ from torch import nn
 
 from regard.capture.records import Layer
 
-__all__ = ["Place", "Places", "name_streams"]
+__all__ = ["TOWERS", "Place", "Places", "name_streams"]
 
 
 _WORDS = {
@@ -27,7 +27,7 @@ _WORDS = {
     **dict.fromkeys(("qformer", "resampler", "perceiver"), "queries"),
     **dict.fromkeys(("text", "txt", "language", "lang", "llm", "lm"), "text"),
 }
-_TOWERS = ("image", "audio", "video")
+TOWERS = ("image", "audio", "video")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Places:
                 return found.pop(), True
             inputs = getattr(self._at(above[:end]), "input_modalities", None)
             kinds = [inputs] if isinstance(inputs, str) else list(inputs or ())
-            if len(kinds) == 1 and kinds[0] in _TOWERS:
+            if len(kinds) == 1 and kinds[0] in TOWERS:
                 return str(kinds[0]), False
         return None, False
 

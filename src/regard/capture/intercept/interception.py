@@ -33,11 +33,11 @@ from regard.torch_private import (
     transformer_encoder_layer_fwd,
 )
 
-__all__ = ["Interception"]
+__all__ = ["KERNEL", "Interception", "Reader", "is_traced", "sdpa_arguments"]
 
 
 # The original function, even if it is replaced later (as by SageAttention, to call its own kernel).
-_KERNEL = scaled_dot_product_attention
+KERNEL = scaled_dot_product_attention
 
 # The form in which a torch-function mode receives the kernel: its builtin has no signature.
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -85,7 +85,7 @@ class Interception(WatchingMode):
     ) -> Any:
         """Run the call, then process it."""
         kwargs = kwargs or {}
-        looking = not in_backward() and not _is_traced()
+        looking = not in_backward() and not is_traced()
         call = TorchCall(func, name_of(func), args, kwargs)
         if looking:
             with DisableTorchFunction():
@@ -102,8 +102,8 @@ class Interception(WatchingMode):
         func, args, kwargs = call.func, call.args, call.kwargs
         if isinstance(func, OPERATORS) and _ATTENDS.search(str(func)):
             self._notice(call, result)
-        elif func is _KERNEL:
-            self._see_pair(lambda: read_sdpa(self._recorder.module, _named(args, kwargs)), call, result)
+        elif func is KERNEL:
+            self._see_pair(lambda: read_sdpa(self._recorder.module, sdpa_arguments(args, kwargs)), call, result)
         elif func is functional.multi_head_attention_forward:
             self._see_pair(lambda: read_functional(args, kwargs), call, result)
         elif func is native_multi_head_attention:
@@ -160,13 +160,15 @@ class Interception(WatchingMode):
         """
         name = str(call.func)
         if name.startswith("aten.scaled_dot_product_attention"):
-            self._see_pair(lambda: read_sdpa(self._recorder.module, _named(call.args, call.kwargs)), call, result)
+            self._see_pair(
+                lambda: read_sdpa(self._recorder.module, sdpa_arguments(call.args, call.kwargs)), call, result
+            )
         elif self._recorder.locate():
             self._recorder.miss(self._recorder.caller, KERNEL_REASON.format(name))
 
     def _scripted(self, script: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Process a call of TorchScript by its arguments and results; it is missing if attention is computed inside."""
-        if self not in modes_here() or in_backward() or _is_traced():
+        if self not in modes_here() or in_backward() or is_traced():
             return
         call = TorchCall(script, "script", args, kwargs)
         graph, results = graph_of(script), [one for one in tensors_in((result,)) if one.is_floating_point()]
@@ -188,7 +190,7 @@ class Interception(WatchingMode):
         return _storage(one) in self._parameters
 
 
-def _is_traced() -> bool:
+def is_traced() -> bool:
     """Return whether this thread computes with tensors without values; a compiler may run in another thread."""
     return torch.compiler.is_dynamo_compiling() or get_dispatch_mode(_FAKE) is not None
 
@@ -199,7 +201,7 @@ def _queries_and_keys(call: TorchCall) -> tuple[Tensor, Tensor]:
     return given["query" if "query" in given else "q"], given["key" if "key" in given else "k"]
 
 
-def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def sdpa_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of PyTorch's kernel by name."""
     return dict(zip(_SDPA, args, strict=False)) | kwargs
 

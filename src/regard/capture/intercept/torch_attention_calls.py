@@ -27,6 +27,7 @@ __all__ = [
     "read_functional",
     "read_native",
     "read_sdpa",
+    "unpack_groups",
 ]
 
 
@@ -43,7 +44,7 @@ def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK
         mask = ~hidden.reshape(
             len(hidden), *(1,) * (k.ndim - 2), -1
         )  # PyTorch does not support masks with nested tensors
-    q, mask = _unpack_groups(module, q, k, mask)
+    q, mask = unpack_groups(module, q, k, mask)
     problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
     return CallFromQK(problem, v=_values(problem, v.detach()))
 
@@ -107,7 +108,7 @@ def _mask_and_bias(q: Tensor, k: Tensor, attend: Tensor | None, is_causal: bool)
     return mask, attend
 
 
-def _unpack_groups(module: nn.Module | None, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def unpack_groups(module: nn.Module | None, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Undo transformers' packing, which passes the heads of a group as queries if there is one query of grouped
     heads.
     """

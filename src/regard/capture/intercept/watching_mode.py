@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, Self
 
 import torch
@@ -34,8 +34,10 @@ __all__ = [
     "in_backward",
     "is_watching",
     "modes_here",
+    "modes_of_all_threads",
     "refuse_compiled",
     "refusing_compiled_code",
+    "restack",
 ]
 
 
@@ -51,7 +53,7 @@ class Hears(Protocol):
         ...
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Process the end of a call, by return or by exception."""
+        """Process the end of a call; `output` is None after an exception."""
         ...
 
 
@@ -76,17 +78,22 @@ class WatchingMode(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         """Start to observe this thread."""
+        self._patches = self._exchange([self._model])
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def _exchange(self, modules: Iterable[nn.Module]) -> contextlib.ExitStack:
+        """Let the calls of these modules be announced to this mode, and return what restores everything."""
         self._thread = threading.get_ident()
         with contextlib.ExitStack() as stack:
             # Classes instead of instances: parts of other models that run here must take the same decision.
             for kind in _CLASSES:
                 stack.enter_context(patched(kind, "forward", functools.partial(_deciding_alike, kind)))
-            stack.enter_context(patched(self._model, CALL, functools.partial(_announced, self._model)))
+            for module in modules:
+                stack.enter_context(patched(module, CALL, functools.partial(_announced, module)))
             _open.append(self)
             stack.callback(_open.remove, self)
-            super().__enter__()  # type: ignore[no-untyped-call]
-            self._patches = stack.pop_all()
-        return self
+            return stack.pop_all()
 
     def __exit__(self, *raised: Any) -> None:
         """Restore everything, also after an error."""
@@ -98,7 +105,7 @@ class WatchingMode(TorchFunctionMode):
                     "block: enter and leave it in one thread"
                 )
             # Not always the last one: generators with a watch may end in any order.
-            _restack([one for one in stack if one is not self])
+            restack([one for one in stack if one is not self])
 
     def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
         """Process the start of a call, and return the object to notify of its end; the backward pass only repeats
@@ -121,6 +128,11 @@ _open: list[WatchingMode] = []  # modes of all threads
 def modes_here() -> list[WatchingMode]:
     """Return the watching modes of this thread."""
     return [one for one in get_current_function_mode_stack() if isinstance(one, WatchingMode)]
+
+
+def modes_of_all_threads() -> tuple[WatchingMode, ...]:
+    """Return the watching modes that are open in any thread."""
+    return tuple(_open)
 
 
 def is_watching(module: nn.Module) -> bool:
@@ -169,15 +181,27 @@ def _announced(model: nn.Module, _: None) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return model._call_impl(*args, **kwargs)
-        told = [hears for one in tuple(_open) if (hears := one.begins(model, args, kwargs)) is not None]
+        told: list[Hears] = []
+        output = None
         try:
-            return model._call_impl(*args, **kwargs)
+            told.extend(hears for one in tuple(_open) if (hears := one.begins(model, args, kwargs)) is not None)
+            output = model._call_impl(*args, **kwargs)
+            return output
         finally:
-            for one in told:
-                one.leave(model, args, None)
+            _leave_all(told, model, args, output)
 
     _skip(call)
     return call
+
+
+def _leave_all(told: Sequence[Hears], model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    """Notify all of them of the end of a call, also if one raises."""
+    for at, one in enumerate(told):
+        try:
+            one.leave(model, args, output)
+        except BaseException:
+            _leave_all(told[at + 1 :], model, args, None)
+            raise
 
 
 def _skip(function: Any) -> None:
@@ -189,14 +213,15 @@ def _skip(function: Any) -> None:
 def _has_torch_function(tensors: Iterable[Tensor]) -> bool:
     """Return the result of PyTorch's function without the watching modes: the tensors may be of a subclass."""
     stack = get_current_function_mode_stack()
-    _restack([one for one in stack if not isinstance(one, WatchingMode)])
+    restack([one for one in stack if not isinstance(one, WatchingMode)])
     try:
         return bool(has_torch_function(tensors))
     finally:
-        _restack(stack)
+        restack(stack)
 
 
-def _restack(modes: list[Any]) -> None:
+def restack(modes: list[Any]) -> None:
+    """Replace this thread's torch-function modes."""
     for _ in get_current_function_mode_stack():
         pop_mode()
     for mode in modes:

@@ -1,0 +1,148 @@
+"""Weights of a few heads and rows of one call: what a tap reads while the fused kernel computes the output.
+
+`weights_of_rows` applies the formula to any watched call. `weights_of_sdpa` is the short way for a call of PyTorch's
+kernel: one product of (heads × rows × dim) and (dim × keys) for each key head, one mask and one softmax.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.capture.watched_call import WatchedCall
+from regard.capture.weights_from_qk import HIDDEN, CallFromQK, CallFromWeights
+from regard.errors import ObservationError
+from regard.normalizers import Softmax
+from regard.problem import Problem
+from regard.scores.base import score_tile
+
+__all__ = ["Rows", "plain_mode", "weights_of_rows", "weights_of_sdpa"]
+
+Rows = slice | list[int]
+
+
+@contextlib.contextmanager
+def _without_modes(device: torch.device) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if torch.amp.is_autocast_available(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.no_grad())  # which leaving inference mode has enabled
+        yield
+
+
+def plain_mode(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return a context for further computations: no gradients, and the precision of the tensors themselves."""
+    cast = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    return _without_modes(device) if cast or torch.is_inference_mode_enabled() else torch.no_grad()
+
+
+def weights_of_rows(call: WatchedCall, rows: Rows, heads: Sequence[int]) -> Float[Tensor, "batch heads rows keys"]:
+    """Return the weights of some heads and rows of a call, in float32 or the wider type of the model.
+
+    Raises:
+        ObservationError: The call is of an unknown kind.
+    """
+    if isinstance(call, CallFromWeights):
+        found = call.weights.detach()[:, list(heads)][:, :, rows]
+        return found.to(torch.promote_types(found.dtype, torch.float32))
+    if not isinstance(call, CallFromQK):
+        raise ObservationError(f"the weights of a {type(call).__name__} cannot be computed row by row")
+    parts = [_of_head(call.problem, part, head) for part in _runs(rows) for head in heads]
+    per_run = [torch.cat(parts[at : at + len(heads)], 1) for at in range(0, len(parts), len(heads))]
+    if not per_run:
+        problem = call.problem
+        return problem.q.new_zeros(problem.batch, len(heads), 0, problem.keys)
+    return per_run[0] if len(per_run) == 1 else torch.cat(per_run, 2)
+
+
+def _runs(rows: Rows) -> list[slice]:
+    """Return rows as slices of neighbours."""
+    if isinstance(rows, slice):
+        return [rows] if rows.start < rows.stop else []
+    found: list[slice] = []
+    for one in rows:
+        if found and found[-1].stop == one:
+            found[-1] = slice(found[-1].start, one + 1)
+        else:
+            found.append(slice(one, one + 1))
+    return found
+
+
+def _of_head(problem: Problem, rows: slice, head: int) -> Tensor:
+    """Return (batch, 1, rows, keys): the formula, for one head and some rows."""
+    one, kv_head = slice(head, head + 1), head // (problem.heads // problem.kv_heads)
+    wide = torch.promote_types(problem.q.dtype, torch.float32)
+    q, k = problem.q[:, one, rows].to(wide), problem.k[:, kv_head : kv_head + 1].to(wide)
+    batch, columns = slice(0, problem.batch), slice(0, problem.keys)
+    i, j = problem.i(rows), problem.j()
+    if problem.score.product:
+        scores = (q * problem.scale) @ k.transpose(-2, -1)
+    else:
+        scores = problem.scale * score_tile(problem.score, q, k, batch, one, i, j, (problem.batch, problem.heads))
+    if (cap := problem.score.softcap) is not None:
+        scores = cap * torch.tanh(scores / cap)
+    visible = None
+    if problem.mask is not None:
+        visible = problem.mask.tile(rows, columns, batch=batch, heads=one, device=q.device)
+    if problem.bias is not None:
+        bias = problem.bias.tile(batch, one, i, j).to(wide)
+        scores = scores + bias
+        visible = (bias > HIDDEN) if visible is None else visible & (bias > HIDDEN)
+    normalizer = problem.normalizer
+    if isinstance(normalizer, Softmax) and normalizer.sink is not None:
+        normalizer = replace(normalizer, sink=normalizer.sink[one])
+    weights: Tensor = normalizer.weights(scores, visible)[0]
+    if problem.weight_factor is not None:
+        weights = weights * problem.weight_factor.tile(batch, one, i, j).to(wide)
+    return weights.expand(problem.batch, 1, *weights.shape[2:])
+
+
+def weights_of_sdpa(
+    q: Float[Tensor, "batch heads queries dim"],
+    k: Float[Tensor, "batch kv_heads keys dim"],
+    rows: slice,
+    heads: Sequence[int],
+    *,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Float[Tensor, "batch heads rows keys"]:
+    """Return the weights of some heads and neighbouring rows of a call of `F.scaled_dot_product_attention`."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    group = q.shape[1] // k.shape[1]
+    parts = []
+    for run, kv_head in _of_kv_heads(heads, group):
+        some: Any = slice(run[0], run[-1] + 1) if run[-1] - run[0] == len(run) - 1 else list(run)
+        left = q[:, some, rows].to(wide) * scale  # (batch, run, rows, dim)
+        right = k[:, kv_head].to(wide).transpose(-2, -1)  # (batch, dim, keys)
+        flat = torch.bmm(left.flatten(1, 2), right)
+        parts.append(flat.view(len(q), len(run), -1, k.shape[2]))
+    scores = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    if is_causal and (rows.start + 1 < k.shape[2] or rows.stop - rows.start > 1):
+        i = torch.arange(rows.start, rows.stop, device=q.device)[:, None]
+        scores = scores.masked_fill_(torch.arange(k.shape[2], device=q.device) > i, -torch.inf)
+    if mask is None:
+        return scores.softmax(-1)
+    if mask.ndim == 4 and mask.shape[1] > 1:
+        mask = mask[:, list(heads)]
+    part = mask[..., rows, :] if mask.shape[-2] > 1 else mask
+    scores = scores.masked_fill_(~part, -torch.inf) if part.dtype == torch.bool else scores.add_(part)
+    blind = scores.amax(-1, keepdim=True) <= HIDDEN
+    return scores.softmax(-1).masked_fill_(blind, 0.0)
+
+
+def _of_kv_heads(heads: Sequence[int], group: int) -> list[tuple[list[int], int]]:
+    """Return runs of heads that share a key head, in the order given."""
+    runs: list[tuple[list[int], int]] = []
+    for head in heads:
+        if runs and runs[-1][1] == head // group and head == runs[-1][0][-1] + 1:
+            runs[-1][0].append(head)
+        else:
+            runs.append(([head], head // group))
+    return runs

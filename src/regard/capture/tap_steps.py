@@ -1,0 +1,261 @@
+"""The steps of a tapped generation: which query of which call is which position, and when its row is certain.
+
+A step is one call of the model. Its first position is the length of the cache that the call was given, from which
+follow the keys that a sliding window has dropped and the columns that a static cache has not filled yet.
+
+Rows of several queries after a cache are those of tokens that an assistant has proposed. They are held until the next
+call, or the end, shows how many of them the cache still has: the others were rejected, and are never delivered.
+"""
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from regard.capture.attention_row import AttentionRow
+from regard.capture.row_weights import Rows
+from regard.capture.selection import KeySpans, QueriesChosen
+from regard.errors import ObservationError
+
+__all__ = ["Site", "Steps"]
+
+_CACHES = ("past_key_values", "past_key_value", "cache_params", "past", "layer_past")
+_IDS = ("decoder_input_ids", "input_ids")
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One attention call of a tapped layer, as its first call has shown it; `heads` are the chosen ones."""
+
+    number: int | str  # the layer as the caller named it
+    name: str  # the module's
+    module: Any
+    heads: tuple[int, ...]
+    cross: bool
+    count: int  # of all heads
+
+
+@dataclass(eq=False)
+class _Step:
+    past: int | None  # positions before its first query; None if the model was not given a cache that has a length
+    last: int | None  # queries whose logits are computed, if the call specified it
+    ids: Tensor | None
+    cache: Any
+    whole: bool  # whether it began with the call of the model, at whose end it ends
+    queries: int = 0
+    rows: Rows = field(default_factory=list)
+    weights: dict[Site, Tensor] = field(default_factory=dict)
+
+
+class Steps:
+    """Turns the weights of the tapped layers into rows, one step after the other."""
+
+    def __init__(
+        self, queries: QueriesChosen, spans: KeySpans | None, deliver: Callable[[AttentionRow], None], *, source: bool
+    ) -> None:
+        self._queries, self._spans, self._deliver, self._source = queries, spans, deliver, source
+        self._step: _Step | None = None
+        self._number = -1
+        self._end = 0  # positions after the last step
+        self._batch = 0
+        self._cached = False
+        self._held: list[AttentionRow] = []
+        self._held_cache: Any = None
+        self._parent: Tensor | None = None
+        self._cache: Any = None  # a weak reference to the cache of the running text
+        self.calls = 0  # steps that have ended
+
+    @property
+    def running(self) -> bool:
+        """Whether the model's own call is running."""
+        return self._step is not None and self._step.whole
+
+    @property
+    def captured(self) -> Collection[Site]:
+        """The sites whose weights the running step has."""
+        return () if self._step is None else self._step.weights.keys()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether weights of the running step were captured."""
+        return bool(self.captured)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the position of the first query is known."""
+        return self._step is not None and self._step.past is not None
+
+    @property
+    def cache(self) -> Any:
+        """The cache that the running call was given."""
+        return None if self._step is None else self._step.cache
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin a step with a call of the model."""
+        cache = next((kwargs[name] for name in _CACHES if kwargs.get(name) is not None), None)
+        past = length_of(cache)
+        self._settle(cache, past)
+        keep = kwargs.get("logits_to_keep", kwargs.get("num_logits_to_keep"))
+        last = keep if isinstance(keep, int) and not isinstance(keep, bool) and keep > 0 else None
+        self._step = _Step(past if cache is not None else None, last, self._ids(args, kwargs), cache, whole=True)
+
+    def _ids(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        names = _IDS[1:] if self._source or "decoder_input_ids" not in kwargs else _IDS[:1]
+        found = next((kwargs[name] for name in names if kwargs.get(name) is not None), args[0] if args else None)
+        known = isinstance(found, Tensor) and found.ndim == 2 and not found.is_floating_point()
+        return found if known else None
+
+    def capture(
+        self, site: Site, sizes: tuple[int, int], newest: Callable[[], int], weigh: Callable[[Rows], Tensor]
+    ) -> None:
+        """Take the weights of a call with `sizes` (queries, keys); `newest` finds the column of its newest key."""
+        queries, keys = sizes
+        self.place(site, queries, newest)
+        step = self._step
+        assert step is not None
+        assert step.past is not None
+        if not step.weights:
+            step.queries = queries
+            last = step.last or (1 if step.past == 0 else queries)
+            step.rows = self._queries.rows(step.past, queries, last)
+        if site in step.weights:
+            raise ObservationError(
+                f"{site.name or 'the model'} attended twice in one step, where its first step attended once: tap its "
+                "two attentions in blocks of their own"
+            )
+        nothing = step.rows.start >= step.rows.stop if isinstance(step.rows, slice) else not step.rows
+        end = step.past + queries
+        step.weights[site] = torch.empty(0) if nothing else self._over_keys(weigh(step.rows), keys, site, end)
+
+    def place(self, site: Site, queries: int, newest: Callable[[], int]) -> None:
+        """Find the position of the first query from the keys of a self-attention, if no cache has shown it."""
+        step = self._step = self._step or _Step(None, None, None, None, whole=False)
+        if step.past is None:
+            step.past = 0 if site.cross else max(0, newest() + 1 - queries)
+
+    def _over_keys(self, weights: Tensor, keys: int, site: Site, end: int) -> Tensor:
+        """Return weights by key position, or their sums over the spans."""
+        shift = 0
+        if not site.cross:
+            weights, shift = weights[..., :end], max(0, end - keys)
+        if self._spans is not None:
+            return self._spans.sum(weights, shift)
+        return functional.pad(weights, (shift, 0)) if shift else weights
+
+    def withdraw(self, site: Site) -> None:
+        """Drop what was captured of a site in this step."""
+        if self._step is not None:
+            self._step.weights.pop(site, None)
+
+    def is_complete(self, sites: Sequence[Site]) -> bool:
+        """Return whether the running step has the weights of these sites."""
+        return self._step is not None and bool(sites) and all(one in self._step.weights for one in sites)
+
+    def drop(self) -> None:
+        """End the step without its rows, after an exception or without a tapped layer."""
+        self._step = None
+
+    def end(self, order: Sequence[Site], permutation: Sequence[int] | None) -> None:
+        """End the step and deliver its rows, or hold them until they are certain."""
+        step, self._step = self._step, None
+        assert step is not None
+        assert step.past is not None
+        first = step.weights[order[0]]
+        self._count(step, len(first))
+        self._cache = None if step.cache is None else _reference(step.cache)
+        self._end = step.past + step.queries
+        self.calls += 1
+        if not first.numel():
+            return
+        rows = range(*step.rows.indices(step.queries)) if isinstance(step.rows, slice) else step.rows
+        weights = first if len(order) == 1 else torch.cat([step.weights[one] for one in order], 1)
+        weights = weights if permutation is None else weights[:, list(permutation)]
+        ids = step.ids if step.ids is not None and step.ids.shape[1] == step.queries else None
+        parent = self._take_parent(len(first))
+        found = [
+            AttentionRow(
+                self._number,
+                step.past + row,
+                None if ids is None else ids[:, row],
+                self._trimmed(weights[:, :, at], step.past + row, len(rows)),
+                parent,
+            )
+            for at, row in enumerate(rows)
+        ]
+        if len(found) > 1 and step.cache is not None and step.last != 1:
+            self._held, self._held_cache = found, step.cache
+            return
+        for one in found:
+            self._deliver(one)
+
+    def _trimmed(self, weights: Float[Tensor, "batch heads keys"], position: int, rows: int) -> Tensor:
+        """Return a row of several without the keys after its query, if it sees none of them."""
+        if rows == 1 or self._spans is not None or bool(weights[..., position + 1 :].any()):
+            return weights
+        return weights[..., : position + 1]
+
+    def _count(self, step: _Step, batch: int) -> None:
+        again = step.cache is None and not self._cached and step.past == 0 and step.queries == self._end + 1
+        begins = step.past == 0 and not (again and batch == self._batch)
+        self._number = 0 if begins or self._number < 0 else self._number + 1
+        if begins:
+            self._parent = None
+        self._cached, self._batch_before, self._batch = step.cache is not None, self._batch, batch
+
+    def reordered(self, cache: Any, rows: Tensor) -> None:
+        """Note that the running text goes on with these rows of the cache."""
+        if self._cache is not None and cache is self._cache():
+            self._parent = rows.detach().clone() if self._parent is None else self._parent[rows]
+
+    def _take_parent(self, batch: int) -> Tensor | None:
+        parent, self._parent = self._parent, None
+        if self._number == 0:
+            return None
+        if parent is None and batch == self._batch_before:
+            parent = torch.arange(batch)
+        return parent
+
+    def _settle(self, cache: Any, past: int) -> None:
+        """Deliver held rows that the cache still has."""
+        if not self._held:
+            return
+        kept = past if cache is self._held_cache else length_of(self._held_cache)
+        held, self._held, self._held_cache = self._held, [], None
+        for one in held:
+            if one.position < kept:
+                self._deliver(one)
+
+    def finish(self) -> None:
+        """Deliver the rows that are certain at the end of a text."""
+        self._settle(None, 0)
+
+    def forget(self) -> None:
+        """Drop everything that was held."""
+        self._held, self._held_cache, self._cache, self._step, self._parent = [], None, None, None, None
+
+
+def _reference(cache: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(cache)
+    except TypeError:  # a tuple of older versions, which nothing reorders in place
+        return lambda: None
+
+
+def length_of(cache: Any) -> int:
+    """Return the number of positions that a cache holds; 0 if there is none."""
+    if cache is None:
+        return 0
+    if callable(getattr(cache, "get_seq_length", None)):
+        return int(cache.get_seq_length())
+    length = getattr(cache, "length", None)
+    if isinstance(length, int):
+        return length
+    if isinstance(cache, tuple | list) and cache and isinstance(cache[0], tuple | list) and cache[0]:
+        first = cache[0][0]
+        return int(first.shape[-2]) if isinstance(first, Tensor) else 0
+    return 0

@@ -1,0 +1,315 @@
+"""A tap's rows against eager weights, however a model generates: caches, windows, padding, beams, assistants."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import regard
+from regard.errors import InputError, ObservationError
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+SMALL |= {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
+WINDOW = SMALL | {"sliding_window": 5}
+MODELS = {
+    "Llama": ("LlamaForCausalLM", "LlamaConfig", SMALL),
+    "Mistral": ("MistralForCausalLM", "MistralConfig", WINDOW),
+    "Gemma-2": ("Gemma2ForCausalLM", "Gemma2Config", WINDOW | {"attn_logit_softcapping": 5.0}),
+    "GPT-OSS": ("GptOssForCausalLM", "GptOssConfig", WINDOW | {"num_local_experts": 2, "num_experts_per_tok": 1}),
+    "T5": ("T5ForConditionalGeneration", "T5Config",
+           {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}),
+    "BART": ("BartForConditionalGeneration", "BartConfig",
+             {"vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64,
+              "encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}),
+}  # fmt: skip
+HEADS = ["1.3", "0.1", (1, 0)]
+PAIRS = [(1, 3), (0, 1), (1, 0)]
+GREEDY = {"max_new_tokens": 8, "do_sample": False}
+
+
+def made(name: str, kind: str = "sdpa") -> Any:
+    model, config, given = MODELS[name]
+    model = getattr(transformers, model)(getattr(transformers, config)(**given)).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for one in model.parameters():
+            if one.ndim >= 2:
+                one.normal_(0, one.shape[-1] ** -0.5)
+    model.set_attn_implementation(kind)
+    settings = model.generation_config
+    settings.pad_token_id, settings.eos_token_id, settings.forced_eos_token_id = 0, None, None
+    settings.decoder_start_token_id = 1
+    return model
+
+
+def prompt(length: int, *, batch: int = 2, left: int = 0) -> dict[str, Tensor]:
+    ids = torch.randint(3, 99, (batch, length), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[batch - 1, :left] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def dense(model: Any, text: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Every weight of a finished text, by transformers' eager attention."""
+    model.set_attn_implementation("eager")
+    mask = torch.ones_like(text) if mask is None else mask
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    with torch.no_grad():
+        return model(
+            text, attention_mask=mask, position_ids=positions, output_attentions=True, use_cache=False
+        ).attentions
+
+
+def furthest(row: Any, weights: tuple[Tensor, ...], pairs: list[tuple[int, int]] = PAIRS) -> float:
+    theirs = torch.stack([weights[layer][:, head, row.position] for layer, head in pairs], 1)
+    count = row.weights.shape[-1]
+    assert not theirs[..., count:].any()
+    return float((theirs[..., :count] - row.weights).abs().max())
+
+
+CASES = [
+    (name, kind, cache, left)
+    for name, kinds in {"Llama": ("sdpa", "eager"), "Mistral": ("sdpa", "eager"), "Gemma-2": ("eager",),
+                        "GPT-OSS": ("eager",)}.items()
+    for kind in kinds
+    for cache in ("dynamic", "static")
+    for left in (0, 2)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kind", "cache", "left"), CASES)
+def test_the_rows_of_a_generation_are_those_of_one_eager_pass(name: str, kind: str, cache: str, left: int) -> None:
+    model, given = made(name, kind), prompt(7, left=left)
+    plain = model.generate(**given, **GREEDY, cache_implementation=cache)
+    with regard.tap(model, heads=HEADS) as tap:
+        text = model.generate(**given, **GREEDY, cache_implementation=cache)
+    assert torch.equal(plain, text)
+    assert tap.heads == tuple(PAIRS)
+    assert [(row.step, row.position) for row in tap.rows] == [(step, 6 + step) for step in range(8)]
+    mask = torch.cat([given["attention_mask"], torch.ones(2, 7, dtype=torch.long)], 1)
+    weights = dense(model, text[:, :-1], mask)
+    for row in tap.rows:
+        assert row.weights.shape == (2, 3, row.position + 1)
+        assert torch.equal(row.ids, text[:, row.position])
+        assert furthest(row, weights) < 1e-5
+        assert row.parent is None if row.step == 0 else row.parent.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["T5", "BART"])
+def test_cross_attention_and_both_sides_of_an_encoder_decoder(name: str, kind: str, cache: str) -> None:
+    model, given = made(name, kind), prompt(6)
+    rows = {}
+    for stream in ("target", ("target", "source")):
+        with regard.tap(model, heads=HEADS, stream=stream) as tap:
+            text = model.generate(**given, **GREEDY, cache_implementation=cache)
+        rows[stream] = tap.rows
+    with regard.tap(model, heads=HEADS, stream="source", queries="new") as tap:
+        model.generate(**given, **GREEDY, cache_implementation=cache)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        whole = model(**given, decoder_input_ids=text[:, :-1], output_attentions=True, use_cache=False)
+    assert len(rows["target"]) == len(rows["target", "source"]) == 8
+    assert max(furthest(row, whole.decoder_attentions) for row in rows["target"]) < 1e-5
+    assert max(furthest(row, whole.cross_attentions) for row in rows["target", "source"]) < 1e-5
+    assert [row.position for row in tap.rows] == list(range(6))
+    assert max(furthest(row, whole.encoder_attentions) for row in tap.rows) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+def test_rows_follow_their_beam(kind: str) -> None:
+    model, given = made("Llama", kind), prompt(6)
+    asked = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 9, "do_sample": False}
+    plain = model.generate(**given, **asked)
+    with regard.tap(model, heads=HEADS) as tap:
+        text = model.generate(**given, **asked)
+    assert torch.equal(plain, text)
+    rows = tap.rows
+    assert any(row.parent.tolist() != list(range(6)) for row in rows[1:])
+    chains = torch.stack([given["input_ids"].repeat_interleave(3, 0)[:, at] for at in range(6)], 1)
+    weights = [[one] for one in rows[0].weights]
+    for row in rows[1:]:  # the text of each beam, and its rows, put together by the parents
+        chains = torch.cat([chains[row.parent], row.ids[:, None]], 1)
+        weights = [[*weights[parent], own] for parent, own in zip(row.parent.tolist(), row.weights, strict=True)]
+    theirs = dense(model, chains)
+    for beam, own in enumerate(weights):
+        for step, one in enumerate(own):
+            want = torch.stack([theirs[layer][beam, head, 5 + step, : 6 + step] for layer, head in PAIRS])
+            assert (want - one).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral"])
+def test_rejected_tokens_of_an_assistant_are_never_delivered(name: str) -> None:
+    model, given = made(name), prompt(6, batch=1)
+    helper = made(name)
+    with torch.no_grad():  # right now and then
+        for one in helper.parameters():
+            one.add_(0.02 * torch.randn(one.shape, generator=torch.Generator().manual_seed(3)))
+    plain = model.generate(**given, max_new_tokens=20, do_sample=False, assistant_model=helper)
+    delivered: list[Any] = []
+    with regard.tap(model, heads=HEADS, on_row=delivered.append):
+        text = model.generate(**given, max_new_tokens=20, do_sample=False, assistant_model=helper)
+    assert torch.equal(plain, text)
+    assert [row.position for row in delivered] == list(range(5, 25))
+    assert len({row.step for row in delivered}) < 20  # several tokens of the helper were accepted at once
+    weights = dense(model, text[:, :-1])
+    assert max(furthest(row, weights) for row in delivered) < 1e-5
+    assert all(row.ids[0] == text[0, row.position] for row in delivered)
+
+
+def test_named_spans_are_the_sums_of_the_dense_row() -> None:
+    model, given = made("Mistral"), prompt(8)
+    spans = {"front": (0, 3), "middle": range(3, 8), "odd": [1, 5, 9], "answer": (8, None)}
+    with regard.tap(model, heads=HEADS) as whole:
+        model.generate(**given, **GREEDY)
+    with regard.tap(model, heads=HEADS, keys=spans) as tap:
+        model.generate(**given, **GREEDY)
+    assert tap.spans == tuple(spans)
+    for summed, row in zip(tap.rows, whole.rows, strict=True):
+        assert summed.weights.shape == (2, 3, 4)
+        found = torch.zeros(2, 3, 4, dtype=torch.float64)
+        for j in range(row.weights.shape[-1]):
+            for at, inside in enumerate((j < 3, 3 <= j < 8, j in (1, 5, 9), j >= 8)):
+                found[..., at] += row.weights[..., j].double() * inside
+        assert (found - summed.weights).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("queries", "positions"), [("new", range(12)), ([2, 8, 99], [2, 8]), (range(3, 9), range(3, 9))]
+)
+def test_queries_choose_the_positions_that_have_rows(queries: Any, positions: Any) -> None:
+    model, given = made("Llama"), prompt(6, batch=1)
+    with regard.tap(model, heads=HEADS, queries=queries) as tap:
+        text = model.generate(**given, max_new_tokens=7, do_sample=False)
+    assert [row.position for row in tap.rows] == list(positions)
+    weights = dense(model, text[:, :-1])
+    assert max(furthest(row, weights) for row in tap.rows) < 1e-5
+
+
+def test_a_loop_written_by_hand_with_pieces_of_text() -> None:
+    model, text = made("Mistral"), prompt(14)["input_ids"]
+    cache = transformers.DynamicCache(config=model.config)
+    with torch.no_grad(), regard.tap(model, heads=HEADS, queries="new") as tap:
+        for at, to in ((0, 6), (6, 9), (9, 10), (10, 14)):
+            model(text[:, at:to], past_key_values=cache)
+    assert [(row.step, row.position) for row in tap.rows] == [
+        *((0, at) for at in range(6)), *((1, at) for at in range(6, 9)), (2, 9), *((3, at) for at in range(10, 14)),
+    ]  # fmt: skip
+    weights = dense(model, text)
+    assert max(furthest(row, weights) for row in tap.rows) < 1e-5
+
+
+def test_without_a_cache_each_step_is_the_last_row_of_a_pass() -> None:
+    model, given = made("Llama"), prompt(6)
+    with regard.tap(model, heads=HEADS) as tap:
+        text = model.generate(**given, **GREEDY, use_cache=False)
+    assert [(row.step, row.position) for row in tap.rows] == [(step, 5 + step) for step in range(8)]
+    weights = dense(model, text[:, :-1])
+    assert max(furthest(row, weights) for row in tap.rows) < 1e-5
+
+
+class ByHand(nn.Module):
+    """A model without numbered layers and with no cache: two attentions, one with PyTorch's kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = (one(x).unflatten(-1, (2, 4)).transpose(1, 2) for one in (self.q, self.k))
+        weights = (q @ k.transpose(-2, -1) / 2).softmax(-1)
+        self.seen = [weights, (2 * q @ k.transpose(-2, -1) / 2).softmax(-1)]
+        y = weights @ k + functional.scaled_dot_product_attention(2 * q, k, k)
+        return y.transpose(1, 2).flatten(2)
+
+
+def test_layers_without_numbers_are_counted_in_the_order_of_their_calls() -> None:
+    model, x = ByHand().eval(), torch.randn(3, 5, 8)
+    with torch.no_grad():
+        plain = model(x)
+        with regard.tap(model, heads=["1.0", "0.1"], queries="new") as tap:
+            for _ in range(2):
+                assert torch.equal(model(x), plain)
+    assert len(tap.rows) == 10
+    for row in tap.rows:
+        theirs = torch.stack([model.seen[1][:, 0, row.position], model.seen[0][:, 1, row.position]], 1)
+        assert (row.weights - theirs).abs().max() < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_torchs_own_encoder_keeps_its_fast_path() -> None:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 3).eval(), torch.randn(2, 5, 16)
+    hidden = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad():
+        plain = model(x, src_key_padding_mask=hidden)
+        with regard.watch(model, keep="weights") as seen:
+            model(x, src_key_padding_mask=hidden)
+        with regard.tap(model, heads=["2.1", "0.3"], queries="new") as tap:
+            for _ in range(2):
+                assert torch.equal(model(x, src_key_padding_mask=hidden), plain)
+    for row in tap.rows:
+        for at, (number, head) in enumerate(tap.heads):
+            ours = torch.from_numpy(seen.layer(number).weights[:, head, row.position])
+            assert (row.weights[:, at] - ours).abs().max() < 1e-6
+
+
+def test_our_own_decoder_generates_under_a_tap() -> None:
+    from regard.models import Transformer, TransformerConfig, output_heads
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 40, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+    model = Transformer(TransformerConfig(**sizes, decoder_layers=2, output_head=output_heads.LanguageModel())).eval()
+    texts = [[5, 6, 7, 8], [9, 10]]
+    plain = model.generate(texts, max_new_tokens=6, eos_token_id=[])
+    with regard.tap(model, heads=HEADS) as tap:
+        text = model.generate(texts, max_new_tokens=6, eos_token_id=[])
+    assert torch.equal(plain, text)
+    assert [row.position for row in tap.rows] == list(range(3, 9))
+    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+        model.generate(texts, max_new_tokens=6, eos_token_id=[])
+    for row in tap.rows:
+        for at, (number, head) in enumerate(PAIRS):
+            ours = torch.from_numpy(seen.layer(number).weights[:, head, row.position])
+            assert (row.weights[:, at] - ours[:, : row.position + 1]).abs().max() < 1e-6
+
+
+def test_what_cannot_be_tapped_is_refused_with_the_way_out() -> None:
+    model, given = made("Llama"), prompt(5)
+    with pytest.raises(InputError, match=r"`layer` must be from 0 to 1, got 7"):
+        regard.tap(model, heads=["7.0"])
+    with (
+        pytest.raises(InputError, match=r"`head` must be from 0 to 3 in layer 1, got 1\.9"),
+        regard.tap(model, heads=["1.9"]),
+    ):
+        model(**given)
+    with pytest.raises(InputError, match=r"`heads` must differ, got 1\.2 twice"):
+        regard.tap(model, heads=["1.2", (1, 2)])
+    with pytest.raises(InputError, match=r"`heads` must be a list of heads.*put it in"):
+        regard.tap(model, heads="1.2")
+    with pytest.raises(InputError, match="`keys` must be a dictionary of named spans"):
+        regard.tap(model, heads=["1.2"], keys=[(0, 3)])
+    with pytest.raises(InputError, match="start before stop"):
+        regard.tap(model, heads=["1.2"], keys={"a": (3, 3)})
+    with pytest.raises(InputError, match='`queries` must be "last"'):
+        regard.tap(model, heads=["1.2"], queries="all")
+    with pytest.raises(InputError, match="`heads` needs a `stream` too"):
+        regard.tap(made("T5"), heads=["1.2"])
+    with pytest.raises(ObservationError, match="no attention call of this Llama"), regard.tap(model, heads=["1.2"]):
+        pass
+    with regard.tap(model, heads=["1.2"]):
+        model(**given)
+        model.set_attn_implementation("eager")
+        with pytest.raises(ObservationError, match="no longer computes its attention"):
+            model(**given)
+    with (
+        pytest.raises(ObservationError, match=r"the rows need more than the limit of 20 B.*`on_row`"),
+        regard.tap(model, heads=["1.2"], max_bytes=20),
+    ):
+        model(**given)
