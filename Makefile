@@ -83,8 +83,10 @@ fix: $(STAMPS)/dev ## Format the code, and mend what ruff can mend
 	@$(RUN) ruff check --fix $(SOURCES)
 	@$(RUN) ruff format $(SOURCES)
 
-docs: $(STAMPS)/dev ## Write the pages of the mechanisms (docs/mechanisms) from their docstrings
+docs: $(STAMPS)/dev ## Write the pages made from docstrings (docs/mechanisms, docs/nn.md), and build the site in out/site
 	@.venv/bin/python docs/generate.py
+	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --quiet --strict
+	@echo 'Open out/site/index.html in a browser; no server and no network are needed.'
 
 notebooks: $(STAMPS)/dev $(STAMPS)/models ## Run the notebooks of examples, and write them and their pages (five minutes)
 	@.venv/bin/python docs/notebooks.py

@@ -5,6 +5,8 @@ command line. Each is looked up, by machine, in the signatures of PyTorch and tr
 in `docs/words.toml`, which lists the words of libraries that are not installed and the terms of papers, each with its
 source. What is found in neither is a word of our own. The result, `docs/surface.json`, is compared with the code by
 `tests/test_surface.py`, so that no argument gets a new name unnoticed.
+
+`python docs/surface.py release` lists the stable ones (docs/stability.md) in `docs/released.json` for a release.
 """
 
 import contextlib
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
-LIST, WORDS = DOCS / "surface.json", DOCS / "words.toml"
+LIST, WORDS, RELEASED = DOCS / "surface.json", DOCS / "words.toml", DOCS / "released.json"
 PACKAGES = (
     "", "masks", "positions", "scores", "normalizers", "nn", "approximations", "models", "models.decoding",
     "models.output_heads", "models.recurrent", "train", "data", "cache", "statistics",
@@ -110,13 +112,17 @@ def _of_class(kind: type, place: str, seen: set[Any]) -> Iterator[Entry]:
                 yield from _parameters(function, f"{place}.{name}")
 
 
+def module_of(package: str) -> types.ModuleType:
+    """Import a public package by the name that a user types after `regard.`."""
+    home = "capture.statistics" if package == "statistics" else package
+    return importlib.import_module(f"regard.{home}".rstrip("."))
+
+
 def exports() -> dict[str, Any]:
     """Everything that the public packages export, by the name that a user types after `regard.`."""
     found = {}
     for package in PACKAGES:
-        module = importlib.import_module(
-            "regard.capture.statistics" if package == "statistics" else f"regard.{package}".rstrip(".")
-        )
+        module = module_of(package)
         for name in module.__all__:
             found[f"{package}.{name}".lstrip(".")] = getattr(module, name)
     return found
@@ -274,6 +280,32 @@ def many_kinds() -> dict[str, set[str]]:
     return {word: found for word, found in kinds.items() if any(pair <= found for pair in clash)}
 
 
+def levels() -> dict[str, str]:
+    """The level of each public package, as docs/stability.md promises it."""
+    page = (DOCS / "stability.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `regard\.?([\w.]*)` \| (\w+) \|", page, flags=re.MULTILINE)
+    return dict(rows)
+
+
+def stable_places() -> list[str]:
+    """The places of all names that are promised to stay: those of stable packages, options and keys."""
+    level, exported = levels(), exports()
+
+    def is_stable(place: str) -> bool:
+        name = place.partition("(")[0]
+        while name and name not in exported:
+            name = name.rpartition(".")[0]
+        return place.startswith(("regard ", "regard.")) or level[name.rpartition(".")[0]] == "stable"
+
+    return sorted(entry.place for entry in surface() if is_stable(entry.place))
+
+
+def release() -> None:
+    """Write the stable names of a release, from which the next one may take none away without a warning."""
+    version = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["version"]
+    RELEASED.write_text(json.dumps({"version": version, "places": stable_places()}, indent=0) + "\n")
+
+
 def written() -> dict[str, Any]:
     """What the list holds: each word, its source ("" where it is our own), its places."""
     field, listed = field_words(), listed_words()
@@ -300,4 +332,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(release() if sys.argv[1:] == ["release"] else main())

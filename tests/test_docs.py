@@ -25,6 +25,11 @@ PAGES += (
     "docs/performance.md",
     "docs/sharded.md",
     "docs/lab.md",
+    "docs/start.md",
+    "docs/start.zh.md",
+    "docs/stability.md",
+    "docs/extensions.md",
+    "SECURITY.md",
 )
 BLOCKS = [
     pytest.param(name, number, marks=[pytest.mark.slow] if "# needs: transformers" in code else [])

@@ -8,6 +8,7 @@ import torch
 
 import regard
 from documents import ROOT
+from regard.extensions import GROUPS
 
 PAGES = [
     page.relative_to(ROOT).as_posix()
@@ -32,6 +33,8 @@ def names(page):
 
 
 def exists(name):
+    if name in GROUPS:  # of entry points, which are no modules
+        return True
     parts = name.split(".")
     value = importlib.import_module("regard") if parts[0] == "regard" else getattr(regard, parts[0])
     for at, part in enumerate(parts[1:], start=1):

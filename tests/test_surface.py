@@ -56,6 +56,11 @@ def test_a_word_is_no_flag_in_one_place_and_a_tensor_in_another(surface):
     assert surface.many_kinds().keys() == TABLES["kinds"].keys()
 
 
+def test_every_public_package_has_one_level_of_stability(surface):
+    assert sorted(surface.levels()) == sorted(surface.PACKAGES)
+    assert set(surface.levels().values()) == {"stable", "experimental"}
+
+
 @pytest.mark.slow
 def test_sources_are_signatures_that_have_the_word(surface):
     pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")

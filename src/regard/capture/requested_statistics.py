@@ -26,6 +26,7 @@ from regard.capture.statistics import (
 from regard.capture.statistics.base import Need
 from regard.capture.statistics.mass import MASSES
 from regard.errors import InputError
+from regard.extensions import extension, extension_names
 from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["NAMED", "RESERVED", "Asked", "Keep", "needs_of"]
@@ -134,10 +135,11 @@ def _check_layers(layers: Sequence[int | str] | None) -> frozenset[int | str] | 
 
 def _statistic(asked: Any) -> Statistic:
     if isinstance(asked, str):
-        if asked not in NAMED:
-            raise InputError(f"`statistics` knows the names {', '.join(NAMED)}, got {asked!r}")
-        found: Statistic = NAMED[asked]()
-        return found
+        named = NAMED[asked] if asked in NAMED else extension("regard.statistics", asked)
+        if named is None:
+            names = ", ".join((*NAMED, *extension_names("regard.statistics")))
+            raise InputError(f"`statistics` knows the names {names}, got {asked!r}")
+        asked = named()
     if isinstance(asked, type) or not all(callable(getattr(asked, name, None)) for name in ("start", "fold", "finish")):
         raise InputError(
             "`statistics` takes names and values with start, fold and finish, such as statistics.Mass('previous'), "

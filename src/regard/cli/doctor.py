@@ -38,7 +38,7 @@ def doctor() -> None:
     screen.print(f"regard {regard.__version__} on Python {platform.python_version()}, torch {torch.__version__}")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     screen.print(f"{torch.get_num_threads()} threads, CUDA device: {device}\n")
-    tables = [*_backends(), _extras(), _models(), _fonts()]
+    tables = [*_backends(), _extras(), _extensions(), _models(), _fonts()]
     for number, table in enumerate(tables):
         if number > 0:
             screen.print()
@@ -95,6 +95,15 @@ def _extras() -> Table:
         missing = [one for one in packages if util.find_spec(one) is None]
         said = f"missing {', '.join(missing)}: pip install 'regard[{extra}]'" if missing else "installed"
         table.add_row(extra, said, _SERVES.get(extra, ""))
+    return table
+
+
+def _extensions() -> Table:
+    from regard.extensions import GROUPS, extension_names
+
+    table = Table("extension", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for group in GROUPS:
+        table.add_row(group, ", ".join(extension_names(group)) or "none installed")
     return table
 
 

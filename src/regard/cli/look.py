@@ -11,6 +11,7 @@ from regard.cli.compare import look_compare
 from regard.cli.console import TextConsole, Watched
 from regard.cli.steps import steps_command
 from regard.errors import InputError
+from regard.extensions import extension, extension_names
 
 __all__ = ["look"]
 
@@ -80,7 +81,8 @@ def look(
     read = read_text(text)
     part = None if tokens is None else _part(tokens)
     if out is not None:
-        check_output("--out", out, *_SUFFIXES)
+        added = () if out.suffix.lower() in _SUFFIXES else extension_names("regard.renderers")
+        check_output("--out", out, *_SUFFIXES, *(f".{name}" for name in added))
     if compare is not None:
         _check_pair(tokens, target, layers, statistics, keep != "maps" or resume or not strict)
         look_compare(read, read_text(compare), model=model, token=token, layer=layer, head=head, words=words, out=out)
@@ -191,7 +193,16 @@ def _write(looked: Any, out: Path, text: str, *, whole: bool) -> None:
 
         first = looked.highlight.looks[0]
         export(looked.record, out, layer=looked.record.layers[first.layer], head=first.head)
-    else:
+    elif suffix in (".png", ".svg"):
         from regard.render.figure import save_figure
 
         save_figure(looked.record, looked.highlight, out)
+    else:
+        from regard.files import write_atomically
+
+        content = extension("regard.renderers", suffix[1:])(looked.record, looked.highlight)
+        if not isinstance(content, bytes):
+            raise InputError(
+                f"the renderer of {suffix} must return bytes, got {type(content).__name__}: see its package"
+            )
+        write_atomically(out, content)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from regard.errors import InputError, MissingExtraError
+from regard.extensions import extension, extension_names
 from regard.interpret import bundled
 from regard.interpret.bundled import BUNDLED, Loaded, ModelKind
 from regard.interpret.bundled.catalogue import refuse_mistyped
@@ -24,6 +25,7 @@ from regard.interpret.tokens_from_tokenizer import unknown_share
 __all__ = ["advice", "is_offline", "load_model", "load_to_look_once", "model_for", "name_for", "positions"]
 
 
+_WITH_LOADER = re.compile(r"([A-Za-z][\w-]+):(?!//)")  # loader:name; a letter and a colon is a drive of Windows
 _SECONDS = 3.0  # that the hub has for its answer
 _ALIKE = 0.6
 
@@ -32,12 +34,17 @@ def is_offline(name: str, *, cache_dir: str | Path | None = None, token: str | b
     """Return whether a model's files must come from the cache, because the hub cannot be reached.
 
     Args:
-        name: A folder, which needs no hub, one of the bundled models, or an id of the hub.
+        name: A folder, which needs no hub, one of the bundled models, `loader:name` of an extension, or an id of the
+            hub.
         cache_dir, token: As in huggingface_hub.
 
     Raises:
-        InputError: There is no such folder, and the hub has no such model, or cannot be asked and the cache has none.
+        InputError: There is no such folder or loader, and the hub has no such model, or cannot be asked and the cache
+            has none.
     """
+    if found := _WITH_LOADER.match(name):
+        _check_loader(name, found[1])
+        return False
     if not name.strip() or name in BUNDLED or name.startswith((".", "/", "~")) or Path(name).expanduser().is_dir():
         return False
     refuse_mistyped(name)
@@ -97,7 +104,7 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
 
     Args:
         name: `me5`, `minilm`, `smollm2`, a folder with a Hugging Face checkpoint, an output of `regard train` (a run,
-            or a checkpoint in it), or an id of the hub.
+            or a checkpoint in it), an id of the hub, or `loader:name` for the loader of an installed extension.
         attn_implementation: As in transformers; by default PyTorch's fused kernel, if the model supports it.
 
     Raises:
@@ -106,6 +113,8 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
     """
     if name in BUNDLED:
         return bundled.load(name, attn_implementation=attn_implementation or "sdpa")
+    if found := _WITH_LOADER.match(name):
+        return _from_extension(name, found[1], attn_implementation)
     if _is_trained(Path(name).expanduser()):
         if attn_implementation is not None:
             raise InputError(f"`attn_implementation` is for models of transformers, and {name} was made by regard")
@@ -128,6 +137,24 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
             reason = " ".join(str(problem).split()) or type(problem).__name__
             reason = reason if len(reason) <= 300 else reason[:299] + "…"
             raise InputError(f"cannot load the model {name!r}: {reason}") from problem
+
+
+def _check_loader(name: str, loader: str) -> None:
+    if loader not in (known := extension_names("regard.model_loaders")):
+        raise InputError(
+            f"`model` {name!r} needs the loader {loader!r}, and no installed package has it: loaders are "
+            f"{', '.join(known) or 'none'}; an id of the hub has no colon"
+        )
+
+
+def _from_extension(name: str, loader: str, attn_implementation: str | None) -> Loaded:
+    """Load a model with the loader of another package, which returns a `Loaded`."""
+    _check_loader(name, loader)
+    load = extension("regard.model_loaders", loader)
+    loaded = load(name[len(loader) + 1 :], attn_implementation=attn_implementation)
+    if not isinstance(loaded, Loaded):
+        raise InputError(f"the loader {loader!r} must return regard.interpret.bundled.Loaded, got {loaded!r}")
+    return loaded
 
 
 def _is_trained(folder: Path) -> bool:
