@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from regard.checks import check_size, is_number
 from regard.errors import InputError
-from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits, check_count, is_number
+from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits
 from regard.models.decoding.greedy import search, steps
 
 __all__ = ["Sampling", "likeliest"]
@@ -59,7 +60,7 @@ class Sampling:
                 "Greedy() takes the likeliest token, which is what 0 would mean"
             )
         if self.top_k is not None:
-            check_count("top_k", self.top_k, "counts tokens to keep (None keeps all)", at_least=1)
+            check_size("top_k", self.top_k, "counts tokens to keep (None keeps all)")
         if self.top_p is not None and (not is_number(self.top_p) or not 0 < self.top_p <= 1):
             raise InputError(
                 f"`top_p` is the mass to keep, above 0 and at most 1, got {self.top_p!r}: None keeps all, and Greedy() "
