@@ -1,16 +1,15 @@
 """Sampling: the next token drawn by its probability, from all tokens or the likeliest ones."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.checks import check_size, is_number
 from regard.errors import InputError
-from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits
-from regard.models.decoding.greedy import search, steps
+from regard.models.decoding.greedy import TokenByToken
 
 __all__ = ["Sampling", "likeliest"]
 
@@ -19,7 +18,7 @@ _SHORTLIST = 1024
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(TokenByToken):
     """Draw the next token from the model's distribution, sharpened and cut off.
 
         y_t ~ softmax(log p(y | y_1 … y_{t−1}, prompt) / temperature)   over the kept tokens
@@ -67,29 +66,7 @@ class Sampling:
                 "takes the likeliest token"
             )
 
-    def search(
-        self,
-        text: Continuation,
-        prompt: Int[Tensor, "rows n"],
-        limits: GenerationLimits,
-        /,
-        attention_mask: Shaped[Tensor, "rows n"] | None = None,
-    ) -> list[GeneratedSequence]:
-        """Continue every row of the prompt until it ends; return one result a row, in their order."""
-        return search(self._draw, text, prompt, limits, attention_mask)
-
-    def stream(
-        self,
-        text: Continuation,
-        prompt: Int[Tensor, "rows n"],
-        limits: GenerationLimits,
-        /,
-        attention_mask: Shaped[Tensor, "rows n"] | None = None,
-    ) -> Iterator[Int[Tensor, " rows"]]:
-        """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""
-        return (tokens for tokens, _ in steps(self._draw, text, prompt, limits, attention_mask))
-
-    def _draw(self, scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
+    def choose(self, scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
         """Draw a token for each row."""
         if self.generator is not None and self.generator.device.type != scores.device.type:
             raise InputError(
