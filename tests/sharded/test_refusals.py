@@ -1,0 +1,115 @@
+"""What cannot be computed over shards is refused with the rule, the value and the way out."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+import regard
+from regard import masks
+from regard.errors import InputError
+from regard.normalizers import Normalizer
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    """A mesh of one process with two axes."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "sequence"))
+    dist.destroy_process_group()
+
+
+def _shards(mesh, *placements, shape=(1, 2, 6, 4)):
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    where = [Replicate() if one is None else Shard(one) for one in placements]
+    return [distribute_tensor(torch.randn(*shape), mesh, where) for _ in range(3)]
+
+
+@dataclass(frozen=True)
+class _Squares(Normalizer):
+    """A normalizer of one's own, of whole rows."""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"return_weights": True}, "no rank has all weights of a row"),
+        ({"normalizer": _Squares()}, "it does not know how to merge _Squares"),
+        ({"backend": "reference"}, 'must be "auto" or "sharded" where q, k and v are DTensors, got \'reference\''),
+        ({"mask": torch.ones(3, 3, dtype=torch.bool)}, r"the mask must be 6 queries × 6 keys .*, got shape \(3, 3\)"),
+    ],
+)
+def test_calls_that_cannot_be_sharded_are_refused(mesh, options, words):
+    q, k, v = _shards(mesh, None, 2)
+    with pytest.raises(InputError, match=words):
+        regard.attention(q, k, v, **options)
+
+
+def test_placements_that_cannot_be_computed_are_refused(mesh):
+    q, k, v = _shards(mesh, None, 2)
+    with pytest.raises(InputError, match="must be sharded along its sequence, its heads or its first dimension"):
+        regard.attention(*_shards(mesh, None, 3))
+    with pytest.raises(InputError, match="must be sharded along one axis of the mesh"):
+        regard.attention(*_shards(mesh, 2, 2))
+    with pytest.raises(InputError, match=r"all be DTensors or none of them, got a Tensor for `k`"):
+        regard.attention(q, k.full_tensor(), v)
+    with pytest.raises(InputError, match="sharded over sequences and heads as `q` is"):
+        regard.attention(q, *_shards(mesh, 1, 2)[1:])
+    with pytest.raises(InputError, match="q, k and v are no DTensors"):
+        regard.attention(*(x.full_tensor() for x in (q, k, v)), backend="sharded")
+
+
+def test_replicated_tensors_are_sharded_on_the_way(mesh):
+    q, _, v = _shards(mesh, None, 2)
+    _, replicated, _ = _shards(mesh, None, None)
+    expected = regard.attention(q.full_tensor(), replicated.full_tensor(), v.full_tensor())
+    torch.testing.assert_close(regard.attention(q, replicated, v).full_tensor(), expected)
+
+
+def test_a_sequence_needs_one_axis_and_a_free_mask(mesh):
+    x = torch.arange(6)[None]
+    with pytest.raises(InputError, match=r"`mesh` must have one axis, got 2: take the one of the sequence"):
+        regard.shard_sequence(x, mesh)
+    with pytest.raises(InputError, match="that is not bound, or None, got BoundMask"):
+        regard.shard_sequence(x, mesh["sequence"], masks.Causal().bind(6, 6))
+    with pytest.raises(InputError, match="`dim` must be a dimension of x, which has 2, got 2"):
+        regard.shard_sequence(x, mesh["sequence"], dim=2)
+    order = regard.shard_sequence(x, mesh["sequence"], masks.Causal())
+    assert order.position_ids.tolist() == list(range(6))
+    with pytest.raises(InputError, match="is for 6 tokens on 1 ranks, got 5 queries and 5 keys"):
+        regard.attention(*_shards(mesh, None, 2, shape=(1, 2, 5, 4)), mask=order.mask)
+
+
+class _Model(nn.Module):
+    """Attention of token ids to themselves, by PyTorch's function."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(9, 4)
+
+    def forward(self, input_ids, attn_mask=None, labels=None):
+        x = self.embedding(input_ids)[:, None]
+        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask, is_causal=attn_mask is None)
+
+
+def test_a_model_says_what_it_cannot_shard(mesh):
+    model, ids = _Model(), torch.arange(7)[None]
+    expected = model(ids)
+    with regard.sequence_parallel(model, mesh["sequence"]) as shards:
+        torch.testing.assert_close(shards.gather(model(input_ids=ids).movedim(1, 2)).movedim(2, 1), expected)
+        with pytest.raises(
+            InputError, match=r"`attn_mask` of F\.scaled_dot_product_attention knows this rank's tokens"
+        ):
+            model(ids, attn_mask=torch.ones(7, 7, dtype=torch.bool))
+        with pytest.raises(InputError, match="`labels` are sharded for transformers' causal language models, not for"):
+            model(ids, labels=ids)
+        with pytest.raises(InputError, match="must have this rank's 7 tokens of 7, got"):
+            regard.attention(*torch.randn(3, 1, 1, 5, 4))
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+    torch.testing.assert_close(model(ids), expected)
