@@ -5,6 +5,7 @@ kernel: one product of (heads × rows × dim) and (dim × keys) for each key hea
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,20 +26,21 @@ __all__ = ["Rows", "plain_mode", "weights_of_rows", "weights_of_sdpa"]
 Rows = slice | list[int]
 
 
-@contextlib.contextmanager
-def _without_modes(device: torch.device) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        if torch.amp.is_autocast_available(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
-        stack.enter_context(torch.inference_mode(mode=False))
-        stack.enter_context(torch.no_grad())  # which leaving inference mode has enabled
-        yield
+_UNCHANGED = contextlib.nullcontext()
 
 
 def plain_mode(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Return a context for further computations: no gradients, and the precision of the tensors themselves."""
-    cast = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
-    return _without_modes(device) if cast or torch.is_inference_mode_enabled() else torch.no_grad()
+    kind = device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return _without_autocast(kind)
+    return torch.no_grad() if torch.is_grad_enabled() else _UNCHANGED
+
+
+@contextlib.contextmanager
+def _without_autocast(kind: str) -> Iterator[None]:
+    with torch.autocast(kind, enabled=False), torch.no_grad():
+        yield
 
 
 def weights_of_rows(call: WatchedCall, rows: Rows, heads: Sequence[int]) -> Float[Tensor, "batch heads rows keys"]:
@@ -113,16 +115,15 @@ def weights_of_sdpa(
     scale: float | None = None,
 ) -> Float[Tensor, "batch heads rows keys"]:
     """Return the weights of some heads and neighbouring rows of a call of `F.scaled_dot_product_attention`."""
-    wide = torch.promote_types(q.dtype, torch.float32)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    group = q.shape[1] // k.shape[1]
+    batch, count, keys = len(q), rows.stop - rows.start, k.shape[2]
+    wide = None if q.dtype in (torch.float32, torch.float64) else torch.float32
     parts = []
-    for run, kv_head in _of_kv_heads(heads, group):
-        some: Any = slice(run[0], run[-1] + 1) if run[-1] - run[0] == len(run) - 1 else list(run)
-        left = q[:, some, rows].to(wide) * scale  # (batch, run, rows, dim)
-        right = k[:, kv_head].to(wide).transpose(-2, -1)  # (batch, dim, keys)
-        flat = torch.bmm(left.flatten(1, 2), right)
-        parts.append(flat.view(len(q), len(run), -1, k.shape[2]))
+    for run, kv_head in _of_kv_heads(tuple(heads), q.shape[1] // k.shape[1]):
+        left, right = q[:, run, rows], k[:, kv_head]  # (batch, run, rows, dim), (batch, keys, dim)
+        left, right = (left, right) if wide is None else (left.to(wide), right.to(wide))
+        flat = torch.bmm((left * scale).reshape(batch, -1, q.shape[-1]), right.transpose(-2, -1))
+        parts.append(flat.view(batch, -1, count, keys))
     scores = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     if is_causal and (rows.start + 1 < k.shape[2] or rows.stop - rows.start > 1):
         i = torch.arange(rows.start, rows.stop, device=q.device)[:, None]
@@ -137,12 +138,13 @@ def weights_of_sdpa(
     return scores.softmax(-1).masked_fill_(blind, 0.0)
 
 
-def _of_kv_heads(heads: Sequence[int], group: int) -> list[tuple[list[int], int]]:
-    """Return runs of heads that share a key head, in the order given."""
-    runs: list[tuple[list[int], int]] = []
+@functools.lru_cache(1024)
+def _of_kv_heads(heads: tuple[int, ...], group: int) -> list[tuple[slice, int]]:
+    """Return runs of neighbouring heads that share a key head, in the order given."""
+    runs: list[tuple[slice, int]] = []
     for head in heads:
-        if runs and runs[-1][1] == head // group and head == runs[-1][0][-1] + 1:
-            runs[-1][0].append(head)
+        if runs and runs[-1][1] == head // group and head == runs[-1][0].stop:
+            runs[-1] = slice(runs[-1][0].start, head + 1), head // group
         else:
-            runs.append(([head], head // group))
+            runs.append((slice(head, head + 1), head // group))
     return runs

@@ -1,7 +1,9 @@
 """tap(): the rows of a few heads while a model generates, at almost no cost."""
 
 import contextlib
-from collections.abc import Callable
+import threading
+import weakref
+from collections.abc import Callable, Generator
 from typing import Any, Self
 
 from torch import nn
@@ -14,6 +16,7 @@ from regard.capture.selection import Heads, HeadsChosen, Keys, KeySpans, Queries
 from regard.capture.tap_steps import Steps
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
+from regard.interpret.tap_stream import Pairs, Token, generation, read_pairs
 from regard.interpret.unsupported import why_nothing
 from regard.interpret.watch import read_attention
 from regard.problem import DEFAULT_MAX_BYTES
@@ -44,8 +47,11 @@ class Tap:
         self._steps = Steps(queries, keys, self._take, source=stream == "source")
         self._mode = TapMode(model, heads, stream, self._steps, {attention: read_attention})
         self._spans = () if keys is None else keys.names
+        self._queries = queries
         self._stack: Any = None
         self._state = "new"
+        self._pairs: Pairs | None = None
+        self._reading: Callable[[], Generator[Any, None, None] | None] = lambda: None
 
     @property
     def heads(self) -> tuple[tuple[int | str, int], ...]:
@@ -89,6 +95,8 @@ class Tap:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """Restore everything, and deliver the rows that were still held."""
+        if (reading := self._reading()) is not None:
+            reading.close()
         self._state = "closed"
         try:
             self._stack.__exit__(kind, error, trace)
@@ -99,7 +107,53 @@ class Tap:
         if kind is None and not self._steps.calls:
             raise ObservationError(why_nothing(self._model, self._mode.calls_elsewhere))
 
+    def stream(self, inputs: Any, **generate_kwargs: Any) -> Generator[tuple[Token, AttentionRow], None, None]:
+        """Run the model's own generation in a worker thread, and yield each new token with its row.
+
+        The row is that of the query which the token was predicted from, the last one before it. `break` ends the
+        generation at its next token; what the generation raises is raised here.
+
+        Args:
+            inputs: Token ids, or a dictionary of the arguments of `generate` such as a tokenizer returns.
+            generate_kwargs: Further arguments of the model's `generate` (of regard's own models, of `stream`).
+
+        Yields:
+            The token, an int for one text and a tensor (batch,) for several, and its row.
+
+        Raises:
+            InputError: The tap is not open, another stream is read, `on_row` or `queries` was given, beams are
+                searched, or the model does not generate.
+        """
+        if self._state != "open":
+            raise InputError("`stream` needs an open tap: call it inside `with regard.tap(...) as tap:`")
+        if self._on_row is not None or self._queries.rule != "last":
+            raise InputError("`stream` pairs each token with one row: leave out `on_row` and `queries` of the tap")
+        pairs = Pairs()
+        run = generation(self._model, inputs, pairs, generate_kwargs)
+
+        def work() -> object:
+            self._mode.listen(threading.get_ident())
+            return run()
+
+        reading = self._read(work, pairs, threading.get_ident())
+        self._reading = weakref.ref(reading)  # so that it ends as soon as its reader drops it
+        return reading
+
+    def _read(self, work: Callable[[], object], pairs: Pairs, thread: int) -> Generator[Any, None, None]:
+        if self._pairs is not None:
+            raise InputError("one stream is read at a time: read the other to its end, or close it")
+        self._pairs = pairs
+        try:
+            yield from read_pairs(work, pairs, self._steps.finish)
+        finally:
+            self._mode.listen(thread)
+            self._steps.forget()
+            self._pairs = None
+
     def _take(self, row: AttentionRow) -> None:
+        if self._pairs is not None:
+            self._pairs.add_row(row)
+            return
         if self._on_row is not None:
             self._on_row(row)
             return
@@ -150,4 +204,5 @@ def tap(
         raise InputError(f"`on_row` must be a function of a row, got {on_row!r}")
     refuse_compiled(model)
     spans = None if keys is None else KeySpans.of(keys)
+    stream = getattr(heads, "stream", None) if stream is None else stream
     return Tap(model, HeadsChosen.of(heads), spans, QueriesChosen.of(queries), stream, on_row, max_bytes)

@@ -17,7 +17,7 @@ from regard.capture.intercept.call_names_and_products import TorchCall
 from regard.capture.intercept.exchanged_functions import patched, showing_scripts
 from regard.capture.intercept.interception import KERNEL, Interception, Reader, is_traced, sdpa_arguments
 from regard.capture.intercept.torch_attention_calls import is_transformed, read_sdpa, unpack_groups
-from regard.capture.intercept.watching_mode import in_backward, modes_of_all_threads, restack
+from regard.capture.intercept.watching_mode import CALL, announced, in_backward, modes_of_all_threads, restack
 from regard.capture.layers import Stream
 from regard.capture.missing_attention import BLOCKED, BLOCKS, Caller, missing_lines
 from regard.capture.recorder import Recorder
@@ -47,7 +47,6 @@ class _Layer:
     seen: list[Site] = field(default_factory=list)  # in the running call
     misses: int = 0
     others: bool = False  # whether it has attention besides PyTorch's kernel
-    is_needed: bool = True
 
 
 @dataclass(eq=False)
@@ -133,7 +132,7 @@ class TapMode(Interception):
         begun = module is self._model and not self.steps.running
         if begun:
             self._begin_step(args, kwargs)
-        if layer is None or self._current is not None or (self._order and not layer.is_needed):
+        if layer is None or self._current is not None:
             return self._outside if begun else None
         self._enter_layer(layer)
         return _End((self._leave_layer, self._end_step)) if begun else self._inside
@@ -321,8 +320,25 @@ class TapMode(Interception):
         ]
         self.heads = tuple(given)
         self._permutation = None if flat == given else [flat.index(one) for one in given]
-        for layer in self._layers.values():
-            layer.is_needed = any(site in self._order for site in layer.seen)
+        self._narrow()
+
+    def _narrow(self) -> None:
+        """Look only into the modules that attend, where each of a layer's does so once by PyTorch's kernel."""
+        found: dict[int, _Layer] = {}
+        for key, layer in self._layers.items():
+            chosen = [site for site in layer.seen if site in self._order]
+            kept = [site for site in layer.seen if site in chosen or any(one.cross for one in chosen)]
+            inner = {id(site.module): site.module for site in layer.seen}
+            if not chosen:
+                continue
+            if not layer.is_light or self._by_order or len(inner) < len(layer.seen) or id(layer.module) in inner:
+                found[key] = layer
+                continue
+            for site in kept:
+                found[id(site.module)] = _Layer(site.module, (site,), is_light=True)
+                announce = functools.partial(announced, site.module)
+                self._patches.enter_context(patched(site.module, CALL, announce))
+        self._layers = found
 
     def _unseen(self, label: int | str) -> Exception:
         """Return why a chosen layer has no attention that was seen."""

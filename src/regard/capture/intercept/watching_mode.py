@@ -31,6 +31,7 @@ from regard.torch_private import current_graph_task_id, get_current_function_mod
 __all__ = [
     "CALL",
     "WatchingMode",
+    "announced",
     "in_backward",
     "is_watching",
     "modes_here",
@@ -90,7 +91,7 @@ class WatchingMode(TorchFunctionMode):
             for kind in _CLASSES:
                 stack.enter_context(patched(kind, "forward", functools.partial(_deciding_alike, kind)))
             for module in modules:
-                stack.enter_context(patched(module, CALL, functools.partial(_announced, module)))
+                stack.enter_context(patched(module, CALL, functools.partial(announced, module)))
             _open.append(self)
             stack.callback(_open.remove, self)
             return stack.pop_all()
@@ -173,9 +174,9 @@ def _forward(*args: Any, **kwargs: Any) -> Any:
     return (alike if watched else original)(*args, **kwargs)
 
 
-def _announced(model: nn.Module, _: None) -> Callable[..., Any]:
-    """Return the function that `module(...)` calls first; copies of the module do not have it, and compiled code
-    ignores it.
+def announced(model: nn.Module, _: None) -> Callable[..., Any]:
+    """Return the function that `module(...)` calls first, which notifies the open modes; copies of the module do not
+    have it, and compiled code ignores it.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
