@@ -156,6 +156,8 @@ def explain(
     _check_options(asked, backend)
     if isinstance(asked["generator"], torch.Generator | None):
         asked = {**asked, "generator": torch.Generator()}  # no other may advance
+    if are_sharded(q, k, v):
+        return backends.explain_dtensors(q, k, v, asked, backend)
     if _are_nested(q, k, v):
         packing = Packing.of(q, k, v).rotated(asked["rotary"])
         q, k, v, asked = packing.q, packing.k, packing.v, packing.asked(asked)

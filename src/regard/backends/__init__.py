@@ -6,7 +6,7 @@ from regard.backends.narrow_keys import FEW_QUERIES, narrowed
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.selection import BACKENDS, SELECTION, Explanation, check_name, choose, explain, use_backend
-from regard.backends.sharded import attend_dtensors
+from regard.backends.sharded.dtensors import attend_dtensors, explain_dtensors
 
 __all__ = [
     "BACKENDS",
@@ -22,6 +22,7 @@ __all__ = [
     "check_name",
     "choose",
     "explain",
+    "explain_dtensors",
     "narrowed",
     "preferred",
     "use_backend",

@@ -48,6 +48,7 @@ class Explanation:
     bytes: int
     share: float
     asked: str = "auto"
+    sharding: tuple[str, ...] = ()  # what the ranks of a sharded sequence do, in lines
 
     def __str__(self) -> str:
         nobody = "no backend can run it" if self.asked == "auto" else f"{self.asked} cannot run it"
@@ -59,7 +60,7 @@ class Explanation:
                 f"{self.flops / 1e9:.3g} GFLOP in the {_percent(self.share)} of blocks of 128 × 128 that hold a "
                 f"visible pair, {human_bytes(self.bytes)} besides the output"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.sharding])
 
     def _repr_html_(self) -> str:
         """The same lines for a notebook."""

@@ -12,14 +12,14 @@ from regard.backends.sharded.autograd_function import AttendInRounds, Relayout, 
 from regard.backends.sharded.exchange import Exchange
 from regard.backends.sharded.rectangles import PlacedMask, Slab
 from regard.backends.sharded.sequence_layout import SequenceLayout
-from regard.backends.sharded.shard_plan import plan_shards
+from regard.backends.sharded.shard_plan import ShardPlan, plan_shards
 from regard.errors import InputError
 from regard.masks import BoundMask
 from regard.positions import Rotary
 from regard.problem import Problem
 from regard.tensors import replace_tensors, run_eagerly, tensors
 
-__all__ = ["Shard", "Sharded", "attend_shards"]
+__all__ = ["Shard", "Sharded", "attend_shards", "plan_of_shards"]
 
 
 class Sharded(Backend):
@@ -31,6 +31,7 @@ class Sharded(Backend):
     """
 
     name = "sharded"
+    experimental = "on GPUs and over a network: it was run with gloo, on the CPUs of one machine"
     lacks: ClassVar = DERIVATIVES | {
         "weights": "no rank has all weights of a row",
         "normalizer of whole rows": "it does not know how to merge {}",
@@ -103,7 +104,7 @@ def attend_shards(whole: Problem, shard: Shard, rotary: Rotary | None) -> Answer
         rank, device = shard.exchange.rank, q.device
         q = rotary.rotate(q, shard.queries.positions(rank).to(device) + whole.q_offset)
         k = rotary.rotate(k, shard.keys.positions(rank).to(device))
-    plan = plan_shards(_mask_of(whole, shard.slab), shard.queries, shard.keys, moves_rows=shard.moves_rows)
+    plan = plan_of_shards(whole, shard)
     tags = iter(range(2**16, 2**17, 4))
     q = _relaid(q, plan.stored, plan.queries, shard.exchange, next(tags))
     call = ShardedCall(_hollow(whole), shard.slab, plan, shard.exchange, shard.summed)
@@ -113,6 +114,11 @@ def attend_shards(whole: Problem, shard: Shard, rotary: Rotary | None) -> Answer
     if not whole.wants_lse:
         return Answer(output)
     return Answer(output, None, _relaid(lse, plan.queries, plan.stored, shard.exchange, next(tags)))
+
+
+def plan_of_shards(whole: Problem, shard: Shard) -> ShardPlan:
+    """Plan a call for the sequences and heads of this rank."""
+    return plan_shards(_mask_of(whole, shard.slab), shard.queries, shard.keys, moves_rows=shard.moves_rows)
 
 
 def _relaid(x: Tensor, source: SequenceLayout, target: SequenceLayout, exchange: Exchange, tag: int) -> Tensor:

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from regard.backends.sharded.backend import Shard, attend_shards
+from regard.backends.selection import Explanation
+from regard.backends.sharded.backend import Shard, Sharded, attend_shards, plan_of_shards
 from regard.backends.sharded.exchange import Exchange
 from regard.backends.sharded.ordered_mask import OrderedMask
 from regard.backends.sharded.rectangles import Slab
 from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous
+from regard.backends.sharded.shard_plan import TensorSizes
 from regard.errors import InputError
 from regard.problem import Options, Problem
 from regard.problem_checks import four_dimensional
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-__all__ = ["attend_dtensors"]
+__all__ = ["attend_dtensors", "explain_dtensors"]
 
 
 def attend_dtensors(q: Tensor, k: Tensor, v: Tensor, options: Options, backend: str) -> Tensor | tuple[Tensor, ...]:
@@ -30,6 +32,32 @@ def attend_dtensors(q: Tensor, k: Tensor, v: Tensor, options: Options, backend: 
     Raises:
         InputError: They are not sharded in a way that can be computed, or the call needs what the backend lacks.
     """
+    given, whole, shard, options = _read(q, k, v, options, backend)
+    given.share_seed(whole)
+    answer = attend_shards(whole, shard, options["rotary"])
+    output = given.restore(answer.output.to(autocast_dtype(q)), whole.v.shape[-1])
+    return output if answer.lse is None else (output, given.restore(answer.lse))
+
+
+def explain_dtensors(q: Tensor, k: Tensor, v: Tensor, options: Options, backend: str) -> Explanation:
+    """Explain a call of DTensors: why it is refused, or what the ranks compute and send."""
+    _, whole, shard, _ = _read(q, k, v, options, backend)
+    if (reason := Sharded().refuses_shards(whole)) is not None:
+        return Explanation(None, (("sharded", reason),), (), 0, 0, 0.0, "sharded")
+    plan = plan_of_shards(whole, shard)
+    b, h, _, d = shard.q.shape
+    sizes = TensorSizes(b, h, shard.k.shape[1], d, shard.k.shape[3], shard.v.shape[3], shard.q.element_size())
+    pairs = plan.work.of(range(whole.queries)) * whole.batch * whole.heads
+    flops = int(2 * pairs * (whole.q.shape[-1] + whole.v.shape[-1]))
+    share = plan.work.of(range(whole.queries)) / (whole.queries * whole.keys)
+    most = max(max(plan.keys_needed(rank, owner) for owner in range(plan.ranks)) for rank in range(plan.ranks))
+    return Explanation("sharded", (), (), flops, 2 * most * sizes.key_bytes, share, backend, tuple(plan.summary(sizes)))
+
+
+def _read(
+    q: Tensor, k: Tensor, v: Tensor, options: Options, backend: str
+) -> tuple["ShardedTensors", Problem, Shard, Options]:
+    """Check a call of DTensors: where they lie, the call over the whole sequence, and what this rank has of it."""
     if backend not in ("auto", "sharded"):
         raise InputError(
             f'`backend` must be "auto" or "sharded" where q, k and v are DTensors, got {backend!r}: '
@@ -40,10 +68,7 @@ def attend_dtensors(q: Tensor, k: Tensor, v: Tensor, options: Options, backend: 
     order = ordered.layout if isinstance(ordered, OrderedMask) else None
     options = _with_whole_parts({**options, "mask": ordered.mask} if isinstance(ordered, OrderedMask) else options)
     whole = Problem.of(*given.hollow(), turn=False, **options)
-    given.share_seed(whole)
-    answer = attend_shards(whole, given.shard(whole, order), options["rotary"])
-    output = given.restore(answer.output.to(autocast_dtype(q)), whole.v.shape[-1])
-    return output if answer.lse is None else (output, given.restore(answer.lse))
+    return given, whole, given.shard(whole, order), options
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from regard.backends.sharded.exchange import moves
 from regard.backends.sharded.sequence_layout import RowWork, SequenceLayout, balanced, contiguous, mirrored
 from regard.masks.block_plan import BLOCK, EMPTY, FULL, Cover, Rectangles, plan_of
 from regard.masks.bound_mask import BoundMask
+from regard.tensors import human_bytes
 
 __all__ = ["Rectangle", "ShardPlan", "TensorSizes", "plan_shards", "work_of"]
 
@@ -186,6 +187,35 @@ class ShardPlan:
     def imbalance(self) -> float:
         """The work of the busiest rank as a multiple of the mean."""
         return self.work.imbalance(self.queries)
+
+    def summary(self, sizes: TensorSizes) -> list[str]:
+        """What all ranks do, in lines to be read."""
+        sent = [[each(rank, sizes) for rank in range(self.ranks)] for each in (self.bytes_forward, self.bytes_backward)]
+        there, back = (f"{human_bytes(sum(x) / self.ranks)} on average, {human_bytes(max(x))} at most" for x in sent)
+        length = self.stored.length
+        moved = "rows are computed where they are"
+        if self.queries != self.stored:
+            moved = f"{sum(map(self.rows_moved, range(self.ranks))):,} rows are computed on their mirror rank"
+        return [
+            f"{length:,} tokens over {self.ranks} ranks, {max(self.stored.sizes):,} each; {moved}",
+            f"the mask leaves {self.work.of(range(length)) / (length * self.keys.length):.2%} of the pairs, in blocks; "
+            f"the busiest rank has {self.imbalance:.2f} × the mean work",
+            f"{len(self.all_rounds)} of {self.ranks - 1} rounds send keys",
+            f"forward, a rank sends {there}; backward {back}",
+        ]
+
+    def row(self, rank: int, sizes: TensorSizes) -> tuple[str, ...]:
+        """One rank in words: its number, rows, work, whose keys it takes, and what it sends."""
+        owners = [(rank + t) % self.ranks for t in self.rounds(rank)]
+        mean = self.work.of(range(self.stored.length)) / self.ranks
+        return (
+            str(rank),
+            f"{self.queries.sizes[rank]:,}",
+            f"{self.work_of(rank) / mean if mean else 0:.2f}",
+            ", ".join(map(str, sorted(owners))) or "none",
+            human_bytes(self.bytes_forward(rank, sizes)),
+            human_bytes(self.bytes_backward(rank, sizes)),
+        )
 
 
 def plan_shards(mask: BoundMask | None, stored: SequenceLayout, keys: SequenceLayout, *, moves_rows: bool) -> ShardPlan:
