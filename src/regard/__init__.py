@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from regard.heads import HeadSet
     from regard.interpret.ablate_heads import ablate_heads
     from regard.interpret.compare import LookPair, compare_looks, compare_models, compare_records, compare_texts
+    from regard.interpret.find_heads import find_heads
     from regard.interpret.head_scores import head_scores
     from regard.interpret.look import LookResult, look
     from regard.interpret.model_loading import load_model
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from regard.interpret.watch import watch
     from regard.interpret.word_pairs import score_heads_for_pairs
     from regard.nn.summary import summary
-    from regard.parallel.sequence_parallel import sequence_parallel
-    from regard.parallel.shard_sequence import shard_sequence
 
     __version__: str
 
@@ -56,6 +55,7 @@ __all__ = [
     "compare_records",
     "compare_texts",
     "explain",
+    "find_heads",
     "head_scores",
     "load_atlas",
     "load_model",
@@ -68,8 +68,6 @@ __all__ = [
     "register_with_transformers",
     "score_heads_for_pairs",
     "scores",
-    "sequence_parallel",
-    "shard_sequence",
     "statistics",
     "summary",
     "tap",
@@ -98,14 +96,13 @@ _HOMES = {
     "compare_records": "interpret.compare",
     "compare_texts": "interpret.compare",
     "score_heads_for_pairs": "interpret.word_pairs",
+    "find_heads": "interpret.find_heads",
     "head_scores": "interpret.head_scores",
     "load_atlas": "interpret.observation",
     "load_model": "interpret.model_loading",
     "look": "interpret.look",
     "register_with_transformers": "interpret.transformers_adapter",
     "tap": "interpret.tap",
-    "sequence_parallel": "parallel.sequence_parallel",
-    "shard_sequence": "parallel.shard_sequence",
     "watch": "interpret.watch",
 }
 

@@ -73,6 +73,26 @@ def test_what_is_lost_without_a_head_of_an_encoder_is_a_change_of_its_vectors(ru
     assert widest(out) <= 80
 
 
+@pytest.mark.slow
+def test_heads_for_a_job_are_printed_and_saved_as_a_head_set(run, tmp_path: Path) -> None:
+    from regard.heads import HeadSet
+
+    code, out, err = run("heads", "--model", "minilm", "--for", "previous")
+    assert code == 0, err
+    assert out.startswith("minilm: 1 head for previous\n")
+    assert re.search(r"^  0\.2 +1\.00 +\+1\.00  ", out, re.MULTILINE)
+    assert re.search(
+        r"^readout on held-out examples: 1\.00 \(0\.81 to 1\.00, 16 examples\); chance is 0\.12$", out, re.M
+    )
+    assert "with shuffled labels: 0." in out
+    assert widest(out) <= 80
+    path = tmp_path / "heads.json"
+    code, out, err = run("heads", "--model", "minilm", "--for", "sink", "--top", "2", "--json", str(path))
+    assert (code, out) == (0, ""), err
+    found = HeadSet.load(path)
+    assert (found.heads, found.job, found.model) == (((1, 11), (1, 9)), "sink", "minilm")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -85,6 +105,12 @@ def test_what_is_lost_without_a_head_of_an_encoder_is_a_change_of_its_vectors(ru
         (["--pair", "it>animal"], "`--pair` needs `--text`"),
         (["--pair", "it", "--text", SENTENCE], "a pair must be two words"),
         (["--pair", "it>giraffe", "--text", SENTENCE], "no sentence shows 'it' looking at 'giraffe': 1 lack one"),
+        (["--for", "beauty"], "`--for` must be one of retrieval, induction"),
+        (["--for", "sink", "--pair", "it>animal"], "`--for` takes --model, --examples, --top and --json"),
+        (["--for", "alignment"], "`--for alignment` needs `--model`"),
+        (["--for", "induction", "--model", "minilm"], "minilm can have no heads for induction"),
+        (["--examples", "some.jsonl"], "name it with --for"),
+        (["--for", "sink", "--model", "minilm", "--examples", "none.jsonl"], "cannot read none.jsonl"),
         (["--out", "heads.pdf"], "`--out` must end in .png or .svg"),
         (["--json", "no/such/heads.json"], "there is no folder no/such"),
         (["--text", "  "], "the text is empty"),

@@ -22,6 +22,7 @@ _SORTS = (
     *("best", "previous", "next", "self", "duplicate_token", "induction", "first", "separators"),
     *("entropy", "distance", "confidence"),
 )
+_JOBS = ("retrieval", "induction", "previous", "alignment", "sink", "local")  # those of regard.heads.jobs
 _TOP = 10
 
 
@@ -70,6 +71,10 @@ def _sorts(incomplete: str) -> list[str]:
     return [name for name in _SORTS if name.startswith(incomplete)]
 
 
+def _jobs(incomplete: str) -> list[str]:
+    return [name for name in _JOBS if name.startswith(incomplete)]
+
+
 def heads(
     *,
     model: Annotated[
@@ -92,6 +97,13 @@ def heads(
         list[str] | None,
         typer.Option(help='Rank heads by how they look from word to word: "it>animal". Again for further pairs.'),
     ] = None,
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", help=f"Find the heads for a job, one of {', '.join(_JOBS)}.", autocompletion=_jobs),
+    ] = None,
+    examples: Annotated[
+        Path | None, typer.Option(help="A file of JSON Lines with examples for --for, instead of the program's.")
+    ] = None,
     ablate: Annotated[
         list[str] | None,
         typer.Option(help="Run the model without a head, LAYER.HEAD, and show what it loses. Again for further heads."),
@@ -106,17 +118,22 @@ def heads(
 
     Each head is scored by the tests of the literature, on a text and on random
     tokens that are repeated. --pair finds the heads that look from one given
-    word to another. --ablate takes heads out: a weight by itself is not
-    an explanation. Heads are named LAYER.HEAD, counted from 0.
+    word to another. --for finds those that do a job, with a readout that is
+    scored on held-out examples; --json saves them as a head set.
+    --ablate takes heads out: a weight by itself is not an
+    explanation. Heads are named LAYER.HEAD, counted from 0.
     """
     _check(pair, ablate, sort, out)
+    _check_job(for_, examples, model, others=bool(pair or ablate or sort or text or out or csv))
     removed = _heads_of(ablate or ())
     files = Files(out, json, csv)
     files.check()
     words = None if text is None else read_text(text)
     progress = TextConsole(stderr=True)
     with progress.status("loading the libraries") as status:
-        if pair:
+        if for_ is not None:
+            lines = _find(for_, examples, model, top, files, status)
+        elif pair:
             lines = _pairs(pair, words, model, top or _TOP, files, status)
         elif removed:
             lines = _ablate(removed, words, model, str(replace), random, files, status)
@@ -138,6 +155,19 @@ def _check(pair: list[str] | None, ablate: list[str] | None, sort: str | None, o
         raise InputError("`--out` draws one number a head, and `--ablate` gives a few of one set: use --json or --csv")
 
 
+def _check_job(job: str | None, examples: Path | None, model: str | None, *, others: bool) -> None:
+    if job is None:
+        if examples is not None:
+            raise InputError("`--examples` brings examples for a job: name it with --for")
+        return
+    if job not in _JOBS:
+        raise InputError(f"`--for` must be one of {', '.join(_JOBS)}, got {job!r}")
+    if others:
+        raise InputError("`--for` takes --model, --examples, --top and --json: leave the other options out")
+    if model is None and job == "alignment":
+        raise InputError("`--for alignment` needs `--model`, an encoder–decoder: no bundled model is one")
+
+
 def _heads_of(names: Iterable[str]) -> list[tuple[int, int]]:
     found = []
     for name in (part.strip() for one in names for part in one.split(",")):
@@ -145,6 +175,27 @@ def _heads_of(names: Iterable[str]) -> list[tuple[int, int]]:
             raise InputError(f"`--ablate` takes LAYER.HEAD, such as 5.11, got {name!r}")
         found.append((int(match[1]), int(match[2])))
     return found
+
+
+def _find(
+    job: str, examples: Path | None, model: str | None, top: int | None, files: Files, status: Status
+) -> list[Any]:
+    from regard.interpret.find_heads import find_heads
+    from regard.render.head_lists_text import head_set_lines
+
+    status.update(f"reading {model or 'smollm2'}")
+    found = find_heads(model or "smollm2", job=job, examples=examples, num_heads=top, progress=status.update)
+    if found.control_failed:
+        TextConsole(stderr=True).print(
+            f"warning: a readout of shuffled labels scores {found.shuffled_labels}, above chance ({found.chance:.2f}): "
+            "the right candidate can be told without the model; give the examples' answers other places",
+            soft_wrap=True,
+        )
+    if files.json is not None:
+        found.save(files.json)
+        TextConsole(stderr=True).print(f"{len(found)} heads for {job} → {files.json}", soft_wrap=True)
+        return []
+    return list(head_set_lines(found))
 
 
 def _warn(loaded: Any, text: str | None) -> None:

@@ -39,7 +39,7 @@ class ReadoutScore:
             raise InputError(f"`num_examples` must be a number from 1, got {self.num_examples!r}")
 
     @classmethod
-    def of(cls, num_correct: int, num_examples: int) -> "ReadoutScore":
+    def of(cls, num_correct: float, num_examples: int) -> "ReadoutScore":
         """Return the accuracy with Wilson's interval (Wilson 1927, 10.1080/01621459.1927.10502953).
 
         >>> print(ReadoutScore.of(10, 10))  # the lower end is n / (n + z²)

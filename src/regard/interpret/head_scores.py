@@ -78,8 +78,8 @@ def repeated_tokens(loaded: Loaded, probe: Probe) -> Repeated:
     Raises:
         InputError: The model has too few tokens or positions for the length.
     """
-    before, after = _around(loaded)
-    allowed = _plain(loaded)
+    before, after = tokens_around(loaded)
+    allowed = plain_tokens(loaded)
     needed, limit = len(before) + 2 * probe.length + len(after), positions(loaded)
     if len(allowed) < probe.length:
         raise InputError(
@@ -101,7 +101,7 @@ def repeated_tokens(loaded: Loaded, probe: Probe) -> Repeated:
     return Repeated(torch.tensor(rows), slice(start, middle), slice(middle, middle + probe.length))
 
 
-def _around(loaded: Loaded) -> tuple[list[int], list[int]]:
+def tokens_around(loaded: Loaded) -> tuple[list[int], list[int]]:
     """Return the special tokens that the tokenizer adds before and after a text."""
     ids: list[int] = loaded.tokenizer("a", verbose=False)["input_ids"]
     special = set(loaded.tokenizer.all_special_ids)
@@ -109,7 +109,7 @@ def _around(loaded: Loaded) -> tuple[list[int], list[int]]:
     return (ids[: own[0]], ids[own[-1] + 1 :]) if own else (ids, [])
 
 
-def _plain(loaded: Loaded) -> list[int]:
+def plain_tokens(loaded: Loaded) -> list[int]:
     tokenizer = loaded.tokenizer
     added = getattr(tokenizer, "added_tokens_decoder", {})
     special = {one for one, token in added.items() if getattr(token, "special", False)} | set(tokenizer.all_special_ids)
@@ -209,9 +209,9 @@ def watched(prepared: Prepared, keep: Keep = "maps") -> Record:
     return dataclasses.replace(seen.record, tokens=prepared.tokens, model=loaded.name)
 
 
-def text_scores(record: Record) -> dict[str, PerHead]:
-    """Return the scores of one text, from a record that holds the statistics or every weight."""
-    return _mean([text_rows(record)])
+def text_scores(*records: Record) -> dict[str, PerHead]:
+    """Return the scores of texts, from records that hold the statistics or every weight."""
+    return _mean([text_rows(one) for one in records])
 
 
 def text_rows(record: Record) -> dict[str, PerHead]:

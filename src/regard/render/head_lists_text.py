@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard.heads.change_loss_and_pairs import HeadChange, Loss, Lost, PairScores, WordPair
+from regard.heads.head_set import HeadSet
 from regard.heads.scores import RULES, head_number, ranked
 from regard.render.head_table_text import number, table_lines
 from regard.render.labels import visible
@@ -15,7 +16,7 @@ from regard.render.terminal import share_bar
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["CAVEAT", "change_lines", "loss_lines", "pair_score_lines"]
+__all__ = ["CAVEAT", "change_lines", "head_set_lines", "loss_lines", "pair_score_lines"]
 
 _BAR = 24
 _PAIR = 18  # width of a column in cells
@@ -131,6 +132,28 @@ def loss_lines(lost: Lost, *, width: int = 80) -> Iterator["Text"]:
     yield from table_lines(
         CAVEAT + "this is what the model loses here, on this text; other heads may have stood in.", width, "dim"
     )
+
+
+def head_set_lines(found: HeadSet, *, top: int = 20, width: int = 80) -> Iterator["Text"]:
+    """Yield the heads of a set with their measure and their weight in the readout, and what the readout is worth."""
+    from rich.text import Text
+
+    several = "heads" if len(found) > 1 else "head"
+    yield from table_lines(f"{visible(found.model)}: {len(found)} {several} for {found.job}", width)
+    yield from table_lines(f"measure: {found.method}", width, "dim")
+    yield Text("")
+    yield Text(f"  {'head':<7}{'measure':>8}{'weight in the readout':>24}", "dim")
+    for name, score, weight in list(zip(found.names, found.head_scores, found.weights, strict=True))[:top]:
+        row = Text(f"  {name:<7}{score:>8.2f}{weight:>+24.2f}  ", no_wrap=True)
+        row.append(share_bar(score, _BAR), "cyan")
+        row.rstrip()
+        yield row
+    if len(found) > top:
+        yield Text(f"  … {len(found) - top} more: --json saves all")
+    yield Text("")
+    yield from table_lines(f"readout on held-out examples: {found.held_out}; chance is {found.chance:.2f}", width)
+    yield from table_lines(f"with shuffled labels: {found.shuffled_labels}", width)
+    yield from table_lines(CAVEAT + "--ablate shows what the model loses without a head.", width, "dim")
 
 
 def _loss_row(loss: Loss) -> str:

@@ -4,11 +4,10 @@ import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
-from regard.checks import check_size
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Mask
-from regard.nn.checks import check_width
+from regard.nn.checks import check_size, check_width
 
 __all__ = [
     "LessonMask",
