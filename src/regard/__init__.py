@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from regard.interpret.watch import watch
     from regard.interpret.word_pairs import score_heads_for_pairs
     from regard.nn.summary import summary
+    from regard.parallel.sequence_parallel import sequence_parallel
+    from regard.parallel.shard_sequence import shard_sequence
 
     __version__: str
 
@@ -68,6 +70,8 @@ __all__ = [
     "register_with_transformers",
     "score_heads_for_pairs",
     "scores",
+    "sequence_parallel",
+    "shard_sequence",
     "statistics",
     "summary",
     "tap",
@@ -103,6 +107,8 @@ _HOMES = {
     "look": "interpret.look",
     "register_with_transformers": "interpret.transformers_adapter",
     "tap": "interpret.tap",
+    "sequence_parallel": "parallel.sequence_parallel",
+    "shard_sequence": "parallel.shard_sequence",
     "watch": "interpret.watch",
 }
 

@@ -191,6 +191,13 @@ def test_doctor_tells_why_a_backend_refuses(run) -> None:
     assert "smollm2" in out
 
 
+def test_doctor_sets_backends_apart_that_no_gpu_has_run(run) -> None:
+    _, out, _ = run("doctor")
+    table = out.split("what nobody has measured")[1].split("\n\n")[0]
+    assert [line.split()[0] for line in table.splitlines() if line[:1].strip()] == ["flex", "triton"]
+    assert table.count("no GPU") == 2
+
+
 def test_an_encoder_decoder_shows_its_cross_attention(run, tmp_path: Path) -> None:
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors

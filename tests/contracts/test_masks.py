@@ -378,6 +378,7 @@ def test_the_docstring_shows_the_mask_by_example(name):
 def test_the_public_names_are_these():
     assert regard.__all__ == [
         "AtlasError",
+        "HeadSet",
         "InputError",
         "Layer",
         "LookPair",
@@ -409,6 +410,7 @@ def test_the_public_names_are_these():
         "scores",
         "statistics",
         "summary",
+        "tap",
         "use_backend",
         "watch",
     ]

@@ -82,7 +82,7 @@ def test_everything_from_max_distance_on_shares_the_last_bucket():
         (lambda: T5Bias(torch.zeros(1, 2), bidirectional=False), "`num_buckets` .* at least 2, got 1"),
         (lambda: T5Bias(torch.zeros(32, 2), bidirectional=False, max_distance=16), "`max_distance` .* at least 17"),
         (lambda: T5Bias(torch.zeros(32, 2), bidirectional=None), "`bidirectional` must be True .* got None"),
-        (lambda: T5Bias(torch.zeros(32), bidirectional=True), r"`table` must be \(buckets, heads\) .* got \(32,\)"),
+        (lambda: T5Bias(torch.zeros(32), bidirectional=True), r"`table` must be \(buckets, heads\) .* shape \(32,\)"),
         (lambda: T5Bias(torch.zeros(32, 2).long(), bidirectional=True), "floating-point type, got torch.int64"),
         (lambda: T5Bias([0.0], bidirectional=True), r"`table` must be a tensor \(buckets, heads\), got list"),
         (lambda: t5_buckets(torch.arange(3), 7, bidirectional=True), "must be even"),

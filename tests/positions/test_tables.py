@@ -52,7 +52,7 @@ def test_more_tokens_than_cells_are_refused_at_the_door():
         (lambda: RelativePositionBias(torch.zeros(4, 2)), r"2 · max_distance \+ 1 rows, .* got 4 in shape \(4, 2\)"),
         (
             lambda: RelativePositionBias(torch.zeros(5)),
-            r"\(2 · max_distance \+ 1, heads\) .* got \(5,\): .* table\[:, None\]",
+            r"\(2 · max_distance \+ 1, heads\) .* got shape \(5,\): .* table\[:, None\]",
         ),
         (
             lambda: RelativePositionBiasND(torch.zeros(8, 2), (2, 2)),

@@ -1,5 +1,6 @@
 """Records made by hand: a seeded softmax with known heads, so that a picture of it has a known content."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -123,6 +124,19 @@ def make_focus(record: Record, word: str, heads: list[tuple[int, int, str]]) -> 
 def english() -> Case:
     record = make_record({"text": tokens(ENGLISH)}, {(5, 11): (8, 2), (5, 3): (8, 6)}, layers=6, heads=12)
     return Case(record, make_focus(record, "it", [(5, 11, "animal"), (5, 3, "street")]))
+
+
+@pytest.fixture(scope="session")
+def measured(english) -> Case:
+    """A record whose last layer has a statistic for each row, one for each key shared by all heads, and one of both."""
+    layer, generator = english.record.layers[5], np.random.default_rng(3)
+    largest = generator.random((layer.batch, layer.heads, layer.queries))
+    statistics = {"largest": largest, "shared": np.full((layer.batch, 1, layer.keys), 0.125)}
+    statistics["pairs"] = np.ones((layer.batch, layer.heads, layer.queries, 2))
+    record = dataclasses.replace(
+        english.record, layers=(*english.record.layers[:5], dataclasses.replace(layer, statistics=statistics))
+    )
+    return Case(record, english.focus)
 
 
 @pytest.fixture(scope="session")

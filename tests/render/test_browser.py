@@ -130,6 +130,14 @@ def test_hostile_tokens_are_text_to_the_reader(opened, hostile) -> None:
         assert tab.evaluate("document.querySelectorAll('#text script').length") == 0
 
 
+def test_the_statistics_of_both_heads_are_beside_their_names(opened, measured) -> None:
+    largest = measured.record.layers[5].statistics["largest"]
+    with opened(measured) as tab:
+        for slot, head in (("a", 11), ("b", 3)):
+            shown = tab.locator(f"#pattern-{slot}").inner_text().split(" · ")
+            assert shown[1:] == [f"largest {float(f'{largest[0, head].mean():.3g}')}", "shared 0.125"]
+
+
 def test_lines_are_as_wide_as_their_weights(opened, english) -> None:
     with opened(english) as tab:
         lines = tab.locator("path.line-a").all()

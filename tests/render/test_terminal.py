@@ -82,6 +82,14 @@ def test_english_sentence_map_and_habits_at_80_cells(english) -> None:
     assert printed(english) == ENGLISH
 
 
+def test_the_statistics_of_a_head_are_under_its_line(measured) -> None:
+    largest = measured.record.layers[5].statistics["largest"]
+    lines = printed(measured).splitlines()
+    for mark, head in (("①", 11), ("②", 3)):
+        at = next(at for at, line in enumerate(lines) if line.startswith(f"  {mark} layer 5"))
+        assert lines[at + 1] == f"    largest {largest[0, head].mean():.3g} · shared 0.125"
+
+
 def test_chinese_arcs_end_under_their_wide_characters(chinese) -> None:
     assert printed(chinese).startswith(CHINESE)
 

@@ -129,6 +129,27 @@ AXES = {
 }
 
 
+# Masks whose work is even in order, in zig-zag, and in blocks.
+ORDERS = {
+    "window": regard.masks.Window(12),
+    "causal": regard.masks.Causal(),
+    "documents": regard.masks.Causal()
+    & regard.masks.Document(torch.tensor([0] * 70 + [n // 9 for n in range(9, 140)])),
+}
+
+
+def ordered(mask):
+    """q, k, v and a cotangent of one call with grouped queries."""
+    sizes = (1, 4, 201, 8), (1, 2, 201, 8), (1, 2, 201, 5), (1, 4, 201, 5)
+    q, k, v, up = (_randn(*one, seed=at) for at, one in enumerate(sizes))
+    return (q, k, v), up
+
+
+def slopes():
+    """A bias that looks at positions."""
+    return regard.positions.ALiBi(4, torch.tensor([0.5, 0.1, 0.02, 0.0], dtype=torch.float64))
+
+
 def calls() -> dict[str, Call]:
     """Every call by its name."""
     named = {}

@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import members
 from processes import launch
 
+import models
+import regard
 from oracles import dense
 from regard.backends.sharded.sequence_layout import contiguous
 from regard.backends.sharded.shard_plan import TensorSizes, plan_shards
@@ -104,3 +106,35 @@ def test_the_next_round_is_posted_before_the_last_one_is_computed(computed):
         assert events[: len(events) // 2] == events[len(events) // 2 :]  # forward and backward
         for number in range(1, computed.ranks):
             assert events.index(f"posted {number}") < events.index(f"computed {number - 1}")
+
+
+@pytest.mark.parametrize("name", members.ORDERS)
+def test_a_sequence_in_an_even_order_gives_the_same(computed, name):
+    mask = members.ORDERS[name]
+    given, up = members.ordered(mask)
+    leaves = [one.requires_grad_() for one in given]
+    out = regard.attention(*leaves, mask=mask, bias=members.slopes(), backend="reference")
+    out.backward(up)
+    expected = {"output": out} | {of: one.grad for of, one in zip("qkv", leaves, strict=True)}
+    expected = {what: one.detach().numpy() for what, one in expected.items()}
+    ours = computed.of(f"order: {name}")
+    for rank, found in enumerate(ours):
+        for what, want in expected.items():
+            error = np.abs(found[what] - want).max() / np.abs(want).max()
+            assert error <= 1e-12, f"rank {rank}: {what} is off by {error:.1e}"
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_llama_of_transformers_gives_the_logits_and_gradients_of_one_process(computed, padded):
+    pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
+    model = models.llama()
+    given = models.inputs(padded=padded)
+    expected = models.found(model, model(**given))
+    real = given["attention_mask"].bool().numpy()
+    for rank, found in enumerate(computed.of(f"llama-{padded}")):
+        assert found.keys() == expected.keys()
+        for what, want in expected.items():
+            ours, want = (found[what][real], want[real]) if what == "logits" else (found[what], want)
+            error = np.abs(ours - want).max() / np.abs(want).max()
+            bound = 1e-12 if what == "logits" else 5e-6  # transformers computes the loss in float32
+            assert error <= bound, f"rank {rank}: {what} is off by {error:.1e}"

@@ -1,6 +1,7 @@
 """One of several processes: `worker.py RANK RANKS FOLDER PROGRAM`; writes what the program finds to FOLDER."""
 
 import sys
+from importlib import util
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 import members  # noqa: E402
 
+import models  # noqa: E402
+import regard  # noqa: E402
 from regard.backends.sharded.exchange import count_traffic  # noqa: E402
 
 
@@ -38,6 +41,35 @@ def compute_contract(mesh, folder):
                 return distribute_tensor(x, axes, [Shard(dim), Shard(2)]).requires_grad_()
 
             np.savez(folder / f"{name}.{rank}.npz", **members.computed(call, distribute_twice))
+
+    compute_orders(mesh, folder)
+    if util.find_spec("transformers") is not None:
+        compute_llama(mesh, folder)
+
+
+def compute_orders(mesh, folder):
+    """Queries, keys and values in the order that makes the work of a mask even."""
+    for name, mask in members.ORDERS.items():
+        given, up = members.ordered(mask)
+        shards = [regard.shard_sequence(x, mesh, mask, dim=2) for x in given]
+        leaves = [one.tensor.detach().requires_grad_() for one in shards]
+        with count_traffic() as traffic:
+            out = regard.attention(*leaves, mask=shards[0].mask, bias=members.slopes())
+            out.backward(regard.shard_sequence(up, mesh, mask, dim=2).tensor)
+        found = {"output": shards[0].restore(out)}
+        found |= {of: shards[0].restore(one.grad) for of, one in zip("qkv", leaves, strict=True)}
+        arrays = {what: one.detach().numpy() for what, one in found.items()}
+        np.savez(folder / f"order: {name}.{mesh.get_rank()}.npz", **arrays, bytes=traffic.bytes_sent)
+
+
+def compute_llama(mesh, folder):
+    """transformers' Llama over the shards of its sequence."""
+    for padded in (False, True):
+        model = models.llama()
+        with regard.sequence_parallel(model, mesh["sequence"]) as shards:
+            output = model(**models.inputs(padded=padded))
+            found = models.found(model, output, shards.gather)
+        np.savez(folder / f"llama-{padded}.{mesh.get_rank()}.npz", **found)
 
 
 PROGRAMS = {"contract": compute_contract}

@@ -72,6 +72,7 @@ def test_records_tokens_and_heads_are_told(client) -> None:
     assert tokens["queries"]["marks"][:2] == "01"
     head = client.json("/head", **HEAD)
     assert [sink["key"] for sink in head["sinks"]] == [37]
+    assert head["statistics"] == []
     thumbs = client.get("/thumbs", record=0, layer=0, batch_index=0)
     assert len(thumbs) == 2 + 3 * thumbs[0] * thumbs[1]
 

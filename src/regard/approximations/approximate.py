@@ -6,15 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.checks import check_size
 from regard.errors import InputError
 
 __all__ = [
     "Approximate",
-    "check_flag",
     "check_heads",
     "check_padding",
     "check_padding_of_keys",
-    "check_size",
     "check_tokens",
 ]
 
@@ -55,20 +54,6 @@ class Approximate:
 
     def __repr__(self) -> str:
         return f"Approximate({self.method}: output {tuple(self.output.shape)})"
-
-
-def check_size(name: str, value: object) -> int:
-    """Give `value` back if it is a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"`{name}` must be an integer of at least 1, got {value!r}")
-    return value
-
-
-def check_flag(name: str, value: object) -> bool:
-    """Give `value` back if it is True or False: a number in its place is another argument's."""
-    if not isinstance(value, bool):
-        raise InputError(f"`{name}` must be True or False, got {value!r}")
-    return value
 
 
 def check_heads(embed_dim: int, num_heads: int) -> int:

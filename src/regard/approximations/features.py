@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regard.approximations.approximate import check_size
+from regard.checks import check_size
 from regard.errors import InputError
 
 __all__ = ["positive_features", "prefix_sums", "random_features"]

@@ -7,14 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.approximations.approximate import (
-    Approximate,
-    check_flag,
-    check_heads,
-    check_padding,
-    check_size,
-    check_tokens,
-)
+from regard.approximations.approximate import Approximate, check_heads, check_padding, check_tokens
+from regard.checks import check_flag, check_size
 from regard.errors import InputError
 
 __all__ = ["Compression", "LinformerAttention"]

@@ -7,13 +7,12 @@ from torch.nn import functional
 
 from regard.approximations.approximate import (
     Approximate,
-    check_flag,
     check_heads,
     check_padding,
     check_padding_of_keys,
-    check_size,
     check_tokens,
 )
+from regard.checks import check_flag, check_size
 from regard.errors import InputError
 from regard.tensors import without_autocast
 

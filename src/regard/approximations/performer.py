@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from regard.approximations.approximate import (
     Approximate,
-    check_flag,
     check_heads,
     check_padding,
     check_padding_of_keys,
     check_tokens,
 )
 from regard.approximations.features import positive_features, prefix_sums, random_features
+from regard.checks import check_flag
 from regard.errors import InputError
 
 __all__ = ["PerformerAttention", "performer_attention"]

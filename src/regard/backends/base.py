@@ -124,11 +124,13 @@ class Backend:
 
     What it cannot do it declares: `lacks` has a sentence for each of `FEATURES` that it refuses, in the order in which
     they are said; `least_work`, for each feature, the work for each pair below which it never is where that is needed.
+    `experimental` says on which hardware nobody has measured it, and is empty where somebody has.
     """
 
     name: ClassVar[str]
     lacks: ClassVar[Mapping[str, str]] = DERIVATIVES
     least_work: ClassVar[Mapping[str, float]] = {}
+    experimental: ClassVar[str] = ""
 
     def refuses(self, problem: Problem) -> str | None:
         """Say why this backend cannot compute the problem exactly, or None if it can."""

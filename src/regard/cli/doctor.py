@@ -45,8 +45,8 @@ def doctor() -> None:
         screen.print(table)
 
 
-def _backends() -> tuple[Table, Table]:
-    """Every kind of call against every backend, and why not, from what the backends themselves say."""
+def _backends() -> tuple[Table, ...]:
+    """Every kind of call against every backend, why not, and which are experimental, from what they declare."""
     import torch
 
     from regard.backends.selection import BACKENDS, BY_NAME
@@ -86,7 +86,11 @@ def _backends() -> tuple[Table, Table]:
     why = Table("backend", "calls", "does not run them because", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for (backend, reason), names in sorted(reasons.items(), key=lambda one: order.index(one[0][0])):
         why.add_row(backend, ", ".join(names), reason)
-    return table, why
+    tried = Table("experimental", "what nobody has measured", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for one in everyone:
+        if one.experimental:
+            tried.add_row(one.name, one.experimental)
+    return table, why, tried
 
 
 def _extras() -> Table:

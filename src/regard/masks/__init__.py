@@ -22,16 +22,13 @@ from regard.masks.convert import (
 )
 from regard.masks.convert_blocks import from_block_mask, to_block_mask
 from regard.masks.dense import Dense, MaskMod
-from regard.masks.dilated import DilatedWindow
+from regard.masks.dilated_and_strided import DilatedWindow, Strided
 from regard.masks.document import Document
-from regard.masks.global_tokens import Global
 from regard.masks.grid import Axial, Neighborhood
 from regard.masks.local_attention import LocalMonotonic, LocalPredictive
-from regard.masks.padding import Padding
-from regard.masks.prefix import Prefix
+from regard.masks.padding_and_global import Global, Padding
+from regard.masks.prefix_and_sinks import Prefix, Sinks
 from regard.masks.random_blocks import RandomBlocks
-from regard.masks.sinks import Sinks
-from regard.masks.strided import Strided
 
 __all__ = [
     "EMPTY",

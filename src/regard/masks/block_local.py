@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from regard.checks import check_count
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
-from regard.masks.checks import check_count
 
 __all__ = ["BlockLocal"]
 

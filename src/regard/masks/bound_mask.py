@@ -14,7 +14,7 @@ from regard.masks.block_plan import EMPTY, Rectangles, edges
 if TYPE_CHECKING:
     from regard.masks.base import Mask
 
-__all__ = ["BoundMask", "SharedMask", "check_blocks", "refuse_to_combine", "share"]
+__all__ = ["BoundMask", "SharedMask", "check_blocks", "check_kind", "refuse_to_combine", "share"]
 
 _PAIRS = 2**22  # pairs that are asked for together
 _ALL = 2**30  # rectangles that are asked for one by one: minutes
@@ -138,3 +138,10 @@ def refuse_to_combine(other: object) -> NoReturn:
         f"masks combine with masks that are not bound yet, got {type(other).__name__}: write masks.Dense(tensor) "
         "for a boolean tensor, and bind the whole at the end"
     )
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Raise unless `value` is of a kind."""
+    if not isinstance(value, kind):
+        way_out = ": call mask.bind(q_len, kv_len) first" if kind.__name__ == "BoundMask" else ""
+        raise InputError(f"`{name}` must be a {kind.__name__}, got {type(value).__name__}{way_out}")

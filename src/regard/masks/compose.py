@@ -7,15 +7,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from regard.checks import check_count
 from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_local import BlockLocal
 from regard.masks.causal_and_window import Causal, Window
-from regard.masks.checks import check_count
-from regard.masks.global_tokens import Global
-from regard.masks.prefix import Prefix
+from regard.masks.dilated_and_strided import Strided
+from regard.masks.padding_and_global import Global
+from regard.masks.prefix_and_sinks import Prefix
 from regard.masks.random_blocks import RandomBlocks
-from regard.masks.strided import Strided
 
 __all__ = ["bigbird", "longformer", "prefix_lm", "sparse_transformer"]
 

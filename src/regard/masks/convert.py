@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Int, Int32, Num, Shaped
 from torch import Tensor
 
+from regard.checks import check_tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
-from regard.masks.bound_mask import BoundMask
-from regard.masks.checks import as_booleans, check_kind, check_tensor
+from regard.masks.bound_mask import BoundMask, check_kind
 from regard.masks.dense import Dense
-from regard.masks.padding import Padding
+from regard.masks.padding_and_global import Padding, as_booleans
 
 __all__ = [
     "Unpadded",

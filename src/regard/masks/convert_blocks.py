@@ -17,8 +17,7 @@ from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import EMPTY, FULL, PARTIAL, Rectangles, cover, edges
 from regard.masks.block_tables import BlockTables, block_tables
-from regard.masks.bound_mask import BoundMask, check_blocks
-from regard.masks.checks import check_kind
+from regard.masks.bound_mask import BoundMask, check_blocks, check_kind
 from regard.masks.dense import _count, _prefix
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from regard.checks import check_tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import EMPTY, FULL, PARTIAL, Rectangles
-from regard.masks.checks import check_tensor
 
 __all__ = ["Dense", "MaskMod"]
 

@@ -7,11 +7,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from regard.checks import are_integers, check_tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
-from regard.masks.checks import are_integers, check_tensor, covered, entry, prefix_counts
 from regard.masks.inside_documents import Inside
+from regard.masks.padding_and_global import covered, entry, prefix_counts
 
 __all__ = ["Document", "Ranges", "ranges"]
 

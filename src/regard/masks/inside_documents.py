@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import EMPTY, PARTIAL, Rectangles
-from regard.masks.checks import entry
+from regard.masks.padding_and_global import entry
 
 __all__ = ["Inside"]
 

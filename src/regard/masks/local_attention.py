@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_count, check_tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
-from regard.masks.checks import check_count, check_tensor, entry
+from regard.masks.padding_and_global import entry
 
 __all__ = ["LocalMonotonic", "LocalPredictive"]
 

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from regard.checks import are_integers, check_count, check_tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
-from regard.masks.checks import are_integers, check_count, check_tensor
 
 __all__ = ["RandomBlocks"]
 

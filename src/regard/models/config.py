@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal, get_args
 
+from regard.checks import check_count
 from regard.errors import InputError
 from regard.models.inputs_outputs import SpecialTokens
 from regard.models.output_heads import HEADS, OutputHead
@@ -146,7 +147,8 @@ class TransformerConfig:
             object.__setattr__(self, "layer_types", tuple(self.layer_types))
         for names, least in _COUNTS:
             for name in names:
-                _count(name, getattr(self, name), least)
+                if getattr(self, name) is not None or name not in _OPTIONAL:
+                    check_count(name, getattr(self, name), least, most=None)
         self._check_kinds()
         self._check_positions()
         self._check_heads()
@@ -266,13 +268,6 @@ _COUNTS = (
     (("decoder_vocab_size", "num_key_value_heads", "head_dim", "sliding_window"), 1),
 )
 _OPTIONAL = {"decoder_vocab_size", "num_key_value_heads", "head_dim", "sliding_window"}
-
-
-def _count(name: str, value: object, least: int) -> None:
-    if value is None and name in _OPTIONAL:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"`{name}` must be an integer of at least {least}, got {value!r}")
 
 
 # All that may stand in a saved configuration.

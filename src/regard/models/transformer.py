@@ -6,6 +6,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from regard.cache import Cache
+from regard.checks import check_flag
 from regard.errors import InputError
 from regard.models.checkpoint_files import Checkpoint
 from regard.models.config import KINDS, TransformerConfig
@@ -26,7 +27,7 @@ from regard.models.output_heads import loss_of, shift_tokens_right
 from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.stack import Stack
 from regard.models.standard_names import FORWARD
-from regard.nn.checks import check_flag, refuse_unknown
+from regard.nn.checks import refuse_unknown
 
 __all__ = ["Output", "Transformer"]
 

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from regard.checks import check_size
 from regard.errors import InputError
 from regard.functional import attention as attend
 from regard.masks import BoundMask, Mask
-from regard.nn.checks import check_size, check_width, standard_names, visible_keys
+from regard.nn.checks import check_width, standard_names, visible_keys
 from regard.nn.rnn_attention import AdditiveAttention, BilinearAttention
 from regard.nn.value_module import ValueModule
 from regard.scores import Additive, Concat, Score

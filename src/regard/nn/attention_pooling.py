@@ -6,10 +6,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from regard.checks import check_size
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Padding
-from regard.nn.checks import check_padding, check_size, check_width, standard_names
+from regard.nn.checks import check_padding, check_width, standard_names
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Additive
 

@@ -6,9 +6,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.cache import Entry
+from regard.checks import check_flag, check_probability
 from regard.errors import InputError
 from regard.masks import BoundMask, Causal, Mask
-from regard.nn.checks import check_flag, check_probability, standard_names
+from regard.nn.checks import standard_names
 from regard.nn.feed_forward import Activation, FeedForward, dropped
 from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.torch_modules import copy_tensors, read_block, write_block

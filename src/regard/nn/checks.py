@@ -14,10 +14,7 @@ from regard.nn.standard_names import FORWARD, INIT
 
 __all__ = [
     "both",
-    "check_flag",
     "check_padding",
-    "check_probability",
-    "check_size",
     "check_width",
     "mask_of",
     "refuse_unknown",
@@ -27,27 +24,6 @@ __all__ = [
 
 _M = TypeVar("_M", bound=type[nn.Module])
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def check_size(name: str, value: object, what: str) -> int:
-    """Give `value` back if it is a positive integer; `what` tells what it counts."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"`{name}` {what} and must be an integer of at least 1, got {value!r}")
-    return value
-
-
-def check_flag(name: str, value: object) -> bool:
-    """Give `value` back if it is True or False: a number in its place is another argument's."""
-    if not isinstance(value, bool):
-        raise InputError(f"`{name}` must be True or False, got {value!r}")
-    return value
-
-
-def check_probability(name: str, value: object) -> float:
-    """Give `value` back if it is a probability of dropping."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise InputError(f"`{name}` is a probability from 0 to less than 1, got {value!r}")
-    return float(value)
 
 
 def check_width(name: str, x: Tensor, width: int, made_by: str) -> None:

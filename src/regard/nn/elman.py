@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.checks import check_size
 from regard.errors import InputError
-from regard.nn.checks import check_size, check_width, standard_names
+from regard.nn.checks import check_width, standard_names
 
 __all__ = ["Elman", "ElmanCell"]
 

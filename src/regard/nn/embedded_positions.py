@@ -4,8 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.checks import check_probability, check_size
 from regard.errors import InputError
-from regard.nn.checks import check_probability, check_size, check_width, standard_names
+from regard.nn.checks import check_width, standard_names
 from regard.nn.feed_forward import dropped
 from regard.positions import learned, sinusoidal
 

@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.checks import check_flag, check_probability, check_size
 from regard.dropout import Dropout
 from regard.errors import InputError
-from regard.nn.checks import check_flag, check_probability, check_size, check_width, standard_names
+from regard.nn.checks import check_width, standard_names
 from regard.torch_private import maybe_current_level
 
 __all__ = [

@@ -6,9 +6,10 @@ from typing import Any, Literal
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from regard.checks import check_size
 from regard.errors import InputError
 from regard.masks import BoundMask, Mask, Neighborhood
-from regard.nn.checks import both, check_size, mask_of, standard_names
+from regard.nn.checks import both, mask_of, standard_names
 from regard.nn.multi_head import MultiHeadAttention
 
 __all__ = ["AxialAttention", "NeighborhoodAttention"]

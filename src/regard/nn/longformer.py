@@ -6,10 +6,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from regard.checks import check_flag, check_probability, check_size
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Mask, Padding, Window
-from regard.nn.checks import check_flag, check_padding, check_probability, check_size, check_width, standard_names
+from regard.nn.checks import check_padding, check_width, standard_names
 from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["LongformerAttention"]

@@ -7,11 +7,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.cache import CrossAttentionCache, Entry
+from regard.checks import check_flag, check_probability, check_size
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import BoundMask, Causal, Mask
 from regard.nn.cache_utils import needed, turning
-from regard.nn.checks import both, check_flag, check_probability, check_size, check_width, standard_names, visible_keys
+from regard.nn.checks import both, check_width, standard_names, visible_keys
 from regard.nn.torch_modules import read_multihead, refuse_more, write_multihead
 from regard.nn.value_module import hold, value_of
 from regard.normalizers import Normalizer

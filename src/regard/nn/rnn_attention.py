@@ -6,19 +6,63 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from regard.checks import check_probability, check_size
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import BoundMask, LocalMonotonic, LocalPredictive, Mask, Padding
-from regard.nn.checks import check_padding, check_probability, check_size, check_width, standard_names, visible_keys
+from regard.nn.checks import check_padding, check_width, standard_names, visible_keys
 from regard.positions import Gaussian
 from regard.problem import DEFAULT_MAX_BYTES
-from regard.scores import Additive, Bilinear
+from regard.scores import Additive, Bilinear, Score
 
 __all__ = ["AdditiveAttention", "BilinearAttention", "LocalAttention"]
 
 
+class _ScoreAttention(nn.Module):
+    embed_dim: int
+    kdim: int
+    dropout: float
+
+    def _score(self) -> Score:
+        raise NotImplementedError  # each attention has its own
+
+    def forward(
+        self,
+        query: Float[Tensor, "*batch queries embed_dim"],
+        key: Float[Tensor, "*batch keys kdim"],
+        value: Float[Tensor, "*batch keys vdim"] | None = None,
+        *,
+        mask: Mask | BoundMask | Tensor | None = None,
+        key_padding_mask: Bool[Tensor, "batch keys"] | None = None,
+        need_weights: bool = False,
+        generator: torch.Generator | None = None,
+        backend: str = "auto",
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Give (..., queries, vdim), and with `need_weights` those before dropout (..., queries, keys).
+
+        `mask` and `key_padding_mask` (True hides) are as in MultiHeadAttention; `generator`, `backend` and `max_bytes`
+        as in regard.attention.
+        """
+        check_width("query", query, self.embed_dim, "embed_dim")
+        check_width("key", key, self.kdim, "kdim")
+        found: Any = attention(
+            query,
+            key,
+            key if value is None else value,
+            score=self._score(),
+            mask=visible_keys(None, mask, key_padding_mask, key),
+            dropout=self.dropout if self.training else 0.0,
+            return_weights=need_weights,
+            generator=generator,
+            backend=backend,
+            max_bytes=max_bytes,
+        )
+        return found  # type: ignore[no-any-return]
+
+
 @standard_names()
-class AdditiveAttention(nn.Module):
+class AdditiveAttention(_ScoreAttention):
     """softmax(v·tanh(W q + U k)) over the keys (Bahdanau et al. 2015, A.1.2, arXiv:1409.0473).
 
     If no values are given, the keys are also the values. In the paper the query is the decoder's previous state, and
@@ -53,43 +97,12 @@ class AdditiveAttention(nn.Module):
         self.key_proj = nn.Linear(self.kdim, hidden, bias=False)
         self.vector = nn.Parameter(torch.empty(hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
 
-    def forward(
-        self,
-        query: Float[Tensor, "*batch queries embed_dim"],
-        key: Float[Tensor, "*batch keys kdim"],
-        value: Float[Tensor, "*batch keys vdim"] | None = None,
-        *,
-        mask: Mask | BoundMask | Tensor | None = None,
-        key_padding_mask: Bool[Tensor, "batch keys"] | None = None,
-        need_weights: bool = False,
-        generator: torch.Generator | None = None,
-        backend: str = "auto",
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (..., queries, vdim), and with `need_weights` those before dropout (..., queries, keys).
-
-        `mask` and `key_padding_mask` (True hides) are as in MultiHeadAttention; `generator`, `backend` and `max_bytes`
-        as in regard.attention.
-        """
-        check_width("query", query, self.embed_dim, "embed_dim")
-        check_width("key", key, self.kdim, "kdim")
-        found: Any = attention(
-            query,
-            key,
-            key if value is None else value,
-            score=Additive(self.query_proj.weight, self.key_proj.weight, self.vector),
-            mask=visible_keys(None, mask, key_padding_mask, key),
-            dropout=self.dropout if self.training else 0.0,
-            return_weights=need_weights,
-            generator=generator,
-            backend=backend,
-            max_bytes=max_bytes,
-        )
-        return found  # type: ignore[no-any-return]
+    def _score(self) -> Score:
+        return Additive(self.query_proj.weight, self.key_proj.weight, self.vector)
 
 
 @standard_names()
-class BilinearAttention(nn.Module):
+class BilinearAttention(_ScoreAttention):
     """softmax(q·W·k) over the keys (Luong et al. 2015, 3.1, "general", arXiv:1508.04025).
 
     If no values are given, the keys are also the values. In the paper the query is the decoder's current state.
@@ -115,39 +128,8 @@ class BilinearAttention(nn.Module):
         # q·W·k of independent standard normal q and k has variance 1.
         self.weight = nn.Parameter(torch.randn(self.embed_dim, self.kdim) * (embed_dim * self.kdim) ** -0.5)
 
-    def forward(
-        self,
-        query: Float[Tensor, "*batch queries embed_dim"],
-        key: Float[Tensor, "*batch keys kdim"],
-        value: Float[Tensor, "*batch keys vdim"] | None = None,
-        *,
-        mask: Mask | BoundMask | Tensor | None = None,
-        key_padding_mask: Bool[Tensor, "batch keys"] | None = None,
-        need_weights: bool = False,
-        generator: torch.Generator | None = None,
-        backend: str = "auto",
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (..., queries, vdim), and with `need_weights` those before dropout (..., queries, keys).
-
-        `mask` and `key_padding_mask` (True hides) are as in MultiHeadAttention; `generator`, `backend` and `max_bytes`
-        as in regard.attention.
-        """
-        check_width("query", query, self.embed_dim, "embed_dim")
-        check_width("key", key, self.kdim, "kdim")
-        found: Any = attention(
-            query,
-            key,
-            key if value is None else value,
-            score=Bilinear(self.weight),
-            mask=visible_keys(None, mask, key_padding_mask, key),
-            dropout=self.dropout if self.training else 0.0,
-            return_weights=need_weights,
-            generator=generator,
-            backend=backend,
-            max_bytes=max_bytes,
-        )
-        return found  # type: ignore[no-any-return]
+    def _score(self) -> Score:
+        return Bilinear(self.weight)
 
 
 @standard_names()

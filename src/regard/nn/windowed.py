@@ -30,8 +30,27 @@ def attend_padded(
     return (output, weights[0].masked_fill(rows if weights[0].ndim == 3 else rows[:, None], 0.0)) if weights else output
 
 
+class _PaddedAttention(nn.Module):
+    attention: MultiHeadAttention
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens embed_dim"],
+        *,
+        key_padding_mask: Bool[Tensor, "batch tokens"] | None = None,
+        need_weights: bool = False,
+        **options: Any,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Give (batch, tokens, embed_dim), 0 where `key_padding_mask` is True (padding), and on request the weights.
+
+        These are (batch, heads, tokens, tokens). `options` are those of MultiHeadAttention's call: `mask` (the module's
+        own holds as well), `attn_bias`, `position_ids`, `cache`, `backend`, `max_bytes`, …
+        """
+        return attend_padded(self.attention, x, key_padding_mask, need_weights=need_weights, **options)
+
+
 @standard_names()
-class SlidingWindowAttention(nn.Module):
+class SlidingWindowAttention(_PaddedAttention):
     """Multi-head self-attention in which a token sees those near it (masks.Window; Mistral 7B, arXiv:2310.06825).
 
     `SlidingWindowAttention(embed_dim, num_heads, 512)` is causal: a token sees itself and the 511 tokens before it.
@@ -75,24 +94,9 @@ class SlidingWindowAttention(nn.Module):
             embed_dim, num_heads, mask=Window(sliding_window, left=left, right=right), **options
         )
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens embed_dim"],
-        *,
-        key_padding_mask: Bool[Tensor, "batch tokens"] | None = None,
-        need_weights: bool = False,
-        **options: Any,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (batch, tokens, embed_dim), 0 where `key_padding_mask` is True (padding), and on request the weights.
-
-        These are (batch, heads, tokens, tokens). `options` are those of MultiHeadAttention's call: `mask` (the module's
-        own holds as well), `attn_bias`, `position_ids`, `cache`, `backend`, `max_bytes`, …
-        """
-        return attend_padded(self.attention, x, key_padding_mask, need_weights=need_weights, **options)
-
 
 @standard_names()
-class BigBirdAttention(nn.Module):
+class BigBirdAttention(_PaddedAttention):
     """Multi-head self-attention over near, global and random blocks (Zaheer et al. 2020, arXiv:2007.14062, ITC).
 
     The mask is masks.bigbird with a separate draw of random blocks for each head. The blocks are drawn from `seed` when
@@ -142,18 +146,3 @@ class BigBirdAttention(nn.Module):
         counts = num_window_blocks, num_global_blocks, num_random_blocks
         seen = bigbird(*counts, seed=seed, block=block, heads=num_heads)
         self.attention = MultiHeadAttention(embed_dim, num_heads, mask=seen, **options)
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens embed_dim"],
-        *,
-        key_padding_mask: Bool[Tensor, "batch tokens"] | None = None,
-        need_weights: bool = False,
-        **options: Any,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give (batch, tokens, embed_dim), 0 where `key_padding_mask` is True (padding), and on request the weights.
-
-        These are (batch, heads, tokens, tokens). `options` are those of MultiHeadAttention's call: `mask` (the module's
-        own holds as well), `attn_bias`, `position_ids`, `cache`, `backend`, `max_bytes`, …
-        """
-        return attend_padded(self.attention, x, key_padding_mask, need_weights=need_weights, **options)

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_count
 from regard.errors import InputError
 from regard.positions.base import Relative
-from regard.positions.checks import check_count
 
 __all__ = ["ALiBi", "alibi_slopes"]
 

@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_parameter
 from regard.diagonals import distances, spread
 from regard.tensors import tensors
 
-__all__ = ["Bias", "Relative", "Rotary", "with_leading"]
+__all__ = ["Bias", "Relative", "Rotary", "check_table", "look_up", "with_leading"]
 
 
 class Bias:
@@ -152,3 +153,13 @@ class _WithLeading(Bias):
             if 1 < size == values.shape[dim] != part.stop - part.start:  # numbers of all, which it did not look up
                 values = values.narrow(dim, part.start, part.stop - part.start)
         return values
+
+
+def check_table(name: str, table: object, rows: str) -> None:
+    """Raise unless `table` is a floating-point tensor (`rows`, heads) that is not empty."""
+    check_parameter(name, table, f"({rows}, heads)", way_out=f": one number for all heads is {name}[:, None]")
+
+
+def look_up(table: Float[Tensor, "rows heads"], *at: Int[Tensor, "*#found"] | slice) -> Float[Tensor, "*found"]:
+    """Take numbers of a table, in its type, so that the gradient of one that is taken often is summed in float32."""
+    return table.to(torch.promote_types(table.dtype, torch.float32))[at].to(table.dtype)

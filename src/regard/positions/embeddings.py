@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.checks import check_count, check_number
 from regard.errors import InputError
-from regard.positions.checks import check_count, check_number
 
 __all__ = ["Sinusoids", "learned", "sinusoidal"]
 

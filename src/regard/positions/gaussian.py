@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.checks import check_number
 from regard.errors import InputError
 from regard.positions.base import Bias
-from regard.positions.checks import check_number
 
 __all__ = ["Gaussian"]
 

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_count
 from regard.errors import InputError
-from regard.positions.base import Bias, Relative
-from regard.positions.checks import check_count, check_table, look_up
+from regard.positions.base import Bias, Relative, check_table, look_up
 
 __all__ = ["RelativePositionBias", "RelativePositionBiasND"]
 

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_count, check_number
 from regard.errors import InputError
 from regard.positions.base import Rotary
-from regard.positions.checks import check_count, check_number
 from regard.positions.rope_config import read
 from regard.positions.rope_scaling import DynamicNTK, Scaling
 

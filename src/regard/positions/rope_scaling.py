@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_count, check_number
 from regard.errors import InputError
-from regard.positions.checks import check_count, check_number
 
 __all__ = ["NTK", "DynamicNTK", "LinearScaling", "Llama3", "Scaling", "YaRN"]
 

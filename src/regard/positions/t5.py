@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_count
 from regard.errors import InputError
-from regard.positions.base import Relative
-from regard.positions.checks import check_count, check_table, look_up
+from regard.positions.base import Relative, check_table, look_up
 
 __all__ = ["T5Bias", "t5_buckets"]
 

@@ -9,6 +9,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from regard.capture.highlight import Focus
 from regard.capture.layers import several_streams, stream_of
 from regard.capture.records import Layer, Record
@@ -30,6 +32,7 @@ __all__ = [
     "shown_words",
     "size",
     "source_name",
+    "statistic_means",
     "visible",
 ]
 
@@ -209,6 +212,17 @@ def size(record: Record) -> str:
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+def statistic_means(layer: Layer, head: int, batch_index: int) -> dict[str, float]:
+    """Return the mean of each requested statistic of a head that has one number for each of its rows or columns."""
+    found = {}
+    for name, values in layer.statistics.items():
+        if values.ndim == 3 and values.shape[2] in (layer.queries, layer.keys) and values.dtype.kind in "fiu":
+            of_head = values[batch_index, head if values.shape[1] > 1 else 0]
+            if np.isfinite(of_head).any():
+                found[name] = float(of_head[np.isfinite(of_head)].mean())
+    return found
 
 
 def lede(record: Record, focus: Focus) -> str:

@@ -24,6 +24,7 @@ from regard.render.labels import (
     query_labels,
     shown_words,
     source_name,
+    statistic_means,
     visible,
 )
 from regard.render.line_breaking import fit, lay_out, split_part
@@ -190,7 +191,7 @@ def _placed(
 
 
 def _looks(record: Record, focus: Focus, width: int) -> list["Text"]:
-    """Return one line for each head: number, name, query word, key word, the weight and its bar."""
+    """Return a line for each head: number, name, query word, key word, the weight and its bar; then its statistics."""
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -208,6 +209,9 @@ def _looks(record: Record, focus: Focus, width: int) -> list["Text"]:
         text.append(share_bar(look.weight, _BAR), style)
         text.append("▏", "dim")
         lines.append(text)
+        means = statistic_means(record.layers[look.layer], look.head, focus.batch_index)
+        named = " · ".join(f"{visible(name)} {mean:.3g}" for name, mean in means.items())
+        lines += [Text("    ") + line for line in _wrapped(named, width - 4)] if named else []
     return lines
 
 

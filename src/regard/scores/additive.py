@@ -5,15 +5,17 @@ Additive: a small network with one hidden layer scores query and key.
 Concat: a small network scores query and key, written one after the other.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_dim, check_parameter, check_softcap
 from regard.errors import InputError
-from regard.scores.base import Score
-from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor, check_width, cut
+from regard.scores.base import Score, check_parts
 
 __all__ = ["Additive", "Concat"]
 
@@ -43,6 +45,8 @@ class Additive(Score):
               [3.8080, 5.0000]]]])
     """
 
+    per_head: ClassVar[Mapping[str, int]] = {"vector": 2}
+
     w_query: Float[Tensor, "hidden dim_q"] | None
     w_key: Float[Tensor, "hidden dim_k"] | None
     vector: Float[Tensor, "*heads hidden"]
@@ -51,15 +55,15 @@ class Additive(Score):
 
     def __post_init__(self) -> None:
         check_softcap(self.softcap)
-        check_tensor("vector", self.vector, "(hidden,)", "(heads, hidden)")
+        check_parameter("vector", self.vector, "(hidden,)", "(heads, hidden)")
         for name, tensor, layout in (
             ("w_query", self.w_query, "(hidden, dim_q)"),
             ("w_key", self.w_key, "(hidden, dim_k)"),
             ("bias", self.bias, "(hidden,)"),
         ):
             if tensor is not None:
-                check_tensor(name, tensor, layout)
-                check_width(name, tensor, 0, self.hidden, "`vector`")
+                check_parameter(name, tensor, layout)
+                check_dim(name, tensor, 0, self.hidden, "`vector`")
 
     @property
     def hidden(self) -> int:
@@ -73,14 +77,12 @@ class Additive(Score):
 
     def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """The widths and heads of what is held."""
-        check_devices(self, q)
+        check_parts(self, q)
         for name, tensor, of, x in (("w_query", self.w_query, "q", q), ("w_key", self.w_key, "k", k)):
             if tensor is None:
-                check_width("vector", self.vector, -1, x.shape[-1], f"{of}, as `{name}` is None,")
+                check_dim("vector", self.vector, -1, x.shape[-1], f"{of}, as `{name}` is None,")
             else:
-                check_width(name, tensor, 1, x.shape[-1], of)
-        if self.vector.ndim == 2:
-            check_heads("vector", self.vector, q)
+                check_dim(name, tensor, 1, x.shape[-1], of)
 
     def tile(
         self,
@@ -101,10 +103,6 @@ class Additive(Score):
     def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, Score]:
         """Both projections; the sum over the hidden layer remains."""
         return *self._project(q, k), replace(self, w_query=None, w_key=None, bias=None)
-
-    def of_heads(self, heads: slice) -> "Additive":
-        """With the vectors of some heads."""
-        return replace(self, vector=cut(self.vector, heads, 2))
 
     def _project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         dtype = q.dtype
@@ -135,6 +133,8 @@ class Concat(Score):
     tensor([[[[0.7616, 0.0000]]]])
     """
 
+    per_head: ClassVar[Mapping[str, int]] = {"vector": 2}
+
     weight: Float[Tensor, "hidden dim_q+dim_k"]
     vector: Float[Tensor, "*heads hidden"]
     bias: Float[Tensor, " hidden"] | None = None
@@ -142,12 +142,12 @@ class Concat(Score):
 
     def __post_init__(self) -> None:
         check_softcap(self.softcap)
-        check_tensor("vector", self.vector, "(hidden,)", "(heads, hidden)")
-        check_tensor("weight", self.weight, "(hidden, dim_q + dim_k)")
-        check_width("weight", self.weight, 0, self.vector.shape[-1], "`vector`")
+        check_parameter("vector", self.vector, "(hidden,)", "(heads, hidden)")
+        check_parameter("weight", self.weight, "(hidden, dim_q + dim_k)")
+        check_dim("weight", self.weight, 0, self.vector.shape[-1], "`vector`")
         if self.bias is not None:
-            check_tensor("bias", self.bias, "(hidden,)")
-            check_width("bias", self.bias, 0, self.vector.shape[-1], "`vector`")
+            check_parameter("bias", self.bias, "(hidden,)")
+            check_dim("bias", self.bias, 0, self.vector.shape[-1], "`vector`")
 
     @property
     def floats_per_pair(self) -> int:
@@ -156,15 +156,13 @@ class Concat(Score):
 
     def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """The widths of q and k together, and the heads of the vector."""
-        check_devices(self, q)
+        check_parts(self, q)
         if self.weight.shape[1] != q.shape[-1] + k.shape[-1]:
             raise InputError(
                 f"`weight` must have a column for each of {q.shape[-1]} + {k.shape[-1]} entries of q and k, got "
                 f"{self.weight.shape[1]} in shape {tuple(self.weight.shape)}: for v · tanh(W q + k) write "
                 "Additive(w, None, v)"
             )
-        if self.vector.ndim == 2:
-            check_heads("vector", self.vector, q)
 
     def tile(
         self,
@@ -187,7 +185,3 @@ class Concat(Score):
         """Both halves of the projection; the sum over the hidden layer remains."""
         w_query, w_key = self.weight.split([q.shape[-1], k.shape[-1]], 1)
         return Additive(w_query, w_key, self.vector, self.bias, self.softcap).prepare(q, k, q_offset)
-
-    def of_heads(self, heads: slice) -> "Concat":
-        """With the vectors of some heads."""
-        return replace(self, vector=cut(self.vector, heads, 2))

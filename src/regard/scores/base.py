@@ -6,19 +6,19 @@ ScaledDot: the dot product of query and key, scaled or not, with an optional sof
 import functools
 import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_softcap
 from regard.errors import InputError
-from regard.scores.checks import check_softcap
 from regard.tensors import tensors
 
-__all__ = ["Dot", "ScaledDot", "Score", "score_tile", "value_term_tile"]
+__all__ = ["Dot", "ScaledDot", "Score", "check_parts", "score_tile", "value_term_tile"]
 
 
 class Score:
@@ -47,6 +47,9 @@ class Score:
     """
 
     product: ClassVar[bool] = False  # after `prepare` the score is q·kᵀ: fused kernels can compute it
+
+    # Fields, by the number of their dimensions where the first of these is q's heads.
+    per_head: ClassVar[Mapping[str, int]] = {}
 
     softcap: float | None = None  # scores are capped smoothly to ±softcap after scaling
 
@@ -89,8 +92,9 @@ class Score:
         return q, k, self
 
     def of_heads(self, heads: slice) -> "Score":
-        """Return the score for a part of q's heads, with parameters per head restricted to these."""
-        return self
+        """Return the score for a part of q's heads, with the parameters in `per_head` restricted to these."""
+        parts = {name: held[heads] for name, held in _parts_per_head(self)}
+        return replace(self, **parts) if parts else self  # type: ignore[type-var]  # a score is a dataclass
 
     def value_term(
         self, weights: Float[Tensor, "batch heads rows columns"], i: Int[Tensor, " rows"], j: Int[Tensor, " columns"]
@@ -149,6 +153,28 @@ class Dot(ScaledDot):
     def default_scale(self, dim: int) -> float:
         """1: the plain product."""
         return 1.0
+
+
+def check_parts(score: Score, q: Tensor) -> None:
+    """Raise unless the tensors of a score are on the device of q, those in `per_head` with an entry for each head."""
+    for part in fields(score):  # type: ignore[arg-type]  # a score is a dataclass
+        held = getattr(score, part.name)
+        if isinstance(held, Tensor) and held.device != q.device:
+            raise InputError(
+                f"`{part.name}` must be on the device of q ({q.device}), got {held.device}: move it with .to()"
+            )
+    for name, held in _parts_per_head(score):
+        if held.shape[0] != q.shape[1]:
+            raise InputError(
+                f"`{name}` must have one entry for each head of q ({q.shape[1]}), got {held.shape[0]} in shape "
+                f"{tuple(held.shape)}"
+            )
+
+
+def _parts_per_head(score: Score) -> list[tuple[str, Tensor]]:
+    """The tensors of a score that have an entry for each head of q, by name."""
+    held = [(name, getattr(score, name), dims) for name, dims in score.per_head.items()]
+    return [(name, part) for name, part, dims in held if isinstance(part, Tensor) and part.ndim == dims]
 
 
 def score_tile(
@@ -222,7 +248,7 @@ def _of_part(
         where = (torch.arange(one.start, one.stop, device=i.device) for one in (batch, heads))
         return getattr(score, method)(*parts, i, j, *where)
     part = score.of_heads(heads)
-    cuts_heads = type(score).of_heads is not Score.of_heads
+    cuts_heads = type(score).of_heads is not Score.of_heads or bool(score.per_head)
     own = not type(score).__module__.startswith("regard.")
     held = tensors(score) if own else []
     whole = [

@@ -1,13 +1,14 @@
 """A learned product of query and key."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.scores.base import Dot, Score
-from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor, check_width, cut
+from regard.checks import check_dim, check_parameter, check_softcap
+from regard.scores.base import Dot, Score, check_parts
 
 __all__ = ["Bilinear"]
 
@@ -32,21 +33,20 @@ class Bilinear(Score):
     """
 
     product: ClassVar[bool] = True
+    per_head: ClassVar[Mapping[str, int]] = {"weight": 3}
 
     weight: Float[Tensor, "*heads dim_q dim_k"]
     softcap: float | None = None
 
     def __post_init__(self) -> None:
         check_softcap(self.softcap)
-        check_tensor("weight", self.weight, "(dim_q, dim_k)", "(heads, dim_q, dim_k)")
+        check_parameter("weight", self.weight, "(dim_q, dim_k)", "(heads, dim_q, dim_k)")
 
     def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """The widths and heads of the weight."""
-        check_devices(self, q)
-        check_width("weight", self.weight, -2, q.shape[-1], "q")
-        check_width("weight", self.weight, -1, k.shape[-1], "k")
-        if self.weight.ndim == 3:
-            check_heads("weight", self.weight, q)
+        check_parts(self, q)
+        check_dim("weight", self.weight, -2, q.shape[-1], "q")
+        check_dim("weight", self.weight, -1, k.shape[-1], "k")
 
     def tile(
         self,
@@ -61,7 +61,3 @@ class Bilinear(Score):
     def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, Score]:
         """Queries q·W; a plain product remains."""
         return q @ self.weight.to(q.dtype), k, Dot(self.softcap)
-
-    def of_heads(self, heads: slice) -> "Bilinear":
-        """With the weights of some heads."""
-        return replace(self, weight=cut(self.weight, heads, 3))

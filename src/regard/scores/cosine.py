@@ -1,16 +1,17 @@
 """The cosine of the angle between query and key."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_parameter, check_softcap
 from regard.errors import InputError
-from regard.scores.base import Dot, Score
-from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor
+from regard.scores.base import Dot, Score, check_parts
 
 __all__ = ["Cosine"]
 
@@ -40,6 +41,7 @@ class Cosine(Score):
     """
 
     product: ClassVar[bool] = True
+    per_head: ClassVar[Mapping[str, int]] = {"temperature": 1}
 
     temperature: float | Float[Tensor, " heads"] = 0.1
     softcap: float | None = None
@@ -48,7 +50,7 @@ class Cosine(Score):
         check_softcap(self.softcap)
         given = self.temperature
         if isinstance(given, Tensor):
-            check_tensor("temperature", given, "(heads,)")
+            check_parameter("temperature", given, "(heads,)")
         elif isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
             raise InputError(f"`temperature` must be a positive number or a tensor (heads,), got {given!r}")
 
@@ -59,9 +61,7 @@ class Cosine(Score):
     def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Equal widths, and a temperature for each head."""
         super().check(q, k, v)
-        check_devices(self, q)
-        if isinstance(self.temperature, Tensor):
-            check_heads("temperature", self.temperature, q)
+        check_parts(self, q)
 
     def tile(
         self,
@@ -76,10 +76,6 @@ class Cosine(Score):
     def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, Score]:
         """Vectors of length 1, those of q divided by the temperature; a plain product remains."""
         return self._over_temperature(_unit(q)), _unit(k), Dot(self.softcap)
-
-    def of_heads(self, heads: slice) -> "Cosine":
-        """With the temperatures of some heads."""
-        return replace(self, temperature=self.temperature[heads]) if isinstance(self.temperature, Tensor) else self
 
     def _over_temperature(self, x: Tensor) -> Tensor:
         if not isinstance(self.temperature, Tensor):

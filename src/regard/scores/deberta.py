@@ -1,16 +1,17 @@
 """The disentangled score of DeBERTa: queries and keys of content, and queries and keys of distance."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_dim, check_parameter, check_softcap
 from regard.diagonals import distances
 from regard.errors import InputError
-from regard.scores.base import Score
-from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor, check_width
+from regard.scores.base import Score, check_parts
 from regard.scores.distance_tables import by_key, by_query
 
 __all__ = ["DeBERTa"]
@@ -52,6 +53,8 @@ class DeBERTa(Score):
               [ 2.,  2.,  1.]]]])
     """
 
+    per_head: ClassVar[Mapping[str, int]] = {"position_keys": 3, "position_queries": 3}
+
     position_keys: Float[Tensor, "heads distances dim"] | None
     position_queries: Float[Tensor, "heads distances dim"] | None
     position_buckets: int = -1
@@ -67,7 +70,7 @@ class DeBERTa(Score):
             if isinstance(number, bool) or not isinstance(number, int):
                 raise InputError(f"`{name}` must be an integer, −1 for none, got {number!r}")
         for name, table in self._tables():
-            check_tensor(name, table, "(heads, 2 · span, dim)")
+            check_parameter(name, table, "(heads, 2 · span, dim)")
             if table.shape[1] % 2 or table.shape[1] != 2 * self._span:
                 raise InputError(
                     f"`{name}` must have 2 · span rows, an even number, where span is `position_buckets` or, without "
@@ -118,10 +121,9 @@ class DeBERTa(Score):
     def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """The heads and the width of q."""
         super().check(q, k, v)
-        check_devices(self, q)
+        check_parts(self, q)
         for name, table in self._tables():
-            check_heads(name, table, q)
-            check_width(name, table, -1, q.shape[-1], "q")
+            check_dim(name, table, -1, q.shape[-1], "q")
 
     def tile(
         self,
@@ -141,11 +143,6 @@ class DeBERTa(Score):
         if self.position_queries is not None:
             scores = scores + by_key(k, _rows(self.position_queries, at))
         return scores
-
-    def of_heads(self, heads: slice) -> "DeBERTa":
-        """With the keys and queries of some heads."""
-        keys, queries = (None if one is None else one[heads] for one in (self.position_keys, self.position_queries))
-        return replace(self, position_keys=keys, position_queries=queries)
 
     @property
     def _span(self) -> int:

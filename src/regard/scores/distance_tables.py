@@ -4,16 +4,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_parameter
 from regard.diagonals import distances, skew
 from regard.errors import InputError
-from regard.scores.checks import check_tensor
 
 __all__ = ["along", "by_key", "by_query", "check_table"]
 
 
 def check_table(name: str, table: Tensor, width: str, left: int | None, right: int | None) -> None:
     """Raise an InputError where a table has not one row for each distance from −left to right."""
-    check_tensor(name, table, f"(2 · clip + 1, {width})", f"(heads, 2 · clip + 1, {width})")
+    check_parameter(name, table, f"(2 · clip + 1, {width})", f"(heads, 2 · clip + 1, {width})")
     rows, got = table.shape[-2], f"got {table.shape[-2]} in shape {tuple(table.shape)}"
     if left is None and right is None:
         if rows % 2 == 0:

@@ -5,14 +5,16 @@ Shaw: relative positions in keys and values.
 RelativeKeyQuery: relative positions in the scores of both queries and keys.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_dim, check_softcap
 from regard.diagonals import unskew
-from regard.scores.base import Score
-from regard.scores.checks import check_devices, check_heads, check_softcap, check_width, cut
+from regard.scores.base import Score, check_parts
 from regard.scores.distance_tables import along, by_key, by_query, check_table
 
 __all__ = ["RelativeKeyQuery", "Shaw"]
@@ -56,6 +58,8 @@ class Shaw(Score):
     tensor([10.,  3., -4.])
     """
 
+    per_head: ClassVar[Mapping[str, int]] = {"key_table": 3, "value_table": 3}
+
     key_table: Float[Tensor, "*heads distances dim"]
     value_table: Float[Tensor, "*heads distances value_dim"] | None = None
     softcap: float | None = None
@@ -80,12 +84,10 @@ class Shaw(Score):
     def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """The widths and heads of the tables."""
         super().check(q, k, v)
-        check_devices(self, q)
+        check_parts(self, q)
         for name, table, of, x in (("key_table", self.key_table, "q", q), ("value_table", self.value_table, "v", v)):
             if table is not None:
-                check_width(name, table, -1, x.shape[-1], of)
-                if table.ndim == 3:
-                    check_heads(name, table, q)
+                check_dim(name, table, -1, x.shape[-1], of)
 
     def tile(
         self,
@@ -104,11 +106,6 @@ class Shaw(Score):
         if self.value_table is None:
             return None
         return unskew(weights) @ along(self.value_table, i, j, self.left).to(weights.dtype)
-
-    def of_heads(self, heads: slice) -> "Shaw":
-        """With the tables of some heads."""
-        values = None if self.value_table is None else cut(self.value_table, heads, 3)
-        return replace(self, key_table=cut(self.key_table, heads, 3), value_table=values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +136,8 @@ class RelativeKeyQuery(Score):
               [-11., -11.,   0.]]]])
     """
 
+    per_head: ClassVar[Mapping[str, int]] = {"table": 3}
+
     table: Float[Tensor, "*heads distances dim"]
     softcap: float | None = None
     left: int | None = None
@@ -160,10 +159,8 @@ class RelativeKeyQuery(Score):
     def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """The width and heads of the table."""
         super().check(q, k, v)
-        check_devices(self, q)
-        check_width("table", self.table, -1, q.shape[-1], "q")
-        if self.table.ndim == 3:
-            check_heads("table", self.table, q)
+        check_parts(self, q)
+        check_dim("table", self.table, -1, q.shape[-1], "q")
 
     def tile(
         self,
@@ -175,7 +172,3 @@ class RelativeKeyQuery(Score):
         """q·k + q·a + k·a, the last two over the diagonals of the tile."""
         a = along(self.table, i, j, self.left)
         return q @ k.transpose(-2, -1) + by_query(q, a) + by_key(k, a)
-
-    def of_heads(self, heads: slice) -> "RelativeKeyQuery":
-        """With the tables of some heads."""
-        return replace(self, table=cut(self.table, heads, 3))

@@ -1,14 +1,16 @@
 """Scores with a content term and a distance term, each with a bias that replaces the query's position."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.checks import check_dim, check_parameter, check_softcap
 from regard.diagonals import distances, skew
-from regard.scores.base import Score
-from regard.scores.checks import check_devices, check_heads, check_softcap, check_tensor, check_width
+from regard.scores.base import Score, check_parts
 
 __all__ = ["TransformerXL"]
 
@@ -70,6 +72,8 @@ class TransformerXL(_Relative):
               [ 0.8415,  0.0000]]]])
     """
 
+    per_head: ClassVar[Mapping[str, int]] = {"content_bias": 2, "position_bias": 2, "w_r": 3}
+
     content_bias: Float[Tensor, "heads dim"]
     position_bias: Float[Tensor, "heads dim"]
     w_r: Float[Tensor, "heads dim model_dim"]
@@ -77,32 +81,26 @@ class TransformerXL(_Relative):
 
     def __post_init__(self) -> None:
         check_softcap(self.softcap)
-        check_tensor("content_bias", self.content_bias, "(heads, dim)")
-        check_tensor("position_bias", self.position_bias, "(heads, dim)")
-        check_tensor("w_r", self.w_r, "(heads, dim, model_dim)")
+        check_parameter("content_bias", self.content_bias, "(heads, dim)")
+        check_parameter("position_bias", self.position_bias, "(heads, dim)")
+        check_parameter("w_r", self.w_r, "(heads, dim, model_dim)")
 
     def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """The heads and the width of q."""
         super().check(q, k, v)
-        check_devices(self, q)
+        check_parts(self, q)
         for name, held in (
             ("content_bias", self.content_bias),
             ("position_bias", self.position_bias),
             ("w_r", self.w_r),
         ):
-            check_heads(name, held, q)
-            check_width(name, held, 1, q.shape[-1], "q")
+            check_dim(name, held, 1, q.shape[-1], "q")
 
     def prepare(self, q: Tensor, k: Tensor, q_offset: int) -> tuple[Tensor, Tensor, Score]:
         """W_R R of all distances of the call; the products remain."""
         first = q_offset + q.shape[-2] - 1
         distance = first - torch.arange(q.shape[-2] + k.shape[-2] - 1, device=q.device)
         return q, k, _Looked(self.content_bias, self.position_bias, self._far(distance), first, self.softcap)
-
-    def of_heads(self, heads: slice) -> "TransformerXL":
-        """With the biases and maps of some heads."""
-        u, v, w_r = (one[heads] for one in (self.content_bias, self.position_bias, self.w_r))
-        return replace(self, content_bias=u, position_bias=v, w_r=w_r)
 
     def _far(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "heads n dim"]:
         wide = torch.promote_types(self.w_r.dtype, torch.float32)
@@ -113,15 +111,13 @@ class TransformerXL(_Relative):
 class _Looked(_Relative):
     """What remains: r (heads, distances, dim) of the distances `first`, first − 1, … is at hand."""
 
+    per_head: ClassVar[Mapping[str, int]] = {"content_bias": 2, "position_bias": 2, "r": 3}
+
     content_bias: Float[Tensor, "heads dim"]
     position_bias: Float[Tensor, "heads dim"]
     r: Float[Tensor, "heads distances dim"]
     first: int
     softcap: float | None = None
-
-    def of_heads(self, heads: slice) -> "_Looked":
-        u, v, r = (one[heads] for one in (self.content_bias, self.position_bias, self.r))
-        return replace(self, content_bias=u, position_bias=v, r=r)
 
     def _far(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "heads n dim"]:
         return self.r.index_select(1, self.first - distance)

@@ -7,12 +7,12 @@ from typing import Any
 from regard.data import Tokenizer
 from regard.errors import InputError, MissingExtraError
 from regard.interpret.bundled import Loaded
-from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.as_transformers import AsTransformers
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints
 from regard.train.config import Config, task_of
 from regard.train.key_names import FORMAT
+from regard.train.translator import saved_model
 
 __all__ = ["load_trained"]
 
@@ -34,7 +34,7 @@ def load_trained(name: str) -> Loaded:
         if not (folder / "model").is_dir() and not steps:
             raise InputError(f"the run in {name} has no model and no checkpoint yet: train on")
         folder = folder / "model" if (folder / "model").is_dir() else Checkpoints(folder / "checkpoints").at(steps[-1])
-    model, words = _at_step(folder) if (folder / "place.json").is_file() else (_model(folder), folder)
+    model, words = _at_step(folder) if (folder / "place.json").is_file() else (saved_model(folder), folder)
     opened = AsTransformers(model.eval())
     kind = opened.config.kind
     if kind == "encoder-decoder":
@@ -51,14 +51,6 @@ def load_trained(name: str) -> Loaded:
         kind == "encoder" or vocabulary.bos_token_id != vocabulary.eos_token_id
     )
     return Loaded(name, opened, _tokenizer(vocabulary, bos=starts, eos=kind == "encoder"), kind)
-
-
-def _model(folder: Path) -> Any:
-    try:
-        recurrent = "RecurrentConfig" in (folder / "config.json").read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"cannot read {folder / 'config.json'}: {problem}") from problem
-    return (RecurrentSeq2Seq if recurrent else Transformer).from_pretrained(folder)
 
 
 def _at_step(folder: Path) -> tuple[Any, Path]:

@@ -18,7 +18,7 @@ from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.decoding import BeamSearch, Decoding
 from regard.strict_json import is_version
 
-__all__ = ["TranslationScore", "Translator", "bleu_tokenizer", "translation_scores"]
+__all__ = ["TranslationScore", "Translator", "bleu_tokenizer", "saved_model", "translation_scores"]
 
 # What sacreBLEU calls them. 13a cuts at spaces, and Chinese has none: a whole sentence is one word, and BLEU is 0.
 _TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
@@ -120,12 +120,7 @@ class Translator:
             raise InputError(f"{folder} has no translation model: {_why_none(Path(folder))}") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise InputError(f"cannot read {path / _ABOUT}: {problem}") from problem
-        try:
-            recurrent = "RecurrentConfig" in (path / "config.json").read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as problem:
-            raise InputError(f"cannot read {path / 'config.json'}: {problem}") from problem
-        kind = RecurrentSeq2Seq if recurrent else Transformer
-        model = kind.from_pretrained(path)  # first: it checks the checksums of the other files too
+        model = saved_model(path)  # first: it checks the checksums of the other files too
         reads, writes = (Tokenizer.load(path / f"{side}.json") for side in ("source", "target"))
         return cls(model, reads, writes, source, target, script)
 
@@ -216,6 +211,19 @@ class Translator:
                 model(torch.tensor([source], device=device), decoder_input_ids=read)
         words = {"source": (_named(self.src_tokenizer, source),), "target": (_named(self.tgt_tokenizer, target),)}
         return replace(seen.record, tokens=words)
+
+
+def saved_model(folder: Path) -> Transformer | RecurrentSeq2Seq:
+    """Load the model that training saved in a folder, of whichever kind it is.
+
+    Raises:
+        InputError: There is none, or its files were changed.
+    """
+    try:
+        recurrent = "RecurrentConfig" in (folder / "config.json").read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InputError(f"cannot read {folder / 'config.json'}: {problem}") from problem
+    return (RecurrentSeq2Seq if recurrent else Transformer).from_pretrained(folder)
 
 
 def _why_none(folder: Path) -> str:

@@ -10,7 +10,7 @@ from regard.capture.matrix_pyramid import Pool
 from regard.capture.records import Layer
 from regard.errors import InputError
 from regard.heads.patterns import head_patterns
-from regard.render.page.record_data import record_json, sinks_json, thumbnails, tokens_json
+from regard.render.page.record_data import record_json, sinks_json, statistics_json, thumbnails, tokens_json
 from regard.web.head_tiles import HeadTiles
 from regard.web.record_store import Shelf
 
@@ -87,6 +87,7 @@ def _head(shelf: Shelf, asked: _Asked) -> Answer:
         "finest": sheet.matrix.finest,
         "pattern": head_patterns(record, sheet.layer, batch_index=sheet.batch_index)[sheet.head],
         "sinks": sinks_json(sheet.layer, sheet.batch_index),
+        "statistics": statistics_json(sheet.layer, sheet.head, sheet.batch_index),
         "tops": sheet.tops(sinks=True),
         "without": sheet.tops(sinks=False) if len(sheet.sinks) else None,
     }

@@ -10,17 +10,14 @@ from torch import distributed as dist
 from regard.backends.selection import Explanation
 from regard.backends.sharded.backend import Shard, Sharded, attend_shards, plan_of_shards
 from regard.backends.sharded.exchange import Exchange
+from regard.backends.sharded.ordered_mask import OrderedMask
 from regard.backends.sharded.rectangles import Slab
-<<<<<<< HEAD
 from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous
 from regard.backends.sharded.shard_plan import TensorSizes
-=======
-from regard.backends.sharded.sequence_layout import contiguous
->>>>>>> 636f0db (regard.find_heads and regard heads --for find the heads for a job, with a readout scored on held-out examples)
 from regard.errors import InputError
 from regard.problem import Options, Problem
 from regard.problem_checks import four_dimensional
-from regard.tensors import are_sharded, replace_tensors, tensors
+from regard.tensors import are_sharded, autocast_dtype, replace_tensors, tensors
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -66,17 +63,12 @@ def _read(
             f'`backend` must be "auto" or "sharded" where q, k and v are DTensors, got {backend!r}: '
             "q.full_tensor() gives a whole tensor"
         )
-    options = _with_whole_parts(options)
     given = ShardedTensors.of(q, k, v)
+    ordered: object = options["mask"]
+    order = ordered.layout if isinstance(ordered, OrderedMask) else None
+    options = _with_whole_parts({**options, "mask": ordered.mask} if isinstance(ordered, OrderedMask) else options)
     whole = Problem.of(*given.hollow(), turn=False, **options)
-<<<<<<< HEAD
     return given, whole, given.shard(whole, order), options
-=======
-    given.share_seed(whole)
-    answer = attend_shards(whole, given.shard(whole), options["rotary"])
-    output = given.restore(answer.output, whole.v.shape[-1])
-    return output if answer.lse is None else (output, given.restore(answer.lse))
->>>>>>> 636f0db (regard.find_heads and regard heads --for find the heads for a job, with a readout scored on held-out examples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,12 +124,19 @@ class ShardedTensors:
         )
         return q, k, v
 
-    def shard(self, whole: Problem) -> Shard:
-        """What this rank has of the call."""
+    def shard(self, whole: Problem, order: SequenceLayout | None) -> Shard:
+        """What this rank has of the call; `order`: in which order the sequences lie, if not in their own."""
         mesh = self.q.device_mesh
         q, k, v = (four_dimensional("q", one.to_local()) for one in (self.q, self.k, self.v))
         exchange = _exchange(mesh, self.axis)
         layouts = [contiguous(one.shape[-2], exchange.ranks) for one in (self.q, self.k)]
+        if order is not None:
+            if any(one.sizes != order.sizes for one in layouts):
+                raise InputError(
+                    f"a mask of shard_sequence is for {order.length} tokens on {order.ranks} ranks, got "
+                    f"{self.q.shape[-2]} queries and {self.k.shape[-2]} keys on {exchange.ranks}"
+                )
+            layouts = [order, order]
         starts = _starts(self.q)
         batch = starts[0] * (whole.batch // max(1, self.q.shape[0])) if self.q.ndim > 2 else 0
         head = starts[-3] if self.q.ndim > 3 else 0

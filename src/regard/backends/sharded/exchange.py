@@ -91,6 +91,10 @@ class Exchange:
         if self.traffic is not None:
             self.traffic.events.append((what, at))
 
+    def summed(self, x: Tensor) -> Tensor:
+        """The sum over all ranks, as a new tensor."""
+        return self.sum_over(x.clone())
+
     def sum_over(self, x: Tensor) -> Tensor:
         """The sum over all ranks, in place."""
         dist.all_reduce(x, group=self.group)

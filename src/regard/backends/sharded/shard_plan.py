@@ -14,11 +14,11 @@ from torch import Tensor
 
 from regard.backends.sharded.exchange import moves
 from regard.backends.sharded.sequence_layout import RowWork, SequenceLayout, balanced, contiguous, mirrored
-from regard.masks.block_plan import BLOCK, EMPTY, FULL, Cover, Rectangles, cover, plan_of
+from regard.masks.block_plan import BLOCK, EMPTY, FULL, Cover, Rectangles, plan_of
 from regard.masks.bound_mask import BoundMask
 from regard.tensors import human_bytes
 
-__all__ = ["Rectangle", "ShardPlan", "TensorSizes", "plan_shards", "row_work"]
+__all__ = ["Rectangle", "ShardPlan", "TensorSizes", "plan_shards", "work_of"]
 
 _ROWS_LEAST = 16  # of a block that is planned with, however short the sequence is
 _BLOCKS_EACH = 8  # blocks of a rank's rows, at least
@@ -221,15 +221,20 @@ class ShardPlan:
 def plan_shards(mask: BoundMask | None, stored: SequenceLayout, keys: SequenceLayout, *, moves_rows: bool) -> ShardPlan:
     """Plan a call whose queries and keys lie so; `moves_rows`: rows may be computed on their mirror rank."""
     block = _block_for(stored)
-    runs = plan_of(mask, stored.length, keys.length, block) if mask is not None else _all(stored, keys, block)
-    work = row_work(runs)
+    runs = plan_of(mask, stored.length, keys.length, block)
+    work = _row_work(runs)
     queries = stored
     if moves_rows and stored == contiguous(stored.length, stored.ranks):
         queries = balanced(work, (stored, mirrored(stored.length, stored.ranks)))
     return ShardPlan(stored, queries, keys, _kinds(mask, queries, keys), runs, work)
 
 
-def row_work(runs: Cover) -> RowWork:
+def work_of(mask: BoundMask | None, layout: SequenceLayout) -> RowWork:
+    """What the rows of a mask cost, in blocks that fit a layout."""
+    return _row_work(plan_of(mask, layout.length, layout.length, _block_for(layout)))
+
+
+def _row_work(runs: Cover) -> RowWork:
     """The pairs of the blocks that each row block leaves, of all sequences and heads that the mask tells apart."""
     blocks = -(-runs.queries // runs.block)
     each = sum(np.bincount(one.row, weights=one.length, minlength=blocks) for one in runs.runs)
@@ -242,10 +247,6 @@ def _block_for(layout: SequenceLayout) -> int:
     """Blocks small enough that a rank has some, and large enough that the plan is short."""
     each = max(1, layout.length // (layout.ranks * _BLOCKS_EACH))
     return min(BLOCK, max(_ROWS_LEAST, 1 << (each.bit_length() - 1)))
-
-
-def _all(stored: SequenceLayout, keys: SequenceLayout, block: int) -> Cover:
-    return cover(None, stored.length, keys.length, block)
 
 
 def _numbered(layout: SequenceLayout) -> list[list[tuple[int, range]]]:

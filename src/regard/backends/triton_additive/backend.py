@@ -165,6 +165,10 @@ class AdditiveTriton(Backend):
     """
 
     name = "triton"
+    experimental = (
+        "its kernels, and those for regard.watch, were tested by an interpreter on a CPU and compiled for sm_90, and "
+        "no GPU has run them"
+    )
 
     lacks = DERIVATIVES | {
         "score but Additive": "it computes additive scores alone, not {}",

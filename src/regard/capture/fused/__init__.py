@@ -1,4 +1,4 @@
-"""The second pass as two fused kernels, on CUDA and only on request.
+"""Experimental: the second pass as two fused kernels, on CUDA and only on request (as the backend "triton").
 
 `refuses` returns why they do not support a call with the requested statistics; `portions` processes a call with them;
 `observe` is the pass over q and k. Tested under Triton's interpreter on a CPU and compiled for sm_90; not run on a

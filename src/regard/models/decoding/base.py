@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional
 
+from regard.checks import check_count, check_size
 from regard.errors import InputError
 from regard.models.inputs_outputs import token_mask
 
@@ -17,24 +18,11 @@ __all__ = [
     "GeneratedSequence",
     "GenerationLimits",
     "Rules",
-    "check_count",
     "check_prompt",
     "check_tokens",
     "cut",
-    "is_number",
     "nothing_to_choose",
 ]
-
-
-def check_count(name: str, value: object, what: str, at_least: int) -> None:
-    """Raise unless `value` is an integer from `at_least` on; `what` tells what it is."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise InputError(f"`{name}` {what} and must be an integer of at least {at_least}, got {value!r}")
-
-
-def is_number(value: object) -> bool:
-    """Tell whether it is a number, which True is not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_tokens(name: str, value: object) -> None:
@@ -126,8 +114,8 @@ class GenerationLimits:
     suppress_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_count("max_new_tokens", self.max_new_tokens, "counts new tokens", at_least=1)
-        check_count("min_new_tokens", self.min_new_tokens, "counts new tokens before the end", at_least=0)
+        check_size("max_new_tokens", self.max_new_tokens, "counts new tokens")
+        check_count("min_new_tokens", self.min_new_tokens, 0, "counts new tokens before the end", None)
         if self.min_new_tokens > self.max_new_tokens:
             raise InputError(
                 f"`min_new_tokens` ({self.min_new_tokens}) cannot be above `max_new_tokens` ({self.max_new_tokens}): "
@@ -137,7 +125,7 @@ class GenerationLimits:
             check_tokens(name, getattr(self, name))
         for name in ("forced_bos_token_id", "forced_eos_token_id"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), "is a token", at_least=0)
+                check_count(name, getattr(self, name), 0, "is a token", None)
         if both := sorted(set(self.eos_token_id) & set(self.suppress_tokens)):
             raise InputError(
                 f"`suppress_tokens` and `eos_token_id` exclude one another, got {both} in both: take {both[0]} out of "

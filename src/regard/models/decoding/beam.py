@@ -10,16 +10,15 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional
 
+from regard.checks import check_size, is_number
 from regard.errors import InputError
 from regard.models.decoding.base import (
     Continuation,
     GeneratedSequence,
     GenerationLimits,
     Rules,
-    check_count,
     check_prompt,
     cut,
-    is_number,
     nothing_to_choose,
 )
 
@@ -131,10 +130,8 @@ class BeamSearch:
     num_return_sequences: int = 1
 
     def __post_init__(self) -> None:
-        check_count("num_beams", self.num_beams, "counts the texts held of each row", at_least=1)
-        check_count(
-            "num_return_sequences", self.num_return_sequences, "counts the texts returned for each row", at_least=1
-        )
+        check_size("num_beams", self.num_beams, "counts the texts held of each row")
+        check_size("num_return_sequences", self.num_return_sequences, "counts the texts returned for each row")
         if self.num_return_sequences > self.num_beams:
             raise InputError(
                 f"`num_return_sequences` ({self.num_return_sequences}) cannot be above `num_beams` ({self.num_beams}), "

@@ -17,7 +17,7 @@ from regard.models.decoding.base import (
     nothing_to_choose,
 )
 
-__all__ = ["Choose", "Greedy", "search", "steps"]
+__all__ = ["Greedy", "TokenByToken"]
 
 Choose = Callable[[Float[Tensor, "rows vocabulary"]], Int[Tensor, " rows"]]
 
@@ -91,24 +91,45 @@ def _choose(
     return tokens, chances, [before or next(fresh) for before in over]
 
 
-def search(
-    choose: Choose,
-    text: Continuation,
-    prompt: Int[Tensor, "rows n"],
-    limits: GenerationLimits,
-    attention_mask: Shaped[Tensor, "rows n"] | None,
-) -> list[GeneratedSequence]:
-    """Take all steps and return what was generated after each row."""
-    taken = list(steps(choose, text, prompt, limits, attention_mask))
-    if not taken:
-        return []
-    tokens = torch.stack([step for step, _ in taken], dim=1).tolist()
-    scores = torch.stack([chances for _, chances in taken]).sum(0).tolist()
-    return [GeneratedSequence(cut(new, limits.eos_token_id), score) for new, score in zip(tokens, scores, strict=True)]
+class TokenByToken:
+    """Decoding that chooses one token for each row at each step; how it chooses is all that differs."""
+
+    def choose(self, scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
+        """Return a token for each row of scores."""
+        raise NotImplementedError  # each decoding defines it
+
+    def search(
+        self,
+        text: Continuation,
+        prompt: Int[Tensor, "rows n"],
+        limits: GenerationLimits,
+        /,
+        attention_mask: Shaped[Tensor, "rows n"] | None = None,
+    ) -> list[GeneratedSequence]:
+        """Continue every row of the prompt until it ends; return one result a row, in their order."""
+        taken = list(steps(self.choose, text, prompt, limits, attention_mask))
+        if not taken:
+            return []
+        tokens = torch.stack([step for step, _ in taken], dim=1).tolist()
+        scores = torch.stack([chances for _, chances in taken]).sum(0).tolist()
+        return [
+            GeneratedSequence(cut(new, limits.eos_token_id), score) for new, score in zip(tokens, scores, strict=True)
+        ]
+
+    def stream(
+        self,
+        text: Continuation,
+        prompt: Int[Tensor, "rows n"],
+        limits: GenerationLimits,
+        /,
+        attention_mask: Shaped[Tensor, "rows n"] | None = None,
+    ) -> Iterator[Int[Tensor, " rows"]]:
+        """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""
+        return (tokens for tokens, _ in steps(self.choose, text, prompt, limits, attention_mask))
 
 
 @dataclass(frozen=True)
-class Greedy:
+class Greedy(TokenByToken):
     """Choose the likeliest token at each step.
 
         y_t = argmax_y p(y | y_1 … y_{t−1}, prompt)
@@ -129,29 +150,6 @@ class Greedy:
     [[1, 3], [2, 9], [3, 9]]
     """
 
-    def search(
-        self,
-        text: Continuation,
-        prompt: Int[Tensor, "rows n"],
-        limits: GenerationLimits,
-        /,
-        attention_mask: Shaped[Tensor, "rows n"] | None = None,
-    ) -> list[GeneratedSequence]:
-        """Continue every row of the prompt until it ends; return one result a row, in their order."""
-        return search(_likeliest, text, prompt, limits, attention_mask)
-
-    def stream(
-        self,
-        text: Continuation,
-        prompt: Int[Tensor, "rows n"],
-        limits: GenerationLimits,
-        /,
-        attention_mask: Shaped[Tensor, "rows n"] | None = None,
-    ) -> Iterator[Int[Tensor, " rows"]]:
-        """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""
-        return (tokens for tokens, _ in steps(_likeliest, text, prompt, limits, attention_mask))
-
-
-def _likeliest(scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
-    """The token of the highest score."""
-    return scores.argmax(1)
+    def choose(self, scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
+        """Return the token of the highest score in each row."""
+        return scores.argmax(1)

@@ -1,15 +1,15 @@
 """Sampling: the next token drawn by its probability, from all tokens or the likeliest ones."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from regard.checks import check_size, is_number
 from regard.errors import InputError
-from regard.models.decoding.base import Continuation, GeneratedSequence, GenerationLimits, check_count, is_number
-from regard.models.decoding.greedy import search, steps
+from regard.models.decoding.greedy import TokenByToken
 
 __all__ = ["Sampling", "likeliest"]
 
@@ -18,7 +18,7 @@ _SHORTLIST = 1024
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(TokenByToken):
     """Draw the next token from the model's distribution, sharpened and cut off.
 
         y_t ~ softmax(log p(y | y_1 … y_{t−1}, prompt) / temperature)   over the kept tokens
@@ -59,36 +59,14 @@ class Sampling:
                 "Greedy() takes the likeliest token, which is what 0 would mean"
             )
         if self.top_k is not None:
-            check_count("top_k", self.top_k, "counts tokens to keep (None keeps all)", at_least=1)
+            check_size("top_k", self.top_k, "counts tokens to keep (None keeps all)")
         if self.top_p is not None and (not is_number(self.top_p) or not 0 < self.top_p <= 1):
             raise InputError(
                 f"`top_p` is the mass to keep, above 0 and at most 1, got {self.top_p!r}: None keeps all, and Greedy() "
                 "takes the likeliest token"
             )
 
-    def search(
-        self,
-        text: Continuation,
-        prompt: Int[Tensor, "rows n"],
-        limits: GenerationLimits,
-        /,
-        attention_mask: Shaped[Tensor, "rows n"] | None = None,
-    ) -> list[GeneratedSequence]:
-        """Continue every row of the prompt until it ends; return one result a row, in their order."""
-        return search(self._draw, text, prompt, limits, attention_mask)
-
-    def stream(
-        self,
-        text: Continuation,
-        prompt: Int[Tensor, "rows n"],
-        limits: GenerationLimits,
-        /,
-        attention_mask: Shaped[Tensor, "rows n"] | None = None,
-    ) -> Iterator[Int[Tensor, " rows"]]:
-        """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""
-        return (tokens for tokens, _ in steps(self._draw, text, prompt, limits, attention_mask))
-
-    def _draw(self, scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
+    def choose(self, scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
         """Draw a token for each row."""
         if self.generator is not None and self.generator.device.type != scores.device.type:
             raise InputError(

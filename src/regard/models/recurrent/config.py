@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from regard.checks import check_probability, check_size
 from regard.errors import InputError
 from regard.models.standard_names import RECURRENT_CONFIG
-from regard.nn.checks import check_probability, check_size, refuse_unknown
+from regard.nn.checks import refuse_unknown
 
 __all__ = ["LUONG", "AttentionKind", "RecurrentConfig"]
 

@@ -5,8 +5,8 @@ import math
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.checks import check_probability
 from regard.functional import attention
-from regard.nn.checks import check_probability
 from regard.nn.tutorials.masked_attention import (
     LessonMask,
     check_tokens,

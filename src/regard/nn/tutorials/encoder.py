@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.checks import check_probability, check_size
 from regard.errors import InputError
-from regard.nn.checks import check_probability, check_size, check_width
+from regard.nn.checks import check_width
 from regard.nn.tutorials.attention_heatmap import visualize_attention
 from regard.nn.tutorials.masked_attention import LessonMask, attend, check_tokens, head_width, merge_heads, split_heads
 from regard.positions import sinusoidal

@@ -4,10 +4,11 @@ import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
+from regard.checks import check_size
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Mask
-from regard.nn.checks import check_size, check_width
+from regard.nn.checks import check_width
 
 __all__ = [
     "LessonMask",

@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.nn.checks import check_probability
+from regard.checks import check_probability
 from regard.nn.tutorials.masked_attention import (
     LessonMask,
     attend,

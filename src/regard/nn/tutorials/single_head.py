@@ -3,9 +3,9 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.checks import check_size
 from regard.errors import InputError
 from regard.functional import attention
-from regard.nn.checks import check_size
 from regard.nn.tutorials.masked_attention import LessonMask, mask_over_scores
 
 __all__ = ["DotProductAttention"]

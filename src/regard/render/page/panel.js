@@ -61,7 +61,9 @@ export const nameMap = () => {
     byId(`side-${slot}`).hidden = !shown[slot];
     if (!shown[slot]) continue;
     byId(`name-${slot}`).textContent = headName(shown[slot]);
-    byId(`pattern-${slot}`).textContent = patternName(current.info[slot].pattern);
+    const { pattern, statistics } = current.info[slot];
+    const means = statistics.map(([name, mean]) => `${name} ${Number(mean.toPrecision(3))}`);
+    byId(`pattern-${slot}`).textContent = [patternName(pattern), ...means].join(" · ");
   }
 };
 

@@ -22,9 +22,19 @@ from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
 from regard.errors import InputError
 from regard.heads.patterns import find_sinks, head_patterns
-from regard.render.labels import key_labels, prompt_rows, query_labels, shown_words, visible
+from regard.render.labels import key_labels, prompt_rows, query_labels, shown_words, statistic_means, visible
 
-__all__ = ["Packed", "PackedLayer", "inline_json", "pack", "record_json", "sinks_json", "thumbnails", "tokens_json"]
+__all__ = [
+    "Packed",
+    "PackedLayer",
+    "inline_json",
+    "pack",
+    "record_json",
+    "sinks_json",
+    "statistics_json",
+    "thumbnails",
+    "tokens_json",
+]
 
 _EXACT_WEIGHTS = 600_000  # maximum number of weights that a page stores in full
 _LARGEST = 8_400_000  # maximum bytes of all blobs; base64 adds a third
@@ -209,6 +219,11 @@ def sinks_json(layer: Layer, batch_index: int) -> list[dict[str, float]]:
     return [{"key": sink.key, "share": sink.share} for sink in find_sinks(layer, batch_index)]
 
 
+def statistics_json(layer: Layer, head: int, batch_index: int) -> list[list[str | float]]:
+    """Return the requested statistics of a head as names and means."""
+    return [[visible(name), mean] for name, mean in statistic_means(layer, head, batch_index).items()]
+
+
 def inline_json(record: Record, focus: Focus, packed: Packed) -> dict[str, Any]:
     """Return everything but the blobs for a page that is a file; it opens with the heads of `focus`."""
     found = record_json(record)
@@ -241,6 +256,7 @@ def _inline_layer(record: Record, layer: Layer, batch_index: int, blob: PackedLa
         "bins": [blob.query_bin, blob.key_bin],
         "sinks": sinks_json(layer, batch_index),
         "patterns": list(head_patterns(record, layer, batch_index=batch_index)),
+        "statistics": [statistics_json(layer, head, batch_index) for head in range(layer.heads)],
     }
 
 

@@ -161,11 +161,12 @@ const inlineSource = {
     };
   },
   head: async (place) => {
-    const { finest, sinks, patterns } = meta.layers[place.layer];
+    const { finest, sinks, patterns, statistics } = meta.layers[place.layer];
     const name = `${place.layer} ${place.head}`;
     if (!heads.has(name)) {
       const [tops, without] = [await topsOf(place, true), sinks.length ? await topsOf(place, false) : null];
-      heads.set(name, { finest, sinks, pattern: patterns[place.head], tops, without });
+      const ofHead = { pattern: patterns[place.head], statistics: statistics[place.head] };
+      heads.set(name, { finest, sinks, ...ofHead, tops, without });
     }
     return heads.get(name);
   },

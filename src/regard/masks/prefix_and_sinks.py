@@ -1,16 +1,22 @@
-"""Prefix: the first keys of each sequence, which every query may see."""
+"""The first keys.
+
+Prefix: the first keys of each sequence, which every query may see.
+
+Sinks: the first tokens, which every query may see.
+"""
 
 from dataclasses import dataclass
 
 from jaxtyping import Int
 from torch import Tensor
 
+from regard.checks import are_integers, check_count
 from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
-from regard.masks.checks import are_integers, check_count, entry
+from regard.masks.padding_and_global import entry
 
-__all__ = ["Prefix"]
+__all__ = ["Prefix", "Sinks"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,3 +65,33 @@ class Prefix(Mask):
     def leading(self) -> tuple[int, int]:
         """One length a sequence, or one for all."""
         return (self.length.shape[0], 1) if isinstance(self.length, Tensor) else (1, 1)
+
+
+@dataclass(frozen=True)
+class Sinks(Mask):
+    """j < num_sink_tokens: the first keys are seen by all (attention sinks: Xiao et al. 2024, arXiv:2309.17453).
+
+    StreamingLLM keeps 4 of them beside a window: `Causal() & (Window(1020) | Sinks(4))`. (A sink without a token, one
+    more number in the softmax, is `normalizers.Softmax(sink)`.)
+
+    Cost: O(n · num_sink_tokens · dim) time; no memory.
+
+    >>> Sinks(1).bind(3, 3).dense()[0, 0].int()
+    tensor([[1, 0, 0],
+            [1, 0, 0],
+            [1, 0, 0]], dtype=torch.int32)
+    """
+
+    num_sink_tokens: int
+
+    def __post_init__(self) -> None:
+        check_count("num_sink_tokens", self.num_sink_tokens, 0, "counts the first keys")
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The key is one of the first."""
+        return j < self.num_sink_tokens
+
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
+        """Compare the range of keys with the count."""
+        sinks = self.num_sink_tokens
+        return rectangles.answer(empty=rectangles.left >= sinks, full=rectangles.right <= sinks)

@@ -1,4 +1,9 @@
-"""DilatedWindow: a window with gaps, which reaches further for the same work."""
+"""Keys with gaps between them.
+
+DilatedWindow: a window with gaps, which reaches further for the same work.
+
+Strided: a query sees every `stride`-th key, counted from itself.
+"""
 
 from dataclasses import dataclass
 
@@ -6,12 +11,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from regard.checks import check_count
 from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
-from regard.masks.checks import check_count
 
-__all__ = ["DilatedWindow", "distances", "multiples"]
+__all__ = ["DilatedWindow", "Strided"]
 
 
 @dataclass(frozen=True, init=False)
@@ -65,8 +70,8 @@ class DilatedWindow(Mask):
 
     def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Count the distances i − j in each rectangle, and those of them that are seen."""
-        least, greatest = distances(rectangles)
-        seen = multiples(
+        least, greatest = _distances(rectangles)
+        seen = _multiples(
             least.clamp(min=-self.right * self.dilation), greatest.clamp(max=self.left * self.dilation), self.dilation
         )
         return rectangles.answer(empty=seen == 0, full=seen == greatest - least + 1)
@@ -77,12 +82,50 @@ class DilatedWindow(Mask):
         return True
 
 
-def distances(rectangles: Rectangles) -> tuple[Int[Tensor, "*rectangles"], Int[Tensor, "*rectangles"]]:
+@dataclass(frozen=True)
+class Strided(Mask):
+    """(i − j) mod stride = 0 (Sparse Transformer: Child et al. 2019, 4.3, arXiv:1904.10509).
+
+    The keys are on both sides of the query. `Causal() & Strided(stride)` is the paper's second pattern, and
+    `masks.sparse_transformer` combines both patterns of the paper.
+
+    Cost: n²/stride pairs, which are spread out. If the stride is less than a block, every block contains some of them,
+    and the time is O(n² · dim). No memory.
+
+    >>> Strided(2).bind(4, 4).dense()[0, 0].int()
+    tensor([[1, 0, 1, 0],
+            [0, 1, 0, 1],
+            [1, 0, 1, 0],
+            [0, 1, 0, 1]], dtype=torch.int32)
+    """
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        check_count("stride", self.stride, 1, "is the distance from key to key")
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The distance is a multiple of the stride."""
+        return (i - j) % self.stride == 0
+
+    def blocks(self, rectangles: Rectangles, /) -> Tensor:
+        """Count the distances i − j in each rectangle, and the multiples of the stride among them."""
+        least, greatest = _distances(rectangles)
+        seen = _multiples(least, greatest, self.stride)
+        return rectangles.answer(empty=seen == 0, full=seen == greatest - least + 1)
+
+    @property
+    def relative(self) -> bool:
+        """The distance is all that counts."""
+        return True
+
+
+def _distances(rectangles: Rectangles) -> tuple[Int[Tensor, "*rectangles"], Int[Tensor, "*rectangles"]]:
     """The least and the greatest distance i − j in each rectangle; every distance between them occurs too."""
     return rectangles.top - (rectangles.right - 1), rectangles.bottom - 1 - rectangles.left
 
 
-def multiples(
+def _multiples(
     least: Int[Tensor, "*rectangles"], greatest: Int[Tensor, "*rectangles"], step: int
 ) -> Int[Tensor, "*rectangles"]:
     """How many multiples of `step` lie between `least` and `greatest`, both included."""

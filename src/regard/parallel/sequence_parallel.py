@@ -1,0 +1,246 @@
+"""A whole model over the shards of a sequence: inputs are sharded, attention exchanges keys, gradients are summed."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+
+from regard.backends.sharded.backend import Shard, attend_shards
+from regard.backends.sharded.exchange import Exchange
+from regard.backends.sharded.rectangles import Slab
+from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous
+from regard.errors import InputError
+from regard.functional import attention
+from regard.masks import BoundMask, Causal, Mask, Padding
+from regard.problem import Options, Problem, complete
+from regard.problem_checks import four_dimensional
+from regard.tensors import autocast_dtype
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["SequenceShards", "sequence_parallel"]
+
+_BY_TOKENS = ("input_ids", "inputs_embeds", "position_ids", "token_type_ids", "documents")
+_IGNORED = -100  # a label without a loss
+
+
+@dataclass(eq=False)
+class SequenceShards:
+    """How the sequences of a model lie over the ranks: contiguous, as torch.chunk cuts them.
+
+    Args:
+        exchange: The ranks.
+        length: Tokens of the sequence that the model runs on; None before its first call.
+        padding: Which tokens are no padding, where some are.
+    """
+
+    exchange: Exchange
+    length: int | None = None
+    padding: Mask | None = field(default=None, repr=False)
+
+    @property
+    def layout(self) -> SequenceLayout:
+        """Which tokens each rank has."""
+        if self.length is None:
+            raise InputError("no sequence has been sharded yet: call the model, or shard(x)")
+        return contiguous(self.length, self.exchange.ranks)
+
+    def shard(self, x: Shaped[Tensor, "batch tokens *rest"]) -> Shaped[Tensor, "batch part *rest"]:
+        """Cut this rank's tokens out of a whole tensor."""
+        self.length = x.shape[1]
+        mine = self.layout.positions(self.exchange.rank)
+        return x[:, mine.to(x.device)]
+
+    def gather(self, x: Shaped[Tensor, "batch part *rest"]) -> Shaped[Tensor, "batch tokens *rest"]:
+        """Give the whole tensor, such as the logits, of which each rank has its tokens; without gradients."""
+        sizes = self.layout.sizes
+        if x.shape[1] != sizes[self.exchange.rank]:
+            raise InputError(f"`x` must have this rank's {sizes[self.exchange.rank]} tokens, got {x.shape[1]}")
+        padded = pad(x.detach().movedim(1, 0), (0, 0) * (x.ndim - 1) + (0, sizes[0] - x.shape[1])).contiguous()
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded, group=self.exchange.group)
+        whole = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        return whole.movedim(0, 1)
+
+    def sum(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Add up the parts of a loss; each rank's backward goes to its own part."""
+        total = self.exchange.sum_over(loss.detach().clone())
+        return loss + (total - loss.detach())
+
+
+@contextmanager
+def sequence_parallel(model: nn.Module, mesh: "DeviceMesh") -> Iterator[SequenceShards]:
+    """Run a model on sequences that are sharded over the ranks of a mesh, forward and backward, inside `with`.
+
+    Every rank calls the model with the same whole inputs. Each runs on its own tokens: `input_ids`, `position_ids`,
+    `token_type_ids` and `labels` are sharded, and the output has the logits of this rank's tokens
+    (`SequenceShards.gather` gives all). Calls of `regard.attention` (with `attn_implementation="regard"` those of
+    transformers' models) and of `F.scaled_dot_product_attention` exchange keys and values. The loss is that of all
+    tokens, and gradients of parameters are summed over the ranks in the backward, which must be inside `with` too.
+
+    What a model computes along the sequence must be attention: convolutions, recurrences see this rank's tokens only.
+    Positions must come from `position_ids`.
+
+    Args:
+        model: The model; its hooks are removed at the end.
+        mesh: A mesh of one axis, such as mesh["sequence"].
+
+    Raises:
+        InputError: The mesh has several axes, or the model needs what cannot be sharded.
+    """
+    if mesh.ndim != 1:
+        raise InputError(f'`mesh` must have one axis, got {mesh.ndim}: take the one of the sequence, mesh["sequence"]')
+    shards = SequenceShards(Exchange.of(mesh.get_group()))
+    with ExitStack() as stack:
+        for handle in (
+            model.register_forward_pre_hook(_shard_inputs(model, shards), with_kwargs=True),
+            model.register_forward_hook(_sum_loss(shards)),
+            *(one.register_hook(shards.exchange.summed) for one in model.parameters() if one.requires_grad),
+        ):
+            stack.callback(handle.remove)
+        stack.enter_context(_Attention(shards))
+        yield shards
+
+
+class _Attention(TorchFunctionMode):
+    """Calls of attention inside exchange keys and values."""
+
+    def __init__(self, shards: SequenceShards) -> None:
+        super().__init__()
+        self.shards = shards
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func is attention:
+            return _attend(self.shards, *args, **given)
+        if func is scaled_dot_product_attention:
+            return _attend_as_sdpa(self.shards, *args, **given)
+        return func(*args, **given)
+
+
+def _attend(
+    shards: SequenceShards, q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **options: Any
+) -> Tensor | tuple[Tensor, ...]:
+    """attention() of this rank's queries and of the keys of all ranks."""
+    if backend not in ("auto", "sharded"):
+        raise InputError(f'`backend` must be "auto" or "sharded" inside sequence_parallel, got {backend!r}')
+    layout, rank = shards.layout, shards.exchange.rank
+    if not q.shape[-2] == k.shape[-2] == layout.sizes[rank] or q.ndim < 3:
+        raise InputError(
+            f"inside sequence_parallel, q and k must have this rank's {layout.sizes[rank]} tokens of {layout.length}, "
+            f"got q {tuple(q.shape)} and k {tuple(k.shape)}: use_cache=False, and no tokens beside those of the input"
+        )
+    asked = complete(cast(Options, options))
+    hollow = (
+        x.new_empty((), requires_grad=x.requires_grad).expand(*x.shape[:-2], layout.length, x.shape[-1])
+        for x in (q, k, v)
+    )
+    whole = Problem.of(*hollow, turn=False, **{**asked, "mask": _mask(shards, asked["mask"])})
+    if whole.dropout is not None:
+        dist.broadcast(whole.dropout.seed, group=shards.exchange.group, group_src=0)
+    shard = Shard(
+        q=four_dimensional("q", q),
+        k=four_dimensional("k", k),
+        v=four_dimensional("v", v),
+        queries=layout,
+        keys=layout,
+        slab=Slab(0, whole.batch, 0, whole.heads),
+        exchange=shards.exchange,
+        summed=(),  # as all parameters of the model are summed
+    )
+    answer = attend_shards(whole, shard, asked["rotary"])
+    output = answer.output.to(autocast_dtype(q)).reshape(*q.shape[:-1], v.shape[-1])
+    return output if answer.lse is None else (output, answer.lse.reshape(q.shape[:-1]))
+
+
+def _mask(shards: SequenceShards, mask: Any) -> Any:
+    """The mask over the whole sequence."""
+    mask = mask.given if isinstance(mask, BoundMask) else mask
+    if shards.padding is None:
+        return mask
+    return shards.padding if mask is None else mask & shards.padding
+
+
+def _attend_as_sdpa(
+    shards: SequenceShards,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **_: bool,  # enable_gqa: heads are grouped as their numbers are
+) -> Tensor | tuple[Tensor, ...]:
+    if attn_mask is not None:
+        raise InputError(
+            "inside sequence_parallel, `attn_mask` of F.scaled_dot_product_attention knows this rank's tokens alone: "
+            'load the model with attn_implementation="regard", or call regard.attention with a mask of regard.masks'
+        )
+    if not is_causal and query.shape[-2] == 1 < shards.layout.length:
+        raise InputError(
+            "a rank has one token only, for which models call F.scaled_dot_product_attention without `is_causal`: take "
+            'fewer ranks, or attn_implementation="regard"'
+        )
+    mask = Causal(align="start") if is_causal else None
+    return _attend(shards, query, key, value, mask=mask, dropout=dropout_p, scale=scale)
+
+
+def _shard_inputs(model: nn.Module, shards: SequenceShards) -> Callable[..., tuple[tuple[()], dict[str, Any]]]:
+    """What shards the inputs of each call of a model."""
+    signature = inspect.signature(model.forward)
+    takes = signature.parameters.keys()
+
+    def shard(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
+        bound = signature.bind_partial(*args, **kwargs)
+        given = {**bound.arguments, **bound.arguments.get("kwargs", {})}
+        given.pop("kwargs", None)
+        tokens = next((given[name] for name in _BY_TOKENS if isinstance(given.get(name), Tensor)), None)
+        if tokens is None:
+            raise InputError(f"the model must be called with `input_ids` or `inputs_embeds`, got {', '.join(given)}")
+        batch, shards.length = tokens.shape[0], tokens.shape[1]
+        attention_mask = given.pop("attention_mask", None)
+        shards.padding = None if attention_mask is None or bool(attention_mask.all()) else Padding(attention_mask)
+        if "position_ids" in takes and given.get("position_ids") is None:
+            given["position_ids"] = torch.arange(shards.length, device=tokens.device).expand(batch, -1)
+        if "use_cache" in takes:
+            given["use_cache"] = False
+        if given.get("labels") is not None:
+            given |= _labels(model, given["labels"])
+        by_tokens = [name for name in (*_BY_TOKENS, "labels", "shift_labels") if isinstance(given.get(name), Tensor)]
+        return (), given | {name: shards.shard(given[name]) for name in by_tokens}
+
+    return shard
+
+
+def _labels(model: nn.Module, labels: Tensor) -> dict[str, Any]:
+    """The labels of a causal language model of transformers, shifted before they are cut, and how many count."""
+    if getattr(model, "loss_type", None) != "ForCausalLM":
+        raise InputError(
+            f"`labels` are sharded for transformers' causal language models, not for {type(model).__name__}: compute "
+            "the loss of shards.shard(labels) from the logits, divided by the count of all labels, and shards.sum(loss)"
+        )
+    shifted = pad(labels, (0, 1), value=_IGNORED)[..., 1:].contiguous()
+    return {"labels": labels, "shift_labels": shifted, "num_items_in_batch": (shifted != _IGNORED).sum()}
+
+
+def _sum_loss(shards: SequenceShards) -> Callable[..., Any]:
+    """What makes the loss of an output that of all ranks."""
+
+    def total(_: nn.Module, __: Any, output: Any) -> Any:
+        if isinstance(getattr(output, "loss", None), Tensor):
+            output.loss = shards.sum(output.loss)
+        return output
+
+    return total
