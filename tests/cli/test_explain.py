@@ -11,7 +11,7 @@ WINDOW = """\
 the mask leaves 0.97% of the pairs, in blocks; the busiest rank has 1.00 × the
 mean work
 1 of 3 rounds send keys
-forward, a rank sends 6.0 MiB on average, 8.0 MiB at most; backward 18.0 MiB,
+forward, a rank sends 6.0 MiB on average, 8.0 MiB at most; backward 18.0 MiB on average,
 24.0 MiB at most
 rank    rows  work / mean  keys from  forward  backward
    0  16,384         0.99  none       8.0 MiB   8.0 MiB

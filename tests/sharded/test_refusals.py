@@ -123,7 +123,7 @@ def test_explain_shows_the_plan(mesh):
         "6 tokens over 1 ranks, 6 each; rows are computed where they are",
         "the mask leaves 100.00% of the pairs, in blocks; the busiest rank has 1.00 × the mean work",
         "0 of 0 rounds send keys",
-        "forward, a rank sends 0 B on average, 0 B at most; backward 0 B, 0 B at most",
+        "forward, a rank sends 0 B on average, 0 B at most; backward 0 B on average, 0 B at most",
     ]
     refused = str(regard.explain(q, k, v, return_weights=True)).splitlines()
     assert refused == ["sharded cannot run it", "sharded refused: no rank has all weights of a row"]

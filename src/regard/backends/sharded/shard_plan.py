@@ -235,12 +235,14 @@ def work_of(mask: BoundMask | None, layout: SequenceLayout) -> RowWork:
 
 
 def _row_work(runs: Cover) -> RowWork:
-    """The pairs of the blocks that each row block leaves, of all sequences and heads that the mask tells apart."""
-    blocks = -(-runs.queries // runs.block)
-    each = sum(np.bincount(one.row, weights=one.length, minlength=blocks) for one in runs.runs)
-    edges = np.minimum(np.arange(blocks + 1) * runs.block, runs.queries)
-    pairs = each / len(runs.runs) * runs.block * np.diff(edges)
-    return RowWork(edges, np.concatenate([[0.0], np.cumsum(pairs)]))
+    """The pairs in the blocks that are left of each row block, on average of what the mask tells apart."""
+    block, blocks = runs.block, -(-runs.queries // runs.block)
+    edges = np.minimum(np.arange(blocks + 1) * block, runs.queries)
+    columns = np.zeros(blocks)
+    for one in runs.runs:
+        widths = np.minimum((one.start + one.length) * block, runs.keys) - one.start * block
+        columns += np.bincount(one.row, weights=widths, minlength=blocks) / len(runs.runs)
+    return RowWork(edges, np.concatenate([[0.0], np.cumsum(columns * np.diff(edges))]))
 
 
 def _block_for(layout: SequenceLayout) -> int:
