@@ -23,6 +23,7 @@ __all__ = [
     "by_numba",
     "forward",
     "fused",
+    "fused_training",
     "inputs",
     "products",
     "real_tokens",
@@ -97,6 +98,13 @@ def training(tensors: tuple[Tensor, ...], **options: Any) -> Call:
     learned = [one for one in held(options) if one.requires_grad]
     up = torch.randn_like(leaves[2])
     return lambda: torch.autograd.grad(regard.attention(*leaves, **options), (*leaves, *learned), up)
+
+
+def fused_training(tensors: tuple[Tensor, ...], **options: Any) -> Call:
+    """Forward and backward of PyTorch's own call, to the gradients of q, k and v."""
+    leaves = [one.detach().requires_grad_() for one in tensors]
+    up = torch.randn_like(leaves[2])
+    return lambda: torch.autograd.grad(scaled_dot_product_attention(*leaves, **options), leaves, up)
 
 
 def backward(tensors: tuple[Tensor, ...], *, mask: Mask) -> Call:

@@ -6,7 +6,17 @@ from dataclasses import replace
 import torch
 
 from regard.masks import Causal, Document, Mask, Window, bigbird, longformer
-from regard_bench.cases.inputs import HEADS, backward, by_numba, forward, fused, inputs, products, training
+from regard_bench.cases.inputs import (
+    HEADS,
+    backward,
+    by_numba,
+    forward,
+    fused,
+    fused_training,
+    inputs,
+    products,
+    training,
+)
 from regard_bench.comparing import Pair, compare, compare_all
 from regard_bench.rows import Case, Effort, Row, at_least, at_most
 from regard_bench.timing import Ratio, in_turn
@@ -59,6 +69,9 @@ def _sparse(effort: Effort) -> Iterator[Row]:
         yield compare(
             effort, case, f"{n:,} tokens", "backward / forward", sides, over=("backward", "forward"), target=_BACKWARD
         )
+        dense = fused_training(tensors, attn_mask=mask.bind(n, n).dense())
+        sides = {"regard": training(tensors, mask=mask), "dense": dense}
+        yield compare(effort, case, f"{n:,} tokens", "dense time / time", sides, over=("dense", "regard"))
         at = f"{lengths[0]:,} to {lengths[-1]:,} tokens"
         growth = Row(case, at, "power of n", target=_SLOPE, unit="")
         if len(lengths) < 2 or not effort.wants(growth):
