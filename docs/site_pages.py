@@ -44,6 +44,8 @@ def on_files(files: Any, config: Any) -> Any:
     families = {folder.name: sorted(folder.glob("*.md")) for folder in sorted(DOCS.glob("mechanisms/*/"))}
     groups = [{name.capitalize(): [f"mechanisms/{name}/{page.name}" for page in families[name]]} for name in families]
     build[0] = {"Mechanisms": ["mechanisms/README.md", *groups]}
+    (inside,) = (entry["Inside"] for entry in config.nav if "Inside" in entry)
+    inside += [page.name for page in sorted(DOCS.glob("*.md")) if f"'{page.name}'" not in str(config.nav)]  # a new page
     return files
 
 
