@@ -77,6 +77,11 @@ class KVCache:
         """The position of the first key that is kept."""
         return self.length - (self._end - self._start)
 
+    @property
+    def held(self) -> Pair | None:
+        """The keys and values that are kept, None before the first ones."""
+        return self._kept()
+
     def update(self, k: KeysOrValues, v: KeysOrValues) -> Pair:
         """Add keys and values; return those that the new queries may attend to."""
         new = k.shape[-2]

@@ -150,6 +150,20 @@ def slopes():
     return regard.positions.ALiBi(4, torch.tensor([0.5, 0.1, 0.02, 0.0], dtype=torch.float64))
 
 
+# A prompt, some tokens one by one, and some together.
+STEPS = [(0, 37), (37, 38), (38, 39), (39, 40), (40, 41), (41, 42), (42, 60), (60, 61)]
+DECODING = {
+    "causal": lambda length: {"mask": regard.masks.Causal(), "normalizer": regard.normalizers.Softmax(slopes().slopes)},
+    "window": lambda length: {"mask": regard.masks.Causal() & regard.masks.Window(9), "bias": slopes()},
+    "rope": lambda length: {"mask": regard.masks.Causal(), "rotary": regard.positions.RoPE(8)},
+}
+
+
+def decoded():
+    """q, k and v of a text that is decoded."""
+    return _randn(2, 4, 61, 8), _randn(2, 2, 61, 8, seed=1), _randn(2, 2, 61, 5, seed=2)
+
+
 def calls() -> dict[str, Call]:
     """Every call by its name."""
     named = {}

@@ -124,6 +124,19 @@ def test_a_sequence_in_an_even_order_gives_the_same(computed, name):
             assert error <= 1e-12, f"rank {rank}: {what} is off by {error:.1e}"
 
 
+@pytest.mark.parametrize("name", members.DECODING)
+def test_decoding_against_a_sharded_cache_is_that_of_one_process(computed, name):
+    q, k, v = members.decoded()
+    options = members.DECODING[name](61)
+    whole, lse = regard.attention(q, k, v, return_lse=True, backend="reference", **options)
+    for found in computed.of(f"decoding: {name}"):
+        assert sum(found["sizes"]) == 61
+        assert max(found["sizes"]) <= 2 * 61 / computed.ranks
+        np.testing.assert_allclose(found["steps"], whole.numpy(), atol=1e-12 * float(whole.abs().max()))
+        np.testing.assert_allclose(found["last"], whole[:, :, -3:].numpy(), atol=1e-12 * float(whole.abs().max()))
+        np.testing.assert_allclose(found["lse"], lse[:, :, -3:].numpy(), atol=1e-12 * float(lse.abs().max()))
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_llama_of_transformers_gives_the_logits_and_gradients_of_one_process(computed, padded):
     pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")

@@ -11,6 +11,7 @@ import regard
 from regard import masks
 from regard.errors import InputError
 from regard.normalizers import Normalizer
+from regard.parallel import ShardedKVCache
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,18 @@ def test_a_model_says_what_it_cannot_shard(mesh):
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
     torch.testing.assert_close(model(ids), expected)
+
+
+def test_a_sharded_cache_is_for_decoding(mesh):
+    cache = ShardedKVCache(mesh["sequence"])
+    q, k, v = torch.randn(3, 1, 2, 6, 4)
+    with pytest.raises(InputError, match=r"the cache is empty: call update\(k, v\) first"):
+        cache.attend(q)
+    cache.update(k, v)
+    with pytest.raises(InputError, match=r"for decoding, without gradients: shard q along its sequence too, or use"):
+        cache.attend(q.requires_grad_())
+    with pytest.raises(InputError, match="`mesh` must have one axis, got 2"):
+        ShardedKVCache(mesh)
 
 
 def test_explain_shows_the_plan(mesh):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
@@ -17,6 +17,7 @@ import members  # noqa: E402
 import models  # noqa: E402
 import regard  # noqa: E402
 from regard.backends.sharded.exchange import count_traffic  # noqa: E402
+from regard.parallel import ShardedKVCache  # noqa: E402
 
 
 def compute_contract(mesh, folder):
@@ -43,6 +44,7 @@ def compute_contract(mesh, folder):
             np.savez(folder / f"{name}.{rank}.npz", **members.computed(call, distribute_twice))
 
     compute_orders(mesh, folder)
+    compute_decoding(mesh, folder)
     if util.find_spec("transformers") is not None:
         compute_llama(mesh, folder)
 
@@ -60,6 +62,26 @@ def compute_orders(mesh, folder):
         found |= {of: shards[0].restore(one.grad) for of, one in zip("qkv", leaves, strict=True)}
         arrays = {what: one.detach().numpy() for what, one in found.items()}
         np.savez(folder / f"order: {name}.{mesh.get_rank()}.npz", **arrays, bytes=traffic.bytes_sent)
+
+
+def compute_decoding(mesh, folder):
+    """A prompt and some tokens, against a cache over the ranks; and DTensors of which every rank has all queries."""
+    for name, options in members.DECODING.items():
+        q, k, v = members.decoded()
+        cache, found = ShardedKVCache(mesh), []
+        with torch.no_grad():
+            for start, end in members.STEPS:
+                cache.update(k[:, :, start:end], v[:, :, start:end])
+                found.append(cache.attend(q[:, :, start:end], **options(end)))
+            shards = [
+                distribute_tensor(x, mesh, [where])
+                for x, where in zip((q[:, :, -3:], k, v), (Replicate(), Shard(2), Shard(2)), strict=True)
+            ]
+            out = regard.attention(*shards, return_lse=True, **options(k.shape[2]))
+        np.savez(
+            folder / f"decoding: {name}.{mesh.get_rank()}.npz", steps=torch.cat(found, 2).numpy(),
+            last=out[0].to_local().numpy(), lse=out[1].to_local().numpy(), sizes=np.array(cache.layout.sizes),
+        )  # fmt: skip
 
 
 def compute_llama(mesh, folder):

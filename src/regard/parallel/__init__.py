@@ -2,5 +2,6 @@
 
 from regard.parallel.sequence_parallel import SequenceShards, sequence_parallel
 from regard.parallel.shard_sequence import ShardedSequence, shard_sequence
+from regard.parallel.sharded_cache import ShardedKVCache
 
-__all__ = ["SequenceShards", "ShardedSequence", "sequence_parallel", "shard_sequence"]
+__all__ = ["SequenceShards", "ShardedKVCache", "ShardedSequence", "sequence_parallel", "shard_sequence"]

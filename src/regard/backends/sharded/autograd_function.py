@@ -14,11 +14,11 @@ from regard.backends.sharded.exchange import Exchange, Pending, redistribute
 from regard.backends.sharded.rectangles import Slab, attend_to, gradients_at, problem_of
 from regard.backends.sharded.sequence_layout import SequenceLayout
 from regard.backends.sharded.shard_plan import Rectangle, ShardPlan
-from regard.normalizers import Softmax
+from regard.normalizers import Normalizer, Softmax
 from regard.problem import Problem
 from regard.tensors import replace_tensors
 
-__all__ = ["AttendInRounds", "Relayout", "ShardedCall"]
+__all__ = ["AttendInRounds", "Relayout", "ShardedCall", "merged"]
 
 Places = Sequence[tuple[range, int]]
 
@@ -72,6 +72,26 @@ class ShardedCall:
             if coming is not None:
                 here = self._arrived(numbers[at + 1], *coming, k.shape[-1])
 
+    def partial(self, whole: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Output, log-sum-exp, and what rounding took from it, of all rounds, without the sink."""
+        wide = torch.promote_types(q.dtype, torch.float32)
+        output = q.new_zeros(*q.shape[:3], v.shape[-1], dtype=wide)
+        lse, low = q.new_full(q.shape[:3], -torch.inf, dtype=wide), q.new_zeros(q.shape[:3], dtype=wide)
+        for now in self.rounds(k, v):
+            for at in self.plan.rectangles(self.rank, now.owner):
+                rows, columns = _places_of(self, now, at)
+                part = problem_of(whole, self.slab, at, q[:, :, rows], now.k[:, :, columns], now.v[:, :, columns])
+                _add(part.normalizer, attend_to(part), (output[:, :, rows], lse[:, :, rows], low[:, :, rows]))
+        return output, lse, low
+
+    def with_sink(self, whole: Problem, output: Tensor, lse: Tensor, low: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same rows where a sink takes its share."""
+        if whole.sink is None:
+            return output, lse, low
+        sink = _sink(self, whole).to(lse.dtype)[:, None]
+        (lse, low), (share, _) = merge(lse, low, sink, torch.zeros_like(sink))
+        return output.mul_(share.unsqueeze(-1)), lse, low
+
     def peers(self, number: int) -> tuple[int, int]:
         """Whose keys this rank takes in a round, and who takes its own."""
         ranks = self.exchange.ranks
@@ -105,18 +125,7 @@ class AttendInRounds(torch.autograd.Function):
         ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor, *held: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         whole = call.over(held)
-        wide = torch.promote_types(q.dtype, torch.float32)
-        output = q.new_zeros(*q.shape[:3], v.shape[-1], dtype=wide)
-        lse, low = q.new_full(q.shape[:3], -torch.inf, dtype=wide), q.new_zeros(q.shape[:3], dtype=wide)
-        for now in call.rounds(k, v):
-            for at in call.plan.rectangles(call.rank, now.owner):
-                rows, columns = _places_of(call, now, at)
-                part = problem_of(whole, call.slab, at, q[:, :, rows], now.k[:, :, columns], now.v[:, :, columns])
-                _add(part, (output[:, :, rows], lse[:, :, rows], low[:, :, rows]))
-        if whole.sink is not None:
-            sink = _sink(call, whole).to(wide)[:, None]
-            (lse, low), (share, _) = merge(lse, low, sink, torch.zeros_like(sink))
-            output.mul_(share.unsqueeze(-1))
+        output, lse, low = call.with_sink(whole, *call.partial(whole, q, k, v))
         ctx.call = call
         ctx.save_for_backward(q, k, v, *held, output, lse, low)
         ctx.mark_non_differentiable(low)
@@ -265,17 +274,30 @@ def _places_of(call: ShardedCall, now: Round, at: Rectangle) -> tuple[slice, sli
     return _index(call.plan.queries.places(call.rank), at.rows), _index(now.places, at.columns)
 
 
-def _add(part: Problem, into: tuple[Tensor, Tensor, Tensor]) -> None:
-    """Merge a rectangle's output and log-sum-exp into those of its rows so far."""
+def _add(normalizer: Normalizer, part: tuple[Tensor, ...], into: tuple[Tensor, ...]) -> None:
+    """Merge output and log-sum-exp of some keys into those of the same rows so far."""
     output, lse, low = into
-    here, high_here, low_here = attend_to(part)
-    if not isinstance(part.normalizer, Softmax):
+    here, high_here, low_here = part
+    if not isinstance(normalizer, Softmax):
         output.add_(here)
         return
     sums, (share, before) = merge(high_here, low_here, lse, low)
-    output.mul_(before.unsqueeze(-1)).add_(here.mul_(share.unsqueeze(-1)))
+    output.mul_(before.unsqueeze(-1)).add_(here * share.unsqueeze(-1))
     lse.copy_(sums[0])
     low.copy_(sums[1])
+
+
+def merged(
+    rows: tuple[Tensor, Tensor, Tensor], exchange: Exchange, normalizer: Normalizer
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Merge what all ranks found for the same rows, in the order of the ranks: the same numbers on each."""
+    output, lse, low = rows
+    packed = torch.cat([output, lse.unsqueeze(-1), low.unsqueeze(-1)], -1)
+    parts = exchange.gather(packed)
+    total = torch.zeros_like(output), torch.full_like(lse, -torch.inf), torch.zeros_like(low)
+    for one in parts:
+        _add(normalizer, (one[..., :-2], one[..., -2], one[..., -1]), total)
+    return total
 
 
 def _sink(call: ShardedCall, whole: Problem) -> Tensor:

@@ -8,18 +8,18 @@ from torch import Tensor
 
 from regard.backends.base import DERIVATIVES, Answer, Backend
 from regard.backends.blockwise.autograd_function import held_by, parts_of, with_parts
-from regard.backends.sharded.autograd_function import AttendInRounds, Relayout, ShardedCall
+from regard.backends.sharded.autograd_function import AttendInRounds, Relayout, ShardedCall, merged
 from regard.backends.sharded.exchange import Exchange
 from regard.backends.sharded.rectangles import PlacedMask, Slab
 from regard.backends.sharded.sequence_layout import SequenceLayout
-from regard.backends.sharded.shard_plan import ShardPlan, plan_shards
+from regard.backends.sharded.shard_plan import ShardPlan, plan_replicated, plan_shards
 from regard.errors import InputError
 from regard.masks import BoundMask
 from regard.positions import Rotary
 from regard.problem import Problem
 from regard.tensors import replace_tensors, run_eagerly, tensors
 
-__all__ = ["Shard", "Sharded", "attend_shards", "plan_of_shards"]
+__all__ = ["Shard", "Sharded", "attend_replicated", "attend_shards", "plan_of_shards"]
 
 
 class Sharded(Backend):
@@ -96,14 +96,7 @@ def attend_shards(whole: Problem, shard: Shard, rotary: Rotary | None) -> Answer
     Raises:
         InputError: The backend `sharded` cannot run this call.
     """
-    if (reason := Sharded().refuses_shards(whole)) is not None:
-        raise InputError(f"the backend 'sharded' cannot run this call: {reason}")
-    q, k = shard.q, shard.k
-    if rotary is not None:
-        rotary = _of_sequences(rotary.resolve(whole.queries, whole.keys, whole.q_offset), shard.slab)
-        rank, device = shard.exchange.rank, q.device
-        q = rotary.rotate(q, shard.queries.positions(rank).to(device) + whole.q_offset)
-        k = rotary.rotate(k, shard.keys.positions(rank).to(device))
+    q, k = _checked(whole, shard, rotary)
     plan = plan_of_shards(whole, shard)
     tags = iter(range(2**16, 2**17, 4))
     q = _relaid(q, plan.stored, plan.queries, shard.exchange, next(tags))
@@ -114,6 +107,45 @@ def attend_shards(whole: Problem, shard: Shard, rotary: Rotary | None) -> Answer
     if not whole.wants_lse:
         return Answer(output)
     return Answer(output, None, _relaid(lse, plan.queries, plan.stored, shard.exchange, next(tags)))
+
+
+@run_eagerly
+def attend_replicated(whole: Problem, shard: Shard, rotary: Rotary | None) -> Answer:
+    """Compute a call of which every rank has all queries, as in decoding: ranks attend to their own keys and merge.
+
+    Args:
+        whole: The call over the whole sequence, checked; its q, k and v are never read.
+        shard: What this rank has of it: all rows, which `queries` lists for each rank.
+        rotary: What turns q and k first.
+
+    Raises:
+        InputError: The backend `sharded` cannot run this call, or gradients are wanted.
+    """
+    q, k = _checked(whole, shard, rotary)
+    parts = q, k, shard.v, *held_by(whole)
+    if torch.is_grad_enabled() and any(one.requires_grad for one in parts):
+        raise InputError(
+            "queries that every rank has whole are for decoding, without gradients: shard q along its sequence too, or "
+            "use torch.no_grad()"
+        )
+    plan = plan_replicated(_mask_of(whole, shard.slab), shard.queries, shard.keys)
+    call = ShardedCall(_hollow(whole), shard.slab, plan, shard.exchange, ())
+    with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+        rows = call.partial(call.over(held_by(whole)), q, k, shard.v)
+        output, lse, _ = call.with_sink(call.over(held_by(whole)), *merged(rows, shard.exchange, whole.normalizer))
+    return Answer(output.to(whole.q.dtype), None, lse if whole.wants_lse else None)
+
+
+def _checked(whole: Problem, shard: Shard, rotary: Rotary | None) -> tuple[Tensor, Tensor]:
+    """The queries and keys of this rank, turned by `rotary`."""
+    if (reason := Sharded().refuses_shards(whole)) is not None:
+        raise InputError(f"the backend 'sharded' cannot run this call: {reason}")
+    if rotary is None:
+        return shard.q, shard.k
+    rotary = _of_sequences(rotary.resolve(whole.queries, whole.keys, whole.q_offset), shard.slab)
+    rank, device = shard.exchange.rank, shard.q.device
+    q = rotary.rotate(shard.q, shard.queries.positions(rank).to(device) + whole.q_offset)
+    return q, rotary.rotate(shard.k, shard.keys.positions(rank).to(device))
 
 
 def plan_of_shards(whole: Problem, shard: Shard) -> ShardPlan:

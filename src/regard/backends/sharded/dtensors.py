@@ -8,7 +8,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from regard.backends.selection import Explanation
-from regard.backends.sharded.backend import Shard, Sharded, attend_shards, plan_of_shards
+from regard.backends.sharded.backend import Shard, Sharded, attend_replicated, attend_shards, plan_of_shards
 from regard.backends.sharded.exchange import Exchange
 from regard.backends.sharded.ordered_mask import OrderedMask
 from regard.backends.sharded.rectangles import Slab
@@ -34,7 +34,8 @@ def attend_dtensors(q: Tensor, k: Tensor, v: Tensor, options: Options, backend: 
     """
     given, whole, shard, options = _read(q, k, v, options, backend)
     given.share_seed(whole)
-    answer = attend_shards(whole, shard, options["rotary"])
+    attend = attend_replicated if given.is_replicated else attend_shards
+    answer = attend(whole, shard, options["rotary"])
     output = given.restore(answer.output.to(autocast_dtype(q)), whole.v.shape[-1])
     return output if answer.lse is None else (output, given.restore(answer.lse))
 
@@ -112,9 +113,16 @@ class ShardedTensors:
                     f"`{name}` must be sharded over sequences and heads as `q` is ({q.placements}), got "
                     f"{one.placements}: redistribute it"
                 )
+        learns = torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v))
         if axis is not None:
-            q, k, v = (_along(one, axis) for one in (q, k, v))
+            k, v = _along(k, axis), _along(v, axis)
+            q = _along(q, axis) if learns or axes[0] is not None else q
         return cls(q, k, v, axis)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every rank has all queries, and some of the keys."""
+        return self.axis is not None and _axis_of(self.q, -2) is None
 
     def hollow(self) -> tuple[Tensor, Tensor, Tensor]:
         """Tensors of the whole shapes, without memory, that ask for gradients where the DTensors do."""
@@ -137,6 +145,8 @@ class ShardedTensors:
                     f"{self.q.shape[-2]} queries and {self.k.shape[-2]} keys on {exchange.ranks}"
                 )
             layouts = [order, order]
+        if self.is_replicated:
+            layouts[0] = SequenceLayout(((range(self.q.shape[-2]),),) * exchange.ranks)
         starts = _starts(self.q)
         batch = starts[0] * (whole.batch // max(1, self.q.shape[0])) if self.q.ndim > 2 else 0
         head = starts[-3] if self.q.ndim > 3 else 0

@@ -91,6 +91,12 @@ class Exchange:
         if self.traffic is not None:
             self.traffic.events.append((what, at))
 
+    def gather(self, x: Tensor) -> list[Tensor]:
+        """The tensors of all ranks, of one shape."""
+        parts = [torch.empty_like(x) for _ in range(self.ranks)]
+        dist.all_gather(parts, x.contiguous(), group=self.group)
+        return parts
+
     def summed(self, x: Tensor) -> Tensor:
         """The sum over all ranks, as a new tensor."""
         return self.sum_over(x.clone())

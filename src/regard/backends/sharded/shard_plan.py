@@ -18,7 +18,7 @@ from regard.masks.block_plan import BLOCK, EMPTY, FULL, Cover, Rectangles, plan_
 from regard.masks.bound_mask import BoundMask
 from regard.tensors import human_bytes
 
-__all__ = ["Rectangle", "ShardPlan", "TensorSizes", "plan_shards", "work_of"]
+__all__ = ["Rectangle", "ShardPlan", "TensorSizes", "plan_replicated", "plan_shards", "work_of"]
 
 _ROWS_LEAST = 16  # of a block that is planned with, however short the sequence is
 _BLOCKS_EACH = 8  # blocks of a rank's rows, at least
@@ -77,6 +77,7 @@ class ShardPlan:
         kinds: EMPTY, PARTIAL or FULL for each span of `queries` and each span of `keys`, in the order of the ranks.
         runs: The blocks that the mask leaves.
         work: What the rows cost.
+        exchanges: Whether keys are sent; where every rank has all queries, none are.
     """
 
     stored: SequenceLayout
@@ -85,6 +86,7 @@ class ShardPlan:
     kinds: npt.NDArray[np.int8]
     runs: Cover
     work: RowWork
+    exchanges: bool = True
 
     @property
     def ranks(self) -> int:
@@ -151,6 +153,8 @@ class ShardPlan:
     @cached_property
     def all_rounds(self) -> tuple[int, ...]:
         """The rounds in which any rank receives keys."""
+        if not self.exchanges:
+            return ()
         return tuple(sorted({t for rank in range(self.ranks) for t in self.rounds(rank)}))
 
     def keys_sent(self, rank: int) -> int:
@@ -227,6 +231,12 @@ def plan_shards(mask: BoundMask | None, stored: SequenceLayout, keys: SequenceLa
     if moves_rows and stored == contiguous(stored.length, stored.ranks):
         queries = balanced(work, (stored, mirrored(stored.length, stored.ranks)))
     return ShardPlan(stored, queries, keys, _kinds(mask, queries, keys), runs, work)
+
+
+def plan_replicated(mask: BoundMask | None, queries: SequenceLayout, keys: SequenceLayout) -> ShardPlan:
+    """Plan a call of which every rank has all queries and some of the keys, and computes what they see of those."""
+    runs = plan_of(mask, queries.sizes[0], keys.length, _block_for(keys))
+    return ShardPlan(queries, queries, keys, _kinds(mask, queries, keys), runs, _row_work(runs), exchanges=False)
 
 
 def work_of(mask: BoundMask | None, layout: SequenceLayout) -> RowWork:
