@@ -9,7 +9,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help look test test-all check format lint types layers fix docs notebooks bench bench-check clean
+.PHONY: help look test test-all check format lint types layers fix docs wheel notebooks bench bench-check clean
 
 # A text may hold quotes, apostrophes, $ and line breaks: it goes through the environment, expanded by neither make nor
 # the shell. The other names are common ones (TOKEN, OUT), so they count only where they are given to make itself.
@@ -87,6 +87,10 @@ docs: $(STAMPS)/dev ## Write the pages made from docstrings (docs/mechanisms, do
 	@.venv/bin/python docs/generate.py
 	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --quiet --strict
 	@echo 'Open out/site/index.html in a browser; no server and no network are needed.'
+
+wheel: $(STAMPS)/dev ## Build the wheel in out/wheel, and try it with each extra and with all (some minutes)
+	@rm -rf out/wheel
+	@$(RUN) nox -s extras --python $$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 notebooks: $(STAMPS)/dev $(STAMPS)/models ## Run the notebooks of examples, and write them and their pages (five minutes)
 	@.venv/bin/python docs/notebooks.py

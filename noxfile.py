@@ -63,6 +63,15 @@ def built(session: nox.Session) -> str:
     return str(wheel.resolve())
 
 
+def borrow(session: nox.Session) -> None:
+    """Show this environment what regard itself requires, installed once for each Python: PyTorch is a gigabyte."""
+    shared = OUT.parent / f"required-{session.python or 'here'}"
+    if not (shared / "torch").is_dir():
+        session.install("-c", "constraints.txt", "--target", str(shared), "torch", "numpy", "jaxtyping")
+    (own,) = Path(session.virtualenv.location).resolve().glob("lib*/**/site-packages")
+    (own / "shared.pth").write_text(f"{shared}\n")
+
+
 def call(session: nox.Session, code: str) -> None:
     """Run code outside the checkout, so that only the wheel can be imported."""
     folder = str(Path(session.create_tmp()).resolve())
@@ -71,7 +80,7 @@ def call(session: nox.Session, code: str) -> None:
     session.run(str(python), "-I", "-W", "error", "-c", code, folder)
 
 
-@nox.session(python=PYTHONS)
+@nox.session(python=PYTHONS, tags=["wheel"])
 @nox.parametrize("torch", TORCHES)
 def alone(session: nox.Session, torch: str) -> None:
     """The wheel with torch, numpy and jaxtyping only."""
@@ -79,10 +88,11 @@ def alone(session: nox.Session, torch: str) -> None:
     call(session, ALONE)
 
 
-@nox.session(python=PYTHONS)
+@nox.session(python=PYTHONS, tags=["wheel"])
 @nox.parametrize("extra", [*EXTRAS, "all"])
 def extras(session: nox.Session, extra: str) -> None:
     """The wheel with one extra, or with all of them."""
+    borrow(session)
     session.install("-c", "constraints.txt", f"{built(session)}[{extra}]")
     codes = [code for name, code in EXTRAS.items() if name != "numba"] if extra == "all" else [EXTRAS[extra]]
     for code in codes:

@@ -25,6 +25,7 @@ FLAGS = torch.ones(1, 6, dtype=torch.bool)
     ("mask", torch.ones(6, 6, dtype=torch.int64), "`?mask`? must be boolean.*from_attention_mask"),
     ("mask", FLAGS.expand(6, 6).to_sparse(), r"layout torch.sparse_coo: convert it with .to_dense\(\)"),
     ("mask", np.ones((6, 6), bool), "got ndarray"),
+    ("mask", lambda b, h, i, j: i >= j, r"got function: pass masks.MaskMod\(rule\), with rule\(batch, head, i, j\)"),
     ("bias", positions.ALiBi, r"got the class ALiBi: write ALiBi\(...\)"),
     ("bias", torch.eye(6).to_sparse(), r"`bias` must be a dense tensor, got torch.sparse_coo"),
     ("rotary", positions.RoPE, r"got the class RoPE: write RoPE\(...\)"),

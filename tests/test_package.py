@@ -162,6 +162,14 @@ def test_wheel_holds_types_assets_and_licence_and_nothing_else(wheel):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
+def test_the_size_of_the_wheel_is_the_one_stated(wheel):
+    for name in ("README.md", "README.zh.md", "docs/start.md", "docs/start.zh.md"):
+        stated = re.search(
+            r"([\d.]+) MB(?: 的 wheel|;)|wheel of ([\d.]+) MB", (ROOT / name).read_text(encoding="utf-8")
+        )
+        assert abs(wheel.stat().st_size / 1e6 - float(stated[1] or stated[2])) < 0.15, name
+
+
 def test_the_private_names_of_pytorch_are_in_one_module() -> None:
     private = re.compile(r"torch\._(C|ops|native|transformer)\b(?!\.__file__)")
     users = [path.name for path in (ROOT / "src").rglob("*.py") if private.search(path.read_text(encoding="utf-8"))]

@@ -154,7 +154,9 @@ def bind(mask: Mask | BoundMask | Tensor, problem: "Problem", *, learned: bool) 
         _check_meaning(mask, problem)
         mask = Dense(mask) if learned else Dense.over(mask)  # says the way out for integers and floats
     if not isinstance(mask, Mask | BoundMask):
-        raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {_named(mask)}")
+        is_rule = callable(mask) and not isinstance(mask, type)
+        way = ": pass masks.MaskMod(rule), with rule(batch, head, i, j)" if is_rule else ""
+        raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {_named(mask)}{way}")
     bound = mask if isinstance(mask, BoundMask) else mask.bind(problem.queries, problem.keys)
     if not torch.compiler.is_compiling() and holders(bound.given) is None:
         bound = bound if isinstance(bound, SharedMask) else replace(bound)
