@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import regard
@@ -126,3 +127,24 @@ def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> 
         HeadSet.load(tmp_path / "heads.json")
     with pytest.raises(InputError, match="No such file"):
         HeadSet.load(tmp_path / "none.json")
+
+
+def test_a_pattern_of_duo_attention_is_what_its_loader_reads(tmp_path: Path) -> None:
+    found = HeadSet([(1, 3), (1, 2), (0, 0)], head_scores=(0.8, 0.4, 0.0))
+    sizes = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
+    found.save_duo_attention(tmp_path / "pattern", **sizes, sink_size=16, recent_size=64)
+    # as duo_attn.utils.load_attn_pattern does
+    table = np.loadtxt(tmp_path / "pattern" / "full_attention_heads.tsv", dtype=float, delimiter="\t")
+    np.testing.assert_allclose(np.clip(table, 0, 1), [[0.5, 0], [0, 0.9], [0, 0]])
+    assert json.loads((tmp_path / "pattern" / "config.json").read_text()) == {"sink_size": 16, "recent_size": 64}
+    with pytest.raises(InputError, match=r"of 1 layers with 4 heads, got 1\.3"):
+        found.save_duo_attention(tmp_path, **sizes | {"num_hidden_layers": 1})
+    with pytest.raises(InputError, match="multiple of `num_key_value_heads`, got 4 and 3"):
+        found.save_duo_attention(tmp_path, **sizes | {"num_key_value_heads": 3})
+
+
+def test_alignment_heads_are_whispers_pairs() -> None:
+    transformers = pytest.importorskip("transformers")
+    found = HeadSet([(5, 9), (5, 3)]).alignment_heads
+    assert found == [[5, 3], [5, 9]]
+    assert transformers.GenerationConfig(alignment_heads=found).to_dict()["alignment_heads"] == found

@@ -5,7 +5,7 @@ import webbrowser
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,8 @@ __all__ = ["open_atlas"]
 
 def open_atlas(
     atlas: Annotated[
-        Path | None, typer.Argument(help="The file, from `regard look --out book.atlas` or `seen.save`.")
+        Path | None,
+        typer.Argument(help="The file, from `regard look --out book.atlas` or `seen.save`, or one of q and k."),
     ] = None,
     *,
     model: Annotated[
@@ -41,9 +42,7 @@ def open_atlas(
     with contextlib.ExitStack() as stack:
         status = stack.enter_context(progress.status("loading the libraries"))
         web = _web()
-        from regard.capture.atlas import read_atlas
-
-        shelf = web.Shelf() if atlas is None else web.Shelf(read_atlas(atlas), atlas.name)
+        shelf = web.Shelf() if atlas is None else web.Shelf(_records(atlas), atlas.name)
         listener = stack.enter_context(web.bind(port))
         reader = None
         if model is not None:
@@ -60,6 +59,14 @@ def open_atlas(
         with contextlib.suppress(KeyboardInterrupt):
             web.serve(app, listener)
     progress.print("closed")
+
+
+def _records(path: Path) -> tuple[Any, ...]:
+    """Return the records of an atlas, or of a file of queries and keys."""
+    from regard.capture.atlas import read_atlas
+    from regard.interpret.qk_file import is_qk_file, read_qk_file
+
+    return (read_qk_file(path),) if is_qk_file(path) else read_atlas(path)
 
 
 def _web() -> ModuleType:

@@ -148,6 +148,54 @@ class HeadSet:
         content = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
         write_atomically(Path(path), (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
+    @property
+    def alignment_heads(self) -> list[list[int]]:
+        """The pairs [layer, head] as Whisper's `generation_config.alignment_heads` has them in transformers; vLLM and
+        CTranslate2 read the same key.
+        """
+        return [list(one) for one in sorted(self.heads)]
+
+    def save_duo_attention(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        num_key_value_heads: int,
+        sink_size: int = 128,
+        recent_size: int = 256,
+    ) -> None:
+        """Save the set as a pattern of DuoAttention (Xiao et al. 2024, arXiv:2410.10819), which kvpress reads too.
+
+        The folder gets `full_attention_heads.tsv`, a row for each layer with a number for each key–value head, and
+        `config.json` with `sink_size` and `recent_size`. A key–value head has 0.5 + measure / 2, of the strongest of
+        the query heads of the set that share it, and 0 if there is none: with the threshold 0.5, the heads of the set
+        keep all keys.
+
+        Raises:
+            InputError: A head is not one of such a model, or the folder cannot be written.
+        """
+        if num_key_value_heads < 1 or num_attention_heads % num_key_value_heads:
+            raise InputError(
+                f"`num_attention_heads` must be a multiple of `num_key_value_heads`, got {num_attention_heads} and "
+                f"{num_key_value_heads}"
+            )
+        rows = [[0.0] * num_key_value_heads for _ in range(num_hidden_layers)]
+        measures = self.head_scores or (1.0,) * len(self)
+        for (layer, head), measure in zip(self.heads, measures, strict=True):
+            if layer >= num_hidden_layers or head >= num_attention_heads:
+                raise InputError(
+                    f"`heads` must be of a model of {num_hidden_layers} layers with {num_attention_heads} heads, got "
+                    f"{head_number(layer, head)}"
+                )
+            shared = head * num_key_value_heads // num_attention_heads
+            rows[layer][shared] = max(rows[layer][shared], 0.5 + min(max(measure, 0.0), 1.0) / 2)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        table = "".join("\t".join(f"{one:.6f}" for one in row) + "\n" for row in rows)
+        write_atomically(Path(folder) / "full_attention_heads.tsv", table.encode())
+        sizes = {"sink_size": sink_size, "recent_size": recent_size}
+        write_atomically(Path(folder) / "config.json", json.dumps(sizes).encode())
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "HeadSet":
         """Return the set that `save` has saved.
