@@ -10,6 +10,7 @@ from regard.errors import (
     MissingExtraError,
     NonFiniteLossError,
     ObservationError,
+    RankError,
     RegardError,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "NonFiniteLossError",
     "Observation",
     "ObservationError",
+    "RankError",
     "Record",
     "RegardError",
     "ablate_heads",

@@ -6,6 +6,7 @@ __all__ = [
     "MissingExtraError",
     "NonFiniteLossError",
     "ObservationError",
+    "RankError",
     "RegardError",
 ]
 
@@ -28,6 +29,10 @@ class AtlasError(RegardError, ValueError):
 
 class NonFiniteLossError(RegardError, FloatingPointError):
     """The loss of a training step, or the norm of its gradient, is NaN or infinite; the step is not taken."""
+
+
+class RankError(RegardError, RuntimeError):
+    """Another process of the group was killed or stopped, and this one cannot continue without it."""
 
 
 class MissingExtraError(RegardError, ImportError):

@@ -21,6 +21,14 @@ from torch.overrides import _get_current_function_mode_stack as get_current_func
 from torch.overrides import _pop_mode as pop_mode
 from torch.overrides import _push_mode as push_mode
 
+
+def get_default_store() -> object:
+    """The store of the default process group, which builds of PyTorch without torch.distributed do not have."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
+
+
 __all__ = [
     "DisableTorchFunction",
     "OpOverload",
@@ -30,6 +38,7 @@ __all__ = [
     "TransformType",
     "current_graph_task_id",
     "get_current_function_mode_stack",
+    "get_default_store",
     "get_dispatch_mode",
     "get_interpreter_stack",
     "get_unwrapped",

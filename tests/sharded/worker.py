@@ -1,6 +1,10 @@
 """One of several processes: `worker.py RANK RANKS FOLDER PROGRAM`; writes what the program finds to FOLDER."""
 
+import os
+import signal
 import sys
+import time
+from functools import partial
 from importlib import util
 from pathlib import Path
 
@@ -17,6 +21,7 @@ import members  # noqa: E402
 import models  # noqa: E402
 import regard  # noqa: E402
 from regard.backends.sharded.exchange import count_traffic  # noqa: E402
+from regard.errors import RankError  # noqa: E402
 from regard.parallel import ShardedKVCache  # noqa: E402
 
 
@@ -94,7 +99,26 @@ def compute_llama(mesh, folder):
         np.savez(folder / f"llama-{padded}.{mesh.get_rank()}.npz", **found)
 
 
-PROGRAMS = {"contract": compute_contract}
+def lose_a_rank(how, mesh, folder):
+    """Call after call; rank 1 is killed or stopped in the middle, and the others write what they get to know."""
+    rank = mesh.get_rank()
+    q, k, v = (distribute_tensor(torch.randn(1, 2, 96, 8), mesh, [Shard(2)]).requires_grad_() for _ in range(3))
+    try:
+        for step in range(10_000):
+            regard.attention(q, k, v, mask=regard.masks.Causal()).to_local().sum().backward()
+            if rank == 1 and step == 5:
+                (folder / "lost").write_text(str(time.time()))
+                os.kill(os.getpid(), how)
+    except RankError as error:
+        (folder / f"said.{rank}").write_text(f"{time.time()} {error}")
+        os._exit(0)
+
+
+PROGRAMS = {
+    "contract": compute_contract,
+    "killed": partial(lose_a_rank, signal.SIGKILL),
+    "stopped": partial(lose_a_rank, signal.SIGSTOP),
+}
 
 
 def main(rank, ranks, folder, program):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
@@ -66,8 +65,7 @@ class SequenceShards:
         if x.shape[1] != sizes[self.exchange.rank]:
             raise InputError(f"`x` must have this rank's {sizes[self.exchange.rank]} tokens, got {x.shape[1]}")
         padded = pad(x.detach().movedim(1, 0), (0, 0) * (x.ndim - 1) + (0, sizes[0] - x.shape[1])).contiguous()
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded, group=self.exchange.group)
+        parts = self.exchange.gather(padded)
         whole = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
         return whole.movedim(0, 1)
 
@@ -148,7 +146,7 @@ def _attend(
     )
     whole = Problem.of(*hollow, turn=False, **{**asked, "mask": _mask(shards, asked["mask"])})
     if whole.dropout is not None:
-        dist.broadcast(whole.dropout.seed, group=shards.exchange.group, group_src=0)
+        shards.exchange.share(whole.dropout.seed)
     shard = Shard(
         q=four_dimensional("q", q),
         k=four_dimensional("k", k),

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Unpack
 
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch import distributed as dist
 
 from regard.backends.sharded.backend import Shard, attend_replicated
 from regard.backends.sharded.exchange import Exchange
@@ -93,7 +92,7 @@ class ShardedKVCache:
         hollow = (x.new_empty(()).expand(*x.shape[:2], self.length, x.shape[3]) for x in (k, v))
         whole = Problem.of(q, *hollow, turn=False, **options)
         if whole.dropout is not None:
-            dist.broadcast(whole.dropout.seed, group=self._exchange.group, group_src=0)
+            self._exchange.share(whole.dropout.seed)
         shard = Shard(
             q=q,
             k=k,

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from regard.backends.selection import Explanation
 from regard.backends.sharded.backend import Shard, Sharded, attend_replicated, attend_shards, plan_of_shards
@@ -164,7 +163,7 @@ class ShardedTensors:
         """Give the dropout of all ranks the seed of the first one."""
         if whole.dropout is not None:
             for axis in range(self.q.device_mesh.ndim):
-                dist.broadcast(whole.dropout.seed, group=self.q.device_mesh.get_group(axis), group_src=0)
+                _exchange(self.q.device_mesh, axis).share(whole.dropout.seed)
 
     def restore(self, rows: Tensor, *width: int) -> "DTensor":
         """Rows (batch, heads, rows, ...) of this rank as a DTensor that lies as q does."""

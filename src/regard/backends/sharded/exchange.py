@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from regard.backends.sharded.liveness import Liveness
 from regard.backends.sharded.sequence_layout import SequenceLayout
 
 __all__ = ["Exchange", "Pending", "Traffic", "count_traffic", "moves", "redistribute"]
@@ -42,15 +43,19 @@ def count_traffic() -> Iterator[Traffic]:
 
 @dataclass(eq=False)
 class Pending:
-    """Messages on their way; tensors must live until they have arrived."""
+    """Messages on their way, each with the ranks that it depends on; tensors must live until they have arrived."""
 
-    works: list["dist.Work"]
+    works: list[tuple[tuple[int, ...], "dist.Work"]]
     held: tuple[Tensor, ...]
 
     def wait(self) -> None:
-        """Return when all have arrived."""
-        for work in self.works:
-            work.wait()
+        """Return when all have arrived.
+
+        Raises:
+            RankError: A rank is gone.
+        """
+        for ranks, work in self.works:
+            Liveness.of_this_process().wait(work, ranks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +89,20 @@ class Exchange:
             self.traffic.messages += len(going)
         ops = [dist.P2POp(dist.isend, x, group=self.group, tag=tag, group_peer=peer) for peer, x in going]
         ops += [dist.P2POp(dist.irecv, x, group=self.group, tag=tag, group_peer=peer) for peer, x in coming]
-        return Pending(dist.batch_isend_irecv(ops) if ops else [], tuple(x for _, x in (*going, *coming)))
+        works = dist.batch_isend_irecv(ops) if ops else []
+        ranks = [self.global_rank(peer) for peer, _ in (*going, *coming)]
+        each = [(one,) for one in ranks] if len(works) == len(ops) else [tuple(ranks)] * len(works)
+        return Pending(list(zip(each, works, strict=True)), tuple(x for _, x in (*going, *coming)))
+
+    def global_rank(self, rank: int) -> int:
+        """The number that a rank of this group has among all processes."""
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
+    def together(self, work: "dist.Work | None", *held: Tensor) -> None:
+        """Wait for what all ranks do together."""
+        if work is not None:
+            others = tuple(self.global_rank(rank) for rank in range(self.ranks) if rank != self.rank)
+            Pending([(others, work)], held).wait()
 
     def note(self, what: str, at: int) -> None:
         """Add to the events that are counted."""
@@ -94,8 +112,13 @@ class Exchange:
     def gather(self, x: Tensor) -> list[Tensor]:
         """The tensors of all ranks, of one shape."""
         parts = [torch.empty_like(x) for _ in range(self.ranks)]
-        dist.all_gather(parts, x.contiguous(), group=self.group)
+        x = x.contiguous()
+        self.together(dist.all_gather(parts, x, group=self.group, async_op=True), x, *parts)
         return parts
+
+    def share(self, x: Tensor) -> None:
+        """Give all ranks the tensor of the first one, in place."""
+        self.together(dist.broadcast(x, group=self.group, group_src=0, async_op=True), x)
 
     def summed(self, x: Tensor) -> Tensor:
         """The sum over all ranks, as a new tensor."""
@@ -103,7 +126,7 @@ class Exchange:
 
     def sum_over(self, x: Tensor) -> Tensor:
         """The sum over all ranks, in place."""
-        dist.all_reduce(x, group=self.group)
+        self.together(dist.all_reduce(x, group=self.group, async_op=True), x)
         return x
 
 
