@@ -21,7 +21,7 @@ FLAGS = torch.ones(1, 6, dtype=torch.bool)
     ("score", scores.ScaledDot, r"got the class ScaledDot: write ScaledDot\(...\)"),
     ("normalizer", np.ones(3), "`normalizer` must be .* got ndarray"),
     ("normalizer", normalizers.Softmax, r"got the class Softmax: write Softmax\(...\)"),
-    ("mask", masks.Causal, r"got the class Causal: write Causal\(...\)"),
+    ("mask", masks.Causal, r"got the class Causal: write Causal\(...\)$"),
     ("mask", torch.ones(6, 6, dtype=torch.int64), "`?mask`? must be boolean.*from_attention_mask"),
     ("mask", FLAGS.expand(6, 6).to_sparse(), r"layout torch.sparse_coo: convert it with .to_dense\(\)"),
     ("mask", np.ones((6, 6), bool), "got ndarray"),
