@@ -16,7 +16,7 @@ from regard.errors import InputError
 from regard.jagged import Packing
 from regard.masks import BoundMask, Causal, Mask
 from regard.problem import DEFAULT_MAX_BYTES, InputOptions, Options, Problem, complete, shows_options
-from regard.tensors import are_in_memory, are_sharded, autocast_dtype, in_forward_mode
+from regard.tensors import are_in_memory, are_sharded, autocast_dtype, in_forward_mode, run_eagerly
 from regard.torch_private import peek_interpreter_stack
 
 __all__ = ["attention", "explain"]
@@ -122,6 +122,8 @@ def attention(
         return handle(attention, (q, k, v), q, k, v, backend=backend, **asked)
     problem = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
     chosen = backends.SELECTION.choose(problem, backend, prefers)
+    if torch.compiler.is_dynamo_compiling() and chosen.leaves_graph(problem):
+        return _outside_graphs(q, k, v, backend, asked)
     if usual is not None and problem.keys == k.shape[-2]:
         _remember(usual, chosen, problem)
     answer = chosen(problem)
@@ -129,6 +131,11 @@ def attention(
     extras = [answer.weights] * asked["return_weights"] + [answer.lse] * asked["return_lse"]
     results = [problem.restore(one) for one in (output, *extras) if one is not None]
     return tuple(results) if extras else results[0]
+
+
+@run_eagerly
+def _outside_graphs(q: Tensor, k: Tensor, v: Tensor, backend: str, asked: Options) -> Tensor | tuple[Tensor, ...]:
+    return attention(q, k, v, backend=backend, **asked)
 
 
 @shows_options

@@ -12,6 +12,7 @@ from regard.masks import BoundMask, Dense, Mask
 from regard.masks.base import holders
 from regard.masks.bound_mask import SharedMask
 from regard.masks.causal_and_window import band_of
+from regard.masks.random_blocks import draws_blocks
 from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias, DenseBias, Rotary
 from regard.positions.base import with_leading
@@ -125,7 +126,7 @@ def check_scale(scale: float) -> float:
         raise InputError(
             f"`scale` must be a number, got {type(scale).__name__}: to learn one, multiply it into q and pass scale=1.0"
         )
-    if not math.isfinite(scale):
+    if not abs(scale) < math.inf:  # not math.isfinite, which a compiler cannot ask of a symbol
         raise InputError(f"`scale` must be a finite number, got {scale}")
     return float(scale)
 
@@ -157,6 +158,10 @@ def bind(mask: Mask | BoundMask | Tensor, problem: "Problem", *, learned: bool) 
         is_rule = callable(mask) and not isinstance(mask, type)
         way = ": pass masks.MaskMod(rule), with rule(batch, head, i, j)" if is_rule else ""
         raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {_named(mask)}{way}")
+    if torch.compiler.is_compiling() and draws_blocks(mask):
+        queries, keys = problem.queries, problem.keys
+        assert isinstance(mask, Mask)
+        return BoundMask(mask, queries, keys, keys - queries, given=mask)  # for an operator, which binds it
     bound = mask if isinstance(mask, BoundMask) else mask.bind(problem.queries, problem.keys)
     if not torch.compiler.is_compiling() and holders(bound.given) is None:
         bound = bound if isinstance(bound, SharedMask) else replace(bound)
@@ -172,7 +177,7 @@ def bind(mask: Mask | BoundMask | Tensor, problem: "Problem", *, learned: bool) 
             f"the mask is for batch {sizes[0]} and heads {sizes[1]}, but q has batch {problem.batch} and heads "
             f"{problem.heads}: give it a size of 1 where all are alike"
         )
-    if not problem.is_empty:
+    if not problem.is_empty and not torch.compiler.is_dynamo_compiling():  # one pair is no part of a graph
         _probe(bound, problem.q.device)
     return bound
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from regard.torch_private import TorchDispatchModeKey, get_dispatch_mode
+from regard.torch_private import TorchDispatchModeKey, assume_constant_result, get_dispatch_mode
 
 __all__ = [
     "Remembered",
@@ -26,6 +26,7 @@ __all__ = [
     "has_numbers",
     "human_bytes",
     "in_forward_mode",
+    "is_traced",
     "replace_tensors",
     "run_eagerly",
     "tensors",
@@ -170,6 +171,8 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 def has_numbers(*tensors: Tensor) -> bool:
     """Whether these tensors hold numbers; those on the device "meta" and those of `FakeTensorMode` have only shapes."""
+    if torch.compiler.is_dynamo_compiling():
+        return False
     return get_dispatch_mode(TorchDispatchModeKey.FAKE) is None and not any(
         one.device.type == "meta" or type(one).__name__ == "FakeTensor" for one in tensors
     )
@@ -215,28 +218,46 @@ def are_sharded(*given: object) -> bool:
     return any(type(one).__name__ == "DTensor" for one in given)
 
 
+def is_traced(*tensors: Tensor) -> bool:
+    """Return whether what is done with these tensors becomes a graph, or only gives shapes, instead of numbers."""
+    return (
+        torch.compiler.is_compiling()
+        or any(get_dispatch_mode(key) is not None for key in _TRACING)
+        or not has_numbers(*tensors)
+    )
+
+
 def in_forward_mode() -> bool:
     """Return whether a tensor may carry a tangent here (`torch.func.jvp`, `forward_ad.dual_level`)."""
     return int(forward_ad._current_level) >= 0
 
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
+_IN_PYTHON = (
+    "a mask, bias or score of this call is written in Python (such as MaskMod), and a graph holds values of regard "
+    'alone: make it of regard.masks, or take backend="reference", which compilers follow'
+)
 
 
 def run_eagerly(call: _Call) -> _Call:
-    """Keep compilers out of a backend's call, as `torch.compiler.disable` does.
+    """Keep compilers out of a backend's call that its operator cannot take, as `torch.compiler.disable` does.
 
     That imports PyTorch's compiler where it decorates, which doubles the time of `import regard`: so it is put off
     until somebody else has imported the compiler, without which nothing is compiled.
     """
     disabled: list[Callable[..., Any]] = []
 
+    @assume_constant_result  # compilers call it instead of following it
+    def disable() -> bool:
+        if not disabled:
+            disabled.append(torch.compiler.disable(call, reason=_IN_PYTHON))
+        return True
+
     @wraps(call)
     def run(*given: Any) -> Any:
         if "torch._dynamo" not in sys.modules:
             return call(*given)
-        if not disabled:
-            disabled.append(torch.compiler.disable(call))
+        disable()
         return disabled[0](*given)
 
     return cast("_Call", run)

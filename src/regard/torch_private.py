@@ -1,5 +1,8 @@
 """The private names of PyTorch that regard uses, in one place: what to compare when PyTorch is updated."""
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from torch import _native_multi_head_attention as native_multi_head_attention
 from torch import _transformer_encoder_layer_fwd as transformer_encoder_layer_fwd
 from torch._C import DisableTorchFunction, ScriptMethod
@@ -36,6 +39,7 @@ __all__ = [
     "ScriptMethod",
     "TorchDispatchModeKey",
     "TransformType",
+    "assume_constant_result",
     "current_graph_task_id",
     "get_current_function_mode_stack",
     "get_default_store",
@@ -52,3 +56,11 @@ __all__ = [
     "scaled_dot_product_attention",
     "transformer_encoder_layer_fwd",
 ]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def assume_constant_result(function: _Function) -> _Function:
+    """Have compilers call a function once, as `torch.compiler.assume_constant_result` does, which imports them."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function

@@ -488,7 +488,7 @@ def test_a_padded_batch_is_kept_as_flags_and_not_as_pairs():
 
 def test_every_part_of_the_equation_has_a_serial_form():
     from regard import normalizers
-    from regard.capture.serialization import KINDS
+    from regard.serialization import KINDS
 
     for role in (masks, positions, scores, normalizers):
         bases = (masks.Mask, positions.Bias, scores.Score, normalizers.Normalizer)

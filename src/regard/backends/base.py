@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -14,6 +13,7 @@ from torch.autograd import forward_ad
 from regard.errors import InputError
 from regard.masks import Causal
 from regard.masks.causal_and_window import band_of
+from regard.masks.random_blocks import draws_blocks
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
 from regard.scores import Additive, ScaledDot
@@ -70,6 +70,7 @@ FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
         call.mask is not None and band_of(call.mask.mask) is None and type(call.mask.mask).__name__
     ),
     "mapped mask": lambda call: call.mask is not None and any(map(is_batchedtensor, tensors(call.mask.mask))),
+    "drawn mask": lambda call: torch.compiler.is_compiling() and call.mask is not None and draws_blocks(call.mask.mask),
     "gradients": lambda call: torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v)),
     "forward mode": lambda call: _has_tangents(call),
     "second derivative": lambda _: _is_nested(),
@@ -155,6 +156,10 @@ class Backend:
         """Give a function of q, k and v for all usual problems of these sizes (see `call_cache`), if there is one."""
         return None
 
+    def leaves_graph(self, problem: Problem) -> bool:
+        """Whether a compiler has to break its graph for this problem, which no operator can take."""
+        return False
+
     def __call__(self, problem: Problem) -> Answer:
         """Compute a problem that is not refused."""
         raise NotImplementedError
@@ -182,10 +187,10 @@ class Selection:
     by_name: tuple[Backend, ...]
     formula: Backend
 
-    @cached_property
-    def named(self) -> dict[str, Backend]:
-        """Every backend by its name."""
-        return {one.name: one for one in (*self.usual, *self.shortcuts, *self.by_name)}
+    named: dict[str, Backend] = field(init=False)  # by name; not made at first use, which compilers cannot follow
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "named", {one.name: one for one in (*self.usual, *self.shortcuts, *self.by_name)})
 
     def check_name(self, backend: object) -> None:
         """Raise an InputError that lists the names if it is none of them."""

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.torch_private import assume_constant_result
+
 __all__ = ["Blocks", "interprets", "kernel", "refuses_numba", "refuses_triton"]
 
 _numba_works = False  # once it has, it does
 
 
+@assume_constant_result
 def refuses_numba() -> str | None:
     """Say why numba cannot compile in this environment; None where it can."""
     global _numba_works

@@ -10,7 +10,10 @@ from regard.problem import Problem
 from regard.scores.base import score_tile, value_term_tile
 from regard.tensors import human_bytes, without_autocast
 
-__all__ = ["Reference"]
+__all__ = ["TRACED", "Reference"]
+
+# What backends lack that are PyTorch's own operations in a graph.
+TRACED = {"drawn mask": "compiled code cannot draw the blocks of RandomBlocks, which an operator can"}
 
 
 class Reference(Backend):
@@ -22,7 +25,7 @@ class Reference(Backend):
 
     name = "reference"
 
-    lacks: ClassVar[Mapping[str, str]] = {}
+    lacks: ClassVar[Mapping[str, str]] = TRACED
     least_work: ClassVar[Mapping[str, float]] = {"scores": 6.0}
 
     def limits(self, problem: Problem) -> str | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.backends.base import DERIVATIVES, LARGE, Answer, Backend
+from regard.backends.reference import TRACED
 from regard.diagonals import distances
 from regard.errors import InputError
 from regard.masks import Causal
@@ -30,16 +31,20 @@ class Sdpa(Backend):
 
     name = "sdpa"
 
-    lacks = DERIVATIVES | {
-        "weights": "fused kernels do not return weights",
-        "log-sum-exp": "it does not return the log-sum-exp",
-        "score": "it knows the dot product alone, not {}",
-        "softcap": "it has no softcap",
-        "normalizer": "it has no {}, only the softmax",
-        "sink": "it has no sink logit",
-        "weight_factor": "it has no factor on the weights",
-        "dropout": "its dropout cannot be repeated from a seed, and leaves the fused kernel on CPU",
-    }
+    lacks = (
+        DERIVATIVES
+        | TRACED
+        | {
+            "weights": "fused kernels do not return weights",
+            "log-sum-exp": "it does not return the log-sum-exp",
+            "score": "it knows the dot product alone, not {}",
+            "softcap": "it has no softcap",
+            "normalizer": "it has no {}, only the softmax",
+            "sink": "it has no sink logit",
+            "weight_factor": "it has no factor on the weights",
+            "dropout": "its dropout cannot be repeated from a seed, and leaves the fused kernel on CPU",
+        }
+    )
     least_work: ClassVar[Mapping[str, float]] = {
         "bias": 1.3,
         "mask but Causal": 1.3,

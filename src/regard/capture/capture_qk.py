@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.capture.captured_qk import Kept, Segment
-from regard.capture.serialization import UnwritableError, write
 from regard.capture.statistics import Extent
 from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromQK
@@ -19,6 +18,7 @@ from regard.files import numbers_of
 from regard.masks import BoundMask, Causal, Dense
 from regard.positions import Bias, DenseBias
 from regard.problem import Problem
+from regard.serialization import UnwritableError, write
 from regard.tensors import human_bytes
 
 __all__ = ["Purse", "QueriesKeys"]

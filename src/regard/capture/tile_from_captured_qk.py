@@ -13,13 +13,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.capture.serialization import read, tensor_of
 from regard.errors import AtlasError
 from regard.masks import BoundMask, Global, Mask
 from regard.masks.inside_documents import Inside
 from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias
 from regard.scores import Score
+from regard.serialization import read, tensor_of
 
 if TYPE_CHECKING:
     from regard.capture.captured_qk import Kept, Segment  # which imports this module when it computes

@@ -159,4 +159,6 @@ def band_of(mask: Mask) -> Band | None:
 
 
 def _lesser(one: int | None, other: int | None) -> int | None:
-    return min((side for side in (one, other) if side is not None), default=None)
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

@@ -7,6 +7,7 @@ Sinks: the first tokens, which every query may see.
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -52,7 +53,7 @@ class Prefix(Mask):
         """The key belongs to the prefix."""
         if not isinstance(self.length, Tensor):
             return j < self.length
-        return j < entry(self.length[:, None], batch, batch.new_zeros(()))
+        return j < entry(self.length[:, None], batch, torch.zeros_like(batch))
 
     def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Compare the range of keys with the length."""

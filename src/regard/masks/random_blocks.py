@@ -1,6 +1,6 @@
 """RandomBlocks: each block of queries sees a few blocks of keys, drawn once and for all."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from jaxtyping import Bool, Int
@@ -11,7 +11,7 @@ from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
 
-__all__ = ["RandomBlocks"]
+__all__ = ["RandomBlocks", "draws_blocks"]
 
 _TALL = 16  # block rows that are looked through one by one; taller rectangles are EMPTY or PARTIAL
 _MOST = 2**26  # blocks that are drawn, for all heads together: 512 MB
@@ -170,6 +170,18 @@ class RandomBlocks(Mask):
         if self.keys is None or self.plan is None:
             raise InputError("`RandomBlocks` draws when the number of keys is known: call mask.bind(q_len, kv_len)")
         return self.keys, self.plan
+
+
+def draws_blocks(mask: object) -> bool:
+    """Return whether a mask has random blocks in it, which a graph can neither draw nor check.
+
+    >>> from regard.masks import Causal
+    >>> draws_blocks(Causal() & ~RandomBlocks(2)), draws_blocks(Causal())
+    (True, False)
+    """
+    if isinstance(mask, RandomBlocks):
+        return True
+    return isinstance(mask, Mask) and any(draws_blocks(getattr(mask, one.name)) for one in fields(mask))  # type: ignore[arg-type]
 
 
 def _draw(heads: int, blocks: int, count: int, seed: int) -> Int[Tensor, "heads rows count"]:

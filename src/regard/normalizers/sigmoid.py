@@ -33,7 +33,8 @@ class Sigmoid(Normalizer):
     def __post_init__(self) -> None:
         if self.shift is None:
             return
-        if isinstance(self.shift, bool) or not isinstance(self.shift, int | float) or not math.isfinite(self.shift):
+        # Not math.isfinite, which a compiler cannot ask of a symbol.
+        if isinstance(self.shift, bool) or not isinstance(self.shift, int | float) or not abs(self.shift) < math.inf:
             raise InputError(f"`shift` must be a finite number or None for −ln(keys), got {self.shift}")
 
     def shift_for(self, keys: int) -> float:
@@ -41,12 +42,19 @@ class Sigmoid(Normalizer):
         return -math.log(keys) if self.shift is None else self.shift
 
     def resolve(self, keys: int) -> "Sigmoid":
-        """The same with its shift as a number."""
+        """The same with its shift as a number; in compiled code as it is, as the logarithm would fix the length."""
+        if torch.compiler.is_compiling():
+            return self
         return Sigmoid(self.shift_for(keys))
 
     def weights(
         self, scores: Float[Tensor, "batch heads queries keys"], visible: Bool[Tensor, "..."] | None
     ) -> tuple[Float[Tensor, "batch heads queries keys"], None]:
         """Weights; there is no log-sum-exp."""
-        weights = torch.sigmoid(scores + self.shift_for(scores.shape[-1]))
+        keys = scores.shape[-1]
+        if self.shift is None and torch.compiler.is_compiling():
+            shift: Tensor | float = -torch.full((), keys, dtype=torch.float64, device=scores.device).log()
+        else:
+            shift = self.shift_for(keys)
+        weights = torch.sigmoid(scores + shift)
         return weights if visible is None else weights.masked_fill(~visible, 0.0), None

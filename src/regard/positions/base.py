@@ -15,7 +15,7 @@ from regard.checks import check_parameter
 from regard.diagonals import distances, spread
 from regard.tensors import tensors
 
-__all__ = ["Bias", "Relative", "Rotary", "check_table", "look_up", "with_leading"]
+__all__ = ["Bias", "Relative", "Rotary", "WithLeading", "check_table", "look_up", "with_leading"]
 
 
 class Bias:
@@ -132,22 +132,27 @@ def with_leading(bias: Bias, batch: int, heads: int, i: Int[Tensor, " rows"], j:
     if type(bias).leading is not Bias.leading or isinstance(bias, Relative):
         return bias
     shape = bias.tile(slice(0, batch), slice(0, heads), i[:1], j[:1]).shape
-    return bias if tuple(shape[:2]) == (1, 1) else _WithLeading(bias, (shape[0], shape[1]))
+    return bias if tuple(shape[:2]) == (1, 1) else WithLeading(bias, (shape[0], shape[1]))
 
 
 @dataclass(frozen=True, eq=False)
-class _WithLeading(Bias):
+class WithLeading(Bias):
+    """A bias with its `leading`, for as many sequences and heads as it distinguishes."""
+
     bias: Bias
     sizes: tuple[int, int]
 
     @property
     def leading(self) -> tuple[int, int]:
+        """The sizes."""
         return self.sizes
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The numbers of the bias."""
         return self.bias(batch, head, i, j)
 
     def tile(self, batch: slice, heads: slice, i: Tensor, j: Tensor) -> Tensor:
+        """The part for these sequences and heads."""
         values = self.bias.tile(batch, heads, i, j)
         for dim, (part, size) in enumerate(zip((batch, heads), self.sizes, strict=True)):
             if 1 < size == values.shape[dim] != part.stop - part.start:  # numbers of all, which it did not look up

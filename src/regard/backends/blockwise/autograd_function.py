@@ -31,6 +31,7 @@ class BlockedProblem:
     fused: bool  # forward
     fused_back: bool
     forward: Forward | None = None  # what computes all three results, but for the sink, instead of the sheets
+    known: tuple[Tensor, Tensor, Tensor] | None = None  # the results, where only their graph is wanted
 
     def over(self, *new: Tensor) -> "BlockedProblem":
         """The same with other tensors: q, k, v and what score, bias, normalizer and factor hold."""
@@ -92,12 +93,15 @@ class Attend(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         blocks = blocks.over(q, k, v, *held)
         problem = blocks.problem
+        if blocks.known is not None:
+            output, lse, low = (one.detach() for one in blocks.known)
+            return output, lse, low
         if blocks.forward is not None:
             output, lse, low = blocks.forward(problem)
         elif len(blocks.sheets) == 1:
             output, lse, low = (blocks.sheets[0].unfold_queries(x) for x in _forward(blocks.sheets[0], blocks.fused))
         else:
-            output, lse, low = q.new_empty(*q.shape[:3], v.shape[-1]), *q.new_empty(2, *q.shape[:3])
+            output, lse, low = (q.new_empty(*q.shape[:3], *rest) for rest in ((v.shape[-1],), (), ()))
             for sheet in blocks.sheets:
                 for whole, part in zip((output, lse, low), _forward(sheet, blocks.fused), strict=True):
                     whole[sheet.batch, sheet.heads] = sheet.unfold_queries(part)

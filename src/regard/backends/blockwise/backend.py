@@ -10,20 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from regard.backends.base import DERIVATIVES, Answer, Backend
 from regard.backends.blockwise.autograd_function import Attend, BlockedProblem, Forward, held_by, parts_of, with_parts
 from regard.backends.blockwise.bias_tiles import diagonals_of
 from regard.backends.blockwise.block_layout import BlockBand, Gathered, Piece, Sheet
+from regard.backends.blockwise.fused_tiles import as_wide, can_fuse, evened
 from regard.backends.blockwise.unfused import General
+from regard.backends.call_form import unwritable
+from regard.backends.operators import Operator
 from regard.masks.block_plan import BLOCK, Cover, Indices, Runs
-from regard.normalizers import Softmax
 from regard.positions import Relative
 from regard.problem import Problem
-from regard.tensors import has_numbers, replace_tensors, run_eagerly, tensors
+from regard.tensors import is_traced, replace_tensors, tensors
 
-__all__ = ["Blockwise", "attend_in_blocks", "laid_out"]
+__all__ = ["Blockwise", "attend_in_blocks", "laid_out", "results_in_blocks"]
 
 _SMALL = 2**18  # pairs for which planning would take longer than it saves
 _OVERHEAD = 2**18  # pairs that could be computed while Python plans and visits
@@ -64,7 +65,7 @@ class Blockwise(Backend):
             found = problem.plan()
             share, asked = found.share, 0.0 if problem.mask.mask.relative else found.share_partial
         sheets = 1 if problem.mask is None else math.prod(problem.mask.mask.leading)
-        each = 1.2 if _can_fuse(problem) else 2.5 * problem.score.floats_per_pair
+        each = 1.2 if can_fuse(problem) else 2.5 * problem.score.floats_per_pair
         return (each * share + 0.6 * asked) * pairs + _OVERHEAD + _OVERHEAD_EACH * (sheets - 1)
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
@@ -75,15 +76,13 @@ class Blockwise(Backend):
         )
         return partial(_again, blocks, problem.v.shape[-1]) if sum(listed) <= _LISTED else None
 
-    @run_eagerly
+    def leaves_graph(self, problem: Problem) -> bool:
+        """Whether a value of the call is written in Python."""
+        return unwritable(problem) is not None
+
     def __call__(self, problem: Problem) -> Answer:
-        """Compute, in float32 at least, whatever autocast would have; of tensors without numbers, their shapes."""
-        if not has_numbers(problem.q):
-            shape = problem.q.shape[:3]
-            nothing = 0 * (problem.q.sum() + problem.k.sum() + problem.v.sum())  # what autograd may follow
-            lse = problem.q.new_empty(shape, dtype=torch.promote_types(problem.q.dtype, torch.float32))
-            return Answer(problem.q.new_empty(*shape, problem.v.shape[-1]) + nothing, None, lse)
-        return attend_in_blocks(problem)
+        """Compute, in float32 at least, whatever autocast would have."""
+        return OPERATOR(problem) if is_traced(problem.q, problem.k, problem.v) else attend_in_blocks(problem)
 
 
 def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer:
@@ -94,18 +93,40 @@ def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer
         forward: What computes output and log-sum-exp of the problem in float32, and what rounding took from that,
             without its sink, instead of plain PyTorch; the backward, which needs no more than these, stays as it is.
     """
+    output, lse, _ = results_in_blocks(problem, forward)
+    return Answer(output.to(problem.q.dtype), None, lse)
+
+
+def results_in_blocks(
+    problem: Problem, forward: Forward | None = None, known: tuple[Tensor, Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute output, log-sum-exp and what rounding took from it, in float32 at least.
+
+    With `known`, these are the results of an earlier call, of which only the graph is made.
+    """
     with torch.autocast(problem.q.device.type, enabled=False):
         ready, blocks = laid_out(problem, forward)
-        result: tuple[Tensor, ...] = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
-    return Answer(result[0][..., : problem.v.shape[-1]].to(problem.q.dtype), None, result[1])
+        if known is not None:
+            output, lse, low = known
+            blocks = replace(blocks, known=(as_wide(output, ready.v.shape[-1]), lse, low))
+        output, lse, low = Attend.apply(blocks, ready.q, ready.k, ready.v, *held_by(ready))  # type: ignore[no-untyped-call]
+    return output[..., : problem.v.shape[-1]], lse, low
+
+
+OPERATOR = Operator(
+    "blockwise",
+    lambda problem, known, _: results_in_blocks(problem, None, known),
+    output_dtype=lambda dtype, _: torch.promote_types(dtype, torch.float32),
+    has_low=True,
+)
 
 
 def laid_out(problem: Problem, forward: Forward | None = None) -> tuple[Problem, BlockedProblem]:
     """The problem as it is computed, and its blocks, which hold no memory of it."""
     ready = _prepared(problem)
-    fused = _can_fuse(ready)
+    fused = can_fuse(ready)
     learns = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(ready.bias))
-    ready = _evened(ready) if fused else ready
+    ready = evened(ready) if fused else ready
     hollow = _hollow(ready)
     return ready, BlockedProblem(hollow, _sheets(hollow), fused, fused and not learns, forward)
 
@@ -114,7 +135,7 @@ def _again(blocks: BlockedProblem, value_dim: int, q: Tensor, k: Tensor, v: Tens
     """A call of products and their softmax, laid out before."""
     with torch.autocast(q.device.type, enabled=False):
         hollow = blocks.problem.q, blocks.problem.k, blocks.problem.v
-        whole = (_as_wide(x.to(like.dtype), like.shape[-1]) for x, like in zip((q, k, v), hollow, strict=True))
+        whole = (as_wide(x.to(like.dtype), like.shape[-1]) for x, like in zip((q, k, v), hollow, strict=True))
         output: Tensor = Attend.apply(blocks, *whole)[0]  # type: ignore[no-untyped-call]
     return output[..., :value_dim].to(q.dtype)
 
@@ -172,36 +193,12 @@ def _prepared(problem: Problem) -> Problem:
     return with_parts(problem, replace_tensors(parts, widened))
 
 
-def _evened(problem: Problem) -> Problem:
-    """The fused kernel wants keys and values of one width: zeros change no product, and their columns are cut off."""
-    widest = max(problem.k.shape[-1], problem.v.shape[-1])
-    all_three = problem.q, problem.k, problem.v
-    q, k, v = (_as_wide(x, widest) for x in all_three)
-    return replace(problem, q=q, k=k, v=v)
-
-
-def _as_wide(x: Tensor, width: int) -> Tensor:
-    return pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
-
-
 def _hollow(problem: Problem) -> Problem:
     """The same without any memory: what autograd keeps by the side must not keep tensors alive, nor their graphs."""
     q, k, v = (x.new_empty(()).expand(x.shape) for x in (problem.q, problem.k, problem.v))
     parts = parts_of(problem)
     hollow = (one.new_empty(()).expand(one.shape) for one in tensors(parts))
     return with_parts(replace(problem, q=q, k=k, v=v), replace_tensors(parts, hollow))
-
-
-def _can_fuse(problem: Problem) -> bool:
-    """Whether the pieces can run on PyTorch's fused CPU kernel; it has no gradient for a bias."""
-    return (
-        problem.q.device.type == "cpu"
-        and problem.score.product
-        and problem.score.softcap is None
-        and isinstance(problem.normalizer, Softmax)
-        and problem.dropout is None
-        and problem.weight_factor is None
-    )
 
 
 def plan(runs: Runs, last: int, *, short: bool, relative: bool, gathers: bool) -> list[Piece]:

@@ -4,14 +4,19 @@ The operators are those that `F.scaled_dot_product_attention` calls on CPU. Thei
 exp(scores − lse), so that with the output and log-sum-exp of whole rows it gives each piece's share of the gradients.
 """
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.backends.blockwise.bias_tiles import Term
 from regard.backends.blockwise.block_layout import BlockBand, Piece, Sheet
+from regard.normalizers import Softmax
+from regard.problem import Problem
 
-__all__ = ["Fused"]
+__all__ = ["Fused", "as_wide", "can_fuse", "evened"]
 
 
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -103,3 +108,28 @@ def _stacked(piece: Piece, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Ten
     if isinstance(piece, BlockBand) and piece.step == 0 and piece.count > 1:
         return q.flatten(1, 2)[:, None], k[:, :1], v[:, :1]
     return q, k, v
+
+
+def can_fuse(problem: Problem) -> bool:
+    """Whether the pieces can run on PyTorch's fused CPU kernel; it has no gradient for a bias."""
+    return (
+        problem.q.device.type == "cpu"
+        and problem.score.product
+        and problem.score.softcap is None
+        and isinstance(problem.normalizer, Softmax)
+        and problem.dropout is None
+        and problem.weight_factor is None
+    )
+
+
+def evened(problem: Problem) -> Problem:
+    """The fused kernel wants keys and values of one width: zeros change no product, and their columns are cut off."""
+    widest = max(problem.k.shape[-1], problem.v.shape[-1])
+    all_three = problem.q, problem.k, problem.v
+    q, k, v = (as_wide(x, widest) for x in all_three)
+    return replace(problem, q=q, k=k, v=v)
+
+
+def as_wide(x: Tensor, width: int) -> Tensor:
+    """Fill up the last dimension with zeros."""
+    return pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x

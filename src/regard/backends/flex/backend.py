@@ -8,10 +8,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
+from regard.backends.call_form import unwritable
 from regard.backends.flex.block_masks import block_mask_for, score_mod_of
 from regard.backends.flex.compiled import SHORT, Attend, compiled, uncompiled
+from regard.backends.operators import Known, Operator
 from regard.problem import Problem
-from regard.tensors import human_bytes, run_eagerly, tensors
+from regard.tensors import human_bytes, is_traced, tensors
 
 __all__ = ["Flex"]
 
@@ -74,9 +76,19 @@ class Flex(Backend):
         """The pairs of the blocks that the mask leaves; it is chosen by name, so nothing is compared with this yet."""
         return problem.plan().share * problem.batch * problem.heads * problem.queries * problem.keys
 
-    @run_eagerly
+    def leaves_graph(self, problem: Problem) -> bool:
+        """Whether a value of the call is written in Python."""
+        return unwritable(problem) is not None
+
     def __call__(self, problem: Problem) -> Answer:
         """Compute in the inputs' type, sums and softmax in float32, whatever autocast would have."""
+        if self.compiles and is_traced(problem.q, problem.k, problem.v):
+            return OPERATOR(problem)
+        output, lse = self.attend(problem)
+        return Answer(output, None, lse)
+
+    def attend(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
+        """Compute the output, and the log-sum-exp if it is wanted."""
         with torch.autocast(problem.q.device.type, enabled=False):
             ready = problem.prepared()
             output, lse = self._attend(problem)(
@@ -91,7 +103,7 @@ class Flex(Backend):
             if problem.sink is not None:
                 assert lse is not None
                 output, lse = with_sink(output, lse, problem.sink)
-        return Answer(output, None, lse if problem.wants_lse else None)
+        return output, lse if problem.wants_lse else None
 
     def _attend(self, problem: Problem) -> Attend:
         return compiled(problem) if self.compiles else uncompiled()
@@ -104,6 +116,17 @@ class Flex(Backend):
             x = x.contiguous()
         # On CPU FlexAttention refuses what could get a gradient, even where none is asked for.
         return x if torch.is_grad_enabled() else x.detach()
+
+
+def _results(problem: Problem, _: Known | None, __: bool) -> Known:
+    """Compute again for the backward, whose kernel takes the graph of the forward."""
+    output, lse = Flex().attend(problem)
+    rows, wide = problem.q.shape[:3], torch.promote_types(problem.q.dtype, torch.float32)
+    lse = problem.q.new_zeros(rows, dtype=wide) if lse is None else lse
+    return output, lse.to(wide), problem.q.new_empty(0, dtype=wide)
+
+
+OPERATOR = Operator("flex", _results, output_dtype=lambda dtype, _: dtype)
 
 
 def _device_type(problem: Problem) -> str:

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from regard.backends import kernel_compilers
 from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
-from regard.backends.blockwise import attend_in_blocks
+from regard.backends.blockwise import results_in_blocks
+from regard.backends.call_form import unwritable
 from regard.backends.numba_loops.mask_tables import bytes_of_tables
-from regard.errors import InputError
+from regard.backends.operators import Known, Operator
 from regard.positions import Relative
 from regard.problem import Problem
-from regard.tensors import are_in_memory, human_bytes, run_eagerly, tensors
+from regard.tensors import are_in_memory, human_bytes, is_traced, tensors
 from regard.torch_private import peek_interpreter_stack
 
 if TYPE_CHECKING:
@@ -82,22 +83,34 @@ class Compiled(Backend):
 
         return partial(_output_of, Call(problem))
 
-    @run_eagerly
+    def leaves_graph(self, problem: Problem) -> bool:
+        """Whether a value of the call is written in Python."""
+        return unwritable(problem) is not None
+
     def __call__(self, problem: Problem) -> Answer:
-        """Compute the call, ignoring autocast; for tensors without memory, return their shapes."""
-        if problem.q.device.type == "meta":
-            output = problem.q.new_empty(*problem.q.shape[:3], problem.v.shape[-1])
-            return Answer(output, None, problem.q.new_empty(problem.q.shape[:3], dtype=torch.float32))
-        if peek_interpreter_stack() is not None or _learns(problem):
-            return attend_in_blocks(problem, _attend)
-        if not are_in_memory(problem.q, problem.k, problem.v):
-            raise InputError("the backend 'numba' reads memory, and cannot be exported: take backend=\"reference\"")
-        with torch.autocast("cpu", enabled=False):
-            ready = problem.prepared()
-            output, lse, low = _attend(ready)
-            if problem.sink is not None:
-                output, lse = with_sink(output, lse, problem.sink, low)
-        return Answer(output, None, lse)
+        """Compute the call, ignoring autocast."""
+        return OPERATOR(problem) if is_traced(problem.q, problem.k, problem.v) else _computed(problem)
+
+
+def _computed(problem: Problem) -> Answer:
+    learned = peek_interpreter_stack() is not None or _learns(problem)
+    output, lse, _ = _results(problem, None, learned)
+    return Answer(output.to(problem.q.dtype), None, lse)
+
+
+def _results(problem: Problem, known: Known | None, learned: bool) -> Known:
+    if learned:
+        return results_in_blocks(problem, _attend, known)
+    with torch.autocast("cpu", enabled=False):
+        output, lse, low = _attend(problem.prepared())
+        if problem.sink is not None:
+            output, lse = with_sink(output, lse, problem.sink, low)
+    return output, lse, low
+
+
+OPERATOR = Operator(
+    "numba", _results, output_dtype=lambda dtype, learned: torch.float32 if learned else dtype, has_low=True
+)
 
 
 def _output_of(call: "Call", q: Tensor, k: Tensor, v: Tensor) -> Tensor:

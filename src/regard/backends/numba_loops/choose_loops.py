@@ -70,7 +70,8 @@ class Call:
         q, k, v = _in_rows(q, multiple), _in_rows(k, multiple), _in_rows(v, LANES)
         if self._zero:
             q = torch.zeros_like(q)
-        output, (lse, low) = q.new_empty(self._sizes), q.new_empty(2, *self._sizes[:3], dtype=torch.float32)
+        output = q.new_empty(self._sizes)
+        lse, low = (q.new_empty(self._sizes[:3], dtype=torch.float32) for _ in range(2))  # operators share no memory
         job: npt.NDArray[np.void] = np.frombuffer(bytearray(self._job), JOB)  # much faster than a copy of the record
         size = q.element_size()
         for name, x in (("q", q), ("k", k), ("v", v)):

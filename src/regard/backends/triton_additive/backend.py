@@ -11,12 +11,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.backends.base import DERIVATIVES, Answer, Backend
+from regard.backends.call_form import unwritable
 from regard.backends.kernel_compilers import Blocks, refuses_triton
+from regard.backends.operators import Known, Operator
 from regard.errors import InputError
 from regard.masks.causal_and_window import Band, band_of
 from regard.problem import Problem
 from regard.scores import Additive
-from regard.tensors import run_eagerly
+from regard.tensors import is_traced
 
 __all__ = ["BLOCKS", "MOST_VALUES", "AdditiveAttend", "AdditiveTriton", "KernelCall"]
 
@@ -197,19 +199,35 @@ class AdditiveTriton(Backend):
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         return float(pairs * problem.score.floats_per_pair)
 
-    @run_eagerly
+    def leaves_graph(self, problem: Problem) -> bool:
+        """Whether a value of the call is written in Python."""
+        return unwritable(problem) is not None
+
     def __call__(self, problem: Problem) -> Answer:
         """Project by matrix products in float32, which autograd knows, and leave the rest to the kernels."""
-        band = Band() if problem.mask is None else band_of(problem.mask.mask)
-        assert band is not None  # `refuses` sees to it
-        call = KernelCall(problem.scale, band, problem.q_offset)
-        with torch.autocast(problem.q.device.type, enabled=False):
-            ready = replace(problem, q=problem.q.float(), k=problem.k.float()).prepared()
-            assert isinstance(ready.score, Additive)
-            vector = ready.score.vector.float()
-            vector = vector if vector.ndim == 2 else vector[None]
-            # The kernels take units four at a time; those that are added have a strength of 0.
-            more = -vector.shape[1] % 4
-            a, b, vector = (pad(x, (0, more)) if more else x for x in (ready.q, ready.k, vector))
-            result: tuple[Tensor, Tensor] = AdditiveAttend.apply(call, a, b, problem.v, vector)  # type: ignore[no-untyped-call]
-        return Answer(result[0], None, result[1] if problem.wants_lse else None)
+        return OPERATOR(problem) if is_traced(problem.q, problem.k, problem.v) else _attend(problem)
+
+
+def _attend(problem: Problem) -> Answer:
+    output, lse, _ = _results(problem, None, False)
+    return Answer(output, None, lse if problem.wants_lse else None)
+
+
+def _results(problem: Problem, _: Known | None, __: bool) -> Known:
+    """Compute again for the backward, which wants the hidden layer in the order of the kernels."""
+    band = Band() if problem.mask is None else band_of(problem.mask.mask)
+    assert band is not None  # `refuses` sees to it
+    call = KernelCall(problem.scale, band, problem.q_offset)
+    with torch.autocast(problem.q.device.type, enabled=False):
+        ready = replace(problem, q=problem.q.float(), k=problem.k.float()).prepared()
+        assert isinstance(ready.score, Additive)
+        vector = ready.score.vector.float()
+        vector = vector if vector.ndim == 2 else vector[None]
+        # The kernels take units four at a time; those that are added have a strength of 0.
+        more = -vector.shape[1] % 4
+        a, b, vector = (pad(x, (0, more)) if more else x for x in (ready.q, ready.k, vector))
+        output, lse = AdditiveAttend.apply(call, a, b, problem.v, vector)  # type: ignore[no-untyped-call]
+    return output, lse, lse.new_empty(0)
+
+
+OPERATOR = Operator("triton", _results, output_dtype=lambda dtype, _: dtype)

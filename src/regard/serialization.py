@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard import masks, normalizers, positions, scores
 from regard.masks.base import And, Not, Or
+from regard.masks.compose import _Ends
 from regard.masks.inside_documents import Inside
 from regard.scores.transformer_xl import _Looked
 
@@ -26,7 +27,7 @@ __all__ = ["KINDS", "UnwritableError", "array_of", "read", "tensor_of", "write"]
 _MASKS = (
     *(masks.Axial, masks.BlockLocal, masks.Causal, masks.Dense, masks.DilatedWindow, masks.Document, masks.Global),
     *(masks.LocalMonotonic, masks.LocalPredictive, masks.Neighborhood, masks.Padding, masks.Prefix, masks.RandomBlocks),
-    *(masks.Sinks, masks.Strided, masks.Window, And, Or, Not, Inside),
+    *(masks.Sinks, masks.Strided, masks.Window, And, Or, Not, Inside, _Ends),
 )
 _BIASES = (
     *(
