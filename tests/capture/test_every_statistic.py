@@ -232,6 +232,18 @@ def top(n, w, case):
 # For every exported statistic: values of it, each with the arrays that it must give for each layer.
 EXAMPLES = {
     "Columns": [(statistics.Columns([0, 7, 299]), {"columns": each(lambda n, w, case: w[..., [0, 7, 299]])})],
+    "KeySpanSums": [
+        (
+            statistics.KeySpanSums({"front": (0, 40), "rest": (40, None), "some": [7, 299]}),
+            {
+                "key_spans": each(
+                    lambda n, w, case: np.stack(
+                        [w[..., :40].sum(-1), w[..., 40:].sum(-1), w[..., [7, 299]].sum(-1)], -1
+                    )
+                )
+            },
+        )
+    ],
     "Confidence": [(statistics.Confidence(), {"confidence": each(lambda n, w, case: w.max(-1))})],
     "Distance": [(statistics.Distance(), {"distance": each(distance)})],
     "Entropy": [(statistics.Entropy(), {"entropy": each(lambda n, w, case: entropy(w))})],

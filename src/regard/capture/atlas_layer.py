@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 _ARRAYS = ("mean", "max", "top_keys", "top_weights", "entropy", "received", "weights")
 _HALVED = ("mean", "max", "top_weights")
 _LARGE = 4096  # bytes above which an array of a mask or bias is compressed
-LIGHT = tuple(one.name for one in fields(Layer) if one.name not in (*_ARRAYS, "statistics", "qk"))
+LIGHT = tuple(one.name for one in fields(Layer) if one.name not in (*_ARRAYS, "statistics", "qk", "head_numbers"))
 
 
 class StoredLayer(Layer):
@@ -46,13 +46,15 @@ class StoredLayer(Layer):
         Raises:
             ValueError, LookupError, TypeError: JSON and arrays are inconsistent.
         """
-        if set(about) != set(LIGHT):
+        if set(about) - {"head_numbers"} != set(LIGHT):
             raise ValueError(f"a layer has other fields than {', '.join(LIGHT)}")
         _check(about, arrays)
         if kept is not None:
             _check_kept(kept, held or {}, arrays)
         layer = object.__new__(cls)
-        vars(layer).update(about)
+        vars(layer).update({"head_numbers": None, **about})
+        if layer.head_numbers is not None:
+            vars(layer)["head_numbers"] = tuple(layer.head_numbers)
         vars(layer).update({"_arrays": arrays, "_kept": kept, "_held": held or {}})
         return layer
 
@@ -198,6 +200,9 @@ def _check_light(about: Mapping[str, Any]) -> None:
         raise ValueError(f"{about['name']} must be of kind self or cross, got {about['kind']!r}")
     if (number := about["number"]) is not None and (type(number) is not int or not 0 <= number < 2**31):
         raise ValueError(f"{about['name']} must have a number from 0 on, got {number!r}")
+    chosen = about.get("head_numbers")
+    if chosen is not None and not (isinstance(chosen, list) and all(type(one) is int and one >= 0 for one in chosen)):
+        raise ValueError(f"the recorded heads of {about['name']} must be numbers from 0 on, got {chosen!r}")
 
 
 def _bin(size: Any) -> int:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from regard.capture.records import Layer
 from regard.capture.requested_statistics import Asked
 from regard.capture.run_statistics import Folding
+from regard.capture.selection import QueriesChosen, in_place
 from regard.capture.statistics import Extent, Statistic
 from regard.capture.streams import Place
 from regard.capture.token_ids import Hearing, Listener
@@ -75,12 +76,16 @@ class Site:
         watched: bool = True,
         listener: Listener | None = None,
         find_projection: Callable[[int], Tensor] | None = None,
+        heads: tuple[int, ...] | None = None,
+        queries: QueriesChosen | None = None,
     ) -> None:
         self.name, self.place = name, place
         self.watched = watched  # False if `layers=` excludes it: only its location and lengths are recorded
         self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics))
         self._hearing = None if listener is None else Hearing(place, listener)
         self._find_projection = find_projection
+        self._heads, self._queries = heads, queries  # the chosen ones; None for all
+        self._count = 0  # of all heads
         self.read = 0  # rows of the first call; later rows were generated, one step at a time
         self._extent: Extent | None = None
         self._newest: Tensor | None = None  # mark of the newest key
@@ -92,7 +97,7 @@ class Site:
         """Return whether the call adds rows to this site; raise if beam search has reordered the rows."""
         if self._extent is None or self._newest is None:
             return False
-        if call.batch != self._extent.batch or call.heads != self._extent.heads:
+        if call.batch != self._extent.batch or call.heads != self._count:
             return False
         if self._cross:
             return self._same_keys(call)
@@ -130,7 +135,8 @@ class Site:
 
     def needed_bytes(self, call: WatchedCall) -> int:
         """Return the bytes needed to store this call's weights in full."""
-        return call.batch * call.heads * call.queries * call.keys * 4
+        heads = call.heads if self._heads is None else len(self._heads)
+        return call.batch * heads * call.queries * call.keys * 4
 
     def see(self, call: WatchedCall) -> None:
         """Process one call; its rows are appended if it continues the previous one."""
@@ -149,35 +155,49 @@ class Site:
             self._filled += 0 if self._cross else call.queries
             queries, keys = self._extent.queries + call.queries, max(self._extent.keys, self._filled)
         start = queries - call.queries
+        self._count = call.heads
         shift = 0 if self._cross else self._filled - marked  # number of keys that a sliding cache has dropped
         dtype = torch.promote_types(call.marks.dtype, torch.float32)
         heard = self._hearing
         ids = None if heard is None else heard.hear(call, queries, self._filled, cross=self._cross)
+        around = call.having(site=self.name, shift=shift, ids=ids, find_projection=self._find_projection)
+        around = self._chosen(around, start)
         extent = Extent(
-            *(call.batch, call.heads, queries, keys),
+            *(call.batch, around.heads, queries, keys),
             dtype=dtype,
             device=call.marks.device,
             offset=0 if self._cross else self._filled - queries,
             cross=self._cross,
             site=self.name,
-            around=call.having(site=self.name, shift=shift, ids=ids, find_projection=self._find_projection),
+            around=around,
         )
         self._folding.fold(extent, start)
         self._extent = extent.alone
         self._newest = call.marks[:, :, call.newest].clone()
         self._marks = call.marks if self._cross else None
 
+    def _chosen(self, call: WatchedCall, start: int) -> WatchedCall:
+        """Return the call with the rows of the chosen heads and queries only."""
+        if self._queries is not None:
+            rows = self._queries.rows(start, call.queries, 1 if start == 0 else call.queries)
+            chosen = range(*rows.indices(call.queries)) if isinstance(rows, slice) else rows
+            call = call.having(chosen_rows=frozenset(chosen))
+        return call if self._heads is None else call.of_heads(self._heads)
+
     def finish(self) -> Layer:
         """Return the layer of the record."""
         assert self._extent is not None
         if not self.watched:
             return self._unwatched(self._extent)
+        fields = self._folding.finish(self._extent)
+        if self._heads is not None:
+            fields = in_place(fields, self._heads, self._count) | {"head_numbers": self._heads}
         return Layer(
             name=self.name,
             kind="cross" if self._cross else "self",
             query_tokens="text",
             key_tokens="text",
-            **self._folding.finish(self._extent),
+            **fields,
         )
 
     def _unwatched(self, extent: Extent) -> Layer:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -71,6 +72,7 @@ class QueriesKeys:
         self._queries: list[Tensor] = []
         self._keys: list[Tensor] = []  # up to the newest one
         self._room = torch.empty(0)  # columns after it: unused, or padding
+        self._is_chosen = False  # whether some heads were chosen, each with its own keys
         self._known = 0
         self._lse: list[Tensor] = []
         self._first = 0
@@ -88,6 +90,9 @@ class QueriesKeys:
                 'keep="weights"'
             )
         problem = call.problem
+        self._is_chosen = call.head_numbers is not None
+        if call.head_numbers is not None:
+            problem = self._of_heads(problem, call.head_numbers, extent)
         self._first = extent.queries - call.queries
         self._take(problem, extent, around.shift)
         self._lse.append(torch.full((call.batch, call.heads, call.queries), torch.nan, dtype=torch.float64))
@@ -95,6 +100,19 @@ class QueriesKeys:
         segment = Segment(self._first, call.queries, around.shift, call.keys, form)
         joined = _joined(self._segments[-1], segment) if self._segments and not extent.cross else None
         self._segments = [*self._segments[:-1], joined] if joined else [*self._segments, segment]
+
+    def _of_heads(self, problem: Problem, heads: tuple[int, ...], extent: Extent) -> Problem:
+        """Return a problem with the queries and keys of some heads; what all heads share stays as it is."""
+        mask = problem.mask is not None and problem.mask.mask.leading[1] > 1
+        biases = any(one is not None and one.leading[1] > 1 for one in (problem.bias, problem.weight_factor))
+        if mask or biases or problem.score.of_heads(slice(0, 1)) is not problem.score or problem.sink is not None:
+            raise ObservationError(
+                f'keep="qk" with chosen heads needs masks, biases, scores and sinks that all heads share, and '
+                f'{extent.site or "this call"} has some for each head: leave out `heads`, or use keep="weights"'
+            )
+        group = problem.heads // problem.kv_heads
+        k = problem.k[:, [head // group for head in heads]]
+        return replace(problem, q=problem.q[:, list(heads)], k=k, v=k)
 
     def fold(self, rows: RowBlock) -> None:
         """Compute the log-sum-exp of some rows; a normalizer without one leaves NaN."""
@@ -116,7 +134,8 @@ class QueriesKeys:
 
     def _take(self, problem: Problem, extent: Extent, shift: int) -> None:
         filled = extent.keys if extent.cross else min(extent.offset + extent.queries, extent.keys)
-        new = _unrepeated(problem.k)[:, :, max(0, self._known - shift) : extent.keys - shift]
+        own = problem.k if self._is_chosen else _unrepeated(problem.k)
+        new = own[:, :, max(0, self._known - shift) : extent.keys - shift]
         middle = max(0, filled - self._known)
         count = problem.q.numel() + new[:, :, :middle].numel()
         self._purse.spend(count * problem.q.element_size() + 8 * problem.q[..., 0].numel(), "q and k", extent.site)

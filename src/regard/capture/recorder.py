@@ -224,6 +224,8 @@ class Recorder:
             place,
             self._asked.of_site(forward.across, number, name),
             watched=self._asked.watches(number, name),
+            heads=self._asked.heads_of(number, name, call.heads),
+            queries=self._asked.queries,
             listener=self._listener,
             find_projection=lambda width: output_projection(module, parent, width, name),
         )

@@ -86,7 +86,10 @@ class Answers:
                 'watch with keep="weights" for every weight or keep="qk" for any rectangle of them, or use heatmap(), '
                 "top(), entropy() and received()"
             )
-        heads = range(seen.heads)[chosen] if isinstance(chosen, slice) else [chosen]
+        single = isinstance(chosen, int)
+        heads = (
+            [chosen] if isinstance(chosen, int) else range(seen.heads)[chosen] if isinstance(chosen, slice) else chosen
+        )
         if (needed := 8 * seen.batch * len(heads) * seen.queries * seen.keys) > _BUDGET:
             raise ObservationError(
                 f"the {seen.queries} × {seen.keys} weights of {'a head' if len(heads) == 1 else f'{len(heads)} heads'} "
@@ -96,7 +99,7 @@ class Answers:
         found = np.empty((seen.batch, len(heads), seen.queries, seen.keys), seen.entropy.dtype)
         for batch_index, (at, one) in itertools.product(range(seen.batch), enumerate(heads)):
             found[batch_index, at] = seen.qk.whole(batch_index, one, seen.queries, seen.keys)
-        return found if isinstance(chosen, slice) else found[:, 0]
+        return found[:, 0] if single else found
 
     def heatmap(
         self,
@@ -141,7 +144,7 @@ class Answers:
     ) -> list[tuple[int, float]]:
         """Return the strongest keys of one query with their weights, the largest first."""
         seen = self.layer(layer, stream)
-        at = at_index("batch_index", batch_index, seen.batch, "batch"), at_index("head", head, seen.heads, "heads")
+        at = at_index("batch_index", batch_index, seen.batch, "batch"), _head(seen, head)
         row = *at, at_index("query", query, seen.queries)
         pairs = zip(seen.top_keys[row].tolist(), seen.top_weights[row].tolist(), strict=True)
         return [(key, weight) for key, weight in pairs if key >= 0]
@@ -165,7 +168,9 @@ class Answers:
             )
         found: npt.NDArray[Any] = kept[name]
         chosen = _heads(seen, head)
-        return found if head is None else found[:, 0 if found.shape[1] == 1 else chosen]
+        if found.shape[1] == 1:
+            return found if head is None else found[:, 0]
+        return found[:, chosen]
 
     def words(self, stream: str = "text", batch_index: int = 0) -> tuple[Word, ...]:
         """Return the words of one sequence, merged from their pieces."""
@@ -238,16 +243,28 @@ class Answers:
                 continue
             weights = self.word_weight(seen, queries[at], keys[to], batch_index).tolist()
             place = self.number(seen), stream_of(seen)
-            ranked += [HeadScore(place[0], head, weight, place[1]) for head, weight in enumerate(weights)]
+            heads = range(seen.heads) if seen.head_numbers is None else seen.head_numbers
+            ranked += [HeadScore(place[0], head, weights[head], place[1]) for head in heads]
         if not ranked:
             least = min(missing, key=len, default={query_token, key_token})
             raise InputError(f"`rank_heads` needs words of the text, got {' and '.join(map(repr, sorted(least)))}")
         return sorted(ranked, key=lambda score: -score.weight)
 
 
-def _heads(layer: Layer, head: int | None) -> int | slice:
-    """Return an index for one head, or a slice for all of them."""
-    return slice(None) if head is None else at_index("head", head, layer.heads, "heads")
+def _heads(layer: Layer, head: int | None) -> int | slice | list[int]:
+    """Return an index for one head, or what selects all that were recorded."""
+    if head is None:
+        return slice(None) if layer.head_numbers is None else list(layer.head_numbers)
+    return _head(layer, head)
+
+
+def _head(layer: Layer, head: int) -> int:
+    """Return the index of a head that was recorded."""
+    found = at_index("head", head, layer.heads, "heads")
+    if layer.head_numbers is not None and found not in layer.head_numbers:
+        there = ", ".join(map(str, layer.head_numbers))
+        raise InputError(f"`head` must be one that was chosen for recording, {there} of layer {layer.name}, got {head}")
+    return found
 
 
 def _called(which: int | str | Layer, layer: Layer) -> int | str:

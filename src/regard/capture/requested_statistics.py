@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from regard.capture.capture_qk import Purse, QueriesKeys
 from regard.capture.records import Layer
+from regard.capture.selection import Heads, HeadsChosen, Queries, QueriesChosen
 from regard.capture.statistics import (
     Confidence,
     Distance,
@@ -61,6 +62,8 @@ class Asked:
         statistics: Sequence[str | Statistic] = (),
         *,
         layers: Sequence[int | str] | None = None,
+        heads: Heads | None = None,
+        queries: Queries | None = None,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         if isinstance(statistics, str) or not isinstance(statistics, Sequence):
@@ -75,7 +78,18 @@ class Asked:
         self._kept: list[Statistic] = [chosen.get(kind) or kind() for kind in _KEPT]
         self._full: list[Statistic] = [Weights()] if keep == "weights" else []
         self._full += [QueriesKeys(Purse(max_bytes))] if keep == "qk" else []
-        self._layers = _check_layers(layers)
+        self.heads = None if heads is None else HeadsChosen.of(heads)
+        self.queries = None if queries is None else QueriesChosen.of(queries)
+        if self.heads is not None and layers is not None:
+            raise InputError(
+                "`heads` names its layers: leave out `layers`, or name a layer in `heads` for all its heads"
+            )
+        chosen_parts = [name for name, one in (("heads", heads), ("queries", queries)) if one is not None]
+        if chosen_parts and self.needs("layers"):
+            raise InputError(
+                f"a statistic over all layers, such as a rollout, needs every row: leave out `{chosen_parts[0]}`"
+            )
+        self._layers = _check_layers(layers) if self.heads is None else frozenset(self.heads.layers)
         self._found: set[int | str] = set()
 
     def needs(self, what: Need) -> bool:
@@ -95,6 +109,15 @@ class Asked:
         """Return copies for one forward pass of the statistics over all layers, by their index in the list."""
         across = {at: one for at, one in enumerate(self.extra) if "layers" in needs_of(one)}
         return {at: copy.deepcopy(one) for at, one in across.items()}
+
+    def heads_of(self, number: int, name: str, count: int) -> tuple[int, ...] | None:
+        """Return the chosen heads of a layer with `count` heads; None for all of them.
+
+        Raises:
+            InputError: The layer has no such head.
+        """
+        found = None if self.heads is None else tuple(sorted(self.heads.of_layer(number, name, count)))
+        return None if found is None or len(found) == count else found
 
     def watches(self, number: int, name: str) -> bool:
         """Return whether the layer with this number and name is to be recorded; without a selection, all are."""
@@ -116,8 +139,9 @@ class Asked:
     def check_layers(self, names: Sequence[str]) -> None:
         """Raise if a selected layer was not called."""
         if self._layers is not None and (missing := sorted(map(repr, self._layers - self._found))):
+            name = "layers" if self.heads is None else "heads"
             raise InputError(
-                f"`layers` must name layers that are seen, from 0 to {len(names) - 1} or one of {', '.join(names)}, "
+                f"`{name}` must name layers that are seen, from 0 to {len(names) - 1} or one of {', '.join(names)}, "
                 f"got {' and '.join(missing)}"
             )
 

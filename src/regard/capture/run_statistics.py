@@ -76,7 +76,10 @@ class Folding:
         assert extent.around is not None
         call = extent.around
         four = None if call.output is None or call.output.ndim != 4 else call.output
-        if four is None or tuple(four.shape[:3]) != (call.batch, call.heads, call.queries):
+        heads: Any = slice(None) if call.head_numbers is None else list(call.head_numbers)
+        if four is None or (four.shape[0], four[:, heads].shape[1], four.shape[2]) != (
+            *(call.batch, call.heads, call.queries),
+        ):
             raise ObservationError(
                 f"{names} needs the output of each head, and {self._here} does not show it as (batch, heads, queries, "
                 "width): let it call F.scaled_dot_product_attention or regard.attention"
@@ -88,12 +91,12 @@ class Folding:
             )
         self._waiting = True
         # Detached: a hook with a reference to its own tensor would keep both, and the whole graph, alive.
-        around, alone = call.having(output=four.detach()), extent.alone
+        around, alone = call.having(output=four.detach()[:, heads]), extent.alone
 
         def tell(gradient: Tensor) -> None:
             if self._waiting:
                 self._waiting = False
-                known = around.having(gradient=gradient)
+                known = around.having(gradient=gradient[:, heads])
                 _sweep(self._later, dataclasses.replace(alone, around=known), start)
 
         four.register_hook(tell)

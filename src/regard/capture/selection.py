@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["Heads", "HeadsChosen", "KeySpans", "Keys", "Queries", "QueriesChosen"]
+__all__ = ["Heads", "HeadsChosen", "KeySpans", "Keys", "Queries", "QueriesChosen", "in_place"]
 
 Heads = Any  # "17.3", 17, (17, 3), ("model.layers.17.self_attn", 3), or an object whose `heads` are such pairs
 Queries = Literal["last", "new"] | Sequence[int] | tuple[int, int] | range
@@ -202,3 +203,24 @@ def _span(name: str, one: Any) -> _Span:
         f"the span {name!r} of `keys` must be (start, stop), (start, None) up to the newest key, a range or a list of "
         f"positions, got {one!r}"
     )
+
+
+def in_place(fields: Mapping[str, Any], heads: tuple[int, ...], count: int) -> dict[str, Any]:
+    """Return arrays of the chosen heads as arrays of all, with each head at its own number.
+
+    The rest is 0 and never written, so that it takes no memory.
+    """
+
+    def placed(array: Any) -> Any:
+        if not isinstance(array, np.ndarray) or array.ndim < 2 or array.shape[1] != len(heads):
+            return array  # shared by all heads
+        whole = np.zeros((array.shape[0], count, *array.shape[2:]), array.dtype)
+        whole[:, list(heads)] = array
+        return whole
+
+    found = {name: placed(one) for name, one in fields.items()}
+    found["statistics"] = {name: placed(one) for name, one in fields.get("statistics", {}).items()}
+    if (kept := fields.get("qk")) is not None:
+        arrays = {name: placed(one) if name in ("q", "k", "lse") else one for name, one in kept.arrays.items()}
+        found["qk"] = replace(kept, arrays=arrays)
+    return found

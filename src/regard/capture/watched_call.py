@@ -51,6 +51,9 @@ class WatchedCall:
     `gradient` that of the loss with respect to it, known during backward.
 
     Column j of the call's own keys is column j + `shift` of the record: a sliding cache has dropped `shift` keys.
+
+    `head_numbers` are the heads whose rows are computed, if these were chosen; `heads` is then their number, and `v`
+    has values for each of them. `chosen_rows` are the rows that are computed, if these were chosen.
     """
 
     batch: int = field(init=False)
@@ -67,6 +70,37 @@ class WatchedCall:
     shift: int = 0
     ids: Ids | None = None
     find_projection: Callable[[int], Tensor] | None = None
+    head_numbers: tuple[int, ...] | None = None
+    chosen_rows: frozenset[int] | None = None
+
+    def of_heads(self, chosen: tuple[int, ...]) -> Self:
+        """Return the call with the rows of some heads only."""
+        every, project, find = self.heads, self.project, self.find_projection
+
+        def values(v: Tensor) -> Tensor:
+            if v.ndim != 4 or every % v.shape[1]:
+                return v  # refused where it is needed
+            return v[:, [head // (every // v.shape[1]) for head in chosen]]
+
+        def projection(width: int) -> Tensor:
+            assert find is not None
+            whole = find(width // len(chosen) * every)
+            part: Tensor = whole.unflatten(0, (every, -1))[list(chosen)]
+            return part.flatten(0, 1)
+
+        return self.having(
+            heads=len(chosen),
+            head_numbers=chosen,
+            v=None if self.v is None else values(self.v),
+            project=None if project is None else lambda: values(project()),
+            find_projection=None if find is None else projection,
+        )
+
+    def _of_chosen(self, portion: Callable[[], Iterator[RowBlock]], at: int) -> Iterator[RowBlock]:
+        """Yield the blocks of one head as those of head number `at` of the chosen ones."""
+        for rows in portion():
+            rows.heads = slice(at, at + 1)
+            yield rows
 
     def portions(self, start: int, align: int) -> list[Callable[[], Iterator[RowBlock]]]:
         """Return the rows of each sequence and of some heads, to be processed one after the other or in parallel.

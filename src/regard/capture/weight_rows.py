@@ -1,6 +1,7 @@
 """Rows of weights in blocks: which rows and columns are computed together, and what statistics read of a block."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -66,11 +67,22 @@ class Plan:
     kinds: npt.NDArray[np.int8] | None  # (batch, heads, units, column blocks), None if every pair is visible
     unit: int
     padded: int
+    chosen: frozenset[int] | None = None  # the rows that are computed; None for all
     _known: dict[tuple[int, int, int], list[Block]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, mask: BoundMask | None, queries: int, keys: int, start: int, align: int) -> "Plan":
-        """Return the plan of a call whose first row is row `start` of the record, in which bins span `align` rows."""
+    def of(
+        cls,
+        mask: BoundMask | None,
+        queries: int,
+        keys: int,
+        start: int,
+        align: int,
+        chosen: frozenset[int] | None = None,
+    ) -> "Plan":
+        """Return the plan of a call whose first row is row `start` of the record, in which bins span `align` rows, for
+        all rows or the chosen ones.
+        """
         padded = -(-keys // _COLUMNS) * _COLUMNS
         unit = max(_ROWS, align)
         while unit > _ROWS and unit * padded > BLOCK_ELEMENTS:
@@ -78,7 +90,7 @@ class Plan:
         first = min(-start % unit or unit, queries)
         bounds = torch.tensor([0, *range(first, queries, unit), queries])
         kinds = None if mask is None else mask.blocks(bounds, edges(keys, _COLUMNS)).numpy()
-        return cls(bounds.numpy(), kinds, unit, padded)
+        return cls(bounds.numpy(), kinds, unit, padded, chosen)
 
     def blocks(self, batch_index: int, heads: slice) -> list[Block]:
         """Return the blocks of some heads of one sequence: neighbouring units, joined while they fit the cache
@@ -94,8 +106,19 @@ class Plan:
             else:
                 kinds = self.kinds[row, which]
                 sees, full = (kinds != EMPTY).any(0), (kinds == FULL).all(0)
-            self._known[key] = self._join(sees, full, count)
+            blocks = self._join(sees, full, count)
+            self._known[key] = blocks if self.chosen is None else [part for one in blocks for part in self._parts(one)]
         return self._known[key]
+
+    def _parts(self, block: Block) -> Iterator[Block]:
+        """Yield the chosen rows of a block, in runs."""
+        assert self.chosen is not None
+        rows = [row for row in range(block.top, block.bottom) if row in self.chosen]
+        for at, row in enumerate(rows):
+            if at == 0 or rows[at - 1] != row - 1:
+                top = row
+            if at + 1 == len(rows) or rows[at + 1] != row + 1:
+                yield replace(block, top=top, bottom=row + 1)
 
     def _join(self, sees: npt.NDArray[np.bool_], full: npt.NDArray[np.bool_] | None, heads: int) -> list[Block]:
         columns = sees.shape[1]

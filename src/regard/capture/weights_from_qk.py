@@ -46,9 +46,19 @@ class CallFromQK(WatchedCall):
         """Return the rows of each sequence and each group of heads that shares its keys."""
         problem = self.problem
         group = problem.heads // problem.kv_heads
-        plan = Plan.of(problem.mask, problem.queries, problem.keys, start, align)
+        plan = Plan.of(problem.mask, problem.queries, problem.keys, start, align, self.chosen_rows)
         fit = BLOCK_ELEMENTS // (max(plan.unit, problem.queries) * plan.padded)  # heads whose rows form one block
         ceilings: dict[Any, Tensor] = {}  # kept for as long as the portions are
+        if self.head_numbers is not None:
+            return [
+                partial(
+                    self._of_chosen,
+                    partial(self._portion, plan, ceilings, batch_index, slice(head, head + 1), start),
+                    at,
+                )
+                for batch_index in range(problem.batch)
+                for at, head in enumerate(self.head_numbers)
+            ]
         return [
             partial(self._portion, plan, ceilings, batch_index, heads, start)
             for batch_index in range(problem.batch)
@@ -245,16 +255,17 @@ class CallFromWeights(WatchedCall):
 
     def portions(self, start: int, align: int) -> list[Callable[[], Iterator[RowBlock]]]:
         """Return the rows of each sequence and head."""
-        plan = Plan.of(None, self.queries, self.keys, start, align)
+        plan = Plan.of(None, self.queries, self.keys, start, align, self.chosen_rows)
+        heads = range(self.heads) if self.head_numbers is None else self.head_numbers
         return [
-            partial(self._portion, plan, batch_index, head, start)
+            partial(self._of_chosen, partial(self._portion, plan, batch_index, head, start), at)
             for batch_index in range(self.batch)
-            for head in range(self.heads)
+            for at, head in enumerate(heads)
         ]
 
     def _portion(self, plan: Plan, batch_index: int, head: int, start: int) -> Iterator[RowBlock]:
         bounds = [(block.top, block.bottom) for block in plan.blocks(0, slice(0, 1))]
-        tallest = max(bottom - top for top, bottom in bounds)
+        tallest = max((bottom - top for top, bottom in bounds), default=0)
         wide = torch.promote_types(self.weights.dtype, torch.float32)
         buffer = torch.zeros(1, tallest, plan.padded, dtype=wide, device=self.weights.device)
         for top, bottom in bounds:

@@ -48,6 +48,9 @@ _Keep = Annotated[
     str, typer.Option(help="maps; qk: any weight of a long text, computed on demand; weights: every one at once.")
 ]
 _Layers = Annotated[str | None, typer.Option(help="The layers that are watched, such as 3,4; all of them by default.")]
+_Heads = Annotated[
+    str | None, typer.Option(help="The heads that are watched, such as 17.3,17.4 or 17 for all of a layer.")
+]
 _Statistics = Annotated[
     str | None, typer.Option(help="What else an atlas is to hold, such as distance,first,induction.")
 ]
@@ -73,6 +76,7 @@ def look(
     out: _Out = None,
     keep: _Keep = "maps",
     layers: _Layers = None,
+    heads: _Heads = None,
     statistics: _Statistics = None,
     resume: _Resume = False,
     strict: _Strict = True,
@@ -84,11 +88,11 @@ def look(
         added = () if out.suffix.lower() in _SUFFIXES else extension_names("regard.renderers")
         check_output("--out", out, *_SUFFIXES, *(f".{name}" for name in added))
     if compare is not None:
-        _check_pair(tokens, target, layers, statistics, keep != "maps" or resume or not strict)
+        _check_pair(tokens, target, layers, heads, statistics, keep != "maps" or resume or not strict)
         look_compare(read, read_text(compare), model=model, token=token, layer=layer, head=head, words=words, out=out)
         return
     atlas = out if out is not None and out.suffix.lower() == ".atlas" else None
-    _check_single(words, for_atlas=atlas is None and (resume or keep != "maps" or bool(layers or statistics)))
+    _check_single(words, for_atlas=atlas is None and (resume or keep != "maps" or bool(layers or heads or statistics)))
     screen = TextConsole()
     progress = TextConsole(stderr=True)
     with Watched(progress, atlas) as watched:
@@ -106,6 +110,7 @@ def look(
             target=target,
             keep=keep,  # type: ignore[arg-type]
             layers=_numbers(layers),
+            heads=None if heads is None else [one for one in heads.split(",") if one.strip()],
             statistics=[name.strip() for name in statistics.split(",")] if statistics else (),
             out=atlas,
             resume=resume,
@@ -157,7 +162,8 @@ def _check_single(words: str | None, *, for_atlas: bool) -> None:
         )
     if for_atlas:
         raise InputError(
-            "--keep, --layers, --statistics and --resume are for an atlas: add --out it.atlas, or leave them out"
+            "--keep, --layers, --heads, --statistics and --resume are for an atlas: add --out it.atlas, or leave them "
+            "out"
         )
 
 

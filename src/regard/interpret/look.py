@@ -18,6 +18,7 @@ from regard.capture.highlight import Focus, choose_focus
 from regard.capture.records import Layer, Record
 from regard.capture.requested_statistics import Keep
 from regard.capture.resumable_atlas import AtlasParts
+from regard.capture.selection import Heads, Keys, Queries
 from regard.capture.tokens import Token, is_word, token_row
 from regard.errors import InputError
 from regard.interpret.bundled import Loaded
@@ -95,6 +96,9 @@ def look(
     target: str | None = None,
     keep: Keep = "maps",
     layers: Sequence[int | str] | None = None,
+    heads: Heads | None = None,
+    queries: Queries | None = None,
+    keys: Keys | None = None,
     statistics: Sequence[str] = (),
     max_bytes: int = DEFAULT_MAX_BYTES,
     out: str | os.PathLike[str] | None = None,
@@ -117,6 +121,7 @@ def look(
         keep: "maps", "weights" to store every weight, or "qk" to store q and k, from which any weight can be computed
             later.
         layers: The layers to record, by number or name; by default all.
+        heads, queries, keys: The heads, queries and named spans of keys to record, as in `regard.watch`.
         statistics: Names of statistics to compute in the same pass.
         max_bytes: Limit of bytes for keep="weights" or "qk".
         out: Path of an atlas to save. Finished layers are saved in a folder next to it, from which an interrupted run
@@ -140,13 +145,22 @@ def look(
     _check_layers(loaded, layers or (), count)
     part = None
     if out is not None:
-        settings = {"keep": keep, "layers": None if layers is None else list(layers), "statistics": list(statistics)}
+        settings: dict[str, object] = {
+            "keep": keep,
+            "layers": None if layers is None else list(layers),
+            "statistics": list(statistics),
+        }
+        chosen = {"heads": heads, "queries": queries, "keys": keys}
+        settings |= {name: repr(getattr(one, "heads", one)) for name, one in chosen.items() if one is not None}
         part = AtlasParts(out, prepared.identity | settings, resume=resume)
     on_layer_end = _Telling(part, progress, count)
     with watch(
         loaded.model,
         keep=keep,
         layers=layers,
+        heads=heads,
+        queries=queries,
+        keys=keys,
         statistics=statistics,
         max_bytes=max_bytes,
         on_layer_end=on_layer_end,

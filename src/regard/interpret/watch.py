@@ -12,7 +12,8 @@ from regard.capture.intercept.watching_mode import refuse_compiled, refusing_com
 from regard.capture.recorder import OnLayerEnd, Recorder
 from regard.capture.records import Record
 from regard.capture.requested_statistics import Asked, Keep
-from regard.capture.statistics import Statistic
+from regard.capture.selection import Heads, Keys, Queries
+from regard.capture.statistics import KeySpanSums, Statistic
 from regard.capture.token_ids import GivenTokens, Heard, Named, Streams
 from regard.capture.tokens import Token
 from regard.capture.weights_from_qk import CallFromQK
@@ -128,6 +129,9 @@ def watch(
     tokens: Named | None = None,
     statistics: Sequence[str | Statistic] = (),
     layers: Sequence[int | str] | None = None,
+    heads: Heads | None = None,
+    queries: Queries | None = None,
+    keys: Keys | None = None,
     max_bytes: int = DEFAULT_MAX_BYTES,
     on_layer_end: OnLayerEnd | None = None,
     strict: bool = True,
@@ -162,6 +166,12 @@ def watch(
             layer=, head=)` returns them.
         layers: The layers to record, by the model's number (in every stream) or by name; by default all. The others
             are not in the record and cost almost nothing.
+        heads: The heads to record: a list of "17.3", (17, 3), 17 for all heads of a layer, or an object with `heads` of
+            such pairs. Only their rows are computed; `seen.weights(layer=17)` has those of the layer that were chosen.
+        queries: The queries to record, by default all: "last" of the text, and of every later step; positions; or a
+            range. All arrays are 0 at the other queries, and sums over queries are over these.
+        keys: Named spans of key positions, {"document 1": (0, 120), "rest": (120, None)}, over which the weights of
+            each query are summed: `seen.statistic("key_spans", layer=, head=)`, (batch, queries, spans).
         max_bytes: Limit of bytes for keep="weights" or "qk".
         strict: Whether attention that ran and could not be recorded raises an error. With False, it is listed in
             `seen.missing` by module, reason and number of calls.
@@ -183,7 +193,10 @@ def watch(
     if tokens is not None:
         check_tokens(tokens)
     refuse_compiled(model)
-    asked = Asked(keep, statistics, layers=layers, max_bytes=max_bytes)
+    if isinstance(statistics, str) or not isinstance(statistics, Sequence):
+        raise InputError(f"`statistics` must be a list of names and statistics, got {statistics!r}: put it in [ ]")
+    spans = () if keys is None else (KeySpanSums(keys),)
+    asked = Asked(keep, (*statistics, *spans), layers=layers, heads=heads, queries=queries, max_bytes=max_bytes)
     heard = None
     if tokenizer is not None or (asked.needs("tokens") and tokens is None):
         heard = Heard(lambda: recorder.passes, tokenizer, tokens_of)

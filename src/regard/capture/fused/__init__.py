@@ -29,6 +29,8 @@ def refuses(call: WatchedCall, statistics: Sequence[Statistic]) -> str | None:
     """Return why the fused pass does not support a call with these statistics, or None if it does."""
     if not isinstance(call, CallFromQK):
         return "the model computed its weights itself"
+    if call.head_numbers is not None or call.chosen_rows is not None:
+        return "heads or queries were chosen, and its pass is over all of them"
     problem = call.problem
     return refuses_triton(problem.q) or _refuses_problem(problem) or _refuses_statistics(statistics)
 

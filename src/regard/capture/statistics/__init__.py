@@ -1,7 +1,7 @@
 """Statistics of the weights. Each processes rows block by block, and is exact at any length."""
 
 from regard.capture.statistics.base import Extent, PerKey, PerQuery, Statistic, of_weights
-from regard.capture.statistics.chosen_weights import Columns, Rectangle, Rows, Weights
+from regard.capture.statistics.chosen_weights import Columns, KeySpanSums, Rectangle, Rows, Weights
 from regard.capture.statistics.confidence_distance_sink import Confidence, Distance, Sink
 from regard.capture.statistics.default_statistics import Entropy, HeatMap, Received, Top
 from regard.capture.statistics.gradient import GradientTimesAttention, HeadImportance
@@ -18,6 +18,7 @@ __all__ = [
     "GradientTimesAttention",
     "HeadImportance",
     "HeatMap",
+    "KeySpanSums",
     "Mass",
     "PerKey",
     "PerQuery",

@@ -8,11 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from regard.capture.selection import Keys, KeySpans
 from regard.capture.statistics.base import Extent, PerQuery
 from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError
 
-__all__ = ["Columns", "Rectangle", "Rows", "Weights"]
+__all__ = ["Columns", "KeySpanSums", "Rectangle", "Rows", "Weights"]
 
 
 class Columns(PerQuery):
@@ -175,3 +176,28 @@ class Weights:
             whole[:, :, row : row + part.shape[2], : part.shape[3]] = part
             row += part.shape[2]
         return {"weights": whole.cpu().numpy()}
+
+
+class KeySpanSums(PerQuery):
+    """Σ_{j in span} p_ij for each named span of keys; (batch, heads, queries, spans), in the order of `keys`.
+
+    Spans are named as in `regard.watch(keys=)`: (start, stop), (start, None) up to the last key, a range, or a list of
+    positions. Lookback Lens (Chuang et al. 2024, https://arxiv.org/abs/2407.07071, section 2) reads such sums over the
+    context and over the generated text.
+
+    >>> from regard.capture.statistics import of_weights
+    >>> of_weights(KeySpanSums({"context": (0, 2), "new": (2, None)}), [[0.5, 0.25, 0.25]])["key_spans"]
+    array([[0.75, 0.25]], dtype=float32)
+    """
+
+    name = "key_spans"
+    by_head = True
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__()
+        self.spans = KeySpans.of(keys)
+        self.width = len(self.spans.names)
+
+    def of(self, rows: RowBlock) -> Float[Tensor, "heads rows spans"]:
+        """The sums of some rows."""
+        return self.spans.sum(rows.weights, rows.key_start)
