@@ -138,7 +138,7 @@ ORDERS = {
 }
 
 
-def ordered(mask):
+def ordered():
     """q, k, v and a cotangent of one call with grouped queries."""
     sizes = (1, 4, 201, 8), (1, 2, 201, 8), (1, 2, 201, 5), (1, 4, 201, 5)
     q, k, v, up = (_randn(*one, seed=at) for at, one in enumerate(sizes))

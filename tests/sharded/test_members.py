@@ -108,20 +108,27 @@ def test_the_next_round_is_posted_before_the_last_one_is_computed(computed):
             assert events.index(f"posted {number}") < events.index(f"computed {number - 1}")
 
 
-@pytest.mark.parametrize("name", members.ORDERS)
-def test_a_sequence_in_an_even_order_gives_the_same(computed, name):
-    mask = members.ORDERS[name]
-    given, up = members.ordered(mask)
+def _check_call(mask, bias, ours):
+    """Output and gradients of the call that `members.ordered` makes."""
+    given, up = members.ordered()
     leaves = [one.requires_grad_() for one in given]
-    out = regard.attention(*leaves, mask=mask, bias=members.slopes(), backend="reference")
+    out = regard.attention(*leaves, mask=mask, bias=bias, backend="reference")
     out.backward(up)
     expected = {"output": out} | {of: one.grad for of, one in zip("qkv", leaves, strict=True)}
     expected = {what: one.detach().numpy() for what, one in expected.items()}
-    ours = computed.of(f"order: {name}")
     for rank, found in enumerate(ours):
         for what, want in expected.items():
             error = np.abs(found[what] - want).max() / np.abs(want).max()
             assert error <= 1e-12, f"rank {rank}: {what} is off by {error:.1e}"
+
+
+@pytest.mark.parametrize("name", members.ORDERS)
+def test_a_sequence_in_an_even_order_gives_the_same(computed, name):
+    _check_call(members.ORDERS[name], members.slopes(), computed.of(f"order: {name}"))
+
+
+def test_keys_that_every_rank_has_are_sharded_on_the_way(computed):
+    _check_call(members.ORDERS["window"], None, computed.of("replicated"))
 
 
 @pytest.mark.parametrize("name", members.DECODING)

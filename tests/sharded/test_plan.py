@@ -40,6 +40,8 @@ def test_causal_work_is_even_in_pairs(ranks):
     pairs = _pairs(masks.Causal(), 4096, plan.queries)
     assert pairs.max() <= 1.05 * pairs.mean()
     assert plan.imbalance <= 1.05
+    zigzagged = _pairs(masks.Causal(), 4096, zigzag(4096, ranks))
+    assert zigzagged.max() <= 1.05 * zigzagged.mean()
     stored = _pairs(masks.Causal(), 4096, plan.stored)
     assert stored.max() > 1.4 * stored.mean()
 
@@ -51,6 +53,12 @@ def test_a_window_sends_its_own_width_to_the_neighbour():
     for rank in range(1, 8):
         assert plan.segments(rank, rank - 1) == (range(8192 * rank - 512, 8192 * rank),)
     assert plan.rounds(0) == ()
+
+
+def test_a_boundary_within_a_block_of_the_mask_sends_nothing_that_is_hidden():
+    layout = contiguous(100, 2)
+    plan = plan_shards(masks.Causal().bind(100, 100), layout, layout, moves_rows=False)
+    assert (plan.keys_needed(0, 1), plan.keys_needed(1, 0)) == (0, 50)
 
 
 def test_documents_that_fit_their_ranks_send_nothing():

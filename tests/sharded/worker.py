@@ -50,6 +50,7 @@ def compute_contract(mesh, folder):
 
     compute_orders(mesh, folder)
     compute_decoding(mesh, folder)
+    compute_replicated(mesh, folder)
     if util.find_spec("transformers") is not None:
         compute_llama(mesh, folder)
 
@@ -57,7 +58,7 @@ def compute_contract(mesh, folder):
 def compute_orders(mesh, folder):
     """Queries, keys and values in the order that makes the work of a mask even."""
     for name, mask in members.ORDERS.items():
-        given, up = members.ordered(mask)
+        given, up = members.ordered()
         shards = [regard.shard_sequence(x, mesh, mask, dim=2) for x in given]
         leaves = [one.tensor.detach().requires_grad_() for one in shards]
         with count_traffic() as traffic:
@@ -87,6 +88,20 @@ def compute_decoding(mesh, folder):
             folder / f"decoding: {name}.{mesh.get_rank()}.npz", steps=torch.cat(found, 2).numpy(),
             last=out[0].to_local().numpy(), lse=out[1].to_local().numpy(), sizes=np.array(cache.layout.sizes),
         )  # fmt: skip
+
+
+def compute_replicated(mesh, folder):
+    """Queries over the ranks, of which each has all keys and values."""
+    (q, k, v), up = members.ordered()
+    leaves = [
+        distribute_tensor(x, mesh, [where]).requires_grad_()
+        for x, where in zip((q, k, v), (Shard(2), Replicate(), Replicate()), strict=True)
+    ]
+    out = regard.attention(*leaves, mask=members.ORDERS["window"])
+    out.backward(distribute_tensor(up, mesh, [Shard(2)]))
+    found = {"output": out} | {of: one.grad for of, one in zip("qkv", leaves, strict=True)}
+    arrays = {what: one.full_tensor().detach().numpy() for what, one in found.items()}
+    np.savez(folder / f"replicated.{mesh.get_rank()}.npz", **arrays)
 
 
 def compute_llama(mesh, folder):
