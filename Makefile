@@ -9,7 +9,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help look test test-all check format lint types layers fix docs wheel notebooks bench bench-check clean
+.PHONY: help look test test-all check format lint types layers fix docs wheel notebooks bench bench-check architectures clean
 
 # A text may hold quotes, apostrophes, $ and line breaks: it goes through the environment, expanded by neither make nor
 # the shell. The other names are common ones (TOKEN, OUT), so they count only where they are given to make itself.
@@ -106,6 +106,10 @@ bench-check: $(STAMPS)/all ## Has anything become slower by a quarter than in be
 	@if [ -e $(RESULTS) ]; then \
 	  .venv/bin/regard bench $(CHECKED) --quick --compare $(RESULTS) --out out/bench-check.json; else \
 	  echo 'there is no $(RESULTS): nothing to compare the speed of this machine with'; fi
+
+architectures: $(STAMPS)/dev ## Watch a tiny model of every architecture of transformers (half an hour; resumes), and write its table
+	@OMP_NUM_THREADS=1 .venv/bin/python benchmarks/architectures.py
+	@OMP_NUM_THREADS=1 .venv/bin/python benchmarks/architectures.py --table
 
 clean: ## Remove .venv and everything that was made
 	rm -rf .venv build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,7 @@
 """Models of transformers with small random weights, of each type of the corpus: weights, and output to the bit."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import transformers as t
 
 import regard
 from corpus import MODELS, SMALL, T5, eager_weights, inputs, made, randomized
+from regard.capture.intercept.torch_attention_calls import unpack_groups
 from regard.errors import ObservationError
 
 # One of each kind; the others run in the slow tier.
@@ -72,3 +74,18 @@ def test_shared_layers_are_seen_at_each_turn(watched) -> None:
 
 def test_the_corpus_has_forty_types_and_more() -> None:
     assert len({entry.kind for entry in MODELS.values()}) >= 60
+
+
+def test_the_key_heads_of_a_layer_are_its_own_where_layers_differ_in_them() -> None:
+    class Config:
+        per_layer_config: ClassVar = {3: SimpleNamespace(num_key_value_heads=2)}
+
+        @property
+        def num_key_value_heads(self) -> int:
+            raise RuntimeError("a per-layer attribute, as transformers says of EmbeddingGemma 2")
+
+    module = SimpleNamespace(num_key_value_groups=4, layer_idx=3, config=Config())
+    packed = torch.zeros(1, 2, 4, 8)  # one query of 8 heads, in 2 groups
+    assert unpack_groups(module, packed, torch.zeros(1, 2, 5, 8), None)[0].shape == (1, 8, 1, 8)
+    other = torch.zeros(1, 8, 4, 8)
+    assert unpack_groups(module, other, torch.zeros(1, 8, 5, 8), None)[0] is other

@@ -113,13 +113,23 @@ def unpack_groups(module: nn.Module | None, q: Tensor, k: Tensor, mask: Tensor |
     heads.
     """
     groups = getattr(module, "num_key_value_groups", 1)
-    kv_heads = getattr(getattr(module, "config", None), "num_key_value_heads", None)
-    packed = groups > 1 and q.ndim == 4 and q.shape[1] == k.shape[1] == kv_heads and q.shape[2] == groups
-    if not packed:
+    fits = groups > 1 and q.ndim == 4 and q.shape[1] == k.shape[1] and q.shape[2] == groups
+    if not fits or k.shape[1] != _kv_heads(module):
         return q, mask
     if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
         mask = mask.reshape(mask.shape[0], -1, 1, mask.shape[-1])
     return q.reshape(q.shape[0], -1, 1, q.shape[-1]), mask
+
+
+def _kv_heads(module: nn.Module | None) -> int | None:
+    """Return the number of key heads by the configuration of the model, or of the layer where layers differ in it."""
+    config = getattr(module, "config", None)
+    try:
+        found = getattr(config, "num_key_value_heads", None)
+    except RuntimeError:  # transformers refuses a key of the whole model that each layer has its own of
+        own = getattr(config, "per_layer_config", {})[getattr(module, "layer_idx", 0)]
+        found = getattr(own, "num_key_value_heads", None)
+    return found if isinstance(found, int) else None
 
 
 _FUNCTIONAL = inspect.signature(functional.multi_head_attention_forward)
