@@ -1,6 +1,7 @@
 """Tiny models of forty architectures are seen in full and equal eager; `make architectures` runs all."""
 
 import importlib
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -19,10 +20,10 @@ SEEN = """
 
 
 @pytest.fixture(scope="module")
-def architectures() -> ModuleType:
+def architectures() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
-        return importlib.import_module("architectures")
+        yield importlib.import_module("architectures")
 
 
 @pytest.mark.slow
