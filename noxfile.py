@@ -74,10 +74,11 @@ def borrow(session: nox.Session) -> None:
 
 def call(session: nox.Session, code: str) -> None:
     """Run code outside the checkout, so that only the wheel can be imported."""
-    folder = str(Path(session.create_tmp()).resolve())
+    folder = Path(session.virtualenv.location).resolve() / "call"
+    folder.mkdir(exist_ok=True)
     python = shutil.which("python", path=session.bin)
     session.chdir(folder)
-    session.run(str(python), "-I", "-W", "error", "-c", code, folder)
+    session.run(str(python), "-I", "-W", "error", "-c", code, str(folder))
 
 
 @nox.session(python=PYTHONS, tags=["wheel"])

@@ -78,3 +78,11 @@ def test_tables_of_speed_are_those_of_the_kept_results():
         assert (
             len(re.findall(r"^\| .* \|$", (ROOT / name).read_text("utf-8").partition("speed: ")[2], re.MULTILINE)) >= 4
         )
+
+
+def test_the_version_is_the_same_everywhere_it_is_written():
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)[1]
+    assert re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)[1] == version
+    assert re.search(r"^## \[(\d.+)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)[1] == version
+    for name in ("docs/start.md", "docs/start.zh.md"):
+        assert set(re.findall(r"regard-([\d.]+)-py3", (ROOT / name).read_text("utf-8"))) == {version}

@@ -61,6 +61,12 @@ def test_every_public_package_has_one_level_of_stability(surface):
     assert set(surface.levels().values()) == {"stable", "experimental"}
 
 
+def test_no_stable_name_of_the_last_release_is_gone_without_a_warning(surface):
+    released = json.loads((ROOT / "docs" / "released.json").read_text(encoding="utf-8"))
+    assert len(released["places"]) > 1000
+    assert set(released["places"]) - {e.place for e in surface.surface()} == TABLES["removed"].keys()
+
+
 @pytest.mark.slow
 def test_sources_are_signatures_that_have_the_word(surface):
     pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
