@@ -159,6 +159,26 @@ DECODING = {
 }
 
 
+# Masks of the longest calls, 4,096 tokens in float32.
+LONG = {
+    "none": None,
+    "causal": regard.masks.Causal(),
+    "window": regard.masks.Causal() & regard.masks.Window(512),
+    "documents": regard.masks.Causal() & regard.masks.Document(torch.arange(4096) // 900),
+}
+
+
+def long(mask, distribute, **backend):
+    """Output and gradients of a call of 4,096 tokens, in the type that `distribute` gives."""
+    sizes = (1, 2, 4096, 64), (1, 1, 4096, 64), (1, 1, 4096, 64), (1, 2, 4096, 64)
+    q, k, v, up = (distribute(_randn(*one, seed=at).float()) for at, one in enumerate(sizes))
+    leaves = [one.detach().requires_grad_() for one in (q, k, v)]
+    out = regard.attention(*leaves, mask=mask, **backend)
+    out.backward(up)
+    found = {"output": out} | {f"gradient of {of}": one.grad for of, one in zip("qkv", leaves, strict=True)}
+    return {what: _array(one) for what, one in found.items()}
+
+
 def decoded():
     """q, k and v of a text that is decoded."""
     return _randn(2, 4, 61, 8), _randn(2, 2, 61, 8, seed=1), _randn(2, 2, 61, 5, seed=2)

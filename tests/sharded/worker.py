@@ -114,6 +114,13 @@ def compute_llama(mesh, folder):
         np.savez(folder / f"llama-{padded}.{mesh.get_rank()}.npz", **found)
 
 
+def compute_long(mesh, folder):
+    """4,096 tokens in float32."""
+    for name, mask in members.LONG.items():
+        found = members.long(mask, lambda x: distribute_tensor(x, mesh, [Shard(2)]))
+        np.savez(folder / f"{name}.{mesh.get_rank()}.npz", **found)
+
+
 def lose_a_rank(how, mesh, folder):
     """Call after call; rank 1 is killed or stopped in the middle, and the others write what they get to know."""
     rank = mesh.get_rank()
@@ -131,6 +138,7 @@ def lose_a_rank(how, mesh, folder):
 
 PROGRAMS = {
     "contract": compute_contract,
+    "long": compute_long,
     "killed": partial(lose_a_rank, signal.SIGKILL),
     "stopped": partial(lose_a_rank, signal.SIGSTOP),
 }
