@@ -99,6 +99,21 @@ def test_the_rows_of_a_generation_are_those_of_one_eager_pass(name: str, kind: s
         assert row.parent is None if row.step == 0 else row.parent.tolist() == [0, 1]
 
 
+def test_a_quantized_cache_gives_the_weights_of_its_own_keys(kernel_calls: Any) -> None:
+    model, given = made("Llama"), prompt(7)
+    asked = GREEDY | {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
+    with kernel_calls() as calls, regard.tap(model, heads=HEADS) as tap:
+        model.generate(**given, **asked)
+    layers = len(calls) // len(tap.rows)
+    assert (layers, len(tap.rows)) == (2, 8)
+    for row in tap.rows:
+        theirs = [torch.as_tensor(one) for one in calls[layers * row.step : layers * (row.step + 1)]]
+        # One query of grouped heads is packed as several queries of its key head.
+        theirs = [one if one.shape[1] == 4 else one.reshape(2, 4, 1, -1) for one in theirs]
+        want = torch.stack([theirs[layer][:, head, -1] for layer, head in PAIRS], 1)
+        assert (want - row.weights).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["T5", "BART"])
