@@ -65,6 +65,10 @@ _ID = re.compile(r".*(_token_id|_token_index|_id)s?$")
 
 # What no rule finds: the options of a type's configuration, over what the rules give.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "layoutlmv3": {"coordinate_size": 8, "shape_size": 16},
+    "lilt": {"hidden_size": 48},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "chameleon": {"vocabulary_map": {"<image>": 4}},
@@ -132,7 +136,7 @@ def _small(key: str, value: Any, *, wide: bool) -> Any:
         if key in ("image_size", "crop_size") and not wide:
             return [IMAGE] * len(value)
         if key in _LISTS and not (wide and _LISTS[key] != 1):
-            return [min(_LISTS[key], one) for one in value]
+            return [min(_LISTS[key], 2 ** (max(one, 1).bit_length() - 1)) for one in value]
     return None
 
 
@@ -184,14 +188,39 @@ def model_classes(name: str, config: Any) -> list[Any]:
         if inspect.isclass(one) and issubclass(one, PreTrainedModel) and one.__module__ == module.__name__
         and getattr(one, "config_class", None) is kind and "forward" in vars(one)
     ]  # fmt: skip
+    if not found:
+        found = _mapped(kind) or _parts(kind, modules)
     if wanted := CLASSES.get(name):
         return [one for one in found if one.__name__ == wanted]
 
-    def rank(one: Any) -> tuple[bool, bool, int]:
-        plain = one.__name__ == kind.__name__.removesuffix("Config") + "Model"
-        return not plain, "For" in one.__name__ and not one.__name__.endswith("Generation"), len(one.__name__)
+    def rank(one: Any) -> tuple[bool, bool, bool, int]:
+        name = one.__name__
+        plain = name == kind.__name__.removesuffix("Config") + "Model"
+        for_a_task = "For" in name and not name.endswith("Generation")
+        return not issubclass(one, PreTrainedModel), not plain, for_a_task, len(name)
 
     return sorted(found, key=rank)
+
+
+def _mapped(kind: Any) -> list[Any]:
+    """Return the class of another model that has a configuration."""
+    from transformers.models.auto import modeling_auto
+
+    mappings = (modeling_auto.MODEL_MAPPING, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING)
+    return [one[kind] for one in mappings if kind in one]
+
+
+def _parts(kind: Any, modules: list[Any]) -> list[Any]:
+    """Return modules that are made of a configuration and are no model of their own, such as towers."""
+    found = []
+    for module in modules:
+        for one in vars(module).values():
+            if inspect.isclass(one) and issubclass(one, nn.Module) and one.__module__ == module.__name__:
+                names = inspect.signature(one.__init__).parameters
+                annotation = names["config"].annotation if len(names) == 2 and "config" in names else None
+                if annotation is kind or str(annotation).rpartition(".")[2] == kind.__name__:
+                    found.append(one)
+    return found
 
 
 def randomized(model: nn.Module) -> nn.Module:
