@@ -7,8 +7,8 @@ attention however it is computed. If that was PyTorch's kernel alone, further ca
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from regard.capture.intercept.call_names_and_products import TorchCall
 from regard.capture.intercept.exchanged_functions import patched, showing_scripts
 from regard.capture.intercept.interception import KERNEL, Interception, Reader, is_traced, sdpa_arguments
+from regard.capture.intercept.tapped_layers import TappedLayer, name_in, tapped_layers
 from regard.capture.intercept.torch_attention_calls import is_transformed, read_sdpa, unpack_groups
 from regard.capture.intercept.watching_mode import CALL, announced, in_backward, modes_of_all_threads, restack
 from regard.capture.layers import Stream
@@ -23,7 +24,7 @@ from regard.capture.missing_attention import BLOCKED, BLOCKS, Caller, missing_li
 from regard.capture.recorder import Recorder
 from regard.capture.row_weights import Rows, plain_mode, weights_of_rows, weights_of_sdpa
 from regard.capture.selection import HeadsChosen
-from regard.capture.streams import TOWERS, Place, Places
+from regard.capture.streams import Places
 from regard.capture.tap_steps import Site, Steps
 from regard.capture.watched_call import WatchedCall
 from regard.errors import InputError, ObservationError
@@ -35,18 +36,6 @@ _CHANGED = (
     "{} no longer computes its attention as in its first call inside the tap: open another tap after a change of the "
     "model (`set_attn_implementation`)"
 )
-
-
-@dataclass(eq=False)
-class _Layer:
-    """A module whose calls are looked into, and what its last complete call has shown."""
-
-    module: nn.Module
-    sites: tuple[Site, ...] = ()
-    is_light: bool = False  # whether only PyTorch's kernel needs to be looked at
-    seen: list[Site] = field(default_factory=list)  # in the running call
-    misses: int = 0
-    others: bool = False  # whether it has attention besides PyTorch's kernel
 
 
 @dataclass(eq=False)
@@ -92,8 +81,8 @@ class TapMode(Interception):
         self.steps = steps
         self._chosen, self._stream = heads, stream
         self._places = Places(model)
-        self._layers, self._by_order = _layers(model, heads, self._places, stream)
-        self._current: _Layer | None = None
+        self._layers, self._by_order = tapped_layers(model, heads, self._places, stream)
+        self._current: TappedLayer | None = None
         self._followed: set[type] = set()  # kinds of caches
         self._order: tuple[Site, ...] = ()  # the chosen sites, known after the first step
         self._permutation: list[int] | None = None
@@ -181,7 +170,7 @@ class TapMode(Interception):
             )
         self.steps.end(self._order, self._permutation)
 
-    def _enter_layer(self, layer: _Layer) -> None:
+    def _enter_layer(self, layer: TappedLayer) -> None:
         layer.seen, layer.misses, self._current = [], 0, layer
         push_mode(self)
 
@@ -194,7 +183,7 @@ class TapMode(Interception):
                 self.steps.drop()
             return
         if layer.is_light and len(layer.seen) != len(layer.sites):
-            raise ObservationError(_CHANGED.format(_name(self._model, layer.module)))
+            raise ObservationError(_CHANGED.format(name_in(self._model, layer.module)))
         if not layer.is_light:
             layer.sites = tuple(layer.seen)
             layer.is_light = bool(layer.sites) and not layer.misses and not layer.others
@@ -214,11 +203,11 @@ class TapMode(Interception):
             return self.steps.is_complete(self._order)
         return set(self._chosen.layers) <= {site.number for site in self.steps.captured}
 
-    def _see_kernel(self, layer: _Layer, given: dict[str, Any]) -> None:
+    def _see_kernel(self, layer: TappedLayer, given: dict[str, Any]) -> None:
         """Take the weights of a call of PyTorch's kernel in a layer that has no other attention."""
         at = len(layer.seen)
         if at >= len(layer.sites):
-            raise ObservationError(_CHANGED.format(_name(self._model, layer.module)))
+            raise ObservationError(_CHANGED.format(name_in(self._model, layer.module)))
         site = layer.sites[at]
         layer.seen.append(site)
         if not site.heads and (site.cross or self.steps.is_placed):
@@ -324,7 +313,7 @@ class TapMode(Interception):
 
     def _narrow(self) -> None:
         """Look only into the modules that attend, where each of a layer's does so once by PyTorch's kernel."""
-        found: dict[int, _Layer] = {}
+        found: dict[int, TappedLayer] = {}
         for key, layer in self._layers.items():
             chosen = [site for site in layer.seen if site in self._order]
             kept = [site for site in layer.seen if site in chosen or any(one.cross for one in chosen)]
@@ -335,7 +324,7 @@ class TapMode(Interception):
                 found[key] = layer
                 continue
             for site in kept:
-                found[id(site.module)] = _Layer(site.module, (site,), is_light=True)
+                found[id(site.module)] = TappedLayer(site.module, (site,), is_light=True)
                 announce = functools.partial(announced, site.module)
                 self._patches.enter_context(patched(site.module, CALL, announce))
         self._layers = found
@@ -390,53 +379,3 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return reorder
-
-
-def _name(model: nn.Module, module: nn.Module) -> str:
-    return next((name for name, one in model.named_modules() if one is module and name), "the model")
-
-
-def _layers(
-    model: nn.Module, chosen: HeadsChosen, places: Places, stream: Stream | None
-) -> tuple[dict[int, _Layer], bool]:
-    """Return the modules to look into, by id, and whether layers are counted in the order of their calls.
-
-    Raises:
-        InputError: There is no such layer, or the numbers of several streams are meant.
-    """
-    modules = dict(model.named_modules(remove_duplicate=False))
-    found: dict[int, _Layer] = {}
-    for name in (one for one in chosen.layers if isinstance(one, str)):
-        if name not in modules:
-            raise InputError(f"`heads` names the layer {name!r}, and this {type(model).__name__} has no such module")
-        found[id(modules[name])] = _Layer(modules[name])
-    wanted = {one for one in chosen.layers if isinstance(one, int)}
-    numbered = {path: places.of(path, {}) for path in modules if path.rpartition(".")[2].isdigit()}
-    numbered = {path: place for path, place in numbered.items() if place.number is not None}
-    numbers = {place.number for place in numbered.values()}
-    if not wanted <= numbers:
-        depth = max((place.depth or 0 for place in numbered.values()), default=0)
-        last = max(max((place.count for place in numbered.values()), default=0), depth) - 1
-        if numbered and max(wanted) > last:
-            raise InputError(f"`layer` must be from 0 to {last}, got {max(wanted)} in `heads`")
-        return {id(model): _Layer(model)}, True
-    here = {path: place for path, place in numbered.items() if place.number in wanted}
-    _check_streams(model, here.values(), stream)
-    found |= {id(modules[path]): _Layer(modules[path]) for path in here}
-    return found, False
-
-
-def _check_streams(model: nn.Module, places: Iterable[Place], stream: Stream | None) -> None:
-    """Refuse numbers that an encoder and a decoder, or several towers, have."""
-    if stream is not None:
-        return
-    roles = {place.role for place in places}
-    towers = {place.tower if place.tower in TOWERS else "text" for place in places}
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and roles >= {"encoder", "decoder"}:
-        raise InputError(
-            '`heads` needs a `stream` too, as layers are numbered within it: "source", "target", or '
-            '("target", "source") for the cross-attention'
-        )
-    if len(towers) > 1:
-        listed = ", ".join(sorted(f'"{one}"' for one in towers))
-        raise InputError(f"`heads` needs a `stream` too, as layers are numbered within it: one of {listed}")
