@@ -1,11 +1,13 @@
 """`import regard` is a table of contents: quick, whole, and read when it is asked."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 import regard
+from documents import ROOT
 
 ALONE = """
 import sys
@@ -36,3 +38,11 @@ def test_a_name_that_is_none_is_refused_as_ever():
 def test_what_was_asked_for_once_is_known():
     assert regard.watch is regard.watch
     assert "watch" in vars(regard)
+
+
+def test_shapes_are_of_the_class_of_arrays_as_numpy_makes_an_alias_of_its_name_for_types():
+    sources = (ROOT / "src").rglob("*.py")  # numpy 2.5, for Python 3.12 and newer: jaxtyping takes classes only
+    users = [
+        path.name for path in sources if re.search(r"\b[A-Z]\w+\[(npt\.)?NDArray\[.*\], \"", path.read_text("utf-8"))
+    ]
+    assert users == []

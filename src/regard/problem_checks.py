@@ -149,15 +149,17 @@ def check_results(problem: "Problem") -> None:
         raise InputError(f"`return_lse=True` needs a softmax: {type(problem.normalizer).__name__} has no log-sum-exp")
 
 
+def _way(mask: object) -> str:
+    return ": pass masks.MaskMod(rule), with rule(batch, head, i, j)" * (callable(mask) and not isinstance(mask, type))
+
+
 def bind(mask: Mask | BoundMask | Tensor, problem: "Problem", *, learned: bool) -> BoundMask:
     """Give the mask of a call, bound to its place and probed; `learned`: a backward may have to find it again."""
     if isinstance(mask, Tensor):
         _check_meaning(mask, problem)
         mask = Dense(mask) if learned else Dense.over(mask)  # says the way out for integers and floats
     if not isinstance(mask, Mask | BoundMask):
-        is_rule = callable(mask) and not isinstance(mask, type)
-        way = ": pass masks.MaskMod(rule), with rule(batch, head, i, j)" if is_rule else ""
-        raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {_named(mask)}{way}")
+        raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {_named(mask)}{_way(mask)}")
     if torch.compiler.is_compiling() and draws_blocks(mask):
         queries, keys = problem.queries, problem.keys
         assert isinstance(mask, Mask)

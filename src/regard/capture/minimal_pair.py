@@ -60,7 +60,7 @@ class HeadFlips:
     (1, (Flip(layer=0, head=0, before=(0.3, 0.1), after=(0.1, 0.2)),))
     """
 
-    weights: Float[npt.NDArray[np.float64], "2 2 layers heads"]  # texts, words, layers, heads
+    weights: Float[np.ndarray, "2 2 layers heads"]  # texts, words, layers, heads
 
     @property
     def heads(self) -> int:

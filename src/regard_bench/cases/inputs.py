@@ -102,9 +102,9 @@ def training(tensors: tuple[Tensor, ...], **options: Any) -> Call:
 
 def fused_training(tensors: tuple[Tensor, ...], **options: Any) -> Call:
     """Forward and backward of PyTorch's own call, to the gradients of q, k and v."""
-    leaves = [one.detach().requires_grad_() for one in tensors]
-    up = torch.randn_like(leaves[2])
-    return lambda: torch.autograd.grad(scaled_dot_product_attention(*leaves, **options), leaves, up)
+    q, k, v = (one.detach().requires_grad_() for one in tensors)
+    up = torch.randn_like(v)
+    return lambda: torch.autograd.grad(scaled_dot_product_attention(q, k, v, **options), (q, k, v), up)
 
 
 def backward(tensors: tuple[Tensor, ...], *, mask: Mask) -> Call:
