@@ -174,7 +174,7 @@ def bind(mask: Mask | BoundMask | Tensor, problem: "Problem", *, learned: bool) 
             f"has {problem.keys}: bind it to these"
         )
     sizes = bound.mask.leading
-    if any(size not in (1, want) for size, want in zip(sizes, (problem.batch, problem.heads), strict=True)):
+    if any(1 != size != want for size, want in zip(sizes, (problem.batch, problem.heads), strict=True)):
         raise InputError(
             f"the mask is for batch {sizes[0]} and heads {sizes[1]}, but q has batch {problem.batch} and heads "
             f"{problem.heads}: give it a size of 1 where all are alike"
@@ -255,7 +255,7 @@ def check_bias(name: str, bias: Bias | Tensor | None, problem: "Problem") -> Bia
             raise InputError(f"`{name}` must be on the device of q ({problem.q.device}), got {one.device}")
     if not problem.is_empty:
         bias = with_leading(bias, problem.batch, problem.heads, problem.i(), problem.j())
-    if any(size not in (1, want) for size, want in zip(bias.leading, (problem.batch, problem.heads), strict=True)):
+    if any(1 != size != want for size, want in zip(bias.leading, (problem.batch, problem.heads), strict=True)):
         raise InputError(
             f"`{name}` must broadcast to batch {problem.batch} and heads {problem.heads}, got batch {bias.leading[0]} "
             f"and heads {bias.leading[1]}"

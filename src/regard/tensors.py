@@ -218,12 +218,14 @@ def are_sharded(*given: object) -> bool:
     return any(type(one).__name__ == "DTensor" for one in given)
 
 
-def is_traced(*tensors: Tensor) -> bool:
-    """Return whether what is done with these tensors becomes a graph, or only gives shapes, instead of numbers."""
+def is_traced(tensor: Tensor) -> bool:
+    """Return whether what is done with a tensor becomes a graph, or only gives shapes, instead of numbers."""
     return (
         torch.compiler.is_compiling()
-        or any(get_dispatch_mode(key) is not None for key in _TRACING)
-        or not has_numbers(*tensors)
+        or get_dispatch_mode(TorchDispatchModeKey.FAKE) is not None
+        or get_dispatch_mode(TorchDispatchModeKey.PROXY) is not None
+        or get_dispatch_mode(TorchDispatchModeKey.FUNCTIONAL) is not None
+        or not has_numbers(tensor)
     )
 
 

@@ -93,6 +93,32 @@ def test_every_other_part_is_compiled_whole_and_at_most_twice(options):
     _agrees_at_all_lengths("blockwise", mask="causal", **options)
 
 
+@pytest.mark.slow  # 30 s: FlexAttention compiles C++
+def test_flex_is_compiled_inside_compiled_code_whose_lengths_are_symbols():
+    mask = masks.Causal() & masks.Document(torch.arange(140) // 50)
+    call = lambda q, k: regard.attention(q + 1, k, k, mask=mask, bias=positions.ALiBi(2), backend="flex")  # noqa: E731
+    q, k = torch.randn(1, 2, 140, 16), torch.randn(1, 1, 140, 16)
+    torch._dynamo.reset()
+    ours = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")(q, k)
+    expected = regard.attention(q + 1, k, k, mask=mask, bias=positions.ALiBi(2), backend="reference")
+    torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.slow  # 5 s
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 2)], ids=["one sequence", "as many sequences as heads"])
+def test_the_sizes_of_masks_and_biases_are_compared_with_symbols(sizes):
+    batch, heads = sizes
+    q, mask = torch.randn(batch, heads, 20, 8), masks.Padding(torch.arange(20).expand(batch, 20) < 15)
+    dense = torch.randn(batch, heads, 20, 20)
+
+    def call(q):
+        biased = regard.attention(q, q, q, mask=mask, bias=positions.ALiBi(heads))
+        return biased + regard.attention(q, q, q, mask=dense > 0, bias=dense)
+
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(call, fullgraph=True, dynamic=True, backend="eager")(q), call(q))
+
+
 def _case(**options):
     draw = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, heads, 70, 8, generator=draw).requires_grad_() for heads in (4, 2, 2))

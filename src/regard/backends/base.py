@@ -74,7 +74,7 @@ FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
     "gradients": lambda call: torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v)),
     "forward mode": lambda call: _has_tangents(call),
     "second derivative": lambda _: _is_nested(),
-    "torch.func": lambda _: peek_interpreter_stack() is not None,
+    "torch.func": lambda _: not torch.compiler.is_compiling() and peek_interpreter_stack() is not None,
     "compiling": lambda _: torch.compiler.is_compiling(),
     "autocast": lambda call: torch.is_autocast_enabled(call.q.device.type),
     "device but cpu": lambda call: call.q.device.type != "cpu" and str(call.q.device),

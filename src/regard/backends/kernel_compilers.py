@@ -69,6 +69,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     return triton.jit(function)
 
 
+@assume_constant_result
 def interprets() -> bool:
     """Whether Triton's interpreter runs kernels on the CPU, as TRITON_INTERPRET=1 has it, for tests."""
     try:

@@ -115,7 +115,7 @@ class Dense(Mask):
     def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Remember where the rows start; check that the matrix fits."""
         rows, columns = self._four.shape[-2:]
-        if rows not in (1, q_len) or columns not in (1, kv_len):
+        if 1 != rows != q_len or 1 != columns != kv_len:  # "in" compares no symbols of compilers
             raise InputError(
                 f"the mask must be {q_len} queries × {kv_len} keys (either may be 1), got shape "
                 f"{tuple(self.visible.shape)}"

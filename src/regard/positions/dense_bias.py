@@ -68,7 +68,7 @@ class DenseBias(Bias):
     def resolve(self, queries: int, keys: int, q_offset: int) -> Bias:
         """Remember where the rows start; check that the tensor fits."""
         rows, columns = self.four.shape[-2:]
-        if rows not in (1, queries) or columns not in (1, keys):
+        if 1 != rows != queries or 1 != columns != keys:  # "in" compares no symbols of compilers
             raise InputError(
                 f"`bias` must broadcast to the scores of {queries} queries × {keys} keys, got "
                 f"{tuple(self.values.shape)}"

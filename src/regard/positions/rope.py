@@ -220,7 +220,7 @@ class RoPEAt(Rotary):
     ) -> Float[Tensor, "batch heads n dim"]:
         """Turn each vector by what stands at its place in `position_ids`."""
         self.check(x.shape[-1])
-        if x.ndim != 4 or self.position_ids.shape[0] not in (1, x.shape[0]):
+        if x.ndim != 4 or 1 != self.position_ids.shape[0] != x.shape[0]:
             raise InputError(
                 f"`position_ids` must be (batch, keys) with the batch of q, k and v ({x.shape[0]}) or 1, got "
                 f"{tuple(self.position_ids.shape)}"

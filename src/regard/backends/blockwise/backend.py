@@ -82,7 +82,7 @@ class Blockwise(Backend):
 
     def __call__(self, problem: Problem) -> Answer:
         """Compute, in float32 at least, whatever autocast would have."""
-        return OPERATOR(problem) if is_traced(problem.q, problem.k, problem.v) else attend_in_blocks(problem)
+        return OPERATOR(problem) if is_traced(problem.q) else attend_in_blocks(problem)
 
 
 def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer:

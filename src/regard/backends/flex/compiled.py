@@ -77,7 +77,10 @@ def compiled(problem: Problem) -> Attend:
             if len(_known) >= _MOST:
                 _known.clear()
                 _lengths.clear()
-            _known[kind, sizes] = torch.compile(_copied(_attend(), f"attend_{len(_known)}"), fullgraph=True)
+            # Around it there may be compiled code whose lengths are symbols, for which this would be compiled too.
+            dynamic = None if sizes is None else False
+            function = _copied(_attend(), f"attend_{len(_known)}")
+            _known[kind, sizes] = torch.compile(function, fullgraph=True, dynamic=dynamic)
             _lengths[kind] = _lengths.get(kind, 0) + (sizes is not None)
         return _known[kind, sizes]
 

@@ -89,7 +89,7 @@ class Compiled(Backend):
 
     def __call__(self, problem: Problem) -> Answer:
         """Compute the call, ignoring autocast."""
-        return OPERATOR(problem) if is_traced(problem.q, problem.k, problem.v) else _computed(problem)
+        return OPERATOR(problem) if is_traced(problem.q) else _computed(problem)
 
 
 def _computed(problem: Problem) -> Answer:

@@ -205,7 +205,7 @@ class AdditiveTriton(Backend):
 
     def __call__(self, problem: Problem) -> Answer:
         """Project by matrix products in float32, which autograd knows, and leave the rest to the kernels."""
-        return OPERATOR(problem) if is_traced(problem.q, problem.k, problem.v) else _attend(problem)
+        return OPERATOR(problem) if is_traced(problem.q) else _attend(problem)
 
 
 def _attend(problem: Problem) -> Answer:
