@@ -94,6 +94,7 @@ def test_every_other_part_is_compiled_whole_and_at_most_twice(options):
 
 
 @pytest.mark.slow  # 30 s: FlexAttention compiles C++
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # PyTorch's own, at its first import
 def test_flex_is_compiled_inside_compiled_code_whose_lengths_are_symbols():
     mask = masks.Causal() & masks.Document(torch.arange(140) // 50)
     call = lambda q, k: regard.attention(q + 1, k, k, mask=mask, bias=positions.ALiBi(2), backend="flex")  # noqa: E731

@@ -106,6 +106,9 @@ class Sdpa(Backend):
             # The fused CPU kernel wants equal widths; zeros change no product and their columns are dropped again.
             widest = max(width, value_width)
             q, k, v = (functional.pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in (q, k, v))
+        grouped = False
+        if problem.heads != problem.kv_heads:  # a symbol for compilers, and the kernel takes none
+            grouped = True
         causal = problem.bias is None and _is_plain_causal(problem)
         visible = None if causal else problem.visible()
         visible, blind = (None, None) if visible is None else _with_blind_rows(visible)
@@ -122,7 +125,7 @@ class Sdpa(Backend):
                 # `causal` itself is a symbol where a compiler traces the lengths, and the kernel takes none.
                 is_causal=problem.mask is not None and visible is None,
                 scale=problem.scale,
-                enable_gqa=problem.heads != problem.kv_heads,
+                enable_gqa=grouped,
             )
         output = output[..., :value_width].to(output.dtype if bias is None else narrow)
         return Answer(output if blind is None else output.masked_fill(blind, 0.0))
