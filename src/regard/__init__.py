@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from regard.interpret.look import LookResult, look
     from regard.interpret.model_loading import load_model
     from regard.interpret.observation import Observation, load_atlas
+    from regard.interpret.sources import sources
     from regard.interpret.tap import tap
     from regard.interpret.transformers_adapter import register_with_transformers
     from regard.interpret.watch import watch
@@ -74,6 +75,7 @@ __all__ = [
     "scores",
     "sequence_parallel",
     "shard_sequence",
+    "sources",
     "statistics",
     "summary",
     "tap",
@@ -111,6 +113,7 @@ _HOMES = {
     "tap": "interpret.tap",
     "sequence_parallel": "parallel.sequence_parallel",
     "shard_sequence": "parallel.shard_sequence",
+    "sources": "interpret.sources",
     "watch": "interpret.watch",
 }
 

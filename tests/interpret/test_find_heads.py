@@ -179,6 +179,30 @@ def test_the_head_that_copies_from_a_document_is_found(tmp_path: Path) -> None:
     assert not found.control_failed
 
 
+def test_the_head_that_reads_the_document_with_the_answer_is_found(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(3)
+    lines = []
+    for number in range(12):
+        order = [WORDS[at] for at in torch.randperm(60, generator=draw).tolist()]
+        documents = [" ".join(order[at : at + 6]) for at in range(0, 48, 6)]
+        source = number * 5 % 8
+        asked = documents[source].split()
+        given = {"documents": documents, "question": asked[0], "answer": " ".join(asked[1:]), "source": source + 1}
+        lines.append(json.dumps(given))
+    path = tmp_path / "documents.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = find_heads(Planted(LAYERS, causal=True), tokenizer(), "sources", examples=path)
+    assert found.heads == ((1, 2),)
+    assert found.head_scores[0] > 0.5
+    assert found.held_out is not None
+    assert found.held_out.accuracy == 1
+    assert not found.control_failed
+    assert found.threshold is None  # a file has no counterparts without the answer
+    path.write_text("\n".join([*lines, json.dumps({**json.loads(lines[0]), "source": 9})]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"line 13 of .* needs `source`, the number of a document from 1, got '9'"):
+        find_heads(Planted(LAYERS, causal=True), tokenizer(), "sources", examples=path)
+
+
 def test_the_cross_attention_of_translated_words_is_found(tmp_path: Path) -> None:
     draw = torch.Generator().manual_seed(4)
     lines = []
@@ -228,7 +252,7 @@ def test_a_job_that_a_model_cannot_have_is_refused_by_name(tmp_path: Path) -> No
         find_heads(Planted(LAYERS, causal=False), tokenizer(), "induction")
     with pytest.raises(InputError, match="no heads for alignment, as it is cross-attention"):
         find_heads(Planted(LAYERS, causal=True), tokenizer(), "alignment")
-    with pytest.raises(InputError, match="`job` must be one of retrieval, induction"):
+    with pytest.raises(InputError, match="`job` must be one of retrieval, sources, induction"):
         find_heads(Planted(LAYERS, causal=True), tokenizer(), "beauty")
     idle = Planted([["even", "sink"]], causal=True)
     with pytest.raises(ObservationError, match=r"no head of Planted does previous: .* above 0\.5, .* of 0\."):

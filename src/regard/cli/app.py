@@ -13,6 +13,7 @@ from regard.cli.heads import heads
 from regard.cli.lab import lab
 from regard.cli.look import look
 from regard.cli.open import open_atlas
+from regard.cli.sources import sources
 from regard.cli.steps import steps
 from regard.cli.train import train
 from regard.cli.translate import translate
@@ -37,6 +38,7 @@ app.command("open")(with_version(open_atlas))
 app.command()(with_version(steps))
 app.command()(with_version(heads))
 app.command()(with_version(compare))
+app.command()(with_version(sources))
 app.command()(with_version(generate))
 # Every key of a configuration is an option of `train`: which there are, the configuration knows.
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(with_version(train))

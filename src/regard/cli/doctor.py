@@ -10,7 +10,7 @@ from regard.cli.console import TextConsole
 __all__ = ["doctor"]
 
 _PACKAGES = {
-    "models": ("transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf"),
+    "models": ("transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf", "sentencex"),
     "figures": ("matplotlib",),
     "web": ("starlette", "uvicorn"),
     "cli": ("rich", "typer"),

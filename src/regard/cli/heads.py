@@ -22,7 +22,7 @@ _SORTS = (
     *("best", "previous", "next", "self", "duplicate_token", "induction", "first", "separators"),
     *("entropy", "distance", "confidence"),
 )
-_JOBS = ("retrieval", "induction", "previous", "alignment", "sink", "local")  # those of regard.heads.jobs
+_JOBS = ("sources", "retrieval", "induction", "previous", "alignment", "sink", "local")  # those of regard.heads.jobs
 _TOP = 10
 
 

@@ -1,5 +1,6 @@
 """What attention heads do, as numpy values: patterns, sinks, scores, and what is measured of them."""
 
+from regard.heads.answer_sources import Sources
 from regard.heads.change_loss_and_pairs import HeadChange, Loss, Lost, PairScores, WordPair
 from regard.heads.head_set import HeadSet, ReadoutScore
 from regard.heads.jobs import JOBS, HeadJob
@@ -20,6 +21,7 @@ __all__ = [
     "PairScores",
     "ReadoutScore",
     "SinkKey",
+    "Sources",
     "WordPair",
     "find_sinks",
     "head_patterns",

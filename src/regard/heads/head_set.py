@@ -68,7 +68,8 @@ class HeadSet:
 
     `held_out` is the accuracy of the readout on examples that neither chose the heads nor fitted their weights,
     `chance` that of guessing. `shuffled_labels` is the accuracy of a readout that was fitted and tested with shuffled
-    labels.
+    labels. `threshold` is the largest weighted sum of a candidate below which none seems right, if the examples had
+    counterparts without a right one; `error_rate` is how often it was wrong on pairs that did not choose it.
 
     Raises:
         InputError: There is no head, one is given twice or is no pair of numbers from 0, or a number does not fit.
@@ -89,6 +90,8 @@ class HeadSet:
     held_out: ReadoutScore | None = None
     shuffled_labels: ReadoutScore | None = None
     chance: float | None = None
+    threshold: float | None = None
+    error_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Bring lists to tuples, and check all fields."""
@@ -107,8 +110,9 @@ class HeadSet:
         for name in ("held_out", "shuffled_labels"):
             if not isinstance(found := getattr(self, name), ReadoutScore | None):
                 raise InputError(f"`{name}` must be a ReadoutScore or None, got {found!r}")
-        if self.chance is not None and not 0 <= _floats("chance", (self.chance,))[0] <= 1:
-            raise InputError(f"`chance` must be from 0 to 1, got {self.chance!r}")
+        for name, least, most in (("chance", 0, 1), ("error_rate", 0, 1), ("threshold", -math.inf, math.inf)):
+            if (given := getattr(self, name)) is not None and not least <= _floats(name, (given,))[0] <= most:
+                raise InputError(f"`{name}` must be from {least} to {most}, got {given!r}")
 
     def __len__(self) -> int:
         """Return the number of heads."""
@@ -204,9 +208,26 @@ class HeadSet:
             InputError: There is no such file, it is no head set, of another version, or damaged.
         """
         try:
-            return cls(**_fields_of(_read(Path(path))))
+            return cls.from_dict(_content(_read(Path(path))))
         except InputError as problem:
             raise InputError(f"cannot read the head set {path}: {problem}") from None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "HeadSet":
+        """Return the set whose fields a JSON object has, checked.
+
+        Raises:
+            InputError: It lacks `heads`, or a field is unknown or does not fit.
+        """
+        if not isinstance(data, Mapping):
+            raise InputError(f"it must be an object with `heads`, got {str(data)[:40]}")
+        known = [one.name for one in fields(cls)]
+        if unknown := sorted(data.keys() - set(known)):
+            raise InputError(f"its keys must be {', '.join(known)}, got {unknown[0][:40]!r}")
+        if "heads" not in data:
+            raise InputError("it must have `heads`, a list of [layer, head]")
+        scores = {name: _score(name, data[name]) for name in ("held_out", "shuffled_labels") if name in data}
+        return cls(**{**data, **scores})
 
 
 def _read(path: Path) -> Any:
@@ -222,20 +243,13 @@ def _read(path: Path) -> Any:
         raise InputError(f"it must be JSON, got something else ({' '.join(str(problem).split())[:100]})") from None
 
 
-def _fields_of(found: Any) -> dict[str, Any]:
-    """Return the arguments of a HeadSet from the JSON of a file."""
+def _content(found: Any) -> dict[str, Any]:
+    """Return the fields of a set from the JSON of a file."""
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise InputError(f'it must be a JSON object whose "format" is "{_FORMAT}": save one with HeadSet.save')
     if not is_version(version := found.get("version"), _VERSION):
         raise InputError(f"it has version {version!r}, and this regard reads version {_VERSION}: update regard")
-    given = {name: value for name, value in found.items() if name not in ("format", "version")}
-    known = [one.name for one in fields(HeadSet)]
-    if unknown := sorted(given.keys() - set(known)):
-        raise InputError(f"its keys must be {', '.join(known)}, got {unknown[0][:40]!r}")
-    if "heads" not in given:
-        raise InputError("it must have `heads`, a list of [layer, head]")
-    scores = {name: _score(name, given[name]) for name in ("held_out", "shuffled_labels") if name in given}
-    return given | scores
+    return {name: value for name, value in found.items() if name not in ("format", "version")}
 
 
 def _score(name: str, given: Any) -> ReadoutScore | None:

@@ -25,12 +25,13 @@ from regard.interpret.head_examples import HeadExample, make_examples, read_exam
 from regard.interpret.head_scores import Probe, default_texts, probe_scores, text_scores, watched
 from regard.interpret.look import Prepared, prepare
 from regard.interpret.model_loading import load_model
+from regard.interpret.source_examples import make_source_examples, read_source_examples
 from regard.interpret.watch import watch
 
-__all__ = ["find_heads", "fingerprint"]
+__all__ = ["as_loaded", "find_heads", "fingerprint"]
 
 Features = npt.NDArray[np.float64]  # (examples, candidates, heads)
-_COUNT = {"retrieval": 24}  # examples that the program makes; each of retrieval has some 200 tokens
+_COUNT = {"retrieval": 24, "sources": 32}  # examples that the program makes; each of retrieval has some 200 tokens
 _SHUFFLES = 20
 _STEPS, _RIDGE = 300, 1e-3  # of the logistic regression
 _SAMPLED = 1024  # numbers of a tensor that the fingerprint sees
@@ -48,22 +49,24 @@ def find_heads(
 ) -> HeadSet:
     """Find the heads of a model that do one job, and fit a linear readout of their weights.
 
-    The jobs are "retrieval", "induction", "previous", "alignment", "sink" and "local". A head is chosen by its measure,
-    the mean weight that it gives the right keys (`regard.heads.JOBS` has formulas, thresholds and sources; those of
-    previous, induction and sink are the scores of `regard.head_scores`, on the same inputs). A readout, a weight for
-    each head, is then fitted on half of the examples, so that the candidate with the largest weighted sum is the right
-    one (multinomial logistic regression), and scored on the other half. The same is done with shuffled labels, 20
-    times: there the readout must be at chance, and `HeadSet.control_failed` shows if it is not, because the right
-    candidate can be told without the model.
+    The jobs are "sources", "retrieval", "induction", "previous", "alignment", "sink" and "local". A head is chosen by
+    its measure, the mean weight that it gives the right keys (`regard.heads.JOBS` has formulas, thresholds and papers;
+    those of previous, induction and sink are the scores of `regard.head_scores`, on the same inputs). A readout, a
+    weight for each head, is then fitted on half of the examples, so that the candidate with the largest weighted sum is
+    the right one (multinomial logistic regression), and scored on the other half. The same is done with shuffled
+    labels, 20 times: there the readout must be at chance, and `HeadSet.control_failed` shows if it is not, because the
+    right candidate can be told without the model.
 
     Args:
         model: A model of transformers or regard with its `tokenizer`, a loaded model, or the name of a model.
         tokenizer: The tokenizer of a model that is given as a module; for two, a pair (source, target).
         job: The job.
-        examples: A file of JSON Lines instead of the program's examples, at least 10: for retrieval with the keys
-            `documents`, `question` and `answer`, for alignment with `source`, `target` and `pairs` ("cat>貓, dog>狗"),
+        examples: A file of JSON Lines instead of the program's examples, at least 10: for retrieval and sources with
+            the keys `documents`, `question` and `answer` (and for sources `source`, the number of the right document),
+            for alignment with `source`, `target` and `pairs` ("cat>貓, dog>狗"),
             else with `text`. The measure is then that of the first half of them.
-        num_heads: How many of the heads with the largest measure; by default all above the job's threshold.
+        num_heads: How many of the heads with the largest measure; by default all above the job's threshold, for sources
+            the best three of them.
         seed: Seed of the program's examples and of the shuffles.
         progress: Called with one line of text for each step.
 
@@ -71,7 +74,7 @@ def find_heads(
         InputError: There is no such job, or the model cannot have heads for it; the examples are too few, or no such.
         ObservationError: No head is above the threshold.
     """
-    loaded = _loaded(model, tokenizer)
+    loaded = as_loaded(model, tokenizer)
     causal = loaded.kind != "encoder-decoder" and _is_causal(loaded)
     kind = loaded.kind if loaded.kind == "encoder-decoder" else "decoder" if causal else "encoder"
     chosen = check_job(job, kind, loaded.name)
@@ -79,7 +82,11 @@ def find_heads(
     if num_heads is not None and num_heads < 1:
         raise InputError(f"`num_heads` must be at least 1, got {num_heads}")
     say(f"{loaded.name} does {job}: the examples")
-    if examples is None:
+    if job == "sources" and examples is None:
+        made = make_source_examples(loaded, _COUNT[job], seed=seed)
+    elif job == "sources" and examples is not None:
+        made = read_source_examples(examples, loaded)
+    elif examples is None:
         made = make_examples(job, loaded, _COUNT.get(job, 32), seed=seed, causal=causal)
     else:
         made = read_examples(job, examples, loaded, seed=seed, causal=causal)
@@ -88,12 +95,16 @@ def find_heads(
     seen = _measured(loaded, made, say)
     half = len(made) // 2
     own = examples is None and job in ("induction", "previous", "sink", "local")
-    measure = _on_texts(job, loaded) if own else _stack(seen.heads, seen.right[:half].mean(0))
+    if own:
+        measure = _on_texts(job, loaded)
+    else:
+        measure = _stack(seen.heads, (seen.margins if job == "sources" else seen.right)[:half].mean(0))
     heads = _above(measure, chosen, job, loaded.name, num_heads)
     at = [seen.heads.index(one) for one in heads]
-    features, labels = seen.features[:, :, at], np.array([one.label for one in made])
+    features, labels = seen.features[:, :, at], seen.labels
     weights, correct = _readout(features, labels, half)
     shuffled = _shuffled(features, labels, half, draw)
+    threshold, error_rate = _calibrated(loaded, made, features @ weights, at, weights, say)
     return HeadSet(
         heads=heads,
         weights=tuple(weights.tolist()),
@@ -106,6 +117,8 @@ def find_heads(
         held_out=ReadoutScore.of(correct, len(made) - half),
         shuffled_labels=ReadoutScore.of(shuffled, len(made) - half),
         chance=1 / features.shape[1],
+        threshold=threshold,
+        error_rate=error_rate,
     )
 
 
@@ -123,7 +136,8 @@ def fingerprint(model: nn.Module) -> str:
     return found.hexdigest()[:16]
 
 
-def _loaded(model: nn.Module | Loaded | str, tokenizer: Any) -> Loaded:
+def as_loaded(model: nn.Module | Loaded | str, tokenizer: Any) -> Loaded:
+    """Return a model given as a module with its tokenizer, loaded, or by name, as a loaded one."""
     if isinstance(model, str):
         return load_model(model)
     if not isinstance(model, nn.Module):
@@ -159,7 +173,7 @@ def _usable(made: list[HeadExample], draw: np.random.Generator) -> list[HeadExam
         wrong = draw.permutation([at for at in range(len(one.candidates)) if at != one.label])[: fewest - 1]
         kept = sorted([one.label, *wrong.tolist()])
         few = tuple(one.candidates[at] for at in kept)
-        cut.append(HeadExample(one.inputs, one.rows, one.right, few, kept.index(one.label)))
+        cut.append(HeadExample(one.inputs, one.rows, one.right, few, kept.index(one.label), one.absent))
     return cut
 
 
@@ -173,6 +187,14 @@ class _Seen:
     stream: str | tuple[str, str]
     right: npt.NDArray[np.float64]
     features: Features
+    labels: npt.NDArray[np.int_]
+
+    @property
+    def margins(self) -> npt.NDArray[np.float64]:
+        """The mass on the right candidate minus the largest on another, (examples, heads)."""
+        others = self.features.copy()
+        others[np.arange(len(others)), self.labels] = -np.inf
+        return np.asarray(self.right - others.max(1))
 
 
 def _measured(loaded: Loaded, made: Sequence[HeadExample], say: Callable[[str], None]) -> _Seen:
@@ -189,7 +211,7 @@ def _measured(loaded: Loaded, made: Sequence[HeadExample], say: Callable[[str], 
         heads = [(record.number(layer), head) for layer in layers for head in range(layer.heads)]
         right.append(_mass(weights, one.right))
         features.append([_mass(weights, keys) for keys in one.candidates])
-    return _Seen(heads, stream, np.array(right), np.array(features))
+    return _Seen(heads, stream, np.array(right), np.array(features), np.array([one.label for one in made]))
 
 
 def _of_stream(record: Record, stream: str | tuple[str, str]) -> list[Layer]:
@@ -244,7 +266,7 @@ def _stack(heads: list[tuple[int, int]], values: npt.NDArray[np.float64]) -> Per
 
 def _above(measure: PerHead, chosen: HeadJob, job: str, name: str, count: int | None) -> tuple[tuple[int, int], ...]:
     best = ranked(measure)
-    found = best[:count] if count is not None else [one for one in best if one[2] > chosen.threshold]
+    found = best[:count] if count is not None else [one for one in best if one[2] > chosen.threshold][: chosen.few]
     if not found:
         layer, head, most = best[0]
         raise ObservationError(
@@ -284,6 +306,30 @@ def _shuffled(features: Features, labels: npt.NDArray[np.int_], half: int, draw:
         mixed = np.concatenate([draw.permutation(labels[:half]), draw.permutation(labels[half:])])
         found.append(_readout(features, mixed, half)[1])
     return float(np.mean(found))
+
+
+def _calibrated(
+    loaded: Loaded,
+    made: Sequence[HeadExample],
+    present: npt.NDArray[np.float64],
+    at: list[int],
+    weights: npt.NDArray[np.float64],
+    say: Callable[[str], None],
+) -> tuple[float | None, float | None]:
+    """Return the threshold of the largest score that best tells examples from those without what makes them right, on
+    the first half of the pairs, and its error rate on the second; None without such pairs.
+    """
+    absent = [one.absent for one in made if one.absent is not None]
+    if len(absent) < len(made):
+        return None, None
+    there, gone = present.max(1), (_measured(loaded, absent, say).features[:, :, at] @ weights).max(1)
+    half = len(made) // 2
+    ends = np.sort(np.concatenate([there[:half], gone[:half]]))
+    middles = (ends[1:] + ends[:-1]) / 2
+    errors = np.array([(there[:half] < one).mean() + (gone[:half] >= one).mean() for one in middles])
+    best = np.flatnonzero(errors == errors.min())
+    threshold = float(middles[best[len(best) // 2]])
+    return threshold, float(((there[half:] < threshold).mean() + (gone[half:] >= threshold).mean()) / 2)
 
 
 def _method(chosen: HeadJob, examples: object, count: int, seed: int, num_heads: int | None, *, own: bool) -> str:

@@ -25,7 +25,7 @@ from regard.interpret.model_loading import positions
 from regard.interpret.word_pairs import occurrences
 from regard.strict_json import parse_json
 
-__all__ = ["CANDIDATES", "HeadExample", "make_examples", "read_examples"]
+__all__ = ["CANDIDATES", "HeadExample", "Keys", "call_of", "json_lines", "make_examples", "read_examples"]
 
 Keys = tuple[int, ...]
 CANDIDATES = 8
@@ -43,7 +43,8 @@ _PLACES = "in the garden,near the river,behind the school,on the hill,at the sta
 class HeadExample:
     """One example: the arguments of a call, and for each of its `rows` the `right` keys and those of each candidate.
 
-    `candidates[c][r]` are the keys of candidate c in row r, and `label` is the right candidate.
+    `candidates[c][r]` are the keys of candidate c in row r, and `label` is the right candidate. `absent` is the same
+    example without what makes it right.
     """
 
     inputs: Mapping[str, Tensor]
@@ -51,6 +52,7 @@ class HeadExample:
     right: tuple[Keys, ...]
     candidates: tuple[tuple[Keys, ...], ...]
     label: int
+    absent: "HeadExample | None" = None
 
 
 def make_examples(job: str, loaded: Loaded, count: int, *, seed: int, causal: bool) -> list[HeadExample]:
@@ -86,7 +88,7 @@ def read_examples(
     """
     draw = np.random.default_rng(seed)
     examples: list[HeadExample] = []
-    for number, found in _lines(Path(path)):
+    for number, found in json_lines(Path(path)):
         try:
             examples += _examples_of(job, found, loaded, draw, causal=causal)
         except InputError as problem:
@@ -109,7 +111,12 @@ def _examples_of(
     return [_of_row(job, loaded, text, draw, causal=causal)]
 
 
-def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the number and the object of each line of a file that is not blank.
+
+    Raises:
+        InputError: The file is missing, too large or not such.
+    """
     try:
         if path.stat().st_size > _LARGEST:
             raise InputError(f"`examples` must have at most {_LARGEST:,} bytes, {path} is larger: 50 lines are enough")
@@ -147,7 +154,8 @@ def _sentence(draw: np.random.Generator) -> str:
     return " ".join(parts) + "."
 
 
-def _call(ids: Sequence[int]) -> dict[str, Tensor]:
+def call_of(ids: Sequence[int]) -> dict[str, Tensor]:
+    """Return the arguments of a call with these ids."""
     given = torch.tensor([list(ids)])
     return {"input_ids": given, "attention_mask": torch.ones_like(given)}
 
@@ -204,7 +212,7 @@ def _of_copy(ids: list[int], second: slice, draw: np.random.Generator) -> HeadEx
     row = int(draw.integers(second.start + 1, second.stop - 1))
     right = row - length + 1
     others = [(j,) for j in range(second.start - length, second.start) if j != right]
-    return _chosen((right,), others, draw, row, _call(ids), "it needs 5 tokens")
+    return _chosen((right,), others, draw, row, call_of(ids), "it needs 5 tokens")
 
 
 def _haystack(loaded: Loaded, draw: np.random.Generator) -> HeadExample:
@@ -269,7 +277,7 @@ def _asked(
     first = spans[label].start + at
     right = tuple((first + step,) for step in range(len(code)))
     candidates = tuple((tuple(span),) * len(code) for span in spans)
-    return HeadExample(_call(ids), rows, right, candidates, label)
+    return HeadExample(call_of(ids), rows, right, candidates, label)
 
 
 def _find(ids: list[int], part: list[int]) -> int | None:

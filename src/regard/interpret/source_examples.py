@@ -1,0 +1,133 @@
+"""Examples of the job `sources`: documents with facts about people, a question, and an answer that one document has."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.errors import InputError
+from regard.interpret.bundled import Loaded
+from regard.interpret.head_examples import HeadExample, Keys, call_of, json_lines
+from regard.interpret.source_prompt import encode, joined, prompt_of, token_ranges
+
+__all__ = ["DocumentQuestion", "draw_question", "make_source_examples", "read_source_examples", "source_example"]
+
+_DOCUMENTS = 8
+_PEOPLE = "Anna Boris Clara David Elena Frank Greta Henry Irene James Karen Louis Maria Oscar Paula Robert".split()
+# A fact, a question, an answer, and what V may be.
+_FACTS = (
+    ("N lives in V with two cats.", "Where does N live?", "N lives in V.", "Paris London Berlin Madrid Rome Vienna"),
+    ("The favourite colour of N is V.", "What is the favourite colour of N?", "The favourite colour of N is V.",
+     "red blue green yellow purple orange black white"),
+    ("N works as a V near the station.", "What does N work as?", "N works as a V.",
+     "baker doctor pilot farmer lawyer painter sailor teacher"),
+    ("Every evening N plays the V.", "Which instrument does N play?", "N plays the V.",
+     "piano violin guitar flute drum cello trumpet harp"),
+    ("N bought a V last week.", "What did N buy?", "N bought a V.",
+     "table lamp chair mirror carpet bicycle kettle clock"),
+    ("The code of N is V.", "What is the code of N?", "The code of N is V.", "1234 1965 2696 3427 4158 5620 7082 8544"),
+)  # fmt: skip
+_MORE = (
+    "It rained for most of the day.",
+    "Nobody was surprised.",
+    "The neighbours talked about it.",
+    "This was in the newspaper.",
+    "It took a long time.",
+)
+
+
+@dataclass(frozen=True)
+class DocumentQuestion:
+    """Documents, a question, an answer, and which document has it, counted from 0; None if none has."""
+
+    documents: tuple[str, ...]
+    question: str
+    answer: str
+    source: int | None
+
+
+def draw_question(draw: np.random.Generator, documents: int = _DOCUMENTS) -> tuple[DocumentQuestion, DocumentQuestion]:
+    """Return a question with its documents, and the same with another sentence in place of the fact asked for."""
+    people = draw.permutation(_PEOPLE)[:documents].tolist()
+    facts = [_FACTS[int(draw.integers(len(_FACTS)))] for _ in people]
+    values = [str(draw.choice(fact[3].split())) for fact in facts]
+    source = int(draw.integers(documents))
+    texts, without = [], ""
+    for at, (person, fact, value) in enumerate(zip(people, facts, values, strict=True)):
+        said = [_filled(fact[0], person, value)]
+        instead = [str(draw.choice(_MORE))]
+        if draw.random() < 0.7:
+            more = str(draw.choice([one for one in _MORE if one != instead[0]]))
+            first = bool(draw.random() < 0.5)
+            said, instead = ([more, *said], [more, *instead]) if first else ([*said, more], [*instead, more])
+        texts.append(" ".join(said))
+        without = " ".join(instead) if at == source else without
+    _, question, answer, _ = facts[source]
+    asked = tuple(_filled(one, people[source], values[source]) for one in (question, answer))
+    missing = tuple(without if at == source else text for at, text in enumerate(texts))
+    return DocumentQuestion(tuple(texts), *asked, source), DocumentQuestion(missing, *asked, None)
+
+
+def _filled(text: str, person: str, value: str) -> str:
+    return " ".join(
+        {"N": person, "V": value, "V.": f"{value}.", "N?": f"{person}?"}.get(one, one) for one in text.split()
+    )
+
+
+def source_example(loaded: Loaded, asked: DocumentQuestion) -> HeadExample:
+    """Return the call of a question with its answer, as `regard.sources` makes it: each document is a candidate.
+
+    Raises:
+        InputError: A text is empty, or the tokenizer does not return offsets.
+    """
+    prompt = prompt_of(
+        loaded.tokenizer, prompt=None, documents=asked.documents, question=asked.question, messages=None,
+        parts="document",
+    )  # fmt: skip
+    before = encode(loaded.tokenizer, prompt.text, typed=prompt.typed)[1]
+    keys: list[Keys] = [tuple(range(*one)) for one in token_ranges(prompt.text, before, prompt.places)]
+    ids, _, first = joined(loaded.tokenizer, prompt.text, asked.answer.strip(), typed=prompt.typed)
+    rows = tuple(range(first - 1, len(ids) - 1))
+    label = asked.source or 0
+    candidates = tuple((one,) * len(rows) for one in keys)
+    return HeadExample(call_of(ids), rows, candidates[label], candidates, label)
+
+
+def make_source_examples(loaded: Loaded, count: int, *, seed: int) -> list[HeadExample]:
+    """Make examples, each with the one in which no document has the answer; the same seed makes the same."""
+    draw, made = np.random.default_rng(seed), []
+    for _ in range(count):
+        asked, absent = draw_question(draw)
+        made.append(replace(source_example(loaded, asked), absent=source_example(loaded, absent)))
+    return made
+
+
+def read_source_examples(path: str | os.PathLike[str], loaded: Loaded) -> list[HeadExample]:
+    """Read examples from a file of JSON Lines: `documents`, `question`, `answer`, and `source`, the number of the
+    document that has the answer, from 1.
+
+    Raises:
+        InputError: The file is missing, too large or not such; the line is named.
+    """
+    made = []
+    for number, found in json_lines(Path(path)):
+        try:
+            made.append(source_example(loaded, _question_of(found)))
+        except InputError as problem:
+            raise InputError(f"line {number} of {path} is no example of sources: {problem}") from problem
+    return made
+
+
+def _question_of(found: Mapping[str, Any]) -> DocumentQuestion:
+    documents, number = found.get("documents"), found.get("source")
+    if not isinstance(documents, list) or len(documents) < 2 or not all(isinstance(one, str) for one in documents):
+        raise InputError(f"it needs `documents`, a list of at least 2 texts, got {str(documents)[:40]!r}")
+    if type(number) is not int or not 1 <= number <= len(documents):
+        raise InputError(f"it needs `source`, the number of a document from 1, got {str(number)[:40]!r}")
+    for name in ("question", "answer"):
+        if not isinstance(found.get(name), str) or not found[name].strip():
+            raise InputError(f"it needs `{name}`, a text, got {str(found.get(name))[:40]!r}")
+    return DocumentQuestion(tuple(documents), found["question"], found["answer"], number - 1)

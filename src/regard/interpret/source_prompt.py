@@ -1,0 +1,199 @@
+"""The prompt of `sources`: its text, the documents in it, their parts, and the tokens of each part."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.errors import InputError
+from regard.heads.answer_sources import Document, Part
+from regard.interpret.subwords import is_cjk
+from regard.interpret.text_parts import Parts, Span, find_parts
+
+__all__ = ["Prompt", "encode", "joined", "prompt_of", "space_before", "token_ranges", "without_end"]
+
+_INSTRUCTION = "Answer the question from these documents.\n\n"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text, the documents that stand in it, and their parts.
+
+    `offsets[d]` is where the text of document d begins; `typed` says that special tokens are part of the text.
+    """
+
+    text: str
+    documents: tuple[Document, ...]
+    offsets: tuple[int, ...]
+    parts: tuple[Part, ...]
+    typed: bool
+    places: tuple[Span, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find where each part stands in the text."""
+        places = [(self.offsets[one.document] + one.start, self.offsets[one.document] + one.end) for one in self.parts]
+        object.__setattr__(self, "places", tuple(places))
+
+    def without(self, part: Part) -> str:
+        """Return the text without a part and the spaces after it; a line that held nothing else goes too."""
+        start, end = self.places[self.parts.index(part)]
+        while end < len(self.text) and self.text[end] in " \t":
+            end += 1
+        alone = (start == 0 or self.text[start - 1] == "\n") and self.text[end : end + 1] == "\n"
+        return self.text[:start] + self.text[end + alone :]
+
+
+def prompt_of(
+    tokenizer: Any,
+    *,
+    prompt: str | None,
+    documents: Mapping[str, str] | Sequence[str] | None,
+    question: str | None,
+    messages: Sequence[Mapping[str, str]] | None,
+    parts: Parts,
+) -> Prompt:
+    """Return the prompt of a text, of documents and a question, or of the messages of a chat.
+
+    Raises:
+        InputError: It is not exactly one of the three, or one of them is empty or of another type.
+    """
+    given = [name for name, one in (("prompt", prompt), ("documents", documents), ("messages", messages)) if one]
+    if len(given) != 1:
+        raise InputError(
+            "sources() reads one of `prompt`, `documents` with a `question`, and `messages`, and at least a word of "
+            f"it, got {' and '.join(given) or 'none'}"
+        )
+    if (question is not None) != (given == ["documents"]):
+        raise InputError("`question` belongs to `documents`: give both, or write it into the `prompt`")
+    if given != ["prompt"] and not isinstance(parts, str) and len(documents or messages or ()) != 1:
+        raise InputError("`parts` as a list of spans is for one text: give a `prompt`, or one document")
+    if prompt is not None and prompt:
+        return _prompt(prompt, [Document("prompt", _text("prompt", prompt))], (0,), parts, typed=False)
+    if messages:
+        return _of_messages(tokenizer, messages, parts)
+    assert documents is not None
+    assert question is not None
+    return _of_documents(tokenizer, _documents(documents), _text("question", question), parts)
+
+
+def _text(name: str, one: Any) -> str:
+    if not isinstance(one, str) or not one.strip():
+        raise InputError(f"`{name}` must be a text with at least one word, got {one!r}")
+    if "\0" in one:
+        raise InputError(f"`{name}` contains a NUL byte: is it a binary file?")
+    return one
+
+
+def _documents(given: Mapping[str, str] | Sequence[str]) -> list[Document]:
+    if isinstance(given, str):
+        raise InputError("`documents` must be texts by name, or a list of texts, got one text: put it in [ ]")
+    named = given if isinstance(given, Mapping) else {f"document {n}": one for n, one in enumerate(given, 1)}
+    return [Document(_text("name", name), _text(f"documents[{name!r}]", one)) for name, one in named.items()]
+
+
+def _of_documents(tokenizer: Any, documents: list[Document], question: str, parts: Parts) -> Prompt:
+    text, offsets = _INSTRUCTION, []
+    for number, one in enumerate(documents, 1):
+        text += f"[{number}] {one.name}\n"
+        offsets.append(len(text))
+        text += f"{one.text.rstrip()}\n\n"
+    text += f"Question: {question.strip()}"
+    if not getattr(tokenizer, "chat_template", None):
+        return _prompt(text + "\nAnswer:", documents, tuple(offsets), parts, typed=False)
+    rendered, (start,) = _rendered(tokenizer, [{"role": "user", "content": text}])
+    return _prompt(rendered, documents, tuple(start + one for one in offsets), parts, typed=True)
+
+
+def _of_messages(tokenizer: Any, messages: Sequence[Mapping[str, str]], parts: Parts) -> Prompt:
+    for one in messages:
+        if not isinstance(one, Mapping) or not {"role", "content"} <= one.keys():
+            raise InputError(f'`messages` must be a list of {{"role": ..., "content": ...}}, got {one!r}')
+        _text("content", one["content"])
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError("`messages` need a tokenizer with a chat template, and this one has none: give a `prompt`")
+    if messages[-1]["role"] == "assistant":
+        raise InputError("`messages` must end before the answer: give the assistant's last message as `answer`")
+    rendered, starts = _rendered(tokenizer, messages)
+    documents = [Document(f"{one['role']} {n}", one["content"].strip()) for n, one in enumerate(messages, 1)]
+    return _prompt(rendered, documents, tuple(starts), parts, typed=True)
+
+
+def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> tuple[str, list[int]]:
+    """Return the text of a chat, and where the content of each message begins in it."""
+    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    starts, after = [], 0
+    for one in messages:
+        content = one["content"].strip()
+        start = text.find(content, after)
+        if start < 0:
+            raise InputError(
+                f"the chat template changes the message of the {one['role']}, so its parts have no place: render it "
+                "yourself and give it as `prompt`"
+            )
+        starts.append(start)
+        after = start + len(content)
+    return text, starts
+
+
+def _prompt(text: str, documents: Sequence[Document], offsets: tuple[int, ...], parts: Parts, *, typed: bool) -> Prompt:
+    found = tuple(
+        Part(f"{number + 1}.{at}", number, start, end)
+        for number, one in enumerate(documents)
+        for at, (start, end) in enumerate(find_parts(one.text, parts, one.name), 1)
+    )
+    return Prompt(text, tuple(documents), offsets, found, typed)
+
+
+def encode(tokenizer: Any, text: str, *, typed: bool) -> tuple[list[int], list[Span]]:
+    """Return the ids of a text, and the characters that each covers.
+
+    Raises:
+        InputError: The tokenizer does not return offsets.
+    """
+    try:
+        found = tokenizer(text, return_offsets_mapping=True, add_special_tokens=not typed)
+    except NotImplementedError as problem:
+        raise InputError(
+            f"sources() needs a tokenizer that returns offsets, and {type(tokenizer).__name__} does not: use its fast "
+            "version (AutoTokenizer.from_pretrained)"
+        ) from problem
+    return list(found["input_ids"]), [(int(start), int(end)) for start, end in found["offset_mapping"]]
+
+
+def without_end(ids: Sequence[int], spans: Sequence[Span]) -> list[tuple[int, Span]]:
+    """Return ids and spans without special tokens that the tokenizer adds at the end."""
+    last = max(at for at, (start, end) in enumerate(spans) if end > start)
+    return list(zip(ids, spans, strict=True))[: last + 1]
+
+
+def space_before(text: str, answer: str, *, typed: bool) -> str:
+    """Return the space between a prompt and its answer: none after white space, in a chat, or beside Chinese."""
+    return "" if typed or text[-1:].isspace() or is_cjk(text[-1]) or is_cjk(answer[0]) else " "
+
+
+def joined(tokenizer: Any, text: str, answer: str, *, typed: bool) -> tuple[list[int], list[Span], int]:
+    """Return the ids of a prompt with an answer, the characters of each, and the number of the answer's first token."""
+    before = text + space_before(text, answer, typed=typed)
+    both = without_end(*encode(tokenizer, before + answer, typed=typed))
+    first = next(at for at, (_, (_, end)) in enumerate(both) if end > len(before))
+    return [one for one, _ in both], [one for _, one in both], first
+
+
+def token_ranges(text: str, spans: Sequence[Span], places: Sequence[Span]) -> list[Span]:
+    """Return the tokens [first, last) of each place: those whose first character other than white space is in it.
+
+    >>> token_ranges("a b. c", [(0, 1), (1, 3), (3, 4), (4, 6)], [(0, 4), (5, 6)])
+    [(0, 3), (3, 4)]
+    """
+    found, token = [], 0
+    blanks = [len(text[start:end]) - len(text[start:end].lstrip()) for start, end in spans]
+    firsts = [
+        start + blank if start + blank < end else start for (start, end), blank in zip(spans, blanks, strict=True)
+    ]
+    for start, end in places:
+        while token < len(spans) and (firsts[token] < start or spans[token][0] == spans[token][1]):
+            token += 1
+        first = token
+        while token < len(spans) and firsts[token] < end:
+            token += 1
+        found.append((first, token))
+    return found

@@ -1,0 +1,64 @@
+"""`regard sources`: a newcomer's three files, and what is refused before a model is loaded."""
+
+import json
+
+import pytest
+
+from regard.heads.answer_sources import Sources
+from regard.interpret import bundled
+
+FILES = {
+    "garden.txt": "The garden lies behind the mill. Anna planted the first pear tree in 1962. Nobody has cut it since.",
+    "mill.txt": "The mill belongs to the town. Its wheel was made of oak in Bremen. Children play there.",
+    "harbour.txt": "In winter the harbour freezes. The lighthouse is painted red. Boats come back in April.",
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    return [str(tmp_path / name) for name in FILES]
+
+
+@pytest.mark.slow
+@pytest.mark.models
+@pytest.mark.skipif(not bundled.is_installed("smollm2"), reason="smollm2 is missing: regard models get smollm2")
+def test_the_sentence_that_has_the_answer_comes_first_and_counts(run, files, tmp_path):
+    numbers, page = tmp_path / "found.json", tmp_path / "found.html"
+    code, out, err = run(
+        "sources", *files, "--question", "What colour is the lighthouse?", "--verify", f"--json={numbers}",
+        f"--out={page}",
+    )  # fmt: skip
+    assert code == 0, err
+    found = Sources.load(numbers)
+    best, score = found.ranked()[0]
+    assert found.text(best) == "The lighthouse is painted red."
+    assert "red" in found.answer
+    assert found.removals[0].part == best.id == "3.2"
+    assert found.removals[0].drop > 1 > found.removals[0].control_drop
+    assert found.from_nowhere is False
+    assert f"3.2  {score:.2f} ██████ The lighthouse is painted red." in out
+    assert "Without 3.2" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+    assert json.loads(numbers.read_text("utf-8"))["parts"][7]["score"] == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gone.txt"], "there is no file gone.txt"),
+        (["{0}", "{0}"], "is given twice"),
+        (["{0}", "--out=x.png"], "`--out` must end in .html"),
+        (["{0}", "--json=x.txt"], "`--json` must end in .json"),
+        (["{0}", "--heads=gone.json"], "cannot read the head set gone.json"),
+        (["{0}", "--model=smolm2"], "smollm2"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(run, files, arguments, said):
+    given = [one.format(*files) for one in arguments]
+    code, out, err = run("sources", *given, "--question", "What?")
+    assert (code, out) == (2, "")
+    assert said in " ".join(err.split())
+    assert "Traceback" not in err

@@ -1,0 +1,105 @@
+"""The record of where an answer came from: its numbers by hand, its file, and files that somebody has changed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from regard.errors import InputError
+from regard.heads.answer_sources import Document, Part, Removal, Sources
+from regard.heads.head_set import HeadSet
+
+
+@pytest.fixture
+def made() -> Sources:
+    texts = "It rained. The cat is grey.", "我爱你。"
+    return Sources(
+        model="tiny",
+        documents=(Document("a.txt", texts[0]), Document("b.txt", texts[1])),
+        parts=(Part("1.1", 0, 0, 10), Part("1.2", 0, 11, 27), Part("2.1", 1, 0, 4)),
+        answer="Grey. 我.",
+        token_spans=((0, 4), (4, 5), (5, 8)),
+        sentence_spans=((0, 5), (6, 8)),
+        log_probs=np.array([-0.5, -0.25, -2.0]),
+        token_scores=np.array([[0.1, 0.6, 0.0], [0.2, 0.0, 0.0], [0.0, 0.0, 0.3]]),
+        heads=HeadSet([(1, 0), (1, 1)], weights=(0.75, 0.25), job="sources"),
+        removals=(Removal("1.2", 3.5, 3.25, "1.1", 0.125),),
+        threshold=0.75,
+        error_rate=0.05,
+    )
+
+
+def test_scores_are_means_over_tokens_and_sums_over_parts(made):
+    np.testing.assert_allclose(made.scores, [0.1, 0.2, 0.1])
+    np.testing.assert_allclose(made.document_scores, [0.3, 0.1])
+    np.testing.assert_allclose(made.sentence_scores, [[0.15, 0.3, 0], [0, 0, 0.3]])
+    assert made.strength == pytest.approx(0.2)
+    assert made.from_nowhere is True
+    assert [(part.id, round(score, 9)) for part, score in made.ranked()] == [("1.2", 0.2), ("1.1", 0.1), ("2.1", 0.1)]
+    assert made.text(made.part("2.1")) == "我爱你。"
+    with pytest.raises(InputError, match=r"`id` must be that of a part, 1.1 to 2.1, got '9.9'"):
+        made.part("9.9")
+
+
+def test_what_was_saved_is_loaded(made, tmp_path):
+    made.save(tmp_path / "found.json")
+    loaded = Sources.load(tmp_path / "found.json")
+    assert loaded.as_dict() == made.as_dict()
+    assert loaded.heads == made.heads
+    assert loaded.removals == made.removals
+    assert "我爱你" in (tmp_path / "found.json").read_text("utf-8")
+
+
+NONE = {"part": "1.1", "drop": 1, "hidden": 1, "control": None, "control_drop": None}
+CHANGES = {
+    "another format": ("format", "x"),
+    "another version": ("version", 2),
+    "a version that is true": ("version", True),
+    "no tokens": ("tokens", []),
+    "a span beyond the answer": ("tokens", [[0, 4], [4, 5], [5, 900]]),
+    "a span that is reversed": ("tokens", [[4, 0], [4, 5], [5, 8]]),
+    "rows of two lengths": ("token_scores", [[0.1], [0.2, 0.3], [0.1]]),
+    "a score that is text": ("token_scores", [["a", 0, 0], [0, 0, 0], [0, 0, 0]]),
+    "scores in depth": ("token_scores", [[[0.1], 0, 0], [0, 0, 0], [0, 0, 0]]),
+    "a part of no document": ("parts", [{"id": "1.1", "document": 5, "start": 0, "end": 2}] * 3),
+    "a part twice": ("parts", [{"id": "1.1", "document": 0, "start": 0, "end": 2}] * 3),
+    "a part beyond its document": ("parts", [{"id": "1.1", "document": 0, "start": 0, "end": 2000}] * 3),
+    "parts that are none": ("parts", 7),
+    "documents that are a text": ("documents", "abc"),
+    "an answer that is a number": ("answer", 3),
+    "a threshold that is text": ("threshold", "high"),
+    "heads that are none": ("heads", []),
+    "a head below 0": ("heads", {"heads": [[-1, 2]]}),
+    "a removal of another part": ("removals", [{**NONE, "part": "7.7"}]),
+    "a removal without a number": ("removals", [{**NONE, "drop": None}]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_file_is_refused_in_a_sentence(made, tmp_path, name):
+    key, value = CHANGES[name]
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps({**made.as_dict(), key: value}), "utf-8")
+    with pytest.raises(InputError, match=r"cannot read the sources .*found\.json: ") as raised:
+        Sources.load(path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "[", '{"format": "regard sources", "format": 1}', "[" * 100_000, "NaN"])
+def test_a_file_that_is_no_json_is_refused_in_a_sentence(tmp_path, text):
+    path = tmp_path / "found.json"
+    path.write_text(text, "utf-8")
+    with pytest.raises(InputError, match="cannot read the sources"):
+        Sources.load(path)
+    path.unlink()
+    with pytest.raises(InputError, match="No such file"):
+        Sources.load(path)
+
+
+@pytest.mark.parametrize("key", ["model", "documents", "parts", "token_scores", "heads", "removals", "error_rate"])
+def test_a_file_without_a_key_is_refused(made, tmp_path, key):
+    content = made.as_dict()
+    del content[key]
+    (tmp_path / "found.json").write_text(json.dumps(content), "utf-8")
+    with pytest.raises(InputError, match=f"it lacks '{key}'"):
+        Sources.load(tmp_path / "found.json")

@@ -1,0 +1,207 @@
+"""Where an answer came from: scores against dense eager weights, removal against the model itself, and bad input."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from regard import HeadSet, sources
+from regard.errors import InputError
+from regard.heads.answer_sources import Sources
+from regard.interpret.source_prompt import token_ranges
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+HEADS = HeadSet([(1, 2), (0, 1)], weights=(0.75, 0.25))
+TEXT = "The cat is grey. 我爱你。 The dog is red.\n\nWhat is grey?"
+WORDS = "The cat is grey . 我 爱 你 。 dog red What ? user answer : \n [UNK] [BOS]".split(" ")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]")
+    )
+    split = tokenizers.Regex(r"[A-Za-z]+|[^\sA-Za-z]")
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Split(split, "removed", invert=True)
+    words.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[BOS] $A", special_tokens=[("[BOS]", len(WORDS) - 1)]
+    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", bos_token="[BOS]")
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.5, pad_token_id=0, eos_token_id=None,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def dense(model, tokenizer, text):
+    """The weights of the heads by eager attention, (heads, queries, keys), and the log-probabilities of each token."""
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    model.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            out = model(ids, output_attentions=True)
+    finally:
+        model.set_attn_implementation("sdpa")
+    weights = torch.stack([out.attentions[layer][0, head] for layer, head in HEADS.heads]).double().numpy()
+    return weights, out.logits[0, :-1].double().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0].numpy(), ids[0]
+
+
+def test_scores_are_weighted_sums_of_dense_weights(model, tokenizer):
+    found = sources(model, tokenizer, TEXT, "The cat.", heads=HEADS, parts="sentence")
+    assert [found.text(part) for part in found.parts] == [
+        "The cat is grey.", "我爱你。", "The dog is red.", "What is grey?",
+    ]  # fmt: skip
+    weights, log_probs, _ = dense(model, tokenizer, TEXT + " The cat.")
+    # [BOS], then 5 tokens, 4, 5 and 4; the answer's three tokens are predicted by positions 18 to 20
+    spans = [(1, 6), (6, 10), (10, 15), (15, 19)]
+    expected = np.stack([weights[:, 18:21, a:b].sum(-1) for a, b in spans], -1)
+    np.testing.assert_allclose(found.token_scores, np.einsum("h,htp->tp", [0.75, 0.25], expected), atol=1e-6)
+    np.testing.assert_allclose(found.log_probs, log_probs[18:], atol=1e-5)
+    assert [found.answer[a:b] for a, b in found.token_spans] == ["The", "cat", "."]
+    assert found.from_nowhere is None
+
+
+def test_generated_answers_are_the_models_own(model, tokenizer):
+    found = sources(model, tokenizer, TEXT, heads=HEADS, max_new_tokens=5)
+    ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    written = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)[
+        0, ids.shape[1] :
+    ]
+    assert found.answer == tokenizer.decode(written, skip_special_tokens=True).strip()
+    assert len(found.token_spans) == 5
+    assert "".join(found.answer[a:b] for a, b in found.token_spans) == found.answer
+    with torch.no_grad():
+        logits = model(torch.cat([ids[0], written])[None]).logits[0, ids.shape[1] - 1 : -1]
+    expected = logits.double().log_softmax(-1).gather(1, written[:, None])[:, 0]
+    np.testing.assert_allclose(found.log_probs, expected.numpy(), atol=1e-5)
+
+
+def test_removal_is_a_run_without_the_part(model, tokenizer):
+    found = sources(model, tokenizer, TEXT, "The cat.", heads=HEADS, parts="sentence", verify=True, num_removals=4)
+    assert [one.part for one in found.removals] == [part.id for part, _ in found.ranked()]
+    without = {
+        "1.1": "我爱你。 The dog is red.\n\nWhat is grey? The cat.",
+        "1.2": "The cat is grey. The dog is red.\n\nWhat is grey? The cat.",
+        "1.3": "The cat is grey. 我爱你。 \n\nWhat is grey? The cat.",
+        "1.4": "The cat is grey. 我爱你。 The dog is red.\n\n The cat.",
+    }
+    whole = found.log_probs.sum()
+    drops = {part: whole - dense(model, tokenizer, text)[1][-3:].sum() for part, text in without.items()}
+    for one in found.removals:
+        assert one.drop == pytest.approx(drops[one.part], abs=1e-5)
+        assert one.control != one.part
+        assert one.control_drop == pytest.approx(drops[one.control], abs=1e-5)
+
+
+def test_hidden_keys_have_weight_0_and_positions_stay(model, tokenizer):
+    """Without its keys, the tokens of a part neither are attended to nor move those behind them."""
+    (one,) = sources(model, tokenizer, TEXT, "The cat.", heads=HEADS, parts="sentence", verify=True).removals
+    at = int(one.part.split(".")[1]) - 1
+    first, last = [(1, 6), (6, 10), (10, 15), (15, 19)][at]
+    _, log_probs, ids = dense(model, tokenizer, TEXT + " The cat.")
+    n = len(ids)
+    mask = torch.ones(n, n).tril().bool()
+    mask[:, first:last] = False
+    mask[range(n), range(n)] = True  # rows of the part itself; nothing attends to these
+    with torch.no_grad():
+        logits = model(ids[None], attention_mask=mask[None, None], position_ids=torch.arange(n)[None]).logits[0, :-1]
+    expected = logits.double().log_softmax(-1).gather(1, ids[1:, None])[-3:, 0].sum()
+    assert one.hidden == pytest.approx(log_probs[-3:].sum() - float(expected), abs=1e-4)
+
+
+def test_documents_have_their_own_offsets(model, tokenizer):
+    texts = {"a.txt": "  The cat is grey. The dog is red.\n", "b.txt": "我爱你。"}
+    found = sources(model, tokenizer, documents=texts, question="What is red?", answer="dog", heads=HEADS)
+    assert [(part.id, found.text(part)) for part in found.parts] == [
+        ("1.1", "The cat is grey."), ("1.2", "The dog is red."), ("2.1", "我爱你。"),
+    ]  # fmt: skip
+    assert [texts[found.documents[part.document].name][part.start : part.end] for part in found.parts] == [
+        found.text(part) for part in found.parts
+    ]
+    assert found.document_scores[0] == pytest.approx(found.scores[:2].sum())
+    a_list = sources(
+        model, tokenizer, documents=list(texts.values()), question="What is red?", answer="dog", heads=HEADS
+    )
+    assert [one.name for one in a_list.documents] == ["document 1", "document 2"]
+
+
+def test_messages_are_found_in_the_chat(model, tokenizer):
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer._tokenizer, bos_token="[BOS]", unk_token="[UNK]"
+    )
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] }} : {{ m['content'] | trim }} \n{% endfor %}"
+        "{% if add_generation_prompt %}answer : {% endif %}"
+    )
+    chat = [
+        {"role": "user", "content": "The cat is grey. \n"},
+        {"role": "answer", "content": "grey"},
+        {"role": "user", "content": "What is grey?"},
+    ]
+    found = sources(model, tokenizer, messages=chat, answer="The cat.", heads=HEADS, parts="sentence")
+    assert [(found.documents[part.document].name, found.text(part)) for part in found.parts] == [
+        ("user 1", "The cat is grey."), ("answer 2", "grey"), ("user 3", "What is grey?"),
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="must end before the answer"):
+        sources(model, tokenizer, messages=[*chat, {"role": "assistant", "content": "x"}], answer="y", heads=HEADS)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | upper }}{% endfor %}"
+    with pytest.raises(InputError, match="the chat template changes the message of the user"):
+        sources(model, tokenizer, messages=chat, answer="The cat.", heads=HEADS)
+
+
+def test_tokens_belong_to_the_part_that_has_their_first_letter():
+    text = "a b.  c\nd"
+    spans = [(0, 0), (0, 1), (1, 3), (3, 4), (4, 7), (7, 8), (8, 9)]
+    assert token_ranges(text, spans, [(0, 4), (6, 7), (8, 9)]) == [(1, 4), (4, 5), (6, 7)]
+    assert token_ranges("😀", [(0, 1), (0, 1)], [(0, 1)]) == [(0, 2)]
+
+
+BAD = {
+    "nothing to read": ({}, "one of `prompt`, `documents` with a `question`, and `messages`.*got none"),
+    "two prompts": ({"prompt": TEXT, "documents": ["a"], "question": "b"}, "got prompt and documents"),
+    "a question without documents": ({"prompt": TEXT, "question": "b"}, "`question` belongs to `documents`"),
+    "documents without a question": ({"documents": ["a"]}, "`question` belongs to `documents`"),
+    "one text for documents": ({"documents": "abc", "question": "b"}, r"put it in \[ \]"),
+    "an empty document": ({"documents": ["a", " "], "question": "b"}, r"documents\['document 2'\].*at least one word"),
+    "an empty question": ({"documents": ["a"], "question": " "}, "`question` must be a text"),
+    "an answer without a word": ({"prompt": TEXT, "answer": "  "}, "`answer` must be a text"),
+    "no chat template": ({"messages": [{"role": "user", "content": "a"}]}, "chat template"),
+    "messages that are texts": ({"messages": ["a"]}, "`messages` must be a list"),
+    "a kind of parts": ({"prompt": TEXT, "parts": "words"}, "`parts` must be one of"),
+    "spans of two documents": ({"documents": ["a", "b"], "question": "c", "parts": [(0, 1)]}, "is for one text"),
+    "a NUL byte": ({"prompt": "a\0b"}, "NUL"),
+    "too long": ({"prompt": "cat " * 70, "answer": "cat"}, "have 72 tokens.*positions for 64"),
+    "too long to answer": ({"prompt": "cat " * 70}, "positions for 64"),
+    "heads of another model": ({"prompt": TEXT, "heads": dataclasses.replace(HEADS, fingerprint="x")}, "fingerprint"),
+    "heads that are none": ({"prompt": TEXT, "heads": [(0, 1)]}, "`heads` must be a HeadSet"),
+    "a head that is not there": ({"prompt": TEXT, "answer": "cat", "heads": HeadSet([(0, 9)])}, "from 0 to 3"),
+    "verify is a word": ({"prompt": TEXT, "verify": "all"}, "`verify` must be"),
+    "verify is a number": ({"prompt": TEXT, "verify": 3}, "`verify` must be"),
+    "no removal": ({"prompt": TEXT, "num_removals": 0}, "`num_removals` must be"),
+    "no new token": ({"prompt": TEXT, "max_new_tokens": 0}, "`max_new_tokens` must be a whole number from 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_sentence(model, tokenizer, name):
+    given, said = BAD[name]
+    with pytest.raises(InputError, match=said):
+        sources(model, tokenizer, **{"heads": HEADS, **given})
+
+
+def test_a_record_is_saved_and_shown(model, tokenizer, tmp_path):
+    found = sources(model, tokenizer, TEXT, "The cat.", heads=HEADS, verify=True)
+    found.save(tmp_path / "found.json")
+    assert Sources.load(tmp_path / "found.json").as_dict() == found.as_dict()
+    found.save_page(tmp_path / "found.html")
+    assert (tmp_path / "found.html").read_text("utf-8").startswith("<!doctype html>")
+    assert "The cat." in found._repr_html_()
