@@ -65,10 +65,10 @@ def draw_question(draw: np.random.Generator, documents: int = _DOCUMENTS) -> tup
             said, instead = ([more, *said], [more, *instead]) if first else ([*said, more], [*instead, more])
         texts.append(" ".join(said))
         without = " ".join(instead) if at == source else without
-    _, question, answer, _ = facts[source]
-    asked = tuple(_filled(one, people[source], values[source]) for one in (question, answer))
+    question, answer = (_filled(one, people[source], values[source]) for one in facts[source][1:3])
     missing = tuple(without if at == source else text for at, text in enumerate(texts))
-    return DocumentQuestion(tuple(texts), *asked, source), DocumentQuestion(missing, *asked, None)
+    asked = DocumentQuestion(tuple(texts), question, answer, source)
+    return asked, DocumentQuestion(missing, question, answer, None)
 
 
 def _filled(text: str, person: str, value: str) -> str:

@@ -189,8 +189,9 @@ def _generated(loaded: Loaded, made: Prompt, most: int) -> tuple[str, tuple[int,
         _fitting(loaded, [*before, 0])
     ids = torch.tensor([before], device=_device(loaded.model))
     room = most if limit is None else min(most, limit - len(before))
+    generate: Any = loaded.model.generate
     with torch.no_grad():
-        written = loaded.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=room, do_sample=False)
+        written = generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=room, do_sample=False)
     special = set(loaded.tokenizer.all_special_ids)
     new = written[0, len(before) :].tolist()
     while new and new[-1] in special:
