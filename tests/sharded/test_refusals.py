@@ -116,6 +116,16 @@ def test_a_model_says_what_it_cannot_shard(mesh):
     torch.testing.assert_close(model(ids), expected)
 
 
+def test_a_model_that_counts_its_own_positions_is_refused(mesh):
+    sizes = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "decoder_layers": 1}
+    model = regard.models.Transformer(regard.models.TransformerConfig(**sizes, encoder_layers=0))
+    with (
+        pytest.raises(InputError, match="`position_ids`, and Transformer counts the positions of its input"),
+        regard.sequence_parallel(model, mesh["sequence"]),
+    ):
+        pass
+
+
 def test_a_sharded_cache_is_for_decoding(mesh):
     cache = ShardedKVCache(mesh["sequence"])
     q, k, v = torch.randn(3, 1, 2, 6, 4)

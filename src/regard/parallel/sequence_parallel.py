@@ -95,6 +95,12 @@ def sequence_parallel(model: nn.Module, mesh: "DeviceMesh") -> Iterator[Sequence
     Raises:
         InputError: The mesh has several axes, or the model needs what cannot be sharded.
     """
+    takes = inspect.signature(model.forward).parameters
+    if type(model).__module__.startswith("regard.models") and "position_ids" not in takes:
+        raise InputError(
+            f"`model` must take `position_ids`, and {type(model).__name__} counts the positions of its input, which is "
+            "a rank's part of the sequence: take a model of transformers, or shard q, k and v yourself"
+        )
     if mesh.ndim != 1:
         raise InputError(f'`mesh` must have one axis, got {mesh.ndim}: take the one of the sequence, mesh["sequence"]')
     shards = SequenceShards(Exchange.of(mesh.get_group()))
