@@ -105,7 +105,7 @@ def test_heads_for_a_job_are_printed_and_saved_as_a_head_set(run, tmp_path: Path
         (["--pair", "it>animal"], "`--pair` needs `--text`"),
         (["--pair", "it", "--text", SENTENCE], "a pair must be two words"),
         (["--pair", "it>giraffe", "--text", SENTENCE], "no sentence shows 'it' looking at 'giraffe': 1 lack one"),
-        (["--for", "beauty"], "`--for` must be one of retrieval, induction"),
+        (["--for", "beauty"], "`--for` must be one of sources, retrieval, induction"),
         (["--for", "sink", "--pair", "it>animal"], "`--for` takes --model, --examples, --top and --json"),
         (["--for", "alignment"], "`--for alignment` needs `--model`"),
         (["--for", "induction", "--model", "minilm"], "minilm can have no heads for induction"),

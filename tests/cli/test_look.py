@@ -194,7 +194,7 @@ def test_doctor_tells_why_a_backend_refuses(run) -> None:
 def test_doctor_sets_backends_apart_that_no_gpu_has_run(run) -> None:
     _, out, _ = run("doctor")
     table = out.split("what nobody has measured")[1].split("\n\n")[0]
-    assert [line.split()[0] for line in table.splitlines() if line[:1].strip()] == ["flex", "triton"]
+    assert [line.split()[0] for line in table.splitlines() if line[:1].strip()] == ["flex", "triton", "sharded"]
     assert table.count("no GPU") == 2
 
 

@@ -94,7 +94,7 @@ def test_the_default_takes_pieces_and_hides_in_them(queries):
     assert pieces.call_count == 4
 
 
-NAMED = [one for name, one in named().items() if name not in ("flex", "triton", "split")]
+NAMED = [one for name, one in named().items() if name not in ("flex", "triton", "split", "sharded")]
 
 
 @pytest.mark.parametrize("backend", [*NAMED, Flex(compiles=False)], ids=lambda one: one.name)

@@ -412,6 +412,7 @@ def test_the_public_names_are_these():
         "scores",
         "sequence_parallel",
         "shard_sequence",
+        "sources",
         "statistics",
         "summary",
         "tap",

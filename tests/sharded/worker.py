@@ -17,8 +17,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
 import members  # noqa: E402
+import tiny_llama  # noqa: E402
 
-import models  # noqa: E402
 import regard  # noqa: E402
 from regard.backends.sharded.exchange import count_traffic  # noqa: E402
 from regard.errors import RankError  # noqa: E402
@@ -107,10 +107,10 @@ def compute_replicated(mesh, folder):
 def compute_llama(mesh, folder):
     """transformers' Llama over the shards of its sequence."""
     for padded in (False, True):
-        model = models.llama()
+        model = tiny_llama.llama()
         with regard.sequence_parallel(model, mesh["sequence"]) as shards:
-            output = model(**models.inputs(padded=padded))
-            found = models.found(model, output, shards.gather)
+            output = model(**tiny_llama.inputs(padded=padded))
+            found = tiny_llama.found(model, output, shards.gather)
         np.savez(folder / f"llama-{padded}.{mesh.get_rank()}.npz", **found)
 
 
