@@ -53,6 +53,7 @@ def test_there_is_an_example_of_each():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_example_does_what_its_check_says(source):
     checks = [f"def check_{at}():\n" + "".join(f"    {line}\n" for line in BLOCK.findall(body)[-1].splitlines())
               for at, body in enumerate(SECTIONS.values())]  # fmt: skip

@@ -127,6 +127,7 @@ def test_alignment_is_judged_by_the_share_and_the_two_words():
     assert parts[2].text == "a: it says “猫坐在垫子上。”, in which there is no 坐"
 
 
+@pytest.mark.slow
 def test_a_translator_trained_for_a_moment_is_asked_and_so_is_one_in_a_folder(monkeypatch, tmp_path):
     pytest.importorskip("accelerate", reason="pip install 'regard[train]'")
     monkeypatch.setattr(alignment, "PAIRS", 300)

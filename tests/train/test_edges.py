@@ -531,6 +531,7 @@ def test_a_table_that_was_a_word_may_be_given_in_keys(tmp_path):
     assert found.training.schedule == Schedule("cosine_with_min_lr", 1000, SchedulerKwargs(min_lr_rate=0.5))
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains_in_a_process_of_its_own(tmp_path):
     """accelerate converts what the model returns, and keeps the first precision for as long as a process lives."""
     code = (
