@@ -84,12 +84,19 @@ class Made:
 def held_against(monkeypatch, tmp_path, clock):
     """Run a case of the tests against what it gave before."""
 
-    def held(case, *, before=None):
+    def held(case, *, before=None, processors=(None,)):
         monkeypatch.setattr(regard_bench.cases, "CASES", (before or Made(clock),))
         earlier = tmp_path / "earlier.json"
         assert run("--quick", "--out", str(earlier)).exit_code == 0
+        options = []
+        for at, processor in enumerate(processors):
+            results = json.loads(earlier.read_text())
+            if processor is not None:
+                results["machine"]["cpu"] = processor
+            (one := tmp_path / f"earlier-{at}.json").write_text(json.dumps(results))
+            options += ["--compare", str(one)]
         monkeypatch.setattr(regard_bench.cases, "CASES", (case,))
-        return run("--quick", "--out", str(tmp_path / "new.json"), "--compare", str(earlier))
+        return run("--quick", "--out", str(tmp_path / "new.json"), *options)
 
     return held
 
@@ -109,6 +116,23 @@ def test_a_slow_spell_that_has_passed_when_it_is_measured_again_is_no_regression
     assert case.measured == ["here", "there", "here"]  # it was suspected
     assert done.exit_code == 0, done.stderr
     assert "times worse" not in done.stderr
+
+
+def test_ratios_of_another_processor_are_not_compared(held_against, clock):
+    done = held_against(Made(clock, "always"), processors=("Another", "A third"))
+    assert done.exit_code == 0, done.stderr
+    assert "times worse" not in done.stderr
+    assert "nothing is compared" in done.stderr
+    assert "Another with" in done.stderr
+    assert "A third with" in done.stderr
+
+
+def test_of_several_runs_that_of_this_processor_is_compared(held_against, clock):
+    done = held_against(Made(clock, "always"), processors=("Another", None))
+    assert done.exit_code == 1
+    assert "times worse than in" in done.stderr
+    assert "earlier-1.json" in done.stderr
+    assert "nothing is compared" not in done.stderr
 
 
 def test_nothing_is_measured_again_where_nothing_is_worse(held_against, clock):
@@ -156,16 +180,17 @@ def test_a_slowed_attention_is_a_regression_of_decoding(tmp_path, monkeypatch):
     assert "times worse than in" in done.stderr
 
 
-def test_that_the_earlier_run_was_on_other_threads_is_said(tmp_path, monkeypatch, clock):
+def test_a_run_on_other_threads_is_not_compared_and_said(tmp_path, monkeypatch, clock):
     monkeypatch.setattr(regard_bench.cases, "CASES", (Made(clock),))
     earlier = tmp_path / "earlier.json"
     assert run("--quick", "--out", str(earlier)).exit_code == 0
     again = "--quick", "--out", str(tmp_path / "new.json"), "--compare", str(earlier)
-    assert "ratios may differ" not in run(*again).stderr
+    assert "nothing is compared" not in run(*again).stderr
     earlier.write_text(json.dumps({**json.loads(earlier.read_text()), "threads": 99}))
     done = run(*again)
     assert done.exit_code == 0
-    assert "with 99 threads, this is" in done.stderr
+    assert "nothing is compared" in done.stderr
+    assert "with 99 threads" in done.stderr
 
 
 def test_an_unknown_case_and_a_file_that_is_no_result_are_refused(tmp_path):

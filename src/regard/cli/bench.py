@@ -34,8 +34,12 @@ def bench(
         ),
     ] = Path("bench.json"),
     compare: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="An earlier run: exit with 1 where a ratio is worse by a quarter."),
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="An earlier run: exit with 1 where a ratio is worse by a quarter. Given several times, the first"
+            " from this processor and number of threads counts; of other processors, none.",
+        ),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Number of PyTorch threads; PyTorch's default if not given.")
@@ -64,7 +68,7 @@ def bench(
         from regard_lab.machine import here
 
         picked = chosen(CASES, cases or ())
-        before = None if compare is None else read(compare)
+        earlier = [(path, read(path)) for path in compare or ()]
     screen = TextConsole()
     if list_:
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -75,8 +79,11 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     about = {**here(torch.get_num_threads()), "quick": quick}
-    if before is not None and (then := _kind(before)) != (now := _kind(about)):
-        notes.print(f"{compare} was measured on {then}, this is {now}: ratios may differ", soft_wrap=True)
+    alike = [(path, run) for path, run in earlier if _kind(run) == _kind(about)]
+    path, before = alike[0] if alike else (None, None)
+    if earlier and not alike:
+        others = "; ".join(f"{path} was measured on {_kind(run)}" for path, run in earlier)
+        notes.print(f"nothing is compared: this is {_kind(about)}. {others}", soft_wrap=True)
     rows: list["Row"] = []
     with _progress(notes, rows) as say:
         effort = Effort(max_seconds=1.0, max_tokens=4096, progress=say) if quick else Effort(progress=say)
@@ -86,7 +93,7 @@ def bench(
     screen.print(_table(rows))
     notes.print(f"numbers → {out}, figures → {out.with_suffix('.html')}", soft_wrap=True)
     for row, times in worse:
-        notes.print(f"{times:.2f} times worse than in {compare}: {row.key}", soft_wrap=True)
+        notes.print(f"{times:.2f} times worse than in {path}: {row.key}", soft_wrap=True)
     if worse:
         raise typer.Exit(1)
 
