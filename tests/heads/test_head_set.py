@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import numpy
 
 import regard
 from regard.errors import InputError
@@ -141,6 +142,37 @@ def test_a_pattern_of_duo_attention_is_what_its_loader_reads(tmp_path: Path) -> 
         found.save_duo_attention(tmp_path, **sizes | {"num_hidden_layers": 1})
     with pytest.raises(InputError, match="multiple of `num_key_value_heads`, got 4 and 3"):
         found.save_duo_attention(tmp_path, **sizes | {"num_key_value_heads": 3})
+
+
+def test_at2s_coefficients_are_heads_by_layer_and_number(tmp_path: Path) -> None:
+    coefficients = np.array([[0.5, 0.0, -0.125], [0.0, 0.25, 0.125]], dtype=np.float32)
+    numpy.save_file({"weights": coefficients}, tmp_path / "at2.safetensors")
+    found = HeadSet.load_at2(tmp_path / "at2.safetensors")
+    assert dict(zip(found.heads, found.weights, strict=True)) == {
+        (0, 0): 0.5, (0, 2): -0.125, (1, 1): 0.25, (1, 2): 0.125,
+    }  # fmt: skip
+    assert found.job == "sources"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"linear.weight": np.ones((1, 6))}, r"one tensor of shape \(layers, heads\), from 2 layers, got .*\(1, 6\)"),
+        ({"a": np.ones((2, 3)), "b": np.ones((2, 3))}, "must have one tensor"),
+        ({"a": np.zeros((2, 3))}, "not all 0"),
+        ({"a": np.full((2, 3), np.nan)}, "must be finite"),
+        (None, "must be safetensors"),
+    ],
+)
+def test_a_file_that_is_not_at2s_is_refused_in_a_sentence(tmp_path: Path, tensors: Any, said: str) -> None:
+    path = tmp_path / "at2.safetensors"
+    path.write_bytes(b"{}" if tensors is None else numpy.save(tensors))
+    with pytest.raises(InputError, match=f"cannot read AT2's coefficients from .*{said}") as raised:
+        HeadSet.load_at2(path)
+    assert "\n" not in str(raised.value)
+    path.unlink()
+    with pytest.raises(InputError, match="No such file"):
+        HeadSet.load_at2(path)
 
 
 def test_alignment_heads_are_whispers_pairs() -> None:

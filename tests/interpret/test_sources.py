@@ -12,6 +12,7 @@ from regard.heads.answer_sources import Sources
 from regard.interpret.source_prompt import token_ranges
 
 transformers = pytest.importorskip("transformers")
+safetensors_numpy = pytest.importorskip("safetensors.numpy")
 tokenizers = pytest.importorskip("tokenizers")
 
 HEADS = HeadSet([(1, 2), (0, 1)], weights=(0.75, 0.25))
@@ -68,6 +69,28 @@ def test_scores_are_weighted_sums_of_dense_weights(model, tokenizer):
     np.testing.assert_allclose(found.log_probs, log_probs[18:], atol=1e-5)
     assert [found.answer[a:b] for a, b in found.token_spans] == ["The", "cat", "."]
     assert found.from_nowhere is None
+
+
+def test_at2s_coefficients_give_at2s_scores(model, tokenizer, tmp_path):
+    """AT2: features (target tokens, tokens, layers · heads), a linear layer, sums over a source's tokens, and the mean
+    over the target's.
+    """
+    coefficients = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+    safetensors_numpy.save_file({"coefficients": coefficients}, tmp_path / "at2.safetensors")
+    found = sources(
+        model, tokenizer, TEXT, "The cat.", heads=HeadSet.load_at2(tmp_path / "at2.safetensors"), parts="sentence"
+    )
+    ids = tokenizer(TEXT + " The cat.", return_tensors="pt")["input_ids"]
+    model.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            attentions = torch.stack(model(ids, output_attentions=True).attentions)[:, 0]
+    finally:
+        model.set_attn_implementation("sdpa")
+    features = attentions[:, :, 18:21].permute(2, 3, 0, 1).reshape(3, 22, 8)
+    linear = torch.nn.functional.linear(features, torch.tensor(coefficients).reshape(1, 8))[..., 0]
+    expected = [float(linear[:, a:b].sum(-1).mean()) for a, b in [(1, 6), (6, 10), (10, 15), (15, 19)]]
+    np.testing.assert_allclose(found.scores, expected, atol=1e-6)
 
 
 def test_generated_answers_are_the_models_own(model, tokenizer):

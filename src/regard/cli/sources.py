@@ -23,7 +23,7 @@ def sources(
         typer.Option(help="The parts that are scored; auto: lines of code and tables, else sentences."),
     ] = "auto",
     heads: Annotated[
-        Path | None, typer.Option(help="A file of `regard heads --for sources`; by default the model's own.")
+        Path | None, typer.Option(help="A file of `regard heads --for sources`, or AT2's coefficients (.safetensors).")
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", metavar="", help="Remove the first part, and show what the answer loses.")
@@ -49,7 +49,9 @@ def sources(
         from regard.interpret.sources import sources as find
         from regard.render.sources_text import source_lines
 
-        chosen = None if heads is None else HeadSet.load(heads)
+        chosen = None
+        if heads is not None:
+            chosen = HeadSet.load_at2(heads) if heads.suffix == ".safetensors" else HeadSet.load(heads)
         status.update(f"loading {model}")
         found = find(
             load_model(model),

@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from regard.errors import InputError
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
 from regard.heads.scores import head_number
 from regard.strict_json import DuplicateKeyError, is_version, parse_json
@@ -213,6 +216,27 @@ class HeadSet:
             raise InputError(f"cannot read the head set {path}: {problem}") from None
 
     @classmethod
+    def load_at2(cls, path: str | os.PathLike[str]) -> "HeadSet":
+        """Return every head with its coefficient of AT2 (Cohen-Wang et al. 2025, arXiv:2504.13752).
+
+        The file is safetensors with one tensor of shape (layers, heads). AT2's score of a part is Σ over layers and
+        heads of coefficient · Σ_{j in part} weight(i, j), the mean over the tokens of the answer, where i is the
+        position that predicts the token: that of `regard.sources` with these heads. A coefficient of 0 leaves its head
+        out.
+
+        Raises:
+            InputError: There is no such file, it is of another format, or it is no such tensor.
+            MissingExtraError: safetensors is not installed.
+        """
+        try:
+            coefficients = _coefficients(Path(path))
+        except InputError as problem:
+            raise InputError(f"cannot read AT2's coefficients from {path}: {problem}") from None
+        heads = tuple((int(layer), int(head)) for layer, head in np.argwhere(coefficients))
+        weights = tuple(float(coefficients[one]) for one in heads)
+        return cls(heads, weights, job="sources", method=f"AT2's coefficients, {Path(path).name}")
+
+    @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "HeadSet":
         """Return the set whose fields a JSON object has, checked.
 
@@ -241,6 +265,31 @@ def _read(path: Path) -> Any:
         raise InputError(f"{problem}: keep one of them") from None
     except (ValueError, RecursionError) as problem:
         raise InputError(f"it must be JSON, got something else ({' '.join(str(problem).split())[:100]})") from None
+
+
+def _coefficients(path: Path) -> npt.NDArray[np.float64]:
+    """Return the only tensor of a safetensors file, (layers, heads)."""
+    try:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+    except ImportError as missing:
+        raise MissingExtraError("safetensors", "models") from missing
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"it must have at most {_LARGEST:,} bytes, got {path.stat().st_size:,}")
+        tensors = load(path.read_bytes())
+    except OSError as problem:
+        raise InputError(problem.strerror or str(problem)) from None
+    except (SafetensorError, KeyError, TypeError, ValueError) as problem:
+        reason = " ".join(str(problem).split())[:100]
+        raise InputError(f"it must be safetensors of float16, float32 or float64, got {reason}") from None
+    shapes = {name: one.shape for name, one in tensors.items()}
+    if len(shapes) != 1 or any(len(shape) != 2 or shape[0] < 2 for shape in shapes.values()):
+        raise InputError(f"it must have one tensor of shape (layers, heads), from 2 layers, got {str(shapes)[:100]}")
+    (found,) = (one.astype(np.float64) for one in tensors.values())
+    if not np.isfinite(found).all() or not found.any():
+        raise InputError("its coefficients must be finite, and not all 0")
+    return np.asarray(found)
 
 
 def _content(found: Any) -> dict[str, Any]:
