@@ -1,18 +1,21 @@
 """Does `regard.sources` find the document that has the answer, and does it say when none has?
 
-    python benchmarks/sources.py [--prompts 200] [--leave-one-out 20] [--results benchmarks/results/sources.json]
+    python benchmarks/sources.py [--prompts 200] [--leave-one-out-every 5] [--results benchmarks/results/sources.json]
 
 Prompts of 8 to 16 documents in English, German or Spanish, whose names, facts and questions are not among those that
-the heads were found on (src/regard/interpret/source_examples.py). For each, the first document by the heads that come
-with SmolLM2 and by the mean of all heads, and the largest score with the document that has the answer and with another
-sentence of about its length in its place. For the first prompts, every document is also left out, one at a time. The
-results are written after each prompt; a run that was stopped resumes.
+the heads were found on (src/regard/interpret/source_examples.py). For each prompt: the first document by the heads that
+come with SmolLM2, by the mean of all heads and by the words that it shares with question and answer; and the largest
+score with the document that has the answer, and with other sentences of about its length in its place. For every fifth
+prompt, the text of each document is also left out, one at a time, and the prompt tokenized again: by a forward of the
+model here, not by `verify`. The results are written after each prompt; a run that was stopped resumes.
 """
 
 import argparse
+import itertools
 import json
 import platform
 import random
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +23,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
-from regard import HeadSet, load_model, sources
+from regard import HeadSet, load_model, sources, tap
 from regard.files import write_atomically
+from regard.heads.head_set import ReadoutScore
+from regard.interpret.source_prompt import joined, prompt_of, token_ranges
 
 NAMES = (
     "Abelard Brunhilde Casimir Dorothea Evander Fiorella Gustavo Henrietta Ignatius Jadwiga Kazuo Leopoldine Mbali "
@@ -91,9 +97,11 @@ def prompt(seed: int) -> tuple[dict[str, str], dict[str, str], str, str, int]:
     values = [draw.choice(one[3].split(",")) for one in chosen]
     source = draw.randrange(len(people))
     documents, absent = {}, {}
+    others = [" ".join(one) for n in (1, 2, 3) for one in itertools.permutations(language.more, n)]
+    draw.shuffle(others)
     for at, (person, fact, value) in enumerate(zip(people, chosen, values, strict=True)):
         name, text = language.document.format(i=at + 1), fact[0].format(n=person, v=value)
-        instead = " ".join(draw.sample(language.more, 2))
+        instead = min(others, key=lambda one: abs(len(one) - len(text)))
         more = draw.choice(language.more) if draw.random() < 0.7 else ""
         said, other = ((more, text), (more, instead)) if draw.random() < 0.5 else ((text, more), (instead, more))
         documents[name] = " ".join(filter(None, said))
@@ -103,62 +111,216 @@ def prompt(seed: int) -> tuple[dict[str, str], dict[str, str], str, str, int]:
     return documents, absent, *asked, source
 
 
-def measured(loaded: Any, everywhere: HeadSet, seed: int, *, leave_out: bool) -> dict[str, Any]:
+def without_each(loaded: Any, documents: dict[str, str], question: str, answer: str) -> list[float]:
+    """What the answer loses without the text of each document."""
+
+    def ids(left_out: str | None, answer: str) -> list[int]:
+        text = "Answer the question from these documents.\n\n"
+        for number, (name, one) in enumerate(documents.items(), 1):
+            text += f"[{number}] {name}\n" + (f"{one}\n\n" if name != left_out else "\n")
+        asked = [{"role": "user", "content": f"{text}Question: {question}"}]
+        chat = loaded.tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        return list(loaded.tokenizer(chat + answer, add_special_tokens=False)["input_ids"])
+
+    new = len(ids(None, answer)) - len(ids(None, ""))
+    cache, whole = transformers.DynamicCache(), ids(None, answer)
+
+    def log_prob(left_out: str | None) -> float:
+        """The log-probability of the answer, where the cache keeps what the prompt has in common with the whole."""
+        text = ids(left_out, answer)
+        same = next((at for at, (one, other) in enumerate(zip(text, whole)) if one != other), 0)  # noqa: B905
+        if drop := cache.get_seq_length() - same:
+            cache.crop(-drop)
+        with torch.no_grad():
+            given = torch.tensor([text[same:]])
+            logits = loaded.model(given, past_key_values=cache, logits_to_keep=new + 1).logits[0, :-1]
+        return float(logits.double().log_softmax(-1).gather(1, given[0, -new:, None]).sum())
+
+    total = log_prob(None)
+    return [total - log_prob(name) for name in reversed(documents)][::-1]
+
+
+def masses(loaded: Any, heads: HeadSet, documents: dict[str, str], question: str, answer: str) -> Any:
+    """The mean weight of each head on each document while the answer is predicted, (heads, documents)."""
+    made = prompt_of(
+        loaded.tokenizer, prompt=None, documents=documents, question=question, messages=None, parts="document"
+    )
+    ids, spans, first = joined(loaded.tokenizer, made.text, answer, typed=made.typed)
+    keys = {str(at): one for at, one in enumerate(token_ranges(made.text, spans, made.places))}
+    with torch.no_grad(), tap(loaded.model, heads=heads, keys=keys, queries=range(first - 1, len(ids) - 1)) as rows:
+        loaded.model(torch.tensor([ids]), use_cache=False, logits_to_keep=1)
+    return torch.stack([row.weights[0] for row in rows.rows]).double().mean(0).numpy()
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def measured(loaded: Any, everywhere: HeadSet, used: HeadSet, seed: int, *, leave_out: bool) -> dict[str, Any]:
     """What is found in one prompt."""
     documents, absent, question, answer, source = prompt(seed)
     asked = {"question": question, "answer": answer, "parts": "document"}
     begun = time.perf_counter()
-    found = sources(loaded, documents=documents, verify=leave_out, num_removals=len(documents), **asked)
-    mean = sources(loaded, documents=documents, heads=everywhere, **asked)
+    found = sources(loaded, documents=documents, **asked)
+    seconds = time.perf_counter() - begun
     nowhere = sources(loaded, documents=absent, **asked)
+    shared = [len(words(text) & words(question + " " + answer)) for text in documents.values()]
+    each = masses(loaded, everywhere, documents, question, answer)
     one: dict[str, Any] = {
         "seed": seed,
         "source": source,
+        "documents": len(documents),
         "found": int(found.scores.argmax()),
-        "mean_of_heads": int(mean.scores.argmax()),
-        "strength": found.strength,
-        "strength_without": nowhere.strength,
-        "seconds": time.perf_counter() - begun,
+        "mean of heads": int(each.mean(0).argmax()),
+        "words in common": int(np.argmax(shared)),
+        "strength": [found.strength, nowhere.strength],
+        "log-probability per token": [float(found.log_probs.mean()), float(nowhere.log_probs.mean())],
+        "characters": [sum(map(len, one.values())) for one in (documents, absent)],
+        "each head": each[[everywhere.heads.index(one) for one in used.heads]].round(6).tolist(),
+        "seconds": seconds,
     }
     if leave_out:
-        drops = {removal.part: removal.drop for removal in found.removals}
-        one["drops"] = [drops[part.id] for part in found.parts]
+        begun = time.perf_counter()
+        one["drops"] = without_each(loaded, documents, question, answer)
+        one["seconds of leave-one-out"] = time.perf_counter() - begun
     return one
+
+
+def shuffled_readout(rows: list[dict[str, Any]], repeats: int = 20) -> str:
+    """How often a readout of the heads is right that is fitted and tested with labels drawn at random."""
+    draw, correct = np.random.default_rng(0), []
+    features = [np.array(row["each head"]).T for row in rows]
+    tested = range(1, len(rows), 2)
+    for _ in range(repeats):
+        labels = [int(draw.integers(len(one))) for one in features]
+        weights = np.zeros(features[0].shape[1])
+        for _ in range(200):
+            for at in range(0, len(rows), 2):  # multinomial logistic regression
+                shares = np.exp(features[at] @ weights)
+                weights += 0.5 / len(rows) * (features[at][labels[at]] - shares @ features[at] / shares.sum())
+        correct.append(sum(int((features[at] @ weights).argmax()) == labels[at] for at in tested))
+    return str(ReadoutScore.of(float(np.mean(correct)), len(tested)))
+
+
+def from_question(rows: list[dict[str, Any]], repeats: int = 20) -> str:
+    """How often a logistic regression on the words of question and answer tells which of the two prompts it saw."""
+    draw, correct = np.random.default_rng(0), []
+    bags = [words(" ".join(prompt(row["seed"])[2:4])) for row in rows]
+    known = sorted(set().union(*bags))
+    features = np.array([[word in bag for word in known] for bag in bags], dtype=float)
+    for _ in range(repeats):
+        labels = draw.integers(2, size=len(rows))
+        weights = np.zeros(len(known))
+        for _ in range(200):
+            error = labels[::2] - 1 / (1 + np.exp(-features[::2] @ weights))
+            weights += 0.1 * (features[::2].T @ error / len(error) - 0.01 * weights)
+        correct.append(((features[1::2] @ weights > 0) == labels[1::2]).sum())
+    return str(ReadoutScore.of(float(np.mean(correct)), len(rows) // 2))
+
+
+def interval(statistic: Any, count: int) -> dict[str, Any]:
+    """A statistic of chosen rows, with the 95 % interval of 2,000 bootstraps."""
+    draw = np.random.default_rng(0)
+    found = [statistic(draw.integers(count, size=count)) for _ in range(2000)]
+    return {
+        "value": round(float(statistic(np.arange(count))), 4),
+        "95 %": [round(float(one), 4) for one in np.quantile(found, (0.025, 0.975))],
+    }
+
+
+def auroc(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    there, gone = np.array([row[name] for row in rows], dtype=float).T
+
+    def of(at: Any) -> float:
+        wins = there[at][:, None] - gone[at][None]
+        return float(((wins > 0) + 0.5 * (wins == 0)).mean())
+
+    return interval(of, len(rows))
+
+
+def thresholds(rows: list[dict[str, Any]], shipped: float) -> dict[str, Any]:
+    """The error rates of answers from nowhere: at the shipped threshold, and at one chosen on every other prompt."""
+    pairs = np.array([row["strength"] for row in rows])
+
+    def errors(threshold: float, some: Any) -> tuple[int, int]:
+        return int((some[:, 0] < threshold).sum()), int((some[:, 1] >= threshold).sum())
+
+    ends = np.sort(pairs[::2].ravel())
+    middles = (ends[1:] + ends[:-1]) / 2
+    wrong = [sum(errors(one, pairs[::2])) for one in middles]
+    best = np.flatnonzero(np.array(wrong) == min(wrong))
+    chosen = float(middles[best[len(best) // 2]])
+    other = pairs[1::2]
+    return {
+        "shipped": {
+            "threshold": shipped,
+            "error rate": str(ReadoutScore.of(sum(errors(shipped, pairs)), 2 * len(pairs))),
+            "missed, invented": errors(shipped, pairs),
+        },
+        "chosen on the even prompts": {
+            "threshold": chosen,
+            "error rate on the odd": str(ReadoutScore.of(sum(errors(chosen, other)), 2 * len(other))),
+            "missed, invented": errors(chosen, other),
+        },
+    }
+
+
+def against_leaving_out(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How the first document compares with leaving out each."""
+    drops = [np.array(row["drops"]) for row in rows]
+    best, source = np.array([one.argmax() for one in drops]), np.array([row["source"] for row in rows])
+    largest = np.array([one.max() for one in drops])
+    clear = [at for at, one in enumerate(drops) if np.subtract(*np.sort(one)[:-3:-1]) > 0.1]
+    found: dict[str, Any] = {
+        "prompts": len(rows),
+        "finds the source": str(ReadoutScore.of(int((best == source).sum()), len(rows))),
+        "seconds": round(float(np.median([row["seconds of leave-one-out"] for row in rows])), 2),
+        "seconds of sources": round(float(np.median([row["seconds"] for row in rows])), 2),
+        "its best exceeds its second by 0.1 nats": len(clear),
+    }
+    for name in ("found", "mean of heads"):
+        first = np.array([row[name] for row in rows])
+        mine = np.array([one[at] for one, at in zip(drops, first, strict=True)])
+        found[name] = {
+            "drop, as a share of the largest": interval(
+                lambda at, mine=mine: mine[at].sum() / largest[at].sum(), len(rows)
+            ),
+            "the same first where that is clear": str(ReadoutScore.of(int((first == best)[clear].sum()), len(clear))),
+        }
+    return found
 
 
 def summary(rows: list[dict[str, Any]], threshold: float) -> dict[str, Any]:
     """The figures over all prompts; intervals of shares are Wilson's."""
-    from regard.heads.head_set import ReadoutScore
-
-    there, gone = (np.array([row[name] for row in rows]) for name in ("strength", "strength_without"))
+    found: dict[str, Any] = {"prompts": len(rows), "chance": float(np.mean([1 / row["documents"] for row in rows]))}
+    for name in ("found", "mean of heads", "words in common"):
+        found[name] = str(ReadoutScore.of(sum(row[name] == row["source"] for row in rows), len(rows)))
     left_out = [row for row in rows if "drops" in row]
-    best = [int(np.argmax(row["drops"])) for row in left_out]
-    shares = [row["drops"][row["found"]] / max(row["drops"]) for row in left_out]
-    clear = [at for at, row in enumerate(left_out) if np.subtract(*sorted(row["drops"])[:-3:-1]) > 0.1]
-    return {
-        "prompts": len(rows),
-        "source found": str(ReadoutScore.of(sum(row["found"] == row["source"] for row in rows), len(rows))),
-        "by the mean of all heads": str(
-            ReadoutScore.of(sum(row["mean_of_heads"] == row["source"] for row in rows), len(rows))
-        ),
-        "AUROC of answers from nowhere": float(np.mean(there[:, None] > gone[None])),
-        "error rate at the shipped threshold": float(((there < threshold).mean() + (gone >= threshold).mean()) / 2),
-        "left one out": len(left_out),
-        "drop of the first, as a share of the largest": float(np.mean(shares)) if shares else None,
-        "same first as leave-one-out, where that is clear by 0.1 nats": [
-            sum(left_out[at]["found"] == best[at] for at in clear), len(clear),
-        ],
-        "leave-one-out finds the source": sum(row["source"] == one for row, one in zip(left_out, best, strict=True)),
-    }  # fmt: skip
+    if len(rows) < 10:
+        return found
+    return found | {
+        "shuffled labels": shuffled_readout(rows),
+        "from nowhere": {
+            "AUROC of the largest score": auroc(rows, "strength"),
+            "AUROC of the answer's log-probability": auroc(rows, "log-probability per token"),
+            "AUROC of the prompt's length": auroc(rows, "characters"),
+            "words of question and answer alone": from_question(rows),
+            **thresholds(rows, threshold),
+        },
+        "leave one out": against_leaving_out(left_out) if left_out else None,
+        "seconds of sources": round(float(np.median([row["seconds"] for row in rows])), 2),
+    }
 
 
 def main() -> None:
     """Measure, or go on measuring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--leave-one-out", type=int, default=20)
+    parser.add_argument("--leave-one-out-every", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after the prompt at this time")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/sources.json"))
     given = parser.parse_args()
+    begun = time.perf_counter()
     known = json.loads(given.results.read_text("utf-8")) if given.results.exists() else {"rows": []}
     rows = {row["seed"]: row for row in known["rows"]}
     loaded = load_model("smollm2")
@@ -167,20 +329,40 @@ def main() -> None:
     everywhere = HeadSet([(layer, head) for layer in range(layers) for head in range(heads)])
     used = sources(loaded, "It rains.", "It rains.").heads
     for seed in range(given.prompts):
-        leave_out = seed < given.leave_one_out
+        leave_out = seed % given.leave_one_out_every == 0
         if seed in rows and ("drops" in rows[seed] or not leave_out):
             continue
-        rows[seed] = measured(loaded, everywhere, seed, leave_out=leave_out)
-        about = {
-            "machine": platform.processor() or platform.machine(),
-            "torch": torch.__version__,
-            "date": time.strftime("%Y-%m-%d"),
-            "heads": used.names,
-        }
+        if time.perf_counter() - begun > given.seconds:
+            break
+        rows[seed] = measured(loaded, everywhere, used, seed, leave_out=leave_out)
         done = [rows[at] for at in sorted(rows)]
-        content = {**about, **summary(done, used.threshold or 0), "rows": done}
-        write_atomically(given.results, (json.dumps(content, indent=1) + "\n").encode())
-        print(f"{len(done)} of {given.prompts}: {content['source found']}", flush=True)
+        save(given.results, {"rows": done})
+        print(f"{len(done)} of {given.prompts}: {done[-1]['found'] == done[-1]['source']}", flush=True)
+    done = [rows[at] for at in sorted(rows)]
+    about = {
+        "machine": f"{processor()}, {torch.get_num_threads()} threads",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__,
+                     "transformers": transformers.__version__},
+        "date": time.strftime("%Y-%m-%d"),
+        "model": loaded.name,
+        "heads": used.names,
+    }  # fmt: skip
+    found = summary(done, used.threshold or 0)
+    save(given.results, {**about, **found, "rows": done})
+    print(json.dumps(found, indent=1, ensure_ascii=False))
+
+
+def processor() -> str:
+    """The name of the processor, where Linux tells it."""
+    cpus = Path("/proc/cpuinfo")
+    lines = cpus.read_text().splitlines() if cpus.exists() else []
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def save(path: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    flat = re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text)  # a list of numbers on one line
+    write_atomically(path, (flat + "\n").encode())
 
 
 if __name__ == "__main__":
