@@ -11,7 +11,7 @@ from processes import launch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("how", ["killed", "killed while the others are busy", "stopped"])
 def test_the_others_name_the_rank_that_is_lost(tmp_path, how):
     launch(3, tmp_path, how, lost=(1,))
     lost = float((tmp_path / "lost").read_text())

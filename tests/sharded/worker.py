@@ -121,8 +121,11 @@ def compute_long(mesh, folder):
         np.savez(folder / f"{name}.{mesh.get_rank()}.npz", **found)
 
 
-def lose_a_rank(how, mesh, folder):
-    """Call after call; rank 1 is killed or stopped in the middle, and the others write what they get to know."""
+def lose_a_rank(how, mesh, folder, *, busy=0.0):
+    """Call after call; rank 1 is killed or stopped in the middle, and the others write what they get to know.
+
+    Where they are `busy` for some seconds after that call, its connections are closed before they write to it.
+    """
     rank = mesh.get_rank()
     q, k, v = (distribute_tensor(torch.randn(1, 2, 96, 8), mesh, [Shard(2)]).requires_grad_() for _ in range(3))
     try:
@@ -131,6 +134,8 @@ def lose_a_rank(how, mesh, folder):
             if rank == 1 and step == 5:
                 (folder / "lost").write_text(str(time.time()))
                 os.kill(os.getpid(), how)
+            elif step == 5:
+                time.sleep(busy)
     except RankError as error:
         (folder / f"said.{rank}").write_text(f"{time.time()} {error}")
         os._exit(0)
@@ -140,6 +145,7 @@ PROGRAMS = {
     "contract": compute_contract,
     "long": compute_long,
     "killed": partial(lose_a_rank, signal.SIGKILL),
+    "killed while the others are busy": partial(lose_a_rank, signal.SIGKILL, busy=3.0),
     "stopped": partial(lose_a_rank, signal.SIGSTOP),
 }
 

@@ -1,6 +1,6 @@
 """Sending between the ranks of a group, posted ahead and waited for later; what was sent is counted."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -81,6 +81,9 @@ class Exchange:
         """Begin to send and receive a tensor to and from each of some ranks; empty ones are not sent.
 
         All ranks post in the same order.
+
+        Raises:
+            RankError: A rank is gone.
         """
         going = [(peer, x) for peer, x in sends.items() if x.numel()]
         coming = [(peer, x) for peer, x in receives.items() if x.numel()]
@@ -89,8 +92,11 @@ class Exchange:
             self.traffic.messages += len(going)
         ops = [dist.P2POp(dist.isend, x, group=self.group, tag=tag, group_peer=peer) for peer, x in going]
         ops += [dist.P2POp(dist.irecv, x, group=self.group, tag=tag, group_peer=peer) for peer, x in coming]
-        works = dist.batch_isend_irecv(ops) if ops else []
         ranks = [self.global_rank(peer) for peer, _ in (*going, *coming)]
+        works = []
+        if ops:
+            with Liveness.of_this_process().names(ranks):  # who is gone before it is written to is found here
+                works = dist.batch_isend_irecv(ops)
         each = [(one,) for one in ranks] if len(works) == len(ops) else [tuple(ranks)] * len(works)
         return Pending(list(zip(each, works, strict=True)), tuple(x for _, x in (*going, *coming)))
 
@@ -98,10 +104,16 @@ class Exchange:
         """The number that a rank of this group has among all processes."""
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
-    def together(self, work: "dist.Work | None", *held: Tensor) -> None:
-        """Wait for what all ranks do together."""
+    def together(self, begin: "Callable[[], dist.Work | None]", *held: Tensor) -> None:
+        """Begin what all ranks do together, and wait for it.
+
+        Raises:
+            RankError: A rank is gone.
+        """
+        others = tuple(self.global_rank(rank) for rank in range(self.ranks) if rank != self.rank)
+        with Liveness.of_this_process().names(others):
+            work = begin()
         if work is not None:
-            others = tuple(self.global_rank(rank) for rank in range(self.ranks) if rank != self.rank)
             Pending([(others, work)], held).wait()
 
     def note(self, what: str, at: int) -> None:
@@ -113,12 +125,12 @@ class Exchange:
         """The tensors of all ranks, of one shape."""
         parts = [torch.empty_like(x) for _ in range(self.ranks)]
         x = x.contiguous()
-        self.together(dist.all_gather(parts, x, group=self.group, async_op=True), x, *parts)
+        self.together(lambda: dist.all_gather(parts, x, group=self.group, async_op=True), x, *parts)
         return parts
 
     def share(self, x: Tensor) -> None:
         """Give all ranks the tensor of the first one, in place."""
-        self.together(dist.broadcast(x, group=self.group, group_src=0, async_op=True), x)
+        self.together(lambda: dist.broadcast(x, group=self.group, group_src=0, async_op=True), x)
 
     def summed(self, x: Tensor) -> Tensor:
         """The sum over all ranks, as a new tensor."""
@@ -126,7 +138,7 @@ class Exchange:
 
     def sum_over(self, x: Tensor) -> Tensor:
         """The sum over all ranks, in place."""
-        self.together(dist.all_reduce(x, group=self.group, async_op=True), x)
+        self.together(lambda: dist.all_reduce(x, group=self.group, async_op=True), x)
         return x
 
 

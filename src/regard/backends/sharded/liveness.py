@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import distributed as dist
@@ -63,9 +63,22 @@ class Liveness:
         while not done.wait(_POLL):
             self._look_at(ranks)
         if failure:
-            if not isinstance(failure[0], RuntimeError) or not _is_of_connection(failure[0]):
+            with self.names(ranks):
                 raise failure[0]
-            self._fail(ranks[0] if len(ranks) == 1 else self._silent(ranks), "its connection was closed", failure[0])
+
+    @contextlib.contextmanager
+    def names(self, ranks: Sequence[int]) -> Iterator[None]:
+        """Where a connection to one of these ranks is closed inside, raise an error that names the rank.
+
+        Raises:
+            RankError: One of them is gone, or another rank found one that is.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, RankError) or not _is_of_connection(error):
+                raise
+            self._fail(ranks[0] if len(ranks) == 1 else self._silent(ranks), "its connection was closed", error)
 
     def _look_at(self, ranks: Sequence[int]) -> None:
         """Raise where a rank is known to have failed, or is silent for too long."""
