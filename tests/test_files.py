@@ -54,6 +54,19 @@ def test_a_symbolic_link_is_followed(tmp_path, kind, there):
         assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.parametrize("kind", ["file", "check"])
+def test_a_pipe_or_a_device_is_refused_and_stays(tmp_path, kind):
+    """Root may rename over /dev/null, which would then be a file for everyone."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        with pytest.raises(InputError, match="the device or pipe"):
+            WRITERS[kind](path)
+    assert pipe.is_fifo() and link.is_symlink()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_file_that_grows_elsewhere_replaces_what_a_link_leads_to(tmp_path):
     for name in ("elsewhere", "layers"):
         (tmp_path / name).mkdir()

@@ -58,6 +58,7 @@ def whole_file(path: Path, *, by_way_of: Path | None = None) -> Iterator[IO[byte
     """
     if path.is_symlink():
         path, by_way_of = _followed(path), None  # which may be on another disk
+    _refuse_device(path)
     with _one_sentence(path), _draft(path, by_way_of or path.parent, _new_file) as draft:
         with draft.open("wb") as file:
             yield file
@@ -121,6 +122,7 @@ def check_writable(path: Path) -> None:
         InputError: Its folder is not to be written in.
     """
     path = _followed(path)
+    _refuse_device(path)
     with _one_sentence(path), _draft(path, path.parent, _new_file):
         pass
 
@@ -149,6 +151,12 @@ def lock(path: str | Path, *, wait: bool = False) -> int | None:
 def _followed(path: Path) -> Path:
     """What a symbolic link leads to; any other path as it is."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _refuse_device(path: Path) -> None:
+    """Refuse what is neither file nor folder: a rename would put a file in the place of /dev/null, or of a pipe."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"`path` must be a file to write, got the device or pipe {path}: name a file")
 
 
 def _usual_mode(mode: int) -> int:
