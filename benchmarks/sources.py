@@ -88,8 +88,21 @@ SPANISH = Language(
 )  # fmt: skip
 
 
-def prompt(seed: int) -> tuple[dict[str, str], dict[str, str], str, str, int]:
-    """The documents, the same without the answer, the question, the answer, and the document that has it."""
+@dataclass(frozen=True)
+class Asked:
+    """A prompt, and the same `absent` the answer; `repeated`: another document has the same fact of somebody else."""
+
+    documents: dict[str, str]
+    absent: dict[str, str]
+    question: str
+    answer: str
+    source: int
+    language: str
+    repeated: bool
+
+
+def prompt(seed: int) -> Asked:
+    """The prompt of a seed."""
     draw = random.Random(f"prompt {seed}")
     language = draw.choices((ENGLISH, GERMAN, SPANISH), (2, 1, 1))[0]
     people = draw.sample(NAMES, draw.randrange(8, 17))
@@ -108,7 +121,9 @@ def prompt(seed: int) -> tuple[dict[str, str], dict[str, str], str, str, int]:
         absent[name] = " ".join(filter(None, other)) if at == source else documents[name]
     _, question, answer, _ = chosen[source]
     asked = (one.format(n=people[source], v=values[source]) for one in (question, answer))
-    return documents, absent, *asked, source
+    alike = zip(chosen, values, strict=True)
+    repeated = sum(one == (chosen[source], values[source]) for one in alike) > 1
+    return Asked(documents, absent, *asked, source, language.document.split()[0], repeated)
 
 
 def without_each(loaded: Any, documents: dict[str, str], question: str, answer: str) -> list[float]:
@@ -158,24 +173,27 @@ def words(text: str) -> set[str]:
 
 def measured(loaded: Any, everywhere: HeadSet, used: HeadSet, seed: int, *, leave_out: bool) -> dict[str, Any]:
     """What is found in one prompt."""
-    documents, absent, question, answer, source = prompt(seed)
+    made = prompt(seed)
+    documents, question, answer = made.documents, made.question, made.answer
     asked = {"question": question, "answer": answer, "parts": "document"}
     begun = time.perf_counter()
     found = sources(loaded, documents=documents, **asked)
     seconds = time.perf_counter() - begun
-    nowhere = sources(loaded, documents=absent, **asked)
+    nowhere = sources(loaded, documents=made.absent, **asked)
     shared = [len(words(text) & words(question + " " + answer)) for text in documents.values()]
     each = masses(loaded, everywhere, documents, question, answer)
     one: dict[str, Any] = {
         "seed": seed,
-        "source": source,
+        "source": made.source,
         "documents": len(documents),
+        "language": made.language,
+        "repeated": made.repeated,
         "found": int(found.scores.argmax()),
         "mean of heads": int(each.mean(0).argmax()),
         "words in common": int(np.argmax(shared)),
         "strength": [found.strength, nowhere.strength],
         "log-probability per token": [float(found.log_probs.mean()), float(nowhere.log_probs.mean())],
-        "characters": [sum(map(len, one.values())) for one in (documents, absent)],
+        "characters": [sum(map(len, one.values())) for one in (documents, made.absent)],
         "each head": each[[everywhere.heads.index(one) for one in used.heads]].round(6).tolist(),
         "seconds": seconds,
     }
@@ -205,7 +223,8 @@ def shuffled_readout(rows: list[dict[str, Any]], repeats: int = 20) -> str:
 def from_question(rows: list[dict[str, Any]], repeats: int = 20) -> str:
     """How often a logistic regression on the words of question and answer tells which of the two prompts it saw."""
     draw, correct = np.random.default_rng(0), []
-    bags = [words(" ".join(prompt(row["seed"])[2:4])) for row in rows]
+    made = [prompt(row["seed"]) for row in rows]
+    bags = [words(f"{one.question} {one.answer}") for one in made]
     known = sorted(set().union(*bags))
     features = np.array([[word in bag for word in known] for bag in bags], dtype=float)
     for _ in range(repeats):
@@ -293,8 +312,19 @@ def against_leaving_out(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def summary(rows: list[dict[str, Any]], threshold: float) -> dict[str, Any]:
     """The figures over all prompts; intervals of shares are Wilson's."""
     found: dict[str, Any] = {"prompts": len(rows), "chance": float(np.mean([1 / row["documents"] for row in rows]))}
-    for name in ("found", "mean of heads", "words in common"):
-        found[name] = str(ReadoutScore.of(sum(row[name] == row["source"] for row in rows), len(rows)))
+    kinds: dict[str, Any] = {
+        "all": lambda _: True,
+        "no other document has the same fact": lambda row: not row["repeated"],
+        "another document has the same fact of somebody else": lambda row: row["repeated"],
+        **{name: lambda row, name=name: row["language"] == name for name in sorted({row["language"] for row in rows})},
+    }
+    for kind, chosen in kinds.items():
+        some = [row for row in rows if chosen(row)]
+        found[kind] = {
+            name: str(ReadoutScore.of(sum(row[name] == row["source"] for row in some), len(some)))
+            for name in ("found", "mean of heads", "words in common")
+            if some
+        }
     left_out = [row for row in rows if "drops" in row]
     if len(rows) < 10:
         return found
@@ -316,6 +346,9 @@ def main() -> None:
     """Measure, or go on measuring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument(
+        "--first", type=int, default=200, help="first seed; 0 to 70 were looked at before"
+    )
     parser.add_argument("--leave-one-out-every", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after the prompt at this time")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/sources.json"))
@@ -328,7 +361,7 @@ def main() -> None:
     layers, heads = config.num_hidden_layers, config.num_attention_heads
     everywhere = HeadSet([(layer, head) for layer in range(layers) for head in range(heads)])
     used = sources(loaded, "It rains.", "It rains.").heads
-    for seed in range(given.prompts):
+    for seed in range(given.first, given.first + given.prompts):
         leave_out = seed % given.leave_one_out_every == 0
         if seed in rows and ("drops" in rows[seed] or not leave_out):
             continue

@@ -24,6 +24,16 @@ def test_one_document_has_the_answer_and_its_counterpart_has_none():
         holders = [at for at, text in enumerate(asked.documents) if person in text.replace(".", "").split()]
         assert holders == [asked.source]
         assert not any(person in text.replace(".", "").split() for text in absent.documents)
+        value = asked.answer.rstrip(".").split()[-1]
+        assert [at for at, text in enumerate(asked.documents) if value in text.replace(".", "").split()] == holders
+        assert not any(value in text.replace(".", "").split() for text in absent.documents)
+
+
+def test_answers_are_sentences_and_words():
+    draw = np.random.default_rng(0)
+    lengths = {len(draw_question(draw)[0].answer.split()) for _ in range(50)}
+    assert min(lengths) == 1
+    assert max(lengths) > 4
 
 
 def test_the_same_seed_draws_the_same():

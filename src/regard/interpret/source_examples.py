@@ -17,19 +17,22 @@ __all__ = ["DocumentQuestion", "draw_question", "make_source_examples", "read_so
 
 _DOCUMENTS = 8
 _PEOPLE = "Anna Boris Clara David Elena Frank Greta Henry Irene James Karen Louis Maria Oscar Paula Robert".split()
-# A fact, a question, an answer, and what V may be.
+# A fact, a question, answers, and what V may be.
 _FACTS = (
-    ("N lives in V with two cats.", "Where does N live?", "N lives in V.", "Paris London Berlin Madrid Rome Vienna"),
-    ("The favourite colour of N is V.", "What is the favourite colour of N?", "The favourite colour of N is V.",
+    ("N lives in V with two cats.", "Where does N live?", ("N lives in V.", "In V."),
+     "Paris London Berlin Madrid Rome Vienna"),
+    ("The favourite colour of N is V.", "What is the favourite colour of N?", ("The favourite colour of N is V.", "V."),
      "red blue green yellow purple orange black white"),
-    ("N works as a V near the station.", "What does N work as?", "N works as a V.",
+    ("N works as a V near the station.", "What does N work as?", ("N works as a V.", "As a V."),
      "baker doctor pilot farmer lawyer painter sailor teacher"),
-    ("Every evening N plays the V.", "Which instrument does N play?", "N plays the V.",
+    ("Every evening N plays the V.", "Which instrument does N play?", ("N plays the V.", "It is the V."),
      "piano violin guitar flute drum cello trumpet harp"),
-    ("N bought a V last week.", "What did N buy?", "N bought a V.",
+    ("N bought a V last week.", "What did N buy?", ("N bought a V.", "A V."),
      "table lamp chair mirror carpet bicycle kettle clock"),
-    ("The code of N is V.", "What is the code of N?", "The code of N is V.", "1234 1965 2696 3427 4158 5620 7082 8544"),
+    ("The code of N is V.", "What is the code of N?", ("The code of N is V.", "It is V."),
+     "1234 1965 2696 3427 4158 5620 7082 8544"),
 )  # fmt: skip
+_SAME = 4  # documents with the same kind of fact, at most
 _MORE = (
     "It rained for most of the day.",
     "Nobody was surprised.",
@@ -52,8 +55,10 @@ class DocumentQuestion:
 def draw_question(draw: np.random.Generator, documents: int = _DOCUMENTS) -> tuple[DocumentQuestion, DocumentQuestion]:
     """Return a question with its documents, and the same with another sentence in place of the fact asked for."""
     people = draw.permutation(_PEOPLE)[:documents].tolist()
-    facts = [_FACTS[int(draw.integers(len(_FACTS)))] for _ in people]
-    values = [str(draw.choice(fact[3].split())) for fact in facts]
+    kinds = draw.permutation(np.repeat(np.arange(len(_FACTS)), _SAME))[:documents].tolist()
+    facts = [_FACTS[kind] for kind in kinds]
+    free = [draw.permutation(fact[3].split()).tolist() for fact in _FACTS]
+    values = [free[kind].pop() for kind in kinds]  # no document has another's value, so that one alone has the answer
     source = int(draw.integers(documents))
     texts, without = [], ""
     for at, (person, fact, value) in enumerate(zip(people, facts, values, strict=True)):
@@ -65,7 +70,9 @@ def draw_question(draw: np.random.Generator, documents: int = _DOCUMENTS) -> tup
             said, instead = ([more, *said], [more, *instead]) if first else ([*said, more], [*instead, more])
         texts.append(" ".join(said))
         without = " ".join(instead) if at == source else without
-    question, answer = (_filled(one, people[source], values[source]) for one in facts[source][1:3])
+    _, question, answers, _ = facts[source]
+    wording = answers[int(draw.integers(len(answers)))]
+    question, answer = (_filled(one, people[source], values[source]) for one in (question, wording))
     missing = tuple(without if at == source else text for at, text in enumerate(texts))
     asked = DocumentQuestion(tuple(texts), question, answer, source)
     return asked, DocumentQuestion(missing, question, answer, None)
