@@ -12,6 +12,8 @@ from hypothesis import settings
 settings.register_profile("regard", deadline=None)
 settings.load_profile("regard")
 
+# Whether numba's loops are compiled on this machine decides no test: those of the loops ask for them.
+os.environ["REGARD_AUTO_NUMBA"] = "0"
 os.environ["MPLBACKEND"] = "Agg"  # where there is a screen, pyplot would wait for its window to be closed
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

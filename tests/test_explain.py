@@ -102,7 +102,7 @@ def test_the_budget_decides():
 
 @pytest.mark.parametrize("call", [regard.attention, regard.explain])
 def test_an_unknown_backend_is_answered_with_those_there_are(call):
-    words = "one of sdpa, blockwise, reference, split, numba, flex, triton, sharded, got 'flash'"
+    words = "one of sdpa, blockwise, reference, numba, split, flex, triton, sharded, got 'flash'"
     with pytest.raises(InputError, match=words):
         call(X, X, X, backend="flash")
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
+    "cache_folder",
     "check_writable",
     "checksum_of_array",
     "checksum_of_file",
@@ -31,6 +32,17 @@ __all__ = [
     "write_atomically",
     "write_folder",
 ]
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is made once on a machine.
+
+    It is $REGARD_CACHE, else $XDG_CACHE_HOME/regard, else ~/.cache/regard.
+    """
+    if named := os.environ.get("REGARD_CACHE"):
+        return Path(named)
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "regard"
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -236,7 +236,8 @@ def _signature(
     mask, scale = asked["mask"], asked["scale"]
     seen: Any = None
     holders: tuple[Mask, ...] = ()
-    in_memory = backend != ("auto", "auto")  # PyTorch's own kernel alone may be traced, with no mask or a flag for it
+    # PyTorch's own kernel alone may be traced, with no mask or a flag for it.
+    in_memory = backend != ("auto", "auto") or k.shape[2] >= backends.LOOPS_FROM
     if type(mask) is Causal:
         seen = mask.align, mask.shift
         in_memory = in_memory or q.shape[2] != k.shape[2] or (scale is not None and scale <= 0)
@@ -255,6 +256,7 @@ def _signature(
     key = (
         q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, k.device, v.device, seen, scale, learns,
         torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type), backend,
+        torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
     return _Signature(key, holders)
 

@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import regard
 from regard import masks, scores
 from regard.backends import kernel_compilers
-from regard.backends.numba_loops import Compiled, compile_cache, mask_tables, threads
+from regard.backends.numba_loops import Compiled, mask_tables, object_code, threads
 from regard.errors import InputError
 from regard.normalizers import Sigmoid
 from regard.positions import Gaussian
@@ -205,21 +205,19 @@ def test_wide_floats_and_other_devices_are_refused():
     )
 
 
-def test_without_numba_it_says_how_to_get_it(monkeypatch):
+def _forget_the_loops(monkeypatch, folder):
+    """As in a process of a machine where nothing was compiled yet."""
+    monkeypatch.setenv("REGARD_CACHE", str(folder))
+    monkeypatch.setattr(object_code, "_loops", None)
+
+
+def test_without_numba_it_says_how_to_get_it(monkeypatch, tmp_path):
+    _forget_the_loops(monkeypatch, tmp_path)
     x = torch.zeros(1, 1, 4, 4)
     monkeypatch.setattr(kernel_compilers, "_numba_works", False)
     monkeypatch.setattr(util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"numba` is not installed: pip install 'regard\[numba\]'"):
         regard.attention(x, x, x, backend="numba")
-
-
-def test_what_is_kept_of_another_version_is_not_taken(monkeypatch):
-    codegen = type("Codegen", (), {"magic_tuple": lambda self: ("here",)})()
-    cache = compile_cache._Kept(test_what_is_kept_of_another_version_is_not_taken)
-    before = cache._index_key("signature", codegen)
-    assert cache._index_key("signature", codegen) == before
-    monkeypatch.setattr(compile_cache, "_VERSION", "another")
-    assert cache._index_key("signature", codegen) != before
 
 
 _ELSEWHERE = """
@@ -244,10 +242,11 @@ def test_a_processor_without_wide_vectors_computes_the_same(tmp_path):
     """numba is told of an older processor, whose instructions this one has too."""
     (tmp_path / "tests_of_numba.py").write_bytes(importlib.import_module(__name__).__spec__.loader.get_data(__file__))
     features = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2"
-    told = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
+    told = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features, "REGARD_CACHE": str(tmp_path)}
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
     run = subprocess.run(
         [sys.executable, "-c", _ELSEWHERE],
-        env={**os.environ, **told, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, **told, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         check=False,
@@ -430,7 +429,8 @@ def test_compiled_code_calls_it_with_a_mask():
     torch.testing.assert_close(compiled(q, k, v), 2 * regard.attention(q, k, v, mask=mask, backend="numba"))
 
 
-def test_a_numba_that_cannot_be_imported_is_told(monkeypatch):
+def test_a_numba_that_cannot_be_imported_is_told(monkeypatch, tmp_path):
+    _forget_the_loops(monkeypatch, tmp_path)
     monkeypatch.setattr(kernel_compilers, "_numba_works", False)
     monkeypatch.setitem(sys.modules, "numba.core.caching", None)
     x = torch.zeros(1, 1, 4, 4)

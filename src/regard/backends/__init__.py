@@ -5,12 +5,22 @@ from regard.backends.blockwise import Blockwise
 from regard.backends.narrow_keys import FEW_QUERIES, narrowed
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
-from regard.backends.selection import BACKENDS, SELECTION, Explanation, check_name, choose, explain, use_backend
+from regard.backends.selection import (
+    BACKENDS,
+    LOOPS_FROM,
+    SELECTION,
+    Explanation,
+    check_name,
+    choose,
+    explain,
+    use_backend,
+)
 from regard.backends.sharded.dtensors import attend_dtensors, explain_dtensors
 
 __all__ = [
     "BACKENDS",
     "FEW_QUERIES",
+    "LOOPS_FROM",
     "SELECTION",
     "Answer",
     "Backend",

@@ -28,21 +28,9 @@ from regard.torch_private import (
 )
 
 __all__ = [
-    "DERIVATIVES",
-    "FEATURES",
-    "LARGE",
-    "PREFERRED",
-    "SOFTMAX_OF_PRODUCTS",
-    "Answer",
-    "Backend",
-    "Selection",
-    "are_rounded",
-    "for_compilers",
-    "log_sum",
-    "merge",
-    "preferred",
-    "with_sink",
-]
+    "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "SOFTMAX_OF_PRODUCTS", "Answer", "Backend", "Selection",
+    "are_rounded", "for_compilers", "log_sum", "merge", "preferred", "with_sink",
+]  # fmt: skip
 
 _WHOLE = 2**24  # pairs of which compiled code holds tensors rather than leave the graph
 PREFERRED: ContextVar[str] = ContextVar("preferred", default="auto")
@@ -125,13 +113,16 @@ class Backend:
 
     What it cannot do it declares: `lacks` has a sentence for each of `FEATURES` that it refuses, in the order in which
     they are said; `least_work`, for each feature, the work for each pair below which it never is where that is needed.
-    `experimental` says on which hardware nobody has measured it, and is empty where somebody has.
+    `experimental` says on which hardware nobody has measured it, and is empty where somebody has. A shortcut is asked
+    by `auto` from `least_keys` keys on, where no feature of `not_for` is needed.
     """
 
     name: ClassVar[str]
     lacks: ClassVar[Mapping[str, str]] = DERIVATIVES
     least_work: ClassVar[Mapping[str, float]] = {}
     experimental: ClassVar[str] = ""
+    least_keys: ClassVar[int] = 0
+    not_for: ClassVar[tuple[str, ...]] = ()
 
     def refuses(self, problem: Problem) -> str | None:
         """Say why this backend cannot compute the problem exactly, or None if it can."""
@@ -139,6 +130,10 @@ class Backend:
             if needed := FEATURES[feature](problem):
                 return sentence.format(needed)
         return self.limits(problem)
+
+    def skipped(self, problem: Problem) -> str | None:
+        """Say why `auto` does not take this shortcut for a problem that it can run, or None; "" if it never would."""
+        return None
 
     def limits(self, problem: Problem) -> str | None:
         """Say which size or value of a problem that needs nothing it lacks is too much for it, or None."""
@@ -176,9 +171,8 @@ class Selection:
 
     Args:
         usual: `auto` takes the one with the least work of those that do not refuse, the first of equals.
-        shortcuts: For a few kinds of calls, for which nothing is faster; what they refuse is not worth a word.
-        by_name: For those who ask for them by name or `use_backend`: `auto` takes what needs only PyTorch and was
-            measured.
+        shortcuts: For calls for which they were measured to be faster; what they refuse is not worth a word.
+        by_name: For those who ask for them by name or `use_backend`.
         formula: What gives the empty result where there is no sequence or no head.
     """
 
@@ -216,26 +210,30 @@ class Selection:
             ready = [one for one in self.usual if one.refuses(problem) is None]
             found = for_compilers(ready, problem) if ready else None
         else:
-            found = self._fastest(problem)
+            found = self.fastest(problem)
         if found is None:
             reasons = "; ".join(f"{one.name}: {one.refuses(problem)}" for one in self.usual)
             raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
         return found
 
-    def _fastest(self, problem: Problem) -> Backend | None:
-        """The one with the least work, the first of equals; none is asked that declares that it has more."""
+    def asks(self, one: Backend, problem: Problem) -> bool:
+        """Whether `auto` asks a shortcut about a problem."""
+        return problem.keys >= one.least_keys and not any(FEATURES[what](problem) for what in one.not_for)
+
+    def fastest(self, problem: Problem) -> Backend | None:
+        """A shortcut, or else the first with the least work; none is asked that declares that it has more."""
+        for one in self.shortcuts:
+            if self.asks(one, problem) and one.skipped(problem) is None and one.refuses(problem) is None:
+                return one
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
-        everyone = enumerate((*self.shortcuts, *self.usual))
+        floors = [
+            (max((pairs * each for what, each in one.least_work.items() if FEATURES[what](problem)), default=0.0), at)
+            for at, one in enumerate(self.usual)
+        ]
         best: Backend | None = None
         least = (float("inf"), 0)
-        for floor, at, one in sorted(
-            (
-                max((pairs * each for what, each in one.least_work.items() if FEATURES[what](problem)), default=0.0),
-                at,
-                one,
-            )
-            for at, one in everyone
-        ):
+        for floor, at in sorted(floors):
+            one = self.usual[at]
             if (floor, at) < least and one.refuses(problem) is None and (work := (one.work(problem), at)) < least:
                 best, least = one, work
         return best

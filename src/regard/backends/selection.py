@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.backends.base import PREFERRED, Backend, Selection, for_compilers
+from regard.backends.base import FEATURES, PREFERRED, Backend, Selection, for_compilers
 from regard.backends.blockwise import Blockwise
 from regard.backends.chunked_sdpa import Split
 from regard.backends.flex import Flex
@@ -19,16 +19,29 @@ from regard.backends.triton_additive import AdditiveTriton
 from regard.problem import Problem
 from regard.tensors import human_bytes
 
-__all__ = ["BACKENDS", "BY_NAME", "SELECTION", "Explanation", "check_name", "choose", "explain", "named", "use_backend"]
+__all__ = [
+    "BACKENDS",
+    "BY_NAME",
+    "LOOPS_FROM",
+    "SELECTION",
+    "Explanation",
+    "check_name",
+    "choose",
+    "explain",
+    "named",
+    "use_backend",
+]
 
 _FORMULA = Reference()
+_LOOPS = Compiled()
 SELECTION = Selection(
     usual=(Sdpa(), Blockwise(), _FORMULA),
-    shortcuts=(Split(),),
-    by_name=(Compiled(), Flex(), AdditiveTriton(), Sharded()),
+    shortcuts=(_LOOPS, Split()),
+    by_name=(Flex(), AdditiveTriton(), Sharded()),
     formula=_FORMULA,
 )
 BACKENDS, BY_NAME = SELECTION.usual, SELECTION.by_name
+LOOPS_FROM = _LOOPS.least_keys  # keys from which on `auto` may take what reads the tensors' memory
 choose, check_name = SELECTION.choose, SELECTION.check_name
 
 
@@ -49,11 +62,12 @@ class Explanation:
     share: float
     asked: str = "auto"
     sharding: tuple[str, ...] = ()  # what the ranks of a sharded sequence do, in lines
+    reasons: tuple[str, ...] = ()  # why `auto` takes a shortcut, or does not, in lines
 
     def __str__(self) -> str:
         nobody = "no backend can run it" if self.asked == "auto" else f"{self.asked} cannot run it"
         head = f"{self.backend} runs it" if self.backend else nobody
-        lines = [head, *(f"{name} refused: {reason}" for name, reason in self.refusals)]
+        lines = [head, *self.reasons, *(f"{name} refused: {reason}" for name, reason in self.refusals)]
         lines += [f"{name} could, with about {times:.1f} × the work" for name, times in self.slower]
         if self.backend:
             lines.append(
@@ -106,19 +120,19 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
     check_name(backend)
     if problem.is_empty:
         return Explanation(_FORMULA.name, (), (), flops=0, bytes=0, share=0.0, asked=backend)
-    reasons = {one.name: one.refuses(problem) for one in (*SELECTION.shortcuts, *BACKENDS)}
-    if backend == "auto" and prefers != "auto":
-        reasons = {prefers: named()[prefers].refuses(problem)} | reasons
-        backend = prefers if reasons[prefers] is None else backend
-    elif backend != "auto" and backend not in reasons:
-        reasons[backend] = named()[backend].refuses(problem)
-    if backend != "auto":
-        reasons = {backend: reasons[backend]}
-    unsaid = {one.name for one in SELECTION.shortcuts} - {backend}
+    reasons = {prefers: named()[prefers].refuses(problem)} if backend == "auto" != prefers else {}
+    if backend == "auto" and reasons.get(prefers, "") is None:
+        backend = prefers
+    taken, said = _shortcuts(problem) if backend == "auto" else ([], [])
+    everyone = (*taken, *BACKENDS) if backend == "auto" else (named()[backend],)
+    reasons |= {one.name: one.refuses(problem) for one in everyone}
+    unsaid = {one.name for one in SELECTION.shortcuts} - {backend, prefers}
     refusals = [(name, reason) for name, reason in reasons.items() if reason is not None and name not in unsaid]
     ready = [one for name, one in named().items() if reasons.get(name, "not asked") is None]
     chosen = _first_of(ready, problem) if ready else None
     slower = [] if chosen is None else [(one.name, _times(one, chosen, problem)) for one in ready if one is not chosen]
+    if chosen is _LOOPS and backend == "auto":
+        said.append(f"{chosen.name}: {_LOOPS.taken(problem)}")
     share = problem.plan().share
     pairs = problem.batch * problem.heads * problem.queries * problem.keys
     flops = int(2 * pairs * (problem.q.shape[-1] + problem.v.shape[-1]) * share)
@@ -130,15 +144,27 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
         chosen.bytes(problem) if chosen else 0,
         share,
         backend,
+        reasons=tuple(said),
     )
+
+
+def _shortcuts(problem: Problem) -> tuple[list[Backend], list[str]]:
+    """The shortcuts that `auto` asks to run a problem, and what hinders others that could."""
+    asked = (
+        [] if torch.compiler.is_compiling() else [one for one in SELECTION.shortcuts if SELECTION.asks(one, problem)]
+    )
+    why = {one: one.skipped(problem) for one in asked}
+    lacking = {one for one in asked if any(FEATURES[what](problem) for what in one.lacks)}
+    said = [f"{one.name} not taken: {reason}" for one, reason in why.items() if reason and one not in lacking]
+    return [one for one in asked if why[one] is None], said
 
 
 def _first_of(ready: list[Backend], problem: Problem) -> Backend:
     """The one that would be chosen of those that can run it, shortcuts before others that have as little work."""
     if torch.compiler.is_compiling():
         return for_compilers(ready, problem)
-    order = (*SELECTION.shortcuts, *BACKENDS, *BY_NAME)
-    return min(ready, key=lambda one: (one.work(problem), order.index(one)))
+    first = next((one for one in SELECTION.shortcuts if one in ready), None)
+    return first or min(ready, key=lambda one: one.work(problem))
 
 
 def _times(one: Backend, chosen: Backend, problem: Problem) -> float:

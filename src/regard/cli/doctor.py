@@ -2,7 +2,10 @@
 
 import platform
 from importlib import util
+from typing import Annotated
 
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from regard.cli.console import TextConsole
@@ -19,17 +22,26 @@ _PACKAGES = {
     "gpu": ("triton",),
 }
 _BY_NAME = "it is opt-in: backend= or regard.use_backend"
-_ADVICE = {"numba": "; measured on CPU from 512 tokens on: less time than sdpa and blockwise"}
 _SCRIPTS = {"Chinese, simplified": "体头", "Chinese, traditional": "體頭", "Japanese": "あア", "Korean": "한"}
 _SERVES = {  # what an extra is for, where its name does not say it
-    "numba": 'backend="numba" and regard.use_backend("numba"), also for regard.watch: less time on CPU',
+    "numba": "less time on CPU from 512 tokens on, once `regard doctor --compile` has run",
     "gpu": 'backend="triton" and regard.use_backend("triton"), also for regard.watch, on CUDA',
 }
 
 
-def doctor() -> None:
+def doctor(
+    *,
+    compile_loops: Annotated[
+        bool,
+        typer.Option(
+            "--compile", metavar="", help="Compile numba's loops for this machine first, which takes some seconds."
+        ),
+    ] = False,
+) -> None:
     """Show which backends run which calls here and why not, the extras, models and fonts that are installed."""
     screen = TextConsole()
+    if compile_loops:
+        _compile()
     with TextConsole(stderr=True).status("loading the libraries"):
         import torch
 
@@ -37,7 +49,8 @@ def doctor() -> None:
 
     screen.print(f"regard {regard.__version__} on Python {platform.python_version()}, torch {torch.__version__}")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    screen.print(f"{torch.get_num_threads()} threads, CUDA device: {device}\n")
+    screen.print(f"{torch.get_num_threads()} threads, CUDA device: {device}")
+    screen.print(f"{_loops()}\n")
     tables = [*_backends(), _extras(), _extensions(), _models(), _fonts()]
     for number, table in enumerate(tables):
         if number > 0:
@@ -45,11 +58,48 @@ def doctor() -> None:
         screen.print(table)
 
 
+def _compile() -> None:
+    """Compile the loops with a progress bar, and say where they are kept."""
+    terminal = TextConsole(stderr=True)
+    with terminal.status("loading the libraries"):
+        from regard.backends import kernel_compilers
+        from regard.backends.numba_loops import object_code
+    if (reason := kernel_compilers.refuses_numba()) is not None:
+        terminal.print(f"regard: {reason}", soft_wrap=True, markup=False)
+        raise typer.Exit(2)
+    columns = TextColumn("compiling"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
+        task = bar.add_task("loops", total=len(object_code.LOOPS))
+        kept = object_code.compile_and_keep(lambda done: bar.update(task, completed=done))
+    if kept is None:
+        folder = object_code.file_of_loops().parent
+        terminal.print(
+            f"regard: the loops were compiled and cannot be kept, because {folder} cannot be written: name another "
+            "folder with REGARD_CACHE",
+            soft_wrap=True,
+            markup=False,
+        )
+        raise typer.Exit(2)
+
+
+def _loops() -> str:
+    """Say in a line whether `auto` takes the compiled loops."""
+    from regard.backends.numba_loops import object_code
+
+    if object_code.is_kept():
+        if object_code.is_switched_off():
+            return "numba's loops: compiled; auto leaves them out, because REGARD_AUTO_NUMBA is 0"
+        return "numba's loops: compiled; auto takes them where they were measured faster"
+    if util.find_spec("numba") is None:
+        return "numba's loops: not installed"
+    return "numba's loops: not compiled on this machine: regard doctor --compile"
+
+
 def _backends() -> tuple[Table, ...]:
     """Every kind of call against every backend, why not, and which are experimental, from what they declare."""
     import torch
 
-    from regard.backends.selection import BACKENDS, BY_NAME
+    from regard.backends.selection import BACKENDS, BY_NAME, named
     from regard.masks import Causal, Window
     from regard.normalizers import Sigmoid, Softmax
     from regard.problem import Problem
@@ -73,9 +123,9 @@ def _backends() -> tuple[Table, ...]:
         "log-sum-exp": problem(return_lse=True),
         "window, 100k tokens": problem(100_000, mask=Window(128)),
     }
-    everyone = (*BACKENDS, *BY_NAME)
+    everyone = (*BACKENDS, named()["numba"], *BY_NAME)
     table = Table("call", *(backend.name for backend in everyone), box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    reasons = {(one.name, _BY_NAME + _ADVICE.get(one.name, "")): ["all"] for one in BY_NAME}
+    reasons = {(one.name, _BY_NAME): ["all"] for one in BY_NAME}
     for name, call in calls.items():
         said = {backend.name: backend.refuses(call) for backend in everyone}
         table.add_row(name, *("runs" if reason is None else "no" for reason in said.values()))

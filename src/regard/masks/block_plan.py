@@ -58,13 +58,13 @@ class Rectangles:
     def shape(self) -> torch.Size:
         """The dimensions of the array of rectangles."""
         edges = self.top, self.bottom, self.left, self.right
-        return torch.Size(torch.broadcast_shapes(*(edge.shape for edge in edges)))
+        return torch.Size(np.broadcast_shapes(*(edge.shape for edge in edges)))  # PyTorch's imports sympy: a second
 
     def answer(
         self, empty: Bool[Tensor, "*#rectangles"], full: Bool[Tensor, "*#rectangles"]
     ) -> Int8[Tensor, "#batch #heads *rectangles"]:
         """Turn two claims about each rectangle into EMPTY, FULL or PARTIAL; batch and heads may stand in front."""
-        shape = torch.broadcast_shapes((1, 1, *self.shape), empty.shape, full.shape)
+        shape = np.broadcast_shapes((1, 1, *self.shape), empty.shape, full.shape)
         kinds = torch.full(shape, PARTIAL, dtype=torch.int8)
         return kinds.masked_fill(full, FULL).masked_fill(empty, EMPTY)
 

@@ -11,6 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard.backends.kernel_compilers import refuses_numba
+from regard.backends.numba_loops.object_code import loops
 from regard.errors import InputError
 from regard.masks import Mask
 from regard.tensors import tensors as held
@@ -67,6 +68,7 @@ def by_numba(tensors: tuple[Tensor, ...], **options: Any) -> dict[str, Call]:
     """A side "numba", the same call in compiled loops; none where they cannot be compiled."""
     if refuses_numba() is not None:
         return {}
+    loops()  # the default path takes them only where they are compiled before its first call
     return {"numba": forward(tensors, backend="numba", **options)}
 
 

@@ -1,4 +1,4 @@
-"""Softmax attention on CPU in loops compiled by numba, which is opt-in: backend="numba".
+"""Softmax attention on CPU in loops compiled by numba: where `auto.py` says so, and by name.
 
 PyTorch's fused kernel reaches the speed of its matrix products in float32 for long texts, but only a fraction of it in
 bfloat16, with masks, for short texts and in decoding. These loops hold scores in a core's cache and sums in its

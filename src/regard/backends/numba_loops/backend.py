@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.backends import kernel_compilers
 from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
 from regard.backends.blockwise import results_in_blocks
 from regard.backends.call_form import unwritable
+from regard.backends.numba_loops import auto, object_code
 from regard.backends.numba_loops.mask_tables import bytes_of_tables
 from regard.backends.operators import Known, Operator
 from regard.positions import Relative
@@ -44,9 +44,20 @@ class Compiled(Backend):
         | {"mapped mask": "it cannot plan for a mask that torch.func.vmap maps over"}
     )
 
+    least_keys = auto.LEAST_KEYS
+    not_for = "device but cpu", "compiling", "torch.func", "autocast", "gradients"
+
+    def skipped(self, problem: Problem) -> str | None:
+        """What was not measured to be faster, and where the loops are not compiled."""
+        return auto.reason_against(problem)
+
+    def taken(self, problem: Problem) -> str:
+        """Why `auto` takes it for a problem that is not skipped."""
+        return auto.reason_for(problem)
+
     def limits(self, problem: Problem) -> str | None:
         """What cannot be read, and where the loops cannot be compiled."""
-        return self._refuses_tensors(problem) or kernel_compilers.refuses_numba() or self._refuses_size(problem)
+        return self._refuses_tensors(problem) or object_code.refuses() or self._refuses_size(problem)
 
     def _refuses_tensors(self, problem: Problem) -> str | None:
         held = (problem.q, problem.k, problem.v)
@@ -72,7 +83,7 @@ class Compiled(Backend):
         return (problem.k.numel() + problem.v.numel()) * 4 + _bias_bytes(problem) + bytes_of_tables(problem)
 
     def work(self, problem: Problem) -> float:
-        """The pairs of the blocks that the mask leaves; it is chosen by name, so nothing is compared with this yet."""
+        """The pairs of the blocks that the mask leaves; as a shortcut it is compared with nothing."""
         return problem.plan().share * problem.batch * problem.heads * problem.queries * problem.keys
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:

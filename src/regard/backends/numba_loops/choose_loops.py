@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 from regard.backends.blockwise.bias_tiles import diagonals_of
 from regard.backends.numba_loops.kernel_args import JOB
 from regard.backends.numba_loops.mask_tables import tables_for
-from regard.backends.numba_loops.simd_exp_and_tanh import HAS_PAIRS, LANES, ROWS
-from regard.backends.numba_loops.sizes import BLOCK
+from regard.backends.numba_loops.object_code import has_pairs
+from regard.backends.numba_loops.sizes import BLOCK, GROUP, LANES, ROWS
 from regard.backends.numba_loops.threads import run
 from regard.positions import Relative
 from regard.problem import Problem
@@ -36,7 +36,7 @@ class Call:
 
     def __init__(self, problem: Problem) -> None:
         self._tables = tables_for(problem)
-        self._pairs = problem.q.dtype == torch.bfloat16 and HAS_PAIRS
+        self._pairs = problem.q.dtype == torch.bfloat16 and has_pairs()
         self._edge = (np.arange(BLOCK) < (problem.keys - 1) % BLOCK + 1).astype(np.uint8)
         self._bias, numbers = _bias_of(problem)
         width, value_width = problem.k.shape[-1], problem.v.shape[-1]
@@ -55,6 +55,11 @@ class Call:
         numbers |= _factors_of(problem)
         self._job = np.array([tuple(numbers.get(name, 0) for name in JOB.names or ())], JOB).tobytes()
         self._sizes = (*problem.q.shape[:3], -(-value_width // LANES) * LANES)
+        vectors, scores = self._sizes[3], GROUP * BLOCK  # floats of a row of values, and of scores
+        self._room = 4 * BLOCK * (numbers["depth"] + scores + vectors + 2) + 16 * GROUP
+        if self._is_few:
+            self._room = 4 * (self._padded * (numbers["depth"] + scores) + BLOCK // 2 * vectors) + 16 * GROUP
+        self._room += -self._room % 64
         self._width, self._dtype, self._zero = value_width, problem.q.dtype, _is_nothing(problem.scale)
 
     def __call__(
@@ -94,8 +99,8 @@ class Call:
         if self._pairs:
             values = torch.empty(self._of * self._blocks * BLOCK // 2 * width)
             job["packed_values"] = values.data_ptr()
-        run("pack", job, tasks=self._of * self._blocks)
-        run("attend", job, tasks=batch * heads * -(-queries // BLOCK))
+        run("pack", job, tasks=self._of * self._blocks, room_bytes=self._room)
+        run("attend", job, tasks=batch * heads * -(-queries // BLOCK), room_bytes=self._room)
 
     def _read(self, job: npt.NDArray[np.void]) -> None:
         """Read the keys in parts, then merge the results."""
@@ -105,8 +110,8 @@ class Call:
         start = room.data_ptr()
         behind = start + rows * self._sizes[3] * 4
         job["part_sums"], job["part_most"], job["part_mass"] = start, behind, behind + rows * 4
-        run("read", job, tasks=tasks)
-        run("merge", job, tasks=1)
+        run("read", job, tasks=tasks, room_bytes=self._room)
+        run("merge", job, tasks=1, room_bytes=self._room)
 
 
 def _in_rows(x: Float[Tensor, "batch heads n width"], multiple: int) -> Tensor:

@@ -10,15 +10,16 @@ import numba
 import numpy as np
 
 from regard.backends.numba_loops import simd_exp_and_tanh as on
-from regard.backends.numba_loops.compile_cache import compiled
+from regard.backends.numba_loops.compile_loops import compiled
 from regard.backends.numba_loops.sizes import BLOCK, GROUP
 from regard.backends.numba_loops.tiles import (
     FAR,
     adjust,
-    aligned,
     first_run,
     floats,
     multiply,
+    pairs_of_blocks,
+    seat,
     weigh,
     write_log_sum,
 )
@@ -30,13 +31,15 @@ def read(address: Any) -> None:
     """Compute the sums of all parts."""
     job = numba.carray(address, 1)[0]
     rows = _padded(job)
-    queries, scores = floats(rows * job.depth), floats(rows * GROUP * BLOCK)
-    mixed = floats(BLOCK // 2 * job.value_vectors * on.LANES)
+    queries = seat(address, job)
+    scores = queries + rows * job.depth * 4
+    mixed = scores + rows * GROUP * BLOCK * 4
+    rest = mixed + BLOCK // 2 * job.value_vectors * on.LANES * 4
     while True:
         task = on.claim(address)
         if task >= job.tasks:
             break
-        _read(job, task, aligned(queries), aligned(scores), aligned(mixed))
+        _read(job, task, queries, scores, mixed, rest)
 
 
 def merge(address: Any) -> None:
@@ -54,7 +57,7 @@ def _padded(job: Any) -> int:
 
 
 @compiled
-def _read(job: Any, task: int, queries: int, scores: int, mixed: int) -> None:
+def _read(job: Any, task: int, queries: int, scores: int, mixed: int, rest: int) -> None:
     of, part = task // job.parts, task % job.parts
     sequence, kv_head = of // job.kv_heads, of % job.kv_heads
     group, padded = job.heads // job.kv_heads, _padded(job)
@@ -62,9 +65,8 @@ def _read(job: Any, task: int, queries: int, scores: int, mixed: int) -> None:
         head, query = kv_head * group + row // job.queries, row % job.queries
         source = job.q + sequence * job.q_batch + head * job.q_head + query * job.q_row
         on.copy(queries + row * job.depth * 4, source, job.depth * 4)
-    most = numba.carray(on.pointer(job.part_most + task * padded * 4), padded, np.float32)
-    mass = numba.carray(on.pointer(job.part_mass + task * padded * 4), padded, np.float32)
-    most[:], mass[:] = -np.inf, 0
+    most, mass = job.part_most + task * padded * 4, job.part_mass + task * padded * 4
+    floats(most, padded)[:], floats(mass, padded)[:] = -np.inf, 0
     sums = job.part_sums + task * padded * job.value_vectors * on.LANES * 4
     on.zero(sums, padded * job.value_vectors * on.LANES * 4)
 
@@ -79,26 +81,27 @@ def _read(job: Any, task: int, queries: int, scores: int, mixed: int) -> None:
     for run in range(rows[table], rows[table + 1]):
         total += lengths[run]
     begin, end = part * total // job.parts, (part + 1) * total // job.parts
-    blocks, held, place = np.empty((2, GROUP), np.int64), 0, 0
+    blocks, held, place = pairs_of_blocks(rest), 0, 0
     for run in range(rows[table], rows[table + 1]):
         for at in range(max(0, begin - place), min(lengths[run], end - place)):
             blocks[0, held], blocks[1, held] = starts[run] + at, marks[run]
             held += 1
             if held == GROUP or place + at + 1 == end:
-                _visit(job, sequence, kv_head, blocks, held, queries, scores, sums, mixed, most, mass)
+                _visit(job, sequence, kv_head, rest, held, queries, scores, sums, mixed, most, mass)
                 held = 0
         place += lengths[run]
 
 
 @compiled
 def _visit(
-    job: Any, sequence: int, kv_head: int, blocks: Any, held: int,
-    queries: int, scores: int, sums: int, mixed: int, most: Any, mass: Any,
+    job: Any, sequence: int, kv_head: int, rest: int, held: int,
+    queries: int, scores: int, sums: int, mixed: int, most: int, mass: int,
 ) -> None:  # fmt: skip
     """Compute scores and weights of some blocks of keys, and add the weighted values to the sums."""
     group, padded = job.heads // job.kv_heads, _padded(job)
     wide = job.value_vectors * on.LANES * 4
     keys = job.k + sequence * job.k_batch + kv_head * job.k_head
+    blocks = pairs_of_blocks(rest)
     for at in range(held):
         block, tile = blocks[0, at], blocks[1, at]
         here = scores + at * BLOCK * 4
@@ -116,15 +119,16 @@ def _visit(
                 adjust(job, here + row * FAR, sequence, head, query, block, tile)
     for row in range(group * job.queries):
         weigh(job, scores + row * FAR, held, sums + row * wide, most, mass, row, 0)
-    _add_values(job, sequence, kv_head, blocks, held, scores, sums, mixed)
+    _add_values(job, sequence, kv_head, rest, held, scores, sums, mixed)
 
 
 @compiled
 def _add_values(
-    job: Any, sequence: int, kv_head: int, blocks: Any, held: int, scores: int, sums: int, mixed: int
+    job: Any, sequence: int, kv_head: int, rest: int, held: int, scores: int, sums: int, mixed: int
 ) -> None:
     """Add the values of some blocks, times the weights that have replaced the scores."""
     padded, wide = _padded(job), job.value_vectors * on.LANES * 4
+    blocks = pairs_of_blocks(rest)
     for at in range(held):
         first = blocks[0, at] * BLOCK
         count = min(BLOCK, job.keys - first)
@@ -150,27 +154,27 @@ def _add_values(
 def _merge(job: Any, of: int, row: int) -> None:
     padded, width = _padded(job), job.value_vectors * on.LANES
     count = (of + 1) * job.parts * padded
-    most = numba.carray(on.pointer(job.part_most), count, np.float32)
-    mass = numba.carray(on.pointer(job.part_mass), count, np.float32)
+    most, mass = floats(job.part_most, count), floats(job.part_mass, count)
     above = np.float32(-np.inf)
     for part in range(job.parts):
         above = max(above, most[(of * job.parts + part) * padded + row])
     group = job.heads // job.kv_heads
     head = of % job.kv_heads * group + row // job.queries
     where = (of // job.kv_heads * job.heads + head) * job.queries + row % job.queries
-    whole, total = np.zeros(width, np.float32), np.float32(0)
+    on.zero(job.room, width * 4)
+    whole, total = floats(job.room, width), np.float32(0)
     for part in range(job.parts):
         at = (of * job.parts + part) * padded + row
         if mass[at] == 0:
             continue
         share = np.exp(most[at] - above)
         total += share * mass[at]
-        sums = numba.carray(on.pointer(job.part_sums + at * width * 4), width, np.float32)
+        sums = floats(job.part_sums + at * width * 4, width)
         for column in range(width):
             whole[column] += share * sums[column]
     share = np.float32(1) / total if total != 0 else np.float32(0)
     if job.pairs:
-        on.write_bf16(whole.ctypes.data, job.output + where * width * 2, job.value_vectors, share)
+        on.write_bf16(job.room, job.output + where * width * 2, job.value_vectors, share)
     else:
-        on.write_f32(whole.ctypes.data, job.output + where * width * 4, job.value_vectors, share)
+        on.write_f32(job.room, job.output + where * width * 4, job.value_vectors, share)
     write_log_sum(job, where, above, total)

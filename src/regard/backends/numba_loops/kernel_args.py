@@ -1,12 +1,14 @@
-"""The arguments of the compiled loops: one record of addresses, strides in bytes, sizes and numbers."""
+"""The arguments of the compiled loops: one record of addresses, strides in bytes, sizes and numbers.
 
-import numba
+`counter` and `seats` are incremented by all threads: for the next task, and for a part of `room` for each thread.
+"""
+
 import numpy as np
 
-__all__ = ["JOB", "Job"]
+__all__ = ["JOB", "SEATS"]
 
 _NUMBERS = """
-    counter tasks
+    counter seats tasks room room_bytes
     q k v output lse low packed_keys packed_values
     q_batch q_head q_row k_batch k_head k_row v_batch v_head v_row
     batch heads kv_heads queries keys depth value_vectors pairs
@@ -17,4 +19,4 @@ _NUMBERS = """
 _FLOATS = "scale cap biased soft hidden".split()
 
 JOB = np.dtype([(name, np.int64) for name in _NUMBERS] + [(name, np.float32) for name in _FLOATS], align=True)
-Job = numba.from_dtype(JOB)
+SEATS = _NUMBERS.index("seats")

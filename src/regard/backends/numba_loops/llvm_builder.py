@@ -7,10 +7,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import binding, ir
-from numba import config, types
+import numba
+from llvmlite import ir
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from regard.backends.numba_loops.kernel_args import JOB
+from regard.backends.numba_loops.object_code import has_pairs, processor
+from regard.backends.numba_loops.sizes import LANES
 
 __all__ = [
     "FLOATS",
@@ -19,30 +24,21 @@ __all__ = [
     "I16",
     "I32",
     "I64",
-    "LANES",
     "PAIRS",
     "PANEL",
-    "ROWS",
     "WIDTH",
     "WORDS",
     "BFloat",
     "Code",
     "F",
+    "Job",
     "instruction",
 ]
 
 
-def _features() -> set[str]:
-    """Return the features of the processor that numba compiles for, the host or a configured one."""
-    if config.CPU_FEATURES is not None or config.CPU_NAME not in (None, "host"):
-        return {one[1:] for one in (config.CPU_FEATURES or "").split(",") if one.startswith("+")}
-    return {name for name, there in binding.get_host_cpu_features().items() if there}
-
-
-LANES = 16
-ROWS = 4  # rows of a product, whose sums are held in registers
-PANEL = 4 if "avx512f" in _features() else 1  # number of vectors per row that fit the registers
-HAS_PAIRS = "avx512bf16" in _features()  # whether one instruction multiplies pairs of bfloat16 and adds them to float32
+Job = numba.from_dtype(JOB)  # the type of the loops' argument
+HAS_PAIRS = has_pairs()
+PANEL = 4 if "avx512f" in processor().features else 1  # number of vectors per row that fit the registers
 
 
 class BFloat(ir.Type):

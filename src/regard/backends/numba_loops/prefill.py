@@ -10,16 +10,17 @@ import numba
 import numpy as np
 
 from regard.backends.numba_loops import simd_exp_and_tanh as on
-from regard.backends.numba_loops.compile_cache import compiled
+from regard.backends.numba_loops.compile_loops import compiled
 from regard.backends.numba_loops.sizes import BLOCK, GROUP
 from regard.backends.numba_loops.tiles import (
     FAR,
     VECTORS,
     adjust,
-    aligned,
     first_run,
     floats,
     multiply,
+    pairs_of_blocks,
+    seat,
     weigh,
     write_log_sum,
 )
@@ -33,30 +34,32 @@ _PANEL = on.PANEL * on.LANES * 4  # bytes
 def pack(address: Any) -> None:
     """Rearrange all keys, and values if they are multiplied in pairs, in the order in which products read them."""
     job = numba.carray(address, 1)[0]
+    room = seat(address, job)
     while True:
         task = on.claim(address)
         if task >= job.tasks:
             break
-        _pack_keys(job, task)
+        _pack_keys(job, task, room)
         if job.pairs:
-            _pack_values(job, task)
+            _pack_values(job, task, room)
 
 
 def attend(address: Any) -> None:
     """Compute all tiles of queries."""
     job = numba.carray(address, 1)[0]
-    queries, scores = floats(BLOCK * job.depth), floats(BLOCK * GROUP * BLOCK)
-    sums = floats(BLOCK * job.value_vectors * on.LANES)
-    most, mass = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    queries = seat(address, job)
+    scores = queries + BLOCK * job.depth * 4
+    sums = scores + BLOCK * GROUP * BLOCK * 4
+    rest = sums + BLOCK * job.value_vectors * on.LANES * 4
     while True:
         task = on.claim(address)
         if task >= job.tasks:
             break
-        _attend(job, task, aligned(queries), aligned(scores), aligned(sums), most, mass)
+        _attend(job, task, queries, scores, sums, rest)
 
 
 @compiled
-def _pack_keys(job: Any, task: int) -> None:
+def _pack_keys(job: Any, task: int, few: int) -> None:
     """Rearrange a block of keys in columns: element e of all 64 keys is contiguous, in panels of the width of a
     product.
     """
@@ -64,37 +67,36 @@ def _pack_keys(job: Any, task: int) -> None:
     of, first = task // blocks, task % blocks * BLOCK
     source = job.k + of // job.kv_heads * job.k_batch + of % job.kv_heads * job.k_head
     into = job.packed_keys + task * job.depth * BLOCK * 4
-    few = np.zeros(on.LANES * job.depth, np.float32)
     for vector in range(VECTORS):
         top = first + vector * on.LANES
         target = into + vector // on.PANEL * job.depth * _PANEL + vector % on.PANEL * on.LANES * 4
         if top + on.LANES <= job.keys:
             on.transpose(source + top * job.k_row, job.k_row, target, job.depth)
             continue
-        few[:] = 0
+        on.zero(few, on.LANES * job.depth * 4)
         for row in range(top, job.keys):
-            on.copy(few.ctypes.data + (row - top) * job.depth * 4, source + row * job.k_row, job.depth * 4)
-        on.transpose(few.ctypes.data, job.depth * 4, target, job.depth)
+            on.copy(few + (row - top) * job.depth * 4, source + row * job.k_row, job.depth * 4)
+        on.transpose(few, job.depth * 4, target, job.depth)
 
 
 @compiled
-def _pack_values(job: Any, task: int) -> None:
-    """Rearrange a block of values, with the elements of two rows interleaved."""
+def _pack_values(job: Any, task: int, nothing: int) -> None:
+    """Rearrange a block of values, with the elements of two rows interleaved; after the last row there are zeros."""
     blocks = (job.keys + BLOCK - 1) // BLOCK
     of, first = task // blocks, task % blocks * BLOCK
     wide = job.value_vectors * on.LANES * 4
     source = job.v + of // job.kv_heads * job.v_batch + of % job.kv_heads * job.v_head
     into = job.packed_values + task * BLOCK // 2 * wide
-    nothing = np.zeros(job.value_vectors * on.LANES, np.int16)
+    on.zero(nothing, job.value_vectors * on.LANES * 2)
     for pair in range(BLOCK // 2):
         row = first + 2 * pair
-        one = source + row * job.v_row if row < job.keys else nothing.ctypes.data
-        other = source + (row + 1) * job.v_row if row + 1 < job.keys else nothing.ctypes.data
+        one = source + row * job.v_row if row < job.keys else nothing
+        other = source + (row + 1) * job.v_row if row + 1 < job.keys else nothing
         on.interleave(one, other, into + pair * wide, job.value_vectors)
 
 
 @compiled
-def _attend(job: Any, task: int, queries: int, scores: int, sums: int, most: Any, mass: Any) -> None:
+def _attend(job: Any, task: int, queries: int, scores: int, sums: int, rest: int) -> None:
     """Compute one tile of queries; the last tiles are first, because under a causal mask they have the most work."""
     tiles = (job.queries + BLOCK - 1) // BLOCK
     of, tile = task // tiles, tiles - 1 - task % tiles
@@ -104,6 +106,7 @@ def _attend(job: Any, task: int, queries: int, scores: int, sums: int, most: Any
     source = job.q + sequence * job.q_batch + head * job.q_head + first * job.q_row
     for row in range(height):
         on.copy(queries + row * job.depth * 4, source + row * job.q_row, job.depth * 4)
+    most, mass = floats(rest, BLOCK), floats(rest + BLOCK * 4, BLOCK)
     most[:], mass[:] = -np.inf, 0
 
     table = first_run(job, sequence, head, tile)
@@ -113,31 +116,32 @@ def _attend(job: Any, task: int, queries: int, scores: int, sums: int, most: Any
         numba.carray(on.pointer(job.lengths), rows[table + 1], np.int64),
         numba.carray(on.pointer(job.tiles), rows[table + 1], np.int64),
     )
-    blocks, held, fresh = np.empty((2, GROUP), np.int64), 0, 1
+    blocks, held, fresh = pairs_of_blocks(rest + BLOCK * 8), 0, 1
     for run in range(rows[table], rows[table + 1]):
         for at in range(lengths[run]):
             blocks[0, held], blocks[1, held] = starts[run] + at, marks[run]
             held += 1
             last = run + 1 == rows[table + 1] and at + 1 == lengths[run]
             if held == GROUP or last:
-                _visit(job, sequence, head, first, height, blocks, held, queries, scores, sums, most, mass, fresh)
+                _visit(job, sequence, head, first, height, held, queries, scores, sums, rest, fresh)
                 held, fresh = 0, 0
     wide = job.value_vectors * on.LANES * 4
     if fresh:  # no key is visible
         on.zero(sums, height * wide)
-    _write(job, of * job.queries + first, height, sums, most, mass)
+    _write(job, of * job.queries + first, height, sums, rest)
 
 
 @compiled
 def _visit(
-    job: Any, sequence: int, head: int, first: int, height: int, blocks: Any, held: int,
-    queries: int, scores: int, sums: int, most: Any, mass: Any, fresh: int,
+    job: Any, sequence: int, head: int, first: int, height: int, held: int,
+    queries: int, scores: int, sums: int, rest: int, fresh: int,
 ) -> None:  # fmt: skip
     """Compute scores and weights of some blocks of keys, and add the weighted values to the sums."""
     kv_head = head // (job.heads // job.kv_heads)
     of = (sequence * job.kv_heads + kv_head) * ((job.keys + BLOCK - 1) // BLOCK)
     padded = (height + on.ROWS - 1) // on.ROWS * on.ROWS
     wide = job.value_vectors * on.LANES * 4
+    blocks = pairs_of_blocks(rest + BLOCK * 8)
     for at in range(held):
         block, tile = blocks[0, at], blocks[1, at]
         packed, here = job.packed_keys + (of + block) * job.depth * BLOCK * 4, scores + at * BLOCK * 4
@@ -150,13 +154,13 @@ def _visit(
             for row in range(height):
                 adjust(job, here + row * FAR, sequence, head, first + row, block, tile)
     for row in range(height):
-        weigh(job, scores + row * FAR, held, sums + row * wide, most, mass, row, fresh)
-    _add_values(job, sequence, kv_head, blocks, held, padded, scores, sums, fresh)
+        weigh(job, scores + row * FAR, held, sums + row * wide, rest, rest + BLOCK * 4, row, fresh)
+    _add_values(job, sequence, kv_head, held, padded, scores, sums, rest, fresh)
 
 
 @compiled
 def _add_values(
-    job: Any, sequence: int, kv_head: int, blocks: Any, held: int, padded: int, scores: int, sums: int, fresh: int
+    job: Any, sequence: int, kv_head: int, held: int, padded: int, scores: int, sums: int, rest: int, fresh: int
 ) -> None:
     """Add the values of some blocks, times the weights that have replaced the scores."""
     wide = job.value_vectors * on.LANES * 4
@@ -167,6 +171,7 @@ def _add_values(
         of = (sequence * job.kv_heads + kv_head) * ((job.keys + BLOCK - 1) // BLOCK)
         row_bytes, block_bytes, width = wide, BLOCK // 2 * wide, 2
         values = job.packed_values + of * block_bytes
+    blocks = pairs_of_blocks(rest + BLOCK * 8)
     for at in range(held):
         block = blocks[0, at]
         rows = min(BLOCK, job.keys - block * BLOCK)
@@ -181,8 +186,9 @@ def _add_values(
 
 
 @compiled
-def _write(job: Any, where: int, height: int, sums: int, most: Any, mass: Any) -> None:
+def _write(job: Any, where: int, height: int, sums: int, rest: int) -> None:
     """Divide by the sum of the weights, and write 0 for rows that see no key."""
+    most, mass = floats(rest, height), floats(rest + BLOCK * 4, height)
     wide = job.value_vectors * on.LANES * 4
     for row in range(height):
         share = np.float32(1) / mass[row] if mass[row] != 0 else np.float32(0)

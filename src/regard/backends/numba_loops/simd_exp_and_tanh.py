@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from regard.backends.numba_loops.kernel_args import Job
+from regard.backends.numba_loops.kernel_args import SEATS
 from regard.backends.numba_loops.llvm_builder import (
     FLOATS,
     HAS_PAIRS,
@@ -17,16 +17,16 @@ from regard.backends.numba_loops.llvm_builder import (
     I16,
     I32,
     I64,
-    LANES,
     PANEL,
-    ROWS,
     WIDTH,
     WORDS,
     BFloat,
     Code,
     F,
+    Job,
     instruction,
 )  # fmt: skip
+from regard.backends.numba_loops.sizes import LANES, ROWS
 
 __all__ = [
     "HAS_PAIRS",
@@ -48,6 +48,7 @@ __all__ = [
     "multiply_pairs",
     "pointer",
     "rescale",
+    "sit",
     "transpose",
     "write_bf16",
     "write_f32",
@@ -292,6 +293,13 @@ def copy(code: Code, into: Any, source: Any, count: Any) -> None:
 def claim(code: Code, counter: Any) -> Any:
     """Return the present value of a counter and increment it atomically, so that each thread gets another number."""
     where = code.do.bitcast(counter, I64.as_pointer())
+    return code.do.atomic_rmw("add", where, ir.Constant(I64, 1), "monotonic")
+
+
+@instruction(types.int64, types.CPointer(Job))
+def sit(code: Code, counter: Any) -> Any:
+    """Do the same with the counter of threads."""
+    where = code.do.gep(code.do.bitcast(counter, I64.as_pointer()), [ir.Constant(I64, SEATS)])
     return code.do.atomic_rmw("add", where, ir.Constant(I64, 1), "monotonic")
 
 

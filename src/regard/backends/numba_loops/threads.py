@@ -9,42 +9,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import types
 
-from regard.backends.numba_loops import decode, prefill
-from regard.backends.numba_loops.compile_cache import callback
-from regard.backends.numba_loops.kernel_args import Job
+from regard.backends.numba_loops.object_code import loops
 
 __all__ = ["run"]
 
-_LOOPS = {"pack": prefill.pack, "attend": prefill.attend, "read": decode.read, "merge": decode.merge}
 _Region = Callable[[Any, int, int, int], None]
+_ALIGNED = 64  # bytes of a vector
 
 
-def run(loop: str, job: npt.NDArray[np.void], *, tasks: int) -> None:
-    """Run a loop over a job's tasks, on as many threads as PyTorch may use here."""
-    job["counter"], job["tasks"] = 0, tasks
-    address = job.ctypes.data
+def run(loop: str, job: npt.NDArray[np.void], *, tasks: int, room_bytes: int = 0) -> None:
+    """Run a loop over a job's tasks, on as many threads as PyTorch may use here, each with some bytes for itself."""
     threads, region = min(torch.get_num_threads(), tasks), _region()
+    room = np.zeros(threads * room_bytes + _ALIGNED, np.uint8)
+    job["counter"], job["seats"], job["tasks"] = 0, 0, tasks
+    job["room"], job["room_bytes"] = -(-room.ctypes.data // _ALIGNED) * _ALIGNED, room_bytes
+    address, found = job.ctypes.data, loops()
     if threads == 1:
-        _function(loop)(address)
+        found.functions[loop](address)
     elif region is not None:
-        region(_loop(loop).address, address, threads, 0)
+        region(found.addresses[loop], address, threads, 0)
     else:
         with ThreadPoolExecutor(threads, thread_name_prefix="regard") as pool:
-            list(pool.map(_function(loop), [address] * threads))
-
-
-@cache
-def _loop(loop: str) -> Any:
-    """Return the compiled loop, which is compiled in some seconds at the first call and then cached on disk."""
-    return callback(_LOOPS[loop], types.void(types.CPointer(Job)))
-
-
-@cache
-def _function(loop: str) -> Callable[[int], None]:
-    function: Callable[[int], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_loop(loop).address)
-    return function
+            list(pool.map(found.functions[loop], [address] * threads))
 
 
 @cache

@@ -6,10 +6,21 @@ import numba
 import numpy as np
 
 from regard.backends.numba_loops import simd_exp_and_tanh as on
-from regard.backends.numba_loops.compile_cache import compiled
+from regard.backends.numba_loops.compile_loops import compiled
 from regard.backends.numba_loops.sizes import BLOCK, GROUP
 
-__all__ = ["FAR", "VECTORS", "adjust", "aligned", "first_run", "floats", "multiply", "weigh", "write_log_sum"]
+__all__ = [
+    "FAR",
+    "VECTORS",
+    "adjust",
+    "first_run",
+    "floats",
+    "multiply",
+    "pairs_of_blocks",
+    "seat",
+    "weigh",
+    "write_log_sum",
+]
 
 VECTORS = BLOCK // on.LANES
 FAR = GROUP * BLOCK * 4  # bytes between rows of scores
@@ -46,8 +57,9 @@ def adjust(job: Any, scores: int, sequence: int, head: int, query: int, block: i
 
 
 @compiled
-def weigh(job: Any, scores: int, count: int, sums: int, most: Any, mass: Any, row: int, fresh: int) -> None:
+def weigh(job: Any, scores: int, count: int, sums: int, most_at: int, mass_at: int, row: int, fresh: int) -> None:
     """Convert the scores of a row with some blocks to weights, and scale the row's sums to the new maximum."""
+    most, mass = floats(most_at, row + 1), floats(mass_at, row + 1)
     above = max(most[row], on.largest(scores, count * VECTORS, job.soft))
     base = above if above != -np.inf else np.float32(0)
     if job.pairs:
@@ -65,8 +77,7 @@ def weigh(job: Any, scores: int, count: int, sums: int, most: Any, mass: Any, ro
 @compiled
 def write_log_sum(job: Any, where: int, most: Any, mass: Any) -> None:
     """Write the logarithm of e ** most · mass, and its rounding error; −∞ and 0 for a row that sees no key."""
-    lse = numba.carray(on.pointer(job.lse), where + 1, np.float32)
-    low = numba.carray(on.pointer(job.low), where + 1, np.float32)
+    lse, low = floats(job.lse, where + 1), floats(job.low, where + 1)
     lse[where], low[where] = -np.inf, 0
     if mass != 0:
         logarithm = np.log(mass)
@@ -84,13 +95,18 @@ def first_run(job: Any, sequence: int, head: int, tile: int) -> int:
 
 
 @compiled
-def floats(count: int) -> Any:
-    """Allocate floats at the alignment of a vector; see `aligned`."""
-    return np.zeros(count + on.LANES, np.float32)
+def floats(address: int, count: int) -> Any:
+    """Return the floats at an address; arrays are no arguments, because these count references."""
+    return numba.carray(on.pointer(address), count, np.float32)
 
 
 @compiled
-def aligned(room: Any) -> int:
-    """Return the first address in the memory that is a multiple of a vector's bytes."""
-    bytes_of = 4 * on.LANES
-    return (room.ctypes.data + bytes_of - 1) // bytes_of * bytes_of
+def pairs_of_blocks(address: int) -> Any:
+    """Return the blocks of a group, and their tiles in `seen`, at an address."""
+    return numba.carray(on.pointer(address), (2, GROUP), np.int64)
+
+
+@compiled
+def seat(address: Any, job: Any) -> int:
+    """Return the address of this thread's part of the room; each thread of a region gets another."""
+    return job.room + on.sit(address) * job.room_bytes

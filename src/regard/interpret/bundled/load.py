@@ -7,7 +7,6 @@ after the SHA-256 of its source and the version of the conversion, and holds a m
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import warnings
@@ -20,23 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import MissingExtraError
-from regard.files import give_usual_modes
+from regard.files import cache_folder, give_usual_modes
 from regard.interpret.bundled.catalogue import BundledModelError, ModelKind, bundled
 from regard.interpret.bundled.install import verified
 
-__all__ = ["Loaded", "cache_folder", "converted", "folder", "load", "quiet", "tokenizer_folder"]
+__all__ = ["Loaded", "converted", "folder", "load", "quiet", "tokenizer_folder"]
 
 
 _MANIFEST = "regard.json"
 _SMALL = 32 * 2**20  # bytes; files up to this size are hashed at each load, larger ones if their time stamp has changed
-
-
-def cache_folder() -> Path:
-    """Return the folder of converted models: $REGARD_CACHE, else $XDG_CACHE_HOME/regard, else ~/.cache/regard."""
-    if named := os.environ.get("REGARD_CACHE"):
-        return Path(named)
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "regard"
 
 
 def converted(name: str, source_sha256: str, version: int, build: Callable[[Path], None]) -> Path:

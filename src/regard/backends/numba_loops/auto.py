@@ -1,0 +1,115 @@
+"""When `auto` takes the compiled loops: for calls that were measured to be faster, where the loops are compiled.
+
+Measured on two machines with two cores and AVX-512 BF16, an AMD EPYC and an Intel Xeon without AMX
+(docs/performance.md). Nothing was measured with AMX, so bfloat16 stays with PyTorch there, and nothing without AVX-512.
+"""
+
+from importlib import util
+from typing import NamedTuple
+
+import torch
+
+from regard.backends.call_form import unwritable
+from regard.backends.numba_loops import object_code
+from regard.masks.causal_and_window import band_of
+from regard.problem import Problem
+from regard.tensors import are_in_memory, tensors
+
+__all__ = ["LEAST_KEYS", "MEASURED", "Measured", "kind_of", "reason_against", "reason_for"]
+
+
+class Measured(NamedTuple):
+    """A kind of calls, and their time with the loops as a multiple of the time that `auto` takes without them."""
+
+    name: str
+    least: int  # queries and keys; keys alone where one query decodes
+    widest: int  # vectors that were measured
+    times: tuple[float, float]  # of the best and the worst size of both machines
+
+
+_FLOAT, _BFLOAT = torch.float32, torch.bfloat16
+MEASURED = {
+    ("dense", _FLOAT): Measured("without a mask, float32", 1024, 64, (0.72, 0.97)),
+    ("dense", _BFLOAT): Measured("without a mask, bfloat16", 1024, 64, (0.40, 0.94)),
+    ("masked", _FLOAT): Measured("with a mask, float32", 512, 128, (0.53, 0.87)),
+    ("masked", _BFLOAT): Measured("causal or in a window, bfloat16", 512, 128, (0.27, 0.90)),
+    ("few", _FLOAT): Measured("decoding with grouped queries, float32", 4096, 128, (0.40, 0.77)),
+}
+LEAST_KEYS = min(one.least for one in MEASURED.values())
+_GROUP, _SIDES = (3, 16), 8  # heads that share their keys, which the loops read once, and key–value heads at most
+
+
+def kind_of(problem: Problem) -> Measured | None:
+    """Return the measured kind that a call belongs to, or None: sizes first, because every call comes here."""
+    found, size = None, min(problem.queries, problem.keys)
+    if size >= LEAST_KEYS:
+        found = MEASURED.get(("dense" if problem.mask is None else "masked", problem.q.dtype))
+    elif _decodes(problem):
+        found, size = MEASURED.get(("few", problem.q.dtype)), problem.keys
+    if found is None or size < found.least or max(problem.q.shape[-1], problem.v.shape[-1]) > found.widest:
+        return None
+    # What Python answers is asked pair by pair, on every path; blocks in float32 beat pairs of bfloat16 on the Xeon.
+    return found if unwritable(problem) is None and (problem.q.dtype == _FLOAT or _is_plain(problem)) else None
+
+
+def _is_plain(problem: Problem) -> bool:
+    """Whether bfloat16 was measured to be faster: for bands, and for what PyTorch's kernel computes without a mask."""
+    if problem.mask is not None:
+        return band_of(problem.mask.mask) is not None
+    more = problem.bias, problem.score.softcap, problem.sink
+    return all(one is None for one in more) and not problem.wants_lse
+
+
+def _decodes(problem: Problem) -> bool:
+    """Whether one query of each head meets keys that enough heads share, and few sequences and heads have."""
+    group, sides = problem.heads // problem.kv_heads, problem.batch * problem.kv_heads
+    return problem.queries == 1 and _GROUP[0] <= group <= _GROUP[1] and sides <= _SIDES
+
+
+def reason_against(problem: Problem) -> str | None:
+    """Say why `auto` does not take the loops, or None where it does; "" where no installation would change that."""
+    found = kind_of(problem)
+    if found is None or _is_bound_to_pytorch(problem):
+        return ""
+    if not object_code.are_ready():
+        return _how_to_get(found)
+    features = object_code.processor().features
+    if "avx512f" not in features:
+        return ""
+    return "" if problem.q.dtype == torch.bfloat16 and not _has_measured_pairs(features) else None
+
+
+def reason_for(problem: Problem) -> str:
+    """Say why `auto` takes the loops."""
+    found = kind_of(problem)
+    assert found is not None
+    sizes = f"{problem.queries:,} queries and {problem.keys:,} keys"
+    return f"its loops are compiled; {sizes}; calls {found.name}, were measured faster from {found.least:,} on"
+
+
+def _has_measured_pairs(features: frozenset[str]) -> bool:
+    return object_code.has_pairs() and not any(one.startswith("amx") for one in features)
+
+
+def _is_bound_to_pytorch(problem: Problem) -> bool:
+    """Whether somebody traces the call, learns from it, or wants PyTorch's deterministic operations."""
+    parts = problem.score, problem.bias, problem.normalizer
+    return (
+        torch.are_deterministic_algorithms_enabled()
+        or not are_in_memory(problem.q, problem.k, problem.v)
+        or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors(parts)))
+    )
+
+
+def _how_to_get(found: Measured) -> str:
+    if object_code.is_switched_off():
+        return ""
+    best, worst = found.times
+    gain = f"calls {found.name}, then took {best:.2f} – {worst:.2f} of the time on two machines with AVX-512"
+    if util.find_spec("numba") is None:
+        return (
+            f"the package `numba` is not installed: pip install 'regard[numba]', then `regard doctor --compile`; {gain}"
+        )
+    if object_code.is_kept():
+        return "its loops were compiled after this process had begun; the next process takes them"
+    return f"its loops are not compiled on this machine: `regard doctor --compile`; {gain}"

@@ -1,0 +1,378 @@
+"""`auto` takes the compiled loops where they were measured faster and are compiled, and there alone."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import regard
+from regard import functional, masks
+from regard.backends.numba_loops import auto, object_code
+from regard.normalizers import Softmax
+from regard.positions import ALiBi
+from regard.problem import Problem
+from regard.scores import ScaledDot
+
+N = 512
+HALF = torch.arange(N)[None] < N // 2
+MASKS = {
+    "causal": lambda: masks.Causal(),
+    "window": lambda: masks.Causal() & masks.Window(100),
+    "documents": lambda: masks.Document(torch.arange(N) // 150),
+    "padding": lambda: masks.Padding(HALF),
+    "prefix": lambda: masks.prefix_lm(100),
+    "longformer": lambda: masks.longformer(64, global_positions=[0, 300]),
+    "bigbird": lambda: masks.bigbird(),
+    "not a window": lambda: ~masks.Window(5),
+    "rows that see nothing": lambda: masks.Causal() & masks.Sinks(1) & ~masks.Window(40),
+}
+OPTIONS = {
+    "scale": {"scale": 0.3},
+    "softcap": {"score": ScaledDot(softcap=5.0)},
+    "sink": {"normalizer": Softmax(torch.tensor([0.5, -1.0]))},
+    "ALiBi": {"bias": ALiBi(2)},
+}
+
+
+@pytest.fixture
+def ready(monkeypatch):
+    """A process that began where the loops were compiled already, on a processor for which they were measured."""
+    monkeypatch.setattr(object_code, "_ready", True)
+    here = object_code.processor()
+    features = (here.features | {"avx512f", "avx512bf16"}) - {one for one in here.features if one.startswith("amx")}
+    monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor(here.name, features))
+    functional._KNOWN.clear()
+    yield
+    functional._KNOWN.clear()
+
+
+def drawn(n=N, m=N, heads=2, kv_heads=2, dim=16, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    sizes = (heads, n), (kv_heads, m), (kv_heads, m)
+    return [torch.randn(1, h, length, dim, generator=generator).to(dtype) for h, length in sizes]
+
+
+def exact(q, k, v, mask=None, *, scale=None, score=None, normalizer=None, bias=None):
+    """The formula in float64; rows that see nothing are 0."""
+    k, v = (x.double().repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    s = q.double() @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if score is not None:
+        s = score.softcap * torch.tanh(s / score.softcap)
+    n, m = s.shape[-2:]
+    if bias is not None:
+        distances = (torch.arange(n)[:, None] - torch.arange(m)).abs()
+        s = s - distances * torch.tensor([2.0**-4, 2.0**-8], dtype=torch.float64)[:, None, None]
+    if mask is not None:
+        s = s.masked_fill(~mask.bind(n, m).dense(), -torch.inf)
+    peak = s.amax(-1, keepdim=True).clamp_min(-1e300)
+    weights = (s - peak).exp()
+    total = weights.sum(-1, keepdim=True)
+    if normalizer is not None:
+        total = total + (normalizer.sink.double()[:, None, None] - peak).exp()
+    return weights / total.clamp_min(1e-300) @ v
+
+
+def backend_of(*tensors, **asked):
+    return regard.explain(*tensors, **asked).backend
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_each_mask_at_the_least_size_is_as_exact_as_the_loops_by_name(ready, name):
+    q, k, v = drawn()
+    mask = MASKS[name]()
+    assert backend_of(q, k, v, mask=mask) == "numba"
+    ours = regard.attention(q, k, v, mask=mask)
+    torch.testing.assert_close(ours.double(), exact(q, k, v, mask), rtol=0, atol=3e-6)
+    assert torch.equal(ours, regard.attention(q, k, v, mask=mask, backend="numba"))
+    assert torch.equal(ours, regard.attention(q, k, v, mask=mask))  # known by now
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_a_masked_call_are_as_exact(ready, name):
+    q, k, v = drawn()
+    assert backend_of(q, k, v, mask=masks.Causal(), **OPTIONS[name]) == "numba"
+    ours = regard.attention(q, k, v, mask=masks.Causal(), **OPTIONS[name])
+    torch.testing.assert_close(ours.double(), exact(q, k, v, masks.Causal(), **OPTIONS[name]), rtol=0, atol=3e-6)
+
+
+def test_grouped_queries_and_keys_that_nobody_sees(ready):
+    q, k, v = drawn(heads=4, kv_heads=2)
+    expected = exact(q, k, v, masks.Padding(HALF))
+    k[:, :, N // 2 :] = torch.nan
+    ours = regard.attention(q, k, v.index_fill(2, torch.arange(N // 2, N), 0.0), mask=masks.Padding(HALF))
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=3e-6)
+    q, k, v = drawn(n=1, m=4096, heads=6, kv_heads=2)
+    assert backend_of(q, k, v) == "numba"
+    torch.testing.assert_close(regard.attention(q, k, v).double(), exact(q, k, v), rtol=0, atol=3e-6)
+
+
+F, B = torch.float32, torch.bfloat16
+CHOICE = [  # queries, keys, heads, key–value heads, width, masked, dtype, kind
+    (1024, 1024, 8, 8, 64, False, F, "without a mask, float32"),
+    (1024, 1024, 8, 8, 64, False, B, "without a mask, bfloat16"),
+    (1023, 1024, 8, 8, 64, False, F, None),
+    (1024, 1023, 8, 8, 64, False, B, None),
+    (2048, 2048, 8, 8, 80, False, F, None),
+    (512, 512, 8, 8, 128, True, F, "with a mask, float32"),
+    (512, 4096, 8, 2, 64, True, B, "causal or in a window, bfloat16"),
+    (511, 4096, 8, 8, 64, True, F, None),
+    (512, 512, 8, 8, 136, True, F, None),
+    (512, 512, 8, 8, 64, True, torch.float64, None),
+    (512, 512, 8, 8, 64, True, torch.float16, None),
+    (1, 4096, 9, 3, 64, False, F, "decoding with grouped queries, float32"),
+    (1, 4096, 32, 8, 128, True, F, "decoding with grouped queries, float32"),
+    (1, 4095, 9, 3, 64, False, F, None),
+    (1, 4096, 9, 3, 64, False, B, None),
+    (1, 65536, 8, 8, 64, False, F, None),
+    (1, 65536, 64, 16, 64, False, F, None),
+    (2, 65536, 9, 3, 64, False, F, None),
+]
+
+
+@pytest.mark.parametrize(("n", "m", "heads", "kv_heads", "dim", "masked", "dtype", "kind"), CHOICE)
+def test_the_rule_is_that_of_the_table(n, m, heads, kv_heads, dim, masked, dtype, kind):
+    q, k, v = (
+        torch.empty(1, h, x, dim, dtype=dtype, device="meta") for h, x in ((heads, n), (kv_heads, m), (kv_heads, m))
+    )
+    found = auto.kind_of(Problem.of(q, k, v, mask=masks.Causal() if masked else None))
+    assert (found and found.name) == kind
+
+
+def test_bfloat16_takes_them_where_the_loops_beat_blocks_in_float32():
+    x = torch.empty(1, 2, 1024, 64, dtype=B, device="meta")
+    taken = [{}, {"mask": masks.Causal()}, {"mask": masks.Causal() & masks.Window(9), "bias": ALiBi(2)}]
+    left = [{"normalizer": Softmax(torch.zeros(2, device="meta"))}, {"return_lse": True}, {"bias": ALiBi(2)}]
+    left += [{"score": ScaledDot(softcap=5.0)}, {"mask": masks.Padding(torch.ones(1, 1024, dtype=torch.bool))}]
+    assert all(auto.kind_of(Problem.of(x, x, x, **asked)) for asked in taken)
+    assert not any(auto.kind_of(Problem.of(x, x, x, **asked)) for asked in left)
+    x = x.to(F)
+    assert all(auto.kind_of(Problem.of(x, x, x, **asked)) for asked in taken + left)
+    rule = masks.MaskMod(lambda batch, head, i, j: (i + j) % 2 == 0)
+    assert auto.kind_of(Problem.of(x, x, x, mask=rule)) is None
+
+
+def test_other_calls_go_the_way_that_they_go_without_the_loops(ready):
+    q, k, v = drawn()
+    seen = {"mask": masks.Causal()}
+    assert backend_of(q, k, v, **seen) == "numba"
+    assert backend_of(q.clone().requires_grad_(), k, v, **seen) == "sdpa"
+    with torch.no_grad():
+        assert backend_of(q.clone().requires_grad_(), k, v, **seen) == "numba"
+    assert backend_of(q, k, v, **seen, dropout=0.1) == "blockwise"
+    assert backend_of(q, k, v, **seen, return_weights=True) == "reference"
+    assert backend_of(q, k, v, **seen, normalizer=Softmax(torch.zeros(2, requires_grad=True))) == "blockwise"
+    assert backend_of(*(x.to("meta") for x in (q, k, v)), **seen) == "sdpa"
+    with torch.autocast("cpu"):
+        assert backend_of(q, k, v, **seen) == "sdpa"
+    for name in ("sdpa", "blockwise"):
+        with regard.use_backend(name):
+            assert backend_of(q, k, v, **seen) == name
+    with FakeTensorMode():
+        x = torch.zeros(1, 2, N, 16)
+        assert backend_of(x, x, x, **seen) == "split"
+
+
+def test_what_is_known_of_a_size_is_not_taken_where_the_call_is_another(ready):
+    q, k, v = drawn()
+    seen = {"mask": masks.Causal()}
+    loops, plain = (regard.attention(q, k, v, **seen, backend=name) for name in ("numba", "split"))
+    assert not torch.equal(loops, plain)
+    assert torch.equal(regard.attention(q, k, v, **seen), loops)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(regard.attention(q, k, v, **seen), plain)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with FakeTensorMode() as mode:
+        x = mode.from_tensor(q)
+        assert regard.attention(x, x, x, **seen).shape == q.shape
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_compiled_and_mapped_calls_stay_with_pytorch(ready):
+    q, k, v = drawn()
+    seen = {"mask": masks.Causal()}
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert not torch.equal(regard.attention(q, k, v, **seen), expected)
+    mapped = torch.func.vmap(lambda x: regard.attention(x, k, v, **seen))(q[None])
+    assert torch.equal(mapped[0], expected)
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(lambda *x: regard.attention(*x, **seen), backend="eager")(q, k, v), expected)
+
+
+@pytest.mark.parametrize(
+    ("features", "dtype", "found"),
+    [
+        ({"avx2"}, F, "split"),
+        ({"avx2", "avx512f"}, F, "numba"),
+        ({"avx2", "avx512f"}, B, "sdpa"),
+        ({"avx512f", "avx512bf16"}, B, "numba"),
+        ({"avx512f", "avx512bf16", "amx-bf16"}, B, "sdpa"),
+    ],
+)
+def test_processors_that_were_not_measured_stay_with_pytorch(ready, monkeypatch, features, dtype, found):
+    monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor("", frozenset(features)))
+    monkeypatch.setattr(object_code, "has_pairs", lambda: "avx512bf16" in features)
+    assert backend_of(*drawn(dtype=dtype), mask=masks.Causal()) == found
+
+
+def test_explain_says_why_and_what_would_help(ready, monkeypatch, tmp_path):
+    x = drawn()[0]
+    assert str(regard.explain(x, x, x, mask=masks.Causal())).startswith(
+        "numba runs it\nnumba: its loops are compiled; 512 queries and 512 keys; calls with a mask, float32, were "
+        "measured faster from 512 on\n"
+    )
+    monkeypatch.setattr(object_code, "_ready", False)
+    monkeypatch.setenv("REGARD_AUTO_NUMBA", "1")
+    assert "numba not taken: its loops were compiled after this process" in str(
+        regard.explain(x, x, x, mask=masks.Causal())
+    )
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    said = str(regard.explain(x, x, x, mask=masks.Causal()))
+    assert "numba not taken: its loops are not compiled on this machine: `regard doctor --compile`; calls with" in said
+    assert "took 0.53 – 0.87 of the time on two machines" in said
+    for asked in ({"return_weights": True}, {"dropout": 0.1}, {"backend": "sdpa"}):
+        assert "not taken" not in str(regard.explain(x, x, x, mask=masks.Causal(), **asked))
+    assert "not taken" not in str(regard.explain(x[:, :, :500], x, x))
+    monkeypatch.setenv("REGARD_AUTO_NUMBA", "0")
+    assert "numba" not in str(regard.explain(x, x, x, mask=masks.Causal()))
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = regard.nn.MultiHeadAttention(32, 2)
+
+    def forward(self, x):
+        return self.attend(x, mask=masks.Causal())
+
+
+def test_watched_and_tapped_runs_take_the_same_path_to_the_bit(ready):
+    torch.manual_seed(0)
+    layer, x = Layer().eval(), torch.randn(1, N, 32)
+    with torch.no_grad():
+        plain = layer(x)
+        with regard.use_backend("sdpa"):
+            assert not torch.equal(layer(x), plain)
+        with regard.watch(layer) as seen:
+            watched = layer(x)
+        with regard.tap(layer, heads=[(0, 1)]) as tap:
+            tapped = layer(x)
+    assert torch.equal(watched, plain)
+    assert torch.equal(tapped, plain)
+    assert len(seen.layers) == len(tap.rows) == 1
+
+
+def test_a_process_stays_with_its_first_answer(monkeypatch, tmp_path):
+    object_code.loops()
+    kept = object_code.file_of_loops()
+    assert kept.is_file()
+    monkeypatch.setattr(object_code, "_ready", None)
+    monkeypatch.setenv("REGARD_AUTO_NUMBA", "1")
+    usual = os.environ.get("REGARD_CACHE")
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    assert not object_code.are_ready()  # though they are loaded, by name: no file has them
+    if usual is None:
+        monkeypatch.delenv("REGARD_CACHE")
+    else:
+        monkeypatch.setenv("REGARD_CACHE", usual)
+    assert object_code.is_kept()
+    assert not object_code.are_ready()
+    monkeypatch.setattr(object_code, "_ready", None)
+    assert object_code.are_ready()
+    monkeypatch.setenv("REGARD_AUTO_NUMBA", "0")
+    assert object_code.are_ready()
+
+
+def _copied(folder, change=lambda name, data: data):
+    """The file of the loops in another cache, changed."""
+    with zipfile.ZipFile(object_code.file_of_loops()) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    os.environ["REGARD_CACHE"] = str(folder)
+    target = object_code.file_of_loops()
+    target.parent.mkdir(parents=True)
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, change(name, data))
+    return target
+
+
+def test_a_file_that_is_damaged_or_of_another_version_is_not_taken(monkeypatch, tmp_path):
+    object_code.loops()
+    monkeypatch.setenv("REGARD_CACHE", os.environ.get("REGARD_CACHE", ""))  # is put back afterwards
+    monkeypatch.setattr(object_code, "_loops", None)
+    target = _copied(tmp_path)
+    whole = target.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole.replace(b"ELF", b"FLE", 1), b""):
+        target.write_bytes(damaged)
+        assert object_code.is_kept()
+        assert not object_code._load_kept()
+    target.write_bytes(whole)
+    assert object_code._load_kept()
+    monkeypatch.setattr(object_code.metadata, "version", lambda name: "0")
+    object_code._key.cache_clear()
+    assert not object_code.is_kept()
+    object_code._key.cache_clear()
+
+
+def test_loops_that_cannot_be_kept_are_compiled_all_the_same(monkeypatch, tmp_path):
+    with zipfile.ZipFile(object_code.file_of_loops() if object_code.loops() else "") as archive:
+        symbols = json.loads(archive.read("symbols.json"))
+        codes = {name: object_code.Code(symbols[name], archive.read(f"{name}.o")) for name in object_code.LOOPS}
+    from regard.backends.numba_loops import compile_loops
+
+    monkeypatch.setattr(compile_loops, "compile_loops", lambda: iter(codes.items()))
+    monkeypatch.setattr(object_code, "_loops", None)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file"))  # no folder, for root neither
+    counts = []
+    assert object_code.compile_and_keep(counts.append) is None
+    assert counts == [1, 2, 3, 4]
+    assert not object_code.is_kept()
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "new"))
+    with pytest.raises(KeyboardInterrupt):
+        object_code.compile_and_keep(_stop)
+    assert not list((tmp_path / "new").rglob("*.zip"))
+    assert object_code.compile_and_keep() == object_code.file_of_loops()
+    assert [one.suffix for one in (tmp_path / "new" / "loops").iterdir()] == [".zip"]
+
+
+def _stop(done):
+    if done == 3:
+        raise KeyboardInterrupt
+
+
+_LATER = """
+import os, sys, torch, regard
+from regard import masks
+x = torch.randn(1, 2, 64, 16)
+regard.attention(x, x, x, mask=masks.Causal())
+assert not {"llvmlite", "numba"} & sys.modules.keys()
+x = torch.randn(1, 2, 600, 16)
+first = regard.attention(x, x, x, mask=masks.Causal())
+assert torch.equal(first, regard.attention(x, x, x, mask=masks.Causal(), backend="numba"))
+assert "numba" not in sys.modules
+child = os.fork()
+if child == 0:
+    torch.set_num_threads(1)
+    os._exit(not torch.equal(regard.attention(x, x, x, mask=masks.Causal()), first))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+print(regard.explain(x, x, x, mask=masks.Causal()).backend)
+"""
+
+
+@pytest.mark.slow
+def test_a_later_process_takes_them_without_numba_and_a_small_call_loads_nothing():
+    object_code.loops()
+    run = subprocess.run(
+        [sys.executable, "-c", _LATER],
+        env={**os.environ, "REGARD_AUTO_NUMBA": "1"}, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert run.stdout.strip() == "numba", run.stderr[-2000:]
