@@ -63,7 +63,8 @@ def test_a_pipe_or_a_device_is_refused_and_stays(tmp_path, kind):
     for path in (pipe, link):
         with pytest.raises(InputError, match="the device or pipe"):
             WRITERS[kind](path)
-    assert pipe.is_fifo() and link.is_symlink()
+    assert pipe.is_fifo()
+    assert link.is_symlink()
     assert len(list(tmp_path.iterdir())) == 2
 
 
