@@ -138,6 +138,16 @@ def test_a_pattern_of_duo_attention_is_what_its_loader_reads(tmp_path: Path) -> 
     table = np.loadtxt(tmp_path / "pattern" / "full_attention_heads.tsv", dtype=float, delimiter="\t")
     np.testing.assert_allclose(np.clip(table, 0, 1), [[0.5, 0], [0, 0.9], [0, 0]])
     assert json.loads((tmp_path / "pattern" / "config.json").read_text()) == {"sink_size": 16, "recent_size": 64}
+    found.save_duo_attention(tmp_path / "pattern", **sizes)  # its own files are replaced
+    assert json.loads((tmp_path / "pattern" / "config.json").read_text())["sink_size"] == 128
+    (tmp_path / "model").mkdir()
+    for text in ('{"model_type": "llama"}', "no JSON"):
+        (tmp_path / "model" / "config.json").write_text(text)
+        with pytest.raises(InputError, match=r"a config\.json of something else"):
+            found.save_duo_attention(tmp_path / "model", **sizes)
+        assert (tmp_path / "model" / "config.json").read_text() == text
+    with pytest.raises(InputError, match="`folder` must be a folder"):
+        found.save_duo_attention(tmp_path / "model" / "config.json", **sizes)
     with pytest.raises(InputError, match=r"of 1 layers with 4 heads, got 1\.3"):
         found.save_duo_attention(tmp_path, **sizes | {"num_hidden_layers": 1})
     with pytest.raises(InputError, match="multiple of `num_key_value_heads`, got 4 and 3"):

@@ -316,6 +316,9 @@ def test_what_cannot_be_tapped_is_refused_with_the_way_out() -> None:
         regard.tap(model, heads=["1.2"], queries="all")
     with pytest.raises(InputError, match="`heads` needs a `stream` too"):
         regard.tap(made("T5"), heads=["1.2"])
+    for heads, stream in ((["1.2"], "text"), (["1.2"], ("target", "text")), (regard.HeadSet([(1, 2)]), None)):
+        with pytest.raises(InputError, match=r"`heads` needs a `stream` too.*, got .*text"):  # not the encoder's heads
+            regard.tap(made("T5"), heads=heads, stream=stream)
     with pytest.raises(ObservationError, match="no attention call of this Llama"), regard.tap(model, heads=["1.2"]):
         pass
     with regard.tap(model, heads=["1.2"]):

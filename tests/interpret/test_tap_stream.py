@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.errors import InputError
+from regard.errors import InputError, ObservationError
 
 transformers = pytest.importorskip("transformers")
 
@@ -44,6 +44,29 @@ def test_each_token_comes_with_the_row_that_predicted_it(model: Any, assisted: b
         assert row.position == other.position
         assert torch.equal(row.weights, other.weights)
     assert [row.position for _, row in found] == list(range(5, 14))
+    assert workers() == []
+
+
+def test_a_prompt_in_chunks_pairs_the_first_token_with_its_last_position(model: Any) -> None:
+    asked: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False}
+    with regard.tap(model, heads=["1.3"]) as tap:
+        whole = list(tap.stream(IDS, **asked))
+        found = list(tap.stream(IDS, **asked, prefill_chunk_size=2))
+        embedded = list(tap.stream({"inputs_embeds": model.get_input_embeddings()(IDS)}, **asked))
+    for pairs in (found, embedded):
+        assert [(token, row.position) for token, row in pairs] == [(token, row.position) for token, row in whole]
+        for (_, row), (_, other) in zip(pairs, whole, strict=True):
+            assert (row.weights - other.weights).abs().max() < 1e-6
+
+
+def test_tokens_without_rows_are_an_error() -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_heads": 4}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0)).eval()
+    with regard.tap(model, heads=["0.3"], stream="source") as tap:
+        with pytest.raises(ObservationError, match="3 tokens have no row"):
+            list(tap.stream(IDS % 40, max_new_tokens=3, eos_token_id=None, pad_token_id=0))
+        model.generate(IDS % 40, max_new_tokens=1)
     assert workers() == []
 
 
@@ -140,4 +163,10 @@ def test_a_stream_needs_an_open_tap_and_rows_of_the_last_query(model: Any) -> No
     with regard.tap(model, heads=["1.3"]) as tap:
         with pytest.raises(InputError, match="those of beams are not"):
             tap.stream(IDS, num_beams=2)
-        model(IDS)
+        with pytest.raises(InputError, match="leave out `streamer`"):
+            tap.stream(IDS, streamer=None)
+        settings = transformers.GenerationConfig(guidance_scale=1.5)
+        for asked in ({"guidance_scale": 1.5}, {"generation_config": settings}):
+            with pytest.raises(InputError, match="a token comes from two rows"):
+                tap.stream(IDS, **asked)
+        assert len(list(tap.stream(IDS, max_new_tokens=2, guidance_scale=1.0))) == 2

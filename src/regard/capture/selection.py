@@ -108,12 +108,14 @@ class QueriesChosen:
 
         >>> QueriesChosen.of(range(2, 5)).span, sorted(QueriesChosen.of([7, 3]).positions)
         ((2, 5), [3, 7])
+        >>> sorted(QueriesChosen.of(range(0, 6, 2)).positions)
+        [0, 2, 4]
         """
         if queries == "last" or queries == "new":
             return cls(rule=queries)
         if isinstance(queries, range) and queries.step == 1 and queries.start >= 0 and len(queries):
             return cls(span=(queries.start, queries.stop))
-        known = isinstance(queries, Sequence) and not isinstance(queries, str | range)
+        known = isinstance(queries, Sequence) and not isinstance(queries, str)
         if known and queries and all(_is_index(one) for one in queries):
             return cls(positions=frozenset(int(one) for one in queries))
         raise InputError(
@@ -150,9 +152,9 @@ class _Span:
 class KeySpans:
     """Named spans of key positions, over which weights are summed.
 
-    >>> spans = KeySpans.of({"first": (0, 1), "rest": (1, None), "ends": [0, 2]})
+    >>> spans = KeySpans.of({"first": (0, 1), "rest": (1, None), "ends": [0, 2], "even": range(0, 9, 2)})
     >>> spans.sum(torch.tensor([[0.5, 0.25, 0.25]]))
-    tensor([[0.5000, 0.5000, 0.7500]])
+    tensor([[0.5000, 0.5000, 0.7500, 0.7500]])
     """
 
     names: tuple[str, ...]
@@ -197,7 +199,7 @@ def _span(name: str, one: Any) -> _Span:
         if one[1] is not None and one[0] >= one[1]:
             raise InputError(f"the span {name!r} of `keys` must be (start, stop) with start before stop, got {one}")
         return _Span(int(one[0]), None if one[1] is None else int(one[1]))
-    if isinstance(one, list) and one and all(_is_index(at) for at in one):
+    if isinstance(one, list | range) and one and all(_is_index(at) for at in one):
         return _Span(positions=tuple(sorted({int(at) for at in one})))
     raise InputError(
         f"the span {name!r} of `keys` must be (start, stop), (start, None) up to the newest key, a range or a list of "

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError, MissingExtraError
-from regard.files import write_atomically
+from regard.files import replace_files, write_atomically
 from regard.heads.scores import head_number
 from regard.strict_json import DuplicateKeyError, is_version, parse_json
 
@@ -180,7 +180,8 @@ class HeadSet:
         keep all keys.
 
         Raises:
-            InputError: A head is not one of such a model, or the folder cannot be written.
+            InputError: A head is not one of such a model, the folder cannot be written, or it has a `config.json` of
+                something else, such as a model's.
         """
         if num_key_value_heads < 1 or num_attention_heads % num_key_value_heads:
             raise InputError(
@@ -197,11 +198,16 @@ class HeadSet:
                 )
             shared = head * num_key_value_heads // num_attention_heads
             rows[layer][shared] = max(rows[layer][shared], 0.5 + min(max(measure, 0.0), 1.0) / 2)
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        folder = Path(folder)
+        _refuse_folder_of_something_else(folder)
         table = "".join("\t".join(f"{one:.6f}" for one in row) + "\n" for row in rows)
-        write_atomically(Path(folder) / "full_attention_heads.tsv", table.encode())
         sizes = {"sink_size": sink_size, "recent_size": recent_size}
-        write_atomically(Path(folder) / "config.json", json.dumps(sizes).encode())
+
+        def write(draft: Path) -> None:
+            (draft / "full_attention_heads.tsv").write_text(table, "utf-8")
+            (draft / "config.json").write_text(json.dumps(sizes), "utf-8")
+
+        replace_files(folder, write)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "HeadSet":
@@ -290,6 +296,22 @@ def _coefficients(path: Path) -> npt.NDArray[np.float64]:
     if not np.isfinite(found).all() or not found.any():
         raise InputError("its coefficients must be finite, and not all 0")
     return np.asarray(found)
+
+
+def _refuse_folder_of_something_else(folder: Path) -> None:
+    """Refuse a path that is no folder, and one whose `config.json` another program needs."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"`folder` must be a folder, got the file {folder}")
+    config = folder / "config.json"
+    try:
+        found = json.loads(config.read_text("utf-8")) if config.exists() else {"sink_size": 0}
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or "sink_size" not in found:
+        raise InputError(
+            f"`folder` has a config.json of something else, which the pattern's would replace, got {folder}: name a "
+            "folder of its own"
+        )
 
 
 def _content(found: Any) -> dict[str, Any]:

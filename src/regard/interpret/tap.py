@@ -121,8 +121,9 @@ class Tap:
             The token, an int for one text and a tensor (batch,) for several, and its row.
 
         Raises:
-            InputError: The tap is not open, another stream is read, `on_row` or `queries` was given, beams are
-                searched, or the model does not generate.
+            InputError: The tap is not open, another stream is read, `on_row`, `queries` or `streamer` was given, beams
+                are searched, guidance is used, or the model does not generate.
+            ObservationError: The tapped heads had no row for a token.
         """
         if self._state != "open":
             raise InputError("`stream` needs an open tap: call it inside `with regard.tap(...) as tap:`")

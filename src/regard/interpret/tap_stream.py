@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.capture.attention_row import AttentionRow
-from regard.errors import InputError
+from regard.errors import InputError, ObservationError
 
 __all__ = ["Pairs", "Token", "generation", "read_pairs"]
 
@@ -35,10 +35,15 @@ class _Failed:
 
 
 class Pairs:
-    """Puts tokens and rows together, whichever come first, and passes them to the reader's thread."""
+    """Puts tokens and rows together, whichever come first, and passes them to the reader's thread.
+
+    Once the position of the first row is known, rows at other positions are left out, such as those in the middle of a
+    prompt that is read in chunks.
+    """
 
     def __init__(self) -> None:
         self.queue: queue.Queue[Any] = queue.Queue(_WAITING)
+        self._position: int | None = None  # of the next row
         self.stopped = threading.Event()
         self._tokens: deque[Token] = deque()
         self._rows: deque[AttentionRow] = deque()
@@ -48,10 +53,31 @@ class Pairs:
         self._tokens.append(int(token) if token.numel() == 1 else token)
         self._pass_on()
 
+    def begin(self, length: int) -> None:
+        """Note that the prompt has this many positions: its last one predicts the first token."""
+        self._position = length - 1
+        self._rows.clear()  # those of an encoder, which has run before
+
     def add_row(self, row: AttentionRow) -> None:
-        """Add the next row."""
+        """Add the next row, if a token is predicted from its position."""
+        if self._position is not None:
+            if row.position != self._position:
+                return
+            self._position += 1
         self._rows.append(row)
         self._pass_on()
+
+    def finish(self) -> None:
+        """Check at the end of a text that each token had its row.
+
+        Raises:
+            ObservationError: Tokens are left.
+        """
+        if self._tokens:
+            raise ObservationError(
+                f"{len(self._tokens)} tokens have no row: `stream` pairs a token with the row of the position before "
+                "it, and the tapped heads had rows of other positions only; read them with `on_row` or `tap.rows`"
+            )
 
     def _pass_on(self) -> None:
         if self.stopped.is_set():
@@ -65,13 +91,14 @@ class Pairs:
 class _Streamer:
     """What transformers' `generate` hands its tokens to: first the prompt, then each step's."""
 
-    def __init__(self, pairs: Pairs) -> None:
-        self._pairs, self._begun = pairs, False
+    def __init__(self, pairs: Pairs, embedded: int) -> None:
+        self._pairs, self._embedded, self._begun = pairs, embedded, False
 
     def put(self, tokens: Tensor) -> None:
         """Add new tokens: (batch,), or of an assistant (1, several)."""
         if not self._begun:
             self._begun = True
+            self._pairs.begin(tokens.shape[-1] or self._embedded)
             return
         for one in tokens.unbind(1) if tokens.ndim == 2 else [tokens]:
             self._pairs.add_token(one)
@@ -84,10 +111,19 @@ def generation(model: nn.Module, inputs: Any, pairs: Pairs, options: dict[str, A
     """Return the function that runs the model's own generation and adds its tokens to `pairs`.
 
     Raises:
-        InputError: The model does not generate, or beams are searched.
+        InputError: The model does not generate, beams are searched, the model runs twice for each token (guidance), or
+            a `streamer` is given.
     """
+    given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
     if options.get("num_beams", 1) != 1:
         raise InputError("`stream` yields tokens that are final, and those of beams are not: use `on_row` with them")
+    if "streamer" in options or "streamer" in given:
+        raise InputError("`stream` is itself what receives the tokens: leave out `streamer`")
+    settings = given | options
+    defaults = (settings.get("generation_config"), getattr(model, "generation_config", None))
+    scales = [settings.get("guidance_scale"), *(getattr(one, "guidance_scale", None) for one in defaults)]
+    if next((one for one in scales if one is not None), 1) != 1:
+        raise InputError("with `guidance_scale` a token comes from two rows, and `stream` has one: use `on_row`")
     if callable(own := getattr(model, "stream", None)):
         texts = inputs["input_ids"] if isinstance(inputs, Mapping) else inputs
         text = texts[0] if isinstance(texts, Tensor) and texts.ndim == 2 and len(texts) == 1 else texts
@@ -99,8 +135,8 @@ def generation(model: nn.Module, inputs: Any, pairs: Pairs, options: dict[str, A
         return run
     if not callable(generate := getattr(model, "generate", None)):
         raise InputError(f"`stream` runs the model's generate, and {type(model).__name__} has none: use `on_row`")
-    given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
-    return lambda: generate(**given, **options, streamer=_Streamer(pairs))
+    embedded = getattr(settings.get("inputs_embeds"), "shape", (0, 0))[1]
+    return lambda: generate(**given, **options, streamer=_Streamer(pairs, embedded))
 
 
 def read_pairs(run: Callable[[], object], pairs: Pairs, finish: Callable[[], None]) -> Iterator[Any]:
@@ -113,6 +149,7 @@ def read_pairs(run: Callable[[], object], pairs: Pairs, finish: Callable[[], Non
             with modes():
                 context.run(run)
                 finish()
+                pairs.finish()
         except _StopReadingError:
             pass
         except BaseException as error:

@@ -63,15 +63,16 @@ def tapped_layers(
 
 def _check_streams(model: nn.Module, places: Iterable[Place], stream: Stream | None) -> None:
     """Refuse numbers that an encoder and a decoder, or several towers, have."""
-    if stream is not None:
-        return
+    places = list(places)
     roles = {place.role for place in places}
     towers = {place.tower if place.tower in TOWERS else "text" for place in places}
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and roles >= {"encoder", "decoder"}:
+    both = getattr(getattr(model, "config", None), "is_encoder_decoder", False) and roles >= {"encoder", "decoder"}
+    if both and (stream is None or "text" in (stream if isinstance(stream, tuple) else (stream,))):
+        got = "" if stream is None else f", got {stream!r}"
         raise InputError(
             '`heads` needs a `stream` too, as layers are numbered within it: "source", "target", or '
-            '("target", "source") for the cross-attention'
+            f'("target", "source") for the cross-attention{got}'
         )
-    if len(towers) > 1:
+    if stream is None and len(towers) > 1:
         listed = ", ".join(sorted(f'"{one}"' for one in towers))
         raise InputError(f"`heads` needs a `stream` too, as layers are numbered within it: one of {listed}")
