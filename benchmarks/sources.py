@@ -41,12 +41,14 @@ NAMES = (
 class Language:
     """Facts (text, question, answer, values), further sentences, and the name of a document."""
 
+    name: str
     facts: tuple[tuple[str, str, str, str], ...]
     more: tuple[str, ...]
     document: str
 
 
 ENGLISH = Language(
+    "English",
     (
         ("{n} arrived at the harbour in {v} and stayed for the winter.", "In which month did {n} reach the harbour?",
          "{n} reached the harbour in {v}.", "January,February,March,April,May,June,July,August,October,November"),
@@ -64,6 +66,7 @@ ENGLISH = Language(
     "Report {i}",
 )  # fmt: skip
 GERMAN = Language(
+    "German",
     (
         ("{n} kam im {v} mit dem Zug in die Stadt.", "Wann kam {n} in die Stadt?", "{n} kam im {v}.",
          "Januar,Februar,April,Mai,Juni,Juli,August,Oktober,November,Dezember"),
@@ -76,6 +79,7 @@ GERMAN = Language(
     "Bericht {i}",
 )  # fmt: skip
 SPANISH = Language(
+    "Spanish",
     (
         ("{n} vendió su casa por culpa de {v}.", "¿Por qué vendió {n} su casa?", "La vendió por culpa de {v}.",
          "la lluvia,el ruido,los ratones,la guerra,el frío,los vecinos"),
@@ -124,7 +128,7 @@ def prompt(seed: int) -> Asked:
     asked = (one.format(n=people[source], v=values[source]) for one in (question, answer))
     alike = zip(chosen, values, strict=True)
     repeated = sum(one == (chosen[source], values[source]) for one in alike) > 1
-    return Asked(documents, absent, *asked, source, language.document.split()[0], repeated)
+    return Asked(documents, absent, *asked, source, language.name, repeated)
 
 
 def without_each(loaded: Any, documents: dict[str, str], question: str, answer: str) -> list[float]:
@@ -321,11 +325,12 @@ def against_leaving_out(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def summary(rows: list[dict[str, Any]], threshold: float) -> dict[str, Any]:
     """The figures over all prompts; intervals of shares are Wilson's."""
     found: dict[str, Any] = {"prompts": len(rows), "chance": float(np.mean([1 / row["documents"] for row in rows]))}
+    languages = sorted({row["language"] for row in rows})
     kinds: dict[str, Any] = {
         "all": lambda _: True,
         "no other document has the same fact": lambda row: not row["repeated"],
         "another document has the same fact of somebody else": lambda row: row["repeated"],
-        **{name: lambda row, name=name: row["language"] == name for name in sorted({row["language"] for row in rows})},
+        **{name: lambda row, name=name: row["language"] == name for name in languages},
     }
     for kind, chosen in kinds.items():
         some = [row for row in rows if chosen(row)]
@@ -346,7 +351,11 @@ def summary(rows: list[dict[str, Any]], threshold: float) -> dict[str, Any]:
             "words of question and answer alone": from_question(rows),
             **thresholds(rows, threshold),
         },
-        "leave one out": against_leaving_out(left_out) if left_out else None,
+        "leave one out": {
+            name: against_leaving_out(some)
+            for name, chosen in kinds.items()
+            if name in ("all", *languages) and (some := [row for row in left_out if chosen(row)])
+        },
     }
 
 

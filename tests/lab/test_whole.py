@@ -34,6 +34,7 @@ VERDICTS = {
     "recurrence": {"holds"},
     "small-claims": {"holds within limits"},
     "alignment": SOME,
+    "sources": {"holds within limits"},
 }
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -59,8 +60,8 @@ def claims(whole: Path) -> dict[str, dict]:
     return {one["name"]: one for one in json.loads((whole / "lab.json").read_text("utf-8"))["claims"]}
 
 
-def test_all_sixteen_are_there_in_order_with_the_verdicts_that_are_known(claims):
-    assert [one["number"] for one in claims.values()] == list(range(1, 17))
+def test_all_seventeen_are_there_in_order_with_the_verdicts_that_are_known(claims):
+    assert [one["number"] for one in claims.values()] == list(range(1, 18))
     assert {name: one["verdict"] for name, one in claims.items() if one["verdict"] not in VERDICTS[name]} == {}
 
 
@@ -103,7 +104,7 @@ def test_permuted_weights_move_less_behind_a_recurrence(claims):
 def test_every_claim_has_its_figures_on_the_page(whole):
     sections = (whole / "index.html").read_text("utf-8").split('<section id="claim-')[1:]
     figures = {int(one.partition('"')[0]): one.count("<figure>") for one in sections}
-    assert list(figures) == list(range(1, 17))
+    assert list(figures) == list(range(1, 18))
     assert min(figures.values()) >= 1
     assert figures[12] == 2  # what moves, and by how much
 
@@ -119,6 +120,13 @@ def test_a_translator_looks_at_the_words_that_it_translates(claims):
         assert found["where its words look"]["cat"]["most"] == "cat"
 
 
+def test_a_fact_that_the_model_knows_has_the_weights_of_one_that_it_read_and_loses_nothing_without_it(claims):
+    known, made_up = (claims["sources"]["numbers"]["capitals"][name] for name in ("known", "made up"))
+    assert min(known["score"] + made_up["score"]) > 0.25
+    assert max(known["drop"]) < 1 < 4 < min(made_up["drop"])
+    assert [part["verdict"] for part in claims["sources"]["parts"]][1::3] == ["does not hold"] * 2
+
+
 @pytest.mark.browser
 def test_its_page_shows_every_claim_and_figure_within_the_window(whole):
     if not CHROMIUM.exists():
@@ -128,7 +136,7 @@ def test_its_page_shows_every_claim_and_figure_within_the_window(whole):
         browser = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
         tab = browser.new_page(viewport={"width": 1000, "height": 900})
         tab.goto((whole / "index.html").as_uri())
-        assert tab.locator("section").count() == 16
-        assert tab.locator("figure svg").count() >= 16
+        assert tab.locator("section").count() == 17
+        assert tab.locator("figure svg").count() >= 17
         assert tab.evaluate("document.documentElement.scrollWidth") <= 1000
         browser.close()

@@ -16,6 +16,7 @@ from regard_lab.claims import (
     scaling,
     sinks,
     small_claims,
+    sources,
     worked_example,
 )
 from regard_lab.experiment import Experiment
@@ -39,4 +40,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     recurrence,
     small_claims,
     alignment,
+    sources,
 )
