@@ -289,6 +289,8 @@ def test_a_process_stays_with_its_first_answer(monkeypatch, tmp_path):
     assert object_code.are_ready()
     monkeypatch.setenv("REGARD_AUTO_NUMBA", "0")
     assert object_code.are_ready()
+    monkeypatch.setattr(object_code, "_ready", None)
+    assert not object_code.are_ready()
 
 
 def _copied(folder, change=lambda name, data: data):

@@ -13,7 +13,7 @@ from regard.backends.call_form import unwritable
 from regard.backends.numba_loops import object_code
 from regard.masks.causal_and_window import band_of
 from regard.problem import Problem
-from regard.tensors import are_in_memory, tensors
+from regard.tensors import tensors
 
 __all__ = ["LEAST_KEYS", "MEASURED", "Measured", "kind_of", "reason_against", "reason_for"]
 
@@ -92,12 +92,10 @@ def _has_measured_pairs(features: frozenset[str]) -> bool:
 
 
 def _is_bound_to_pytorch(problem: Problem) -> bool:
-    """Whether somebody traces the call, learns from it, or wants PyTorch's deterministic operations."""
+    """Whether somebody learns from the call, or wants PyTorch's deterministic operations."""
     parts = problem.score, problem.bias, problem.normalizer
-    return (
-        torch.are_deterministic_algorithms_enabled()
-        or not are_in_memory(problem.q, problem.k, problem.v)
-        or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors(parts)))
+    return torch.are_deterministic_algorithms_enabled() or (
+        torch.is_grad_enabled() and any(one.requires_grad for one in tensors(parts))
     )
 
 
