@@ -99,8 +99,8 @@ class Call:
         if self._pairs:
             values = torch.empty(self._of * self._blocks * BLOCK // 2 * width)
             job["packed_values"] = values.data_ptr()
-        run("pack", job, tasks=self._of * self._blocks, room_bytes=self._room)
-        run("attend", job, tasks=batch * heads * -(-queries // BLOCK), room_bytes=self._room)
+        job["packs"] = packs = self._of * self._blocks
+        run("attend", job, tasks=packs + batch * heads * -(-queries // BLOCK), room_bytes=self._room)
 
     def _read(self, job: npt.NDArray[np.void]) -> None:
         """Read the keys in parts, then merge the results."""

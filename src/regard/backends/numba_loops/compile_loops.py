@@ -31,7 +31,7 @@ def compile_loops() -> Iterator[tuple[str, Code]]:
     """
     from regard.backends.numba_loops import decode, prefill
 
-    functions = {"pack": prefill.pack, "attend": prefill.attend, "read": decode.read, "merge": decode.merge}
+    functions = {"attend": prefill.attend, "read": decode.read, "merge": decode.merge}
     for name in LOOPS:
         yield name, _compiled(name, functions[name])
 

@@ -1,14 +1,15 @@
 """The arguments of the compiled loops: one record of addresses, strides in bytes, sizes and numbers.
 
-`counter` and `seats` are incremented by all threads: for the next task, and for a part of `room` for each thread.
+`counter`, `seats` and `packed` are incremented by all threads: for the next task, for a part of `room` for each thread,
+and for each of the `packs` blocks of keys that are rearranged.
 """
 
 import numpy as np
 
-__all__ = ["JOB", "SEATS"]
+__all__ = ["JOB", "PACKED", "SEATS"]
 
 _NUMBERS = """
-    counter seats tasks room room_bytes
+    counter seats packed packs tasks room room_bytes
     q k v output lse low packed_keys packed_values
     q_batch q_head q_row k_batch k_head k_row v_batch v_head v_row
     batch heads kv_heads queries keys depth value_vectors pairs
@@ -19,4 +20,4 @@ _NUMBERS = """
 _FLOATS = "scale cap biased soft hidden".split()
 
 JOB = np.dtype([(name, np.int64) for name in _NUMBERS] + [(name, np.float32) for name in _FLOATS], align=True)
-SEATS = _NUMBERS.index("seats")
+SEATS, PACKED = (_NUMBERS.index(name) for name in ("seats", "packed"))

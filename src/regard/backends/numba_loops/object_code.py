@@ -41,7 +41,7 @@ __all__ = [
     "refuses",
 ]
 
-LOOPS = "pack", "attend", "read", "merge"
+LOOPS = "attend", "read", "merge"
 CALLED = frozenset(("expf", "logf", "memcpy", "memset"))
 _NOT_COMPILED = frozenset(("__init__", "auto", "backend", "choose_loops", "mask_tables", "object_code", "threads"))
 _SYMBOLS = "symbols.json"

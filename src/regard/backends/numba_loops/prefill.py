@@ -1,7 +1,7 @@
 """Many queries: keys are rearranged once in columns, then each tile of queries visits the blocks that it sees.
 
-Both steps are tasks that threads take one after the other. Sums, maxima and weights of a tile stay in the core's cache
-(Milakov & Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691).
+Both steps are tasks that threads take one after the other, in one region. Sums, maxima and weights of a tile stay in
+the core's cache (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691).
 """
 
 from typing import Any
@@ -25,27 +25,18 @@ from regard.backends.numba_loops.tiles import (
     write_log_sum,
 )
 
-__all__ = ["attend", "pack"]
+__all__ = ["attend"]
 
 _PANELS = VECTORS // on.PANEL
 _PANEL = on.PANEL * on.LANES * 4  # bytes
 
 
-def pack(address: Any) -> None:
-    """Rearrange all keys, and values if they are multiplied in pairs, in the order in which products read them."""
-    job = numba.carray(address, 1)[0]
-    room = seat(address, job)
-    while True:
-        task = on.claim(address)
-        if task >= job.tasks:
-            break
-        _pack_keys(job, task, room)
-        if job.pairs:
-            _pack_values(job, task, room)
-
-
 def attend(address: Any) -> None:
-    """Compute all tiles of queries."""
+    """Rearrange all keys, and values if they are multiplied in pairs, then compute all tiles of queries.
+
+    Tasks are numbered through, so a tile waits only for blocks that other threads have begun to rearrange: a thread
+    that the system does not run yet holds nobody up.
+    """
     job = numba.carray(address, 1)[0]
     queries = seat(address, job)
     scores = queries + BLOCK * job.depth * 4
@@ -55,7 +46,15 @@ def attend(address: Any) -> None:
         task = on.claim(address)
         if task >= job.tasks:
             break
-        _attend(job, task, queries, scores, sums, rest)
+        if task < job.packs:
+            _pack_keys(job, task, queries)
+            if job.pairs:
+                _pack_values(job, task, queries)
+            on.finish_pack(address)
+        else:
+            while on.count_packed(address) < job.packs:
+                pass
+            _attend(job, task - job.packs, queries, scores, sums, rest)
 
 
 @compiled

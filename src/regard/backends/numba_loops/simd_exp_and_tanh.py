@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from regard.backends.numba_loops.kernel_args import SEATS
+from regard.backends.numba_loops.kernel_args import PACKED, SEATS
 from regard.backends.numba_loops.llvm_builder import (
     FLOATS,
     HAS_PAIRS,
@@ -37,10 +37,12 @@ __all__ = [
     "cap",
     "claim",
     "copy",
+    "count_packed",
     "dots_f32",
     "dots_pairs",
     "exp_f32",
     "exp_pairs",
+    "finish_pack",
     "hide",
     "interleave",
     "largest",
@@ -299,8 +301,24 @@ def claim(code: Code, counter: Any) -> Any:
 @instruction(types.int64, types.CPointer(Job))
 def sit(code: Code, counter: Any) -> Any:
     """Do the same with the counter of threads."""
-    where = code.do.gep(code.do.bitcast(counter, I64.as_pointer()), [ir.Constant(I64, SEATS)])
-    return code.do.atomic_rmw("add", where, ir.Constant(I64, 1), "monotonic")
+    return _counted(code, counter, SEATS, 1, "monotonic")
+
+
+@instruction(types.int64, types.CPointer(Job))
+def finish_pack(code: Code, counter: Any) -> Any:
+    """Count a block as rearranged, so that threads that see the number see the block."""
+    return _counted(code, counter, PACKED, 1, "release")
+
+
+@instruction(types.int64, types.CPointer(Job))
+def count_packed(code: Code, counter: Any) -> Any:
+    """Return the number of blocks that are rearranged."""
+    return _counted(code, counter, PACKED, 0, "acquire")
+
+
+def _counted(code: Code, job: Any, place: int, more: int, order: str) -> Any:
+    where = code.do.gep(code.do.bitcast(job, I64.as_pointer()), [ir.Constant(I64, place)])
+    return code.do.atomic_rmw("add", where, ir.Constant(I64, more), order)
 
 
 @instruction(types.void, *[_at] * 4)

@@ -22,7 +22,7 @@ def run(loop: str, job: npt.NDArray[np.void], *, tasks: int, room_bytes: int = 0
     """Run a loop over a job's tasks, on as many threads as PyTorch may use here, each with some bytes for itself."""
     threads, region = min(torch.get_num_threads(), tasks), _region()
     room = np.zeros(threads * room_bytes + _ALIGNED, np.uint8)
-    job["counter"], job["seats"], job["tasks"] = 0, 0, tasks
+    job["counter"], job["seats"], job["packed"], job["tasks"] = 0, 0, 0, tasks
     job["room"], job["room_bytes"] = -(-room.ctypes.data // _ALIGNED) * _ALIGNED, room_bytes
     address, found = job.ctypes.data, loops()
     if threads == 1:
