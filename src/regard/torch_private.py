@@ -32,6 +32,13 @@ def get_default_store() -> object:
     return _get_default_store()
 
 
+def statically_known_true(condition: Any) -> bool:
+    """Return whether a condition on symbolic sizes holds for all of them, without a guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true as known
+
+    return bool(known(condition))
+
+
 __all__ = [
     "DisableTorchFunction",
     "OpOverload",
@@ -54,6 +61,7 @@ __all__ = [
     "pop_mode",
     "push_mode",
     "scaled_dot_product_attention",
+    "statically_known_true",
     "transformer_encoder_layer_fwd",
 ]
 

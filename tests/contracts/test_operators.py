@@ -208,6 +208,29 @@ def test_a_rule_written_in_python_is_not_exported_on_a_backend_with_an_operator(
         torch.export.export(Attends(), (torch.randn(1, 2, 40, 8),), strict=False)
 
 
+@pytest.mark.slow  # 3 s each
+@pytest.mark.parametrize("strict", [False, True], ids=["traced", "by the compiler"])
+@pytest.mark.parametrize("mask", [None, masks.Causal(), masks.Causal() & masks.Window(16)], ids=str)
+def test_auto_exports_any_length(mask, strict):
+    """A choice by size would be a guard, and the program would refuse longer texts than the one it was made with."""
+
+    class Attends(torch.nn.Module):
+        def forward(self, q, k, v):
+            return regard.attention(q, k, v, mask=mask)
+
+    n = torch.export.Dim("n", min=2)
+    given = tuple(torch.randn(3, 1, 2, 40, 8))
+    program = torch.export.export(Attends(), given, dynamic_shapes=({2: n},) * 3, strict=strict).module()
+    for length in (2, 57, 3000):  # 3,000² pairs twice are more than auto computes whole
+        q, k, v = torch.randn(3, 1, 2, length, 8)
+        i = torch.arange(length)
+        visible = torch.ones(length, length, dtype=torch.bool) if mask is None else i[:, None] >= i
+        if mask is not None and mask != masks.Causal():
+            visible &= i[:, None] - i < 16
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, visible)
+        torch.testing.assert_close(program(q, k, v), expected, rtol=0, atol=1e-5)
+
+
 _LOADS = """
 import sys, torch, regard.backends
 program, given, expected = sys.argv[1:]

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from regard.backends import compiled_selection
 from regard.errors import InputError
 from regard.masks import Causal
 from regard.masks.causal_and_window import band_of
@@ -29,10 +30,9 @@ from regard.torch_private import (
 
 __all__ = [
     "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "SOFTMAX_OF_PRODUCTS", "Answer", "Backend", "Selection",
-    "are_rounded", "for_compilers", "log_sum", "merge", "preferred", "with_sink",
+    "are_rounded", "log_sum", "merge", "preferred", "with_sink",
 ]  # fmt: skip
 
-_WHOLE = 2**24  # pairs of which compiled code holds tensors rather than leave the graph
 PREFERRED: ContextVar[str] = ContextVar("preferred", default="auto")
 
 # What a call may need of a backend: a word for the sentence of one that lacks it, or whether it is needed.
@@ -207,8 +207,7 @@ class Selection:
         if prefers != "auto" and self.named[prefers].refuses(problem) is None:
             return self.named[prefers]
         if torch.compiler.is_compiling():
-            ready = [one for one in self.usual if one.refuses(problem) is None]
-            found = for_compilers(ready, problem) if ready else None
+            found = compiled_selection.choose(self.usual, problem)
         else:
             found = self.fastest(problem)
         if found is None:
@@ -237,16 +236,6 @@ class Selection:
             if (floor, at) < least and one.refuses(problem) is None and (work := (one.work(problem), at)) < least:
                 best, least = one, work
         return best
-
-
-def for_compilers(ready: list[Backend], problem: Problem) -> Backend:
-    """A compiler does not follow the planning of blocks: whole tensors where they are small, blocks eagerly if not."""
-    blocks = [one for one in ready if one.name == "blockwise"]
-    whole = [one for one in ready if one.name != "blockwise"]
-    small = problem.batch * problem.heads * problem.queries * problem.keys <= _WHOLE
-    if whole and (small or not blocks or whole[0].bytes(problem) == 0):
-        return whole[0]
-    return blocks[0]
 
 
 LARGE = 2.0**10  # beyond it float32 rounds a log-sum-exp by more than 2⁻¹⁵, and every weight of the row with it

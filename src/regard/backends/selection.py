@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.backends.base import FEATURES, PREFERRED, Backend, Selection, for_compilers
+from regard.backends import compiled_selection
+from regard.backends.base import FEATURES, PREFERRED, Backend, Selection
 from regard.backends.blockwise import Blockwise
 from regard.backends.chunked_sdpa import Split
 from regard.backends.flex import Flex
@@ -162,7 +163,7 @@ def _shortcuts(problem: Problem) -> tuple[list[Backend], list[str]]:
 def _first_of(ready: list[Backend], problem: Problem) -> Backend:
     """The one that would be chosen of those that can run it, shortcuts before others that have as little work."""
     if torch.compiler.is_compiling():
-        return for_compilers(ready, problem)
+        return compiled_selection.smallest(ready, problem)
     first = next((one for one in SELECTION.shortcuts if one in ready), None)
     return first or min(ready, key=lambda one: one.work(problem))
 
