@@ -7,7 +7,11 @@ from torch import _native_multi_head_attention as native_multi_head_attention
 from torch import _transformer_encoder_layer_fwd as transformer_encoder_layer_fwd
 from torch._C import DisableTorchFunction, ScriptMethod
 from torch._C import _current_graph_task_id as current_graph_task_id
+from torch._C import _dispatch_key_parse as dispatch_key
+from torch._C import _dispatch_keyset_full_after as dispatch_keys_below
+from torch._C import _dispatch_tls_set_dispatch_key_included as include_dispatch_key
 from torch._C import _get_dispatch_mode as get_dispatch_mode
+from torch._C import _is_torch_function_all_disabled as is_torch_function_disabled
 from torch._C import _TorchDispatchModeKey as TorchDispatchModeKey
 from torch._C._functorch import (
     TransformType,
@@ -48,13 +52,17 @@ __all__ = [
     "TransformType",
     "assume_constant_result",
     "current_graph_task_id",
+    "dispatch_key",
+    "dispatch_keys_below",
     "get_current_function_mode_stack",
     "get_default_store",
     "get_dispatch_mode",
     "get_interpreter_stack",
     "get_unwrapped",
+    "include_dispatch_key",
     "is_batchedtensor",
     "is_functorch_wrapped_tensor",
+    "is_torch_function_disabled",
     "maybe_current_level",
     "native_multi_head_attention",
     "peek_interpreter_stack",

@@ -39,6 +39,7 @@ def state(model: nn.Module) -> dict[str, Any]:
             found[name] = dict(one) if isinstance(one, dict) else one
     found["functional"] = {key: one for key, one in vars(functional).items() if callable(one)}
     found["interfaces"] = dict(transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS)
+    found["keys"] = str(torch._C._dispatch_tls_local_include_set())
     found["modes"] = _get_current_function_mode_stack(), watching_mode.modes_of_all_threads()
     found["patches"] = dict(exchanged_functions._patches)
     found["threads"] = [one.name for one in threading.enumerate() if one.name.startswith("regard")]

@@ -6,7 +6,7 @@ kernel: one product of (heads × rows × dim) and (dim × keys) for each key hea
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores.base import score_tile
 
-__all__ = ["Rows", "plain_mode", "weights_of_rows", "weights_of_sdpa"]
+__all__ = ["Rows", "is_plain", "plain_mode", "weights_of_rows", "weights_of_sdpa"]
 
 Rows = slice | list[int]
 
@@ -32,9 +32,12 @@ _UNCHANGED = contextlib.nullcontext()
 def plain_mode(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Return a context for further computations: no gradients, and the precision of the tensors themselves."""
     kind = device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    if _has_autocast(kind) and torch.is_autocast_enabled(kind):
         return _without_autocast(kind)
     return torch.no_grad() if torch.is_grad_enabled() else _UNCHANGED
+
+
+_has_autocast = functools.cache(torch.amp.is_autocast_available)
 
 
 @contextlib.contextmanager
@@ -102,6 +105,14 @@ def _of_head(problem: Problem, rows: slice, head: int) -> Tensor:
     if problem.weight_factor is not None:
         weights = weights * problem.weight_factor.tile(batch, one, i, j).to(wide)
     return weights.expand(problem.batch, 1, *weights.shape[2:])
+
+
+def is_plain(given: Mapping[str, Any]) -> bool:
+    """Return whether a kernel's call, its arguments by name, is one that `weights_of_sdpa` takes: four dimensions, and
+    as many sequences of keys as of queries.
+    """
+    q, k = given["query"], given["key"]
+    return not q.is_nested and q.ndim == k.ndim == 4 and len(q) == len(k) and k.shape[1] > 0
 
 
 def weights_of_sdpa(

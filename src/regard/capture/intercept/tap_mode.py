@@ -1,8 +1,8 @@
 """The interception of chosen layers only, for a model that generates.
 
-The layers' calls are announced (`watching_mode.py`), and the torch-function mode is active only while one of them runs:
-the rest of the model runs without any mode. In its first call a layer is read as a watch reads it, which finds its
-attention however it is computed. If that was PyTorch's kernel alone, further calls look at the kernel only.
+The layers' calls are announced (`watching_mode.py`). In its first call a layer is read as a watch reads it, by a
+torch-function mode that is active while the layer runs, which finds its attention however it is computed. If that was
+PyTorch's kernel alone, further calls run without a mode: the dispatcher reports the kernel (`kernel_calls.py`).
 """
 
 import functools
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from regard.capture.intercept.call_names_and_products import TorchCall
 from regard.capture.intercept.exchanged_functions import patched, showing_scripts
 from regard.capture.intercept.interception import KERNEL, Interception, Reader, is_traced, sdpa_arguments
-from regard.capture.intercept.tapped_layers import TappedLayer, name_in, tapped_layers
+from regard.capture.intercept.kernel_calls import listen, unlisten
+from regard.capture.intercept.tapped_layers import TappedLayer, TappedSites, name_in
 from regard.capture.intercept.torch_attention_calls import is_transformed, read_sdpa, unpack_groups
 from regard.capture.intercept.watching_mode import CALL, announced, in_backward, modes_of_all_threads, restack
 from regard.capture.layers import Stream
-from regard.capture.missing_attention import BLOCKED, BLOCKS, Caller, missing_lines
+from regard.capture.missing_attention import BLOCKED, BLOCKS, Caller
 from regard.capture.recorder import Recorder
-from regard.capture.row_weights import Rows, plain_mode, weights_of_rows, weights_of_sdpa
+from regard.capture.row_weights import Rows, is_plain, plain_mode, weights_of_rows, weights_of_sdpa
 from regard.capture.selection import HeadsChosen
-from regard.capture.streams import Places
 from regard.capture.tap_steps import Site, Steps
 from regard.capture.watched_call import WatchedCall
-from regard.errors import InputError, ObservationError
+from regard.errors import ObservationError
 from regard.torch_private import DisableTorchFunction, get_current_function_mode_stack, pop_mode, push_mode
 
 __all__ = ["TapMode"]
@@ -40,8 +40,6 @@ _CHANGED = (
 
 @dataclass(eq=False)
 class _Ticket:
-    """One captured call, to be able to remove it."""
-
     caller: Caller
     site: Site
     withdrawn: bool = False
@@ -79,20 +77,20 @@ class TapMode(Interception):
     ) -> None:
         super().__init__(model, _TapRecorder(model, self._capture, self._drop), readers)
         self.steps = steps
-        self._chosen, self._stream = heads, stream
-        self._places = Places(model)
-        self._layers, self._by_order = tapped_layers(model, heads, self._places, stream)
+        self._sites = TappedSites(model, heads, stream)
+        self._layers = self._sites.layers
         self._current: TappedLayer | None = None
         self._followed: set[type] = set()  # kinds of caches
-        self._order: tuple[Site, ...] = ()  # the chosen sites, known after the first step
-        self._permutation: list[int] | None = None
-        self.heads: tuple[tuple[int | str, int], ...] = ()
-        self._turns: dict[str, int] = {}
         self._by_kernel = False
         self._outside, self._inside = _End((self._end_step,)), _End((self._leave_layer,))
 
+    @property
+    def heads(self) -> tuple[tuple[int | str, int], ...]:
+        """Layer and number of each chosen head, known after the first step."""
+        return self._sites.heads
+
     def __enter__(self) -> Self:
-        """Begin to announce the calls of the layers; the mode itself is active inside of them only."""
+        """Begin to announce the calls of the layers; the mode itself is active in their first calls only."""
         self._scripts.enter_context(showing_scripts(self._scripted))
         modules = {id(one): one for one in (self._model, *(layer.module for layer in self._layers.values()))}
         self._patches = self._exchange(modules.values())
@@ -126,24 +124,20 @@ class TapMode(Interception):
         self._enter_layer(layer)
         return _End((self._leave_layer, self._end_step)) if begun else self._inside
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run the call, then process it."""
-        layer = self._current
-        if layer is None or not layer.is_light:
-            return super().__torch_function__(func, types, args, kwargs)
-        result = func(*args, **(kwargs or {}))
-        if func is KERNEL:
-            self._see_kernel(layer, sdpa_arguments(args, kwargs or {}))
-        return result
-
     def _look(self, call: TorchCall, result: Any) -> None:
-        self._by_kernel = call.func is KERNEL and _is_plain(sdpa_arguments(call.args, call.kwargs))
+        self._by_kernel = call.func is KERNEL and is_plain(sdpa_arguments(call.args, call.kwargs))
         super()._look(call, result)
 
+    def hear_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take the weights of a call of PyTorch's kernel; in a layer's first calls they are only counted."""
+        layer = self._current
+        if layer is not None and layer.is_light:
+            self._see_kernel(layer, sdpa_arguments(args, kwargs))
+        elif layer is not None:
+            layer.heard += 1
+
     def _begin_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._turns = {}
+        self._sites.begin()
         self.steps.begin(args, kwargs)
         cache = self.steps.cache
         if cache is not None and type(cache) not in self._followed:
@@ -156,23 +150,26 @@ class TapMode(Interception):
         if not ok or not self.steps.is_begun:
             seen = any(layer.seen for layer in self._layers.values())
             self.steps.drop()
-            if ok and seen and not self._order:
+            if ok and seen and not self._sites.order:
                 self._settle()  # raises the reason
             return
-        if not self._order:
+        if not self._sites.order:
             self._settle()
-        if not self.steps.is_complete(self._order):
-            gone = next(one for one in self._order if one not in self.steps.captured)
+        if not self.steps.is_complete(self._sites.order):
+            gone = next(one for one in self._sites.order if one not in self.steps.captured)
             self.steps.drop()
             raise ObservationError(
                 f"layer {gone.number} did not attend in this call, while other tapped layers did: a model that leaves "
                 "out layers (an early exit) is tapped in those that it always runs"
             )
-        self.steps.end(self._order, self._permutation)
+        self.steps.end(self._sites.order, self._sites.permutation)
 
     def _enter_layer(self, layer: TappedLayer) -> None:
-        layer.seen, layer.misses, self._current = [], 0, layer
-        push_mode(self)
+        layer.begin()
+        self._current = layer
+        listen(self)
+        if not layer.is_light:
+            push_mode(self)
 
     def _leave_layer(self, ok: bool) -> None:
         layer, self._current = self._current, None
@@ -184,24 +181,18 @@ class TapMode(Interception):
             return
         if layer.is_light and len(layer.seen) != len(layer.sites):
             raise ObservationError(_CHANGED.format(name_in(self._model, layer.module)))
-        if not layer.is_light:
-            layer.sites = tuple(layer.seen)
-            layer.is_light = bool(layer.sites) and not layer.misses and not layer.others
-        if not self.steps.running and self.steps.is_begun and self._is_covered():
+        layer.end()
+        if not self.steps.running and self.steps.is_begun and self._sites.are_within(self.steps.captured):
             self._end_step(ok=True)
 
     def _leave_stack(self) -> None:
-        """Remove the mode from this thread's stack, if it is there."""
+        """End to listen, and remove the mode from this thread's stack, if it is there."""
+        unlisten(self)
         stack = get_current_function_mode_stack()
         if stack and stack[-1] is self:
             pop_mode()
         elif self in stack:
             restack([one for one in stack if one is not self])
-
-    def _is_covered(self) -> bool:
-        if self._order:
-            return self.steps.is_complete(self._order)
-        return set(self._chosen.layers) <= {site.number for site in self.steps.captured}
 
     def _see_kernel(self, layer: TappedLayer, given: dict[str, Any]) -> None:
         """Take the weights of a call of PyTorch's kernel in a layer that has no other attention."""
@@ -214,7 +205,7 @@ class TapMode(Interception):
             return
         with DisableTorchFunction(), plain_mode(given["query"].device):
             q, k, mask = given["query"], given["key"], given.get("attn_mask")
-            plain = _is_plain(given) and not is_transformed()
+            plain = is_plain(given) and not is_transformed()
             if plain:
                 q, mask = unpack_groups(site.module, q, k, mask)
             if not plain or q.shape[1] != site.count or q.shape[1] % k.shape[1]:
@@ -248,9 +239,9 @@ class TapMode(Interception):
         at = len(layer.seen)
         site = layer.sites[at] if at < len(layer.sites) else None
         if site is None or (site.name, site.count) != (caller.module, call.heads):
-            if self._order:
+            if self._sites.order:
                 raise ObservationError(_CHANGED.format(caller.module or "the model"))
-            site = self._site(caller.module, call)
+            site = self._sites.site(caller.module, self._recorder.module, call)
         layer.seen.append(site)
         layer.others = (layer.others if at else False) or not self._by_kernel
         with plain_mode(call.device):
@@ -258,21 +249,6 @@ class TapMode(Interception):
                 site, call.queries, call.keys, lambda: call.newest, lambda rows: weights_of_rows(call, rows, site.heads)
             )
         return _Ticket(caller, site)
-
-    def _site(self, name: str, call: WatchedCall) -> Site:
-        cross = bool(call.cross)
-        place = self._places.of(name, {})
-        number = place.number
-        if self._by_order:
-            kind = "cross" if cross else "self"
-            number = self._turns.get(kind, 0)
-            self._turns[kind] = number + 1
-        own = self._stream if isinstance(self._stream, str) or self._stream is None else self._stream[0]
-        of_kind = cross == (isinstance(self._stream, tuple))
-        matches = of_kind and (own is None or own in place.own_streams)
-        heads = self._chosen.of_layer(number, name, call.heads) if matches else ()
-        label = name if name in self._chosen.layers else -1 if number is None else number
-        return Site(label, name, self._recorder.module, heads, cross, call.heads)
 
     def _drop(self, ticket: _Ticket) -> None:
         """Remove a captured call that turned out to be no attention between tokens."""
@@ -283,67 +259,16 @@ class TapMode(Interception):
                 self._current.seen.remove(ticket.site)
 
     def _settle(self) -> None:
-        """Determine the order of the heads after the first step, and refuse what is ambiguous or was not seen."""
-        sites = [site for layer in self._layers.values() for site in layer.seen if site.heads]
-        by_label: dict[int | str, list[Site]] = {}
-        for site in sites:
-            by_label.setdefault(site.number, []).append(site)
-        for label in self._chosen.layers:
-            found = by_label.get(label, [])
-            if len(found) > 1:
-                names = ", ".join(repr(one.name) for one in found)
-                self.steps.drop()
-                raise InputError(
-                    f"layer {label} of `heads` has {len(found)} attention modules: name one of {names}, as in "
-                    f"({found[0].name!r}, 0), or its `stream`"
-                )
-            if not found:
-                self.steps.drop()
-                raise self._unseen(label)
-        self._order = tuple(by_label[label][0] for label in self._chosen.layers)
-        flat = [(site.number, head) for site in self._order for head in site.heads]
-        given = [
-            (layer, one)
-            for layer, head in self._chosen.pairs
-            for one in (by_label[layer][0].heads if head is None else [head])
-        ]
-        self.heads = tuple(given)
-        self._permutation = None if flat == given else [flat.index(one) for one in given]
-        self._narrow()
-
-    def _narrow(self) -> None:
-        """Look only into the modules that attend, where each of a layer's does so once by PyTorch's kernel."""
-        found: dict[int, TappedLayer] = {}
+        """Determine the order of the heads after the first step, and announce only the modules that have them."""
+        try:
+            self._sites.settle(self._recorder.missing)
+        except BaseException:
+            self.steps.drop()
+            raise
+        before, self._layers = self._layers, self._sites.narrowed()
         for key, layer in self._layers.items():
-            chosen = [site for site in layer.seen if site in self._order]
-            kept = [site for site in layer.seen if site in chosen or any(one.cross for one in chosen)]
-            inner = {id(site.module): site.module for site in layer.seen}
-            if not chosen:
-                continue
-            if not layer.is_light or self._by_order or len(inner) < len(layer.seen) or id(layer.module) in inner:
-                found[key] = layer
-                continue
-            for site in kept:
-                found[id(site.module)] = TappedLayer(site.module, (site,), is_light=True)
-                announce = functools.partial(announced, site.module)
-                self._patches.enter_context(patched(site.module, CALL, announce))
-        self._layers = found
-
-    def _unseen(self, label: int | str) -> Exception:
-        """Return why a chosen layer has no attention that was seen."""
-        missing = self._recorder.missing
-        if missing:
-            return ObservationError(f"layer {label} cannot be tapped: {'; '.join(missing_lines(missing))}")
-        seen = [site for layer in self._layers.values() for site in layer.seen]
-        if self._stream is None and any(site.cross for site in seen):
-            return InputError(
-                f"layer {label} has no self-attention that was seen: for its cross-attention give a `stream`, such as "
-                '("target", "source")'
-            )
-        there = ", ".join(dict.fromkeys(str(site.name) for site in seen)) or "none"
-        return ObservationError(
-            f"layer {label} did not attend in this call, or not in the stream {self._stream!r}; seen: {there}"
-        )
+            if key not in before:
+                self._patches.enter_context(patched(layer.module, CALL, functools.partial(announced, layer.module)))
 
 
 class _End:
@@ -359,12 +284,6 @@ class _End:
         """Process the end of a call."""
         for end in self._ends:
             end(output is not None)
-
-
-def _is_plain(given: Mapping[str, Any]) -> bool:
-    """Return whether a kernel's call has four dimensions, and as many sequences of keys as of queries."""
-    q, k = given["query"], given["key"]
-    return not q.is_nested and q.ndim == k.ndim == 4 and len(q) == len(k) and k.shape[1] > 0
 
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,17 +1,23 @@
-"""Which modules a tap looks into: the chosen layers, by their number in the model or by the name of a module."""
+"""Which modules a tap looks into, and which of their attention calls have chosen heads.
 
-from collections.abc import Iterable
+Layers are chosen by their number in the model, or by the name of a module. Until the first step has shown which modules
+attend, whole layers are looked into; after it, their attention modules.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from regard.capture.layers import Stream
+from regard.capture.missing_attention import Missing, missing_lines
 from regard.capture.selection import HeadsChosen
 from regard.capture.streams import TOWERS, Place, Places
 from regard.capture.tap_steps import Site
-from regard.errors import InputError
+from regard.capture.watched_call import WatchedCall
+from regard.errors import InputError, ObservationError
 
-__all__ = ["TappedLayer", "name_in", "tapped_layers"]
+__all__ = ["TappedLayer", "TappedSites", "name_in"]
 
 
 @dataclass(eq=False)
@@ -22,8 +28,20 @@ class TappedLayer:
     sites: tuple[Site, ...] = ()
     is_light: bool = False  # whether only PyTorch's kernel needs to be looked at
     seen: list[Site] = field(default_factory=list)  # in the running call
+    heard: int = 0  # calls of PyTorch's kernel in it
     misses: int = 0
     others: bool = False  # whether it has attention besides PyTorch's kernel
+
+    def begin(self) -> None:
+        """Forget the last call."""
+        self.seen, self.heard, self.misses = [], 0, 0
+
+    def end(self) -> None:
+        """Conclude from a complete call whether further ones may be looked at less."""
+        if not self.is_light:
+            self.sites = tuple(self.seen)
+            by_kernel = not self.misses and not self.others and self.heard == len(self.seen)
+            self.is_light = bool(self.sites) and by_kernel
 
 
 def name_in(model: nn.Module, module: nn.Module) -> str:
@@ -31,7 +49,107 @@ def name_in(model: nn.Module, module: nn.Module) -> str:
     return next((name for name, one in model.named_modules() if one is module and name), "the model")
 
 
-def tapped_layers(
+class TappedSites:
+    """The layers to look into, by the id of their module, and the calls in them that have chosen heads."""
+
+    def __init__(self, model: nn.Module, chosen: HeadsChosen, stream: Stream | None) -> None:
+        self._chosen, self._stream, self._places = chosen, stream, Places(model)
+        self.layers, self._by_order = _layers_of(model, chosen, self._places, stream)
+        self.order: tuple[Site, ...] = ()  # the chosen sites, known after the first step
+        self.permutation: list[int] | None = None  # of the heads in this order to the order given
+        self.heads: tuple[tuple[int | str, int], ...] = ()
+        self._turns: dict[str, int] = {}
+
+    def are_within(self, captured: Collection[Site]) -> bool:
+        """Return whether all chosen layers are among these sites."""
+        if self.order:
+            return all(one in captured for one in self.order)
+        return set(self._chosen.layers) <= {site.number for site in captured}
+
+    def begin(self) -> None:
+        """Count layers from 0 again, in a new step."""
+        self._turns = {}
+
+    def site(self, name: str, module: nn.Module | None, call: WatchedCall) -> Site:
+        """Return the place of a call that a module of this name has made."""
+        cross = bool(call.cross)
+        place = self._places.of(name, {})
+        number = place.number
+        if self._by_order:
+            kind = "cross" if cross else "self"
+            number = self._turns.get(kind, 0)
+            self._turns[kind] = number + 1
+        own = self._stream if isinstance(self._stream, str) or self._stream is None else self._stream[0]
+        of_kind = cross == (isinstance(self._stream, tuple))
+        matches = of_kind and (own is None or own in place.own_streams)
+        heads = self._chosen.of_layer(number, name, call.heads) if matches else ()
+        label = name if name in self._chosen.layers else -1 if number is None else number
+        return Site(label, name, module, heads, cross, call.heads)
+
+    def settle(self, missing: Sequence[Missing]) -> None:
+        """Determine the order of the heads after the first step, and refuse what is ambiguous or was not seen.
+
+        Raises:
+            InputError: A chosen layer has several attention modules, or cross-attention only.
+            ObservationError: A chosen layer did not attend, or what it computes cannot be read.
+        """
+        by_label: dict[int | str, list[Site]] = {}
+        for site in (site for layer in self.layers.values() for site in layer.seen if site.heads):
+            by_label.setdefault(site.number, []).append(site)
+        for label in self._chosen.layers:
+            found = by_label.get(label, [])
+            if len(found) > 1:
+                names = ", ".join(repr(one.name) for one in found)
+                raise InputError(
+                    f"layer {label} of `heads` has {len(found)} attention modules: name one of {names}, as in "
+                    f"({found[0].name!r}, 0), or its `stream`"
+                )
+            if not found:
+                raise self._unseen(label, missing)
+        self.order = tuple(by_label[label][0] for label in self._chosen.layers)
+        flat = [(site.number, head) for site in self.order for head in site.heads]
+        given = [
+            (layer, one)
+            for layer, head in self._chosen.pairs
+            for one in (by_label[layer][0].heads if head is None else [head])
+        ]
+        self.heads = tuple(given)
+        self.permutation = None if flat == given else [flat.index(one) for one in given]
+
+    def narrowed(self) -> dict[int, TappedLayer]:
+        """Return the modules that attend, where each of a layer's does so once by PyTorch's kernel, else the layers."""
+        found: dict[int, TappedLayer] = {}
+        for key, layer in self.layers.items():
+            chosen = [site for site in layer.seen if site in self.order]
+            kept = [site for site in layer.seen if site in chosen or any(one.cross for one in chosen)]
+            inner = {id(site.module): site.module for site in layer.seen}
+            if not chosen:
+                continue
+            if not layer.is_light or self._by_order or len(inner) < len(layer.seen) or id(layer.module) in inner:
+                found[key] = layer
+                continue
+            for site in kept:
+                found[id(site.module)] = TappedLayer(site.module, (site,), is_light=True)
+        self.layers = found
+        return found
+
+    def _unseen(self, label: int | str, missing: Sequence[Missing]) -> Exception:
+        """Return why a chosen layer has no attention that was seen."""
+        if missing:
+            return ObservationError(f"layer {label} cannot be tapped: {'; '.join(missing_lines(missing))}")
+        seen = [site for layer in self.layers.values() for site in layer.seen]
+        if self._stream is None and any(site.cross for site in seen):
+            return InputError(
+                f"layer {label} has no self-attention that was seen: for its cross-attention give a `stream`, such as "
+                '("target", "source")'
+            )
+        there = ", ".join(dict.fromkeys(str(site.name) for site in seen)) or "none"
+        return ObservationError(
+            f"layer {label} did not attend in this call, or not in the stream {self._stream!r}; seen: {there}"
+        )
+
+
+def _layers_of(
     model: nn.Module, chosen: HeadsChosen, places: Places, stream: Stream | None
 ) -> tuple[dict[int, TappedLayer], bool]:
     """Return the modules to look into, by id, and whether layers are counted in the order of their calls.

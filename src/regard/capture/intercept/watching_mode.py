@@ -25,6 +25,7 @@ from torch.overrides import (
 )
 
 from regard.capture.intercept.exchanged_functions import Namespace, is_patched, patched, with_globals
+from regard.capture.intercept.kernel_calls import is_heard
 from regard.errors import ObservationError
 from regard.torch_private import current_graph_task_id, get_current_function_mode_stack, pop_mode, push_mode
 
@@ -278,7 +279,7 @@ def _refusing_here(original: types.FunctionType) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def choose(callback: Any) -> Any:
-        refused = modes_here() and dynamo._stance.stance == "default"
+        refused = (modes_here() or is_heard()) and dynamo._stance.stance == "default"
         return (refuse if refused else original)(callback)
 
     return choose

@@ -1,0 +1,112 @@
+"""Who listens hears PyTorch's kernel in its own thread, and nothing else; nobody else's operators take another way."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.overrides import _get_current_function_mode_stack
+
+import regard
+from regard.capture.intercept import kernel_calls
+from regard.errors import ObservationError
+
+Q = torch.randn(1, 2, 4, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any]] = []
+
+    def hear_kernel(self, args: Any, kwargs: Any) -> None:
+        self.calls.append((args, kwargs))
+
+
+@pytest.fixture
+def listener() -> Any:
+    one = Listener()
+    kernel_calls.listen(one)
+    yield one
+    kernel_calls.unlisten(one)
+
+
+def test_the_kernel_is_heard_with_its_own_tensors_and_gives_the_same_bits_and_gradients(listener: Listener) -> None:
+    found = []
+    for _ in range(2):
+        q = Q.clone().requires_grad_()
+        out = functional.scaled_dot_product_attention(q, q, q[:, :1], is_causal=True, scale=0.3, enable_gqa=True)
+        out.square().sum().backward()
+        found.append((out, q.grad, q))
+        kernel_calls.unlisten(listener)
+    ((args, kwargs),) = listener.calls
+    assert args[0] is found[0][2]
+    assert kwargs == {"scale": 0.3, "enable_gqa": True}
+    assert all(map(torch.equal, *found))
+
+
+def test_other_operators_other_threads_and_a_reader_s_own_computations_are_not_heard(listener: Listener) -> None:
+    def attend() -> None:
+        functional.scaled_dot_product_attention(Q, Q, Q)
+
+    (Q @ Q.mT).softmax(-1).sum()
+    worker = threading.Thread(target=attend)
+    worker.start()
+    worker.join()
+    with torch._C.DisableTorchFunction():
+        attend()
+    assert listener.calls == []
+    attend()
+    assert len(listener.calls) == 1
+
+
+def test_two_listeners_hear_until_each_ends(listener: Listener) -> None:
+    other = Listener()
+    kernel_calls.listen(other)
+    kernel_calls.unlisten(listener)
+    functional.scaled_dot_product_attention(Q, Q, Q)
+    kernel_calls.unlisten(other)
+    functional.scaled_dot_product_attention(Q, Q, Q)
+    assert (len(listener.calls), len(other.calls), kernel_calls.is_heard()) == (0, 1, False)
+
+
+class Attends(torch.nn.Module):
+    """Self-attention by the kernel, so many times a call, and what it runs in is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times, self.modes, self.heard = 1, [], []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.modes.append(len(_get_current_function_mode_stack()))
+        for _ in range(self.times):
+            x = functional.scaled_dot_product_attention(x, x, x)
+        self.heard.append(kernel_calls.is_heard())
+        return x
+
+
+def test_the_second_call_of_a_tapped_layer_runs_without_a_mode() -> None:
+    model = torch.nn.Sequential(Attends(), Attends())
+    with regard.tap(model, heads=["1.0"], queries="new") as tap:
+        for _ in range(3):
+            model(Q)
+    assert model[1].modes == [1, 0, 0]
+    assert model[0].modes == [0, 0, 0]
+    assert (model[0].heard, model[1].heard) == ([False] * 3, [True] * 3)
+    x = functional.scaled_dot_product_attention(Q, Q, Q)
+    want = (x[:, 0] @ x[:, 0].mT * 8**-0.5).softmax(-1)
+    assert len(tap.rows) == 12
+    for row in tap.rows:
+        there = row.weights[0, 0]
+        assert (there - want[0, row.position, : len(there)]).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_layer_that_attends_less_or_more_often_than_in_its_first_call_is_refused(times: int) -> None:
+    model = torch.nn.Sequential(Attends(), Attends())
+    with regard.tap(model, heads=["1.0"]):
+        model(Q)
+        model[1].times = times
+        with pytest.raises(ObservationError, match="no longer computes its attention"):
+            model(Q)
+    assert not kernel_calls.is_heard()
