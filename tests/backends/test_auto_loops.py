@@ -221,6 +221,10 @@ def test_processors_that_were_not_measured_stay_with_pytorch(ready, monkeypatch,
     monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor("", frozenset(features)))
     monkeypatch.setattr(object_code, "has_pairs", lambda: "avx512bf16" in features)
     assert backend_of(*drawn(dtype=dtype), mask=masks.Causal()) == found
+    monkeypatch.setattr(object_code, "_ready", False)
+    monkeypatch.setenv("REGARD_AUTO_NUMBA", "1")
+    said = str(regard.explain(*drawn(dtype=dtype), mask=masks.Causal()))
+    assert ("numba not taken" in said) == (found == "numba")  # nobody is told to compile for nothing
 
 
 def test_explain_says_why_and_what_would_help(ready, monkeypatch, tmp_path):

@@ -131,9 +131,9 @@ class Backend:
                 return sentence.format(needed)
         return self.limits(problem)
 
-    def skipped(self, problem: Problem) -> str | None:
-        """Say why `auto` does not take this shortcut for a problem that it can run, or None; "" if it never would."""
-        return None
+    def is_passed_over(self, problem: Problem) -> bool:
+        """Whether `auto` does not take this shortcut for a problem that it can run."""
+        return False
 
     def limits(self, problem: Problem) -> str | None:
         """Say which size or value of a problem that needs nothing it lacks is too much for it, or None."""
@@ -222,7 +222,7 @@ class Selection:
     def fastest(self, problem: Problem) -> Backend | None:
         """A shortcut, or else the first with the least work; none is asked that declares that it has more."""
         for one in self.shortcuts:
-            if self.asks(one, problem) and one.skipped(problem) is None and one.refuses(problem) is None:
+            if self.asks(one, problem) and not one.is_passed_over(problem) and one.refuses(problem) is None:
                 return one
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         floors = [

@@ -12,7 +12,7 @@ from regard.backends.base import FEATURES, PREFERRED, Backend, Selection
 from regard.backends.blockwise import Blockwise
 from regard.backends.chunked_sdpa import Split
 from regard.backends.flex import Flex
-from regard.backends.numba_loops import Compiled
+from regard.backends.numba_loops import Compiled, auto
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.sharded import Sharded
@@ -133,7 +133,7 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
     chosen = _first_of(ready, problem) if ready else None
     slower = [] if chosen is None else [(one.name, _times(one, chosen, problem)) for one in ready if one is not chosen]
     if chosen is _LOOPS and backend == "auto":
-        said.append(f"{chosen.name}: {_LOOPS.taken(problem)}")
+        said.append(f"{chosen.name}: {auto.reason_for(problem)}")
     share = problem.plan().share
     pairs = problem.batch * problem.heads * problem.queries * problem.keys
     flops = int(2 * pairs * (problem.q.shape[-1] + problem.v.shape[-1]) * share)
@@ -150,14 +150,14 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
 
 
 def _shortcuts(problem: Problem) -> tuple[list[Backend], list[str]]:
-    """The shortcuts that `auto` asks to run a problem, and what hinders others that could."""
+    """The shortcuts that `auto` asks to run a problem, and what hinders the loops if they could."""
     asked = (
         [] if torch.compiler.is_compiling() else [one for one in SELECTION.shortcuts if SELECTION.asks(one, problem)]
     )
-    why = {one: one.skipped(problem) for one in asked}
-    lacking = {one for one in asked if any(FEATURES[what](problem) for what in one.lacks)}
-    said = [f"{one.name} not taken: {reason}" for one, reason in why.items() if reason and one not in lacking]
-    return [one for one in asked if why[one] is None], said
+    hindered = _LOOPS in asked and not any(FEATURES[what](problem) for what in _LOOPS.lacks)
+    reason = auto.hindrance(problem) if hindered else ""
+    said = [f"{_LOOPS.name} not taken: {reason}"] if reason else []
+    return [one for one in asked if not one.is_passed_over(problem)], said
 
 
 def _first_of(ready: list[Backend], problem: Problem) -> Backend:

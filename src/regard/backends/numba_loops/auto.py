@@ -15,7 +15,7 @@ from regard.masks.causal_and_window import band_of
 from regard.problem import Problem
 from regard.tensors import tensors
 
-__all__ = ["LEAST_KEYS", "MEASURED", "Measured", "kind_of", "reason_against", "reason_for"]
+__all__ = ["LEAST_KEYS", "MEASURED", "Measured", "hindrance", "kind_of", "reason_for", "takes"]
 
 
 class Measured(NamedTuple):
@@ -66,17 +66,11 @@ def _decodes(problem: Problem) -> bool:
     return problem.queries == 1 and _GROUP[0] <= group <= _GROUP[1] and sides <= _SIDES
 
 
-def reason_against(problem: Problem) -> str | None:
-    """Say why `auto` does not take the loops, or None where it does; "" where no installation would change that."""
-    found = kind_of(problem)
-    if found is None or _is_bound_to_pytorch(problem):
-        return ""
-    if not object_code.are_ready():
-        return _how_to_get(found)
-    features = object_code.processor().features
-    if "avx512f" not in features:
-        return ""
-    return "" if problem.q.dtype == torch.bfloat16 and not _has_measured_pairs(features) else None
+def takes(problem: Problem) -> bool:
+    """Return whether `auto` takes the loops."""
+    if kind_of(problem) is None or _is_bound_to_pytorch(problem):
+        return False
+    return object_code.are_ready() and _is_measured(problem.q.dtype, object_code.processor().features)
 
 
 def reason_for(problem: Problem) -> str:
@@ -87,8 +81,27 @@ def reason_for(problem: Problem) -> str:
     return f"its loops are compiled; {sizes}; calls {found.name}, were measured faster from {found.least:,} on"
 
 
-def _has_measured_pairs(features: frozenset[str]) -> bool:
-    return object_code.has_pairs() and not any(one.startswith("amx") for one in features)
+def hindrance(problem: Problem) -> str:
+    """Say what hinders `auto` from taking loops that would be faster; "" where they were not measured to be."""
+    found = kind_of(problem)
+    if found is None or _is_bound_to_pytorch(problem) or object_code.is_switched_off() or takes(problem):
+        return ""
+    best, worst = found.times
+    gain = f"calls {found.name}, then took {best:.2f} – {worst:.2f} of the time on two machines with AVX-512"
+    if any(util.find_spec(name) is None for name in ("numba", "llvmlite")):
+        way = "the package `numba` is not installed: pip install 'regard[numba]', then `regard doctor --compile`"
+        return f"{way}; {gain}" if torch.backends.cpu.get_cpu_capability() == "AVX512" else ""
+    if not _is_measured(problem.q.dtype, object_code.processor().features):
+        return ""
+    if object_code.is_kept():
+        return "its loops were compiled after this process had begun; the next process takes them"
+    return f"its loops are not compiled on this machine: `regard doctor --compile`; {gain}"
+
+
+def _is_measured(dtype: torch.dtype, features: frozenset[str]) -> bool:
+    """Whether the loops were measured on a processor like this one."""
+    pairs = object_code.has_pairs() and not any(one.startswith("amx") for one in features)
+    return "avx512f" in features and (dtype != _BFLOAT or pairs)
 
 
 def _is_bound_to_pytorch(problem: Problem) -> bool:
@@ -97,17 +110,3 @@ def _is_bound_to_pytorch(problem: Problem) -> bool:
     return torch.are_deterministic_algorithms_enabled() or (
         torch.is_grad_enabled() and any(one.requires_grad for one in tensors(parts))
     )
-
-
-def _how_to_get(found: Measured) -> str:
-    if object_code.is_switched_off():
-        return ""
-    best, worst = found.times
-    gain = f"calls {found.name}, then took {best:.2f} – {worst:.2f} of the time on two machines with AVX-512"
-    if util.find_spec("numba") is None:
-        return (
-            f"the package `numba` is not installed: pip install 'regard[numba]', then `regard doctor --compile`; {gain}"
-        )
-    if object_code.is_kept():
-        return "its loops were compiled after this process had begun; the next process takes them"
-    return f"its loops are not compiled on this machine: `regard doctor --compile`; {gain}"

@@ -47,13 +47,9 @@ class Compiled(Backend):
     least_keys = auto.LEAST_KEYS
     not_for = "device but cpu", "compiling", "torch.func", "autocast", "gradients"
 
-    def skipped(self, problem: Problem) -> str | None:
-        """What was not measured to be faster, and where the loops are not compiled."""
-        return auto.reason_against(problem)
-
-    def taken(self, problem: Problem) -> str:
-        """Why `auto` takes it for a problem that is not skipped."""
-        return auto.reason_for(problem)
+    def is_passed_over(self, problem: Problem) -> bool:
+        """Whether it was not measured to be faster, or the loops are not compiled."""
+        return not auto.takes(problem)
 
     def limits(self, problem: Problem) -> str | None:
         """What cannot be read, and where the loops cannot be compiled."""
