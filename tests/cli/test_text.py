@@ -2,10 +2,13 @@
 
 import io
 from importlib import util
+from pathlib import Path
 
 import pytest
 from rich.table import Table
 
+from regard.backends import kernel_compilers
+from regard.backends.numba_loops import object_code
 from regard.cli import doctor
 from regard.cli.console import TextConsole
 
@@ -44,6 +47,27 @@ def test_the_doctor_fits_80_columns_and_cuts_no_path(run, monkeypatch):
     assert out.count("\n\n") == 7  # seven tables under the versions
     assert out.count("it computes additive scores alone") == 1  # not once a call
     assert any(line.startswith("sdpa ") and "weights" in line for line in lines)
+
+
+def test_the_doctor_compiles_the_loops_and_says_where_they_cannot_be_kept(run, monkeypatch):
+    def compile_and_keep(progress):
+        for done in (1, 2, 3):
+            progress(done)
+        return kept
+
+    kept = None
+    monkeypatch.setattr(object_code, "compile_and_keep", compile_and_keep)
+    code, _, err = run("doctor", "--compile")
+    assert code == 2
+    assert "cannot be kept" in err
+    assert "REGARD_CACHE" in err
+    kept = Path("loops.zip")
+    code, out, _ = run("doctor", "--compile")
+    assert code == 0
+    assert "numba's loops: " in out.splitlines()[2]
+    monkeypatch.setattr(kernel_compilers, "refuses_numba", lambda: "it is not there")
+    code, _, err = run("doctor", "--compile")
+    assert (code, err.strip()) == (2, "regard: it is not there")
 
 
 @pytest.mark.parametrize(
