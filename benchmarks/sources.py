@@ -297,6 +297,17 @@ def thresholds(rows: list[dict[str, Any]], shipped: float) -> dict[str, Any]:
     }
 
 
+def from_nowhere(rows: list[dict[str, Any]], threshold: float) -> dict[str, Any]:
+    """How well prompts with and without the answer's document are told apart."""
+    return {
+        "AUROC of the largest score": auroc(rows, "strength"),
+        "AUROC of the answer's log-probability": auroc(rows, "log-probability per token"),
+        "AUROC of the prompt's length": auroc(rows, "characters"),
+        "words of question and answer alone": from_question(rows),
+        **thresholds(rows, threshold),
+    }
+
+
 def against_leaving_out(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """How the first document compares with leaving out each."""
     drops = [np.array(row["drops"]) for row in rows]
@@ -345,11 +356,9 @@ def summary(rows: list[dict[str, Any]], threshold: float) -> dict[str, Any]:
     return found | {
         "shuffled labels": shuffled_readout(rows),
         "from nowhere": {
-            "AUROC of the largest score": auroc(rows, "strength"),
-            "AUROC of the answer's log-probability": auroc(rows, "log-probability per token"),
-            "AUROC of the prompt's length": auroc(rows, "characters"),
-            "words of question and answer alone": from_question(rows),
-            **thresholds(rows, threshold),
+            name: from_nowhere(some, threshold)
+            for name, chosen in kinds.items()
+            if name in (*list(kinds)[:2], *languages) and len(some := [row for row in rows if chosen(row)]) > 9
         },
         "leave one out": {
             name: against_leaving_out(some)
