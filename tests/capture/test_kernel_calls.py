@@ -1,6 +1,7 @@
 """Who listens hears PyTorch's kernel in its own thread, and nothing else; nobody else's operators take another way."""
 
 import threading
+from collections import deque
 from typing import Any
 
 import pytest
@@ -73,13 +74,15 @@ def test_two_listeners_hear_until_each_ends(listener: Listener) -> None:
 class Attends(torch.nn.Module):
     """Self-attention by the kernel, so many times a call, and what it runs in is noted."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: object) -> None:
         super().__init__()
-        self.times, self.modes, self.heard = 1, [], []
+        self.times: Any = 1
+        self.modes, self.heard = deque(), deque()  # no settings of a layer, unlike lists
+        vars(self).update(settings)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.modes.append(len(_get_current_function_mode_stack()))
-        for _ in range(self.times):
+        for _ in range(self.times if isinstance(self.times, int) else next(self.times)):
             x = functional.scaled_dot_product_attention(x, x, x)
         self.heard.append(kernel_calls.is_heard())
         return x
@@ -90,9 +93,9 @@ def test_the_second_call_of_a_tapped_layer_runs_without_a_mode() -> None:
     with regard.tap(model, heads=["1.0"], queries="new") as tap:
         for _ in range(3):
             model(Q)
-    assert model[1].modes == [1, 0, 0]
-    assert model[0].modes == [0, 0, 0]
-    assert (model[0].heard, model[1].heard) == ([False] * 3, [True] * 3)
+    assert list(model[1].modes) == [1, 0, 0]
+    assert list(model[0].modes) == [0, 0, 0]
+    assert [list(one.heard) for one in model] == [[False] * 3, [True] * 3]
     x = functional.scaled_dot_product_attention(Q, Q, Q)
     want = (x[:, 0] @ x[:, 0].mT * 8**-0.5).softmax(-1)
     assert len(tap.rows) == 12
@@ -110,3 +113,26 @@ def test_a_layer_that_attends_less_or_more_often_than_in_its_first_call_is_refus
         with pytest.raises(ObservationError, match="no longer computes its attention"):
             model(Q)
     assert not kernel_calls.is_heard()
+
+
+def test_layers_of_one_kind_are_read_once_and_those_with_other_settings_each() -> None:
+    settings = [{"layer_idx": at, "window": (2, None)} for at in range(3)] + [{"layer_idx": 3, "window": (4, None)}]
+    model = torch.nn.Sequential(*(Attends(**one) for one in settings))
+    with regard.tap(model, heads=[f"{at}.1" for at in range(4)], queries="new") as tap:
+        model(Q)
+    assert [list(one.modes) for one in model] == [[1], [0], [0], [1]]
+    x = Q
+    for layer in range(4):
+        want = (x[:, 1] @ x[:, 1].mT * 8**-0.5).softmax(-1)[0]
+        rows = torch.stack([torch.nn.functional.pad(row.weights[0, layer], (0, 4))[:4] for row in tap.rows])
+        assert all((rows[at, : at + 1] - want[at, : at + 1]).abs().max() < 1e-6 for at in range(4))
+        x = functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_layer_that_attends_otherwise_than_the_first_of_its_kind_is_refused() -> None:
+    model = torch.nn.Sequential(Attends(times=iter([1])), Attends(times=iter([2])))
+    with regard.tap(model, heads=["0.0", "1.0"]):
+        with pytest.raises(ObservationError, match="or of a layer of its kind"):
+            model(Q)
+        model[0].times = model[1].times = 1
+        model(Q)

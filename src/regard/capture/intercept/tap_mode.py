@@ -1,8 +1,8 @@
 """The interception of chosen layers only, for a model that generates.
 
-The layers' calls are announced (`watching_mode.py`). In its first call a layer is read as a watch reads it, by a
-torch-function mode that is active while the layer runs, which finds its attention however it is computed. If that was
-PyTorch's kernel alone, further calls run without a mode: the dispatcher reports the kernel (`kernel_calls.py`).
+The layers' calls are announced (`watching_mode.py`). In its first call, the first layer of each kind is read as a watch
+reads it, by a torch-function mode that is active while it runs, which finds its attention however it is computed. If
+that was PyTorch's kernel alone, other calls run without a mode: the dispatcher reports the kernel (`kernel_calls.py`).
 """
 
 import functools
@@ -33,8 +33,8 @@ from regard.torch_private import DisableTorchFunction, get_current_function_mode
 __all__ = ["TapMode"]
 
 _CHANGED = (
-    "{} no longer computes its attention as in its first call inside the tap: open another tap after a change of the "
-    "model (`set_attn_implementation`)"
+    "{} no longer computes its attention as in the first call inside the tap of it, or of a layer of its kind: open "
+    "another tap after a change of the model (`set_attn_implementation`), or a tap for each layer"
 )
 
 
@@ -86,7 +86,7 @@ class TapMode(Interception):
 
     @property
     def heads(self) -> tuple[tuple[int | str, int], ...]:
-        """Layer and number of each chosen head, known after the first step."""
+        """The chosen heads, known after the first step."""
         return self._sites.heads
 
     def __enter__(self) -> Self:
@@ -165,7 +165,7 @@ class TapMode(Interception):
         self.steps.end(self._sites.order, self._sites.permutation)
 
     def _enter_layer(self, layer: TappedLayer) -> None:
-        layer.begin()
+        self._sites.begin_layer(layer)
         self._current = layer
         listen(self)
         if not layer.is_light:

@@ -1,7 +1,8 @@
 """Which modules a tap looks into, and which of their attention calls have chosen heads.
 
 Layers are chosen by their number in the model, or by the name of a module. Until the first step has shown which modules
-attend, whole layers are looked into; after it, their attention modules.
+attend, whole layers are looked into; after it, their attention modules. Of several layers of one kind, the first is
+read as a watch reads it, and the others are looked at as that one has shown; one that attends otherwise is refused.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -25,7 +26,10 @@ class TappedLayer:
     """A module whose calls are looked into, and what its last complete call has shown."""
 
     module: nn.Module
+    path: str = ""
+    number: int | None = None
     sites: tuple[Site, ...] = ()
+    is_read: bool = False  # whether a complete call has shown its sites
     is_light: bool = False  # whether only PyTorch's kernel needs to be looked at
     seen: list[Site] = field(default_factory=list)  # in the running call
     heard: int = 0  # calls of PyTorch's kernel in it
@@ -38,6 +42,7 @@ class TappedLayer:
 
     def end(self) -> None:
         """Conclude from a complete call whether further ones may be looked at less."""
+        self.is_read = True
         if not self.is_light:
             self.sites = tuple(self.seen)
             by_kernel = not self.misses and not self.others and self.heard == len(self.seen)
@@ -60,6 +65,21 @@ class TappedSites:
         self.heads: tuple[tuple[int | str, int], ...] = ()
         self._turns: dict[str, int] = {}
 
+    def begin_layer(self, layer: TappedLayer) -> None:
+        """Begin a call of a layer; in its first one, take the sites of a layer of the same kind, if one was read."""
+        layer.begin()
+        if layer.is_read:
+            return
+        alike = (one for one in self.layers.values() if one.is_read and one.is_light and _are_alike(one, layer))
+        if (other := next(alike, None)) is not None and all(one.name.startswith(other.path) for one in other.sites):
+            layer.sites, layer.is_light = tuple(self._moved(one, other, layer) for one in other.sites), True
+
+    def _moved(self, site: Site, layer: TappedLayer, other: TappedLayer) -> Site:
+        """Return the place in another layer that a site has in its own."""
+        inner = site.name.removeprefix(layer.path)
+        module = other.module.get_submodule(inner.removeprefix("."))
+        return self._site(other.path + inner, module, cross=site.cross, count=site.count)
+
     def are_within(self, captured: Collection[Site]) -> bool:
         """Return whether all chosen layers are among these sites."""
         if self.order:
@@ -72,7 +92,9 @@ class TappedSites:
 
     def site(self, name: str, module: nn.Module | None, call: WatchedCall) -> Site:
         """Return the place of a call that a module of this name has made."""
-        cross = bool(call.cross)
+        return self._site(name, module, cross=bool(call.cross), count=call.heads)
+
+    def _site(self, name: str, module: nn.Module | None, *, cross: bool, count: int) -> Site:
         place = self._places.of(name, {})
         number = place.number
         if self._by_order:
@@ -82,9 +104,9 @@ class TappedSites:
         own = self._stream if isinstance(self._stream, str) or self._stream is None else self._stream[0]
         of_kind = cross == (isinstance(self._stream, tuple))
         matches = of_kind and (own is None or own in place.own_streams)
-        heads = self._chosen.of_layer(number, name, call.heads) if matches else ()
+        heads = self._chosen.of_layer(number, name, count) if matches else ()
         label = name if name in self._chosen.layers else -1 if number is None else number
-        return Site(label, name, module, heads, cross, call.heads)
+        return Site(label, name, module, heads, cross, count)
 
     def settle(self, missing: Sequence[Missing]) -> None:
         """Determine the order of the heads after the first step, and refuse what is ambiguous or was not seen.
@@ -129,7 +151,7 @@ class TappedSites:
                 found[key] = layer
                 continue
             for site in kept:
-                found[id(site.module)] = TappedLayer(site.module, (site,), is_light=True)
+                found[id(site.module)] = TappedLayer(site.module, sites=(site,), is_light=True)
         self.layers = found
         return found
 
@@ -162,7 +184,7 @@ def _layers_of(
     for name in (one for one in chosen.layers if isinstance(one, str)):
         if name not in modules:
             raise InputError(f"`heads` names the layer {name!r}, and this {type(model).__name__} has no such module")
-        found[id(modules[name])] = TappedLayer(modules[name])
+        found[id(modules[name])] = TappedLayer(modules[name], name, places.of(name, {}).number)
     wanted = {one for one in chosen.layers if isinstance(one, int)}
     numbered = {path: places.of(path, {}) for path in modules if path.rpartition(".")[2].isdigit()}
     numbered = {path: place for path, place in numbered.items() if place.number is not None}
@@ -175,8 +197,31 @@ def _layers_of(
         return {id(model): TappedLayer(model)}, True
     here = {path: place for path, place in numbered.items() if place.number in wanted}
     _check_streams(model, here.values(), stream)
-    found |= {id(modules[path]): TappedLayer(modules[path]) for path in here}
+    found |= {id(modules[path]): TappedLayer(modules[path], path, place.number) for path, place in here.items()}
     return found, False
+
+
+def _are_alike(one: TappedLayer, other: TappedLayer) -> bool:
+    """Return whether two layers have modules of the same classes and settings, except for their numbers."""
+    numbers = one.number, other.number
+    parts, theirs = (list(layer.module.named_modules()) for layer in (one, other))
+    if one is other or len(parts) != len(theirs):
+        return False
+    for (name, part), (its_name, its) in zip(parts, theirs, strict=True):
+        settings, its_settings = (
+            {key: value for key, value in vars(module).items() if _is_setting(value)} for module in (part, its)
+        )
+        if name != its_name or type(part) is not type(its) or settings.keys() != its_settings.keys():
+            return False
+        if any(value != its_settings[key] and (value, its_settings[key]) != numbers for key, value in settings.items()):
+            return False
+    return True
+
+
+def _is_setting(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_setting, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _check_streams(model: nn.Module, places: Iterable[Place], stream: Stream | None) -> None:
