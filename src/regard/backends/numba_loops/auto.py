@@ -94,7 +94,10 @@ def hindrance(problem: Problem) -> str:
     if not _is_measured(problem.q.dtype, object_code.processor().features):
         return ""
     if object_code.is_kept():
-        return "its loops were compiled after this process had begun; the next process takes them"
+        return (
+            "this process found no loops when it first looked for them; a later one takes them, unless their file is "
+            "damaged (`regard doctor --compile` makes it anew)"
+        )
     return f"its loops are not compiled on this machine: `regard doctor --compile`; {gain}"
 
 
