@@ -73,3 +73,10 @@ def test_wrong_sizes_are_named(run, options, words):
     code, _, err = run("explain", "--ranks", "2", "--tokens", "64", *options, columns=200)
     assert code == 2
     assert words in " ".join(err.split())
+
+
+@pytest.mark.parametrize(("ranks", "tokens"), [("100000", "64"), ("2", "10000000000")])
+def test_sizes_that_would_take_minutes_are_refused(run, ranks, tokens):
+    code, _, err = run("explain", "--ranks", ranks, "--tokens", tokens, columns=200)
+    assert code == 2
+    assert "less than or equal to" in err

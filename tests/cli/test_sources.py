@@ -50,6 +50,7 @@ def test_the_sentence_that_has_the_answer_comes_first_and_counts(run, files, tmp
     [
         (["gone.txt"], "there is no file gone.txt"),
         (["{0}", "{0}"], "is given twice"),
+        (["."], ". is a folder"),
         (["{0}", "--out=x.png"], "`--out` must end in .html"),
         (["{0}", "--json=x.txt"], "`--json` must end in .json"),
         (["{0}", "--heads=gone.json"], "cannot read the head set gone.json"),
@@ -62,3 +63,16 @@ def test_bad_input_is_one_sentence_and_exit_code_2(run, files, arguments, said):
     assert (code, out) == (2, "")
     assert said in " ".join(err.split())
     assert "Traceback" not in err
+
+
+def test_files_of_one_name_in_several_folders_are_all_read(tmp_path, monkeypatch):
+    from regard.cli.sources import _documents
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").mkdir()
+    texts = {"old/notes.txt": "The door is red.", "notes.txt": "The roof is blue.", "other.txt": "It rains."}
+    for file, text in texts.items():
+        (tmp_path / file).write_text(text, "utf-8")
+    for files in (list(texts), list(reversed(texts))):
+        assert _documents(files) == texts
+    assert _documents(["old/notes.txt", "other.txt"]) == {"notes.txt": "The door is red.", "other.txt": "It rains."}

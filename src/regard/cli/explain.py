@@ -16,8 +16,8 @@ _MANY = 16  # ranks that are listed one by one
 
 def explain(
     *,
-    ranks: Annotated[int, typer.Option(min=1, help="Number of processes over which the sequence is sharded.")],
-    tokens: Annotated[int, typer.Option(min=1, help="Length of the sequence.")],
+    ranks: Annotated[int, typer.Option(min=1, max=512, help="Number of processes over which the sequence is sharded.")],
+    tokens: Annotated[int, typer.Option(min=1, max=2**27, help="Length of the sequence.")],
     mask: Annotated[
         str, typer.Option(metavar="MASK", help="A mask of regard.masks, such as 'Causal() & Window(512)'.")
     ] = "Causal()",

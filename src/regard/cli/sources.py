@@ -81,10 +81,11 @@ def sources(
 def _documents(files: list[str]) -> dict[str, str]:
     if twice := sorted({one for one in files if files.count(one) > 1}):
         raise InputError(f"the file {twice[0]} is given twice: name it once")
-    found: dict[str, str] = {}
     for file in files:
+        if Path(file).is_dir():
+            raise InputError(f"{file} is a folder: name the text files in it")
         if file != "-" and not Path(file).is_file():
             raise InputError(f"there is no file {file}: name text files, and put the question into `--question`")
-        name = "standard input" if file == "-" else Path(file).name
-        found[file if name in found else name] = read_text(file)
-    return found
+    names = ["standard input" if file == "-" else Path(file).name for file in files]
+    # Files of one name in several folders have their paths for names.
+    return {file if names.count(name) > 1 else name: read_text(file) for file, name in zip(files, names, strict=True)}

@@ -30,7 +30,10 @@ def source_lines(found: Sources, *, top: int = 10, width: int = 80) -> Iterator[
         rest = sum(one.document == number for one in found.parts) - len(mine)
         score = found.document_scores[number]
         title = Text(f"{visible(document.name)}  ", "bold" if mine else "dim", overflow="ellipsis", no_wrap=True)
-        title.append(f"{score:.2f}" + (f", {rest} more parts" if mine and rest else f", {rest} parts" if rest else ""))
+        word = "part" if rest == 1 else "parts"
+        title.append(
+            f"{score:.2f}" + (f", {rest} more {word}" if mine and rest else f", {rest} {word}" if rest else "")
+        )
         title.truncate(width, overflow="ellipsis")
         yield title
         for at in mine:
