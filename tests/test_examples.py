@@ -18,7 +18,7 @@ def test_there_is_an_example_for_each_kind_of_user():
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(example, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=120
+        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
