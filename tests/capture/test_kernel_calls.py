@@ -26,10 +26,12 @@ class Listener:
 
 @pytest.fixture
 def listener() -> Any:
-    one = Listener()
+    one, before = Listener(), str(torch._C._dispatch_tls_local_include_set())
     kernel_calls.listen(one)
+    assert str(torch._C._dispatch_tls_local_include_set()) != before
     yield one
     kernel_calls.unlisten(one)
+    assert str(torch._C._dispatch_tls_local_include_set()) == before
 
 
 def test_the_kernel_is_heard_with_its_own_tensors_and_gives_the_same_bits_and_gradients(listener: Listener) -> None:
@@ -50,13 +52,20 @@ def test_other_operators_other_threads_and_a_reader_s_own_computations_are_not_h
     def attend() -> None:
         functional.scaled_dot_product_attention(Q, Q, Q)
 
+    def listen_and_attend() -> None:
+        kernel_calls.listen(other := Listener())
+        attend()
+        assert len(other.calls) == 1
+        done.append(True)
+
+    done: list[bool] = []
     (Q @ Q.mT).softmax(-1).sum()
-    worker = threading.Thread(target=attend)
+    worker = threading.Thread(target=listen_and_attend)
     worker.start()
     worker.join()
     with torch._C.DisableTorchFunction():
         attend()
-    assert listener.calls == []
+    assert (listener.calls, done) == ([], [True])
     attend()
     assert len(listener.calls) == 1
 
@@ -136,3 +145,18 @@ def test_a_layer_that_attends_otherwise_than_the_first_of_its_kind_is_refused() 
             model(Q)
         model[0].times = model[1].times = 1
         model(Q)
+
+
+class AttendsToNothingToo(Attends):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        functional.scaled_dot_product_attention(x[:0], x[:0], x[:0])
+        return super().forward(x)
+
+
+def test_a_layer_with_calls_that_have_no_weights_is_read_in_full_each_time() -> None:
+    model = torch.nn.Sequential(AttendsToNothingToo())
+    with regard.tap(model, heads=["0.0"], queries="new") as tap:
+        model(Q)
+        model(Q)
+    assert list(model[0].modes) == [1, 1]
+    assert len(tap.rows) == 8
