@@ -6,7 +6,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import regard
@@ -163,6 +163,8 @@ leaves = st.sampled_from([pair for many in EXAMPLES.values() for pair in many])
 
 
 def _both(one, other):
+    parts = repr((one[0], other[0]))
+    assume(not ("LocalMonotonic" in parts and "Padding" in parts))  # together they count keys: tests/masks/test_local.py
     return one[0] & other[0], lambda *at: one[1](*at) & other[1](*at)
 
 
