@@ -164,7 +164,8 @@ leaves = st.sampled_from([pair for many in EXAMPLES.values() for pair in many])
 
 def _both(one, other):
     parts = repr((one[0], other[0]))
-    assume(not ("LocalMonotonic" in parts and "Padding" in parts))  # together they count keys: tests/masks/test_local.py
+    # Together these two count the keys of each sentence: tests/masks/test_local.py.
+    assume(not ("LocalMonotonic" in parts and "Padding" in parts))
     return one[0] & other[0], lambda *at: one[1](*at) & other[1](*at)
 
 
