@@ -54,6 +54,7 @@ def test_the_sentence_that_has_the_answer_comes_first_and_counts(run, files, tmp
         (["{0}", "--out=x.png"], "`--out` must end in .html"),
         (["{0}", "--json=x.txt"], "`--json` must end in .json"),
         (["{0}", "--heads=gone.json"], "cannot read the head set gone.json"),
+        (["{0}", "--heads=gone.safetensors"], "cannot read AT2's coefficients from gone.safetensors"),
         (["{0}", "--model=smolm2"], "smollm2"),
     ],
 )
