@@ -85,6 +85,7 @@ MASKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gradients")
 @pytest.mark.parametrize(("mask", "visible"), MASKS.values(), ids=MASKS.keys())
 def test_every_mask_gives_the_formula_and_its_gradients(mask, visible):

@@ -66,6 +66,7 @@ def test_each_length_has_a_kernel_of_its_own_until_there_are_many(graphs):
     assert len(fixed) >= compiled._LENGTHS
 
 
+@pytest.mark.slow
 def test_no_mask_is_pushed_out_by_others(graphs):
     sizes = range(5, 9)
     with torch._dynamo.config.patch(recompile_limit=2):  # of one function; its default is 8

@@ -103,6 +103,7 @@ def test_attnread_is_called_once_between_calls_of_ours_if_both_see_the_weights_o
     assert "it gives other weights, 0.001 apart" in seeing._one_layer(Effort()).why
 
 
+@pytest.mark.slow
 @pytest.mark.models
 def test_a_page_of_bertviz_is_timed_from_the_text_and_its_bytes_are_counted(monkeypatch):
     seen = []

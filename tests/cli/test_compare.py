@@ -37,6 +37,7 @@ def test_two_texts_that_differ_in_a_word_are_compared_row_by_row(run, tmp_path: 
     assert max(row["distance"] for row in read["table"] if row["distance"]) > 0.1
 
 
+@pytest.mark.slow
 def test_two_languages_are_compared_by_scores_and_it_says_so(run) -> None:
     code, out, err = run("compare", "The cat chases the mouse because it is hungry.", "貓追老鼠，因為它餓了。")
     assert code == 0, err
@@ -45,6 +46,7 @@ def test_two_languages_are_compared_by_scores_and_it_says_so(run) -> None:
     assert "Two texts differ in more than their language" in text
 
 
+@pytest.mark.slow
 def test_a_model_and_itself_are_the_same_and_other_shapes_are_refused(run) -> None:
     code, out, err = run("compare", "--text", TIRED, "--models", "minilm", "minilm")
     assert code == 0, err

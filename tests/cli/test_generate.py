@@ -527,6 +527,7 @@ def test_a_long_text_is_shown_from_near_its_end(run, monkeypatch, endless: Path)
     assert out.startswith(f"{ESC}[2m…{'我' * 2000}{ESC}[0m")
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_was_written_and_a_clean_terminal(endless: Path) -> None:
     code, shown = in_terminal(
         "The animal", "--model", endless, "--max-new-tokens", 1_000_000, until=b"The animal\x1b[0m"
@@ -560,6 +561,7 @@ def test_smollm2_writes_what_transformers_makes_it_write(run, text: str) -> None
     assert out == theirs(bundled.folder("smollm2"), text, stop=(2,), max_new_tokens=12) + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.models
 @pytest.mark.skipif(not bundled.is_installed("smollm2"), reason="smollm2 is missing: regard models get smollm2")
 def test_smollm2_answers_a_message(run) -> None:

@@ -52,6 +52,7 @@ def test_it_writes_numbers_and_a_figure(run, tmp_path: Path) -> None:
     assert files["png"].read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_pairs_of_words_in_two_languages_find_the_same_head(run, tmp_path: Path) -> None:
     text = tmp_path / "sentences.txt"
     text.write_text(f"{SENTENCE}\n\n貓打破了杯子，所以它躲起來了。\nNeither word.\n", encoding="utf-8")

@@ -187,6 +187,7 @@ def test_generation_elsewhere_lets_rows_that_have_ended_go() -> None:
         assert not text.together
 
 
+@pytest.mark.slow
 def test_compiled_code_of_other_threads_is_left_as_it_is() -> None:
     """Compiled before the watch or during it: it runs, is not compiled again, and sees no watching in it."""
     x, graphs = torch.randn(2, 3, D), []

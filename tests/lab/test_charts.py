@@ -44,6 +44,7 @@ def test_nothing_is_written_beyond_the_edge(chart):
     assert everything.y1 <= height + 0.02
 
 
+@pytest.mark.slow
 def test_a_figure_holds_the_numbers_of_its_chart():
     axes = figure_of(LINES).axes[0]
     assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[1, 10, 100], [1, 100]]

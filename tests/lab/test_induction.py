@@ -68,6 +68,7 @@ def test_counting_names_the_most_frequent_value():
     assert found == pytest.approx(simulated, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_course_is_measured_at_its_steps_on_other_sources_and_repeats_itself():
     first, again = (recall.course(2, 6, 0, looks=3) for _ in range(2))
     assert first == again
@@ -87,6 +88,7 @@ def test_two_layers_learn_a_smaller_task_by_a_head_that_looks_behind_the_key(mon
     assert one.parameters == two.parameters
 
 
+@pytest.mark.slow
 def test_all_of_it_runs_and_says_when_the_head_appears(monkeypatch):
     monkeypatch.setattr(induction, "STEPS", {True: 4})
     monkeypatch.setattr(induction, "MEASURED", {True: 2})

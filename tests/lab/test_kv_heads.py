@@ -43,6 +43,7 @@ def test_long_texts_go_on_where_they_were_and_one_writes_as_much_as_is_asked():
     assert kv_heads._writes(model)().shape == (1, 64 + 64)
 
 
+@pytest.mark.slow
 def test_all_of_it_runs(monkeypatch):
     monkeypatch.setattr(kv_heads, "STEPS", {True: 2})
     monkeypatch.setattr(kv_heads, "REPEATS", {True: 1})

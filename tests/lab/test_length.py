@@ -102,6 +102,7 @@ def test_the_same_characters_are_compared_with_more_and_with_less_before_them(mo
     assert more.whole == pytest.approx(128.5 / 32.5 - 1)
 
 
+@pytest.mark.slow
 def test_training_learns_and_repeats_itself():
     text = split(made_up(60_000, seed=0))
     rows = text.rows(64, 40)
@@ -117,6 +118,7 @@ def _untrained(rows):
     return characters.losses(characters.language_model(position_bias="alibi").eval(), rows).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quick", [True, False])
 def test_all_of_it_runs_and_gives_numbers_of_every_kind(monkeypatch, quick):
     monkeypatch.setattr(length, "STEPS", {quick: 2})

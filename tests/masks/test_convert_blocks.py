@@ -94,6 +94,7 @@ def test_tables_of_other_masks_visit_all_that_is_seen(mask, queries, keys):
     assert not listed["kv"] & listed["full_kv"]
 
 
+@pytest.mark.slow
 @_parameters(EXACT | SAFE)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @pytest.mark.parametrize("block", [16, 64])

@@ -220,6 +220,7 @@ def test_dropout_is_in_training_alone_and_in_each_place():
         assert not torch.equal(run(), run()), place
 
 
+@pytest.mark.slow
 def test_attention_learns_to_copy():
     torch.manual_seed(0)
     config = RecurrentConfig(src_vocab_size=10, tgt_vocab_size=10, embedding_dim=32, hidden_size=32)

@@ -101,6 +101,7 @@ def test_what_does_not_fit_is_refused():
     assert plt.get_fignums() == []
 
 
+@pytest.mark.slow
 def test_the_lessons_import_without_matplotlib():
     code = """
 import sys

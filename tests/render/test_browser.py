@@ -130,6 +130,7 @@ def test_hostile_tokens_are_text_to_the_reader(opened, hostile) -> None:
         assert tab.evaluate("document.querySelectorAll('#text script').length") == 0
 
 
+@pytest.mark.slow
 def test_the_statistics_of_both_heads_are_beside_their_names(opened, measured) -> None:
     largest = measured.record.layers[5].statistics["largest"]
     with opened(measured) as tab:
@@ -138,6 +139,7 @@ def test_the_statistics_of_both_heads_are_beside_their_names(opened, measured) -
             assert shown[1:] == [f"largest {float(f'{largest[0, head].mean():.3g}')}", "shared 0.125"]
 
 
+@pytest.mark.slow
 def test_lines_are_as_wide_as_their_weights(opened, english) -> None:
     with opened(english) as tab:
         lines = tab.locator("path.line-a").all()
@@ -149,6 +151,7 @@ def test_lines_are_as_wide_as_their_weights(opened, english) -> None:
         assert all(width == pytest.approx(1 + 5 * weight, abs=1e-3) for weight, width in pairs)
 
 
+@pytest.mark.slow
 def test_the_longest_line_ends_at_the_word_it_is_about(opened, english) -> None:
     with opened(english) as tab:
         tip = tab.locator("path.tip-a").last.bounding_box()
@@ -168,6 +171,7 @@ def test_layer_and_head_pickers_change_what_is_shown(opened, english) -> None:
         assert not tab.locator("#weights-b").is_visible()
 
 
+@pytest.mark.slow
 def test_a_click_on_a_small_map_chooses_its_head(opened, english) -> None:
     with opened(english) as tab:
         settled(tab, lambda: tab.locator(".head[data-layer='1'][data-head='4']").click())
@@ -178,6 +182,7 @@ def test_a_click_on_a_small_map_chooses_its_head(opened, english) -> None:
         assert tab.locator("#head-b").input_value() == "2"
 
 
+@pytest.mark.slow
 def test_small_maps_are_painted_from_the_weights(opened, english) -> None:
     with opened(english) as tab:
         pixels = tab.evaluate(
@@ -228,6 +233,7 @@ def test_everything_works_by_keyboard_alone(opened, english) -> None:
         assert any(stop.startswith("head ") for stop in stops)
 
 
+@pytest.mark.slow
 def test_words_are_means_over_their_query_pieces_and_sums_over_their_key_pieces(opened, pieces) -> None:
     with opened(pieces) as tab:
         words = pieces.focus.queries
@@ -240,11 +246,13 @@ def test_words_are_means_over_their_query_pieces_and_sums_over_their_key_pieces(
         expect(shown(tab), pieces.record.weights(layer=0, head=0)[0], 4, count=7)
 
 
+@pytest.mark.slow
 def test_the_merge_switch_is_hidden_where_every_word_is_one_piece(opened, english) -> None:
     with opened(english) as tab:
         assert not tab.locator("#words").is_visible()
 
 
+@pytest.mark.slow
 def test_cross_attention_shows_both_sentences(opened, cross) -> None:
     with opened(cross) as tab:
         assert "Tier" in tab.locator("#keys").inner_text()
@@ -281,6 +289,7 @@ def test_a_very_long_record_opens_and_switches_layers(opened, very_long) -> None
         assert sum(shown(tab).values()) == pytest.approx(sum(weight for _, weight in top), abs=2e-4)
 
 
+@pytest.mark.slow
 def test_the_page_speaks_chinese(opened, english) -> None:
     with opened(english, locale="zh-CN") as tab:
         assert tab.locator("#map-title").inner_text() == "第 5 层第 11 头：13 × 13"
@@ -289,6 +298,7 @@ def test_the_page_speaks_chinese(opened, english) -> None:
         assert tab.locator("#name-a").inner_text() == "layer 5 head 11"
 
 
+@pytest.mark.slow
 def test_sinks_are_hidden_with_the_rows_renormalized(opened, english) -> None:
     """Of layer 0, every third head rests on [SEP], so that it is a sink of the layer."""
     weights = np.stack([head_weights(13, 13, "special_tokens", np.random.default_rng(seed)) for seed in range(3)])
@@ -305,6 +315,7 @@ def test_sinks_are_hidden_with_the_rows_renormalized(opened, english) -> None:
         assert f"; with sinks {weights[0, 8, 2]:.4f} " in read(tab)
 
 
+@pytest.mark.slow
 def test_unknown_tokens_go_by_position(opened, nameless) -> None:
     with opened(nameless) as tab:
         assert tab.locator("#queries .token").all_inner_texts() == [str(number) for number in range(13)]
@@ -330,6 +341,7 @@ def test_text_stands_out_from_the_page(opened, english, scheme: str, selector: s
         assert (luminance(page) < 0.1) == (scheme == "dark")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 420, 760])
 def test_a_narrow_screen_needs_no_sideways_scrolling(opened, hostile, width: int) -> None:
     with opened(hostile) as tab:

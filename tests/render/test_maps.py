@@ -43,6 +43,7 @@ def test_an_excerpt_shows_every_anchor_once_and_in_order(count: int, anchors: li
     assert len(shown) <= max(limit, 3 * len(anchors)) + 2 * len(anchors)
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_visible_text_holds_nothing_that_moves_the_cursor(text: str) -> None:
     shown = visible(text)

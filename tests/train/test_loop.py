@@ -25,6 +25,7 @@ def losses(told):
     return [one.loss for one in told if isinstance(one, Stepped)]
 
 
+@pytest.mark.slow
 def test_a_model_learns_to_copy(tmp_path):
     """Twelve symbols at most four long: far below the log 5 of guessing."""
     told = []

@@ -127,6 +127,7 @@ def test_zooming_from_the_whole_to_one_weight_reads_it(opened, small) -> None:
         assert float(re.search(r": ([\d.e-]+)", shown)[1]) == pytest.approx(small.weights[0][1, 200, 90], rel=2e-3)
 
 
+@pytest.mark.slow
 def test_the_first_picture_stands_within_two_seconds(opened, small) -> None:
     with serving(small.record) as client, opened(client) as tab:
         spent = tab.evaluate(
@@ -335,6 +336,7 @@ def test_hostile_tokens_are_text_to_the_reader(opened, hostile) -> None:
         assert "<i>model</i>" in tab.title()
 
 
+@pytest.mark.slow
 def test_a_token_of_thousands_of_characters_is_read_in_short(opened) -> None:
     tokens = Token("a"), Token("x" * 10_000, space=True), Token("b", space=True)
     record = Record((layer_of(np.full((1, 3, 3), 1 / 3)),), {"text": (tokens,)})
@@ -374,6 +376,7 @@ def test_cross_attention_has_two_texts_and_two_axes(opened, crossing) -> None:
         assert tab.locator("#readout").inner_text().startswith("wort4 → word8: ")
 
 
+@pytest.mark.slow
 def test_two_heads_are_compared(opened, small) -> None:
     with serving(small.record) as client, opened(client, "#query=200&layer2=1&head2=2") as tab:
         assert links(tab) == strongest(small.weights[0][0, 200])
@@ -384,6 +387,7 @@ def test_two_heads_are_compared(opened, small) -> None:
         assert view(tab).keys().isdisjoint({"head2"})
 
 
+@pytest.mark.slow
 def test_pieces_are_merged_into_words(opened) -> None:
     """Of words, the weight is the sum over the pieces of the key and the mean over those of the query."""
     dense = attention(1, 5, 5, causal=False, seed=7)
@@ -398,6 +402,7 @@ def test_pieces_are_merged_into_words(opened) -> None:
         assert read(tab, 1, 3)[2] == pytest.approx(weight, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_records_are_chosen_from_a_list(opened, small, crossing) -> None:
     with serving(small.record, crossing.record) as client, opened(client, "#query=200") as tab:
         tab.locator("#record").select_option("1")
@@ -409,12 +414,14 @@ def test_records_are_chosen_from_a_list(opened, small, crossing) -> None:
         assert tab.locator("#map-title").inner_text() == "Layer 0 head 0: 300 × 300"
 
 
+@pytest.mark.slow
 def test_an_address_that_names_too_much_shows_what_there_is(opened, small) -> None:
     far = "#record=8&layer=99&head=99&sequence=5&x=1e9&y=-3&zoom=99999&query=4000&pool=none&floor=7&scale=%3Cb%3E"
     with serving(small.record) as client, opened(client, far) as tab:
         assert view(tab) | {"record": "0", "layer": "1", "head": "2", "query": "299", "pool": "max"} == view(tab)
 
 
+@pytest.mark.slow
 def test_of_a_pooled_map_the_page_says_what_a_cell_is(opened, pooled_record) -> None:
     with serving(pooled_record.record) as client, opened(client, "#x=500&y=700&zoom=20&pool=mean") as tab:
         assert (
@@ -440,6 +447,7 @@ class Typist:
         return self.record, None
 
 
+@pytest.mark.slow
 def test_a_page_without_an_atlas_waits_for_a_text(opened, crossing) -> None:
     with serving(reader=Typist(crossing.record)) as client, opened(client) as tab:
         assert tab.locator("h1").inner_text() == "Nothing is open yet: type a text and press “See it”."
@@ -451,6 +459,7 @@ def test_a_page_without_an_atlas_waits_for_a_text(opened, crossing) -> None:
         assert "five words" in tab.locator("h1").inner_text()
 
 
+@pytest.mark.slow
 def test_an_error_of_the_server_is_told_in_the_page(opened, small) -> None:
     with serving(small.record, reader=Typist(None)) as client, opened(client, allowed="Failed to load resource") as tab:
         tab.locator("#sentence").fill("anything")
@@ -511,6 +520,7 @@ def test_text_stands_out_from_the_page(opened, small, scheme: str) -> None:
             assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 420, 760])
 def test_a_narrow_screen_needs_no_sideways_scrolling(opened, hostile, width: int) -> None:
     with serving(hostile.record) as client, opened(client, viewport={"width": width, "height": 800}) as tab:
