@@ -329,7 +329,7 @@ def test_a_file_that_is_damaged_or_of_another_version_is_not_taken(monkeypatch, 
 def test_loops_that_cannot_be_kept_are_compiled_all_the_same(monkeypatch, tmp_path):
     with zipfile.ZipFile(object_code.file_of_loops() if object_code.loops() else "") as archive:
         symbols = json.loads(archive.read("symbols.json"))
-        codes = {name: object_code.Code(symbols[name], archive.read(f"{name}.o")) for name in object_code.LOOPS}
+        codes = {name: object_code.ObjectCode(symbols[name], archive.read(f"{name}.o")) for name in object_code.LOOPS}
     from regard.backends.numba_loops import compile_loops
 
     monkeypatch.setattr(compile_loops, "compile_loops", lambda: iter(codes.items()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError
-from regard.heads.answer_sources import Document, Part, Removal, Sources
+from regard.heads.answer_sources import Removal, SourceDocument, SourcePart, Sources
 from regard.heads.head_set import HeadSet
 
 
@@ -15,8 +15,8 @@ def made() -> Sources:
     texts = "It rained. The cat is grey.", "我爱你。"
     return Sources(
         model="tiny",
-        documents=(Document("a.txt", texts[0]), Document("b.txt", texts[1])),
-        parts=(Part("1.1", 0, 0, 10), Part("1.2", 0, 11, 27), Part("2.1", 1, 0, 4)),
+        documents=(SourceDocument("a.txt", texts[0]), SourceDocument("b.txt", texts[1])),
+        parts=(SourcePart("1.1", 0, 0, 10), SourcePart("1.2", 0, 11, 27), SourcePart("2.1", 1, 0, 4)),
         answer="Grey. 我.",
         token_spans=((0, 4), (4, 5), (5, 8)),
         sentence_spans=((0, 5), (6, 8)),

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from regard.heads.answer_sources import Document, Part, Removal, Sources
+from regard.heads.answer_sources import Removal, SourceDocument, SourcePart, Sources
 from regard.heads.head_set import HeadSet
 
 __all__ = ["made_sources"]
@@ -20,13 +20,13 @@ TEXTS = (
 
 def made_sources() -> Sources:
     """The third part of the first document and the second of the Chinese one have the answer."""
-    documents = tuple(Document(*one) for one in TEXTS)
+    documents = tuple(SourceDocument(*one) for one in TEXTS)
     parts = []
     for number, one in enumerate(documents):
         found = [HOSTILE] if number == 2 else re.findall(r"[^.。\s][^.。]*[.。]", one.text)
         for at, text in enumerate(found, 1):
             start = one.text.index(text)
-            parts.append(Part(f"{number + 1}.{at}", number, start, start + len(text)))
+            parts.append(SourcePart(f"{number + 1}.{at}", number, start, start + len(text)))
     spans = tuple(match.span() for match in re.finditer(r"\s*[A-Za-z]+|\s*[^\sA-Za-z]", ANSWER))
     scores = np.random.default_rng(0).random((len(spans), len(parts))) * 0.02
     scores[:9, 2] += 0.6

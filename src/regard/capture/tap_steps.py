@@ -22,14 +22,14 @@ from regard.capture.row_weights import Rows
 from regard.capture.selection import KeySpans, QueriesChosen
 from regard.errors import ObservationError
 
-__all__ = ["Site", "Steps"]
+__all__ = ["TapSite", "TapSteps"]
 
 _CACHES = ("past_key_values", "past_key_value", "cache_params", "past", "layer_past")
 _IDS = ("decoder_input_ids", "input_ids")
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class TapSite:
     """One attention call of a tapped layer, as its first call has shown it; `heads` are the chosen ones."""
 
     number: int | str  # the layer as the caller named it
@@ -49,10 +49,10 @@ class _Step:
     whole: bool  # whether it began with the call of the model, at whose end it ends
     queries: int = 0
     rows: Rows = field(default_factory=list)
-    weights: dict[Site, Tensor] = field(default_factory=dict)
+    weights: dict[TapSite, Tensor] = field(default_factory=dict)
 
 
-class Steps:
+class TapSteps:
     """Turns the weights of the tapped layers into rows, one step after the other."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Steps:
         return self._step is not None and self._step.whole
 
     @property
-    def captured(self) -> Collection[Site]:
+    def captured(self) -> Collection[TapSite]:
         """The sites whose weights the running step has."""
         return () if self._step is None else self._step.weights.keys()
 
@@ -111,7 +111,7 @@ class Steps:
         return found if known else None
 
     def capture(
-        self, site: Site, sizes: tuple[int, int], newest: Callable[[], int], weigh: Callable[[Rows], Tensor]
+        self, site: TapSite, sizes: tuple[int, int], newest: Callable[[], int], weigh: Callable[[Rows], Tensor]
     ) -> None:
         """Take the weights of a call with `sizes` (queries, keys); `newest` finds the column of its newest key."""
         queries, keys = sizes
@@ -132,13 +132,13 @@ class Steps:
         end = step.past + queries
         step.weights[site] = torch.empty(0) if nothing else self._over_keys(weigh(step.rows), keys, site, end)
 
-    def place(self, site: Site, queries: int, newest: Callable[[], int]) -> None:
+    def place(self, site: TapSite, queries: int, newest: Callable[[], int]) -> None:
         """Find the position of the first query from the keys of a self-attention, if no cache has shown it."""
         step = self._step = self._step or _Step(None, None, None, None, whole=False)
         if step.past is None:
             step.past = 0 if site.cross else max(0, newest() + 1 - queries)
 
-    def _over_keys(self, weights: Tensor, keys: int, site: Site, end: int) -> Tensor:
+    def _over_keys(self, weights: Tensor, keys: int, site: TapSite, end: int) -> Tensor:
         """Return weights by key position, or their sums over the spans."""
         shift = 0
         if not site.cross:
@@ -147,12 +147,12 @@ class Steps:
             return self._spans.sum(weights, shift)
         return functional.pad(weights, (shift, 0)) if shift else weights
 
-    def withdraw(self, site: Site) -> None:
+    def withdraw(self, site: TapSite) -> None:
         """Drop what was captured of a site in this step."""
         if self._step is not None:
             self._step.weights.pop(site, None)
 
-    def is_complete(self, sites: Sequence[Site]) -> bool:
+    def is_complete(self, sites: Sequence[TapSite]) -> bool:
         """Return whether the running step has the weights of these sites."""
         return self._step is not None and bool(sites) and all(one in self._step.weights for one in sites)
 
@@ -160,7 +160,7 @@ class Steps:
         """End the step without its rows, after an exception or without a tapped layer."""
         self._step = None
 
-    def end(self, order: Sequence[Site], permutation: Sequence[int] | None) -> None:
+    def end(self, order: Sequence[TapSite], permutation: Sequence[int] | None) -> None:
         """End the step and deliver its rows, or hold them until they are certain."""
         step, self._step = self._step, None
         assert step is not None

@@ -79,11 +79,7 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     about = {**here(torch.get_num_threads()), "quick": quick}
-    alike = [(path, run) for path, run in earlier if _kind(run) == _kind(about)]
-    path, before = alike[0] if alike else (None, None)
-    if earlier and not alike:
-        others = "; ".join(f"{path} was measured on {_kind(run)}" for path, run in earlier)
-        notes.print(f"nothing is compared: this is {_kind(about)}. {others}", soft_wrap=True)
+    path, before = _comparable(earlier, about, notes)
     rows: list["Row"] = []
     with _progress(notes, rows) as say:
         effort = Effort(max_seconds=1.0, max_tokens=4096, progress=say) if quick else Effort(progress=say)
@@ -105,6 +101,17 @@ def _progress(console: TextConsole, rows: "Sequence[Row]") -> "Iterator[Callable
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("")
         yield lambda doing: progress.update(task, description=f"{doing}, {len(rows)} figures so far"[:68])
+
+
+def _comparable(
+    earlier: Sequence[tuple[Path, dict[str, Any]]], about: Mapping[str, Any], notes: TextConsole
+) -> tuple[Path, dict[str, Any]] | tuple[None, None]:
+    """Return the first run of this processor and number of threads; say so where there are others alone."""
+    alike = [(path, run) for path, run in earlier if _kind(run) == _kind(about)]
+    if earlier and not alike:
+        others = "; ".join(f"{path} was measured on {_kind(run)}" for path, run in earlier)
+        notes.print(f"nothing is compared: this is {_kind(about)}. {others}", soft_wrap=True)
+    return alike[0] if alike else (None, None)
 
 
 def _kind(about: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from regard.files import write_atomically
 from regard.heads.head_set import HeadSet
 from regard.strict_json import DuplicateKeyError, is_version, parse_json
 
-__all__ = ["Document", "Part", "Removal", "Sources"]
+__all__ = ["Removal", "SourceDocument", "SourcePart", "Sources"]
 
 _FORMAT, _VERSION = "regard sources", 1
 _LARGEST = 2**28  # bytes of a file
@@ -25,7 +25,7 @@ Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Document:
+class SourceDocument:
     """A text of the prompt, by its name."""
 
     name: str
@@ -33,7 +33,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Part:
+class SourcePart:
     """The characters [start, end) of a document, whose number counts from 0.
 
     `id` is "DOCUMENT.PART", both counted from 1. It depends only on the documents and the kind of parts.
@@ -89,8 +89,8 @@ class Sources:
     """
 
     model: str
-    documents: tuple[Document, ...]
-    parts: tuple[Part, ...]
+    documents: tuple[SourceDocument, ...]
+    parts: tuple[SourcePart, ...]
     answer: str
     token_spans: tuple[tuple[int, int], ...]
     sentence_spans: tuple[tuple[int, int], ...]
@@ -137,17 +137,17 @@ class Sources:
         """Whether the answer seems to come from nowhere in the parts; None without a calibrated threshold."""
         return None if self.threshold is None else self.strength < self.threshold
 
-    def text(self, part: Part) -> str:
+    def text(self, part: SourcePart) -> str:
         """Return the text of a part."""
         return self.documents[part.document].text[part.start : part.end]
 
-    def ranked(self) -> list[tuple[Part, float]]:
+    def ranked(self) -> list[tuple[SourcePart, float]]:
         """Return all parts with their scores for the answer, the largest first."""
         scores = self.scores
         order = np.argsort(-scores, kind="stable")
         return [(self.parts[at], float(scores[at])) for at in order.tolist()]
 
-    def part(self, id: str) -> Part:  # noqa: A002
+    def part(self, id: str) -> SourcePart:  # noqa: A002
         """Return the part with this id.
 
         Raises:
@@ -252,9 +252,9 @@ def _of(found: Any) -> Sources:
     try:
         return Sources(
             model=_string(found["model"]),
-            documents=tuple(Document(_string(one["name"]), _string(one["text"])) for one in found["documents"]),
+            documents=tuple(SourceDocument(_string(one["name"]), _string(one["text"])) for one in found["documents"]),
             parts=tuple(
-                Part(_string(one["id"]), *(_whole(one[name]) for name in ("document", "start", "end")))
+                SourcePart(_string(one["id"]), *(_whole(one[name]) for name in ("document", "start", "end")))
                 for one in found["parts"]
             ),
             answer=_string(found["answer"]),

@@ -145,13 +145,7 @@ def look(
     _check_layers(loaded, layers or (), count)
     part = None
     if out is not None:
-        settings: dict[str, object] = {
-            "keep": keep,
-            "layers": None if layers is None else list(layers),
-            "statistics": list(statistics),
-        }
-        chosen = {"heads": heads, "queries": queries, "keys": keys}
-        settings |= {name: repr(getattr(one, "heads", one)) for name, one in chosen.items() if one is not None}
+        settings = _settings(keep, layers, statistics, {"heads": heads, "queries": queries, "keys": keys})
         part = AtlasParts(out, prepared.identity | settings, resume=resume)
     on_layer_end = _Telling(part, progress, count)
     with watch(
@@ -183,6 +177,18 @@ def look(
         why = next(iter(seen.fallback_reasons.values()))
         warnings.append(f"{preferred()} did not compute {len(seen.fallback_reasons)} of {len(record)} layers: {why}")
     return LookResult(record, focus, loaded.name, "; ".join(filter(None, warnings)) or None)
+
+
+def _settings(
+    keep: Keep, layers: Sequence[int | str] | None, statistics: Sequence[str], chosen: Mapping[str, object]
+) -> dict[str, object]:
+    """Return what a run must have in common with an interrupted one to go on with its layers."""
+    settings: dict[str, object] = {
+        "keep": keep,
+        "layers": None if layers is None else list(layers),
+        "statistics": list(statistics),
+    }
+    return settings | {name: repr(getattr(one, "heads", one)) for name, one in chosen.items() if one is not None}
 
 
 @dataclass(frozen=True)

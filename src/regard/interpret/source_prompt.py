@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.errors import InputError
-from regard.heads.answer_sources import Document, Part
+from regard.heads.answer_sources import SourceDocument, SourcePart
 from regard.interpret.subwords import is_cjk
 from regard.interpret.text_parts import Parts, Span, find_parts
 
@@ -22,9 +22,9 @@ class Prompt:
     """
 
     text: str
-    documents: tuple[Document, ...]
+    documents: tuple[SourceDocument, ...]
     offsets: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[SourcePart, ...]
     typed: bool
     places: tuple[Span, ...] = field(init=False)
 
@@ -33,7 +33,7 @@ class Prompt:
         places = [(self.offsets[one.document] + one.start, self.offsets[one.document] + one.end) for one in self.parts]
         object.__setattr__(self, "places", tuple(places))
 
-    def without(self, part: Part) -> str:
+    def without(self, part: SourcePart) -> str:
         """Return the text without a part and the spaces after it; a line that held nothing else goes too."""
         start, end = self.places[self.parts.index(part)]
         while end < len(self.text) and self.text[end] in " \t":
@@ -67,7 +67,7 @@ def prompt_of(
     if given != ["prompt"] and not isinstance(parts, str) and len(documents or messages or ()) != 1:
         raise InputError("`parts` as a list of spans is for one text: give a `prompt`, or one document")
     if prompt is not None and prompt:
-        return _prompt(prompt, [Document("prompt", _text("prompt", prompt))], (0,), parts, typed=False)
+        return _prompt(prompt, [SourceDocument("prompt", _text("prompt", prompt))], (0,), parts, typed=False)
     if messages:
         return _of_messages(tokenizer, messages, parts)
     assert documents is not None
@@ -83,14 +83,14 @@ def _text(name: str, one: Any) -> str:
     return one
 
 
-def _documents(given: Mapping[str, str] | Sequence[str]) -> list[Document]:
+def _documents(given: Mapping[str, str] | Sequence[str]) -> list[SourceDocument]:
     if isinstance(given, str):
         raise InputError("`documents` must be texts by name, or a list of texts, got one text: put it in [ ]")
     named = given if isinstance(given, Mapping) else {f"document {n}": one for n, one in enumerate(given, 1)}
-    return [Document(_text("name", name), _text(f"documents[{name!r}]", one)) for name, one in named.items()]
+    return [SourceDocument(_text("name", name), _text(f"documents[{name!r}]", one)) for name, one in named.items()]
 
 
-def _of_documents(tokenizer: Any, documents: list[Document], question: str, parts: Parts) -> Prompt:
+def _of_documents(tokenizer: Any, documents: list[SourceDocument], question: str, parts: Parts) -> Prompt:
     text, offsets = _INSTRUCTION, []
     for number, one in enumerate(documents, 1):
         text += f"[{number}] {one.name}\n"
@@ -113,7 +113,7 @@ def _of_messages(tokenizer: Any, messages: Sequence[Mapping[str, str]], parts: P
     if messages[-1]["role"] == "assistant":
         raise InputError("`messages` must end before the answer: give the assistant's last message as `answer`")
     rendered, starts = _rendered(tokenizer, messages)
-    documents = [Document(f"{one['role']} {n}", one["content"].strip()) for n, one in enumerate(messages, 1)]
+    documents = [SourceDocument(f"{one['role']} {n}", one["content"].strip()) for n, one in enumerate(messages, 1)]
     return _prompt(rendered, documents, tuple(starts), parts, typed=True)
 
 
@@ -134,9 +134,11 @@ def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> tuple[st
     return text, starts
 
 
-def _prompt(text: str, documents: Sequence[Document], offsets: tuple[int, ...], parts: Parts, *, typed: bool) -> Prompt:
+def _prompt(
+    text: str, documents: Sequence[SourceDocument], offsets: tuple[int, ...], parts: Parts, *, typed: bool
+) -> Prompt:
     found = tuple(
-        Part(f"{number + 1}.{at}", number, start, end)
+        SourcePart(f"{number + 1}.{at}", number, start, end)
         for number, one in enumerate(documents)
         for at, (start, end) in enumerate(find_parts(one.text, parts, one.name), 1)
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.checks import check_flag
 from regard.errors import InputError
-from regard.heads.answer_sources import Part, Removal, Scores, Sources
+from regard.heads.answer_sources import Removal, Scores, SourcePart, Sources
 from regard.heads.head_set import HeadSet
 from regard.interpret.bundled import Loaded
 from regard.interpret.find_heads import as_loaded
@@ -255,7 +255,7 @@ def _removals(
     whole = float(found.log_probs.sum())
     drops: dict[str, float] = {}
 
-    def drop(part: Part) -> float:
+    def drop(part: SourcePart) -> float:
         if part.id not in drops:
             ids, first = asked.ids(made.without(part))
             drops[part.id] = whole - float(_log_probs(model, ids, first).sum())
@@ -273,7 +273,9 @@ def _removals(
     return tuple(chosen)
 
 
-def _control(parts: Sequence[Part], ranges: Sequence[Span], at: int, draw: np.random.Generator) -> Part | None:
+def _control(
+    parts: Sequence[SourcePart], ranges: Sequence[Span], at: int, draw: np.random.Generator
+) -> SourcePart | None:
     """Return another part, drawn among those that are about as long, else among the nearest three."""
     sizes = np.array([end - start for start, end in ranges])
     others = np.array([other for other in range(len(parts)) if other != at and sizes[other]])

@@ -13,7 +13,7 @@ from regard.capture.intercept.tap_mode import TapMode
 from regard.capture.intercept.watching_mode import refuse_compiled, refusing_compiled_code
 from regard.capture.layers import Stream
 from regard.capture.selection import Heads, HeadsChosen, Keys, KeySpans, Queries, QueriesChosen
-from regard.capture.tap_steps import Steps
+from regard.capture.tap_steps import TapSteps
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.interpret.tap_stream import Pairs, Token, generation, read_pairs
@@ -44,7 +44,7 @@ class Tap:
         self._model, self._on_row = model, on_row
         self._left = self._max_bytes = max_bytes
         self._rows: list[AttentionRow] = []
-        self._steps = Steps(queries, keys, self._take, source=stream == "source")
+        self._steps = TapSteps(queries, keys, self._take, source=stream == "source")
         self._mode = TapMode(model, heads, stream, self._steps, {attention: read_attention})
         self._spans = () if keys is None else keys.names
         self._queries = queries

@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 from regard.backends.blockwise.bias_tiles import diagonals_of
 from regard.backends.numba_loops.kernel_args import JOB
 from regard.backends.numba_loops.mask_tables import tables_for
-from regard.backends.numba_loops.object_code import has_pairs
 from regard.backends.numba_loops.sizes import BLOCK, GROUP, LANES, ROWS
+from regard.backends.numba_loops.target import has_pairs
 from regard.backends.numba_loops.threads import run
 from regard.positions import Relative
 from regard.problem import Problem

@@ -6,24 +6,18 @@ The loops allocate nothing and raise nothing, so their code calls only the funct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numba
 from llvmlite import binding, ir
 from numba import types
 from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from regard.backends.numba_loops.object_code import CALLED, LOOPS, Code
+from regard.backends.numba_loops.target import CALLED, LOOPS, ObjectCode
 
-__all__ = ["compile_loops", "compiled"]
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a function when a compiled function calls it."""
-    return numba.njit(nogil=True, error_model="numpy")(function)
+__all__ = ["compile_loops"]
 
 
-def compile_loops() -> Iterator[tuple[str, Code]]:
+def compile_loops() -> Iterator[tuple[str, ObjectCode]]:
     """Yield the name and the machine code of each loop, one after the other.
 
     Raises:
@@ -37,7 +31,7 @@ def compile_loops() -> Iterator[tuple[str, Code]]:
 
 
 @global_compiler_lock
-def _compiled(name: str, function: Callable[..., Any]) -> Code:
+def _compiled(name: str, function: Callable[..., Any]) -> ObjectCode:
     from regard.backends.numba_loops.llvm_builder import Job
 
     flags = compiler.Flags()
@@ -56,7 +50,7 @@ def _compiled(name: str, function: Callable[..., Any]) -> Code:
     declared = {one.name for one in module.functions if one.is_declaration and not one.name.startswith("llvm.")}
     if others := declared - CALLED:
         raise RuntimeError(f"the loop {name!r} calls {', '.join(sorted(others))}")
-    return Code(symbol, machine.emit_object(module))
+    return ObjectCode(symbol, machine.emit_object(module))
 
 
 def _entrance(context: Any, function: Any, symbol: str) -> ir.Module:

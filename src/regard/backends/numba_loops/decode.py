@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 from regard.backends.numba_loops import simd_exp_and_tanh as on
-from regard.backends.numba_loops.compile_loops import compiled
+from regard.backends.numba_loops.llvm_builder import compiled
 from regard.backends.numba_loops.sizes import BLOCK, GROUP
 from regard.backends.numba_loops.tiles import (
     FAR,

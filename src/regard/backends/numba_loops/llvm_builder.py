@@ -14,8 +14,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from regard.backends.numba_loops.kernel_args import JOB
-from regard.backends.numba_loops.object_code import has_pairs, processor
 from regard.backends.numba_loops.sizes import LANES
+from regard.backends.numba_loops.target import has_pairs, processor
 
 __all__ = [
     "FLOATS",
@@ -32,6 +32,7 @@ __all__ = [
     "Code",
     "F",
     "Job",
+    "compiled",
     "instruction",
 ]
 
@@ -39,6 +40,11 @@ __all__ = [
 Job = numba.from_dtype(JOB)  # the type of the loops' argument
 HAS_PAIRS = has_pairs()
 PANEL = 4 if "avx512f" in processor().features else 1  # number of vectors per row that fit the registers
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile a function when a compiled function calls it."""
+    return numba.njit(nogil=True, error_model="numpy")(function)
 
 
 class BFloat(ir.Type):

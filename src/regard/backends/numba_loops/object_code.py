@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from regard.backends.kernel_compilers import refuses_numba
+from regard.backends.numba_loops.target import CALLED, LOOPS, ObjectCode, Processor, has_pairs, processor
 from regard.errors import InputError
 from regard.files import cache_folder, lock, whole_file
 from regard.torch_private import assume_constant_result
@@ -27,8 +28,8 @@ from regard.torch_private import assume_constant_result
 __all__ = [
     "CALLED",
     "LOOPS",
-    "Code",
     "Loops",
+    "ObjectCode",
     "Processor",
     "are_ready",
     "compile_and_keep",
@@ -41,24 +42,10 @@ __all__ = [
     "refuses",
 ]
 
-LOOPS = "attend", "read", "merge"
-CALLED = frozenset(("expf", "logf", "memcpy", "memset"))
-_NOT_COMPILED = frozenset(("__init__", "auto", "backend", "choose_loops", "mask_tables", "object_code", "threads"))
+_NOT_COMPILED = frozenset(
+    ("__init__", "auto", "backend", "choose_loops", "mask_tables", "object_code", "target", "threads")
+)
 _SYMBOLS = "symbols.json"
-
-
-class Code(NamedTuple):
-    """The machine code of one loop, an object file, and the name of its function."""
-
-    symbol: str
-    object_file: bytes
-
-
-class Processor(NamedTuple):
-    """What the loops are compiled for: the host, or what NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name."""
-
-    name: str
-    features: frozenset[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,24 +55,6 @@ class Loops:
     addresses: Mapping[str, int]
     functions: Mapping[str, Callable[[int], None]]
     engine: Any
-
-
-@cache
-def processor() -> Processor:
-    """Return the processor that numba compiles for."""
-    from llvmlite import binding
-
-    name, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
-    if features is not None or name not in (None, "host"):
-        return Processor(name or "", frozenset(one[1:] for one in (features or "").split(",") if one.startswith("+")))
-    host = binding.get_host_cpu_features()
-    return Processor(binding.get_host_cpu_name(), frozenset(name for name, there in host.items() if there))
-
-
-@cache
-def has_pairs() -> bool:
-    """Return whether one instruction multiplies pairs of bfloat16 and adds them to float32."""
-    return "avx512bf16" in processor().features
 
 
 def is_kept() -> bool:
@@ -162,7 +131,7 @@ def compile_and_keep(progress: Callable[[int], object] = int) -> Path | None:
     global _loops
     from regard.backends.numba_loops.compile_loops import compile_loops
 
-    codes: dict[str, Code] = {}
+    codes: dict[str, ObjectCode] = {}
     for name, code in compile_loops():
         codes[name] = code
         progress(len(codes))
@@ -187,14 +156,14 @@ def _load_kept() -> bool:
     try:
         with zipfile.ZipFile(file_of_loops()) as archive:
             symbols = json.loads(archive.read(_SYMBOLS))
-            codes = {name: Code(symbols[name], archive.read(f"{name}.o")) for name in LOOPS}
+            codes = {name: ObjectCode(symbols[name], archive.read(f"{name}.o")) for name in LOOPS}
         _loops = _linked(codes)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError):
         return False
     return True
 
 
-def _linked(codes: Mapping[str, Code]) -> Loops:
+def _linked(codes: Mapping[str, ObjectCode]) -> Loops:
     """Link machine code into this process.
 
     Raises:

@@ -13,7 +13,7 @@ from regard.backends.blockwise.autograd_function import parts_of, with_parts
 from regard.backends.sharded.exchange import Exchange, Pending, redistribute
 from regard.backends.sharded.rectangles import Slab, attend_to, gradients_at, problem_of
 from regard.backends.sharded.sequence_layout import SequenceLayout
-from regard.backends.sharded.shard_plan import Rectangle, ShardPlan
+from regard.backends.sharded.shard_plan import ShardPlan, ShardRectangle
 from regard.normalizers import Normalizer, Softmax
 from regard.problem import Problem
 from regard.tensors import replace_tensors
@@ -178,7 +178,7 @@ class _Sums:
     def _add(
         self,
         now: Round,
-        at: Rectangle,
+        at: ShardRectangle,
         rows: tuple[Tensor, Tensor, Tensor],
         up: tuple[Tensor, Tensor | None],
         into: tuple[Tensor, ...],
@@ -269,7 +269,7 @@ def _rows(x: Tensor, places: Places, span: range) -> Tensor:
     return x[:, :, _index(places, span)]
 
 
-def _places_of(call: ShardedCall, now: Round, at: Rectangle) -> tuple[slice, slice]:
+def _places_of(call: ShardedCall, now: Round, at: ShardRectangle) -> tuple[slice, slice]:
     """Where the rows and columns of a rectangle are in what this rank has."""
     return _index(call.plan.queries.places(call.rank), at.rows), _index(now.places, at.columns)
 

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from regard.backends.blockwise.autograd_function import Attend, gradients_of, held_by
 from regard.backends.blockwise.backend import laid_out
-from regard.backends.sharded.shard_plan import Rectangle
+from regard.backends.sharded.shard_plan import ShardRectangle
 from regard.dropout import Dropout
 from regard.masks import BoundMask, Mask, Window
 from regard.masks.block_plan import Rectangles
@@ -39,7 +39,7 @@ class Slab:
 
 
 @dataclass(frozen=True)
-class Place(Slab):
+class SlabPlace(Slab):
     """Where a rectangle is in the whole: its slab, and its first query and key."""
 
     row: int
@@ -85,7 +85,7 @@ class PlacedMask(Mask):
 @dataclass(frozen=True, eq=False)
 class _PlacedBias(Bias):
     whole: Bias
-    place: Place
+    place: SlabPlace
 
     @property
     def leading(self) -> tuple[int, int]:
@@ -112,7 +112,7 @@ class _HeadsOfBias(Relative):
 @dataclass(frozen=True, eq=False)
 class _PlacedScore(Score):
     whole: Score
-    place: Place
+    place: SlabPlace
     sizes: tuple[int, int, int]  # sequences and heads of the whole, and the width of a value
     softcap: float | None
 
@@ -138,7 +138,7 @@ class _PlacedScore(Score):
 
 @dataclass(frozen=True, eq=False)
 class _PlacedDropout(Dropout):
-    place: Place
+    place: SlabPlace
 
     def keep(self, batch: slice, heads: slice, rows: Tensor, columns: Tensor) -> Tensor:
         at = self.place
@@ -149,9 +149,9 @@ def _moved(part: slice, by: int) -> slice:
     return slice(part.start + by, part.stop + by)
 
 
-def problem_of(whole: Problem, slab: Slab, at: Rectangle, q: Tensor, k: Tensor, v: Tensor) -> Problem:
+def problem_of(whole: Problem, slab: Slab, at: ShardRectangle, q: Tensor, k: Tensor, v: Tensor) -> Problem:
     """Give a rectangle of a call as a call; q, k and v are those of its rows and columns, and of the slab."""
-    place = Place(slab.batch, slab.batches, slab.head, slab.heads, at.rows.start, at.columns.start)
+    place = SlabPlace(slab.batch, slab.batches, slab.head, slab.heads, at.rows.start, at.columns.start)
     q_offset = whole.q_offset + at.rows.start - at.columns.start
     sizes = len(at.rows), len(at.columns), q_offset
     dropout = whole.dropout
@@ -171,7 +171,7 @@ def problem_of(whole: Problem, slab: Slab, at: Rectangle, q: Tensor, k: Tensor, 
     )
 
 
-def _mask(whole: Problem, place: Place, at: Rectangle, sizes: tuple[int, int, int]) -> BoundMask | None:
+def _mask(whole: Problem, place: SlabPlace, at: ShardRectangle, sizes: tuple[int, int, int]) -> BoundMask | None:
     if at.full or whole.mask is None:
         if whole.score.product and whole.bias is None and whole.weight_factor is None:
             return None
@@ -183,7 +183,7 @@ def _mask(whole: Problem, place: Place, at: Rectangle, sizes: tuple[int, int, in
     return BoundMask(mask, *sizes, given=mask)
 
 
-def _bias(bias: Bias | None, place: Place, at: Rectangle, q_offset: int) -> Bias | None:
+def _bias(bias: Bias | None, place: SlabPlace, at: ShardRectangle, q_offset: int) -> Bias | None:
     if bias is None:
         return None
     if isinstance(bias, DenseBias):
@@ -197,7 +197,7 @@ def _bias(bias: Bias | None, place: Place, at: Rectangle, q_offset: int) -> Bias
     return _PlacedBias(bias, place)
 
 
-def _score(whole: Problem, place: Place) -> Score:
+def _score(whole: Problem, place: SlabPlace) -> Score:
     score = whole.score
     if type(score).__module__.startswith("regard."):
         # Ours know positions by their distance alone, and heads by this.

@@ -18,14 +18,14 @@ from regard.masks.block_plan import BLOCK, EMPTY, FULL, Cover, Rectangles, plan_
 from regard.masks.bound_mask import BoundMask
 from regard.tensors import human_bytes
 
-__all__ = ["Rectangle", "ShardPlan", "TensorSizes", "plan_replicated", "plan_shards", "work_of"]
+__all__ = ["ShardPlan", "ShardRectangle", "TensorSizes", "plan_replicated", "plan_shards", "work_of"]
 
 _ROWS_LEAST = 16  # of a block that is planned with, however short the sequence is
 _BLOCKS_EACH = 8  # blocks of a rank's rows, at least
 
 
 @dataclass(frozen=True)
-class Rectangle:
+class ShardRectangle:
     """Rows and columns (indices of queries and keys) that are computed in one go, and whether all pairs are visible."""
 
     rows: range
@@ -113,13 +113,13 @@ class ShardPlan:
         return row[order], (start * block)[order], ends[order]
 
     @lru_cache  # noqa: B019  (lives as long as the plan, of which a few are kept)
-    def rectangles(self, rank: int, owner: int) -> tuple[Rectangle, ...]:
+    def rectangles(self, rank: int, owner: int) -> tuple[ShardRectangle, ...]:
         """What a rank computes with the keys of an owner."""
         found = []
         for at, rows in self._row_spans[rank]:
             for to, columns in self._column_spans[owner]:
                 if self.kinds[at, to] != EMPTY and len(seen := self._hull(rows, columns)):
-                    found.append(Rectangle(rows, seen, bool(self.kinds[at, to] == FULL)))
+                    found.append(ShardRectangle(rows, seen, bool(self.kinds[at, to] == FULL)))
         return tuple(found)
 
     def _hull(self, rows: range, columns: range) -> range:

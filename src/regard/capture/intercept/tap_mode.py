@@ -25,7 +25,7 @@ from regard.capture.missing_attention import BLOCKED, BLOCKS, Caller
 from regard.capture.recorder import Recorder
 from regard.capture.row_weights import Rows, is_plain, plain_mode, weights_of_rows, weights_of_sdpa
 from regard.capture.selection import HeadsChosen
-from regard.capture.tap_steps import Site, Steps
+from regard.capture.tap_steps import TapSite, TapSteps
 from regard.capture.watched_call import WatchedCall
 from regard.errors import ObservationError
 from regard.torch_private import DisableTorchFunction, get_current_function_mode_stack, pop_mode, push_mode
@@ -41,7 +41,7 @@ _CHANGED = (
 @dataclass(eq=False)
 class _Ticket:
     caller: Caller
-    site: Site
+    site: TapSite
     withdrawn: bool = False
 
 
@@ -72,7 +72,7 @@ class TapMode(Interception):
         model: nn.Module,
         heads: HeadsChosen,
         stream: Stream | None,
-        steps: Steps,
+        steps: TapSteps,
         readers: Mapping[Callable[..., Any], Reader],
     ) -> None:
         super().__init__(model, _TapRecorder(model, self._capture, self._drop), readers)
@@ -220,7 +220,7 @@ class TapMode(Interception):
             self._take(site, q.shape[2], k.shape[2], lambda: read_sdpa(site.module, given).newest, weigh)
 
     def _take(
-        self, site: Site, queries: int, keys: int, newest: Callable[[], int], weigh: Callable[[Rows], Tensor]
+        self, site: TapSite, queries: int, keys: int, newest: Callable[[], int], weigh: Callable[[Rows], Tensor]
     ) -> None:
         if site.heads:
             self.steps.capture(site, (queries, keys), newest, weigh)

@@ -14,7 +14,7 @@ from regard.capture.layers import Stream
 from regard.capture.missing_attention import Missing, missing_lines
 from regard.capture.selection import HeadsChosen
 from regard.capture.streams import TOWERS, Place, Places
-from regard.capture.tap_steps import Site
+from regard.capture.tap_steps import TapSite
 from regard.capture.watched_call import WatchedCall
 from regard.errors import InputError, ObservationError
 
@@ -28,10 +28,10 @@ class TappedLayer:
     module: nn.Module
     path: str = ""
     number: int | None = None
-    sites: tuple[Site, ...] = ()
+    sites: tuple[TapSite, ...] = ()
     is_read: bool = False  # whether a complete call has shown its sites
     is_light: bool = False  # whether only PyTorch's kernel needs to be looked at
-    seen: list[Site] = field(default_factory=list)  # in the running call
+    seen: list[TapSite] = field(default_factory=list)  # in the running call
     heard: int = 0  # calls of PyTorch's kernel in it
     misses: int = 0
     others: bool = False  # whether it has attention besides PyTorch's kernel
@@ -60,7 +60,7 @@ class TappedSites:
     def __init__(self, model: nn.Module, chosen: HeadsChosen, stream: Stream | None) -> None:
         self._chosen, self._stream, self._places = chosen, stream, Places(model)
         self.layers, self._by_order = _layers_of(model, chosen, self._places, stream)
-        self.order: tuple[Site, ...] = ()  # the chosen sites, known after the first step
+        self.order: tuple[TapSite, ...] = ()  # the chosen sites, known after the first step
         self.permutation: list[int] | None = None  # of the heads in this order to the order given
         self.heads: tuple[tuple[int | str, int], ...] = ()
         self._turns: dict[str, int] = {}
@@ -74,13 +74,13 @@ class TappedSites:
         if (other := next(alike, None)) is not None and all(one.name.startswith(other.path) for one in other.sites):
             layer.sites, layer.is_light = tuple(self._moved(one, other, layer) for one in other.sites), True
 
-    def _moved(self, site: Site, layer: TappedLayer, other: TappedLayer) -> Site:
+    def _moved(self, site: TapSite, layer: TappedLayer, other: TappedLayer) -> TapSite:
         """Return the place in another layer that a site has in its own."""
         inner = site.name.removeprefix(layer.path)
         module = other.module.get_submodule(inner.removeprefix("."))
         return self._site(other.path + inner, module, cross=site.cross, count=site.count)
 
-    def are_within(self, captured: Collection[Site]) -> bool:
+    def are_within(self, captured: Collection[TapSite]) -> bool:
         """Return whether all chosen layers are among these sites."""
         if self.order:
             return all(one in captured for one in self.order)
@@ -90,11 +90,11 @@ class TappedSites:
         """Count layers from 0 again, in a new step."""
         self._turns = {}
 
-    def site(self, name: str, module: nn.Module | None, call: WatchedCall) -> Site:
+    def site(self, name: str, module: nn.Module | None, call: WatchedCall) -> TapSite:
         """Return the place of a call that a module of this name has made."""
         return self._site(name, module, cross=bool(call.cross), count=call.heads)
 
-    def _site(self, name: str, module: nn.Module | None, *, cross: bool, count: int) -> Site:
+    def _site(self, name: str, module: nn.Module | None, *, cross: bool, count: int) -> TapSite:
         place = self._places.of(name, {})
         number = place.number
         if self._by_order:
@@ -106,7 +106,7 @@ class TappedSites:
         matches = of_kind and (own is None or own in place.own_streams)
         heads = self._chosen.of_layer(number, name, count) if matches else ()
         label = name if name in self._chosen.layers else -1 if number is None else number
-        return Site(label, name, module, heads, cross, count)
+        return TapSite(label, name, module, heads, cross, count)
 
     def settle(self, missing: Sequence[Missing]) -> None:
         """Determine the order of the heads after the first step, and refuse what is ambiguous or was not seen.
@@ -115,7 +115,7 @@ class TappedSites:
             InputError: A chosen layer has several attention modules, or cross-attention only.
             ObservationError: A chosen layer did not attend, or what it computes cannot be read.
         """
-        by_label: dict[int | str, list[Site]] = {}
+        by_label: dict[int | str, list[TapSite]] = {}
         for site in (site for layer in self.layers.values() for site in layer.seen if site.heads):
             by_label.setdefault(site.number, []).append(site)
         for label in self._chosen.layers:
