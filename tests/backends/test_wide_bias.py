@@ -13,6 +13,7 @@ from regard import masks, positions
 from regard.backends.flex import Flex
 from regard.backends.selection import named
 from regard.problem import Problem
+from tiers import slow_but
 
 HEADS, DIM = 2, 8
 TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 2.5e-2}
@@ -64,18 +65,24 @@ def _assert_close(found, expected, dtype):
     assert error <= TOLERANCE[dtype] * max(1.0, np.abs(expected).max()), f"off by {error:.2e}"
 
 
+CALLS = [
+    *((bias, sizes, torch.bfloat16) for bias in BIASES for sizes in SIZES),
+    ("alibi", "one query", torch.float16),
+    ("tensor", "prefill", torch.float16),
+]
+BY_NAME = {one.name: one for one in (*BACKENDS, Flex(compiles=False))}
+ASKED = [(name, *call) for name in BY_NAME for call in CALLS]
+FLEX_TOO = ("one query", torch.bfloat16)  # uncompiled it takes half a second for each
+
+
 @pytest.mark.parametrize(
-    ("bias", "sizes", "dtype"),
-    [
-        *((bias, sizes, torch.bfloat16) for bias in BIASES for sizes in SIZES),
-        ("alibi", "one query", torch.float16),
-        ("tensor", "prefill", torch.float16),
-    ],
+    ("name", "bias", "sizes", "dtype"),
+    slow_but([one for one in ASKED if one[0] != "flex" or one[2:] == FLEX_TOO], ASKED),
     ids=str,
 )
-@pytest.mark.parametrize("backend", [*BACKENDS, Flex(compiles=False)], ids=lambda one: one.name)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
-def test_a_bias_of_float32_stays_what_it_is(backend, bias, sizes, dtype):
+def test_a_bias_of_float32_stays_what_it_is(name, bias, sizes, dtype):
+    backend = BY_NAME[name]
     tensors, added, formula, seen = _case(bias, sizes, dtype)
     mask = masks.Dense(torch.tensor(seen))
     problem = Problem.of(*tensors, bias=added, mask=mask)

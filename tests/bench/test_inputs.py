@@ -26,6 +26,16 @@ def test_the_window_is_held_against_the_pairs_that_it_sees(monkeypatch):
     assert asked == 2 * [HEADS * int(((j <= i) & (j > i - sparse_masks.WIDTH)).sum())]
 
 
+def test_a_backward_is_held_against_the_forward_that_it_follows(monkeypatch):
+    """Without gradients the default path may be another, several times as fast."""
+    rows = []
+    monkeypatch.setattr(sparse_masks, "compare", lambda _, case, at, what, sides, **__: rows.append((what, sides)))
+    list(sparse_masks._sparse(Effort(max_tokens=512)))
+    forward = [sides["forward"] for what, sides in rows if what == "backward / forward"]
+    assert len(forward) == 4
+    assert all(call().requires_grad for call in forward)
+
+
 @pytest.mark.parametrize("reason", [None, "it needs numba"])
 def test_watching_by_numba_is_one_row_measured_or_with_its_reason(reason, monkeypatch):
     monkeypatch.setattr(whole_models, "refuses_numba", lambda: reason)

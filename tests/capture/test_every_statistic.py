@@ -22,6 +22,7 @@ from regard.capture.statistics import GradientTimesAttention, HeadImportance
 from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
 from regard.scores import ScaledDot
+from tiers import slow_but
 
 N, DIM, LAYERS = 300, 8, 2
 DTYPES = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -357,8 +358,13 @@ def check(record, case, examples, tolerance):
                 near(ours, expected, tolerance, signed=name in SIGNED)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", CASES)
+ASKED = [*itertools.product(CASES, DTYPES)]
+BOTH = ("all", "grouped")  # the other cases are watched in float32 by `make test-all` alone
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), slow_but([one for one in ASKED if one[1] == torch.float64 or one[0] in BOTH], ASKED), ids=str
+)
 def test_every_statistic_is_that_of_the_dense_weights(kind, dtype):
     case = CASES[kind](dtype)
     examples = [one for one in ALL if fits(one, case)]
@@ -419,8 +425,10 @@ def decoding(case):
     ]
 
 
-@pytest.mark.parametrize("cuts", CUTS)
-@pytest.mark.parametrize("kind", ["causal", "windowed", "sink"])
+GROWN = [*itertools.product(["causal", "windowed", "sink"], CUTS)]
+
+
+@pytest.mark.parametrize(("kind", "cuts"), slow_but([*zip(["causal", "windowed", "sink"], CUTS, strict=True)], GROWN))
 def test_every_statistic_grows_with_the_text(kind, cuts):
     case = CASES[kind](torch.float64)
     examples = decoding(case)

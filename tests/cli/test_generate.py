@@ -79,7 +79,7 @@ def real(name: str):
         pytest.param(byte_level, id="bytes"),
         pytest.param(byte_fallback, id="fallback"),
         pytest.param(lambda: real("smollm2"), id="smollm2", marks=needs_models),
-        pytest.param(lambda: real("me5"), id="me5", marks=needs_models),
+        pytest.param(lambda: real("me5"), id="me5", marks=[*needs_models, pytest.mark.slow]),
     ],
 )
 def tokenizer(request):

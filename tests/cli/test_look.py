@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 import regard
+from tiers import slow_but
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 bundled = pytest.importorskip("regard.interpret.bundled")
@@ -64,7 +65,7 @@ def test_an_unsuitable_model_gets_a_warning_that_names_a_better_one(run) -> None
     assert "--model me5" in err
 
 
-@pytest.mark.parametrize("suffix", ["html", pytest.param("png", marks=pytest.mark.slow), "svg", "atlas"])
+@pytest.mark.parametrize("suffix", slow_but(["html", "atlas"], ["html", "png", "svg", "atlas"]))
 def test_it_writes_what_the_suffix_says(run, request, tmp_path: Path, suffix: str) -> None:
     if suffix in ("png", "svg"):
         request.getfixturevalue("chinese_font")
@@ -80,6 +81,7 @@ def test_it_writes_what_the_suffix_says(run, request, tmp_path: Path, suffix: st
         assert "貓" in [token.text for token in seen.stream("text")]
 
 
+@pytest.mark.slow
 def test_a_page_of_512_tokens_is_below_two_megabytes(run, tmp_path: Path) -> None:
     text, out = tmp_path / "long.txt", tmp_path / "page.html"
     text.write_text("the cat sat on the mat and looked at a dog " * 46 + "and so on", encoding="utf-8")

@@ -14,6 +14,7 @@ import pytest
 
 from regard.capture.atlas import save_atlas
 from regard.capture.records import Layer, Record
+from tiers import slow_but
 
 pytest.importorskip("starlette", reason="starlette is not installed (the extra `web`)")
 
@@ -103,7 +104,7 @@ def test_a_model_that_does_not_exist_is_one_sentence(run, atlas: Path) -> None:
     assert "./nowhere" in sentence(err)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", slow_but([signal.SIGINT], [signal.SIGINT, signal.SIGTERM]))
 def test_it_serves_this_machine_until_it_is_interrupted(atlas: Path, ending: signal.Signals) -> None:
     command = [sys.executable, "-c", "from regard.cli import main; main()", "open", str(atlas), "--no-browser"]
     connection = http.client.HTTPConnection("127.0.0.1", timeout=30)

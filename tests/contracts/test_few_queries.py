@@ -5,6 +5,7 @@ other ways than many: pieces of keys side by side, ranges of keys, and the numba
 """
 
 import inspect
+import itertools
 from unittest import mock
 
 import numpy as np
@@ -19,6 +20,7 @@ from regard.backends import chunked_sdpa
 from regard.backends.flex import Flex
 from regard.backends.selection import named
 from regard.problem import Problem
+from tiers import slow_but
 
 KEYS, FEW = 16_500, 300  # keys for which pieces are chosen, and keys for which they are not
 HUGE = 1e4
@@ -97,10 +99,17 @@ def test_the_default_takes_pieces_and_hides_in_them(queries):
 NAMED = [one for name, one in named().items() if name not in ("flex", "triton", "split", "sharded")]
 
 
-@pytest.mark.parametrize("backend", [*NAMED, Flex(compiles=False)], ids=lambda one: one.name)
-@pytest.mark.parametrize("family", FAMILIES)
+BACKENDS = {one.name: one for one in (*NAMED, Flex(compiles=False))}
+ASKED = [*itertools.product(FAMILIES, BACKENDS)]
+FLEX_TOO = ("Causal", "Dense", "Document", "Window")  # uncompiled it takes a quarter of a second for each
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), slow_but([one for one in ASKED if one[1] != "flex" or one[0] in FLEX_TOO], ASKED)
+)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
-def test_every_backend_sees_what_the_mask_leaves(family, backend):
+def test_every_backend_sees_what_the_mask_leaves(family, name):
+    backend = BACKENDS[name]
     for seed in range(1 if backend.name == "flex" else 4):
         place, (q, k, v) = draw(seed, FEW, seed % 3 + 1, batch=2)
         mask, seen = combined(place, [family]) if seed < 2 else combined(place, [family, "Causal", "Window"])

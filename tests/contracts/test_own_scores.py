@@ -13,6 +13,7 @@ from regard.backends.selection import named
 from regard.errors import InputError
 from regard.problem import Problem
 from regard.scores import Score
+from tiers import slow_but
 
 BATCH, HEADS, DIM = 2, 3, 4
 CPU = tuple(named().values())
@@ -87,6 +88,9 @@ def run(kind, shape, mask, n, backend):
     return out, torch.autograd.grad((out * drawn(*out.shape, seed=4)).sum(), leaves)
 
 
+SHAPES = {"head": (1, HEADS, 1, 1), "sequence": (BATCH, 1, 1, 1), "both": (BATCH, HEADS, 1, 1)}
+
+
 @pytest.mark.parametrize(
     ("n", "name"),
     [
@@ -94,8 +98,9 @@ def run(kind, shape, mask, n, backend):
         *((512, "by sequence"), (512, "by head"), (700, "all"), (700, "by sequence"), (700, "by head")),
     ],
 )
-@pytest.mark.parametrize("shape", [(1, HEADS, 1, 1), (BATCH, 1, 1, 1), (BATCH, HEADS, 1, 1)], ids=str)
-def test_every_backend_gives_the_formula_and_its_gradients(shape, n, name):
+@pytest.mark.parametrize("of", slow_but(["both"], SHAPES))
+def test_every_backend_gives_the_formula_and_its_gradients(of, n, name):
+    shape = SHAPES[of]
     mask = made(n)[name]
     expected, slopes = run(None, shape, mask, n, None)
     x = torch.zeros(BATCH, HEADS, n, DIM, dtype=torch.float64)

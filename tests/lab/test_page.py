@@ -136,6 +136,7 @@ def test_lines_and_words_of_figures_stand_out_from_the_page(browser, tmp_path, s
     assert min(found["words"]) >= 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_narrow_screen_is_not_scrolled_sideways(browser, tmp_path):
     write(tmp_path, RESULTS, SETTING, planned=7)

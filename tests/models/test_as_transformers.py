@@ -7,6 +7,7 @@ import regard
 from regard.interpret.model_loading import load_model
 from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.models.as_transformers import load_bundled, load_bundled_tokenizer
+from tiers import slow_but
 
 TEXTS = (
     "The animal didn't cross the street because it was too tired",
@@ -16,9 +17,10 @@ TEXTS = (
     "def f(x):\n    return x ** 2  # 🙂👩‍🚀",
     "word " * 200,
 )
+NAMES = slow_but(["minilm"], ["minilm", "me5"])  # the larger one takes seconds to open, twice
 
 
-@pytest.mark.parametrize("name", ["minilm", "me5"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_tokenizer_gives_what_that_of_transformers_does(name):
     ours, theirs = load_bundled_tokenizer(name), load_model(name).tokenizer
     for text in TEXTS:
@@ -34,7 +36,7 @@ def test_the_tokenizer_gives_what_that_of_transformers_does(name):
     assert ours.unk_token_id == theirs.unk_token_id
 
 
-@pytest.mark.parametrize("name", ["minilm", "me5"])
+@pytest.mark.parametrize("name", NAMES)
 def test_its_weights_are_those_of_transformers_eager(name):
     opened, theirs = load_bundled(name), load_model(name, attn_implementation="eager")
     for text in TEXTS[:3]:

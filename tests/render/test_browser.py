@@ -196,6 +196,7 @@ def test_small_maps_are_painted_from_the_weights(opened, english) -> None:
         assert (red[:, -1] < 40).all()  # the column of [SEP] in this head
 
 
+@pytest.mark.slow
 def test_the_map_names_the_cell_under_the_pointer(opened, english) -> None:
     with opened(english) as tab:
         tab.locator("#map").hover(position=place(tab, 8, 2))
@@ -204,6 +205,7 @@ def test_the_map_names_the_cell_under_the_pointer(opened, english) -> None:
         assert tab.locator(".token.active").inner_text() == "too"
 
 
+@pytest.mark.slow
 def test_everything_works_by_keyboard_alone(opened, english) -> None:
     with opened(english) as tab:
         stops = []

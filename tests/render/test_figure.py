@@ -18,15 +18,20 @@ from regard.files import write_atomically
 from regard.render.figure import focus_figure, heads_figure, heatmap_figure, save_figure
 from regard.render.figure_panels import head_mosaic, ink
 from regard.render.sentence_figure import COLOURS
+from tiers import slow_but
 
 NAMES = ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_text"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_every_record_is_written_without_a_warning(
-    name: str, suffix: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+WRITTEN = slow_but(
+    ["english.png", "chinese.png", "hostile.svg", "pieces.svg", "cross.svg", "long_text.svg", "nameless.svg"],
+    [name + suffix for suffix in (".png", ".svg") for name in NAMES],
+)
+
+
+@pytest.mark.parametrize("file", WRITTEN)
+def test_every_record_is_written_without_a_warning(file: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    name, suffix = Path(file).stem, Path(file).suffix
     if name == "chinese":
         request.getfixturevalue("chinese_font")
     case = request.getfixturevalue(name)  # a missing glyph is a warning, and warnings are errors

@@ -22,6 +22,13 @@ def client(small, pooled_record):
         yield running
 
 
+@pytest.fixture(scope="module")
+def reading(small):
+    echo = Echo(small.record)
+    with serving(reader=echo) as running:
+        yield running, echo
+
+
 class Echo:
     """A reader that needs no model: every text becomes the same record."""
 
@@ -234,10 +241,9 @@ def test_a_text_is_refused_where_no_model_is_given(client) -> None:
         ({"body": b"\xff", "headers": POST}, 400),
     ],
 )
-def test_what_is_no_text_of_the_page_is_refused(small, sent, status: int) -> None:
-    echo = Echo(small.record)
-    with serving(reader=echo) as client:
-        refused(client, "POST", "/read", status, **sent)
+def test_what_is_no_text_of_the_page_is_refused(reading, sent, status: int) -> None:
+    client, echo = reading
+    refused(client, "POST", "/read", status, **sent)
     assert echo.texts == []
 
 

@@ -217,6 +217,7 @@ def test_a_head_is_switched_by_its_small_map_by_lists_and_by_keys(opened, small)
         assert view(tab)["head"] == "1"
 
 
+@pytest.mark.slow
 def test_searching_jumps_through_the_places(opened, small) -> None:
     with serving(small.record) as client, opened(client) as tab:
         tab.locator("#wanted").fill("W29")
@@ -364,6 +365,7 @@ def test_two_pages_at_once_do_not_disturb_each_other(opened, small) -> None:
             assert links(other) == strongest(small.weights[1][2 - at, 60])
 
 
+@pytest.mark.slow
 def test_cross_attention_has_two_texts_and_two_axes(opened, crossing) -> None:
     with serving(crossing.record) as client, opened(client, "#query=2") as tab:
         assert tab.locator("#queries .token").all_inner_texts() == [f"wort{at}" for at in range(5)]
@@ -528,6 +530,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(opened, hostile, width: int
         assert tab.locator("#map").bounding_box()["width"] > 250
 
 
+@pytest.mark.slow
 def test_the_page_speaks_chinese(opened, small) -> None:
     with serving(small.record) as client, opened(client, locale="zh-CN") as tab:
         assert tab.locator("#map-title").inner_text() == "第 0 层第 0 头：300 × 300"

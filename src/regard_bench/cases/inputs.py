@@ -23,6 +23,7 @@ __all__ = [
     "backward",
     "by_numba",
     "forward",
+    "forward_of_training",
     "fused",
     "fused_training",
     "inputs",
@@ -107,6 +108,12 @@ def fused_training(tensors: tuple[Tensor, ...], **options: Any) -> Call:
     q, k, v = (one.detach().requires_grad_() for one in tensors)
     up = torch.randn_like(v)
     return lambda: torch.autograd.grad(scaled_dot_product_attention(q, k, v, **options), (q, k, v), up)
+
+
+def forward_of_training(tensors: tuple[Tensor, ...], *, mask: Mask) -> Call:
+    """The forward call that a backward follows: the default path takes another one without gradients."""
+    leaves = [one.detach().requires_grad_() for one in tensors]
+    return lambda: regard.attention(*leaves, mask=mask)
 
 
 def backward(tensors: tuple[Tensor, ...], *, mask: Mask) -> Call:

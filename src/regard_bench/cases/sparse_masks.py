@@ -11,6 +11,7 @@ from regard_bench.cases.inputs import (
     backward,
     by_numba,
     forward,
+    forward_of_training,
     fused,
     fused_training,
     inputs,
@@ -64,7 +65,7 @@ def _sparse(effort: Effort) -> Iterator[Row]:
     for name in _masks(lengths[0]):
         n, mask = lengths[0], _masks(lengths[0])[name]
         tensors = inputs(n)
-        sides = {"forward": forward(tensors, mask=mask), "backward": backward(tensors, mask=mask)}
+        sides = {"forward": forward_of_training(tensors, mask=mask), "backward": backward(tensors, mask=mask)}
         case = f"{name}, training"
         yield compare(
             effort, case, f"{n:,} tokens", "backward / forward", sides, over=("backward", "forward"), target=_BACKWARD
