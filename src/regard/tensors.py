@@ -206,11 +206,15 @@ def are_in_memory(*tensors: Tensor) -> bool:
     Fake tensors (`FakeTensorMode`, `torch.export`) have none, `make_fx` sees operations alone, and a tensor inside
     `forward_ad.dual_level` may carry a tangent.
     """
-    return (
-        all(type(one) in (Tensor, Parameter) and one.device.type != "meta" for one in tensors)
-        and forward_ad._current_level < 0
-        and all(get_dispatch_mode(key) is None for key in _TRACING)
-    )
+    for one in tensors:  # a loop is faster than `all` over a generator, in a call of 10 µs
+        if (type(one) is not Tensor and type(one) is not Parameter) or one.is_meta:
+            return False
+    if forward_ad._current_level >= 0:
+        return False
+    for key in _TRACING:  # noqa: SIM110
+        if get_dispatch_mode(key) is not None:
+            return False
+    return True
 
 
 def are_sharded(*given: object) -> bool:

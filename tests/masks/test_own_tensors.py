@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import weakref
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from regard.backends.sdpa import Sdpa
 from regard.errors import InputError
 from regard.nn import ValueModule
 from regard.problem import Problem
+from tiers import slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without:UserWarning")
 N = 140
@@ -72,8 +74,13 @@ def _ask(backend, mask):
     return BACKENDS[backend](Problem.of(Q, K, V, mask=mask)).output
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", HOLDING)
+ASKED = [*itertools.product(HOLDING, BACKENDS)]
+FLEX_TOO = ("Padding", "Document")  # uncompiled it takes a quarter of a second for each
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), slow_but([one for one in ASKED if one[1] != "flex" or one[0] in FLEX_TOO], ASKED)
+)
 def test_a_change_of_the_source_has_no_effect(name, backend):
     array, make, seen = HOLDING[name]
     expected = dense(Q, K, V, visible=seen).output
@@ -182,6 +189,36 @@ def test_masks_of_ones_own_may_hold_what_they_like_and_are_planned_at_each_call(
                 dense(Q, K, V, visible=flags[:, None, None].numpy()).output,
             )
         flags.data[:, 40:60] = False
+
+
+@dataclass(eq=False)
+class Band(masks.Mask):
+    """A mask whose writer forgot `frozen`, so that its number can be assigned."""
+
+    width: int
+
+    def __call__(self, batch, head, i, j):
+        return abs(i - j) < self.width
+
+
+@pytest.mark.parametrize("backend", ["auto", "blockwise", "numba"])
+def test_a_number_that_is_assigned_to_a_mask_of_ones_own_is_seen(backend):
+    band = Band(9)
+    for mask, other in ((band, True), (band & masks.Causal(), np.tri(N, dtype=bool)), (band.bind(N, N), True)):
+        for width in (9, 30):
+            band.width = width
+            seen = (abs(AT[:, None] - AT) < width) & other
+            close(regard.attention(Q, K, V, mask=mask, backend=backend), dense(Q, K, V, visible=seen).output)
+
+
+def test_a_mask_at_another_place_is_another():
+    causal = masks.Causal()
+    assert causal.identity() == masks.Causal().identity()
+    assert causal.with_place(shift=3).identity() != causal.identity()
+    close(
+        regard.attention(Q[:, :, :7], K, V, mask=causal & masks.Window(9), backend="blockwise"),
+        dense(Q[:, :, :7], K, V, visible=np.tri(7, N, N - 7, dtype=bool) & ~np.tri(7, N, N - 16, dtype=bool)).output,
+    )
 
 
 def test_copies_are_as_large_as_what_is_told_apart():

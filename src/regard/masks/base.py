@@ -71,14 +71,20 @@ class Mask:
 
     def identity(self) -> tuple[Hashable, list["Mask"]] | None:
         """Give a key of the mask, good as long as the holders of tensors in it live; None if it may change unseen."""
+        if "_identity" in vars(self):
+            return vars(self)["_identity"]  # type: ignore[no-any-return]
         holding = holders(self)
-        return None if holding is None else (_key_of(self), holding)
+        found = None if holding is None else (_key_of(self), holding)
+        if holding == [] and _is_frozen(self) and not torch.compiler.is_compiling():  # it can never be another
+            object.__setattr__(self, "_identity", found)
+        return found
 
     def with_place(self, **fields: object) -> Self:
         """The same mask with other numbers in some fields; tensors, and what was computed from them, are shared."""
         placed = object.__new__(type(self))
         for name, value in (vars(self) | fields).items():
-            object.__setattr__(placed, name, value)
+            if name != "_identity":
+                object.__setattr__(placed, name, value)
         return placed
 
     def __call__(
@@ -288,6 +294,13 @@ def holders(value: object) -> list[Mask] | None:
     if isinstance(value, tuple):
         return None if any(holders(one) is None for one in value) else []
     return [] if value is None or isinstance(value, Tensor | int | float | str) else None
+
+
+def _is_frozen(mask: Mask) -> bool:
+    """Whether no field of a mask, or of one that it is made of, can be assigned; what people write may be otherwise."""
+    settings = getattr(type(mask), "__dataclass_params__", None)
+    parts = (getattr(mask, name) for name in getattr(mask, "__dataclass_fields__", ()))
+    return settings is not None and settings.frozen and all(_is_frozen(one) for one in parts if isinstance(one, Mask))
 
 
 def _key_of(value: Any) -> Hashable:
