@@ -13,6 +13,7 @@ import nox
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 TORCHES = ("2.11.0", "2.12.1", "2.13.0")
+OLDEST_TRANSFORMERS = "5.17.0"  # tested with the oldest PyTorch
 OUT = Path(__file__).resolve().parent / "out" / "wheel"
 nox.options.sessions = ["alone", "extras", "tests"]
 nox.options.error_on_missing_interpreters = False
@@ -105,6 +106,7 @@ def extras(session: nox.Session, extra: str) -> None:
 def tests(session: nox.Session, torch: str) -> None:
     """The quick tests on the wheel; those of the bundled models and of the browser need more than the index has."""
     tools = ("pytest", "pytest-xdist", "hypothesis", "nbformat", "nbclient", "playwright", "hatchling", "packaging")
-    session.install(f"torch=={torch}", f"{built(session)}[all,numba]", *tools)
+    oldest = [f"transformers=={OLDEST_TRANSFORMERS}"] if torch == TORCHES[0] else []
+    session.install(f"torch=={torch}", *oldest, f"{built(session)}[all,numba]", *tools)
     quick = "not slow and not models and not browser"
     session.run("pytest", "tests", "-q", "-p", "no:cacheprovider", "-m", quick, *session.posargs)

@@ -11,6 +11,8 @@ import torch
 import transformers
 from torch import nn
 
+from oracles import set_attention
+
 SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 SMALL |= {"max_position_embeddings": 64}
 GROUPED = SMALL | {"num_key_value_heads": 2, "head_dim": 8}
@@ -154,10 +156,10 @@ def inputs(name: str) -> dict[str, torch.Tensor]:
 def eager_weights(model: nn.Module, **given: Any) -> dict[str, tuple[torch.Tensor, ...]]:
     """By stream of queries and keys, the weights that transformers' own eager code returns."""
     before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
+    set_attention(model, "eager")
     with torch.no_grad():
         output = model(**given, output_attentions=True, return_dict=True)
-    model.set_attn_implementation(before)
+    set_attention(model, before)
     if "encoder_attentions" not in output:
         stream = {"pixel_values": "image", "input_values": "audio"}.get(model.main_input_name, "text")
         return {f"{stream} {stream}": output.attentions}

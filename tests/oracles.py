@@ -126,3 +126,10 @@ class Largest(TorchDispatchMode):
             if isinstance(one, torch.Tensor):
                 self.bytes = max(self.bytes, one.untyped_storage().nbytes())
         return result
+
+
+def set_attention(model, implementation: str) -> None:
+    """Let transformers compute attention so in every stack; its own call leaves out those of T5 before 5.20."""
+    for stack in model.modules():
+        if hasattr(stack, "set_attn_implementation"):
+            stack.set_attn_implementation(implementation)

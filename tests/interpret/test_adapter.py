@@ -112,6 +112,28 @@ def test_output_and_weights_are_those_of_eager(name: str) -> None:
         torch.testing.assert_close(torch.tensor(layer.exact), want, atol=2e-6, rtol=0)
 
 
+@pytest.mark.parametrize("kind", ["T5ForConditionalGeneration", "MT5Model", "UMT5EncoderModel"])
+def test_a_change_reaches_stacks_with_a_copy_of_their_models_configuration(kind: str) -> None:
+    """transformers before 5.20 leaves them out: they ran on sdpa, and returned no weights, without a word."""
+    config = getattr(transformers, f"{kind[: kind.index('5') + 1]}Config")
+    model = getattr(transformers, kind)(config(d_model=16, d_kv=8, num_layers=1, num_heads=2, d_ff=8, vocab_size=9))
+    for implementation in ("regard", "eager", {"": "regard"}, "sdpa"):
+        model.set_attn_implementation(implementation)
+        stacks = [one for one in model.modules() if isinstance(one, transformers.PreTrainedModel)]
+        wanted = implementation if isinstance(implementation, str) else implementation[""]
+        assert {one.config._attn_implementation for one in stacks} == {wanted}
+
+
+def test_a_change_of_one_part_leaves_the_others() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.CLIPConfig(text_config=sizes | {"vocab_size": 9}, vision_config=sizes | {"image_size": 32})
+    model = transformers.CLIPModel(config)
+    model.set_attn_implementation({"text_config": "regard"})
+    assert [one.config._attn_implementation for one in (model, model.text_model, model.vision_model)] == [
+        *("sdpa", "regard", "sdpa")
+    ]
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generation_with_left_padding_is_that_of_eager(cache: str) -> None:
     options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}

@@ -15,6 +15,8 @@ import regard
 from regard.errors import InputError, ObservationError
 from regard.interpret.observation import Observation
 
+# The vision tower of Mllama calls its own layers so in transformers before 5.23.
+pytestmark = pytest.mark.filterwarnings("ignore:`hidden_state` is deprecated:FutureWarning")
 IMAGE = 55
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *(f"w{number}" for number in range(4, IMAGE)), "<image>"]
 TEXT = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,

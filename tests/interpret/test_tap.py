@@ -1,5 +1,6 @@
 """A tap's rows against eager weights, however a model generates: caches, windows, padding, beams, assistants."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import regard
+from oracles import set_attention
 from regard.errors import InputError, ObservationError
 
 transformers = pytest.importorskip("transformers")
+cache_utils = pytest.importorskip("transformers.cache_utils")
 
 SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 SMALL |= {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
@@ -39,7 +42,7 @@ def made(name: str, kind: str = "sdpa") -> Any:
         for one in model.parameters():
             if one.ndim >= 2:
                 one.normal_(0, one.shape[-1] ** -0.5)
-    model.set_attn_implementation(kind)
+    set_attention(model, kind)
     settings = model.generation_config
     settings.pad_token_id, settings.eos_token_id, settings.forced_eos_token_id = 0, None, None
     settings.decoder_start_token_id = 1
@@ -55,7 +58,7 @@ def prompt(length: int, *, batch: int = 2, left: int = 0) -> dict[str, Tensor]:
 
 def dense(model: Any, text: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
     """Every weight of a finished text, by transformers' eager attention."""
-    model.set_attn_implementation("eager")
+    set_attention(model, "eager")
     mask = torch.ones_like(text) if mask is None else mask
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
     with torch.no_grad():
@@ -99,11 +102,29 @@ def test_the_rows_of_a_generation_are_those_of_one_eager_pass(name: str, kind: s
         assert row.parent is None if row.step == 0 else row.parent.tolist() == [0, 1]
 
 
-def test_a_quantized_cache_gives_the_weights_of_its_own_keys(kernel_calls: Any) -> None:
+class Rounded(cache_utils.QuantizedLayer):
+    """Keys and values rounded to eighths of the largest: a quantized layer that needs no other package."""
+
+    def _quantize(self, tensor: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        step = tensor.abs().max() / 8
+        return (tensor / step).round().to(torch.int8), step
+
+    def _dequantize(self, q_tensor: tuple[Tensor, Tensor]) -> Tensor:
+        return q_tensor[0] * q_tensor[1]
+
+
+QUANTIZED: dict[str, Callable[[], dict[str, Any]]] = {
+    "rounded": lambda: {"past_key_values": transformers.Cache([Rounded(residual_length=4) for _ in range(2)])}
+}
+if hasattr(cache_utils, "Fp8QuantizedLayer"):  # from transformers 5.21 on
+    QUANTIZED["fp8"] = lambda: {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
+
+
+@pytest.mark.parametrize("cache", QUANTIZED)
+def test_a_quantized_cache_gives_the_weights_of_its_own_keys(kernel_calls: Any, cache: str) -> None:
     model, given = made("Llama"), prompt(7)
-    asked = GREEDY | {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
     with kernel_calls() as calls, regard.tap(model, heads=HEADS) as tap:
-        model.generate(**given, **asked)
+        model.generate(**given, **GREEDY, **QUANTIZED[cache]())
     layers = len(calls) // len(tap.rows)
     assert (layers, len(tap.rows)) == (2, 8)
     for row in tap.rows:
@@ -126,7 +147,7 @@ def test_cross_attention_and_both_sides_of_an_encoder_decoder(name: str, kind: s
         rows[stream] = tap.rows
     with regard.tap(model, heads=HEADS, stream="source", queries="new") as tap:
         model.generate(**given, **GREEDY, cache_implementation=cache)
-    model.set_attn_implementation("eager")
+    set_attention(model, "eager")
     with torch.no_grad():
         whole = model(**given, decoder_input_ids=text[:, :-1], output_attentions=True, use_cache=False)
     assert len(rows["target"]) == len(rows["target", "source"]) == 8

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import regard
+from oracles import set_attention
 from regard.errors import ObservationError
 
 transformers = pytest.importorskip("transformers")
@@ -90,9 +91,9 @@ def test_the_steps_of_a_generation_are_the_rows_of_one_pass(far, name: str, kind
 @pytest.mark.parametrize("name", ["T5", "BART"])
 def test_encoder_and_decoder_generate_together(far, name: str, kind: str, cache: str) -> None:
     model, given = made(name), prompt(6, right=2)
-    model.set_attn_implementation(kind)
+    set_attention(model, kind)
     seen, text = generated(model, given, do_sample=False, cache_implementation=cache)
-    model.set_attn_implementation("eager")
+    set_attention(model, "eager")
     with torch.no_grad():
         whole = model(**given, decoder_input_ids=text, output_attentions=True, use_cache=False)
     streams = {

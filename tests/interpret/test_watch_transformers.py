@@ -9,6 +9,7 @@ import transformers as t
 
 import regard
 from corpus import MODELS, SMALL, T5, eager_weights, inputs, made, randomized
+from oracles import set_attention
 from regard.capture.intercept.torch_attention_calls import unpack_groups
 from regard.errors import ObservationError
 
@@ -38,8 +39,7 @@ def compare(seen: Any, expected: dict[str, tuple[torch.Tensor, ...]], far: Any) 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_weights_agree_with_eager_attention(watched, far, kernel_calls, name: str, kind: str) -> None:
     model, given = made(name), inputs(name)
-    if not MODELS[name].only_eager:
-        model.set_attn_implementation(kind)
+    set_attention(model, kind)
     with torch.no_grad(), kernel_calls() as calls:
         seen = watched(model, lambda: model(**given))
     assert compare(seen, eager_weights(model, **given), far) < 2e-5

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import checkpoints
 import regard
+from oracles import set_attention
 from regard.errors import InputError
 from regard.models import Transformer, decoding, output_heads
 
@@ -353,7 +354,7 @@ def test_what_is_said_of_writing_changes_no_architecture(tmp_path):
 @torch.no_grad()
 def test_watched_weights_are_those_that_transformers_returns(pairs, name):
     theirs, ours = pairs(name)
-    theirs.set_attn_implementation("eager")
+    set_attention(theirs, "eager")
     ids, real = checkpoints.texts(theirs.config)
     given = {"input_ids": ids, "attention_mask": real.long(), "output_attentions": True}
     if theirs.config.is_encoder_decoder:
@@ -368,7 +369,7 @@ def test_watched_weights_are_those_that_transformers_returns(pairs, name):
         expected = theirs(**given).attentions
         with regard.watch(ours, keep="weights") as seen:
             ours(ids, attention_mask=real)
-    theirs.set_attn_implementation("sdpa")
+    set_attention(theirs, "sdpa")
     assert len(seen.record.layers) == len(expected)
     for layer, weights in zip(seen.record.layers, expected, strict=True):
         for head in range(weights.shape[1]):

@@ -32,6 +32,7 @@ _TABLES = (
     *("gptj.modeling_gptj", "sam.modeling_sam", "sam_hq.modeling_sam_hq", "superglue.modeling_superglue"),
     "data2vec.modeling_data2vec_vision",
 )
+_REACHES_COPIES = (5, 20)  # the version of transformers whose set_attn_implementation reaches copied configurations
 _FAR = 2**31  # the limit of a window that is unbounded on one side
 
 
@@ -42,18 +43,42 @@ def register_with_transformers() -> None:
     their usual mask and run unchanged, or raise an error that refers to regard.watch, which supports them without this
     option.
 
+    In transformers before 5.20, `model.set_attn_implementation` leaves out the stacks that have a copy of the model's
+    configuration (T5 and its relatives), which would keep their implementation without a word. There this function also
+    replaces `PreTrainedModel.set_attn_implementation` by one that reaches them, as newer versions do.
+
     Raises:
         MissingExtraError: transformers is not installed.
     """
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, __version__
     except ImportError as missing:
         raise MissingExtraError("transformers", "models") from missing
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, _ask)
+    if tuple(map(int, __version__.split(".")[:2])) < _REACHES_COPIES:
+        _reach_copied_configurations(PreTrainedModel)
     for name in _TABLES:
         with contextlib.suppress(ModuleNotFoundError):  # another version of transformers
             _refuse_in_tables(importlib.import_module(f"transformers.models.{name}"))
+
+
+def _reach_copied_configurations(models: Any) -> None:
+    """Let `set_attn_implementation` reach the stacks whose configuration is a copy of their model's."""
+    of_transformers = models.set_attn_implementation
+    if of_transformers.__module__ == __name__:
+        return
+
+    def set_attn_implementation(self: Any, *given: Any, **options: Any) -> None:
+        of_transformers(self, *given, **options)
+        config = self.config
+        for stack in self.modules():
+            copied = isinstance(stack, models) and stack.config is not config and type(stack.config) is type(config)
+            if copied:
+                of_transformers(stack, config._attn_implementation)
+
+    set_attn_implementation.__doc__ = of_transformers.__doc__
+    models.set_attn_implementation = set_attn_implementation
 
 
 def _refuse_in_tables(module: ModuleType) -> None:
