@@ -126,8 +126,10 @@ def test_padding_on_the_left_changes_nothing_that_is_written(pairs, name, cached
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("cached", [True, False])
 @torch.no_grad()
-def test_the_same_sequences_as_transformers_generate(pairs, name, beams, cached):
+def test_the_same_sequences_as_transformers_generate(pairs, name, beams, cached, monkeypatch):
     theirs, ours = pairs(name)
+    if name == "marian with two vocabularies":  # whose first one the beams of transformers before 5.18 divide by
+        monkeypatch.setattr(theirs.config, "vocab_size", theirs.config.decoder_vocab_size)
     if theirs.config.is_encoder_decoder:
         sources, real = checkpoints.texts(theirs.config, batch=3, seed=3)
         expected = theirs.generate(
