@@ -105,9 +105,10 @@ def attention(
     """
     asked = complete(options)
     _check_options(asked, backend)
-    if are_sharded(q, k, v):
+    overridden = torch.overrides.has_torch_function((q, k, v))
+    if are_sharded(q, k, v) and not overridden:
         return backends.attend_dtensors(q, k, v, asked, backend)
-    nested, overridden = _are_nested(q, k, v), torch.overrides.has_torch_function((q, k, v))
+    nested = _are_nested(q, k, v)
     prefers = backends.preferred() if backend == "auto" else "auto"
     usual = None if nested or overridden else _signature(q, k, v, asked, (backend, prefers))
     if usual is not None and (compute := _known(usual)) is not None:

@@ -5,7 +5,6 @@ with the reference backend for all else. One launch computes all members (20 s f
 """
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import members
 import tiny_llama
-from processes import launch
 
 import regard
 from oracles import dense
@@ -25,26 +23,6 @@ from regard.problem import Problem
 
 CALLS = members.calls()
 TOLERANCE = {np.dtype(np.float64): (1e-12, 1e-12), np.dtype(np.float32): (2e-6, 5e-6)}
-RANKS = [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 4, 8))]
-
-
-@dataclass(frozen=True)
-class Found:
-    """What each rank wrote."""
-
-    ranks: int
-    folder: Path
-
-    def of(self, name):
-        return [dict(np.load(self.folder / f"{name}.{rank}.npz")) for rank in range(self.ranks)]
-
-
-@pytest.fixture(scope="module", params=RANKS)
-def computed(request, tmp_path_factory):
-    """What so many ranks find for all calls, in one launch."""
-    folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
-    launch(request.param, folder, "contract")
-    return Found(request.param, folder)
 
 
 def _independent(call):

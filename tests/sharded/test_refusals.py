@@ -9,7 +9,8 @@ from torch import nn
 
 import regard
 from regard import masks
-from regard.errors import InputError
+from regard.capture.statistics import PerQuery, Rollout
+from regard.errors import InputError, ObservationError
 from regard.normalizers import Normalizer
 from regard.parallel import ShardedKVCache
 
@@ -136,6 +137,56 @@ def test_a_sharded_cache_is_for_decoding(mesh):
         cache.attend(q.requires_grad_())
     with pytest.raises(InputError, match="`mesh` must have one axis, got 2"):
         ShardedKVCache(mesh)
+
+
+class _Attends(nn.Module):
+    """One call of attention."""
+
+    def forward(self, q, k, v):
+        return regard.attention(q, k, v, mask=masks.Causal())
+
+
+class _Own(PerQuery):
+    """A statistic of one's own that does not say what parts of rows give."""
+
+    name = "own"
+
+    def of(self, rows):
+        return rows.mass
+
+
+@pytest.mark.parametrize(
+    ("watch", "words"),
+    [
+        (
+            {"statistics": [Rollout(query=0)]},
+            "'rollout' needs whole rows, and the sequence of this call is sharded over",
+        ),
+        ({"statistics": ["importance"]}, "'importance' needs whole rows, .* leave it out, or watch the whole sequence"),
+        ({"statistics": [Rollout(key=0)]}, "'rollout' needs whole rows"),
+        ({"statistics": [_Own()]}, "'own' needs whole rows"),
+        ({"keep": "weights"}, "'weights' needs whole rows, .*: keep=\"qk\", which computes any of them on demand, or"),
+    ],
+)
+def test_statistics_of_whole_rows_are_refused_by_name(mesh, watch, words):
+    model = _Attends()
+    with pytest.raises(ObservationError, match=words), regard.watch(model, **watch):
+        model(*_shards(mesh, None, 2))
+
+
+def test_a_kernel_that_cannot_process_shards_says_so(mesh):
+    pytest.importorskip("numba", reason="numba is not installed (the extra `numba`)")
+    model = _Attends()
+    with regard.use_backend("numba"), regard.watch(model) as seen:
+        model(*_shards(mesh, None, 2))
+    assert seen.fallback_reasons == {"": "the sequence is sharded over ranks"}
+
+
+def test_a_tap_refuses_a_sharded_sequence(mesh):
+    model = _Attends()
+    words = "the sequence of a call is sharded over ranks, and a tap reads rows of whole sequences"
+    with pytest.raises(ObservationError, match=words), regard.tap(model, heads=[(0, 0)]):
+        model(*_shards(mesh, None, 2))
 
 
 def test_explain_shows_the_plan(mesh):

@@ -4,6 +4,8 @@ import torch
 
 import regard
 
+WATCH = {"statistics": ["induction", "duplicate_token", "distance", "sink"]}
+
 
 def llama():
     """Llama with grouped queries and dropout 0, the same on every rank."""

@@ -18,6 +18,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 import members  # noqa: E402
 import tiny_llama  # noqa: E402
+import watched_calls  # noqa: E402
 
 import regard  # noqa: E402
 from regard.backends.sharded.exchange import count_traffic  # noqa: E402
@@ -51,6 +52,7 @@ def compute_contract(mesh, folder):
     compute_orders(mesh, folder)
     compute_decoding(mesh, folder)
     compute_replicated(mesh, folder)
+    compute_watched(mesh, folder / "watched")
     if util.find_spec("transformers") is not None:
         compute_llama(mesh, folder)
 
@@ -119,6 +121,58 @@ def compute_long(mesh, folder):
     for name, mask in members.LONG.items():
         found = members.long(mask, lambda x: distribute_tensor(x, mesh, [Shard(2)]))
         np.savez(folder / f"{name}.{mesh.get_rank()}.npz", **found)
+
+
+def compute_watched(mesh, folder):
+    """What the ranks see of calls, each in an atlas of its own, and whether outputs are those without a watch."""
+
+    folder.mkdir(exist_ok=True)
+
+    def save(name, seen, *, unchanged=True):
+        seen.save(folder / f"{name}.{mesh.get_rank()}.atlas")
+        seen.save(folder / f"{name}.atlas")  # by all ranks at once
+        arrays = {
+            f"{at} {of}": getattr(one, of) for at, one in enumerate(seen.layers) for of in watched_calls.FIELDS
+        }  # an atlas rounds maps of long texts to 16 bits
+        np.savez(folder / f"{name}.{mesh.get_rank()}.npz", **arrays)
+        if not unchanged:
+            (folder / f"{name}.{mesh.get_rank()}.changed").touch()
+
+    for name, case in watched_calls.CASES.items():
+        shards = [distribute_tensor(x, mesh, [Shard(2)]) for x in case.tensors()]
+        seen, unchanged = watched_calls.observed(case, *shards)
+        save(name, seen, unchanged=unchanged)
+    for name, case in watched_calls.ORDERS.items():
+        shards = [regard.shard_sequence(x, mesh, case.options()["mask"], dim=2) for x in case.tensors()]
+        seen, unchanged = watched_calls.observed(case, *(one.tensor for one in shards), mask=shards[0].mask)
+        save(name, seen, unchanged=unchanged)
+    case = watched_calls.CASES[watched_calls.REPLICATED]
+    where = zip(case.tensors(), (Replicate(), Shard(2), Shard(2)), strict=True)
+    seen, unchanged = watched_calls.observed(case, *(distribute_tensor(x, mesh, [at]) for x, at in where))
+    save("replicated", seen, unchanged=unchanged)
+    if mesh.size() % 2 == 0:
+        axes = init_device_mesh("cpu", (2, mesh.size() // 2), mesh_dim_names=("other", "sequence"))
+        for name, (of, dim) in watched_calls.AXES.items():
+            case = watched_calls.CASES[of]
+            shards = [distribute_tensor(x, axes, [Shard(dim), Shard(2)]) for x in case.tensors()]
+            seen, unchanged = watched_calls.observed(case, *shards)
+            save(name, seen, unchanged=unchanged)
+    if util.find_spec("transformers") is not None:
+        watch_llama(mesh, save)
+
+
+def watch_llama(mesh, save):
+    """transformers' Llama over the shards of its sequence, with the watch outside and inside."""
+    model, given = tiny_llama.llama().eval(), tiny_llama.inputs(padded=False)
+    with regard.sequence_parallel(model, mesh["sequence"]):
+        plain = model(**given)
+    with regard.watch(model, **tiny_llama.WATCH) as seen, regard.sequence_parallel(model, mesh["sequence"]):
+        output = model(**given)
+        output.loss.backward()
+    save("llama", seen, unchanged=torch.equal(plain.logits, output.logits))
+    with regard.sequence_parallel(model, mesh["sequence"]), regard.watch(model, **tiny_llama.WATCH) as seen:
+        output = model(**given)
+    save("llama, watch inside", seen, unchanged=torch.equal(plain.logits, output.logits))
 
 
 def lose_a_rank(how, mesh, folder, *, busy=0.0):

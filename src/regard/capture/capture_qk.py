@@ -10,8 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.capture.call_from_shards import CallFromShards
 from regard.capture.captured_qk import Kept, Segment
 from regard.capture.statistics import Extent
+from regard.capture.statistics.base import AllReduce
 from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import ObservationError
@@ -66,6 +68,7 @@ class QueriesKeys:
     """
 
     name = "qk"
+    takes_parts = True
 
     def __init__(self, purse: Purse) -> None:
         self._purse = purse
@@ -75,7 +78,7 @@ class QueriesKeys:
         self._is_chosen = False  # whether some heads were chosen, each with its own keys
         self._known = 0
         self._lse: list[Tensor] = []
-        self._first = 0
+        self._first, self._device = 0, torch.device("cpu")
         self._segments: list[Segment] = []
         self._arrays: dict[str, Array] = {}
 
@@ -83,17 +86,17 @@ class QueriesKeys:
         """Copy q and the new keys."""
         around = extent.needs(self.name)
         call = around
-        if not isinstance(call, CallFromQK):
+        if not isinstance(call, CallFromQK | CallFromShards):
             raise ObservationError(
                 f'keep="qk" needs the queries and keys, and {extent.site or "this call"} computes its softmax itself, '
                 'which shows weights alone: load the model with attn_implementation="sdpa", or watch with '
                 'keep="weights"'
             )
-        problem = call.problem
+        problem = call.problem if isinstance(call, CallFromQK) else call.gathered()
         self._is_chosen = call.head_numbers is not None
         if call.head_numbers is not None:
             problem = self._of_heads(problem, call.head_numbers, extent)
-        self._first = extent.queries - call.queries
+        self._first, self._device = extent.queries - call.queries, extent.device
         self._take(problem, extent, around.shift)
         self._lse.append(torch.full((call.batch, call.heads, call.queries), torch.nan, dtype=torch.float64))
         form = self._form(problem, extent)
@@ -119,6 +122,15 @@ class QueriesKeys:
         if rows.lse is not None:
             here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
             self._lse[-1][rows.batch_index, rows.heads, here] = rows.lse.cpu()
+
+    def reduce_ranks(self, all_reduce: AllReduce) -> None:
+        """Take the log-sum-exp of each row of the rank that has it."""
+        lse = self._lse[-1].to(self._device)
+        known = ~lse.isnan()
+        lse, count = lse.where(known, 0.0), known.to(lse.dtype)
+        all_reduce(lse, "sum")
+        all_reduce(count, "sum")
+        self._lse[-1] = lse.where(count > 0, torch.nan).cpu()
 
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return all data as arrays."""

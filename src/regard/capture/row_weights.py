@@ -55,6 +55,11 @@ def weights_of_rows(call: WatchedCall, rows: Rows, heads: Sequence[int]) -> Floa
     if isinstance(call, CallFromWeights):
         found = call.weights.detach()[:, list(heads)][:, :, rows]
         return found.to(torch.promote_types(found.dtype, torch.float32))
+    if call.is_sharded:
+        raise ObservationError(
+            "the sequence of a call is sharded over ranks, and a tap reads rows of whole sequences: run it in one "
+            "process, or record it with regard.watch"
+        )
     if not isinstance(call, CallFromQK):
         raise ObservationError(f"the weights of a {type(call).__name__} cannot be computed row by row")
     parts = [_of_head(call.problem, part, head) for part in _runs(rows) for head in heads]

@@ -54,6 +54,7 @@ class Folding:
     def fold(self, extent: Extent, start: int) -> None:
         """Process the rows of a call, which begin at row `start` of the record."""
         self._calls += 1
+        self._check_parts(extent)
         if self._later:
             self._wait(extent, start)
         kernel = _requested_kernel()
@@ -61,9 +62,23 @@ class Folding:
         _sweep(self._now, extent, start, kernel=None if reason else kernel)
         self.fallback_reason = self.fallback_reason or reason
 
+    def _check_parts(self, extent: Extent) -> None:
+        """Raise if the sequence is sharded and a statistic needs whole rows."""
+        if extent.around is None or not extent.around.is_sharded:
+            return
+        for one in (*self._now, *self._later):
+            if not getattr(one, "takes_parts", False):
+                way = 'keep="qk", which computes any of them on demand' if one.name == "weights" else "leave it out"
+                raise ObservationError(
+                    f"{one.name!r} needs whole rows, and the sequence of {self._here} is sharded over ranks, of which "
+                    f"none has them: {way}, or watch the whole sequence in one process"
+                )
+
     def _refused(self, kernel: Kernel, extent: Extent) -> str | None:
         """Return why PyTorch processes this call instead of the kernel."""
         assert extent.around is not None
+        if extent.around.is_sharded:
+            return "the sequence is sharded over ranks"
         if kernel == "numba":
             return numba_loops.refuses(extent.around, extent)
         return fused.refuses(extent.around, _sweeping(self._now))
@@ -167,22 +182,38 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, kernel: K
             for statistic in folding:
                 statistic.fold(rows)
 
-        if kernel == "triton":
-            portions = fused.portions(around, folding, extent, start)
-        elif kernel == "numba":
-            portions = numba_loops.portions(around, folding, extent, start)
-        else:
-            portions = around.portions(start, bin_width(extent.queries))
-        if (
-            kernel != "triton"
-            and all(getattr(one, "by_head", False) for one in folding)
-            and is_worth_it(around, len(portions), extent.device)
-        ):
-            side_by_side(portions, fold, lambda: _by_itself(extent.device))
-        else:
-            for portion in portions:
-                for rows in portion():
-                    fold(rows)
+        _fold_all(_portions(folding, extent, start, kernel), folding, extent, fold, fused_pass=kernel == "triton")
+        if around.is_sharded:
+            for statistic in folding:
+                statistic.reduce_ranks(around.all_reduce)  # type: ignore[attr-defined]
+
+
+Portions = list[Callable[[], Iterator[RowBlock]]]
+
+
+def _portions(folding: list[Statistic], extent: Extent, start: int, kernel: Kernel | None) -> Portions:
+    """Return the rows of a call, processed by a kernel where one was chosen."""
+    around = extent.around
+    assert around is not None
+    if kernel == "triton":
+        return fused.portions(around, folding, extent, start)
+    if kernel == "numba":
+        return numba_loops.portions(around, folding, extent, start)
+    return around.portions(start, bin_width(extent.queries))
+
+
+def _fold_all(
+    portions: Portions, folding: list[Statistic], extent: Extent, fold: Callable[[RowBlock], None], *, fused_pass: bool
+) -> None:
+    """Process all rows, those of different heads in parallel where that is worth it."""
+    assert extent.around is not None
+    by_head = not fused_pass and all(getattr(one, "by_head", False) for one in folding)
+    if by_head and is_worth_it(extent.around, len(portions), extent.device):
+        side_by_side(portions, fold, lambda: _by_itself(extent.device))
+        return
+    for portion in portions:
+        for rows in portion():
+            fold(rows)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -72,6 +72,10 @@ class WatchedCall:
     find_projection: Callable[[int], Tensor] | None = None
     head_numbers: tuple[int, ...] | None = None
     chosen_rows: frozenset[int] | None = None
+    is_sharded: ClassVar[bool] = False  # whether its rows come in parts, this rank's only, to be joined by `all_reduce`
+
+    def all_reduce(self, x: Tensor, how: Literal["sum", "max"]) -> None:
+        """Join the numbers that several ranks found, in place: a whole call has them all."""
 
     def of_heads(self, chosen: tuple[int, ...]) -> Self:
         """Return the call with the rows of some heads only."""

@@ -151,7 +151,7 @@ class Plan:
 
 @dataclass(eq=False)
 class RowBlock:
-    """Some whole rows of weights: `rows` queries from row `start` on, columns from key `key_start` on.
+    """Some rows of weights: `rows` queries from row `start` on, columns from key `key_start` on; whole rows, or parts.
 
     The object is valid until the next block is requested.
     """
@@ -164,6 +164,7 @@ class RowBlock:
     scores: Float[Tensor, "heads rows columns"] | None = None
     leaks: bool = True  # rows may sum to less than 1, because of a sink or a fully masked row
     before_factor: Tensor | None = None  # the log-sum-exps, if the weights were changed after the softmax
+    is_part: bool = False  # whether other blocks have the other columns of these rows
     scratch: Tensor | None = (
         None  # a buffer of the size of the weights for products, because allocation costs more than the product
     )

@@ -21,13 +21,23 @@ from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores.base import score_tile
 
-__all__ = ["HIDDEN", "CallFromQK", "CallFromWeights"]
+__all__ = ["HIDDEN", "CallFromQK", "CallFromWeights", "visible_pairs"]
 
 # A score below this hides its key, for any number that models use for minus infinity (−1e9, finfo.min, −10,000).
 HIDDEN = -9000.0
 
 _TAME = 1e30  # finite scores, far from the range limit of float32
 _CEILINGS = 2**24  # maximum bytes of cached mask tiles during a call
+
+
+def visible_pairs(problem: Problem, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
+    """Return which pairs the mask and the bias of a call leave visible."""
+    visible = torch.ones(1, 1, 1, columns.stop - columns.start, dtype=torch.bool, device=problem.q.device)
+    if problem.mask is not None:
+        sizes = {"batch": problem.batch, "heads": problem.heads}
+        visible = problem.mask.tile(rows, columns, **sizes, device=visible.device)
+    bias = problem.bias_tile(rows=rows, columns=columns)
+    return visible if bias is None else visible & (bias > HIDDEN)
 
 
 @dataclass(eq=False)
@@ -88,13 +98,7 @@ class CallFromQK(WatchedCall):
 
     def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
         """Return which pairs mask and bias leave visible."""
-        problem = self.problem
-        visible = torch.ones(1, 1, 1, columns.stop - columns.start, dtype=torch.bool, device=problem.q.device)
-        if problem.mask is not None:
-            sizes = {"batch": problem.batch, "heads": problem.heads}
-            visible = problem.mask.tile(rows, columns, **sizes, device=visible.device)
-        bias = problem.bias_tile(rows=rows, columns=columns)
-        return visible if bias is None else visible & (bias > HIDDEN)
+        return visible_pairs(self.problem, rows, columns)
 
     @property
     def device(self) -> torch.device:

@@ -3,11 +3,14 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, cast
 
 from torch import Tensor, nn
 
+from regard.backends.sharded.dtensors import read_dtensors
+from regard.capture.call_from_shards import CallFromShards
 from regard.capture.intercept import Interception
+from regard.capture.intercept.interception import Reader
 from regard.capture.intercept.watching_mode import refuse_compiled, refusing_compiled_code
 from regard.capture.recorder import OnLayerEnd, Recorder
 from regard.capture.records import Record
@@ -16,6 +19,7 @@ from regard.capture.selection import Heads, Keys, Queries
 from regard.capture.statistics import KeySpanSums, Statistic
 from regard.capture.token_ids import GivenTokens, Heard, Named, Streams
 from regard.capture.tokens import Token
+from regard.capture.watched_call import WatchedCall
 from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
@@ -23,7 +27,9 @@ from regard.interpret.observation import Observation
 from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
-from regard.problem import DEFAULT_MAX_BYTES, Problem
+from regard.parallel.sequence_parallel import SequenceShards, attend_local, call_over_shards
+from regard.problem import DEFAULT_MAX_BYTES, Options, Problem, complete
+from regard.tensors import are_sharded
 
 __all__ = ["check_tokens", "given_tokens", "read_attention", "watch"]
 
@@ -205,7 +211,7 @@ def watch(
     observation = Observation()
     with contextlib.ExitStack() as stack:
         stack.enter_context(refusing_compiled_code())
-        interception = stack.enter_context(Interception(model, recorder, {attention: read_attention}))
+        interception = stack.enter_context(Interception(model, recorder, _READERS))
         interception.hears = heard
         yield observation
     observation.calls_elsewhere = interception.calls_elsewhere
@@ -226,9 +232,25 @@ def watch(
     observation.records, observation.fallback_reasons = tuple(seen), recorder.fallback_reasons
 
 
-def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> CallFromQK:  # noqa: ARG001
+def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> WatchedCall:  # noqa: ARG001
     """Return a call of regard.attention as a watched call."""
-    # No dropout: weights are recorded before it, and a second seed would advance the generator of the model's call.
-    asked = asked | {"return_weights": False, "return_lse": False, "dropout": 0.0, "generator": None}
-    problem = Problem.of(q.detach(), k.detach(), v.detach(), **asked)
+    q, k, v = q.detach(), k.detach(), v.detach()
+    if are_sharded(q, k, v):
+        return CallFromShards.of(*read_dtensors(q, k, v, complete(_without_dropout(asked))))
+    problem = Problem.of(q, k, v, **_without_dropout(asked))
     return CallFromQK(problem, v=problem.v)
+
+
+def _read_local(q: Tensor, k: Tensor, v: Tensor, *, shards: SequenceShards, **asked: Any) -> WatchedCall:
+    """Return a call inside sequence_parallel as a watched call over all ranks."""
+    asked.pop("backend", None)
+    options = complete(_without_dropout(asked))
+    return CallFromShards.of(*call_over_shards(shards, q.detach(), k.detach(), v.detach(), options))
+
+
+def _without_dropout(asked: dict[str, Any]) -> Options:
+    """Weights are recorded before dropout, and a second seed would advance the generator of the model's call."""
+    return cast(Options, asked | {"return_weights": False, "return_lse": False, "dropout": 0.0, "generator": None})
+
+
+_READERS: Mapping[Callable[..., Any], Reader] = {attention: read_attention, attend_local: _read_local}

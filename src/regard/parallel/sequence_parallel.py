@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 from regard.backends.sharded.backend import Shard, attend_shards
 from regard.backends.sharded.exchange import Exchange
@@ -19,14 +19,15 @@ from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import BoundMask, Causal, Mask, Padding
+from regard.positions import Rotary
 from regard.problem import Options, Problem, complete
 from regard.problem_checks import four_dimensional
-from regard.tensors import autocast_dtype
+from regard.tensors import are_sharded, autocast_dtype
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["SequenceShards", "sequence_parallel"]
+__all__ = ["SequenceShards", "attend_local", "call_over_shards", "sequence_parallel"]
 
 _BY_TOKENS = ("input_ids", "inputs_embeds", "position_ids", "token_type_ids", "documents")
 _IGNORED = -100  # a label without a loss
@@ -118,6 +119,8 @@ def sequence_parallel(model: nn.Module, mesh: "DeviceMesh") -> Iterator[Sequence
 class _Attention(TorchFunctionMode):
     """Calls of attention inside exchange keys and values."""
 
+    is_above_watches = True  # a watch sees the call over all ranks (`attend_local`), whichever was entered first
+
     def __init__(self, shards: SequenceShards) -> None:
         super().__init__()
         self.shards = shards
@@ -126,33 +129,49 @@ class _Attention(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given = kwargs or {}
-        if func is attention:
-            return _attend(self.shards, *args, **given)
+        if func is attention and not are_sharded(*args[:3]):
+            return attend_local(*args, shards=self.shards, **given)
         if func is scaled_dot_product_attention:
             return _attend_as_sdpa(self.shards, *args, **given)
         return func(*args, **given)
 
 
-def _attend(
-    shards: SequenceShards, q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **options: Any
+def attend_local(
+    q: Tensor, k: Tensor, v: Tensor, *, shards: SequenceShards, backend: str = "auto", **options: Any
 ) -> Tensor | tuple[Tensor, ...]:
-    """attention() of this rank's queries and of the keys of all ranks."""
+    """Compute attention() of this rank's queries and of the keys of all ranks."""
+    if has_torch_function((q, k, v)):
+        given = {"shards": shards, "backend": backend, **options}
+        return cast(Tensor, handle_torch_function(attend_local, (q, k, v), q, k, v, **given))
     if backend not in ("auto", "sharded"):
         raise InputError(f'`backend` must be "auto" or "sharded" inside sequence_parallel, got {backend!r}')
+    whole, shard, rotary = call_over_shards(shards, q, k, v, complete(cast(Options, options)))
+    if whole.dropout is not None:
+        shards.exchange.share(whole.dropout.seed)
+    answer = attend_shards(whole, shard, rotary)
+    output = answer.output.to(autocast_dtype(q)).reshape(*q.shape[:-1], v.shape[-1])
+    return output if answer.lse is None else (output, answer.lse.reshape(q.shape[:-1]))
+
+
+def call_over_shards(
+    shards: SequenceShards, q: Tensor, k: Tensor, v: Tensor, options: Options
+) -> tuple[Problem, Shard, Rotary | None]:
+    """Give the call over the whole sequence, what this rank has of it, and its rotary.
+
+    Raises:
+        InputError: q and k do not have this rank's tokens.
+    """
     layout, rank = shards.layout, shards.exchange.rank
     if not q.shape[-2] == k.shape[-2] == layout.sizes[rank] or q.ndim < 3:
         raise InputError(
             f"inside sequence_parallel, q and k must have this rank's {layout.sizes[rank]} tokens of {layout.length}, "
             f"got q {tuple(q.shape)} and k {tuple(k.shape)}: use_cache=False, and no tokens beside those of the input"
         )
-    asked = complete(cast(Options, options))
     hollow = (
         x.new_empty((), requires_grad=x.requires_grad).expand(*x.shape[:-2], layout.length, x.shape[-1])
         for x in (q, k, v)
     )
-    whole = Problem.of(*hollow, turn=False, **{**asked, "mask": _mask(shards, asked["mask"])})
-    if whole.dropout is not None:
-        shards.exchange.share(whole.dropout.seed)
+    whole = Problem.of(*hollow, turn=False, **{**options, "mask": _mask(shards, options["mask"])})
     shard = Shard(
         q=four_dimensional("q", q),
         k=four_dimensional("k", k),
@@ -163,9 +182,7 @@ def _attend(
         exchange=shards.exchange,
         summed=(),  # as all parameters of the model are summed
     )
-    answer = attend_shards(whole, shard, asked["rotary"])
-    output = answer.output.to(autocast_dtype(q)).reshape(*q.shape[:-1], v.shape[-1])
-    return output if answer.lse is None else (output, answer.lse.reshape(q.shape[:-1]))
+    return whole, shard, options["rotary"]
 
 
 def _mask(shards: SequenceShards, mask: Any) -> Any:
@@ -198,7 +215,7 @@ def _attend_as_sdpa(
             'fewer ranks, or attn_implementation="regard"'
         )
     mask = Causal(align="start") if is_causal else None
-    return _attend(shards, query, key, value, mask=mask, dropout=dropout_p, scale=scale)
+    return attend_local(query, key, value, shards=shards, mask=mask, dropout=dropout_p, scale=scale)
 
 
 def _shard_inputs(model: nn.Module, shards: SequenceShards) -> Callable[..., tuple[tuple[()], dict[str, Any]]]:

@@ -79,7 +79,7 @@ class ShardedCall:
         lse, low = q.new_full(q.shape[:3], -torch.inf, dtype=wide), q.new_zeros(q.shape[:3], dtype=wide)
         for now in self.rounds(k, v):
             for at in self.plan.rectangles(self.rank, now.owner):
-                rows, columns = _places_of(self, now, at)
+                rows, columns = self.places_of(now, at)
                 part = problem_of(whole, self.slab, at, q[:, :, rows], now.k[:, :, columns], now.v[:, :, columns])
                 _add(part.normalizer, attend_to(part), (output[:, :, rows], lse[:, :, rows], low[:, :, rows]))
         return output, lse, low
@@ -91,6 +91,10 @@ class ShardedCall:
         sink = _sink(self, whole).to(lse.dtype)[:, None]
         (lse, low), (share, _) = merge(lse, low, sink, torch.zeros_like(sink))
         return output.mul_(share.unsqueeze(-1)), lse, low
+
+    def places_of(self, now: Round, at: ShardRectangle) -> tuple[slice, slice]:
+        """Where the rows and columns of a rectangle are in what this rank has."""
+        return _index(self.plan.queries.places(self.rank), at.rows), _index(now.places, at.columns)
 
     def peers(self, number: int) -> tuple[int, int]:
         """Whose keys this rank takes in a round, and who takes its own."""
@@ -183,7 +187,7 @@ class _Sums:
         up: tuple[Tensor, Tensor | None],
         into: tuple[Tensor, ...],
     ) -> None:
-        here, columns = _places_of(self.call, now, at)
+        here, columns = self.call.places_of(now, at)
         output, lse, low = (x[:, :, here] for x in rows)
         up_here = up[0][:, :, here], None if up[1] is None else up[1][:, :, here]
 
@@ -267,11 +271,6 @@ def _index(places: Places, span: range) -> slice:
 
 def _rows(x: Tensor, places: Places, span: range) -> Tensor:
     return x[:, :, _index(places, span)]
-
-
-def _places_of(call: ShardedCall, now: Round, at: ShardRectangle) -> tuple[slice, slice]:
-    """Where the rows and columns of a rectangle are in what this rank has."""
-    return _index(call.plan.queries.places(call.rank), at.rows), _index(now.places, at.columns)
 
 
 def _add(normalizer: Normalizer, part: tuple[Tensor, ...], into: tuple[Tensor, ...]) -> None:

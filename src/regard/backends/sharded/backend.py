@@ -11,7 +11,7 @@ from regard.backends.blockwise.autograd_function import held_by, parts_of, with_
 from regard.backends.sharded.autograd_function import AttendInRounds, Relayout, ShardedCall, merged
 from regard.backends.sharded.exchange import Exchange
 from regard.backends.sharded.rectangles import PlacedMask, Slab
-from regard.backends.sharded.sequence_layout import SequenceLayout
+from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous
 from regard.backends.sharded.shard_plan import ShardPlan, plan_replicated, plan_shards
 from regard.errors import InputError
 from regard.masks import BoundMask
@@ -19,7 +19,9 @@ from regard.positions import Rotary
 from regard.problem import Problem
 from regard.tensors import replace_tensors, run_eagerly, tensors
 
-__all__ = ["Shard", "Sharded", "attend_replicated", "attend_shards", "plan_of_shards"]
+__all__ = ["Shard", "Sharded", "attend_replicated", "attend_shards", "lay_out", "plan_of_shards"]
+
+_QUERIES, _OUTPUT, _LSE = range(2**16, 2**16 + 12, 4)  # tags of what is moved to another rank, two each
 
 
 class Sharded(Backend):
@@ -83,6 +85,11 @@ class Shard:
     summed: tuple[Exchange, ...]
     moves_rows: bool = True
 
+    def with_own_queries(self) -> "Shard":
+        """The same where each rank takes a span of the queries, of which every rank has all."""
+        own = contiguous(self.q.shape[2], self.exchange.ranks)
+        return replace(self, q=self.q[:, :, own.positions(self.exchange.rank).to(self.q.device)], queries=own)
+
 
 @run_eagerly
 def attend_shards(whole: Problem, shard: Shard, rotary: Rotary | None) -> Answer:
@@ -96,17 +103,26 @@ def attend_shards(whole: Problem, shard: Shard, rotary: Rotary | None) -> Answer
     Raises:
         InputError: The backend `sharded` cannot run this call.
     """
-    q, k = _checked(whole, shard, rotary)
-    plan = plan_of_shards(whole, shard)
-    tags = iter(range(2**16, 2**17, 4))
-    q = _relaid(q, plan.stored, plan.queries, shard.exchange, next(tags))
-    call = ShardedCall(_hollow(whole), shard.slab, plan, shard.exchange, shard.summed)
+    call, q, k = lay_out(whole, shard, rotary)
+    plan = call.plan
     with torch.autocast(q.device.type, enabled=False):
         output, lse, _ = AttendInRounds.apply(call, q, k, shard.v, *held_by(whole))  # type: ignore[no-untyped-call]
-    output = _relaid(output.to(whole.q.dtype), plan.queries, plan.stored, shard.exchange, next(tags))
+    output = _relaid(output.to(whole.q.dtype), plan.queries, plan.stored, shard.exchange, _OUTPUT)
     if not whole.wants_lse:
         return Answer(output)
-    return Answer(output, None, _relaid(lse, plan.queries, plan.stored, shard.exchange, next(tags)))
+    return Answer(output, None, _relaid(lse, plan.queries, plan.stored, shard.exchange, _LSE))
+
+
+def lay_out(whole: Problem, shard: Shard, rotary: Rotary | None) -> tuple[ShardedCall, Tensor, Tensor]:
+    """Plan a call, and give the queries that this rank computes, in the order of the plan, and its keys, both turned.
+
+    Raises:
+        InputError: The backend `sharded` cannot run this call.
+    """
+    q, k = _checked(whole, shard, rotary)
+    plan = plan_of_shards(whole, shard)
+    q = _relaid(q, plan.stored, plan.queries, shard.exchange, _QUERIES)
+    return ShardedCall(_hollow(whole), shard.slab, plan, shard.exchange, shard.summed), q, k
 
 
 @run_eagerly

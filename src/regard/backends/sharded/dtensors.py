@@ -14,6 +14,7 @@ from regard.backends.sharded.rectangles import Slab
 from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous
 from regard.backends.sharded.shard_plan import TensorSizes
 from regard.errors import InputError
+from regard.positions import Rotary
 from regard.problem import Options, Problem
 from regard.problem_checks import four_dimensional
 from regard.tensors import are_sharded, autocast_dtype, replace_tensors, tensors
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-__all__ = ["attend_dtensors", "explain_dtensors"]
+__all__ = ["attend_dtensors", "explain_dtensors", "read_dtensors"]
 
 
 def attend_dtensors(q: Tensor, k: Tensor, v: Tensor, options: Options, backend: str) -> Tensor | tuple[Tensor, ...]:
@@ -52,6 +53,12 @@ def explain_dtensors(q: Tensor, k: Tensor, v: Tensor, options: Options, backend:
     share = plan.work.of(range(whole.queries)) / (whole.queries * whole.keys)
     most = max(max(plan.keys_needed(rank, owner) for owner in range(plan.ranks)) for rank in range(plan.ranks))
     return Explanation("sharded", (), (), flops, 2 * most * sizes.key_bytes, share, backend, tuple(plan.summary(sizes)))
+
+
+def read_dtensors(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Problem, Shard, Rotary | None]:
+    """Give the call over the whole sequence, what this rank has of it, with some queries for each, and its rotary."""
+    given, whole, shard, options = _read(q, k, v, options, "auto")
+    return whole, shard.with_own_queries() if given.is_replicated else shard, options["rotary"]
 
 
 def _read(

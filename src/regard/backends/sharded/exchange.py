@@ -141,6 +141,11 @@ class Exchange:
         self.together(lambda: dist.all_reduce(x, group=self.group, async_op=True), x)
         return x
 
+    def max_over(self, x: Tensor) -> Tensor:
+        """The largest number of all ranks, in place."""
+        self.together(lambda: dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True), x)
+        return x
+
 
 def moves(source: SequenceLayout, target: SequenceLayout, giver: int, taker: int) -> list[tuple[int, int, int]]:
     """What one rank gives another where a sequence is laid out anew: index at the giver, at the taker, and length."""

@@ -82,6 +82,10 @@ class WatchingMode(TorchFunctionMode):
         """Start to observe this thread."""
         self._patches = self._exchange([self._model])
         super().__enter__()  # type: ignore[no-untyped-call]
+        stack = get_current_function_mode_stack()
+        above = [one for one in stack if getattr(one, "is_above_watches", False)]
+        if above:
+            restack([one for one in stack if one not in above] + above)
         return self
 
     def _exchange(self, modules: Iterable[nn.Module]) -> contextlib.ExitStack:

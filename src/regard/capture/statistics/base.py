@@ -3,7 +3,7 @@ function to try one out.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -19,10 +19,11 @@ from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromWeights
 from regard.errors import ObservationError
 
-__all__ = ["Extent", "Need", "PerKey", "PerQuery", "Statistic", "of_weights"]
+__all__ = ["AllReduce", "Extent", "Need", "PerKey", "PerQuery", "Statistic", "of_weights"]
 
 
 Need = Literal["tokens", "gradient", "layers"]
+AllReduce = Callable[[Tensor, Literal["sum", "max"]], None]  # reduces the numbers of all ranks in place
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class Statistic(Protocol):
     for all sites of a forward pass, in the order of their calls. `sweeps` is False if `start` is sufficient and rows
     are not needed. `by_head` is True if rows of different heads may be processed concurrently in several threads,
     which a subclass of PerQuery or PerKey may set if the result of `of` depends only on the rows.
+
+    Of a sequence that is sharded over ranks, no rank has whole rows. `takes_parts` is True if a block may hold some
+    columns of a row and other blocks the rest; then a method `reduce_ranks(all_reduce)` joins what the ranks found, in
+    place, with `all_reduce(tensor, "sum")` or `all_reduce(tensor, "max")`. PerQuery and PerKey have this method.
     """
 
     name: str
@@ -89,10 +94,15 @@ class Statistic(Protocol):
 
 
 class PerQuery:
-    """One number per row, (batch, heads, queries), or `width` numbers; a subclass defines them in `of`."""
+    """One number per row, (batch, heads, queries), or `width` numbers; a subclass defines them in `of`.
+
+    With `takes_parts`, the number of a row is the sum of those of its parts, or with `of_parts = "max"` the largest.
+    """
 
     name: str = ""
     by_head = False
+    takes_parts = False
+    of_parts: Literal["sum", "max"] = "sum"
     needs: frozenset[Need] = frozenset()
     width: int | None = None
 
@@ -111,7 +121,23 @@ class PerQuery:
     def fold(self, rows: RowBlock) -> None:
         """Store the numbers of some rows."""
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
-        self._parts[-1][rows.batch_index, rows.heads, here] = self.of(rows).to(self._parts[-1].dtype)
+        known = self._parts[-1][rows.batch_index, rows.heads, here]
+        found = self.of(rows).to(known.dtype)
+        if not self.takes_parts:
+            known.copy_(found)
+        elif self.of_parts == "sum":
+            known.add_(found)
+        else:
+            torch.maximum(known, found, out=known)
+
+    @property
+    def numbers(self) -> Tensor:
+        """The numbers of the rows of the last call, (batch, heads, rows)."""
+        return self._parts[-1]
+
+    def reduce_ranks(self, all_reduce: AllReduce) -> None:
+        """Join the numbers of all ranks, which are 0 where a rank has no part of a row."""
+        all_reduce(self.numbers, self.of_parts)
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads rows ..."]:
         """Return the number or numbers of each row."""
@@ -129,6 +155,7 @@ class PerKey:
 
     name: str = ""
     by_head = False
+    takes_parts = False
 
     def __init__(self) -> None:
         self._sums: Tensor | None = None
@@ -149,6 +176,11 @@ class PerKey:
         assert self._sums is not None  # start is called first
         sums = self._sums[rows.batch_index, rows.heads, rows.columns]
         sums += self.of(rows)[:, : sums.shape[1]]
+
+    def reduce_ranks(self, all_reduce: AllReduce) -> None:
+        """Add up the sums of all ranks."""
+        assert self._sums is not None
+        all_reduce(self._sums, "sum")
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads columns"]:
         """Return the contribution of these rows to each of their columns."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.capture.selection import Keys, KeySpans
-from regard.capture.statistics.base import Extent, PerQuery
+from regard.capture.statistics.base import AllReduce, Extent, PerQuery
 from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError
 
@@ -27,6 +27,7 @@ class Columns(PerQuery):
     """
 
     by_head = True
+    takes_parts = True
 
     def __init__(self, keys: Iterable[int], *, name: str = "columns") -> None:
         super().__init__()
@@ -56,6 +57,8 @@ class Rectangle:
     array([[0.25, 0.75]], dtype=float32)
     """
 
+    takes_parts = True
+
     def __init__(self, rows: slice | range, columns: slice | range, *, name: str = "rectangle") -> None:
         self.name = name
         self.rows, self.columns = _range("rows", rows), _range("columns", columns)
@@ -79,6 +82,11 @@ class Rectangle:
             to = slice(top - self.rows.start, bottom - self.rows.start)
             self._found[rows.batch_index, rows.heads, to, left - self.columns.start : right - self.columns.start] = part
 
+    def reduce_ranks(self, all_reduce: AllReduce) -> None:
+        """Take each weight of the rank that has it."""
+        assert self._found is not None
+        all_reduce(self._found, "sum")
+
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the rectangle, with NaN outside the matrix."""
         assert self._found is not None
@@ -96,6 +104,8 @@ class Rows:
     >>> of_weights(Rows([1]), [[1.0, 0.0], [0.25, 0.75]])["rows"]
     array([[0.25, 0.75]], dtype=float32)
     """
+
+    takes_parts = True
 
     def __init__(self, queries: Iterable[int], *, name: str = "rows") -> None:
         self.name, self.queries = name, _places("queries", queries)
@@ -116,6 +126,11 @@ class Rows:
             if rows.rows.start <= query < rows.rows.stop:
                 target = self._found[rows.batch_index, rows.heads, at, rows.columns]
                 target.copy_(rows.weights[:, query - rows.start, : target.shape[1]])
+
+    def reduce_ranks(self, all_reduce: AllReduce) -> None:
+        """Take each weight of the rank that has it."""
+        assert self._found is not None
+        all_reduce(self._found, "sum")
 
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the rows, with NaN for queries that do not exist."""
@@ -192,6 +207,7 @@ class KeySpanSums(PerQuery):
 
     name = "key_spans"
     by_head = True
+    takes_parts = True
 
     def __init__(self, keys: Keys) -> None:
         super().__init__()

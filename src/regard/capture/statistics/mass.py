@@ -52,6 +52,7 @@ class Mass(PerQuery):
     """
 
     by_head = True
+    takes_parts = True
 
     def __init__(
         self,

@@ -8,8 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.capture.statistics.base import Extent
+from regard.capture.call_from_shards import CallFromShards
+from regard.capture.statistics.base import AllReduce, Extent
 from regard.capture.statistics.default_statistics import HeatMap, Received
+from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError, ObservationError
 
@@ -85,6 +87,7 @@ class ValueNorm:
     """
 
     name = "value_norm"
+    takes_parts = True
 
     def __init__(self, projection: nn.Module | Tensor | Mapping[str, nn.Module | Tensor] | None = None) -> None:
         self._asked = projection
@@ -105,16 +108,25 @@ class ValueNorm:
     def start(self, extent: Extent, /) -> None:
         """Project the values of new keys, and allocate memory."""
         known = 0 if self._norms is None else self._norms.shape[2]
-        around = extent.needs(self.name)
-        values, last = around.values(self.name), extent.keys if extent.cross else extent.queries + extent.offset
+        around, last = extent.needs(self.name), extent.keys if extent.cross else extent.queries + extent.offset
         if last > known:
-            fresh = values[:, :, max(0, known - around.shift) : last - around.shift].to(extent.dtype)
-            norms = self._of(fresh, extent)
+            norms = self._fresh(around, extent, slice(max(0, known - around.shift), last - around.shift))
             # A sliding cache may have dropped keys that were never seen here.
             norms = functional.pad(norms, (last - known - norms.shape[2], 0))
             self._norms = norms if self._norms is None else torch.cat([self._norms, norms], 2)
         self._heat.start(extent)
         self._received.start(extent)
+
+    def _fresh(self, around: WatchedCall, extent: Extent, keys: slice) -> Float[Tensor, "batch heads keys"]:
+        """Return the norms of some keys of a call."""
+        if isinstance(around, CallFromShards):
+            return around.of_values(self.name, lambda own: self._of(own.to(extent.dtype), extent))[..., keys]
+        return self._of(around.values(self.name)[:, :, keys].to(extent.dtype), extent)
+
+    def reduce_ranks(self, all_reduce: AllReduce) -> None:
+        """Join sums and maps of all ranks."""
+        self._heat.reduce_ranks(all_reduce)
+        self._received.reduce_ranks(all_reduce)
 
     def fold(self, rows: RowBlock) -> None:
         """Multiply each column by the norm of its value."""

@@ -1,0 +1,33 @@
+"""One launch of so many ranks for all tests that look at what they find."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from processes import launch
+
+RANKS = [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 4, 8))]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What each rank wrote."""
+
+    ranks: int
+    folder: Path
+
+    def of(self, name):
+        return [dict(np.load(self.folder / f"{name}.{rank}.npz")) for rank in range(self.ranks)]
+
+
+@pytest.fixture(scope="session", params=RANKS)
+def computed(request, tmp_path_factory):
+    """What so many ranks find for all calls, in one launch."""
+    folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
+    launch(request.param, folder, "contract")
+    return Found(request.param, folder)

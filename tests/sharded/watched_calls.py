@@ -1,0 +1,165 @@
+"""Calls that several processes observe together, and one alone: what each is called with, and what is recorded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import regard
+from regard import masks, positions
+from regard.capture.statistics import Columns, Mass, Rectangle, Rows, ValueNorm
+from regard.normalizers import Sigmoid, Softmax
+
+FIELDS = ("mean", "max", "top_keys", "top_weights", "entropy", "received")  # of every record
+STATISTICS = (
+    *("distance", "confidence", "sink", "self", "previous", "next", "first"),
+    Mass(keys=[0, 3, 44], name="chosen"),
+    Columns([1, 30]),
+    Rows([2, 31]),
+    Rectangle(slice(20, 40), slice(10, 35)),
+)
+SPANS = {"begin": (0, 7), "middle": [9, 25, 40], "rest": (30, None)}
+IDS = [[(7 * n + n // 5) % 6 for n in range(45)]] * 2
+
+
+class Attends(nn.Module):
+    """One call of attention as a model."""
+
+    def __init__(self, options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, q, k, v):
+        return regard.attention(q, k, v, **self.options)
+
+
+def _rule_causal(i, j):
+    return j <= i
+
+
+def _rule_window(i, j):
+    return (j <= i) & (j > i - 100)
+
+
+def _rule_blind(i, j):
+    return (j <= i) & (i // 20 == j // 20) & ~((j >= 18) & (j < 22)) & ~((j >= 40) & (j < 44))
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One call; `rule` gives its mask as an array in numpy, where the formula of `oracles.dense` is all of it."""
+
+    sizes: tuple[tuple[int, int, int, int], ...]  # of q, k and v
+    options: Callable[[], dict[str, Any]]
+    watch: dict[str, Any] = field(default_factory=lambda: {"statistics": STATISTICS, "keys": SPANS})
+    rule: Callable[..., np.ndarray] | None = None
+    dense: dict[str, Any] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float64
+
+    def tensors(self):
+        """q, k and v, the same in every process."""
+        generators = (torch.Generator().manual_seed(11 + at) for at in range(3))
+        pairs = zip(self.sizes, generators, strict=True)
+        return [torch.randn(*one, generator=by, dtype=torch.float64).to(self.dtype) for one, by in pairs]
+
+    def visible(self):
+        """The mask as an array."""
+        i, j = np.ogrid[: self.sizes[0][2], : self.sizes[1][2]]
+        return self.rule(i, j)
+
+
+def _sizes(n, *, batch=2, heads=4, kv_heads=2, dim=8, queries=None):
+    return (batch, heads, queries or n, dim), (batch, kv_heads, n, dim), (batch, kv_heads, n, 5)
+
+
+PROJECTION = torch.randn(6, 4 * 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+_SINK = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)
+_HIDDEN = torch.tensor([[not (18 <= n < 22 or 40 <= n < 44) for n in range(45)]] * 2)
+_BLIND = masks.Causal() & masks.Document(torch.arange(45) // 20) & masks.Padding(_HIDDEN)
+
+CASES = {
+    "none": Watched(_sizes(45), dict, rule=lambda i, j: (i >= 0) & (j >= 0)),
+    "causal": Watched(_sizes(45), lambda: {"mask": masks.Causal(), "dropout": 0.3}, rule=_rule_causal),
+    "float32": Watched(_sizes(45), lambda: {"mask": masks.Causal()}, rule=_rule_causal, dtype=torch.float32),
+    "pooled": Watched(
+        _sizes(601, batch=1, heads=2), lambda: {"mask": masks.Causal() & masks.Window(100)}, rule=_rule_window
+    ),
+    "rows that see nothing": Watched(_sizes(45), lambda: {"mask": _BLIND}, rule=_rule_blind),
+    "sink, softcap": Watched(
+        _sizes(45),
+        lambda: {
+            "mask": masks.Causal(),
+            "normalizer": Softmax(_SINK),
+            "score": regard.scores.ScaledDot(softcap=1.5),
+            "return_lse": True,
+        },
+        rule=_rule_causal,
+        dense={"sink": _SINK, "softcap": 1.5},
+    ),
+    "tokens": Watched(
+        _sizes(45),
+        lambda: {"mask": masks.Causal(), "rotary": positions.RoPE(8)},
+        {"statistics": [Mass("induction", input_ids=IDS), Mass("duplicate_token", input_ids=IDS)]},
+    ),
+    "bias, factor": Watched(
+        _sizes(45),
+        lambda: {
+            "bias": positions.ALiBi(4, torch.tensor([0.5, 0.1, 0.02, 0.0], dtype=torch.float64)),
+            "weight_factor": torch.linspace(0.5, 1.5, 45 * 45, dtype=torch.float64).view(45, 45),
+        },
+    ),
+    "sigmoid": Watched(_sizes(45), lambda: {"mask": masks.Causal(), "normalizer": Sigmoid()}),
+    "fewer queries": Watched(_sizes(45, queries=31), lambda: {"mask": masks.Causal()}),
+    "fewer tokens than ranks": Watched(_sizes(1), lambda: {"mask": masks.Causal()}, {}),
+    "chosen": Watched(
+        _sizes(45),
+        lambda: {"mask": masks.Causal()},
+        {"statistics": ["distance", "confidence"], "heads": [(0, 1), (0, 2)], "queries": [3, 20, 21, 44]},
+    ),
+    "values": Watched(
+        _sizes(45), lambda: {"mask": masks.Causal()}, {"statistics": [ValueNorm(PROJECTION)]}, rule=_rule_causal
+    ),
+    "queries and keys": Watched(
+        _sizes(45),
+        lambda: {"mask": masks.Causal() & masks.Window(20), "normalizer": Softmax(_SINK)},
+        {"keep": "qk"},
+    ),
+    "queries and keys of bfloat16": Watched(
+        _sizes(45), lambda: {"mask": _BLIND, "rotary": positions.RoPE(8)}, {"keep": "qk"}, dtype=torch.bfloat16
+    ),
+}
+
+# In the order that makes work even: in zig-zag, and in blocks.
+ORDERS = {
+    "order: causal": Watched(_sizes(45), lambda: {"mask": masks.Causal(), "bias": positions.ALiBi(4)}),
+    "order: documents": Watched(
+        _sizes(45),
+        lambda: {"mask": masks.Causal() & masks.Document(torch.tensor([0] * 25 + [n // 5 for n in range(5, 25)]))},
+        {"statistics": STATISTICS, "keep": "qk"},
+    ),
+}
+
+# Sequences (0) or heads (1) are sharded along another axis of the mesh too; and queries that every rank has whole.
+AXES = {"axis 0": ("causal", 0), "axis 1": ("sink, softcap", 1), "axis 1, chosen": ("chosen", 1)}
+REPLICATED = "fewer queries"
+
+
+def observed(case, q, k, v, mask=None):
+    """What is seen of a call, and whether its output is that of the same call without a watch."""
+    options = [case.options() | ({} if mask is None else {"mask": mask}) for _ in range(2)]
+    for one in options:
+        if "dropout" in one:
+            one["generator"] = torch.Generator().manual_seed(5)
+    plain = Attends(options[0])(q, k, v)
+    model = Attends(options[1])
+    with regard.watch(model, **case.watch) as seen:
+        output = model(q, k, v)
+    pairs = zip(*((one if isinstance(one, tuple) else (one,)) for one in (plain, output)), strict=True)
+    return seen, all(torch.equal(_local(a), _local(b)) for a, b in pairs)
+
+
+def _local(x):
+    return x.to_local() if type(x).__name__ == "DTensor" else x
