@@ -152,6 +152,16 @@ def test_any_rectangle_of_weights_is_computed_from_the_kept_queries_and_keys(com
     np.testing.assert_allclose(found.qk.whole(1, 3, 45, 45), weights[1, 3], atol=1e-12)
 
 
+def test_values_of_heads_on_several_ranks_are_refused(computed):
+    if computed.ranks % 2:
+        return  # two ranks for the other axis
+    for rank in range(computed.ranks):
+        assert (computed.folder / "watched" / f"refused.{rank}").read_text() == (
+            "'value_norm' needs all heads on one rank, and those of this call are sharded as its sequence is: leave it "
+            "out, or shard the sequence only"
+        )
+
+
 @pytest.mark.parametrize("name", ["llama", "llama, watch inside"])
 def test_llama_is_seen_as_by_one_process(computed, name):
     pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")

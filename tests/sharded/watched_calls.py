@@ -127,6 +127,12 @@ CASES = {
         lambda: {"mask": masks.Causal() & masks.Window(20), "normalizer": Softmax(_SINK)},
         {"keep": "qk"},
     ),
+    "a rank whose rows see nothing": Watched(
+        _sizes(45),
+        lambda: {"mask": masks.Causal() & masks.Padding(torch.arange(45).expand(2, -1) >= 30)},
+        {"keep": "qk", "statistics": STATISTICS, "keys": SPANS},
+        rule=lambda i, j: (j <= i) & (j >= 30),
+    ),
     "queries and keys of bfloat16": Watched(
         _sizes(45), lambda: {"mask": _BLIND, "rotary": positions.RoPE(8)}, {"keep": "qk"}, dtype=torch.bfloat16
     ),

@@ -22,7 +22,7 @@ import watched_calls  # noqa: E402
 
 import regard  # noqa: E402
 from regard.backends.sharded.exchange import count_traffic  # noqa: E402
-from regard.errors import RankError  # noqa: E402
+from regard.errors import ObservationError, RankError  # noqa: E402
 from regard.parallel import ShardedKVCache  # noqa: E402
 
 
@@ -157,6 +157,11 @@ def compute_watched(mesh, folder):
             shards = [distribute_tensor(x, axes, [Shard(dim), Shard(2)]) for x in case.tensors()]
             seen, unchanged = watched_calls.observed(case, *shards)
             save(name, seen, unchanged=unchanged)
+        shards = [distribute_tensor(x, axes, [Shard(1), Shard(2)]) for x in watched_calls.CASES["values"].tensors()]
+        try:
+            watched_calls.observed(watched_calls.CASES["values"], *shards)
+        except ObservationError as error:
+            (folder / f"refused.{mesh.get_rank()}").write_text(str(error))
     if util.find_spec("transformers") is not None:
         watch_llama(mesh, save)
 

@@ -3,7 +3,7 @@ function to try one out.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -23,7 +23,14 @@ __all__ = ["AllReduce", "Extent", "Need", "PerKey", "PerQuery", "Statistic", "of
 
 
 Need = Literal["tokens", "gradient", "layers"]
-AllReduce = Callable[[Tensor, Literal["sum", "max"]], None]  # reduces the numbers of all ranks in place
+
+
+class AllReduce(Protocol):
+    """A function that gives all ranks the sum, or the maximum, of their tensors, in place."""
+
+    def __call__(self, x: Tensor, how: Literal["sum", "max"], /) -> None:
+        """Reduce one tensor of each rank."""
+        ...
 
 
 @dataclass(frozen=True)
