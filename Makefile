@@ -25,7 +25,7 @@ RUN := .venv/bin/python -m
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN) pip install --no-input -c constraints.txt
 SAY := @printf '\n%s\n' >&2
 # Processes side by side, of one thread each: small tensors gain nothing from more, and two busy pools lose much.
-TESTS := OMP_NUM_THREADS=1 $(RUN) pytest -n logical --maxprocesses 8 --dist worksteal
+TESTS := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(RUN) pytest -n logical --maxprocesses 8 --dist worksteal
 RESULTS := benchmarks/results/speed-$(shell nproc)-cores.json
 # Ratios depend on the processor: what CI checks is held against the run of one like this machine's, where there is one.
 MEASURED = $(wildcard $(RESULTS:.json=*.json))

@@ -199,7 +199,6 @@ def _check_options(asked: Options, backend: object) -> None:
 
 
 Compute = Callable[[Tensor, Tensor, Tensor], Tensor]
-
 _KNOWN: dict[tuple[Any, ...], tuple[tuple[weakref.ref[Mask], ...], Compute]] = {}
 _MOST = 1024  # sizes; a model that writes meets a new one with each token
 

@@ -19,6 +19,7 @@ from regard.masks.bound_mask import BoundMask, refuse_to_combine
 from regard.tensors import copied, tensors, versions
 
 __all__ = ["And", "Mask", "Not", "Or", "holders"]
+Positions = Int[Tensor, "*#pairs"]
 
 
 class Mask:
@@ -39,8 +40,7 @@ class Mask:
     A mask is a value. The tensors in its fields are copied when it is made (one byte for each boolean, eight bytes for
     each 64-bit integer), so a later change of the original tensor has no effect on the mask. The copy must not be
     changed. PyTorch counts changes in place, and a mask whose copy was changed is refused. Changes through `.data` and
-    `.numpy()` are not counted: do not write there, because the cached plan of the mask would be wrong. Make a new mask
-    instead.
+    `.numpy()` are not counted: do not write there, the cached plan would be wrong. Make a new mask instead.
 
     If a mask of your own defines `__post_init__`, call `super().__post_init__()` at its end. Without this call nothing
     is copied, and the plan of the mask is made again in each call.
@@ -71,29 +71,21 @@ class Mask:
 
     def identity(self) -> tuple[Hashable, list["Mask"]] | None:
         """Give a key of the mask, good as long as the holders of tensors in it live; None if it may change unseen."""
-        if "_identity" in vars(self):
-            return vars(self)["_identity"]  # type: ignore[no-any-return]
-        holding = holders(self)
-        found = None if holding is None else (_key_of(self), holding)
-        if holding == [] and _is_frozen(self) and not torch.compiler.is_compiling():  # it can never be another
-            object.__setattr__(self, "_identity", found)
-        return found
+        known: tuple[Hashable, list[Mask]] | None = vars(self).get("_identity")
+        if known is None and (holding := holders(self)) is not None:
+            known = _key_of(self), holding
+            if not holding and _is_frozen(self) and not torch.compiler.is_compiling():  # it can never be another
+                vars(self)["_identity"] = known
+        return known
 
     def with_place(self, **fields: object) -> Self:
         """The same mask with other numbers in some fields; tensors, and what was computed from them, are shared."""
         placed = object.__new__(type(self))
-        for name, value in (vars(self) | fields).items():
-            if name != "_identity":
-                object.__setattr__(placed, name, value)
+        vars(placed).update(vars(self) | fields)
+        vars(placed).pop("_identity", None)
         return placed
 
-    def __call__(
-        self,
-        batch: Int[Tensor, "*#pairs"],
-        head: Int[Tensor, "*#pairs"],
-        i: Int[Tensor, "*#pairs"],
-        j: Int[Tensor, "*#pairs"],
-    ) -> Bool[Tensor, "*#pairs"]:
+    def __call__(self, batch: Positions, head: Positions, i: Positions, j: Positions) -> Bool[Tensor, "*#pairs"]:
         """Tell for each pair of positions whether query i may see key j; the four arguments broadcast."""
         raise NotImplementedError  # each mask defines it
 
@@ -143,11 +135,11 @@ class Mask:
 
     def __and__(self, other: "Mask") -> "Mask":
         """See what both let see."""
-        return And(self, _a_mask(other))
+        return And(self, other if isinstance(other, Mask) else refuse_to_combine(other))
 
     def __or__(self, other: "Mask") -> "Mask":
         """See what either lets see."""
-        return Or(self, _a_mask(other))
+        return Or(self, other if isinstance(other, Mask) else refuse_to_combine(other))
 
     def __rand__(self, other: object) -> NoReturn:
         """Refuse what is no mask on the left, such as a tensor."""
@@ -269,10 +261,6 @@ class Not(Mask):
         return Not(self.hidden.resolve_within(spans, place))
 
 
-def _a_mask(other: object) -> Mask:
-    return other if isinstance(other, Mask) else refuse_to_combine(other)
-
-
 def holders(value: object) -> list[Mask] | None:
     """List the masks in a mask that hold tensors of their own; None where it holds what may change without a trace.
 
@@ -299,8 +287,8 @@ def holders(value: object) -> list[Mask] | None:
 def _is_frozen(mask: Mask) -> bool:
     """Whether no field of a mask, or of one that it is made of, can be assigned; what people write may be otherwise."""
     settings = getattr(type(mask), "__dataclass_params__", None)
-    parts = (getattr(mask, name) for name in getattr(mask, "__dataclass_fields__", ()))
-    return settings is not None and settings.frozen and all(_is_frozen(one) for one in parts if isinstance(one, Mask))
+    parts = [one for one in vars(mask).values() if isinstance(one, Mask)]
+    return settings is not None and settings.frozen and all(map(_is_frozen, parts))
 
 
 def _key_of(value: Any) -> Hashable:
