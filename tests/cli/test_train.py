@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+
+from regard.cli import main
 
 PAIRS = "".join(
     f"{word} {thing}\t{other}{stuff}\n"
@@ -42,6 +45,27 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "it.toml").write_text(CONFIG, "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def run_once(tmp_path_factory):
+    """A run that has ended, trained once for all who translate with it."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "pairs.tsv").write_text(PAIRS, "utf-8")
+    (folder / "it.toml").write_text(CONFIG, "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["regard", "train", "it.toml"])
+        with pytest.raises(SystemExit):
+            main()
+    return folder / "run"
+
+
+@pytest.fixture
+def trained(here, run_once):
+    """The folder with a copy of that run."""
+    shutil.copytree(run_once, here / "run")
+    return here
 
 
 def test_a_run_tells_what_it_does_and_goes_on(here, run):
@@ -99,9 +123,8 @@ def test_check_refuses_what_this_machine_cannot_hold(here, run):
     assert "AdamW's moments take" in err or "whose weights take" in err
 
 
-def test_translate_keeps_the_order_of_lines(here, run):
-    run("train", "it.toml")
-    (here / "some.txt").write_text("red cat\n\nold book\nbig\u2028car\n", "utf-8")
+def test_translate_keeps_the_order_of_lines(trained, run):
+    (trained / "some.txt").write_text("red cat\n\nold book\nbig\u2028car\n", "utf-8")
     status, out, err = run("translate", "some.txt", "--model", "run", "--num-beams", "2")
     assert status == 0, err
     lines = out.split("\n")
@@ -118,15 +141,14 @@ def test_translate_ends_lines_as_on_linux_windows_and_the_old_macintosh():
     assert _lines("a\rb\nc") == ["a\rb", "c"]
 
 
-def test_translate_shows_what_each_word_looks_at(here, run):
-    run("train", "it.toml")
+def test_translate_shows_what_each_word_looks_at(trained, run):
     status, out, err = run("translate", "red cat", "--model", "run", "--align", "-")
     assert status == 0, err
     assert "red" in out
     assert all(len(line) <= 80 for line in out.splitlines())
     status, _, err = run("translate", "red cat", "--model", "run", "--align", "it.png")
     assert status == 0, err
-    assert (here / "it.png").read_bytes()[:4] == b"\x89PNG"
+    assert (trained / "it.png").read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize(
@@ -169,19 +191,17 @@ def test_a_folder_has_the_name_that_was_typed(here, run, name):
     assert (status, json.loads(out)["training"]["output_dir"]) == (0, name), err
 
 
-def test_of_nothing_comes_nothing(here, run):
+def test_of_nothing_comes_nothing(trained, run):
     """One line in, one line out: an empty file has no line."""
-    run("train", "it.toml")
-    (here / "empty.txt").write_text("", "utf-8")
+    (trained / "empty.txt").write_text("", "utf-8")
     assert run("translate", "empty.txt", "--model", "run")[:2] == (0, "")
-    (here / "empty.txt").write_text("\n\n", "utf-8")
+    (trained / "empty.txt").write_text("\n\n", "utf-8")
     assert run("translate", "empty.txt", "--model", "run")[:2] == (0, "\n\n")
 
 
-def test_a_line_stays_a_line_and_the_alignment_is_of_what_was_said(here, run, monkeypatch):
+def test_a_line_stays_a_line_and_the_alignment_is_of_what_was_said(trained, run, monkeypatch):
     from regard.train import Translator
 
-    run("train", "it.toml")
     asked, usual = [], Translator.align
     monkeypatch.setattr(Translator, "translate", lambda self, texts, **_: ["one\ntwo" for _ in texts])
     monkeypatch.setattr(
@@ -194,8 +214,7 @@ def test_a_line_stays_a_line_and_the_alignment_is_of_what_was_said(here, run, mo
     assert asked == [{"num_beams": 1, "length_penalty": 0.5}]
 
 
-def test_a_model_that_lost_its_configuration_is_one_sentence(here, run):
-    run("train", "it.toml")
-    (here / "run" / "model" / "config.json").unlink()
+def test_a_model_that_lost_its_configuration_is_one_sentence(trained, run):
+    (trained / "run" / "model" / "config.json").unlink()
     status, _, err = run("translate", "red cat", "--model", "run")
     assert (status, "cannot read run/model/config.json" in err.replace("\n", " ")) == (2, True)
