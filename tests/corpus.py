@@ -13,6 +13,7 @@ from torch import nn
 
 from oracles import set_attention
 
+VERSION = tuple(map(int, transformers.__version__.split(".")[:2]))
 SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 SMALL |= {"max_position_embeddings": 64}
 GROUPED = SMALL | {"num_key_value_heads": 2, "head_dim": 8}
@@ -38,7 +39,7 @@ class Entry:
     kind: str
     options: dict[str, Any]
     takes: str = "text"  # "text", "pair" of texts, "image" or "sound"
-    only_eager: bool = False  # the model refuses "sdpa" or ignores it
+    only_eager: bool = False  # the model refuses "sdpa" or ignores it, or computes something else by it
 
 
 MODELS = {
@@ -73,7 +74,7 @@ MODELS = {
     "RoFormer": Entry("RoFormer", SMALL, only_eager=True),
     "ModernBERT": Entry("ModernBert", SMALL | {"local_attention": 6, "pad_token_id": 0}),
     "MegatronBERT": Entry("MegatronBert", SMALL, only_eager=True),
-    "LayoutLM": Entry("LayoutLM", SMALL),
+    "LayoutLM": Entry("LayoutLM", SMALL, only_eager=VERSION < (5, 20)),
     "GPT-Neo": Entry(
         "GPTNeo",
         {"vocab_size": 99, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 64}
@@ -107,7 +108,8 @@ MODELS = {
     "BioGPT": Entry("BioGpt", SMALL),
     "FlauBERT": Entry("Flaubert", {"vocab_size": 99, "emb_dim": 32, "n_layers": 2, "n_heads": 4}, only_eager=True),
     "mT5": Entry("MT5", T5 | {"decoder_start_token_id": 0}, "pair"),
-    "UMT5": Entry("UMT5", T5 | {"decoder_start_token_id": 0}, "pair"),
+    # Before 5.18 a decoder of UMT5 sees later tokens by "sdpa".
+    "UMT5": Entry("UMT5", T5 | {"decoder_start_token_id": 0}, "pair", only_eager=VERSION < (5, 18)),
     "mBART": Entry("MBart", SEQ, "pair"),
     "Marian": Entry("Marian", SEQ | {"pad_token_id": 0, "decoder_start_token_id": 0}, "pair"),
     "Pegasus": Entry("Pegasus", SEQ, "pair"),
