@@ -42,7 +42,7 @@ def load() -> Iterator[Callable[[str], Any]]:
         if not models.is_installed(name):
             pytest.skip(f"{name} is not installed: regard models get {name}")
         if name not in kept:
-            kept[name] = models.load(name).tokenizer
+            kept[name] = transformers.AutoTokenizer.from_pretrained(models.folder(name), local_files_only=True)
         return kept[name]
 
     yield loaded
