@@ -40,9 +40,7 @@ class _Forward:
     across: dict[int, Statistic]  # statistics over all its layers
     sites: dict[tuple[str, int], Site | FinishedSite] = field(default_factory=dict)
     runs: set[int] = field(default_factory=set)  # of the model
-    withdrawn: set[tuple[str, int]] = field(
-        default_factory=set
-    )  # sites that turned out not to be attention between tokens
+    withdrawn: set[tuple[str, int]] = field(default_factory=set)  # sites that are no attention between tokens
 
 
 @dataclass(eq=False)

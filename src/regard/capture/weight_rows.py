@@ -19,9 +19,7 @@ __all__ = ["BLOCK_ELEMENTS", "Block", "Plan", "RowBlock", "log_sum_exp", "normal
 
 
 def pool(x: Tensor, dim: int, offset: int, width: int, how: Literal["sum", "max"]) -> Tensor:
-    """Pool runs of `width` along `dim`, of which the first begins `offset` before x; 0 is the neutral element for
-    weights.
-    """
+    """Pool runs of `width` along `dim`, of which the first begins `offset` before x; 0 is neutral for weights."""
     if width == 1:
         return x
     length = x.shape[dim]
@@ -93,9 +91,7 @@ class Plan:
         return cls(bounds.numpy(), kinds, unit, padded, chosen)
 
     def blocks(self, batch_index: int, heads: slice) -> list[Block]:
-        """Return the blocks of some heads of one sequence: neighbouring units, joined while they fit the cache
-        together.
-        """
+        """Return the blocks of some heads of one sequence: neighbouring units, joined while they fit the cache."""
         count = heads.stop - heads.start
         batch, all_heads = self.kinds.shape[:2] if self.kinds is not None else (1, 1)
         row, which = batch_index if batch > 1 else 0, heads if all_heads > 1 else slice(0, 1)
@@ -165,9 +161,7 @@ class RowBlock:
     leaks: bool = True  # rows may sum to less than 1, because of a sink or a fully masked row
     before_factor: Tensor | None = None  # the log-sum-exps, if the weights were changed after the softmax
     is_part: bool = False  # whether other blocks have the other columns of these rows
-    scratch: Tensor | None = (
-        None  # a buffer of the size of the weights for products, because allocation costs more than the product
-    )
+    scratch: Tensor | None = None  # a buffer for products, because allocation costs more than the product
     _strongest: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     _summed: tuple[int, Tensor] | None = field(default=None, init=False)
 
@@ -272,8 +266,7 @@ class RowBlock:
             return unscored
         lse = log_sum_exp(self.weights, self.scores, next(iter(self._strongest.values()), None))
         mass = self.mass if self.leaks else 1.0
-        entropy = lse * mass - self.dot_scores()
-        return entropy.clamp_min(0.0)
+        return (lse * mass - self.dot_scores()).clamp_min(0.0)
 
 
 def _strongest(weights: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -293,13 +286,8 @@ def _strongest(weights: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def log_sum_exp(weights: Tensor, scores: Tensor, strongest: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Return ln z of each row from its largest weight p = exp(s − ln z), without a second pass over all
-    exponentials.
-    """
-    if strongest is None:
-        best, at = weights.max(-1)
-    else:
-        best, at = strongest[0][..., 0], strongest[1][..., 0]
+    """Return ln z of each row from its largest weight p = exp(s − ln z), without another pass over exponentials."""
+    best, at = weights.max(-1) if strongest is None else (strongest[0][..., 0], strongest[1][..., 0])
     best = best.clamp_min(torch.finfo(best.dtype).tiny)
     return scores.gather(-1, at[..., None]).squeeze(-1) - best.log()
 
