@@ -187,6 +187,13 @@ def test_a_tap_refuses_a_sharded_sequence(mesh):
     words = "the sequence of a call is sharded over ranks, and a tap reads rows of whole sequences"
     with pytest.raises(ObservationError, match=words), regard.tap(model, heads=[(0, 0)]):
         model(*_shards(mesh, None, 2))
+    model, ids = _Model(), torch.arange(7)[None]
+    tap = regard.tap(model, heads=[(0, 0)])
+    with pytest.raises(ObservationError, match=words), tap, regard.sequence_parallel(model, mesh["sequence"]):
+        model(ids)
+    tap = regard.tap(model, heads=[(0, 0)])
+    with pytest.raises(ObservationError, match=words), regard.sequence_parallel(model, mesh["sequence"]), tap:
+        model(ids)
 
 
 def test_explain_shows_the_plan(mesh):

@@ -162,6 +162,15 @@ def test_values_of_heads_on_several_ranks_are_refused(computed):
         )
 
 
+@pytest.mark.parametrize("name", ["watch inside", "watch outside", "second pass"])
+def test_a_model_that_calls_the_function_of_pytorch_is_seen_as_by_one_process(computed, name):
+    model = watched_calls.CallsPyTorch().double()
+    with regard.watch(model, statistics=["induction"]) as seen:
+        model(model.IDS)
+    (found,) = _layers(computed, name)
+    _check(found, seen.layers[0], bound=1e-10)
+
+
 @pytest.mark.parametrize("name", ["llama", "llama, watch inside"])
 def test_llama_is_seen_as_by_one_process(computed, name):
     pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")

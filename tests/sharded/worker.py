@@ -162,6 +162,18 @@ def compute_watched(mesh, folder):
             watched_calls.observed(watched_calls.CASES["values"], *shards)
         except ObservationError as error:
             (folder / f"refused.{mesh.get_rank()}").write_text(str(error))
+    model, ids = watched_calls.CallsPyTorch().double(), watched_calls.CallsPyTorch.IDS
+    with torch.no_grad(), regard.sequence_parallel(model, mesh["sequence"]):
+        plain = model(ids)
+        with regard.watch(model, statistics=["induction"]) as inside:
+            output = model(ids)
+    save("watch inside", inside, unchanged=torch.equal(plain, output))
+    watch = regard.watch(model, statistics=["induction"])
+    with torch.inference_mode(), watch as outside, regard.sequence_parallel(model, mesh["sequence"]):
+        output = model(ids)
+        model(ids)
+    save("watch outside", outside[0], unchanged=torch.equal(plain, output))
+    save("second pass", outside[1])
     if util.find_spec("transformers") is not None:
         watch_llama(mesh, save)
 

@@ -21,9 +21,14 @@ from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores.base import score_tile
 
-__all__ = ["Rows", "is_plain", "plain_mode", "weights_of_rows", "weights_of_sdpa"]
+__all__ = ["SHARDED", "Rows", "is_plain", "plain_mode", "weights_of_rows", "weights_of_sdpa"]
 
 Rows = slice | list[int]
+
+SHARDED = (
+    "the sequence of a call is sharded over ranks, and a tap reads rows of whole sequences: run it in one process, or "
+    "record it with regard.watch"
+)
 
 
 _UNCHANGED = contextlib.nullcontext()
@@ -56,10 +61,7 @@ def weights_of_rows(call: WatchedCall, rows: Rows, heads: Sequence[int]) -> Floa
         found = call.weights.detach()[:, list(heads)][:, :, rows]
         return found.to(torch.promote_types(found.dtype, torch.float32))
     if call.is_sharded:
-        raise ObservationError(
-            "the sequence of a call is sharded over ranks, and a tap reads rows of whole sequences: run it in one "
-            "process, or record it with regard.watch"
-        )
+        raise ObservationError(SHARDED)
     if not isinstance(call, CallFromQK):
         raise ObservationError(f"the weights of a {type(call).__name__} cannot be computed row by row")
     parts = [_of_head(call.problem, part, head) for part in _runs(rows) for head in heads]

@@ -35,6 +35,7 @@ __all__ = [
     "announced",
     "in_backward",
     "is_watching",
+    "modes_above_watches",
     "modes_here",
     "modes_of_all_threads",
     "refuse_compiled",
@@ -82,10 +83,8 @@ class WatchingMode(TorchFunctionMode):
         """Start to observe this thread."""
         self._patches = self._exchange([self._model])
         super().__enter__()  # type: ignore[no-untyped-call]
-        stack = get_current_function_mode_stack()
-        above = [one for one in stack if getattr(one, "is_above_watches", False)]
-        if above:
-            restack([one for one in stack if one not in above] + above)
+        if above := modes_above_watches():
+            restack([one for one in get_current_function_mode_stack() if one not in above] + above)
         return self
 
     def _exchange(self, modules: Iterable[nn.Module]) -> contextlib.ExitStack:
@@ -134,6 +133,11 @@ _open: list[WatchingMode] = []  # modes of all threads
 def modes_here() -> list[WatchingMode]:
     """Return the watching modes of this thread."""
     return [one for one in get_current_function_mode_stack() if isinstance(one, WatchingMode)]
+
+
+def modes_above_watches() -> list[Any]:
+    """Return this thread's modes that make other calls of attention, which a watch is to see (`sequence_parallel`)."""
+    return [one for one in get_current_function_mode_stack() if getattr(one, "is_above_watches", False)]
 
 
 def modes_of_all_threads() -> tuple[WatchingMode, ...]:
