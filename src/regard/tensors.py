@@ -55,7 +55,8 @@ def tensors(value: object) -> list[Tensor]:
         return [one for part in value for one in tensors(part)]
     if isinstance(value, dict):
         return [one for part in value.values() for one in tensors(part)]
-    if is_dataclass(value) and not isinstance(value, type):
+    # Compilers of PyTorch 2.11 cannot follow is_dataclass(None).
+    if value is not None and is_dataclass(value) and not isinstance(value, type):
         return [one for part in fields(value) for one in tensors(getattr(value, part.name))]
     return []
 
