@@ -19,18 +19,11 @@ from regard.capture.intercept.interception import KERNEL, Interception, Reader, 
 from regard.capture.intercept.kernel_calls import listen, unlisten
 from regard.capture.intercept.tapped_layers import TappedLayer, TappedSites, name_in
 from regard.capture.intercept.torch_attention_calls import is_transformed, read_sdpa, unpack_groups
-from regard.capture.intercept.watching_mode import (
-    CALL,
-    announced,
-    in_backward,
-    modes_above_watches,
-    modes_of_all_threads,
-    restack,
-)
+from regard.capture.intercept.watching_mode import CALL, announced, in_backward, modes_of_all_threads, restack
 from regard.capture.layers import Stream
 from regard.capture.missing_attention import BLOCKED, BLOCKS, Caller
 from regard.capture.recorder import Recorder
-from regard.capture.row_weights import SHARDED, Rows, is_plain, plain_mode, weights_of_rows, weights_of_sdpa
+from regard.capture.row_weights import Rows, is_plain, plain_mode, weights_of_rows, weights_of_sdpa
 from regard.capture.selection import HeadsChosen
 from regard.capture.tap_steps import TapSite, TapSteps
 from regard.capture.watched_call import WatchedCall
@@ -144,8 +137,6 @@ class TapMode(Interception):
             layer.heard += 1
 
     def _begin_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if modes_above_watches():
-            raise ObservationError(SHARDED)
         self._sites.begin()
         self.steps.begin(args, kwargs)
         cache = self.steps.cache

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from regard.capture.intercept.watching_mode import modes_above_watches
 from regard.capture.layers import Stream
 from regard.capture.missing_attention import Missing, missing_lines
+from regard.capture.row_weights import SHARDED
 from regard.capture.selection import HeadsChosen
 from regard.capture.streams import TOWERS, Place, Places
 from regard.capture.tap_steps import TapSite
@@ -87,7 +89,13 @@ class TappedSites:
         return set(self._chosen.layers) <= {site.number for site in captured}
 
     def begin(self) -> None:
-        """Count layers from 0 again, in a new step."""
+        """Count layers from 0 again, in a new step.
+
+        Raises:
+            ObservationError: The sequence is sharded over ranks.
+        """
+        if modes_above_watches():
+            raise ObservationError(SHARDED)
         self._turns = {}
 
     def site(self, name: str, module: nn.Module | None, call: WatchedCall) -> TapSite:

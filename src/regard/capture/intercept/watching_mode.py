@@ -1,5 +1,4 @@
-"""Torch-function modes that observe one thread, without effect on the fast paths of PyTorch's modules or on other
-threads.
+"""Torch-function modes that observe one thread, without effect on PyTorch's fast paths or on other threads.
 
 `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` have fast paths, which any
 torch-function mode disables, and without which a padded encoder has another output (by 3.3). In a watching thread
@@ -19,10 +18,7 @@ from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import (
-    TorchFunctionMode,
-    has_torch_function,
-)
+from torch.overrides import TorchFunctionMode, has_torch_function
 
 from regard.capture.intercept.exchanged_functions import Namespace, is_patched, patched, with_globals
 from regard.capture.intercept.kernel_calls import is_heard
@@ -43,7 +39,6 @@ __all__ = [
     "restack",
 ]
 
-
 _CLASSES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 CALL = "_compiled_call_impl"  # the attribute in which `module.compile()` stores the compiled call
 
@@ -53,11 +48,9 @@ class Hears(Protocol):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Process the start of a call."""
-        ...
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Process the end of a call; `output` is None after an exception."""
-        ...
 
 
 class WatchingMode(TorchFunctionMode):
@@ -113,9 +106,7 @@ class WatchingMode(TorchFunctionMode):
             restack([one for one in stack if one is not self])
 
     def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
-        """Process the start of a call, and return the object to notify of its end; the backward pass only repeats
-        calls.
-        """
+        """Process the start of a call, and return what to notify of its end; the backward pass only repeats calls."""
         if module is not self._model or in_backward():
             return None
         if threading.get_ident() != self._thread:
@@ -169,9 +160,8 @@ def _deciding_alike(kind: type[nn.Module], original: Any) -> Callable[..., Any]:
     return functools.update_wrapper(forward, original)
 
 
-_forwards: dict[
-    type[nn.Module], tuple[Callable[..., Any], Callable[..., Any]]
-] = {}  # the original functions and their replacements
+# The original functions and their replacements.
+_forwards: dict[type[nn.Module], tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def _forward(*args: Any, **kwargs: Any) -> Any:
@@ -179,14 +169,11 @@ def _forward(*args: Any, **kwargs: Any) -> Any:
         if isinstance(args[0], kind):
             break
     original, alike = _forwards[kind]
-    watched = not torch.compiler.is_dynamo_compiling() and modes_here()
-    return (alike if watched else original)(*args, **kwargs)
+    return (alike if not torch.compiler.is_dynamo_compiling() and modes_here() else original)(*args, **kwargs)
 
 
 def announced(model: nn.Module, _: None) -> Callable[..., Any]:
-    """Return the function that `module(...)` calls first, which notifies the open modes; copies of the module do not
-    have it, and compiled code ignores it.
-    """
+    """Return what `module(...)` calls first, which notifies the open modes; compiled code and copies do without it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
@@ -263,11 +250,7 @@ def _stance() -> str:
 
 @contextlib.contextmanager
 def refusing_compiled_code() -> Iterator[None]:
-    """Raise an error for compiled functions inside a model, which would be compiled again together with the watching.
-
-    This applies only to the thread that watches: a compiler stance is global, and would affect what other threads
-    compile.
-    """
+    """Raise for compiled functions inside a model, in this thread alone: a stance would be that of all threads."""
     if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is None:
         yield  # no compiler is available
         return
@@ -302,11 +285,9 @@ _NO_FLEX = (
 
 def _why_compiled(error: BaseException) -> str:
     """Return which compiled code was called, and the way out; FlexAttention without a compiler is refused too."""
-    way = (
-        f"calls {_NO_FLEX}"
-        if "flex_attention" in str(error)
-        else f"is compiled; {_EAGERLY}, unless it calls {_NO_FLEX}"
-    )
+    way = f"calls {_NO_FLEX}"
+    if "flex_attention" not in str(error):
+        way = f"is compiled; {_EAGERLY}, unless it {way}"
     return (
         f"this model cannot be watched as it is: compiled code shows no calls, and {_compiled_function(error)}, {way}"
     )
