@@ -28,7 +28,10 @@ from regard.problem_checks import (
 from regard.scores import ScaledDot, Score
 from regard.tensors import replace_tensors, tensors
 
-__all__ = ["DEFAULTS", "DEFAULT_MAX_BYTES", "InputOptions", "Options", "Problem", "complete", "shows_options"]
+__all__ = [
+    "DEFAULTS", "DEFAULT_MAX_BYTES", "InputOptions", "Options", "Problem", "complete", "held_by", "parts_of",
+    "shows_options", "with_parts",
+]  # fmt: skip
 
 Function = TypeVar("Function", bound=Any)
 
@@ -279,3 +282,19 @@ class Problem:
             problem = replace(problem, q=rotary.rotate(problem.q, i), k=rotary.rotate(problem.k, j))
         check_results(problem)
         return problem
+
+
+def held_by(problem: Problem) -> list[Tensor]:
+    """The tensors besides q, k and v that an output depends on."""
+    return tensors(parts_of(problem))
+
+
+def parts_of(problem: Problem) -> tuple[Any, ...]:
+    """The parts of the equation that may hold tensors."""
+    return problem.score, problem.bias, problem.normalizer, problem.weight_factor, problem.dropout
+
+
+def with_parts(problem: Problem, parts: tuple[Any, ...]) -> Problem:
+    """The same problem with other parts, in the order of `parts_of`."""
+    score, bias, normalizer, weight_factor, dropout = parts
+    return replace(problem, score=score, bias=bias, normalizer=normalizer, weight_factor=weight_factor, dropout=dropout)

@@ -232,6 +232,11 @@ for shape in SHAPES.values():
         seen = masks.Causal()
         ours = regard.attention(q, k, v, mask=seen, backend="numba")
         assert (ours.double() - formula(q, k, v, seen)[0]).abs().max() <= most
+    leaves = [x.float().requires_grad_() for x in (q, k, v)]
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    found = torch.autograd.grad(regard.attention(*leaves, mask=seen, backend="numba").sum(), leaves)
+    expected = torch.autograd.grad(formula(*wide, seen)[0].sum(), wide)
+    assert all((one - other).abs().max() <= 1e-5 for one, other in zip(found, expected, strict=True))
 print("alike")
 """
 
@@ -367,13 +372,16 @@ def at_the_end(*shape):
     one = torch.frombuffer(room, dtype=torch.float32, count=count, offset=15 * page - 4 * count)
     return one.copy_(torch.randn(count)).view(1, 1, *shape)
 
-for queries in (1, 70):
-    sizes = {"q": (queries, 20), "k": (77, 20), "v": (77, 20), "bias": (queries, 77)}
+for queries, width in ((1, 20), (70, 20), (70, 32)):  # 32 is not padded, which would copy
+    sizes = {"q": (queries, width), "k": (77, width), "v": (77, width), "bias": (queries, 77)}
     for last in sizes:
         made = {name: torch.randn(1, 1, *size) for name, size in sizes.items()}
         made[last] = at_the_end(*sizes[last])
         print(last, flush=True)
         regard.attention(made["q"], made["k"], made["v"], bias=made["bias"], backend="numba")
+        leaves = [made[name].requires_grad_() for name in "qkv"]
+        output = regard.attention(*leaves, bias=made["bias"], backend="numba")
+        torch.autograd.grad(output, leaves, torch.ones_like(output))
 """
 
 
@@ -381,7 +389,7 @@ def test_nothing_is_read_beyond_the_end_of_an_input():
     """What follows the input may not be read: a page without rights, where a read would end the process."""
     command = [sys.executable, "-c", _AT_THE_END]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert (run.returncode, run.stdout.split()) == (0, ["q", "k", "v", "bias"] * 2), run.stderr[-500:]
+    assert (run.returncode, run.stdout.split()) == (0, ["q", "k", "v", "bias"] * 3), run.stderr[-500:]
 
 
 def test_tensors_without_memory_have_shapes_and_are_not_read():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,14 +12,22 @@ from regard.backends.blockwise.block_layout import Sheet
 from regard.backends.blockwise.fused_tiles import Fused
 from regard.backends.blockwise.unfused import General
 from regard.errors import InputError
-from regard.problem import Problem
-from regard.tensors import replace_tensors, tensors
+from regard.problem import Problem, held_by, parts_of, with_parts
+from regard.tensors import are_in_memory, replace_tensors
 from regard.torch_private import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, peek_interpreter_stack
 
-__all__ = ["Attend", "BlockedProblem", "Forward", "gradients_of", "held_by", "parts_of", "with_parts"]
+__all__ = ["Attend", "BlockedProblem", "Passes", "gradients_of"]
 
 
-Forward = Callable[[Problem], tuple[Tensor, Tensor, Tensor]]
+class Passes(NamedTuple):
+    """What computes a problem instead of the sheets: output, log-sum-exp and what rounding took from it, without sink;
+    and the gradients of q, k and v, of `up`, log-sum-exp and `delta` (see `General.backward`).
+
+    The backward is not asked where other gradients are wanted, but for the sink's, or derivatives of the gradients.
+    """
+
+    forward: Callable[[Problem], tuple[Tensor, Tensor, Tensor]]
+    backward: Callable[[Problem, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +38,7 @@ class BlockedProblem:
     sheets: tuple[Sheet, ...]
     fused: bool  # forward
     fused_back: bool
-    forward: Forward | None = None  # what computes all three results, but for the sink, instead of the sheets
+    passes: Passes | None = None
     known: tuple[Tensor, Tensor, Tensor] | None = None  # the results, where only their graph is wanted
 
     def over(self, *new: Tensor) -> "BlockedProblem":
@@ -39,22 +47,6 @@ class BlockedProblem:
         parts = replace_tensors(parts_of(self.problem), iter(held))
         problem = with_parts(replace(self.problem, q=q, k=k, v=v), parts)
         return replace(self, problem=problem, sheets=tuple(replace(one, problem=problem) for one in self.sheets))
-
-
-def held_by(problem: Problem) -> list[Tensor]:
-    """The tensors besides q, k and v that an output depends on."""
-    return tensors(parts_of(problem))
-
-
-def parts_of(problem: Problem) -> tuple[Any, ...]:
-    """The parts of the equation that may hold tensors."""
-    return problem.score, problem.bias, problem.normalizer, problem.weight_factor, problem.dropout
-
-
-def with_parts(problem: Problem, parts: tuple[Any, ...]) -> Problem:
-    """The same problem with other parts, in the order of `parts_of`."""
-    score, bias, normalizer, weight_factor, dropout = parts
-    return replace(problem, score=score, bias=bias, normalizer=normalizer, weight_factor=weight_factor, dropout=dropout)
 
 
 class Gradients:
@@ -96,8 +88,8 @@ class Attend(torch.autograd.Function):
         if blocks.known is not None:
             output, lse, low = (one.detach() for one in blocks.known)
             return output, lse, low
-        if blocks.forward is not None:
-            output, lse, low = blocks.forward(problem)
+        if blocks.passes is not None:
+            output, lse, low = blocks.passes.forward(problem)
         elif len(blocks.sheets) == 1:
             output, lse, low = (blocks.sheets[0].unfold_queries(x) for x in _forward(blocks.sheets[0], blocks.fused))
         else:
@@ -215,12 +207,15 @@ def gradients_of(
     into = Gradients(held, wanted)
     # The fused kernel's backward has no derivative. (torch.func asks for one always, wanted or not.)
     twice = torch.is_grad_enabled() and peek_interpreter_stack() is None
-    fused = blocks.fused_back and not twice and up_lse is None and not are_rounded(lse)
+    passes = blocks.passes if not twice and _are_for_passes(blocks.problem, into, up, *saved) else None
+    fused = passes is None and blocks.fused_back and not twice and up_lse is None and not are_rounded(lse)
     if not fused:
         # Weights are exp(s − lse − low); what is linear in them may take exp(−low) once a row rather than once a pair.
         rest = low.neg().exp_()
         up, delta = up * rest.unsqueeze(-1), delta * rest
-    if len(blocks.sheets) == 1:
+    if passes is not None:
+        dq, dk, dv = passes.backward(blocks.problem, up, lse, delta)
+    elif len(blocks.sheets) == 1:
         sheet = blocks.sheets[0]
         parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
         dq, dk, dv = sheet.unfold_queries(parts[0]), sheet.unfold_keys(parts[1]), sheet.unfold_keys(parts[2])
@@ -236,6 +231,12 @@ def gradients_of(
         share = (sink.to(lse.dtype)[:, None] - lse).exp()
         into.of(sink).sub_((share * delta).sum((0, 2)).to(sink.dtype))
     return dq, dk, dv, *into.all()
+
+
+def _are_for_passes(problem: Problem, into: Gradients, *given: Tensor) -> bool:
+    """Whether a call wants the gradients of q, k, v and the sink alone, and its tensors can be read in memory."""
+    learned = any(into.wants(one) for one in held_by(problem) if one is not problem.sink)
+    return not learned and are_in_memory(*given) and not any(map(is_functorch_wrapped_tensor, given))
 
 
 def _folded(sheet: Sheet) -> tuple[Tensor, Tensor, Tensor]:

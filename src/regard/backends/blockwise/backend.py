@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.backends.base import DERIVATIVES, Answer, Backend
-from regard.backends.blockwise.autograd_function import Attend, BlockedProblem, Forward, held_by, parts_of, with_parts
+from regard.backends.blockwise.autograd_function import Attend, BlockedProblem, Passes
 from regard.backends.blockwise.bias_tiles import diagonals_of
 from regard.backends.blockwise.block_layout import BlockBand, Gathered, Piece, Sheet
 from regard.backends.blockwise.fused_tiles import as_wide, can_fuse, evened
@@ -21,7 +21,7 @@ from regard.backends.call_form import unwritable
 from regard.backends.operators import Operator
 from regard.masks.block_plan import BLOCK, Cover, Indices, Runs
 from regard.positions import Relative
-from regard.problem import Problem
+from regard.problem import Problem, held_by, parts_of, with_parts
 from regard.tensors import is_traced, replace_tensors, tensors
 
 __all__ = ["Blockwise", "attend_in_blocks", "laid_out", "results_in_blocks"]
@@ -85,27 +85,22 @@ class Blockwise(Backend):
         return OPERATOR(problem) if is_traced(problem.q) else attend_in_blocks(problem)
 
 
-def attend_in_blocks(problem: Problem, forward: Forward | None = None) -> Answer:
-    """Compute a problem with its gradients.
-
-    Args:
-        problem: Any that `Blockwise` does not refuse.
-        forward: What computes output and log-sum-exp of the problem in float32, and what rounding took from that,
-            without its sink, instead of plain PyTorch; the backward, which needs no more than these, stays as it is.
-    """
-    output, lse, _ = results_in_blocks(problem, forward)
+def attend_in_blocks(problem: Problem) -> Answer:
+    """Compute a problem that `Blockwise` does not refuse, with its gradients."""
+    output, lse, _ = results_in_blocks(problem)
     return Answer(output.to(problem.q.dtype), None, lse)
 
 
 def results_in_blocks(
-    problem: Problem, forward: Forward | None = None, known: tuple[Tensor, Tensor, Tensor] | None = None
+    problem: Problem, passes: Passes | None = None, known: tuple[Tensor, Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute output, log-sum-exp and what rounding took from it, in float32 at least.
 
-    With `known`, these are the results of an earlier call, of which only the graph is made.
+    With `passes`, these compute the problem instead of plain PyTorch. With `known`, these are the results of an earlier
+    call, of which only the graph is made.
     """
     with torch.autocast(problem.q.device.type, enabled=False):
-        ready, blocks = laid_out(problem, forward)
+        ready, blocks = laid_out(problem, passes)
         if known is not None:
             output, lse, low = known
             blocks = replace(blocks, known=(as_wide(output, ready.v.shape[-1]), lse, low))
@@ -121,14 +116,14 @@ OPERATOR = Operator(
 )
 
 
-def laid_out(problem: Problem, forward: Forward | None = None) -> tuple[Problem, BlockedProblem]:
+def laid_out(problem: Problem, passes: Passes | None = None) -> tuple[Problem, BlockedProblem]:
     """The problem as it is computed, and its blocks, which hold no memory of it."""
     ready = _prepared(problem)
     fused = can_fuse(ready)
     learns = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(ready.bias))
     ready = evened(ready) if fused else ready
     hollow = _hollow(ready)
-    return ready, BlockedProblem(hollow, _sheets(hollow), fused, fused and not learns, forward)
+    return ready, BlockedProblem(hollow, _sheets(hollow), fused, fused and not learns, passes)
 
 
 def _again(blocks: BlockedProblem, value_dim: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

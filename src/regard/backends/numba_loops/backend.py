@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
-from regard.backends.blockwise import results_in_blocks
+from regard.backends.blockwise import Passes, results_in_blocks
 from regard.backends.call_form import unwritable
 from regard.backends.numba_loops import auto, object_code
 from regard.backends.numba_loops.mask_tables import bytes_of_tables
@@ -28,8 +28,8 @@ class Compiled(Backend):
     """Softmax of products with any mask, bias, softcap and sink, grouped queries and log-sum-exp, on CPU.
 
     Sums and softmax are in float32. bfloat16 is multiplied in pairs if the processor supports it (AVX-512 BF16), with
-    weights rounded to bfloat16 as in PyTorch. The backward pass is that of the plain blocks, in float32. The first
-    call on a machine takes some seconds to compile.
+    weights rounded to bfloat16 as in PyTorch. The backward pass is in float32; where a bias learns, or gradients have
+    derivatives, it is that of the plain blocks. The first call on a machine takes some seconds to compile.
     """
 
     name = "numba"
@@ -107,7 +107,7 @@ def _computed(problem: Problem) -> Answer:
 
 def _results(problem: Problem, known: Known | None, learned: bool) -> Known:
     if learned:
-        return results_in_blocks(problem, _attend, known)
+        return results_in_blocks(problem, Passes(_attend, _gradients), known)
     with torch.autocast("cpu", enabled=False):
         output, lse, low = _attend(problem.prepared())
         if problem.sink is not None:
@@ -143,3 +143,10 @@ def _attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     from regard.backends.numba_loops.choose_loops import Call
 
     return Call(problem)(problem.q, problem.k, problem.v)
+
+
+def _gradients(problem: Problem, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v of a prepared problem."""
+    from regard.backends.numba_loops.choose_loops import gradients
+
+    return gradients(problem, *given)

@@ -12,17 +12,18 @@ from torch.nn.functional import pad
 
 from regard.backends.blockwise.bias_tiles import diagonals_of
 from regard.backends.numba_loops.kernel_args import JOB
-from regard.backends.numba_loops.mask_tables import tables_for
+from regard.backends.numba_loops.mask_tables import Tables, tables_for
 from regard.backends.numba_loops.sizes import BLOCK, GROUP, LANES, ROWS
 from regard.backends.numba_loops.target import has_pairs
 from regard.backends.numba_loops.threads import run
 from regard.positions import Relative
 from regard.problem import Problem
 
-__all__ = ["Call"]
+__all__ = ["Call", "gradients"]
 
 _FEW = 16  # maximum rows of a key–value head for which keys are read without rearranging them
 _PART = 16  # maximum number of blocks of keys per task if there are few queries
+_TASKS = 2  # minimum number of tasks of the backward pass per thread
 
 
 class Call:
@@ -37,14 +38,11 @@ class Call:
     def __init__(self, problem: Problem) -> None:
         self._tables = tables_for(problem)
         self._pairs = problem.q.dtype == torch.bfloat16 and has_pairs()
-        self._edge = (np.arange(BLOCK) < (problem.keys - 1) % BLOCK + 1).astype(np.uint8)
+        self._edge = _edge_of(problem)
         self._bias, numbers = _bias_of(problem)
         width, value_width = problem.k.shape[-1], problem.v.shape[-1]
-        numbers |= {name: getattr(problem, name) for name in ("batch", "heads", "kv_heads", "queries", "keys")}
-        numbers |= {name: getattr(self._tables, name).ctypes.data for name in "rows starts lengths tiles seen".split()}
-        numbers |= {"edge": self._edge.ctypes.data, "depth": -(-width // 2) if self._pairs else width}
-        numbers |= {"value_vectors": -(-value_width // LANES), "pairs": self._pairs}
-        numbers |= {"mask_batch": self._tables.leading[0], "mask_heads": self._tables.leading[1]}
+        numbers |= _numbers_of(problem, self._tables) | {"edge": self._edge.ctypes.data, "pairs": self._pairs}
+        numbers["depth"] = -(-width // 2) if self._pairs else width
         self._blocks, self._of = -(-problem.keys // BLOCK), problem.batch * problem.kv_heads
         rows = problem.heads // problem.kv_heads * problem.queries
         self._padded = -(-rows // ROWS) * ROWS
@@ -52,8 +50,7 @@ class Call:
         if self._is_few:
             each = max(2, min(_PART, self._of * self._blocks // (4 * torch.get_num_threads())))
             numbers["parts"] = -(-self._blocks // each)
-        numbers |= _factors_of(problem)
-        self._job = np.array([tuple(numbers.get(name, 0) for name in JOB.names or ())], JOB).tobytes()
+        self._job = _record_of(numbers)
         self._sizes = (*problem.q.shape[:3], -(-value_width // LANES) * LANES)
         vectors, scores = self._sizes[3], GROUP * BLOCK  # floats of a row of values, and of scores
         self._room = 4 * BLOCK * (numbers["depth"] + scores + vectors + 2) + 16 * GROUP
@@ -78,10 +75,7 @@ class Call:
         output = q.new_empty(self._sizes)
         lse, low = (q.new_empty(self._sizes[:3], dtype=torch.float32) for _ in range(2))  # operators share no memory
         job: npt.NDArray[np.void] = np.frombuffer(bytearray(self._job), JOB)  # much faster than a copy of the record
-        size = q.element_size()
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            job[name] = x.data_ptr()
-            job[f"{name}_batch"], job[f"{name}_head"], job[f"{name}_row"] = (step * size for step in x.stride()[:3])
+        _place(job, q=q, k=k, v=v)
         job["output"], job["lse"], job["low"] = output.data_ptr(), lse.data_ptr(), low.data_ptr()
         if self._is_few:
             self._read(job)
@@ -112,6 +106,81 @@ class Call:
         job["part_sums"], job["part_most"], job["part_mass"] = start, behind, behind + rows * 4
         run("read", job, tasks=tasks, room_bytes=self._room)
         run("merge", job, tasks=1, room_bytes=self._room)
+
+
+def gradients(
+    problem: Problem,
+    up: Float[Tensor, "batch heads queries value_dim"],
+    lse: Float[Tensor, "batch heads queries"],
+    delta: Float[Tensor, "batch heads queries"],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of q, k and v of a prepared problem in float32.
+
+    Args:
+        problem: The problem, of which no bias learns.
+        up: The gradient of the output.
+        lse: The log-sum-exp, with the sink's share where there is one.
+        delta: Σ_d up · output, less the gradient of the log-sum-exp.
+    """
+    tables, edge = tables_for(problem), _edge_of(problem)
+    _bias, numbers = _bias_of(problem)  # kept until the loops have run
+    q, k, v, up = (_in_rows(x, LANES) for x in (problem.q, problem.k, problem.v, up))
+    if _is_nothing(problem.scale):
+        q = torch.zeros_like(q)
+    sides, blocks = problem.batch * problem.kv_heads, -(-problem.keys // BLOCK)
+    tiles = problem.heads // problem.kv_heads * -(-problem.queries // BLOCK)
+    parts = _parts_of(sides, tiles)
+    depth, width = q.shape[-1], v.shape[-1]
+    dq = torch.empty(*q.shape)
+    dk, dv = (torch.empty(*k.shape[:2], blocks * BLOCK, x) for x in (depth, width))
+    packed, sums = torch.empty(dk.numel() + dv.numel()), torch.empty((parts - 1) * (dk.numel() + dv.numel()))
+    lse, delta = lse.masked_fill(lse == -math.inf, 0.0).contiguous(), delta.contiguous()
+    numbers |= _numbers_of(problem, tables) | {"edge": edge.ctypes.data, "depth": depth, "factor": problem.scale}
+    numbers |= {"parts": parts, "part_sums": sums.data_ptr(), "packs": sides * blocks}
+    numbers |= {"packed_keys": packed.data_ptr(), "packed_values": packed.data_ptr() + dk.numel() * 4}
+    held = {"lse": lse, "delta": delta, "dq": dq, "dk": dk, "dv": dv}
+    numbers |= {name: one.data_ptr() for name, one in held.items()}
+    job: npt.NDArray[np.void] = np.frombuffer(bytearray(_record_of(numbers)), JOB)
+    _place(job, q=q, k=k, v=v, up=up)
+    room = 4 * BLOCK * (2 * depth + width + 3 * BLOCK)
+    run("differentiate", job, tasks=sides * (blocks + parts), room_bytes=room)
+    if parts > 1:
+        run("add_parts", job, tasks=sides * blocks)
+    dq, dk = dq[..., : problem.q.shape[-1]], dk[:, :, : problem.keys, : problem.k.shape[-1]]
+    return dq, dk, dv[:, :, : problem.keys, : problem.v.shape[-1]]
+
+
+def _parts_of(sides: int, tiles: int) -> int:
+    """Return among how many tasks the tiles of a key–value head are divided: as few as keep all threads busy."""
+    threads = torch.get_num_threads()
+    return 1 if threads == 1 else min(tiles, -(-_TASKS * threads // sides))
+
+
+def _numbers_of(problem: Problem, tables: Tables) -> dict[str, Any]:
+    """Return the sizes, the tables of the mask, and the factors."""
+    numbers: dict[str, Any] = {
+        name: getattr(problem, name) for name in ("batch", "heads", "kv_heads", "queries", "keys")
+    }
+    numbers |= {name: getattr(tables, name).ctypes.data for name in "rows starts lengths tiles seen".split()}
+    numbers |= {"mask_batch": tables.leading[0], "mask_heads": tables.leading[1]}
+    return numbers | {"value_vectors": -(-problem.v.shape[-1] // LANES)} | _factors_of(problem)
+
+
+def _edge_of(problem: Problem) -> npt.NDArray[np.uint8]:
+    """Return 1 for the keys that the last block has."""
+    return (np.arange(BLOCK) < (problem.keys - 1) % BLOCK + 1).astype(np.uint8)
+
+
+def _record_of(numbers: dict[str, Any]) -> bytes:
+    return np.array([tuple(numbers.get(name, 0) for name in JOB.names or ())], JOB).tobytes()
+
+
+def _place(job: npt.NDArray[np.void], **given: Tensor) -> None:
+    """Write the addresses and strides of tensors."""
+    for name, x in given.items():
+        size = x.element_size()
+        job[name] = x.data_ptr()
+        job[f"{name}_batch"], job[f"{name}_head"], job[f"{name}_row"] = (step * size for step in x.stride()[:3])
 
 
 def _in_rows(x: Float[Tensor, "batch heads n width"], multiple: int) -> Tensor:

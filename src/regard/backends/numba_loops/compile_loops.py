@@ -23,9 +23,10 @@ def compile_loops() -> Iterator[tuple[str, ObjectCode]]:
     Raises:
         RuntimeError: A loop calls functions that another process may not have.
     """
-    from regard.backends.numba_loops import decode, prefill
+    from regard.backends.numba_loops import backward, decode, prefill
 
     functions = {"attend": prefill.attend, "read": decode.read, "merge": decode.merge}
+    functions |= {"differentiate": backward.differentiate, "add_parts": backward.add_parts}
     for name in LOOPS:
         yield name, _compiled(name, functions[name])
 

@@ -14,11 +14,13 @@ from regard.backends.numba_loops.llvm_builder import compiled
 from regard.backends.numba_loops.sizes import BLOCK, GROUP
 from regard.backends.numba_loops.tiles import (
     FAR,
-    VECTORS,
+    PANEL_BYTES,
+    PANELS,
     adjust,
     first_run,
     floats,
     multiply,
+    pack,
     pairs_of_blocks,
     seat,
     weigh,
@@ -26,9 +28,6 @@ from regard.backends.numba_loops.tiles import (
 )
 
 __all__ = ["attend"]
-
-_PANELS = VECTORS // on.PANEL
-_PANEL = on.PANEL * on.LANES * 4  # bytes
 
 
 def attend(address: Any) -> None:
@@ -47,7 +46,7 @@ def attend(address: Any) -> None:
         if task >= job.tasks:
             break
         if task < job.packs:
-            _pack_keys(job, task, queries)
+            pack(job, task, job.k, job.k_batch, job.k_head, job.k_row, job.packed_keys, job.depth, queries)
             if job.pairs:
                 _pack_values(job, task, queries)
             on.finish_pack(address)
@@ -55,27 +54,6 @@ def attend(address: Any) -> None:
             while on.count_packed(address) < job.packs:
                 pass
             _attend(job, task - job.packs, queries, scores, sums, rest)
-
-
-@compiled
-def _pack_keys(job: Any, task: int, few: int) -> None:
-    """Rearrange a block of keys in columns: element e of all 64 keys is contiguous, in panels of the width of a
-    product.
-    """
-    blocks = (job.keys + BLOCK - 1) // BLOCK
-    of, first = task // blocks, task % blocks * BLOCK
-    source = job.k + of // job.kv_heads * job.k_batch + of % job.kv_heads * job.k_head
-    into = job.packed_keys + task * job.depth * BLOCK * 4
-    for vector in range(VECTORS):
-        top = first + vector * on.LANES
-        target = into + vector // on.PANEL * job.depth * _PANEL + vector % on.PANEL * on.LANES * 4
-        if top + on.LANES <= job.keys:
-            on.transpose(source + top * job.k_row, job.k_row, target, job.depth)
-            continue
-        on.zero(few, on.LANES * job.depth * 4)
-        for row in range(top, job.keys):
-            on.copy(few + (row - top) * job.depth * 4, source + row * job.k_row, job.depth * 4)
-        on.transpose(few, job.depth * 4, target, job.depth)
 
 
 @compiled
@@ -144,10 +122,10 @@ def _visit(
     for at in range(held):
         block, tile = blocks[0, at], blocks[1, at]
         packed, here = job.packed_keys + (of + block) * job.depth * BLOCK * 4, scores + at * BLOCK * 4
-        for panel in range(_PANELS):
+        for panel in range(PANELS):
             multiply(
-                job.pairs, queries, job.depth * 4, packed + panel * job.depth * _PANEL, _PANEL,
-                here + panel * _PANEL, FAR, padded, job.depth, on.PANEL, 1,
+                job.pairs, queries, job.depth * 4, packed + panel * job.depth * PANEL_BYTES, PANEL_BYTES,
+                here + panel * PANEL_BYTES, FAR, padded, job.depth, on.PANEL, 1,
             )  # fmt: skip
         if tile >= 0 or job.bias or job.cap > 0 or (block + 1) * BLOCK > job.keys:
             for row in range(height):

@@ -35,6 +35,7 @@ __all__ = [
     "ROWS",
     "add",
     "cap",
+    "cap_slope",
     "claim",
     "copy",
     "count_packed",
@@ -48,10 +49,12 @@ __all__ = [
     "largest",
     "multiply_f32",
     "multiply_pairs",
+    "multiply_transposed",
     "pointer",
     "rescale",
     "sit",
     "transpose",
+    "weigh_back",
     "write_bf16",
     "write_f32",
     "zero",
@@ -72,21 +75,23 @@ _at = types.int64  # an address, a stride or a count
 
 
 def _multiplied(
-    code: Code, pairs: bool, vectors: int, a: Any, lda: Any, b: Any, ldb: Any, c: Any, ldc: Any, depth: Any, fresh: Any
-) -> None:
+    code: Code, pairs: bool, vectors: int, a: Any, lda: Any, b: Any, ldb: Any, c: Any, ldc: Any, depth: Any, fresh: Any,
+    transposed: bool,
+) -> None:  # fmt: skip
     do = code.do
+    row_step, depth_step = (4, lda) if transposed else (lda, 4)
     sums = [code.variables(vectors, _zeros) for _ in range(ROWS)]
     rows = [do.add(c, code.times(ir.Constant(I64, row), ldc)) for row in range(ROWS)]
     with do.if_then(do.icmp_signed("==", fresh, ir.Constant(I64, 0))):
         for row in range(ROWS):
             for at in range(vectors):
                 do.store(code.load(code.at(rows[row], at * WIDTH), FLOATS), sums[row][at])
-    left = [do.add(a, code.times(ir.Constant(I64, row), lda)) for row in range(ROWS)]
+    left = [do.add(a, code.times(ir.Constant(I64, row), row_step)) for row in range(ROWS)]
     with code.loop(depth) as loop:
         below = do.add(b, code.times(loop.index, ldb))
         right = [code.load(code.at(below, at * WIDTH), FLOATS) for at in range(vectors)]
         for row in range(ROWS):
-            here = do.add(left[row], code.times(loop.index, 4))
+            here = do.add(left[row], code.times(loop.index, depth_step))
             one = code.everywhere(code.load(here, F))
             for at in range(vectors):
                 do.store(code.products(pairs, do.load(sums[row][at]), one, right[at]), sums[row][at])
@@ -95,7 +100,7 @@ def _multiplied(
             code.store(do.load(sums[row][at]), code.at(rows[row], at * WIDTH))
 
 
-def _multiply(pairs: bool, name: str) -> Any:
+def _multiply(pairs: bool, name: str, *, transposed: bool = False) -> Any:
     def emit(
         code: Code, a: Any, lda: Any, b: Any, ldb: Any, c: Any, ldc: Any, depth: Any, vectors: Any, fresh: Any
     ) -> None:
@@ -107,18 +112,18 @@ def _multiply(pairs: bool, name: str) -> Any:
             case = code.do.append_basic_block(f"vectors{width}")
             chosen.add_case(ir.Constant(I64, width), case)
             code.do.position_at_end(case)
-            _multiplied(code, pairs, width, a, lda, b, ldb, c, ldc, depth, fresh)
+            _multiplied(code, pairs, width, a, lda, b, ldb, c, ldc, depth, fresh, transposed)
             code.do.branch(done)
         code.do.position_at_end(done)
 
     emit.__name__ = name
-    emit.__doc__ = (
-        """c (4 × 16 vectors) = a (4 × depth) · b (depth × 16 vectors), added to what c holds unless fresh."""
-    )
+    left = "aᵀ, which has depth rows," if transposed else "a (4 × depth)"
+    emit.__doc__ = f"""c (4 × 16 vectors) = {left} · b (depth × 16 vectors), added to what c holds unless fresh."""
     return instruction(types.void, *[_at] * 9)(emit)
 
 
 multiply_f32, multiply_pairs = _multiply(False, "multiply_f32"), _multiply(True, "multiply_pairs")
+multiply_transposed = _multiply(False, "multiply_transposed", transposed=True)
 
 
 def _dots(pairs: bool, name: str) -> Any:
@@ -220,6 +225,37 @@ def _exp(pairs: bool, name: str) -> Any:
 
 
 exp_f32, exp_pairs = _exp(False, "exp_f32"), _exp(True, "exp_pairs")
+
+
+@instruction(types.void, _at, _at, _at, *[_float] * 4)
+def weigh_back(
+    code: Code, row: Any, gradients: Any, vectors: Any, scale: Any, lse: Any, delta: Any, factor: Any
+) -> None:
+    """Replace x by its weight w = e ** (scale · x − lse), and the gradient g of the weight by that of the product,
+    factor · w · (g − delta).
+    """
+    do = code.do
+    scales, sums, deltas, factors = (code.everywhere(one) for one in (scale, lse, delta, factor))
+    log = ir.Constant(FLOATS, [_LOG2_E] * LANES)
+    with code.loop(vectors) as loop:
+        offset = code.times(loop.index, WIDTH)
+        at, other = do.add(row, offset), do.add(gradients, offset)
+        # Rounded as in the forward, without a fused multiplication: a large score keeps no digit that its sum lacks.
+        weight = _power(code, do.fmul(do.fsub(do.fmul(code.load(at, FLOATS), scales), sums), log))
+        code.store(weight, at)
+        code.store(do.fmul(do.fmul(do.fsub(code.load(other, FLOATS), deltas), weight), factors), other)
+
+
+@instruction(types.void, _at, _at, _at, _float)
+def cap_slope(code: Code, gradients: Any, capped: Any, vectors: Any, most: Any) -> None:
+    """Multiply gradients by the slope of the cap, 1 − (x / most)², at the capped scores x."""
+    do, inverse = code.do, code.everywhere(code.do.fdiv(ir.Constant(F, 1.0), most))
+    one = ir.Constant(FLOATS, [1.0] * LANES)
+    with code.loop(vectors) as loop:
+        offset = code.times(loop.index, WIDTH)
+        at = do.add(gradients, offset)
+        ratio = do.fmul(code.load(do.add(capped, offset), FLOATS), inverse)
+        code.store(do.fmul(code.load(at, FLOATS), do.fsub(one, do.fmul(ratio, ratio))), at)
 
 
 @instruction(types.void, _at, _at, _float, _float)

@@ -1,4 +1,4 @@
-"""Operations on a tile of scores that both loops of the backend use, compiled by numba."""
+"""Operations on a tile of scores that several loops of the backend use, compiled by numba."""
 
 from typing import Any
 
@@ -11,11 +11,15 @@ from regard.backends.numba_loops.sizes import BLOCK, GROUP
 
 __all__ = [
     "FAR",
+    "PANELS",
+    "PANEL_BYTES",
     "VECTORS",
+    "add_bias_and_hide",
     "adjust",
     "first_run",
     "floats",
     "multiply",
+    "pack",
     "pairs_of_blocks",
     "seat",
     "weigh",
@@ -24,6 +28,8 @@ __all__ = [
 
 VECTORS = BLOCK // on.LANES
 FAR = GROUP * BLOCK * 4  # bytes between rows of scores
+PANELS = VECTORS // on.PANEL
+PANEL_BYTES = on.PANEL * on.LANES * 4  # bytes of a row of a panel
 
 
 @compiled
@@ -46,6 +52,12 @@ def adjust(job: Any, scores: int, sequence: int, head: int, query: int, block: i
     """Apply cap, bias and mask, in this order, to the scores of a query with a block of keys."""
     if job.cap > 0:
         on.cap(scores, VECTORS, job.scale, job.cap)
+    add_bias_and_hide(job, scores, sequence, head, query, block, tile)
+
+
+@compiled
+def add_bias_and_hide(job: Any, scores: int, sequence: int, head: int, query: int, block: int, tile: int) -> None:
+    """Apply bias and mask to the scores of a query with a block of keys."""
     beyond = (block + 1) * BLOCK - job.keys
     if job.bias:
         at = job.bias + sequence * job.bias_batch + head * job.bias_head + query * job.bias_row + block * BLOCK * 4
@@ -54,6 +66,29 @@ def adjust(job: Any, scores: int, sequence: int, head: int, query: int, block: i
         on.hide(scores, job.seen + (tile * BLOCK + query % BLOCK) * BLOCK, VECTORS, job.hidden)
     elif beyond > 0:
         on.hide(scores, job.edge, VECTORS, job.hidden)
+
+
+@compiled
+def pack(job: Any, task: int, x: int, x_batch: int, x_head: int, x_row: int, into: int, depth: int, few: int) -> None:
+    """Rearrange a block of keys (or values) in columns: element e of all 64 rows is contiguous, in panels of the width
+    of a product.
+
+    `few` has room for 16 rows.
+    """
+    blocks = (job.keys + BLOCK - 1) // BLOCK
+    of, first = task // blocks, task % blocks * BLOCK
+    source = x + of // job.kv_heads * x_batch + of % job.kv_heads * x_head
+    into = into + task * depth * BLOCK * 4
+    for vector in range(VECTORS):
+        top = first + vector * on.LANES
+        target = into + vector // on.PANEL * depth * PANEL_BYTES + vector % on.PANEL * on.LANES * 4
+        if top + on.LANES <= job.keys:
+            on.transpose(source + top * x_row, x_row, target, depth)
+            continue
+        on.zero(few, on.LANES * depth * 4)
+        for row in range(top, job.keys):
+            on.copy(few + (row - top) * depth * 4, source + row * x_row, depth * 4)
+        on.transpose(few, depth * 4, target, depth)
 
 
 @compiled

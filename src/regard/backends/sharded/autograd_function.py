@@ -9,13 +9,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.backends.base import merge
-from regard.backends.blockwise.autograd_function import parts_of, with_parts
 from regard.backends.sharded.exchange import Exchange, Pending, redistribute
 from regard.backends.sharded.rectangles import Slab, attend_to, gradients_at, problem_of
 from regard.backends.sharded.sequence_layout import SequenceLayout
 from regard.backends.sharded.shard_plan import ShardPlan, ShardRectangle
 from regard.normalizers import Normalizer, Softmax
-from regard.problem import Problem
+from regard.problem import Problem, parts_of, with_parts
 from regard.tensors import replace_tensors
 
 __all__ = ["AttendInRounds", "Relayout", "ShardedCall", "merged"]

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from regard.backends.base import DERIVATIVES, Answer, Backend
-from regard.backends.blockwise.autograd_function import held_by, parts_of, with_parts
 from regard.backends.sharded.autograd_function import AttendInRounds, Relayout, ShardedCall, merged
 from regard.backends.sharded.exchange import Exchange
 from regard.backends.sharded.rectangles import PlacedMask, Slab
@@ -16,7 +15,7 @@ from regard.backends.sharded.shard_plan import ShardPlan, plan_replicated, plan_
 from regard.errors import InputError
 from regard.masks import BoundMask
 from regard.positions import Rotary
-from regard.problem import Problem
+from regard.problem import Problem, held_by, parts_of, with_parts
 from regard.tensors import replace_tensors, run_eagerly, tensors
 
 __all__ = ["Shard", "Sharded", "attend_replicated", "attend_shards", "lay_out", "plan_of_shards"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.backends.blockwise.autograd_function import Attend, gradients_of, held_by
+from regard.backends.blockwise.autograd_function import Attend, gradients_of
 from regard.backends.blockwise.backend import laid_out
 from regard.backends.sharded.shard_plan import ShardRectangle
 from regard.dropout import Dropout
@@ -19,7 +19,7 @@ from regard.masks import BoundMask, Mask, Window
 from regard.masks.block_plan import Rectangles
 from regard.normalizers import Softmax
 from regard.positions import Bias, DenseBias, Relative
-from regard.problem import Problem
+from regard.problem import Problem, held_by
 from regard.scores import Score
 from regard.scores.base import score_tile, value_term_tile
 
