@@ -230,6 +230,25 @@ def test_a_boolean_tensor_is_a_mask_in_compiled_code_too():
     torch.testing.assert_close(compiled(q, seen), call(q, seen))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: masks.longformer(8, global_positions=[0]),
+        lambda: masks.Causal("start") & ~masks.Window(8),
+        lambda: masks.LocalMonotonic(3),
+        lambda: masks.bigbird(heads=2, block=16),
+    ],
+    ids=["longformer", "aligned", "local", "bigbird"],
+)
+def test_a_mask_that_nobody_has_asked_yet_compiles_in_one_graph(make):
+    """What a mask computes once it computes in the graph then, where no lock can be entered."""
+    torch._dynamo.reset()
+    q = drawn(1, 2, 64, 8)
+    mask = make()
+    found = torch.compile(lambda q: regard.attention(q, q, q, mask=mask), fullgraph=True, backend="eager")(q)
+    torch.testing.assert_close(found, dense(q, q, q, make().bind(64, 64).dense()))
+
+
 def test_lengths_may_be_symbols_where_weights_would_be_beyond_max_bytes():
     """The reason of a backend that refuses names bytes, of which nobody may ask the digits."""
     torch._dynamo.reset()

@@ -34,16 +34,13 @@ class Mask:
     - `relative` is True if the mask depends only on i − j.
     - `resolve` is needed if the mask depends on the lengths. It returns a mask over positions only.
 
-    Queries are the last positions: query i of `q_len` is at position i + (kv_len − q_len), unless the mask is bound to
-    another offset.
+    Queries are the last positions: query i of `q_len` is at position i + (kv_len − q_len), unless bound elsewhere.
 
-    A mask is a value. The tensors in its fields are copied when it is made (one byte for each boolean, eight bytes for
-    each 64-bit integer), so a later change of the original tensor has no effect on the mask. The copy must not be
-    changed. PyTorch counts changes in place, and a mask whose copy was changed is refused. Changes through `.data` and
-    `.numpy()` are not counted: do not write there, the cached plan would be wrong. Make a new mask instead.
+    A mask is a value. Its tensors are copied when it is made (a byte for each boolean, eight for a 64-bit integer), so
+    later changes of the original have no effect. The copy must not be changed: in place, that is refused; through
+    `.data` or `.numpy()` PyTorch does not count it, and the cached plan would be wrong. Make a new mask instead.
 
-    If a mask of your own defines `__post_init__`, call `super().__post_init__()` at its end. Without this call nothing
-    is copied, and the plan of the mask is made again in each call.
+    If a mask of your own defines `__post_init__`, end it with `super().__post_init__()`, which copies the tensors.
     """
 
     def __post_init__(self) -> None:
@@ -81,8 +78,11 @@ class Mask:
     def with_place(self, **fields: object) -> Self:
         """The same mask with other numbers in some fields; tensors, and what was computed from them, are shared."""
         placed = object.__new__(type(self))
-        vars(placed).update(vars(self) | fields)
-        vars(placed).pop("_identity", None)
+        held = {} if torch.compiler.is_compiling() else vars(self)  # which compilers of PyTorch 2.11 cannot follow
+        for name in held.keys() - {"_identity"} or set(getattr(self, "__dataclass_fields__", ())):
+            object.__setattr__(placed, name, getattr(self, name))
+        for name, value in fields.items():
+            object.__setattr__(placed, name, value)
         return placed
 
     def __call__(self, batch: Positions, head: Positions, i: Positions, j: Positions) -> Bool[Tensor, "*#pairs"]:
@@ -178,8 +178,7 @@ class _Pair(Mask):
 
     def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Resolve both sides."""
-        place = q_len, kv_len, q_offset
-        return type(self)(self.left.resolve(*place), self.right.resolve(*place))
+        return type(self)(self.left.resolve(q_len, kv_len, q_offset), self.right.resolve(q_len, kv_len, q_offset))
 
     def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int], /) -> Mask:
         """Resolve both sides for sequences of these spans."""
@@ -204,7 +203,8 @@ class And(_Pair):
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Both see the pair."""
-        return self.left(batch, head, i, j) & self.right(batch, head, i, j)
+        # `__call__` by name: PyTorch 2.11 compiles no call of an object that is made in the graph.
+        return self.left.__call__(batch, head, i, j) & self.right.__call__(batch, head, i, j)
 
     def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """The lesser of both answers."""
@@ -216,7 +216,7 @@ class Or(_Pair):
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """One of both sees the pair."""
-        return self.left(batch, head, i, j) | self.right(batch, head, i, j)
+        return self.left.__call__(batch, head, i, j) | self.right.__call__(batch, head, i, j)
 
     def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """The greater of both answers."""
@@ -231,7 +231,7 @@ class Not(Mask):
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The mask hides the pair."""
-        return ~self.hidden(batch, head, i, j)
+        return ~self.hidden.__call__(batch, head, i, j)
 
     def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Full where the mask is empty, and the reverse."""

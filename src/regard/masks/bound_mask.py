@@ -49,7 +49,7 @@ class BoundMask:
         j = torch.arange(columns.start, columns.stop, device=device)[None, None, None, :]
         b = _range(batch, device)[:, None, None, None]
         h = _range(heads, device)[None, :, None, None]
-        visible = self.mask(b, h, i, j)
+        visible = self.mask.__call__(b, h, i, j)
         return visible.expand(*visible.shape[:2], i.shape[2], j.shape[3])
 
     def dense(

@@ -131,7 +131,7 @@ class Global(Mask):
         for token in self.tokens:
             check_count("tokens", token, 0, "gives positions, each of which counts from the first key", most=_FAR)
 
-    @cached_property
+    @property  # no cached one, whose lock compilers cannot enter before Python 3.12
     def _flags(self) -> Tensor:
         if isinstance(self.tokens, Tensor):
             return self.tokens
@@ -148,8 +148,9 @@ class Global(Mask):
         return self._is_global(batch, i) | self._is_global(batch, j)
 
     def _is_global(self, batch: Tensor, position: Tensor) -> Tensor:
-        last = self._flags.shape[1] - 1
-        return entry(self._flags, batch, position.clamp(0, last)) & (position >= 0) & (position <= last)
+        flags = self._flags
+        last = flags.shape[1] - 1
+        return entry(flags, batch, position.clamp(0, last)) & (position >= 0) & (position <= last)
 
     def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Count the global tokens among the queries and among the keys."""
