@@ -131,12 +131,17 @@ class Global(Mask):
         for token in self.tokens:
             check_count("tokens", token, 0, "gives positions, each of which counts from the first key", most=_FAR)
 
-    @property  # no cached one, whose lock compilers cannot enter before Python 3.12
+    @property  # kept by hand: compilers cannot enter the lock of `cached_property` before Python 3.12
     def _flags(self) -> Tensor:
         if isinstance(self.tokens, Tensor):
             return self.tokens
+        kept: Tensor | None = getattr(self, "_listed", None)
+        if kept is not None:
+            return kept
         flags = torch.zeros(1, 1 + max(self.tokens, default=0), dtype=torch.bool)
         flags[0, list(self.tokens)] = True
+        if not torch.compiler.is_compiling():
+            object.__setattr__(self, "_listed", flags)
         return flags
 
     @cached_property
