@@ -31,3 +31,12 @@ def computed(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
     launch(request.param, folder, "contract")
     return Found(request.param, folder)
+
+
+@pytest.fixture(scope="session", params=[pytest.param(ranks, marks=pytest.mark.slow) for ranks in (2, 3)])
+def of_llama(request, tmp_path_factory):
+    """What so many ranks find with transformers' Llama, whose import takes each of them seconds."""
+    pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
+    folder = tmp_path_factory.mktemp(f"llama-{request.param}-ranks")
+    launch(request.param, folder, "llama")
+    return Found(request.param, folder)

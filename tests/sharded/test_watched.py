@@ -172,12 +172,11 @@ def test_a_model_that_calls_the_function_of_pytorch_is_seen_as_by_one_process(co
 
 
 @pytest.mark.parametrize("name", ["llama", "llama, watch inside"])
-def test_llama_is_seen_as_by_one_process(computed, name):
-    pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
+def test_llama_is_seen_as_by_one_process(of_llama, name):
     model, given = tiny_llama.llama().eval(), tiny_llama.inputs(padded=False)
     with regard.watch(model, **tiny_llama.WATCH) as seen:
         model(**given)
-    layers = _layers(computed, name)
+    layers = _layers(of_llama, name)
     assert len(layers) == len(seen.layers) == 2
     for ours, want in zip(layers, seen.layers, strict=True):
         _check(ours, want, bound=1e-10)

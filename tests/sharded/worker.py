@@ -5,7 +5,6 @@ import signal
 import sys
 import time
 from functools import partial
-from importlib import util
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +52,6 @@ def compute_contract(mesh, folder):
     compute_decoding(mesh, folder)
     compute_replicated(mesh, folder)
     compute_watched(mesh, folder / "watched")
-    if util.find_spec("transformers") is not None:
-        compute_llama(mesh, folder)
 
 
 def compute_orders(mesh, folder):
@@ -114,6 +111,7 @@ def compute_llama(mesh, folder):
             output = model(**tiny_llama.inputs(padded=padded))
             found = tiny_llama.found(model, output, shards.gather)
         np.savez(folder / f"llama-{padded}.{mesh.get_rank()}.npz", **found)
+    watch_llama(mesh, partial(save_record, mesh, folder / "watched"))
 
 
 def compute_long(mesh, folder):
@@ -123,21 +121,20 @@ def compute_long(mesh, folder):
         np.savez(folder / f"{name}.{mesh.get_rank()}.npz", **found)
 
 
+def save_record(mesh, folder, name, seen, *, unchanged=True):
+    """Write an atlas, and the arrays beside it: an atlas rounds maps of long texts to 16 bits."""
+    folder.mkdir(exist_ok=True)
+    seen.save(folder / f"{name}.{mesh.get_rank()}.atlas")
+    seen.save(folder / f"{name}.atlas")  # by all ranks at once
+    arrays = {f"{at} {of}": getattr(one, of) for at, one in enumerate(seen.layers) for of in watched_calls.FIELDS}
+    np.savez(folder / f"{name}.{mesh.get_rank()}.npz", **arrays)
+    if not unchanged:
+        (folder / f"{name}.{mesh.get_rank()}.changed").touch()
+
+
 def compute_watched(mesh, folder):
     """What the ranks see of calls, each in an atlas of its own, and whether outputs are those without a watch."""
-
-    folder.mkdir(exist_ok=True)
-
-    def save(name, seen, *, unchanged=True):
-        seen.save(folder / f"{name}.{mesh.get_rank()}.atlas")
-        seen.save(folder / f"{name}.atlas")  # by all ranks at once
-        arrays = {
-            f"{at} {of}": getattr(one, of) for at, one in enumerate(seen.layers) for of in watched_calls.FIELDS
-        }  # an atlas rounds maps of long texts to 16 bits
-        np.savez(folder / f"{name}.{mesh.get_rank()}.npz", **arrays)
-        if not unchanged:
-            (folder / f"{name}.{mesh.get_rank()}.changed").touch()
-
+    save = partial(save_record, mesh, folder)
     for name, case in watched_calls.CASES.items():
         shards = [distribute_tensor(x, mesh, [Shard(2)]) for x in case.tensors()]
         seen, unchanged = watched_calls.observed(case, *shards)
@@ -174,8 +171,6 @@ def compute_watched(mesh, folder):
         model(ids)
     save("watch outside", outside[0], unchanged=torch.equal(plain, output))
     save("second pass", outside[1])
-    if util.find_spec("transformers") is not None:
-        watch_llama(mesh, save)
 
 
 def watch_llama(mesh, save):
@@ -214,6 +209,7 @@ def lose_a_rank(how, mesh, folder, *, busy=0.0):
 
 PROGRAMS = {
     "contract": compute_contract,
+    "llama": compute_llama,
     "long": compute_long,
     "killed": partial(lose_a_rank, signal.SIGKILL),
     "killed while the others are busy": partial(lose_a_rank, signal.SIGKILL, busy=3.0),
