@@ -1,7 +1,7 @@
 """Several processes compute what one does: every exported mask, score and bias, forward and backward.
 
 Expected is a dense formula in numpy for masks and biases, whose rules are written once more in numpy, and one process
-with the reference backend for all else. One launch computes all members (20 s for 2 ranks on two cores, 2 minutes for 8).
+with the reference backend for all else. One launch computes all members (2 ranks: 20 s, 8 ranks: 2 minutes).
 """
 
 import sys
