@@ -32,7 +32,7 @@ MEASURED = $(wildcard $(RESULTS:.json=*.json))
 # What speed is compared with lies apart, on the path of `regard bench` alone, and without its dependencies: a peer can
 # never change the versions of what is measured.
 PEERS := .venv/peers
-# Cases for CI: a minute on two cores, in which nothing is loaded or compiled.
+# Cases of bench-check: a minute on two cores, in which nothing is loaded or compiled.
 CHECKED := dense bf16 window sparse beyond decoding
 SOURCES := src tests benchmarks examples docs
 
