@@ -23,7 +23,7 @@ class Passes(NamedTuple):
     """What computes a problem instead of the sheets: output, log-sum-exp and what rounding took from it, without sink;
     and the gradients of q, k and v, of `up`, log-sum-exp and `delta` (see `General.backward`).
 
-    The backward is not asked where other gradients are wanted, but for the sink's, or derivatives of the gradients.
+    The plain backward runs instead where a bias or a score learns, and for second derivatives.
     """
 
     forward: Callable[[Problem], tuple[Tensor, Tensor, Tensor]]
