@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard import functional, masks
@@ -78,6 +79,19 @@ def exact(q, k, v, mask=None, *, scale=None, score=None, normalizer=None, bias=N
     return weights / total.clamp_min(1e-300) @ v
 
 
+def gradients(call, *tensors):
+    """Output and gradients of leaves, for a fixed gradient of the output."""
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    output = call(*leaves)
+    up = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.dtype)
+    return output.detach(), *torch.autograd.grad(output, leaves, up)
+
+
+def error(found, right):
+    """The largest difference as a share of the largest value, if that is above 1."""
+    return (found.double() - right).abs().max() / right.abs().max().clamp_min(1.0)
+
+
 def backend_of(*tensors, **asked):
     return regard.explain(*tensors, **asked).backend
 
@@ -91,6 +105,28 @@ def test_each_mask_at_the_least_size_is_as_exact_as_the_loops_by_name(ready, nam
     torch.testing.assert_close(ours.double(), exact(q, k, v, mask), rtol=0, atol=3e-6)
     assert torch.equal(ours, regard.attention(q, k, v, mask=mask, backend="numba"))
     assert torch.equal(ours, regard.attention(q, k, v, mask=mask))  # known by now
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_training_with_each_mask_at_the_least_size_is_as_exact(ready, name):
+    tensors, mask = drawn(heads=4, kv_heads=2), MASKS[name]()
+    assert backend_of(tensors[0].clone().requires_grad_(), *tensors[1:], mask=mask) == "numba"
+    ours = gradients(lambda *x: regard.attention(*x, mask=mask), *tensors)
+    expected = gradients(lambda *x: exact(*x, mask), *(x.double() for x in tensors))
+    for found, right in zip(ours, expected, strict=True):
+        assert error(found, right) < 1e-5  # where a row sees one key, that of SDPA is 7e-6, and the loops' 6e-6
+    named = gradients(lambda *x: regard.attention(*x, mask=mask, backend="numba"), *tensors)
+    assert all(map(torch.equal, ours, named))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_training_with_options_is_as_exact(ready, name):
+    tensors, asked = drawn(), {"mask": masks.Causal(), **OPTIONS[name]}
+    assert backend_of(*tensors[:2], tensors[2].clone().requires_grad_(), **asked) == "numba"
+    ours = gradients(lambda *x: regard.attention(*x, **asked), *tensors)
+    expected = gradients(lambda *x: exact(*x, **asked), *(x.double() for x in tensors))
+    for found, right in zip(ours, expected, strict=True):
+        assert error(found, right) < 3e-6
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -113,6 +149,31 @@ def test_grouped_queries_and_keys_that_nobody_sees(ready):
 
 
 F, B = torch.float32, torch.bfloat16
+TRAINING = [  # queries, keys, width of keys, of values, masked, dtype, kind
+    (1024, 1024, 64, 64, False, F, "without a mask in training, float32"),
+    (1023, 1024, 64, 64, False, F, None),
+    (1024, 1024, 128, 128, False, F, None),
+    (512, 600, 64, 128, True, F, "with a mask in training, float32"),
+    (511, 600, 64, 64, True, F, None),
+    (512, 512, 64, 136, True, F, None),
+    (512, 512, 64, 64, True, B, None),
+    (1, 4096, 64, 64, False, F, None),
+]
+
+
+@pytest.mark.parametrize(("n", "m", "dim", "value_dim", "masked", "dtype", "kind"), TRAINING)
+@pytest.mark.parametrize("learns", range(3))
+def test_the_rule_of_training_is_that_of_the_table(n, m, dim, value_dim, masked, dtype, kind, learns):
+    sizes = (9, n, dim), (3, m, dim), (3, m, value_dim)
+    x = [torch.empty(1, *size, dtype=dtype, device="meta") for size in sizes]
+    x[learns].requires_grad_()
+    mask = masks.Causal() if masked else None
+    found = auto.kind_of(Problem.of(*x, mask=mask))
+    assert (found and found.name) == kind
+    with torch.no_grad():
+        assert "training" not in str(auto.kind_of(Problem.of(*x, mask=mask)))
+
+
 CHOICE = [  # queries, keys, heads, key–value heads, width, masked, dtype, kind
     (1024, 1024, 8, 8, 64, False, F, "without a mask, float32"),
     (1024, 1024, 8, 8, 64, False, B, "without a mask, bfloat16"),
@@ -161,9 +222,11 @@ def test_other_calls_go_the_way_that_they_go_without_the_loops(ready):
     q, k, v = drawn()
     seen = {"mask": masks.Causal()}
     assert backend_of(q, k, v, **seen) == "numba"
-    assert backend_of(q.clone().requires_grad_(), k, v, **seen) == "sdpa"
+    half = (x.bfloat16() for x in (q, k, v.requires_grad_()))
+    assert backend_of(*half, **seen) == "sdpa"
     with torch.no_grad():
         assert backend_of(q.clone().requires_grad_(), k, v, **seen) == "numba"
+    v.requires_grad_(requires_grad=False)
     assert backend_of(q, k, v, **seen, dropout=0.1) == "blockwise"
     assert backend_of(q, k, v, **seen, return_weights=True) == "reference"
     assert backend_of(q, k, v, **seen, normalizer=Softmax(torch.zeros(2, requires_grad=True))) == "blockwise"
@@ -270,6 +333,49 @@ def test_watched_and_tapped_runs_take_the_same_path_to_the_bit(ready):
     assert torch.equal(watched, plain)
     assert torch.equal(tapped, plain)
     assert len(seen.layers) == len(tap.rows) == 1
+
+
+def test_training_takes_the_same_path_watched_or_checkpointed_to_the_bit(ready):
+    torch.manual_seed(0)
+    layer, x = Layer(), torch.randn(1, N, 32)
+    learned = tuple(layer.parameters())
+
+    def step():
+        output = layer(x)
+        return output, *torch.autograd.grad(output.square().sum(), learned)
+
+    plain = step()
+    with regard.use_backend("sdpa"):
+        assert not torch.equal(step()[0], plain[0])
+    with regard.watch(layer):
+        watched = step()
+    output = checkpoint(layer, x, use_reentrant=False)
+    again = output, *torch.autograd.grad(output.square().sum(), learned)
+    for found in (watched, again):
+        assert all(map(torch.equal, found, plain))
+
+
+def test_derivatives_of_gradients_and_what_learns_beside_q_k_and_v(ready):
+    tensors, seen = drawn(), {"mask": masks.Causal()}
+
+    def twice(call, *given):
+        leaves = [x.detach().requires_grad_() for x in given]
+        first = torch.autograd.grad(call(*leaves).square().sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(one.square().sum() for one in first), leaves)
+
+    ours = twice(lambda *x: regard.attention(*x, **seen), *tensors)
+    expected = twice(lambda *x: exact(*x, masks.Causal()), *(x.double() for x in tensors))
+    for found, right in zip(ours, expected, strict=True):
+        assert error(found, right) < 1e-5
+    learned = torch.zeros(2, requires_grad=True)
+    leaf = tensors[0].clone().requires_grad_()
+    assert backend_of(leaf, *tensors[1:], **seen, normalizer=Softmax(learned)) == "blockwise"
+    assert backend_of(leaf, *tensors[1:], **seen, dropout=0.1) == "blockwise"
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert backend_of(leaf, *tensors[1:], **seen) == "sdpa"
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_a_process_stays_with_its_first_answer(monkeypatch, tmp_path):

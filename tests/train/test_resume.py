@@ -9,8 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from regard.backends.numba_loops import object_code
 from regard.errors import InputError
 from regard.train import JsonlLog, read_log, train
+from regard.train.callbacks import Started
 from regard.train.checkpoints import Checkpoints
 from regard.train.run_dir import Folder
 from train.runs import tiny
@@ -145,6 +147,30 @@ def test_a_run_remembers_what_it_was_made_of(tmp_path):
     assert found["config"]["training"]["warmup_steps"] == 10
     assert len(found["sessions"]) == 2
     assert found["sessions"][0]["versions"].keys() >= {"torch", "accelerate", "safetensors"}
+
+
+def test_a_resumed_run_says_when_attention_is_computed_otherwise(tmp_path, monkeypatch):
+    notes = []
+
+    def listen(event):
+        if isinstance(event, Started):
+            notes.append(event.notes)
+
+    monkeypatch.setattr(object_code, "_ready", False)
+    train(tiny(tmp_path / "run", training__max_steps=1), [listen])
+    train(tiny(tmp_path / "run", training__max_steps=2), [listen])
+    monkeypatch.setattr(object_code, "_ready", True)
+    monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor("", frozenset({"avx512f"})))
+    train(tiny(tmp_path / "run", training__max_steps=3), [listen])
+    said = (
+        "attention was computed by PyTorch's kernels before and is computed by numba's loops and PyTorch's kernels "
+        "now: results differ by rounding"
+    )
+    assert notes == [notes[0], notes[0], (*notes[0], said)]
+    found = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))
+    assert [one["attention"] for one in found["sessions"]] == ["PyTorch's kernels"] * 2 + [
+        "numba's loops and PyTorch's kernels"
+    ]
 
 
 def test_training_leaves_the_callers_generator_alone(tmp_path):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.backends.numba_loops.auto import attends_by
 from regard.data import shard_batch
 from regard.errors import InputError, MissingExtraError, NonFiniteLossError
 from regard.train.callbacks import Callback, Ended, Evaluated, Event, Saved, Started, Stepped
@@ -72,7 +73,7 @@ def train(
             task = task_of(config, folder.vocabulary)
             torch.manual_seed(training.seed)
             model = task.model(config.model)
-            folder.begin(task)
+            folder.begin(task, attends_by=attends_by(accelerator.device))
         with torch.random.fork_rng():
             return Trainer(config, folder, task, model, accelerator, callbacks if first else (), should_stop).run()
 
@@ -130,7 +131,8 @@ class Trainer:
                     f"`training.metric_for_best_model` is {self.metric}, which earlier evaluations of this run did not "
                     "compute: take another"
                 )
-        self.notify(Started(self.folder.path, self.place.step, self.total, self.num_parameters, self.task.notes))
+        notes = (*self.task.notes, *self.folder.notes)
+        self.notify(Started(self.folder.path, self.place.step, self.total, self.num_parameters, notes))
         reason = self.over()
         steps = self.steps()
         while reason is None:

@@ -68,6 +68,7 @@ class Folder:
 
     def __init__(self, path: Path, config: Config, *, writes: bool = True, processes: int = 1) -> None:
         self.path, self.config, self._writes, self._processes = path, config, writes, processes
+        self.notes: tuple[str, ...] = ()  # what a resumed run does otherwise than it began
         self.checkpoints, self.model = path / "checkpoints", path / "model"
         self.vocabulary, self.log = path / "vocabulary", path / "log.jsonl"
         self._record = path / "run.json"
@@ -109,8 +110,13 @@ class Folder:
             if self._writes and one.exists() and not os.access(one, os.W_OK | os.X_OK):
                 raise InputError(f"{one} cannot be written in: change its mode, or name another folder as `output_dir`")
 
-    def begin(self, task: Task) -> None:
-        """Record what the run is started with, or compare the data with that record."""
+    def begin(self, task: Task, *, attends_by: str) -> None:
+        """Record what the run is started with, or compare the data with that record.
+
+        Args:
+            task: The task, with the hashes of its data.
+            attends_by: What computes attention in this session; another than in the session before becomes a note.
+        """
         if self._before is not None:
             for name, was in self._before["data"].items():
                 now = task.data.get(name)
@@ -120,6 +126,7 @@ class Folder:
                         f"{str(now)[:12]}… now): bring the old file back, or name another folder as `output_dir`; the "
                         "checkpoints are as they were"
                     )
+            self.notes = _notes(self._before.get("sessions", []), attends_by)
         if not self._writes:
             return
         known = self._before or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
@@ -129,7 +136,7 @@ class Folder:
             "data": dict(task.data),
             "processes": self._processes,
         }
-        known["sessions"] = [*known.get("sessions", ()), _session()]
+        known["sessions"] = [*known.get("sessions", ()), _session() | {"attention": attends_by}]
         write_atomically(self._record, (json.dumps(known, indent=2, ensure_ascii=False) + "\n").encode())
 
     def finish(
@@ -222,6 +229,14 @@ def _check_record(found: Any) -> None:
 
 def _shown(value: Any) -> str:
     return "left to its default" if value is None else repr(value)
+
+
+def _notes(sessions: list[Any], attends_by: str) -> tuple[str, ...]:
+    """Say that attention is computed otherwise than in the last session, if that recorded it."""
+    was = sessions[-1].get("attention") if sessions and isinstance(sessions[-1], dict) else None
+    if was in (None, attends_by):
+        return ()
+    return (f"attention was computed by {was} before and is computed by {attends_by} now: results differ by rounding",)
 
 
 def _session() -> dict[str, Any]:

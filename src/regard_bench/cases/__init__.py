@@ -1,7 +1,7 @@
 """The cases, in the order of the table."""
 
 from regard_bench.cases.few_queries import DECODING, SMALL
-from regard_bench.cases.full_and_causal import BEYOND, BF16, DENSE
+from regard_bench.cases.full_and_causal import BEYOND, BF16, DENSE, TRAINING
 from regard_bench.cases.peers import PEERS
 from regard_bench.cases.seeing import SEEING
 from regard_bench.cases.sparse_masks import SPARSE, WINDOW
@@ -9,4 +9,4 @@ from regard_bench.cases.whole_models import MODELS
 
 __all__ = ["CASES"]
 
-CASES = (DENSE, BF16, WINDOW, SPARSE, BEYOND, DECODING, SMALL, MODELS, PEERS, SEEING)
+CASES = (DENSE, BF16, WINDOW, TRAINING, SPARSE, BEYOND, DECODING, SMALL, MODELS, PEERS, SEEING)

@@ -9,12 +9,22 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import regard
 from regard.masks import Causal
 from regard.positions import T5Bias
-from regard_bench.cases.inputs import DIM, HEADS, by_numba, forward, fused, inputs, products, training
+from regard_bench.cases.inputs import (
+    DIM,
+    HEADS,
+    by_numba,
+    forward,
+    fused,
+    fused_training,
+    inputs,
+    products,
+    training,
+)
 from regard_bench.comparing import Pair, compare, compare_all
 from regard_bench.rows import Case, Effort, Row, Target, at_least, at_most
 from regard_bench.timing import Ratio
 
-__all__ = ["BEYOND", "BF16", "DENSE"]
+__all__ = ["BEYOND", "BF16", "DENSE", "TRAINING"]
 
 _SIZES = (512, 1024, 2048, 4096, 8192)
 _PARITY = at_most(1.02)
@@ -22,6 +32,8 @@ _PARITY = at_most(1.02)
 _CAUSAL: dict[int, Target] = {512: at_most(1 / 1.15), 1024: at_most(1.0)}
 _BF16_SIZES = (512, 2048, 4096, 8192)
 _FASTER, _ERROR, _EXACT = at_least(2.0), at_most(2.2), at_most(1.5)
+_LEARNING = {512: None, 2048: None, 4096: at_most(0.75)}
+_PRODUCTS, _LIMIT = 3.5, at_most(1.4)  # seven products in training, of which forward attention has two
 _JUDGED = 2048  # the error is counted up to here: float64 holds all weights
 _DROPOUT, _BIAS = at_most(2.5), at_most(2.0)
 
@@ -85,6 +97,25 @@ def _error(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, backend: str) -> fl
     return float(ours / theirs)
 
 
+def _training(effort: Effort) -> Iterator[Row]:
+    """Yield the times of forward and backward over SDPA's, and over the seven matrix products that both need."""
+    for causal in (False, True):
+        for n, target in _LEARNING.items():
+            if n > effort.max_tokens:
+                continue
+            tensors = inputs(n)
+            pairs_of_tokens = HEADS * (n * (n + 1) // 2 if causal else n * n)
+            sides = {"regard": training(tensors, mask=Causal() if causal else None)}
+            sides |= {"sdpa": fused_training(tensors, is_causal=causal)}
+            sides |= {"limit": products(round(_PRODUCTS * pairs_of_tokens))}
+            pairs = {
+                "time / SDPA's": Pair(("regard", "sdpa"), target if causal else None),
+                "time / limit": Pair(("regard", "limit"), _LIMIT if causal and n == max(_LEARNING) else None),
+            }
+            name = f"{'causal' if causal else 'full'} training, float32"
+            yield from compare_all(effort, name, f"{n:,} tokens", pairs, sides, size=n)
+
+
 def _beyond(effort: Effort) -> Iterator[Row]:
     """Yield the time of causal training with each option relative to causal training without."""
     n = min(4096, effort.max_tokens)
@@ -107,4 +138,5 @@ def _beyond(effort: Effort) -> Iterator[Row]:
 
 DENSE = Case("dense", "full and causal, float32", _dense)
 BF16 = Case("bf16", "full and causal, bfloat16", _bf16)
+TRAINING = Case("training", "full and causal training, float32", _training)
 BEYOND = Case("beyond", "dropout, learned bias and value width, training", _beyond)

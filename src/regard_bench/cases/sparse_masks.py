@@ -27,6 +27,7 @@ __all__ = ["SPARSE", "WIDTH", "WINDOW"]
 
 WIDTH = 512
 _LIMIT, _COMPILED, _DENSE = at_most(1.7), at_most(1.3), at_least(20.0)
+_LEARNING, _PRODUCTS = at_most(1.4), 3.5  # seven products in training, of which forward attention has two
 _BACKWARD, _SLOPE = at_most(3.5), at_most(1.1)
 _LENGTHS = (4096, 8192, 16384)
 _DOCUMENT = 512
@@ -70,9 +71,15 @@ def _sparse(effort: Effort) -> Iterator[Row]:
         yield compare(
             effort, case, f"{n:,} tokens", "backward / forward", sides, over=("backward", "forward"), target=_BACKWARD
         )
-        dense = fused_training(tensors, attn_mask=mask.bind(n, n).dense())
-        sides = {"regard": training(tensors, mask=mask), "dense": dense}
-        yield compare(effort, case, f"{n:,} tokens", "dense time / time", sides, over=("dense", "regard"))
+        visible = mask.bind(n, n).dense()
+        pairs = {
+            "dense time / time": Pair(("dense", "regard"), None),
+            "time / limit": Pair(("regard", "limit"), _LEARNING),
+        }
+        count = int(visible.expand(1, HEADS, n, n).sum())
+        sides = {"regard": training(tensors, mask=mask), "dense": fused_training(tensors, attn_mask=visible)}
+        sides |= {"limit": products(round(_PRODUCTS * count))}
+        yield from compare_all(effort, case, f"{n:,} tokens", pairs, sides)
         at = f"{lengths[0]:,} to {lengths[-1]:,} tokens"
         growth = Row(case, at, "power of n", target=_SLOPE, unit="")
         if len(lengths) < 2 or not effort.wants(growth):

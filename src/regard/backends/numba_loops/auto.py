@@ -1,7 +1,7 @@
 """When `auto` takes the compiled loops: for calls that were measured to be faster, where the loops are compiled.
 
-Measured on two machines with two cores and AVX-512 BF16, an AMD EPYC and an Intel Xeon without AMX
-(docs/performance.md). Nothing was measured with AMX, so bfloat16 stays with PyTorch there, and nothing without AVX-512.
+Measured on two machines with two cores and AVX-512 BF16, an AMD EPYC and an Intel Xeon without AMX; training on the
+Xeon alone (docs/performance.md). Nobody has measured AMX, so bfloat16 stays with PyTorch there, or less than AVX-512.
 """
 
 from importlib import util
@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import torch
 
+from regard.backends.base import FEATURES
 from regard.backends.call_form import unwritable
 from regard.backends.numba_loops import object_code
 from regard.masks.causal_and_window import band_of
 from regard.problem import Problem
 from regard.tensors import tensors
 
-__all__ = ["LEAST_KEYS", "MEASURED", "Measured", "hindrance", "kind_of", "reason_for", "takes"]
+__all__ = ["LEAST_KEYS", "MEASURED", "Measured", "attends_by", "hindrance", "kind_of", "reason_for", "takes"]
 
 
 class Measured(NamedTuple):
@@ -24,7 +25,8 @@ class Measured(NamedTuple):
     name: str
     least: int  # queries and keys; keys alone where one query decodes
     widest: int  # vectors that were measured
-    times: tuple[float, float]  # of the best and the worst size of both machines
+    times: tuple[float, float]  # of the best and the worst size of all machines
+    machines: str = "two machines"
 
 
 _FLOAT, _BFLOAT = torch.float32, torch.bfloat16
@@ -34,6 +36,8 @@ MEASURED = {
     ("masked", _FLOAT): Measured("with a mask, float32", 512, 128, (0.53, 0.87)),
     ("masked", _BFLOAT): Measured("causal or in a window, bfloat16", 512, 128, (0.27, 0.90)),
     ("few", _FLOAT): Measured("decoding with grouped queries, float32", 4096, 128, (0.40, 0.77)),
+    ("dense training", _FLOAT): Measured("without a mask in training, float32", 1024, 64, (0.88, 0.92), "one machine"),
+    ("masked training", _FLOAT): Measured("with a mask in training, float32", 512, 128, (0.18, 0.84), "one machine"),
 }
 LEAST_KEYS = min(one.least for one in MEASURED.values())
 _GROUP, _SIDES = (3, 16), 8  # heads that share their keys, which the loops read once, and key–value heads at most
@@ -43,7 +47,8 @@ def kind_of(problem: Problem) -> Measured | None:
     """Return the measured kind that a call belongs to, or None: sizes first, because every call comes here."""
     found, size = None, min(problem.queries, problem.keys)
     if size >= LEAST_KEYS:
-        found = MEASURED.get(("dense" if problem.mask is None else "masked", problem.q.dtype))
+        kind = "dense" if problem.mask is None else "masked"
+        found = MEASURED.get((f"{kind} training" if FEATURES["gradients"](problem) else kind, problem.q.dtype))
     elif _decodes(problem):
         found, size = MEASURED.get(("few", problem.q.dtype)), problem.keys
     if found is None or size < found.least or max(problem.q.shape[-1], problem.v.shape[-1]) > found.widest:
@@ -63,7 +68,8 @@ def _is_plain(problem: Problem) -> bool:
 def _decodes(problem: Problem) -> bool:
     """Whether one query of each head meets keys that enough heads share, and few sequences and heads have."""
     group, sides = problem.heads // problem.kv_heads, problem.batch * problem.kv_heads
-    return problem.queries == 1 and _GROUP[0] <= group <= _GROUP[1] and sides <= _SIDES
+    measured = _GROUP[0] <= group <= _GROUP[1] and sides <= _SIDES
+    return problem.queries == 1 and measured and not FEATURES["gradients"](problem)
 
 
 def takes(problem: Problem) -> bool:
@@ -71,6 +77,12 @@ def takes(problem: Problem) -> bool:
     if kind_of(problem) is None or _is_bound_to_pytorch(problem):
         return False
     return object_code.are_ready() and _is_measured(problem.q.dtype, object_code.processor().features)
+
+
+def attends_by(device: torch.device) -> str:
+    """Say in some words what `auto` takes in this process, which decides on the last bits of results."""
+    taken = device.type == "cpu" and object_code.are_ready() and _is_measured(_FLOAT, object_code.processor().features)
+    return "numba's loops and PyTorch's kernels" if taken else "PyTorch's kernels"
 
 
 def reason_for(problem: Problem) -> str:
@@ -87,7 +99,7 @@ def hindrance(problem: Problem) -> str:
     if found is None or _is_bound_to_pytorch(problem) or object_code.is_switched_off() or takes(problem):
         return ""
     best, worst = found.times
-    gain = f"calls {found.name}, then took {best:.2f} – {worst:.2f} of the time on two machines with AVX-512"
+    gain = f"calls {found.name}, then took {best:.2f} – {worst:.2f} of the time on {found.machines} with AVX-512"
     if any(util.find_spec(name) is None for name in ("numba", "llvmlite")):
         way = "the package `numba` is not installed: pip install 'regard[numba]', then `regard doctor --compile`"
         return f"{way}; {gain}" if torch.backends.cpu.get_cpu_capability() == "AVX512" else ""

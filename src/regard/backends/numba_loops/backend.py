@@ -45,11 +45,11 @@ class Compiled(Backend):
     )
 
     least_keys = auto.LEAST_KEYS
-    not_for = "device but cpu", "compiling", "torch.func", "autocast", "gradients"
+    not_for = "device but cpu", "compiling", "torch.func", "autocast"
 
     def is_passed_over(self, problem: Problem) -> bool:
         """Whether it was not measured to be faster, or the loops are not compiled."""
-        return not auto.takes(problem)
+        return not (object_code.are_ready() and auto.takes(problem))  # whoever has no loops is asked no more
 
     def limits(self, problem: Problem) -> str | None:
         """What cannot be read, and where the loops cannot be compiled."""
