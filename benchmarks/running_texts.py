@@ -7,10 +7,10 @@ package r-cran-janeaustenr 1.0.0-1 has them (sha256 of the .deb df6bddf2...; the
 its header). FOLDER has one file for each novel, emma.txt and so on, one line of the book per line.
 
 A passage is a run of whole paragraphs of a chapter that reaches 20, 25 or 30 sentences (by the chapter's number) within
-450 words; a chapter may have several, one after the other. A name of the passage is a word with a capital in the middle of a
-sentence, with its title; it counts if its last word is in one sentence alone, of 6 to 40 words, and in no other form.
-The question is "What does the text say about NAME?". Of several names, and of all passages with a name, those with the
-smallest sha256 of the seed and the text are taken.
+450 words; a chapter may have several, one after the other. A name of the passage is a word with a capital in the middle
+of a sentence, with its title; it counts if its last word is in one sentence alone, of 6 to 40 words. The question is
+"What does the text say about NAME?". Of several names, and of all passages with a name, those with the smallest sha256
+of the seed and the text are taken.
 """
 
 import hashlib
