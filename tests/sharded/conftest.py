@@ -1,5 +1,6 @@
 """One launch of so many ranks for all tests that look at what they find."""
 
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import trained_runs
 from processes import launch
 
 RANKS = [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 4, 8))]
@@ -25,10 +27,20 @@ class Found:
         return [dict(np.load(self.folder / f"{name}.{rank}.npz")) for rank in range(self.ranks)]
 
 
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A corpus, and a run that one process has begun."""
+    folder = tmp_path_factory.mktemp("trained")
+    trained_runs.write_corpus(folder)
+    trained_runs.run("causal", folder, into="resumed", max_steps=trained_runs.STEPS // 2)
+    return folder
+
+
 @pytest.fixture(scope="session", params=RANKS)
-def computed(request, tmp_path_factory):
+def computed(request, trained, tmp_path_factory):
     """What so many ranks find for all calls, in one launch."""
     folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
+    shutil.copytree(trained, folder / "trained")
     launch(request.param, folder, "contract")
     return Found(request.param, folder)
 

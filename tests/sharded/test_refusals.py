@@ -11,6 +11,7 @@ import regard
 from regard import masks
 from regard.capture.statistics import PerQuery, Rollout
 from regard.errors import InputError, ObservationError
+from regard.models.output_heads import SequenceClassification
 from regard.normalizers import Normalizer
 from regard.parallel import ShardedKVCache
 
@@ -117,14 +118,33 @@ def test_a_model_says_what_it_cannot_shard(mesh):
     torch.testing.assert_close(model(ids), expected)
 
 
-def test_a_model_that_counts_its_own_positions_is_refused(mesh):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"encoder_layers": 1}, "an encoder or a decoder, .*, and Transformer is encoder-decoder: shard q, k and v"),
+        ({"output_head": SequenceClassification()}, "an output head of each token, and SequenceClassification"),
+    ],
+)
+def test_a_transformer_with_two_sequences_or_one_answer_a_text_is_refused(mesh, changes, words):
     sizes = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "decoder_layers": 1}
-    model = regard.models.Transformer(regard.models.TransformerConfig(**sizes, encoder_layers=0))
-    with (
-        pytest.raises(InputError, match="`position_ids`, and Transformer counts the positions of its input"),
-        regard.sequence_parallel(model, mesh["sequence"]),
-    ):
+    model = regard.models.Transformer(regard.models.TransformerConfig(**sizes | changes))
+    with pytest.raises(InputError, match=words), regard.sequence_parallel(model, mesh["sequence"]):
         pass
+
+
+class _Drops(nn.Module):
+    """Dropout of one state a text."""
+
+    def forward(self, input_ids):
+        return nn.functional.dropout(input_ids.float(), 0.5)
+
+
+def test_dropout_without_a_sequence_is_refused(mesh):
+    model, ids = _Drops(), torch.arange(7)[None]
+    words = r"must be \(batch, 7 tokens of this rank, width\), got \(1, 7\): set dropout = 0"
+    with pytest.raises(InputError, match=words), regard.sequence_parallel(model, mesh["sequence"]):
+        model(ids)
+    assert model(ids).shape == (1, 7)
 
 
 def test_a_sharded_cache_is_for_decoding(mesh):

@@ -17,6 +17,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 import members  # noqa: E402
 import tiny_llama  # noqa: E402
+import trained_runs  # noqa: E402
 import watched_calls  # noqa: E402
 
 import regard  # noqa: E402
@@ -52,6 +53,7 @@ def compute_contract(mesh, folder):
     compute_decoding(mesh, folder)
     compute_replicated(mesh, folder)
     compute_watched(mesh, folder / "watched")
+    trained_runs.compute_trained(mesh, folder / "trained")
 
 
 def compute_orders(mesh, folder):

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from regard.errors import InputError, MissingExtraError, RegardError
+from regard.errors import InputError, MissingExtraError, RankError, RegardError
 
 __all__ = ["main"]
 
@@ -41,6 +41,9 @@ def _run() -> None:
         app()
     except RegardError as problem:
         print(f"regard: {problem}", file=sys.stderr)
+        if isinstance(problem, RankError):  # the interpreter would wait for what the rank owes, gloo for half an hour
+            sys.stderr.flush()
+            os._exit(2)
         sys.exit(2)
     except KeyboardInterrupt:
         _interrupted()

@@ -1,6 +1,7 @@
 """`regard train`: train a model in a run that can be killed and resumed."""
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +41,8 @@ def train(
 
     Ctrl-C saves a checkpoint after the current step and exits.
 
-    On several processes: accelerate launch -m regard train FILE.
+    On several processes: torchrun --nproc-per-node 2 -m regard train FILE, or accelerate launch -m
+    regard train FILE. With --context_parallel_size 2, two of them share the tokens of each row.
     """
     from regard.train.config import read_config
 
@@ -49,6 +51,7 @@ def train(
     options += [] if threads is None else ["--training.num_threads", str(threads)]
     settings = read_config(config, options)
     console = TextConsole(stderr=True)
+    console.quiet = os.environ.get("RANK", "0") != "0"  # of several processes the first shows the progress
     if check:
         import torch
 

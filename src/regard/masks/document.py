@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.nn import functional
 
 from regard.checks import are_integers, check_tensor
 from regard.errors import InputError
@@ -14,7 +15,7 @@ from regard.masks.block_plan import Rectangles
 from regard.masks.inside_documents import Inside
 from regard.masks.padding_and_global import covered, entry, prefix_counts
 
-__all__ = ["Document", "Ranges", "ranges"]
+__all__ = ["Document", "Ranges", "places_in_documents", "ranges"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,3 +198,14 @@ def _ids(lengths: Int[Tensor, " documents"]) -> Int[Tensor, " positions"]:
 def _are_edges(cu: Tensor) -> bool:
     rising = cu.ndim == 1 and len(cu) > 0 and are_integers(cu) and int(cu[0]) == 0
     return rising and not bool((cu.diff() < 0).any())
+
+
+def places_in_documents(documents: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
+    """Return the place of each token in its document, of documents that are contiguous.
+
+    >>> places_in_documents(torch.tensor([[4, 4, 4, 2, 2, -1]]))
+    tensor([[0, 1, 2, 0, 1, 0]])
+    """
+    at = torch.arange(documents.shape[1], device=documents.device).expand(documents.shape)
+    begins = functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+    return at - torch.where(begins, at, 0).cummax(1).values

@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn import functional
 from torch.utils import _pytree
 
 from regard.cache import Cache
 from regard.errors import InputError
+from regard.masks.document import places_in_documents
 from regard.models.output_heads import LanguageModel
+from regard.sequence_part import SEQUENCE_PART
 
 __all__ = [
     "Output",
@@ -139,13 +140,16 @@ def token_positions(
     """Return the positions of tokens that follow `before` others: those in their texts, without padding.
 
     `name` is that of the mask `seen`, `limit` the number of positions that there are. Padding behind a text counts on,
-    as in transformers.
+    as in transformers. Of a sequence that is sharded over ranks, `ids` are this rank's, and their positions are known.
 
     Raises:
         InputError: There are more tokens than positions, or padding between two tokens.
     """
+    if not torch.compiler.is_compiling() and (part := SEQUENCE_PART.get()) is not None:
+        _check_length(part.longest, limit)
+        return part.position_ids if limit is None else part.position_ids.clamp_max(limit - 1)
     if documents is not None:
-        positions = _places(documents)
+        positions = places_in_documents(documents)
         _check_length(positions.max() + 1, limit)
         return positions
     if seen is None:
@@ -161,13 +165,6 @@ def token_positions(
 def _check_length(length: int | Tensor, limit: int | None) -> None:
     if limit is not None and not torch.compiler.is_compiling() and (length := int(length)) > limit:
         raise InputError(f"the text has {length} tokens, and this model has positions for {limit}: shorten it")
-
-
-def _places(documents: Tensor) -> Tensor:
-    """Where in its text each token stands."""
-    at = torch.arange(documents.shape[1], device=documents.device).expand(documents.shape)
-    begins = functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
-    return at - torch.where(begins, at, 0).cummax(1).values
 
 
 def _check_gaps(name: str, mask: Tensor) -> None:

@@ -16,6 +16,7 @@ from regard.nn.feed_forward import dropped, feed_forward_activation
 from regard.nn.value_module import ValueModule, value_of
 from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
 from regard.scores import Shaw
+from regard.sequence_part import SEQUENCE_PART
 
 __all__ = ["Stack"]
 
@@ -217,6 +218,8 @@ class _Seen:
     def _tile(self, bias: Bias, keys: int, x: Tensor) -> Bias:
         """While a text is written the bias is a few numbers a head, which need not be looked up for each layer."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or self._queries * keys > _FEW:
+            return bias
+        if SEQUENCE_PART.get() is not None:  # keys of other ranks come too
             return bias
         first, heads = keys - self._queries, bias.leading[1]
         i, j = torch.arange(first, keys, device=x.device), torch.arange(keys, device=x.device)

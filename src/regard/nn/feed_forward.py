@@ -1,5 +1,6 @@
 """The feed-forward layer, its activations by PyTorch's and transformers' names, and dropout of activations."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, get_args
@@ -13,6 +14,7 @@ from regard.checks import check_flag, check_probability, check_size
 from regard.dropout import Dropout
 from regard.errors import InputError
 from regard.nn.checks import check_width, standard_names
+from regard.sequence_part import SEQUENCE_PART
 from regard.torch_private import maybe_current_level
 
 __all__ = [
@@ -34,7 +36,8 @@ def dropped(x: Float[Tensor, "*batch width"], p: float, training: bool = True) -
 
     PyTorch draws one number after the other, in one thread, except in single precision on Intel's processors: 9 ns
     each, a third of a step of a small Transformer. Here a seed is drawn from PyTorch's generator and places are hashed,
-    as for weights (`regard.dropout`), in all threads. On a GPU and in compiled code it is PyTorch's own.
+    as for weights (`regard.dropout`), in all threads. On a GPU and in compiled code it is PyTorch's own. Of a sequence
+    that is sharded over ranks, a rank drops what one process drops of its tokens.
 
     >>> _ = torch.manual_seed(0)
     >>> x = dropped(torch.ones(1000, 100), 0.25)
@@ -43,14 +46,18 @@ def dropped(x: Float[Tensor, "*batch width"], p: float, training: bool = True) -
     """
     if not training or p == 0:
         return x
-    plain = x.device.type != "cpu" or x.numel() < _FEW or torch.compiler.is_compiling() or p == 1
+    part = None if torch.compiler.is_compiling() else SEQUENCE_PART.get()
+    shape = x.shape if part is None else part.whole_shape(x)
+    plain = x.device.type != "cpu" or math.prod(shape) < _FEW or torch.compiler.is_compiling() or p == 1
     if plain or maybe_current_level() is not None:  # vmap has randomness of its own
         return functional.dropout(x, p)
     chosen = Dropout.of(p, None, x.device)
     assert chosen is not None
-    rows = x.numel() // x.shape[-1]
-    one, where = slice(0, 1), (torch.arange(rows), torch.arange(x.shape[-1]))
-    kept = chosen.keep(one, one, *where).view(x.shape)
+    rows = torch.arange(math.prod(shape[:-1]))
+    if part is not None:
+        rows = rows.view(shape[:-1])[:, part.places].flatten()
+    one = slice(0, 1)
+    kept = chosen.keep(one, one, rows, torch.arange(x.shape[-1])).view(x.shape)
     return x * (kept.to(x.dtype) / (1 - p))
 
 

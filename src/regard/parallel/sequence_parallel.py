@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import dropout, pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 from regard.backends.sharded.backend import Shard, attend_shards
@@ -18,18 +18,20 @@ from regard.backends.sharded.rectangles import Slab
 from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous
 from regard.errors import InputError
 from regard.functional import attention
-from regard.masks import BoundMask, Causal, Mask, Padding
+from regard.masks import BoundMask, Causal, Document, Mask, Padding
+from regard.masks.document import places_in_documents
 from regard.positions import Rotary
 from regard.problem import Options, Problem, complete
 from regard.problem_checks import four_dimensional
+from regard.sequence_part import SEQUENCE_PART, SequencePart
 from regard.tensors import are_sharded, autocast_dtype
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["SequenceShards", "attend_local", "call_over_shards", "sequence_parallel"]
+__all__ = ["SequenceShards", "attend_local", "call_over_shards", "sequence_parallel", "shard_calls"]
 
-_BY_TOKENS = ("input_ids", "inputs_embeds", "position_ids", "token_type_ids", "documents")
+_BY_TOKENS = ("input_ids", "inputs_embeds", "position_ids", "token_type_ids")
 _IGNORED = -100  # a label without a loss
 
 
@@ -40,7 +42,7 @@ class SequenceShards:
     Args:
         exchange: The ranks.
         length: Tokens of the sequence that the model runs on; None before its first call.
-        padding: Which tokens are no padding, where some are.
+        padding: Which tokens are no padding, or of one document, where not all are.
     """
 
     exchange: Exchange
@@ -87,7 +89,8 @@ def sequence_parallel(model: nn.Module, mesh: "DeviceMesh") -> Iterator[Sequence
     tokens, and gradients of parameters are summed over the ranks in the backward, which must be inside `with` too.
 
     What a model computes along the sequence must be attention: convolutions, recurrences see this rank's tokens only.
-    Positions must come from `position_ids`.
+    Positions must come from `position_ids`, or the model be a `regard.models.Transformer`. Dropout draws for the whole
+    sequence: where the ranks have one seed, it drops what one process drops.
 
     Args:
         model: The model; its hooks are removed at the end.
@@ -96,24 +99,49 @@ def sequence_parallel(model: nn.Module, mesh: "DeviceMesh") -> Iterator[Sequence
     Raises:
         InputError: The mesh has several axes, or the model needs what cannot be sharded.
     """
-    takes = inspect.signature(model.forward).parameters
-    if type(model).__module__.startswith("regard.models") and "position_ids" not in takes:
-        raise InputError(
-            f"`model` must take `position_ids`, and {type(model).__name__} counts the positions of its input, which is "
-            "a rank's part of the sequence: take a model of transformers, or shard q, k and v yourself"
-        )
     if mesh.ndim != 1:
         raise InputError(f'`mesh` must have one axis, got {mesh.ndim}: take the one of the sequence, mesh["sequence"]')
-    shards = SequenceShards(Exchange.of(mesh.get_group()))
+    exchange = Exchange.of(mesh.get_group())
+    with shard_calls(model, exchange) as shards, ExitStack() as stack:
+        for one in model.parameters():
+            if one.requires_grad:
+                stack.callback(one.register_hook(exchange.summed).remove)
+        yield shards
+
+
+@contextmanager
+def shard_calls(model: nn.Module, exchange: Exchange) -> Iterator[SequenceShards]:
+    """Do what `sequence_parallel` does, but leave each rank its own gradients of parameters.
+
+    Raises:
+        InputError: The model needs what cannot be sharded.
+    """
+    _check_model(model)
+    shards = SequenceShards(exchange)
     with ExitStack() as stack:
-        for handle in (
-            model.register_forward_pre_hook(_shard_inputs(model, shards), with_kwargs=True),
-            model.register_forward_hook(_sum_loss(shards)),
-            *(one.register_hook(shards.exchange.summed) for one in model.parameters() if one.requires_grad),
-        ):
-            stack.callback(handle.remove)
+        stack.callback(model.register_forward_pre_hook(_shard_inputs(model, shards), with_kwargs=True).remove)
+        stack.callback(model.register_forward_hook(_sum_loss(shards)).remove)
+        stack.callback(SEQUENCE_PART.reset, SEQUENCE_PART.set(None))
         stack.enter_context(_Attention(shards))
         yield shards
+
+
+def _check_model(model: nn.Module) -> None:
+    """Refuse a model of ours that computes along the sequence what is no attention of it to itself."""
+    if not type(model).__module__.startswith("regard.models"):
+        return
+    config: Any = getattr(model, "config", None)
+    head = getattr(config, "output_head", None)
+    if getattr(config, "kind", None) not in ("encoder", "decoder"):
+        raise InputError(
+            f"`model` must be an encoder or a decoder, whose one sequence is sharded, and {type(model).__name__} is "
+            f"{getattr(config, 'kind', 'recurrent')}: shard q, k and v yourself"
+        )
+    if head is not None and not head.each:
+        raise InputError(
+            f"`model` must have an output head of each token, and {head} reads the states of other ranks: leave "
+            "output_head out, and pool what shards.gather(last_hidden_state) gives"
+        )
 
 
 class _Attention(TorchFunctionMode):
@@ -133,6 +161,8 @@ class _Attention(TorchFunctionMode):
             return attend_local(*args, shards=self.shards, **given)
         if func is scaled_dot_product_attention:
             return _attend_as_sdpa(self.shards, *args, **given)
+        if func is dropout and (part := SEQUENCE_PART.get()) is not None:
+            return _drop_part(part, *args, **given)
         return func(*args, **given)
 
 
@@ -218,6 +248,20 @@ def _attend_as_sdpa(
     return attend_local(query, key, value, shards=shards, mask=mask, dropout=dropout_p, scale=scale)
 
 
+def _drop_part(
+    part: SequencePart,
+    input: Tensor,  # noqa: A002 - the name that F.dropout has
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> Tensor:
+    """Drop of this rank's tokens what F.dropout drops on one process: each rank draws for the whole sequence."""
+    if not training or p == 0:
+        return input
+    factor = dropout(input.new_ones(part.whole_shape(input)), p)[:, part.places.to(input.device)]
+    return input.mul_(factor) if inplace else input * factor
+
+
 def _shard_inputs(model: nn.Module, shards: SequenceShards) -> Callable[..., tuple[tuple[()], dict[str, Any]]]:
     """What shards the inputs of each call of a model."""
     signature = inspect.signature(model.forward)
@@ -231,10 +275,14 @@ def _shard_inputs(model: nn.Module, shards: SequenceShards) -> Callable[..., tup
         if tokens is None:
             raise InputError(f"the model must be called with `input_ids` or `inputs_embeds`, got {', '.join(given)}")
         batch, shards.length = tokens.shape[0], tokens.shape[1]
-        attention_mask = given.pop("attention_mask", None)
-        shards.padding = None if attention_mask is None or bool(attention_mask.all()) else Padding(attention_mask)
+        attention_mask, documents = given.pop("attention_mask", None), given.pop("documents", None)
+        if attention_mask is not None and bool(attention_mask.all()):
+            attention_mask = None
+        shards.padding = None if attention_mask is None else Padding(attention_mask)
+        shards.padding = shards.padding if documents is None else Document(documents)
         if "position_ids" in takes and given.get("position_ids") is None:
             given["position_ids"] = torch.arange(shards.length, device=tokens.device).expand(batch, -1)
+        SEQUENCE_PART.set(_part(shards, attention_mask, documents, tokens.device))
         if "use_cache" in takes:
             given["use_cache"] = False
         if given.get("labels") is not None:
@@ -243,6 +291,23 @@ def _shard_inputs(model: nn.Module, shards: SequenceShards) -> Callable[..., tup
         return (), given | {name: shards.shard(given[name]) for name in by_tokens}
 
     return shard
+
+
+def _part(
+    shards: SequenceShards, attention_mask: Tensor | None, documents: Tensor | None, device: torch.device
+) -> SequencePart:
+    """What this rank has of the sequence, with positions that count the tokens of each text."""
+    assert shards.length is not None
+    places = torch.arange(shards.length, device=device)[None]
+    longest: Tensor | int = shards.length
+    if documents is not None:
+        places = places_in_documents(documents)
+        longest = places.max() + 1
+    elif attention_mask is not None:
+        places = (places - attention_mask.int().argmax(1, keepdim=True)).clamp_min(0)
+        longest = attention_mask.sum(1).max()
+    mine = shards.layout.positions(shards.exchange.rank).to(device)
+    return SequencePart(shards.length, mine, places[:, mine], int(longest))
 
 
 def _labels(model: nn.Module, labels: Tensor) -> dict[str, Any]:

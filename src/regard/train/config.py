@@ -1,7 +1,6 @@
 """The configuration of a run, read from a TOML or YAML file and from `--table.key value`."""
 
 import difflib
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -14,7 +13,17 @@ from regard.errors import InputError
 from regard.train.key_names import FORMAT, OLD_TYPES, RENAMED
 from regard.train.loss_and_optimizer import Schedule, SchedulerKwargs, SchedulerType
 from regard.train.model_types import MODEL_TYPES, ModelSettings, TransformerSettings
-from regard.train.settings import Count, Fraction, check_texts, from_table, nested, settings, to_table, unknown_key
+from regard.train.settings import (
+    Count,
+    Fraction,
+    check_texts,
+    from_table,
+    nested,
+    settings,
+    to_table,
+    unknown_key,
+    yaml_table,
+)
 from regard.train.tasks import TASKS
 from regard.train.tasks.base import Task, TaskSettings
 
@@ -48,6 +57,7 @@ class Training:
             best one.
         early_stopping_patience: Evaluations without improvement after which training ends; None for no such end.
         metric_for_best_model: Name of the score that measures improvement, with or without "eval_"; None for the loss.
+        context_parallel_size: Processes that share the tokens of each row (docs/sharded.md).
         num_threads: Threads of the processor; None for PyTorch's choice. Sums depend on it in their last bits.
         seed: Seed of the weights, the order of the data, and dropout.
     """
@@ -75,6 +85,7 @@ class Training:
     num_averaged_checkpoints: Count = 1
     early_stopping_patience: Count | None = None
     metric_for_best_model: str | None = None
+    context_parallel_size: Annotated[int, Field(ge=1, le=4096)] = 1
     num_threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
@@ -109,6 +120,12 @@ class Config:
     task: TaskSettings
     training: Training
     model: ModelSettings = field(default_factory=TransformerSettings)
+
+    def __post_init__(self) -> None:
+        if self.training.context_parallel_size > 1:
+            from regard.train.ranks import check_sequence_ranks  # torch.distributed, which one process never imports
+
+            check_sequence_ranks(self)
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> "Config":
@@ -227,7 +244,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as problem:
         raise InputError(f"cannot read the configuration {path}: {getattr(problem, 'strerror', problem)}") from problem
     try:
-        found = _yaml(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
+        found = yaml_table(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except Exception as problem:
         known = isinstance(problem, ValueError | RecursionError)  # tomllib's error is a ValueError
         if not known and type(problem).__module__.partition(".")[0] != "yaml":
@@ -236,27 +253,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"the configuration {path} must be a table of keys and values, got {type(found).__name__}")
     return found
-
-
-def _yaml(text: str) -> Any:
-    """YAML, in which 1e-3 is a number: of PyYAML's own, YAML 1.1, it is a text."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """With the floats of YAML 1.2, and no key twice."""
-
-        def compose_mapping_node(self, anchor: Any) -> Any:
-            node = super().compose_mapping_node(anchor)
-            keys: set[str] = set()
-            for key, _ in node.value:
-                if key.value in keys if isinstance(key, yaml.ScalarNode) else False:
-                    raise ValueError(f"it names the key {key.value!r} twice, again in line {key.start_mark.line + 1}")
-                keys |= {key.value} if isinstance(key, yaml.ScalarNode) else set()
-            return node
-
-    number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
-    return yaml.load(text, Loader)  # with SafeLoader's constructors: nothing of the text is run
 
 
 def _pairs(overrides: Sequence[str]) -> list[tuple[str, Any]]:

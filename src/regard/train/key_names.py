@@ -114,6 +114,7 @@ INSTEAD: dict[str, str] = {
     "no_cuda": _DEVICE,
     "fsdp": _DEVICE,
     "deepspeed": _DEVICE,
+    "parallelism_config": "set `training.context_parallel_size` for processes that share the tokens of each row",
     "gradient_checkpointing": "activations are not recomputed here: leave it out, and lower `max_tokens_per_batch`",
     "dataloader_num_workers": "batches are made from rows in memory: leave it out",
     "push_to_hub": "call `push_to_hub` of the final model",

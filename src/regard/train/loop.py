@@ -21,8 +21,8 @@ from regard.data import shard_batch
 from regard.errors import InputError, MissingExtraError, NonFiniteLossError
 from regard.train.callbacks import Callback, Ended, Evaluated, Event, Saved, Started, Stepped
 from regard.train.checkpoints import Checkpoints, TrainerState
-from regard.train.config import Config, Training, task_of
-from regard.train.loss_and_optimizer import optimizer_of, summed_cross_entropy
+from regard.train.config import Config, task_of
+from regard.train.loss_and_optimizer import OneProcess, optimizer_of, summed_cross_entropy, total_steps
 from regard.train.model_types import check_size
 from regard.train.run_dir import Folder, hold_folder
 from regard.train.tasks import Task
@@ -66,14 +66,20 @@ def train(
             f"`training.mixed_precision` {precision} is not available in this process: {problem}"
         ) from problem
     check_size(config, on_cpu=accelerator.device.type == "cpu")
-    first = accelerator.is_main_process
+    first, ranks = accelerator.is_main_process, OneProcess()
+    if accelerator.num_processes > 1 or training.context_parallel_size > 1:
+        from regard.train.ranks import Ranks
+
+        ranks = Ranks(accelerator, training.context_parallel_size)
     with _threads(training.num_threads), hold_folder(Path(training.output_dir)) if first else nullcontext():
         with torch.random.fork_rng(), accelerator.main_process_first():
-            folder = Folder(Path(training.output_dir), config, writes=first, processes=accelerator.num_processes)
+            folder = Folder(Path(training.output_dir), config, writes=first, processes=ranks.data_ranks)
             task = task_of(config, folder.vocabulary)
             torch.manual_seed(training.seed)
             model = task.model(config.model)
-            folder.begin(task, attends_by=attends_by(accelerator.device))
+            by = "the backend sharded" if ranks.sequence_ranks > 1 else attends_by(accelerator.device)
+            folder.begin(task, attends_by=by)
+        task.ranks = ranks
         with torch.random.fork_rng():
             return Trainer(config, folder, task, model, accelerator, callbacks if first else (), should_stop).run()
 
@@ -103,10 +109,10 @@ class Trainer:
         should_stop: Callable[[], bool],
     ) -> None:
         self.config, self.folder, self.task, self.accelerator = config, folder, task, accelerator
-        self.training = config.training
+        self.training, self.ranks = config.training, task.ranks
         self.callbacks, self.should_stop = callbacks, should_stop
-        self.num_shards = accelerator.num_processes * self.training.gradient_accumulation_steps
-        self.total = _total(self.training, self._batches)
+        self.num_shards = self.ranks.data_ranks * self.training.gradient_accumulation_steps
+        self.total = total_steps(self.training.max_steps, self.training.num_train_epochs, self._batches)
         self.num_parameters = sum(one.numel() for one in model.parameters())
         if self.training.torch_compile:
             model.compile(dynamic=True)
@@ -118,6 +124,7 @@ class Trainer:
             eps=self.training.adam_epsilon,
         )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        self.ranks.prepare(self.model)
         self.checkpoints = Checkpoints(folder.checkpoints)
         self.metric, self.higher = task.metric(self.training.metric_for_best_model)
         self.place = TrainerState()
@@ -149,7 +156,7 @@ class Trainer:
     def stopped(self) -> bool:
         """Whether any process should stop: all end after the same step, or they would wait for each other."""
         requested = torch.tensor(int(self.should_stop()), device=self.accelerator.device)
-        return bool(self.accelerator.reduce(requested))
+        return bool(self.ranks.sum(requested))
 
     def steps(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield the epoch and the rows of each step from here on; the place is already after them."""
@@ -166,22 +173,23 @@ class Trainer:
 
     def step(self, epoch: int, rows: tuple[int, ...], began: float) -> None:
         """Run the rows through the model, over accumulation steps and processes, and take an optimizer step."""
-        accelerator, training = self.accelerator, self.training
+        accelerator, training, ranks = self.accelerator, self.training, self.ranks
         step = self.place.step + 1
-        rank = accelerator.process_index
-        torch.manual_seed(training.seed * 2**32 + step * 2**10 + rank)  # another seed for each step and process
+        torch.manual_seed(training.seed * 2**32 + step * 2**10 + ranks.data_rank)  # another for each step and rows
         self.model.train()
-        shards = shard_batch(rows, self.num_shards)[rank :: accelerator.num_processes]
+        shards = shard_batch(rows, self.num_shards)[ranks.data_rank :: ranks.data_ranks]
         batches = [self.task.batch(shard or rows[:1], labelled=bool(shard)).to(accelerator.device) for shard in shards]
-        num_labels = accelerator.reduce(sum(one.num_labels for one in batches))
+        counts = torch.tensor([[int(one.num_labels), one.num_tokens] for one in batches], device=accelerator.device)
+        num_labels, num_tokens = ranks.sum(counts.sum(0)) // ranks.sequence_ranks
         loss = torch.zeros((), device=accelerator.device)
-        for index, batch in enumerate(batches):
-            with accelerator.no_sync(self.model) if index < len(batches) - 1 else nullcontext():
-                logits = self.model(**batch.inputs).logits
-                part = summed_cross_entropy(logits, batch.labels, training.label_smoothing) / num_labels
-                accelerator.backward(part * accelerator.num_processes)  # DDP takes the mean over processes
-            loss += part.detach()
-        value = float(accelerator.reduce(loss))
+        with ranks.over(accelerator.unwrap_model(self.model)) as cut:
+            for index, batch in enumerate(batches):
+                with accelerator.no_sync(self.model) if index < len(batches) - 1 else nullcontext():
+                    logits = self.model(**batch.inputs).logits
+                    part = summed_cross_entropy(logits, cut(batch.labels), training.label_smoothing) / num_labels
+                    accelerator.backward(part * accelerator.num_processes)  # DDP takes the mean over processes
+                loss += part.detach()
+        value = float(ranks.sum(loss))
         norm = float(accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm or math.inf))
         if not math.isfinite(value) or (training.mixed_precision != "fp16" and not math.isfinite(norm)):
             raise NonFiniteLossError(self._non_finite(step, value, norm))
@@ -191,10 +199,7 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.place = replace(self.place, step=step)
-        num_tokens = int(
-            accelerator.reduce(torch.tensor(sum(one.num_tokens for one in batches), device=accelerator.device))
-        )
-        self.notify(Stepped(step, epoch, value, learning_rate, norm, num_tokens, time.perf_counter() - began))
+        self.notify(Stepped(step, epoch, value, learning_rate, norm, int(num_tokens), time.perf_counter() - began))
 
     def evaluates(self) -> bool:
         """Whether the held-out data is evaluated after this step."""
@@ -255,11 +260,12 @@ class Trainer:
                 self.evaluate(self.place.epoch)
             self.draw()
             scores: dict[str, float] = {}
-            if self.accelerator.is_main_process:
+            self.ranks.sum(torch.zeros(()))  # the first process has saved the last checkpoint
+            if self.accelerator.is_main_process or self.ranks.sequence_ranks > 1:
                 scores = self.folder.finish(
                     self.task, self.checkpoints, self.place, self.metric, self.higher, self.accelerator.device
                 )
-            self.accelerator.wait_for_everyone()
+            self.ranks.sum(torch.zeros(()))
             ended = Ended(self.place.step, reason, scores, self.folder.model, self.task.counted)
         self.notify(ended)
         return ended
@@ -286,12 +292,3 @@ class Trainer:
             'training.learning_rate, raise training.warmup_steps, or set training.mixed_precision = "no", in another '
             "folder"
         )
-
-
-def _total(training: Training, batches: Callable[[int], Sequence[Any]]) -> int:
-    """Return the number of optimizer steps; an epoch that is not whole has so much of its steps, rounded up."""
-    if training.max_steps is not None:
-        return training.max_steps
-    whole, part = divmod(training.num_train_epochs or 0, 1)
-    steps = sum(len(batches(epoch)) for epoch in range(int(whole)))
-    return steps + (math.ceil(part * len(batches(int(whole)))) if part else 0)

@@ -1,12 +1,14 @@
-"""What a step needs besides the model: the loss summed over labels, AdamW, and learning-rate schedules.
+"""What a step needs besides the model: the loss summed over labels, AdamW, learning-rate schedules, its process.
 
 Schedules have transformers' names and values and are pure functions of the step, without state: `step` is the number of
 optimizer steps taken so far, as in `torch.optim.lr_scheduler.LambdaLR`; `total` the number of all of them.
 """
 
 import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +19,16 @@ from torch.nn import functional
 from regard.errors import InputError
 from regard.train.settings import Count, settings
 
-__all__ = ["IGNORED", "Schedule", "SchedulerKwargs", "SchedulerType", "optimizer_of", "summed_cross_entropy"]
+__all__ = [
+    "IGNORED",
+    "OneProcess",
+    "Schedule",
+    "SchedulerKwargs",
+    "SchedulerType",
+    "optimizer_of",
+    "summed_cross_entropy",
+    "total_steps",
+]
 
 IGNORED = -100  # the label of what is not predicted
 
@@ -54,6 +65,41 @@ def optimizer_of(
     ]
     kept = [group for group in groups if group["params"]]
     return torch.optim.AdamW(kept, lr=learning_rate, betas=betas, eps=eps)
+
+
+class OneProcess:
+    """The process of a run, which has all rows of a step, whole; `ranks.Ranks` are several.
+
+    `data_ranks` share out the rows of a step, of which this has those of `data_rank`; `sequence_ranks` share out the
+    tokens of each row.
+    """
+
+    data_ranks, data_rank, sequence_ranks = 1, 0, 1
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sum over all processes."""
+        return x
+
+    def sum_parts(self, x: Tensor) -> Tensor:
+        """Return the sum over the processes that share the tokens of a row."""
+        return x
+
+    def over(self, model: nn.Module) -> AbstractContextManager[Callable[[Tensor], Tensor]]:
+        """Run a model on this process's tokens inside; give what cuts its labels out of those of whole rows."""
+        del model
+        return nullcontext(lambda labels: labels)
+
+    def prepare(self, model: nn.Module) -> None:
+        """Prepare what averages gradients, where something does."""
+
+
+def total_steps(max_steps: int | None, num_train_epochs: float | None, batches: Callable[[int], Sequence[Any]]) -> int:
+    """Return the number of optimizer steps; an epoch that is not whole has so much of its steps, rounded up."""
+    if max_steps is not None:
+        return max_steps
+    whole, part = divmod(num_train_epochs or 0, 1)
+    steps = sum(len(batches(epoch)) for epoch in range(int(whole)))
+    return steps + (math.ceil(part * len(batches(int(whole)))) if part else 0)
 
 
 SchedulerType = Literal[

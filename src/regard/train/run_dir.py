@@ -47,6 +47,7 @@ _FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_s
         "save_total_limit",
         "num_averaged_checkpoints",
         "num_threads",
+        "context_parallel_size",
     )
 }
 _WAY = "move it, or name another folder as `output_dir`"
@@ -60,7 +61,7 @@ class Folder:
         path: The folder.
         config: The configuration.
         writes: Whether this process writes to it; of several the first does.
-        processes: How many there are: a step reads a batch on each.
+        processes: How many share out the rows of a step.
 
     Raises:
         InputError: It holds a run of another configuration or number of processes, or cannot be read or made.
@@ -91,9 +92,9 @@ class Folder:
             self._compare(self._before["config"], config.to_dict())
             if (were := self._before.get("processes", 1)) != processes:
                 raise InputError(
-                    f"the run in {self.path} was started on {were} processes and has {processes} now, which would make "
-                    f"other batches: start as many, or name another folder as "
-                    "`output_dir`; the checkpoints are as they were"
+                    f"the run in {self.path} was started on {were} processes and has {processes} now "
+                    "(`context_parallel_size` of them count as one), which would make other batches: start as many, or "
+                    "name another folder as `output_dir`; the checkpoints are as they were"
                 )
 
     def _check_places(self) -> None:
@@ -150,6 +151,8 @@ class Folder:
     ) -> dict[str, float]:
         """Save the model, the best one or the mean of the last ones; return its scores on all held-out data.
 
+        Of several processes, all those that share the tokens of a row compute the scores.
+
         Raises:
             InputError: A checkpoint that it is made of is gone, or the model cannot be written.
         """
@@ -177,7 +180,8 @@ class Folder:
                 json.dumps({"steps": steps, "scores": scores}, indent=2) + "\n", "utf-8"
             )
 
-        write_folder(self.model, write, "the checkpoints are whole; make room and start the same command again")
+        if self._writes:
+            write_folder(self.model, write, "the checkpoints are whole; make room and start the same command again")
         return scores
 
     def _read(self) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal, dataclass_transform
@@ -31,6 +32,7 @@ __all__ = [
     "settings",
     "to_table",
     "unknown_key",
+    "yaml_table",
 ]
 
 # The largest counts that mean anything; `check_size` in model_types.py checks what fits into this machine.
@@ -184,3 +186,24 @@ class TokenizerConfig:
     model_type: Literal["bpe", "unigram", "char"] = "bpe"
     vocab_size: Annotated[int, Field(ge=8, le=LARGEST_VOCABULARY)] = 8000
     lowercase: bool = False
+
+
+def yaml_table(text: str) -> Any:
+    """Return what a text in YAML holds, in which 1e-3 is a number: of PyYAML's own, YAML 1.1, it is a text."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """With the floats of YAML 1.2, and no key twice."""
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            keys: set[str] = set()
+            for key, _ in node.value:
+                if key.value in keys if isinstance(key, yaml.ScalarNode) else False:
+                    raise ValueError(f"it names the key {key.value!r} twice, again in line {key.start_mark.line + 1}")
+                keys |= {key.value} if isinstance(key, yaml.ScalarNode) else set()
+            return node
+
+    number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    return yaml.load(text, Loader)  # with SafeLoader's constructors: nothing of the text is run

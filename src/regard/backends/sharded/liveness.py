@@ -1,6 +1,7 @@
 """Signs of life: a rank that is killed or stopped makes the others fail with its number, instead of wait for it."""
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,24 +16,30 @@ __all__ = ["Liveness"]
 
 _BEAT = 2.0  # seconds between signs of life
 _SILENCE = 16.0  # seconds without one, after which a rank counts as stopped
-_POLL = 0.5  # seconds between looks at the others while waiting
+_POLL = 0.5  # seconds between looks at the others
 _FAILED = "regard/failed"
 
 
 class Liveness:
     """The signs of life of the ranks of the default process group, in its store.
 
-    A thread of each process writes a number every two seconds. Who waits for a rank that wrote none for 16 seconds, or
-    whose connection is closed, raises and says so in the store, so that all others name the same rank.
+    A thread of each process writes a number every two seconds, and reads those of the ranks that were waited for. Who
+    waits for a rank that wrote none for 16 seconds, or whose connection is closed, raises and says so in the store, so
+    that all others name the same rank. No other thread reads the store: one that rank 0 keeps stops with it.
     """
 
     _current: "Liveness | None" = None
     _lock = threading.Lock()
 
     def __init__(self, store: Any) -> None:
-        self._store, self._rank = store, dist.get_rank()
-        self._seen: dict[int, tuple[bytes, float]] = {}
-        threading.Thread(target=self._beat, name="regard-liveness", daemon=True).start()
+        self._store, self._rank, self._keeper = store, dist.get_rank(), _keeper_of(store)
+        self._asked: frozenset[int] = frozenset()
+        self._seen: dict[int, tuple[bytes, float]] = {}  # the last sign of each, and when it was new
+        self._polled = time.monotonic()
+        self._polling: float | None = None  # since when the store owes an answer
+        self._store_is_lost = False
+        self._failed: int | None = None
+        threading.Thread(target=self._run, name="regard-liveness", daemon=True).start()
 
     @classmethod
     def of_this_process(cls) -> "Liveness":
@@ -82,44 +89,78 @@ class Liveness:
 
     def _look_at(self, ranks: Sequence[int]) -> None:
         """Raise where a rank is known to have failed, or is silent for too long."""
-        if self._store.check([_FAILED]):
-            self._fail(int(self._store.get(_FAILED)), "another rank lost it", None)
-        now = time.monotonic()
+        self._asked |= set(ranks)
+        if self._failed is not None:
+            self._fail(self._failed, "another rank lost it", None)
+        if self._store_is_silent():
+            self._fail(ranks[0] if self._keeper is None else self._keeper, "it keeps the store, which is silent", None)
         for rank in ranks:
-            key = f"regard/alive/{rank}"
-            sign = self._store.get(key) if self._store.check([key]) else b""
-            if sign != self._seen.get(rank, (None, now))[0]:
-                self._seen[rank] = sign, now
-            elif sign and now - self._seen[rank][1] > _SILENCE:  # who gave none yet may still be starting
+            sign, since = self._seen.get(rank, (b"", 0.0))
+            if sign and self._polled - since > _SILENCE:  # who gave none yet may still be starting
                 self._fail(rank, f"it gave no sign of life for {_SILENCE:.0f} seconds", None)
+
+    def _store_is_silent(self) -> bool:
+        """Whether the store is closed, or gave no answer for too long."""
+        polling = self._polling
+        return self._store_is_lost or (polling is not None and time.monotonic() - polling > _SILENCE)
 
     def _silent(self, ranks: Sequence[int]) -> int:
         """The rank that stopped giving signs, of several of which one closed its connection."""
-        before = {rank: self._sign(rank) for rank in ranks}
+        self._asked |= set(ranks)
+        time.sleep(3 * _POLL)
+        before = dict(self._seen)
         time.sleep(2 * _BEAT)
-        return next((rank for rank in ranks if self._sign(rank) == before[rank]), ranks[0])
-
-    def _sign(self, rank: int) -> bytes:
-        key = f"regard/alive/{rank}"
-        sign: bytes = self._store.get(key) if self._store.check([key]) else b""
-        return sign
+        return next((rank for rank in ranks if self._seen.get(rank) == before.get(rank)), ranks[0])
 
     def _fail(self, rank: int, why: str, cause: BaseException | None) -> None:
-        with contextlib.suppress(Exception):  # the rank that is gone may have had the store
-            rank = int(self._store.compare_set(_FAILED, "", str(rank)))
+        if self._failed is not None:
+            rank = self._failed
+        elif self._store_is_silent():
+            rank = rank if self._keeper is None else self._keeper
+        else:
+            try:
+                rank = int(self._store.compare_set(_FAILED, "", str(rank)))
+            except Exception:  # the rank that is gone has kept the store
+                rank = rank if self._keeper is None else self._keeper
+        if self._rank == self._keeper:
+            time.sleep(4 * _POLL)  # until the others have read it: the store ends with this process
         raise RankError(
             f"rank {rank} is gone ({why}), so rank {self._rank} cannot go on: start the processes again, from the last "
             "checkpoint"
         ) from cause
 
-    def _beat(self) -> None:
-        """Write signs of life for as long as there is a store to write to."""
+    def _run(self) -> None:
+        """Write signs of life, and read those of the others, for as long as there is a store."""
         count = 0
-        with contextlib.suppress(Exception):
+        try:
             while dist.is_initialized() and Liveness._current in (None, self):
-                self._store.set(f"regard/alive/{self._rank}", str(count))
+                self._polling = time.monotonic()
+                if count % round(_BEAT / _POLL) == 0:
+                    self._store.set(f"regard/alive/{self._rank}", str(count))
+                self._poll()
+                self._polled, self._polling = time.monotonic(), None
                 count += 1
-                time.sleep(_BEAT)
+                time.sleep(_POLL)
+        except Exception:
+            self._store_is_lost = True
+
+    def _poll(self) -> None:
+        """Read whether a rank has failed, and the signs of those that were waited for."""
+        if self._failed is None and self._store.check([_FAILED]):
+            self._failed = int(self._store.get(_FAILED))
+        for rank in self._asked:
+            key = f"regard/alive/{rank}"
+            sign = self._store.get(key) if self._store.check([key]) else b""
+            if sign != self._seen.get(rank, (b"", 0.0))[0]:
+                self._seen[rank] = sign, time.monotonic()
+
+
+def _keeper_of(store: Any) -> int | None:
+    """The rank in whose process the store is; None where it is a file, or kept by what started the processes."""
+    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
+        store = store.underlying_store
+    kept = isinstance(store, dist.TCPStore) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # type: ignore[attr-defined]
+    return 0 if kept else None
 
 
 def _is_of_connection(error: RuntimeError) -> bool:

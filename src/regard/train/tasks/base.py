@@ -14,7 +14,7 @@ from regard.errors import InputError
 from regard.models import SpecialTokens
 from regard.models.output_heads import LanguageModel, OutputHead
 from regard.train.callbacks import Sample
-from regard.train.loss_and_optimizer import IGNORED, summed_cross_entropy
+from regard.train.loss_and_optimizer import IGNORED, OneProcess, summed_cross_entropy
 from regard.train.model_types import ModelRequest, ModelSettings
 from regard.train.settings import TokenizerConfig
 
@@ -77,6 +77,7 @@ class Task:
 
     def __init__(self, config: "Config", folder: Path) -> None:
         self.config, self.folder = config, folder
+        self.ranks = OneProcess()  # or those over which a row's tokens lie
         self.options: Any = config.task
         self.data: dict[str, str] = {}  # each file's SHA-256, tokenizers' too: with another, tokens mean something else
         self.notes: tuple[str, ...] = ()  # what people should know of the data
@@ -129,10 +130,12 @@ class Task:
         """Return the scores on held-out rows; the loss is in nats, without label smoothing."""
         device = next(model.parameters()).device
         found, num_labels = 0.0, 0
-        for rows in self.held_batches(max_tokens_per_batch):
-            batch = self.rows(rows, held=True).to(device)
-            found += float(summed_cross_entropy(model(**batch.inputs).logits, batch.labels))
-            num_labels += int(batch.num_labels)
+        with self.ranks.over(model) as cut:
+            for rows in self.held_batches(max_tokens_per_batch):
+                batch = self.rows(rows, held=True).to(device)
+                found += float(summed_cross_entropy(model(**batch.inputs).logits, cut(batch.labels)))
+                num_labels += int(batch.num_labels)
+        found = float(self.ranks.sum_parts(torch.tensor(found, dtype=torch.float64, device=device)))
         return {"loss": found / max(1, num_labels)}
 
     def final(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
