@@ -1,5 +1,6 @@
 """The compiled loops serve `regard.watch`; that they give what dense weights give, test_statistics tests."""
 
+import dataclasses
 import sys
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
 from regard.backends import kernel_compilers
-from regard.capture.numba_loops import loops
+from regard.backends.numba_loops import object_code
 
 FIELDS = ("mean", "max", "top_weights", "entropy", "received")
 
@@ -51,8 +52,13 @@ def watched(backend, q, k, model=None):
 @pytest.fixture
 def counted(monkeypatch):
     """How often the loop was called."""
-    calls, sweep = [], loops.sweep
-    monkeypatch.setattr(loops, "sweep", lambda *arguments: (calls.append(1), sweep(*arguments)))
+    calls, loops = [], object_code.loops()
+
+    def counting(sweep):
+        return lambda address: (calls.append(1), sweep(address))
+
+    functions = {name: counting(one) if "sweep" in name else one for name, one in loops.functions.items()}
+    monkeypatch.setattr(object_code, "loops", lambda: dataclasses.replace(loops, functions=functions))
     return calls
 
 
@@ -138,7 +144,9 @@ def test_equal_weights_give_different_keys(counted):
     assert (keys.max(-1) <= np.arange(700)).all()
 
 
-def test_without_numba_pytorch_folds_and_the_reason_is_told(monkeypatch):
+def test_without_numba_pytorch_folds_and_the_reason_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(object_code, "_loops", None)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.setattr(kernel_compilers, "_numba_works", False)
     seen = watched("numba", drawn(2), drawn(2))
@@ -146,3 +154,35 @@ def test_without_numba_pytorch_folds_and_the_reason_is_told(monkeypatch):
     (why,) = seen.fallback_reasons.values()
     assert "numba" in why
     assert "regard[numba]" in why
+
+
+def test_long_calls_take_the_loop_without_being_asked_where_auto_takes_the_loops(counted, monkeypatch):
+    q, k = drawn(4), drawn(2)
+    expected = watched("auto", q, k).layers[0]
+    assert not counted
+    monkeypatch.setattr(object_code, "_ready", True)
+    monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor("", frozenset({"avx512f"})))
+    seen = watched("auto", q, k)
+    assert counted
+    assert seen.fallback_reasons == {}
+    same(seen.layers[0], expected)
+    np.testing.assert_array_equal(seen.layers[0].top_keys, expected.top_keys)
+    counted.clear()
+    watched("auto", q[:, :, :511], k[:, :, :511])
+    watched("sdpa", q, k)
+    assert not counted
+    monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor("", frozenset({"avx2"})))
+    watched("auto", q, k)
+    assert not counted
+
+
+def test_what_the_loop_cannot_read_stays_with_pytorch_without_a_word(counted, monkeypatch):
+    class Odd(nn.Module):
+        def forward(self, q, k):
+            return regard.attention(q, k, k, normalizer=regard.normalizers.Sigmoid())
+
+    monkeypatch.setattr(object_code, "_ready", True)
+    monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor("", frozenset({"avx512f"})))
+    seen = watched("auto", drawn(2), drawn(2), model=Odd())
+    assert not counted
+    assert seen.fallback_reasons == {}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from oracles import causal, dense, entropy, f64, pooled, window
-from regard.capture import numba_loops
+from regard.capture import compiled_statistics
 from regard.capture.statistics import Distance, Entropy, Extent, HeatMap, Mass, Received, Top, Weights
 from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.watched_call import Ids
@@ -29,10 +29,10 @@ def by_pytorch(call, statistics, extent, start):
 
 
 def by_numba(call, statistics, extent, start):
-    if numba_loops.refuses(call, extent) is not None:
+    if compiled_statistics.refuses(call, extent) is not None:
         assert isinstance(call, CallFromWeights)
         return by_pytorch(call, statistics, extent, start)
-    return (rows for portion in numba_loops.portions(call, statistics, extent, start) for rows in portion())
+    return (rows for portion in compiled_statistics.portions(call, statistics, extent, start) for rows in portion())
 
 
 blocks = by_pytorch

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.backends import preferred
-from regard.capture import fused, numba_loops
+from regard.backends import LOOPS_FROM, preferred
+from regard.backends.numba_loops.auto import takes_some
+from regard.capture import compiled_statistics, fused
 from regard.capture.records import Layer
 from regard.capture.requested_statistics import RESERVED, needs_of
 from regard.capture.statistics import Extent, Statistic
@@ -57,10 +58,11 @@ class Folding:
         self._check_parts(extent)
         if self._later:
             self._wait(extent, start)
-        kernel = _requested_kernel()
+        kernel = _kernel_for(extent)
         reason = None if kernel is None else self._refused(kernel, extent)
         _sweep(self._now, extent, start, kernel=None if reason else kernel)
-        self.fallback_reason = self.fallback_reason or reason
+        if preferred() != "auto":
+            self.fallback_reason = self.fallback_reason or reason
 
     def _check_parts(self, extent: Extent) -> None:
         """Raise if the sequence is sharded and a statistic needs whole rows."""
@@ -80,7 +82,7 @@ class Folding:
         if extent.around.is_sharded:
             return "the sequence is sharded over ranks"
         if kernel == "numba":
-            return numba_loops.refuses(extent.around, extent)
+            return compiled_statistics.refuses(extent.around, extent)
         return fused.refuses(extent.around, _sweeping(self._now))
 
     def _wait(self, extent: Extent, start: int) -> None:
@@ -155,10 +157,10 @@ class Folding:
         return array
 
 
-def _requested_kernel() -> Kernel | None:
-    """Return the module selected by regard.use_backend, if it can process rows."""
+def _kernel_for(extent: Extent) -> Kernel | None:
+    """Return the module that is to process rows: the one of regard.use_backend, or compiled loops for long calls."""
     backend = preferred()
-    if backend == "numba":
+    if backend == "numba" or (backend == "auto" and extent.keys >= LOOPS_FROM and takes_some(extent.device)):
         return "numba"
     return "triton" if backend == "triton" else None
 
@@ -198,7 +200,7 @@ def _portions(folding: list[Statistic], extent: Extent, start: int, kernel: Kern
     if kernel == "triton":
         return fused.portions(around, folding, extent, start)
     if kernel == "numba":
-        return numba_loops.portions(around, folding, extent, start)
+        return compiled_statistics.portions(around, folding, extent, start)
     return around.portions(start, bin_width(extent.queries))
 
 

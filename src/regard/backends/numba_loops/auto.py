@@ -16,7 +16,17 @@ from regard.masks.causal_and_window import band_of
 from regard.problem import Problem
 from regard.tensors import tensors
 
-__all__ = ["LEAST_KEYS", "MEASURED", "Measured", "attends_by", "hindrance", "kind_of", "reason_for", "takes"]
+__all__ = [
+    "LEAST_KEYS",
+    "MEASURED",
+    "Measured",
+    "attends_by",
+    "hindrance",
+    "kind_of",
+    "reason_for",
+    "takes",
+    "takes_some",
+]
 
 
 class Measured(NamedTuple):
@@ -81,8 +91,12 @@ def takes(problem: Problem) -> bool:
 
 def attends_by(device: torch.device) -> str:
     """Say in some words what `auto` takes in this process, which decides on the last bits of results."""
-    taken = device.type == "cpu" and object_code.are_ready() and _is_measured(_FLOAT, object_code.processor().features)
-    return "numba's loops and PyTorch's kernels" if taken else "PyTorch's kernels"
+    return "numba's loops and PyTorch's kernels" if takes_some(device) else "PyTorch's kernels"
+
+
+def takes_some(device: torch.device) -> bool:
+    """Return whether `auto` takes the loops for some calls on a device in this process."""
+    return device.type == "cpu" and object_code.are_ready() and _is_measured(_FLOAT, object_code.processor().features)
 
 
 def reason_for(problem: Problem) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import binding, ir
-from numba import types
+from numba import from_dtype, types
 from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
+from regard.backends.numba_loops.kernel_args import BLOCK_OF_WEIGHTS
 from regard.backends.numba_loops.target import CALLED, LOOPS, ObjectCode
 
 __all__ = ["compile_loops"]
@@ -23,23 +24,24 @@ def compile_loops() -> Iterator[tuple[str, ObjectCode]]:
     Raises:
         RuntimeError: A loop calls functions that another process may not have.
     """
-    from regard.backends.numba_loops import backward, decode, prefill
+    from regard.backends.numba_loops import backward, decode, prefill, weight_statistics
+    from regard.backends.numba_loops.llvm_builder import Job
 
     functions = {"attend": prefill.attend, "read": decode.read, "merge": decode.merge}
     functions |= {"differentiate": backward.differentiate, "add_parts": backward.add_parts}
+    sweeps = {name: getattr(weight_statistics, name) for name in weight_statistics.__all__}
+    block = from_dtype(BLOCK_OF_WEIGHTS)
     for name in LOOPS:
-        yield name, _compiled(name, functions[name])
+        yield name, _compiled(name, sweeps[name], block) if name in sweeps else _compiled(name, functions[name], Job)
 
 
 @global_compiler_lock
-def _compiled(name: str, function: Callable[..., Any]) -> ObjectCode:
-    from regard.backends.numba_loops.llvm_builder import Job
-
+def _compiled(name: str, function: Callable[..., Any], record: Any) -> ObjectCode:
     flags = compiler.Flags()
     flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.nrt = True
     flags.error_model = "numpy"
     context = cpu_target.target_context
-    takes = (types.CPointer(Job),)
+    takes = (types.CPointer(record),)
     made: Any = compiler.compile_extra(cpu_target.typing_context, context, function, takes, types.void, flags, {})
     library = context.codegen().create_library(name)
     library.add_ir_module(_entrance(context, made.fndesc, symbol := f"regard_{name}"))

@@ -1,4 +1,5 @@
-"""The arguments of the compiled loops: one record of addresses, strides in bytes, sizes and numbers.
+"""The arguments of the compiled loops: one record of addresses, strides in bytes, sizes and numbers; `BLOCK_OF_WEIGHTS`
+for the statistics of weights, `JOB` for all others.
 
 `counter`, `seats` and `packed` are incremented by all threads: for the next task, for a part of `room` for each thread,
 and for each of the `packs` blocks of keys that are rearranged.
@@ -6,7 +7,7 @@ and for each of the `packs` blocks of keys that are rearranged.
 
 import numpy as np
 
-__all__ = ["JOB", "PACKED", "SEATS"]
+__all__ = ["BLOCK_OF_WEIGHTS", "CHUNK", "JOB", "PACKED", "SEATS"]
 
 _NUMBERS = """
     counter seats packed packs tasks room room_bytes
@@ -22,3 +23,15 @@ _FLOATS = "scale cap biased soft hidden factor".split()
 
 JOB = np.dtype([(name, np.int64) for name in _NUMBERS] + [(name, np.float32) for name in _FLOATS], align=True)
 SEATS, PACKED = (_NUMBERS.index(name) for name in ("seats", "packed"))
+
+CHUNK = 64  # weights that are searched together; the columns of a block are a multiple of it
+BLOCK_OF_WEIGHTS = np.dtype(
+    [
+        (name, np.int64)
+        for name in """
+    weights scores heads rows columns size room
+    row_shift tall column_shift broad bin_rows bin_columns first count
+    top keys per_row received sums maxima
+""".split()
+    ]
+)

@@ -1,9 +1,10 @@
 """The statistics of a block of rows in one compiled loop, which computes all of them while a row is in cache.
 
-PyTorch passes over a block about a dozen times, once per operation. numba compiles the same sums and maxima to one
-pass, without threads of its own: heads are processed in parallel (`side_by_side`), and the loop releases Python's
-lock. The rows themselves (product, mask, softmax) are computed by PyTorch, so every score, mask and bias of a softmax
-is supported. It is selected by `regard.use_backend("numba")`, because numba is not a dependency of regard.
+PyTorch passes over a block about a dozen times, once per operation. The loop is one of numba's loops
+(`backends/numba_loops/weight_statistics.py`), without threads of its own: heads are processed in parallel
+(`side_by_side`), and Python's lock is released. The rows themselves (product, mask, softmax) are computed by PyTorch,
+so every score, mask and bias of a softmax is supported. Where the loops are compiled, long calls take it without being
+asked; with `regard.use_backend("numba")` all do.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +12,12 @@ from dataclasses import dataclass, fields
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.backends import kernel_compilers
+from regard.backends.numba_loops import object_code
+from regard.backends.numba_loops.kernel_args import BLOCK_OF_WEIGHTS, CHUNK
 from regard.capture.statistics import Extent, Statistic, Top
 from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.watched_call import WatchedCall
@@ -40,7 +41,7 @@ def refuses(call: WatchedCall, extent: Extent) -> str | None:
         return f"the weights are no softmax, but {type(call.problem.normalizer).__name__}"
     if call.problem.weight_factor is not None:
         return "the weights have a factor"
-    return kernel_compilers.refuses_numba()
+    return object_code.refuses()
 
 
 def portions(
@@ -68,7 +69,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Sums:
     """The results of one pass over a block, except the strongest keys."""
 
     dot: Float[Tensor, "heads rows"]  # Σ p s
@@ -84,7 +85,7 @@ class _Folded(RowBlock):
     """Rows with the data of the standard statistics; other statistics are computed from the weights."""
 
     asked: _Asked
-    found: _Found
+    found: _Sums
 
     def pooled(
         self, tall: int, broad: int
@@ -122,38 +123,35 @@ def _folded(portion: Callable[[], Iterator[RowBlock]], asked: _Asked) -> Iterato
 
 def _fold(rows: RowBlock, asked: _Asked) -> RowBlock:
     """Return the rows with the loop's results, or unchanged rows if a weight is NaN, which has no order."""
-    from regard.capture.numba_loops.loops import sweep
-
     assert rows.scores is not None  # those of a softmax
-    heads, height, columns = rows.weights.shape
-    weights = rows.weights.numpy()
-    dtype, whole = weights.dtype, _whole(rows.weights.dtype)
+    weights, scores = rows.weights.contiguous(), rows.scores.to(rows.weights.dtype).contiguous()
+    heads, height, columns = weights.shape
+    dtype = weights.numpy().dtype
     start, key_start = rows.start, rows.key_start + asked.shift
     bins = _spanned(start, height, asked.tall), _spanned(key_start, columns, asked.broad)
     count = min(asked.count, columns)
+    assert columns % CHUNK == 0
     top, keys = np.zeros((heads, height, count), dtype), np.zeros((heads, height, count), np.int64)
     per_row = np.zeros((3, heads, height), dtype)
     received = np.zeros((heads, columns), np.float64)
     sums, maxima = np.zeros((2, heads, *bins), dtype)
-    sweep(
-        *(weights, weights.view(whole), rows.scores.numpy()),
-        *(start % asked.tall, asked.tall, key_start % asked.broad, asked.broad),
-        start + asked.offset - key_start,
-        *(top.view(whole), keys, per_row, received, sums, maxima.view(whole)),
-    )
+    room = np.empty(3 * columns + CHUNK, dtype)
+    held = {"top": top, "keys": keys, "per_row": per_row, "received": received, "sums": sums, "maxima": maxima}
+    numbers = {name: one.ctypes.data for name, one in (held | {"room": room}).items()}
+    numbers |= {"weights": weights.data_ptr(), "scores": scores.data_ptr(), "size": dtype.itemsize, "count": count}
+    numbers |= {"heads": heads, "rows": height, "columns": columns, "bin_rows": bins[0], "bin_columns": bins[1]}
+    numbers |= {"row_shift": start % asked.tall, "column_shift": key_start % asked.broad}
+    numbers |= {"tall": asked.tall, "broad": asked.broad, "first": start + asked.offset - key_start}
+    job = np.array([tuple(numbers[name] for name in BLOCK_OF_WEIGHTS.names or ())], BLOCK_OF_WEIGHTS)
+    object_code.loops().functions[f"sweep_{dtype.name}"](job.ctypes.data)
     if not np.isfinite(per_row).all():
         return rows
     told = {one.name: getattr(rows, one.name) for one in fields(RowBlock) if one.init}
     told["_strongest"] = {asked.count: (torch.from_numpy(top), torch.from_numpy(keys))}
-    found = _Found(*torch.from_numpy(per_row), *map(torch.from_numpy, (received, sums, maxima)))
+    found = _Sums(*torch.from_numpy(per_row), *map(torch.from_numpy, (received, sums, maxima)))
     return _Folded(**told, asked=asked, found=found)
 
 
 def _spanned(start: int, length: int, width: int) -> int:
     """Return the number of bins of a given width that a range overlaps."""
     return (start + length - 1) // width - start // width + 1
-
-
-def _whole(dtype: torch.dtype) -> npt.DTypeLike:
-    """Return the integer dtype of the same size, whose order is that of non-negative floats."""
-    return np.int64 if dtype == torch.float64 else np.int32
