@@ -13,6 +13,7 @@ from torch._C import _dispatch_tls_set_dispatch_key_included as include_dispatch
 from torch._C import _get_dispatch_mode as get_dispatch_mode
 from torch._C import _is_torch_function_all_disabled as is_torch_function_disabled
 from torch._C import _TorchDispatchModeKey as TorchDispatchModeKey
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._C._functorch import (
     TransformType,
     get_interpreter_stack,
@@ -34,6 +35,18 @@ def get_default_store() -> object:
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
+
+
+def isolate_compiled_code(region: int) -> None:
+    """Let what this thread compiles until the running compiled function returns count for itself, not for the function.
+
+    Each function may be compiled a few times; before PyTorch 2.13 this counts for all compilers together.
+    """
+    from torch._C._dynamo import eval_frame
+
+    isolate = getattr(eval_frame, "set_eval_frame_isolate_recompiles_id", None)
+    if isolate is not None:
+        isolate(region)
 
 
 def statically_known_true(condition: Any) -> bool:
@@ -63,12 +76,14 @@ __all__ = [
     "is_batchedtensor",
     "is_functorch_wrapped_tensor",
     "is_torch_function_disabled",
+    "isolate_compiled_code",
     "maybe_current_level",
     "native_multi_head_attention",
     "peek_interpreter_stack",
     "pop_mode",
     "push_mode",
     "scaled_dot_product_attention",
+    "set_eval_frame",
     "statically_known_true",
     "transformer_encoder_layer_fwd",
 ]

@@ -104,6 +104,24 @@ class TapSteps:
         last = keep if isinstance(keep, int) and not isinstance(keep, bool) and keep > 0 else None
         self._step = _Step(past if cache is not None else None, last, self._ids(args, kwargs), cache, whole=True)
 
+    def rows_ahead(self) -> list[int] | None:
+        """Return the rows that the running call will be asked for, the last one as −1 if their number is not known.
+
+        None stands for all.
+        """
+        step = self._step
+        assert step is not None
+        past = step.past or 0
+        if step.ids is None:
+            return [-1] if self._queries.rule == "last" and (step.last or (1 if past == 0 else 0)) == 1 else None
+        queries = step.ids.shape[1]
+        rows = self._rows(step, past, queries)
+        found = list(range(*rows.indices(queries))) if isinstance(rows, slice) else rows
+        return None if len(found) == queries else found or [-1]
+
+    def _rows(self, step: _Step, past: int, queries: int) -> Rows:
+        return self._queries.rows(past, queries, step.last or (1 if past == 0 else queries))
+
     def _ids(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         names = _IDS[1:] if self._source or "decoder_input_ids" not in kwargs else _IDS[:1]
         found = next((kwargs[name] for name in names if kwargs.get(name) is not None), args[0] if args else None)
@@ -121,8 +139,7 @@ class TapSteps:
         assert step.past is not None
         if not step.weights:
             step.queries = queries
-            last = step.last or (1 if step.past == 0 else queries)
-            step.rows = self._queries.rows(step.past, queries, last)
+            step.rows = self._rows(step, step.past, queries)
         if site in step.weights:
             raise ObservationError(
                 f"{site.name or 'the model'} attended twice in one step, where its first step attended once: tap its "

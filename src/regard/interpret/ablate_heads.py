@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from regard.capture.intercept.watching_mode import refuse_compiled
+from regard.capture.intercept.compiled_code import refuse_compiled
 from regard.errors import InputError, ObservationError
 
 __all__ = ["HeadsOut", "Replacement", "ablate_heads", "by_layer", "head_outputs"]

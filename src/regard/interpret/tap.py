@@ -9,8 +9,8 @@ from typing import Any, Self
 from torch import nn
 
 from regard.capture.attention_row import AttentionRow
+from regard.capture.intercept.compiled_code import refuse_compiled, refusing_compiled_code
 from regard.capture.intercept.tap_mode import TapMode
-from regard.capture.intercept.watching_mode import refuse_compiled, refusing_compiled_code
 from regard.capture.layers import Stream
 from regard.capture.selection import Heads, HeadsChosen, Keys, KeySpans, Queries, QueriesChosen
 from regard.capture.tap_steps import TapSteps
@@ -41,7 +41,8 @@ class Tap:
         on_row: Callable[[AttentionRow], object] | None,
         max_bytes: int,
     ) -> None:
-        self._model, self._on_row = model, on_row
+        self._given, self._on_row = model, on_row
+        self._model = model = getattr(model, "_orig_mod", model)  # of torch.compile(model)
         self._left = self._max_bytes = max_bytes
         self._rows: list[AttentionRow] = []
         self._steps = TapSteps(queries, keys, self._take, source=stream == "source")
@@ -130,7 +131,7 @@ class Tap:
         if self._on_row is not None or self._queries.rule != "last":
             raise InputError("`stream` pairs each token with one row: leave out `on_row` and `queries` of the tap")
         pairs = Pairs()
-        run = generation(self._model, inputs, pairs, generate_kwargs)
+        run = generation(self._given, inputs, pairs, generate_kwargs)
 
         def work() -> object:
             self._mode.listen(threading.get_ident())
@@ -179,10 +180,11 @@ def tap(
 ) -> Tap:
     """Read the weights of a few heads inside the `with` block while `model` generates; its output is bitwise the same.
 
-    The model's kernels keep running. A row is computed from the q and k of the call, for the chosen heads only.
+    The model's kernels keep running. A row is computed from the q and k of the call, for the chosen heads only. A
+    compiled model is compiled once more inside the block, with operators that write the rows.
 
     Args:
-        model: Any module; its `generate`, or a loop that calls it.
+        model: Any module, compiled as a whole or not; its `generate`, or a loop that calls it.
         heads: A list of heads: "17.3", (17, 3), 17 for all heads of a layer, or an object with `heads` of such pairs.
             A layer may also be named by its module, ("model.layers.17.self_attn", 3).
         keys: Named spans of key positions over which weights are summed: {"document 1": (0, 120), "image": range(5,
@@ -197,13 +199,14 @@ def tap(
 
     Raises:
         InputError: A layer or head does not exist, or an argument has another form.
-        ObservationError: The model is compiled, a chosen layer did not attend or cannot be read, or no row was seen.
+        ObservationError: A part of the model is compiled, a chosen layer did not attend or cannot be read, or no row was
+            seen.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
     if on_row is not None and not callable(on_row):
         raise InputError(f"`on_row` must be a function of a row, got {on_row!r}")
-    refuse_compiled(model)
+    refuse_compiled(getattr(model, "_orig_mod", model), parts_only=True)
     spans = None if keys is None else KeySpans.of(keys)
     stream = getattr(heads, "stream", None) if stream is None else stream
     return Tap(model, HeadsChosen.of(heads), spans, QueriesChosen.of(queries), stream, on_row, max_bytes)

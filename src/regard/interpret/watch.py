@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from regard.backends.sharded.dtensors import read_dtensors
 from regard.capture.call_from_shards import CallFromShards
 from regard.capture.intercept import Interception
+from regard.capture.intercept.compiled_code import refuse_compiled, refusing_compiled_code
 from regard.capture.intercept.interception import Reader
-from regard.capture.intercept.watching_mode import refuse_compiled, refusing_compiled_code
 from regard.capture.recorder import OnLayerEnd, Recorder
 from regard.capture.records import Record
 from regard.capture.requested_statistics import Asked, Keep

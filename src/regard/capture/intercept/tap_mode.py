@@ -5,21 +5,33 @@ reads it, by a torch-function mode that is active while it runs, which finds its
 that was PyTorch's kernel alone, other calls run without a mode: the dispatcher reports the kernel (`kernel_calls.py`).
 """
 
+import contextlib
 import functools
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
 
 from regard.capture.intercept.call_names_and_products import TorchCall
+from regard.capture.intercept.compiled_code import following_compiled_code, stance
 from regard.capture.intercept.exchanged_functions import patched, showing_scripts
 from regard.capture.intercept.interception import KERNEL, Interception, Reader, is_traced, sdpa_arguments
 from regard.capture.intercept.kernel_calls import listen, unlisten
 from regard.capture.intercept.tapped_layers import TappedLayer, TappedSites, name_in
 from regard.capture.intercept.torch_attention_calls import is_transformed, read_sdpa, unpack_groups
-from regard.capture.intercept.watching_mode import CALL, announced, in_backward, modes_of_all_threads, restack
+from regard.capture.intercept.watching_mode import (
+    CALL,
+    HERE,
+    announced,
+    in_backward,
+    is_compiled,
+    modes_here,
+    modes_of_all_threads,
+    restack,
+)
 from regard.capture.layers import Stream
 from regard.capture.missing_attention import BLOCKED, BLOCKS, Caller
 from regard.capture.recorder import Recorder
@@ -30,12 +42,29 @@ from regard.capture.watched_call import WatchedCall
 from regard.errors import ObservationError
 from regard.torch_private import DisableTorchFunction, get_current_function_mode_stack, pop_mode, push_mode
 
+if TYPE_CHECKING:
+    from regard.capture.intercept.compiled_tap import CompiledTap
+
 __all__ = ["TapMode"]
 
 _CHANGED = (
     "{} no longer computes its attention as in the first call inside the tap of it, or of a layer of its kind: open "
     "another tap after a change of the model (`set_attn_implementation`), or a tap for each layer"
 )
+
+
+_PART = (
+    "a part of this model is compiled, whose calls a tap does not see: compile the whole model instead, "
+    "`model.forward = torch.compile(model.forward)`"
+)
+_UNSEEN = (
+    "the tapped layers were not seen in a call of the compiled model: run it once outside the tap with the stance "
+    '"default" of torch.compiler, or put `with torch.compiler.set_stance("force_eager"):` around regard.tap'
+)
+
+
+def _has(owner: nn.Module, part: nn.Module) -> bool:
+    return any(one is part for one in owner.modules())
 
 
 @dataclass(eq=False)
@@ -83,6 +112,9 @@ class TapMode(Interception):
         self._followed: set[type] = set()  # kinds of caches
         self._by_kernel = False
         self._outside, self._inside = _End((self._end_step,)), _End((self._leave_layer,))
+        self._follows = False  # whether compiled code asks this mode
+        self._announcing = contextlib.ExitStack()  # of the layers' calls
+        self._chosen, self._is_compiled = (heads.pairs, stream), False
 
     @property
     def heads(self) -> tuple[tuple[int | str, int], ...]:
@@ -92,15 +124,64 @@ class TapMode(Interception):
     def __enter__(self) -> Self:
         """Begin to announce the calls of the layers; the mode itself is active in their first calls only."""
         self._scripts.enter_context(showing_scripts(self._scripted))
-        modules = {id(one): one for one in (self._model, *(layer.module for layer in self._layers.values()))}
-        self._patches = self._exchange(modules.values())
+        self._patches = self._exchange([self._model])
+        self._patches.callback(self._announce, ())
+        self._follow_compiled_code()
+        self._announce(self._layers.values())
         return self
+
+    def _follow_compiled_code(self) -> None:
+        if not self._follows and "torch._dynamo.eval_frame" in sys.modules:
+            self._follows = True
+            self._patches.enter_context(following_compiled_code())
+
+    def _announce(self, layers: Iterable[TappedLayer]) -> None:
+        """Announce the calls of these layers from now on, and of no others.
+
+        In compiled code none are: what is set on a module would be a condition of the code.
+        """
+        self._announcing.close()
+        for module in {id(one.module): one.module for one in layers}.values():
+            self._announcing.enter_context(patched(module, CALL, functools.partial(announced, module)))
 
     def __exit__(self, *raised: Any) -> None:
         """Restore everything, also after an error."""
         with self._scripts, self._patches:
             self._leave_stack()
         self._eager.finish()
+
+    @functools.cached_property
+    def _compiled(self) -> "CompiledTap":
+        from regard.capture.intercept.compiled_tap import CompiledTap  # imports PyTorch's compiler
+
+        return CompiledTap(self._model, self._chosen, self._sites, self.steps)
+
+    def compiles(self, callback: Any, function: Any) -> Any:
+        """Return what compiles the model's calls with the tapped rows; other functions are left as they are."""
+        if threading.get_ident() != self._thread or in_backward() or modes_here():
+            return callback
+        if self.steps.running:
+            if not self._is_compiled and self._is_part(function):
+                raise ObservationError(_PART)
+            return self._compiled.callback(callback) if self._is_compiled else callback
+        owner = getattr(function, "__self__", None)
+        if function is None or (owner is self._model and function.__name__ == "_wrapped_call_impl"):
+            return callback  # the model's call follows, and is announced
+        if isinstance(owner, nn.Module) and not self._recorder.owns(owner) and not _has(owner, self._model):
+            return callback
+        return self._compiled.checking(callback)
+
+    def _is_part(self, function: Any) -> bool:
+        """Return whether what was compiled is a module around tapped layers."""
+        owner = getattr(function, "__self__", None)
+        return isinstance(owner, nn.Module) and any(_has(owner, layer.module) for layer in self._layers.values())
+
+    def _runs_compiled(self) -> bool:
+        """Return whether the call of the model that begins runs compiled code."""
+        if HERE.compiler is not None:
+            return True
+        compiled = is_compiled(self._model) or hasattr(self._model.forward, "_torchdynamo_orig_callable")
+        return compiled and stance() != "force_eager"
 
     def listen(self, thread: int) -> None:
         """Observe another thread from now on."""
@@ -137,6 +218,12 @@ class TapMode(Interception):
             layer.heard += 1
 
     def _begin_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._follow_compiled_code()
+        if self._runs_compiled() != self._is_compiled:
+            self._is_compiled = not self._is_compiled
+            if self._is_compiled:
+                self._sites.refuse_compiled(self._model)
+            self._announce(() if self._is_compiled else self._layers.values())
         self._sites.begin()
         self.steps.begin(args, kwargs)
         cache = self.steps.cache
@@ -150,8 +237,10 @@ class TapMode(Interception):
         if not ok or not self.steps.is_begun:
             seen = any(layer.seen for layer in self._layers.values())
             self.steps.drop()
-            if ok and seen and not self._sites.order:
+            if ok and (seen or self._is_compiled) and not self._sites.order:
                 self._settle()  # raises the reason
+            if ok and self._is_compiled:
+                raise ObservationError(_UNSEEN)
             return
         if not self._sites.order:
             self._settle()
@@ -239,9 +328,10 @@ class TapMode(Interception):
         at = len(layer.seen)
         site = layer.sites[at] if at < len(layer.sites) else None
         if site is None or (site.name, site.count) != (caller.module, call.heads):
-            if self._sites.order:
+            if self._sites.order and (layer.is_read or layer.sites):
                 raise ObservationError(_CHANGED.format(caller.module or "the model"))
-            site = self._sites.site(caller.module, self._recorder.module, call)
+            known = self._sites.known(caller.module)
+            site = known or self._sites.site(caller.module, self._recorder.module, call)
         layer.seen.append(site)
         layer.others = (layer.others if at else False) or not self._by_kernel
         with plain_mode(call.device):
@@ -261,14 +351,13 @@ class TapMode(Interception):
     def _settle(self) -> None:
         """Determine the order of the heads after the first step, and announce only the modules that have them."""
         try:
-            self._sites.settle(self._recorder.missing)
+            self._sites.settle(self._recorder.missing, compiled=self._is_compiled)
         except BaseException:
             self.steps.drop()
             raise
-        before, self._layers = self._layers, self._sites.narrowed()
-        for key, layer in self._layers.items():
-            if key not in before:
-                self._patches.enter_context(patched(layer.module, CALL, functools.partial(announced, layer.module)))
+        if not self._is_compiled:
+            self._layers = self._sites.narrowed()
+            self._announce(self._layers.values())
 
 
 class _End:

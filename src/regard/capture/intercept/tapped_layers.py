@@ -5,6 +5,7 @@ attend, whole layers are looked into; after it, their attention modules. Of seve
 read as a watch reads it, and the others are looked at as that one has shown; one that attends otherwise is refused.
 """
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,14 @@ from regard.capture.watched_call import WatchedCall
 from regard.errors import InputError, ObservationError
 
 __all__ = ["TappedLayer", "TappedSites", "name_in"]
+
+_CROSSES = re.compile("cross|encoder_?att|enc_?dec", re.IGNORECASE)
+_EAGERLY = 'put `with torch.compiler.set_stance("force_eager"):` around regard.tap'
+_DECOMPOSED = (
+    "layer {} cannot be tapped in compiled code: its attention is no call of F.scaled_dot_product_attention or "
+    'regard.attention there; load a transformers model with attn_implementation="sdpa", or ' + _EAGERLY
+)
+_COMPILED = "this model cannot be tapped in compiled code, since {}: {}"
 
 
 @dataclass(eq=False)
@@ -66,6 +75,7 @@ class TappedSites:
         self.permutation: list[int] | None = None  # of the heads in this order to the order given
         self.heads: tuple[tuple[int | str, int], ...] = ()
         self._turns: dict[str, int] = {}
+        self._compiled: dict[str, TapSite] = {}  # calls in compiled code, by their module's name
 
     def begin_layer(self, layer: TappedLayer) -> None:
         """Begin a call of a layer; in its first one, take the sites of a layer of the same kind, if one was read."""
@@ -80,7 +90,8 @@ class TappedSites:
         """Return the place in another layer that a site has in its own."""
         inner = site.name.removeprefix(layer.path)
         module = other.module.get_submodule(inner.removeprefix("."))
-        return self._site(other.path + inner, module, cross=site.cross, count=site.count)
+        name = other.path + inner
+        return self.known(name) or self._site(name, module, cross=site.cross, count=site.count)
 
     def are_within(self, captured: Collection[TapSite]) -> bool:
         """Return whether all chosen layers are among these sites."""
@@ -102,6 +113,33 @@ class TappedSites:
         """Return the place of a call that a module of this name has made."""
         return self._site(name, module, cross=bool(call.cross), count=call.heads)
 
+    def of_compiled(self, name: str, module: nn.Module, count: int) -> TapSite:
+        """Return the place of a call in compiled code, which is the same for all calls of its module."""
+        if (site := next((one for one in self.order if one.name == name), None)) is not None:
+            return site
+        if name not in self._compiled:
+            self._compiled[name] = self._site(name, module, cross=False, count=count)
+        return self._compiled[name]
+
+    def known(self, name: str) -> TapSite | None:
+        """Return the place of the chosen call of a module, if compiled code has shown it."""
+        return next((one for one in self.order if one.name == name and self._compiled.get(name) is one), None)
+
+    def refuse_compiled(self, model: nn.Module) -> None:
+        """Refuse models of which compiled code does not show what each attention call is.
+
+        Raises:
+            ObservationError: Layers have no numbers, or queries may look at another text or image.
+        """
+        kinds = {f"{name.rpartition('.')[2]} {type(one).__name__}" for name, one in model.named_modules()}
+        crosses = sorted(kind.partition(" ")[2] for kind in kinds if _CROSSES.search(kind))
+        both = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+        if self._by_order:
+            raise ObservationError(_COMPILED.format("it has no numbered layers", 'name them, ("blocks.attention", 0)'))
+        if both or crosses or isinstance(self._stream, tuple):
+            what = f"it has cross-attention ({crosses[0]})" if crosses else "it is an encoder–decoder"
+            raise ObservationError(_COMPILED.format(what, _EAGERLY))
+
     def _site(self, name: str, module: nn.Module | None, *, cross: bool, count: int) -> TapSite:
         place = self._places.of(name, {})
         number = place.number
@@ -116,7 +154,7 @@ class TappedSites:
         label = name if name in self._chosen.layers else -1 if number is None else number
         return TapSite(label, name, module, heads, cross, count)
 
-    def settle(self, missing: Sequence[Missing]) -> None:
+    def settle(self, missing: Sequence[Missing], *, compiled: bool = False) -> None:
         """Determine the order of the heads after the first step, and refuse what is ambiguous or was not seen.
 
         Raises:
@@ -124,7 +162,9 @@ class TappedSites:
             ObservationError: A chosen layer did not attend, or what it computes cannot be read.
         """
         by_label: dict[int | str, list[TapSite]] = {}
-        for site in (site for layer in self.layers.values() for site in layer.seen if site.heads):
+        seen = [site for layer in self.layers.values() for site in layer.seen]
+        seen = list(self._compiled.values()) if compiled else seen
+        for site in (site for site in seen if site.heads):
             by_label.setdefault(site.number, []).append(site)
         for label in self._chosen.layers:
             found = by_label.get(label, [])
@@ -135,7 +175,7 @@ class TappedSites:
                     f"({found[0].name!r}, 0), or its `stream`"
                 )
             if not found:
-                raise self._unseen(label, missing)
+                raise ObservationError(_DECOMPOSED.format(label)) if compiled else self._unseen(label, missing)
         self.order = tuple(by_label[label][0] for label in self._chosen.layers)
         flat = [(site.number, head) for site in self.order for head in site.heads]
         given = [

@@ -8,34 +8,37 @@ compiled there, run PyTorch's own code.
 
 import contextlib
 import functools
-import os
 import sys
 import threading
-import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, has_torch_function
 
-from regard.capture.intercept.exchanged_functions import Namespace, is_patched, patched, with_globals
-from regard.capture.intercept.kernel_calls import is_heard
+from regard.capture.intercept.exchanged_functions import Namespace, patched, with_globals
 from regard.errors import ObservationError
-from regard.torch_private import current_graph_task_id, get_current_function_mode_stack, pop_mode, push_mode
+from regard.torch_private import (
+    current_graph_task_id,
+    get_current_function_mode_stack,
+    pop_mode,
+    push_mode,
+    set_eval_frame,
+)
 
 __all__ = [
     "CALL",
+    "HERE",
     "WatchingMode",
     "announced",
     "in_backward",
+    "is_compiled",
     "is_watching",
     "modes_above_watches",
     "modes_here",
     "modes_of_all_threads",
-    "refuse_compiled",
-    "refusing_compiled_code",
     "restack",
 ]
 
@@ -105,6 +108,13 @@ class WatchingMode(TorchFunctionMode):
             # Not always the last one: generators with a watch may end in any order.
             restack([one for one in stack if one is not self])
 
+    def compiles(self, callback: Any, function: Any) -> Any:
+        """Return what the compiler calls instead of `callback`, in this thread, for the frames of a compiled function.
+
+        `function` is what was compiled; None if a compiled function is running already.
+        """
+        return callback
+
     def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
         """Process the start of a call, and return what to notify of its end; the backward pass only repeats calls."""
         if module is not self._model or in_backward():
@@ -172,23 +182,53 @@ def _forward(*args: Any, **kwargs: Any) -> Any:
     return (alike if not torch.compiler.is_dynamo_compiling() and modes_here() else original)(*args, **kwargs)
 
 
-def announced(model: nn.Module, _: None) -> Callable[..., Any]:
-    """Return what `module(...)` calls first, which notifies the open modes; compiled code and copies do without it."""
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether `module.compile()` was called, also while its calls are announced."""
+    found = getattr(module, CALL, None)
+    return getattr(found, "of_compiled", found is not None)
+
+
+def announced(model: nn.Module, compiled: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return what `module(...)` calls first, which notifies the open modes; compiled code and copies do without it.
+
+    `compiled` is what `module.compile()` has stored. A compiler that follows the frames of this thread pauses while
+    modes are notified, so that it compiles nothing of theirs.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return model._call_impl(*args, **kwargs)
+        before = compiler = set_eval_frame(None)
         told: list[Hears] = []
         output = None
         try:
+            HERE.compiler = compiler
             told.extend(hears for one in tuple(_open) if (hears := one.begins(model, args, kwargs)) is not None)
-            output = model._call_impl(*args, **kwargs)
+            if compiler is not None:
+                for one in tuple(_open):
+                    compiler = one.compiles(compiler, None)
+                set_eval_frame(compiler)
+            run: Callable[..., Any] = model._call_impl if compiled is None else compiled
+            output = run(*args, **kwargs)
             return output
         finally:
-            _leave_all(told, model, args, output)
+            set_eval_frame(None)
+            HERE.compiler = None
+            try:
+                _leave_all(told, model, args, output)
+            finally:
+                set_eval_frame(before)
 
+    call.of_compiled = compiled is not None  # type: ignore[attr-defined]
     _skip(call)
     return call
+
+
+class _Here(threading.local):
+    compiler: Any = None  # what follows the frames of this thread where a call has begun
+
+
+HERE = _Here()
 
 
 def _leave_all(told: Sequence[Hears], model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -226,74 +266,3 @@ def restack(modes: list[Any]) -> None:
 
 
 _TORCH = Namespace(torch, overrides=Namespace(torch.overrides, has_torch_function=_has_torch_function))
-
-
-def refuse_compiled(model: nn.Module) -> None:
-    """Refuse a compiled module, whose calls are not visible, unless the caller has disabled its compiled code."""
-    if _stance() == "force_eager":
-        return
-    for name, module in model.named_modules():
-        compiled = getattr(module, CALL, None) is not None and not is_patched(module, CALL)
-        if compiled or hasattr(module, "_orig_mod"):
-            which = f"its module {name!r} is" if name else "it is"
-            before = "watch model._orig_mod, whose weights are the same" if hasattr(model, "_orig_mod") else _EAGERLY
-            raise ObservationError(
-                f"this model cannot be watched: {which} compiled, and compiled code shows no calls; {before}"
-            )
-
-
-def _stance() -> str:
-    """Return the compiler stance that the caller has set."""
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return "default" if dynamo is None else str(dynamo._stance.stance)
-
-
-@contextlib.contextmanager
-def refusing_compiled_code() -> Iterator[None]:
-    """Raise for compiled functions inside a model, in this thread alone: a stance would be that of all threads."""
-    if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is None:
-        yield  # no compiler is available
-        return
-    with patched(dynamo, "_callback_from_stance", _refusing_here):
-        try:
-            yield
-        except RuntimeError as error:
-            if "'fail_on_recompile'" not in str(error):
-                raise
-            raise ObservationError(_why_compiled(error)) from error
-
-
-def _refusing_here(original: types.FunctionType) -> Callable[..., Any]:
-    """Return a compiler hook that refuses in the thread that watches if no stance is set, and else calls `original`."""
-    dynamo = sys.modules["torch._dynamo.eval_frame"]
-    refuse = with_globals(original, _stance=dynamo.DynamoStance("fail_on_recompile"))
-
-    @functools.wraps(original)
-    def choose(callback: Any) -> Any:
-        refused = (modes_here() or is_heard()) and dynamo._stance.stance == "default"
-        return (refuse if refused else original)(callback)
-
-    return choose
-
-
-_EAGERLY = 'put `with torch.compiler.set_stance("force_eager"):` around regard.watch'
-_NO_FLEX = (
-    "flex_attention, whose kernel gives no weights: let the model call F.scaled_dot_product_attention or "
-    'regard.attention instead (a transformers model: load it with attn_implementation="sdpa")'
-)
-
-
-def _why_compiled(error: BaseException) -> str:
-    """Return which compiled code was called, and the way out; FlexAttention without a compiler is refused too."""
-    way = f"calls {_NO_FLEX}"
-    if "flex_attention" not in str(error):
-        way = f"is compiled; {_EAGERLY}, unless it {way}"
-    return (
-        f"this model cannot be watched as it is: compiled code shows no calls, and {_compiled_function(error)}, {way}"
-    )
-
-
-def _compiled_function(error: BaseException) -> str:
-    """Return the innermost function outside PyTorch that called something compiled."""
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in one.filename]
-    return f"a compiled function, called at {frames[-1].filename}:{frames[-1].lineno}" if frames else "something inside"
