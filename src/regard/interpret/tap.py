@@ -199,8 +199,8 @@ def tap(
 
     Raises:
         InputError: A layer or head does not exist, or an argument has another form.
-        ObservationError: A part of the model is compiled, a chosen layer did not attend or cannot be read, or no row was
-            seen.
+        ObservationError: A part of the model is compiled, a chosen layer did not attend or cannot be read, or no row
+            was seen.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
