@@ -72,7 +72,7 @@ def train(
 
         ranks = Ranks(accelerator, training.context_parallel_size)
     with _threads(training.num_threads), hold_folder(Path(training.output_dir)) if first else nullcontext():
-        with torch.random.fork_rng(), accelerator.main_process_first():
+        with torch.random.fork_rng(), ranks.main_process_first():
             folder = Folder(Path(training.output_dir), config, writes=first, processes=ranks.data_ranks)
             task = task_of(config, folder.vocabulary)
             torch.manual_seed(training.seed)
@@ -260,12 +260,12 @@ class Trainer:
                 self.evaluate(self.place.epoch)
             self.draw()
             scores: dict[str, float] = {}
-            self.ranks.sum(torch.zeros(()))  # the first process has saved the last checkpoint
+            self.ranks.meet()  # the first process has saved the last checkpoint
             if self.accelerator.is_main_process or self.ranks.sequence_ranks > 1:
                 scores = self.folder.finish(
                     self.task, self.checkpoints, self.place, self.metric, self.higher, self.accelerator.device
                 )
-            self.ranks.sum(torch.zeros(()))
+            self.ranks.meet()
             ended = Ended(self.place.step, reason, scores, self.folder.model, self.task.counted)
         self.notify(ended)
         return ended

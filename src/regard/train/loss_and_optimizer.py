@@ -89,6 +89,13 @@ class OneProcess:
         del model
         return nullcontext(lambda labels: labels)
 
+    def main_process_first(self) -> AbstractContextManager[None]:
+        """Let the first process go through before the others."""
+        return nullcontext()
+
+    def meet(self) -> None:
+        """Return when all processes are here."""
+
     def prepare(self, model: nn.Module) -> None:
         """Prepare what averages gradients, where something does."""
 

@@ -65,7 +65,7 @@ class Ranks(OneProcess):
             )
         self.sequence_ranks, self.data_ranks = sequence_ranks, count // sequence_ranks
         self.data_rank = accelerator.process_index // sequence_ranks
-        self._sequence, self._reduce = Exchange.alone(), accelerator.reduce
+        self._sequence, self._accelerator = Exchange.alone(), accelerator
         if sequence_ranks > 1:
             sizes = self.data_ranks, sequence_ranks
             mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("data", "sequence"))
@@ -76,7 +76,7 @@ class Ranks(OneProcess):
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum over all processes."""
-        total: Tensor = self._reduce(x) if self._everyone is None else self._everyone.summed(x)
+        total: Tensor = self._accelerator.reduce(x) if self._everyone is None else self._everyone.summed(x)
         return total
 
     def sum_parts(self, x: Tensor) -> Tensor:
@@ -92,6 +92,19 @@ class Ranks(OneProcess):
         else:
             with shard_calls(model, self._sequence) as shards:
                 yield shards.shard
+
+    @contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """Let the first process go through before the others, which name it where it fails."""
+        if not self._accelerator.is_main_process:
+            self.meet()
+        yield
+        if self._accelerator.is_main_process:
+            self.meet()
+
+    def meet(self) -> None:
+        """Return when all processes are here."""
+        self.sum(torch.zeros((), device=self._accelerator.device))
 
     def prepare(self, model: nn.Module) -> None:
         """Let gradients be averaged by what names a process that is lost; buffers stay the same in every step."""
