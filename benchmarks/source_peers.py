@@ -2,6 +2,7 @@
 
     python benchmarks/source_peers.py [--set texts|prompts]
     python benchmarks/source_peers.py --seconds-only 2   # the times alone, of the first of each set, interleaved
+    python benchmarks/source_peers.py --table            # writes the tables of docs/sources.md
 
 Two sets, with SmolLM2-135M. `texts`: 24 running texts with a question each (running_texts.py); the parts are sentences,
 and the answer is the model's own, greedy, of at most 40 tokens. `prompts`: prompts of sources.py with 8 to 16 documents
@@ -50,6 +51,7 @@ from sources import processor, prompt, save
 REMOVED = (1, 3, 5)
 FIRST_PROMPT = 200  # of the seeds of sources.py
 RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parent.parent / "docs" / "sources.md"
 _PROBLEMS = (ImportError, AttributeError, TypeError, RuntimeError, ValueError, KeyError)  # of another's package
 
 
@@ -178,34 +180,37 @@ def seconds(loaded: Any, encoder: Any, kind: str, count: int, repeats: int, abla
     """The median seconds of each method on the first prompts of a set, one after the other in each round."""
     timed = methods(encoder, "prompts", ())
     timed |= {f"context_cite {n}": partial(by_context_cite, ablations=n) for n in ablations}
-    found: dict[str, list[float]] = {name: [] for name in timed}
-    shares: list[float] = []
+    found: dict[str, list[tuple[float, float]]] = {}
     for one in questions(kind, count):
         answer = answered(loaded, one)
         by_regard(Asked(loaded, one, answer))
         for _ in range(repeats):
             for name, method in timed.items():
                 asked = Asked(loaded, one, answer)
-                begun = time.perf_counter()
+                begun = time.perf_counter(), time.process_time()
                 try:
                     method(asked)
                 except _PROBLEMS as problem:
                     print(f"{name}: {problem}", flush=True)
                     continue
-                found[name].append(time.perf_counter() - begun)
-            if theirs := found[f"context_cite {ablations[0]}"]:
-                shares.append(found["regard"][-1] / theirs[-1])
-            print(kind, one.name, {name: round(all_[-1], 2) for name, all_ in found.items() if all_}, flush=True)
+                each = time.perf_counter() - begun[0], time.process_time() - begun[1]
+                found.setdefault(name, []).append(each)
+                print(f"{kind}, {one.name}, {name}: {each[0]:.2f} s, {each[1]:.2f} s of the processor", flush=True)
+    clock, processor_time = ({name: np.array(one)[:, at] for name, one in found.items()} for at in (0, 1))
+    theirs = f"context_cite {ablations[0]}"
     return {
         "prompts": count,
         "rounds": repeats,
         "load at the end": [round(one, 2) for one in os.getloadavg()],
         "machine": f"{processor()}, {torch.get_num_threads()} threads",
         "date": time.strftime("%Y-%m-%d %H:%M"),
-        f"regard's / context_cite's with {ablations[0]}: median, least, most": [
-            round(float(one), 4) for one in np.quantile(shares or [np.nan], (0.5, 0, 1))
-        ],
-        "seconds": {name: round(float(np.median(all_)), 3) for name, all_ in found.items() if all_},
+        "seconds": {name: round(float(np.median(one)), 3) for name, one in clock.items()},
+        "of the processor": {name: round(float(np.median(one)), 3) for name, one in processor_time.items()},
+        f"{theirs} / regard, least, median, most": {
+            name: [round(float(one), 2) for one in np.quantile(of[theirs] / of["regard"], (0, 0.5, 1))]
+            for name, of in (("seconds", clock), ("of the processor", processor_time))
+            if theirs in of
+        },
     }
 
 
@@ -220,6 +225,48 @@ def about(loaded: Any) -> dict[str, Any]:
     }
 
 
+def table(kind: str, known: dict[str, Any]) -> str:
+    """The figures of a set for docs/sources.md, with 95 % intervals."""
+    source = "source first | " if kind == "prompts" else ""
+    times = known.get("seconds", {}).get("of the processor", {})
+    text = f"{known['prompts']} of {24 if kind == 'texts' else 40} {kind}, {known['date']}, {known['machine']}.\n\n"
+    text += (
+        f"|  | {source}drop at 1 | at 3 | at 5 | regard's minus its at 1 | at 3 | datamodelling | processor seconds |\n"
+    )
+    text += "| --- |" + " ---: |" * (text.splitlines()[-1].count("|") - 2) + "\n"
+    for name, one in known.items():
+        if name not in known["rows"][0]["methods"]:
+            continue
+        if "not run" in one:
+            text += f"| {name} | not run: {one['not run']} |\n"
+            continue
+        columns = [name]
+        columns += [one["source found"].split(",")[0] + ")"] if source else []
+        columns += [span(one[f"drop at {count}"]) for count in REMOVED]
+        columns += ["" if name == "regard" else span(one[f"regard's drop at {count} minus its"]) for count in (1, 3)]
+        columns += [
+            span(one["linear datamodelling score"]),
+            str(times.get(name, "not measured")),
+        ]
+        text += f"| {' | '.join(columns)} |\n"
+    return text
+
+
+def span(found: dict[str, Any]) -> str:
+    return f"{found['mean']:.2f} ({found['95 %'][0]:.2f} to {found['95 %'][1]:.2f})"
+
+
+def write_tables(results: Path, page: Path = DOCS) -> None:
+    """Write the tables into the page, between their marks."""
+    text = page.read_text("utf-8")
+    for kind in ("texts", "prompts"):
+        known = json.loads((results / f"source-peers-{kind}.json").read_text("utf-8"))
+        begin, end = f"<!-- {kind}: written by benchmarks/source_peers.py --table -->\n", f"<!-- end of {kind} -->"
+        before, rest = text.split(begin)
+        text = before + begin + "\n" + table(kind, known) + "\n" + end + rest.split(end)[1]
+    page.write_text(text, "utf-8")
+
+
 def main() -> None:
     """Measure, or go on measuring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -230,7 +277,11 @@ def main() -> None:
     parser.add_argument("--seconds-only", type=int, metavar="N", help="the times alone, on the first N of each set")
     parser.add_argument("--rounds", type=int, default=1, help="of --seconds-only")
     parser.add_argument("--results", type=Path, default=RESULTS, help="a folder")
+    parser.add_argument("--table", action="store_true", help="write the tables of docs/sources.md from the results")
     given = parser.parse_args()
+    if given.table:
+        write_tables(given.results)
+        return
     loaded, encoder = load_model("smollm2"), load_model("me5")
     for kind in given.set or ("texts", "prompts"):
         path = given.results / f"source-peers-{kind}.json"

@@ -93,6 +93,25 @@ def test_a_difference_is_paired_and_what_did_not_run_has_its_reason(bench):
     assert found["broken"] == {"not run": "RuntimeError: no"}
 
 
+def test_the_tables_are_those_of_the_results(bench, tmp_path):
+    made = {"mean": 1.0, "95 %": [0.5, 1.25]}
+    one = {"source found": "0.50 (0.20 to 0.80, 4 examples)", "linear datamodelling score": made}
+    one |= {f"drop at {count}": made for count in (1, 3, 5)}
+    known = {"date": "today", "machine": "one", "prompts": 4, "seconds": {"of the processor": {"regard": 2.5}},
+             "regard": one, "other": {"not run": "no"}, "rows": [{"methods": {"regard": {}, "other": {}}}]}  # fmt: skip
+    text = bench.source_peers.table("prompts", known).splitlines()
+    assert text[0] == "4 of 40 prompts, today, one."
+    assert text[4:] == [
+        "| regard | 0.50 (0.20 to 0.80) | " + "1.00 (0.50 to 1.25) | " * 3 + " |  | 1.00 (0.50 to 1.25) | 2.5 |",
+        "| other | not run: no |",
+    ]
+    assert text[2].count("|") == text[3].count("|") == text[4].count("|")
+    page = tmp_path / "sources.md"
+    page.write_text((ROOT / "docs" / "sources.md").read_text("utf-8"), "utf-8")
+    bench.source_peers.write_tables(ROOT / "benchmarks" / "results", page)
+    assert page.read_text("utf-8") == (ROOT / "docs" / "sources.md").read_text("utf-8")
+
+
 def test_parts_are_left_out_as_verify_leaves_them_out(bench):
     text = "Intro\n[1] a\nOne. Two.\n\n[2] b\nThree.\n\nQuestion"
     places = [(12, 16), (17, 21), (29, 35)]
