@@ -12,9 +12,10 @@ from safetensors.numpy import save_file
 from torch import nn
 
 from regard.data import Tokenizer
-from regard.errors import InputError
+from regard.errors import InputError, RegardError
 from regard.files import check_writable, lock, replace_files, whole_file, write_atomically, write_folder
 from regard.interpret.bundled.load import converted
+from regard.interpret.model_loading import load_model
 from regard.models import Transformer, TransformerConfig
 from regard.train import JsonlLog
 from regard.train.callbacks import Started
@@ -52,6 +53,21 @@ def test_a_symbolic_link_is_followed(tmp_path, kind, there):
         written = {"file": target, "folder": target / "a", "inside": target / "a"}
         assert kind == "check" or written[kind].read_bytes() == b"new"
         assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "a\0b", "\ud800"], ids=["long", "NUL", "surrogate"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_name_that_no_file_can_have_is_one_sentence(tmp_path, kind, name):
+    with pytest.raises(InputError, match="cannot write") as refused:
+        WRITERS[kind](tmp_path / name)
+    assert str(refused.value).isprintable()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("load", [Tokenizer.load, load_model, Transformer.from_pretrained])
+def test_a_name_too_long_for_a_file_is_none(load):
+    with pytest.raises(RegardError):
+        load("n" * 300)
 
 
 @pytest.mark.parametrize("kind", ["file", "check"])

@@ -1,5 +1,6 @@
 """Files and folders written whole or not at all, locks, and CRC-32 checksums, by which a changed bit is noticed."""
 
+import errno
 import json
 import os
 import re
@@ -51,9 +52,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         InputError: It names a folder, lies in none that exists, or cannot be written.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"`path` must be a file to write, got the folder {path}")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise InputError(f"`path` must lie in a folder that exists, got {path}: create {path.parent} first")
     with whole_file(path) as file:
         file.write(content)
@@ -68,7 +69,7 @@ def whole_file(path: Path, *, by_way_of: Path | None = None) -> Iterator[IO[byte
     Raises:
         InputError: It cannot be written; what was there is as it was.
     """
-    if path.is_symlink():
+    if os.path.islink(path):
         path, by_way_of = _followed(path), None  # which may be on another disk
     _refuse_device(path)
     with _one_sentence(path), _draft(path, by_way_of or path.parent, _new_file) as draft:
@@ -113,7 +114,7 @@ def replace_files(target: Path, write: Callable[[Path], None], *, stale: tuple[s
     Raises:
         InputError: The target is a file, or it cannot be written.
     """
-    if target.is_file():
+    if os.path.isfile(target):
         raise InputError(f"a model is saved to a folder, and {target} is a file")
     with _one_sentence(target):
         target.mkdir(parents=True, exist_ok=True)
@@ -162,12 +163,12 @@ def lock(path: str | Path, *, wait: bool = False) -> int | None:
 
 def _followed(path: Path) -> Path:
     """What a symbolic link leads to; any other path as it is."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    return Path(os.path.realpath(path)) if os.path.islink(path) else path
 
 
 def _refuse_device(path: Path) -> None:
     """Refuse what is neither file nor folder: a rename would put a file in the place of /dev/null, or of a pipe."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise InputError(f"`path` must be a file to write, got the device or pipe {path}: name a file")
 
 
@@ -178,17 +179,25 @@ def _usual_mode(mode: int) -> int:
     return mode & ~mask
 
 
+def _printable(path: Path) -> str:
+    """The path, shortened, and quoted where a terminal could not print it."""
+    name = str(path) if len(str(path)) <= 200 else f"{str(path)[:100]}…"
+    return name if name.isprintable() else repr(name)
+
+
 @contextmanager
 def _one_sentence(target: Path, way: str = "") -> Iterator[None]:
     """Raise what goes wrong in writing as InputError."""
     try:
+        if b"\0" in os.fsencode(target) or len(os.fsencode(target.name)) > 255:
+            raise OSError(errno.EINVAL, "no file can have this name")
         yield
     except Exception as problem:
         cause = problem.__cause__ if isinstance(problem, InputError) else problem  # a file of a folder, say
-        if not isinstance(cause, OSError) and type(cause).__name__ != "SafetensorError":
+        if not isinstance(cause, OSError | UnicodeEncodeError) and type(cause).__name__ != "SafetensorError":
             raise
         reason = getattr(cause, "strerror", None) or " ".join(str(cause).split())
-        raise InputError(f"cannot write {target}: {reason}" + (f"; {way}" if way else "")) from cause
+        raise InputError(f"cannot write {_printable(target)}: {reason}" + (f"; {way}" if way else "")) from cause
 
 
 @contextmanager

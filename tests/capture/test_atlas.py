@@ -16,6 +16,7 @@ import torch
 
 import regard
 from oracles import entropy, pooled
+from regard.capture import atlas
 from regard.capture.atlas import VERSION, read_atlas, save_atlas
 from regard.capture.missing_attention import Missing
 from regard.capture.records import Layer, Record
@@ -279,6 +280,19 @@ def test_a_file_that_replaces_an_open_one_changes_nothing(path):
     (record,) = read_atlas(path)
     save_atlas(RECORDS[-1:], path)
     same((record,), RECORDS[:1])
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_read_as_it_was(path, monkeypatch):
+    save_atlas(RECORDS[:1], path)
+    read_header = atlas._read_header
+
+    def replaced_after(*given):
+        header = read_header(*given)
+        save_atlas(RECORDS[-1:], path)
+        return header
+
+    monkeypatch.setattr(atlas, "_read_header", replaced_after)
+    same(read_atlas(path), RECORDS[:1])
 
 
 @pytest.mark.parametrize("length", [0, 1, 2**31, 2**63, 2**64 - 1, 100_000_001])

@@ -496,3 +496,65 @@ def test_every_part_of_the_equation_has_a_serial_form():
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, bases) and kind not in (*bases, MaskMod, positions.Relative):
                 assert KINDS[kind.__name__] is kind
+
+
+def of_bilinear(q, k, weight, _):
+    return q @ f64(weight) @ k.swapaxes(-1, -2)
+
+
+def of_additive(q, k, weight, vector):
+    return np.tanh((q @ f64(weight).T)[..., :, None, :] + (k @ f64(weight).T)[..., None, :, :]) @ f64(vector)
+
+
+def of_cosine(q, k, _, vector):
+    q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    return q @ k.swapaxes(-1, -2) / f64(vector)[:2, None, None]
+
+
+PROJECTING = {
+    "bilinear": (lambda weight, _: scores.Bilinear(weight), of_bilinear),
+    "additive": (lambda weight, vector: scores.Additive(weight, weight, vector), of_additive),
+    "concat": (lambda weight, vector: scores.Concat(torch.cat([weight, weight], 1), vector), of_additive),
+    "cosine": (lambda _, vector: scores.Cosine(vector[:2]), of_cosine),
+}
+
+
+@pytest.mark.parametrize("keep", ["maps", "qk"])
+@pytest.mark.parametrize("kind", PROJECTING)
+def test_scores_that_project_queries_are_recorded_in_float32_where_the_model_is_narrow(kind, keep):
+    q, k = randn(1, 2, 20, DIM, dtype=torch.bfloat16), randn(1, 2, 20, DIM, seed=1, dtype=torch.bfloat16)
+    make, formula = PROJECTING[kind]
+    held = randn(DIM, DIM, seed=2, dtype=torch.float32), randn(DIM, seed=3, dtype=torch.float32).abs() + 0.5
+
+    class Model(nn.Module):
+        def forward(self):
+            return regard.attention(q, k, k, score=make(*held))
+
+    with regard.watch(model := Model(), keep=keep) as seen:
+        model()
+    found = formula(f64(q), f64(k), *held)
+    expected = np.exp(found - found.max(-1, keepdims=True))
+    np.testing.assert_allclose(seen.weights(layer=0), expected / expected.sum(-1, keepdims=True), atol=1e-5)
+
+
+def test_queries_stand_where_their_mask_is_bound_whatever_later_keys_they_see():
+    """A chunk of a stream that looks ahead: queries 4 to 7 of 16 positions, with two keys before and three after."""
+    q, k = torch.randn(1, 1, 4, 8), torch.randn(1, 1, 16, 8)
+
+    class Chunk(nn.Module):
+        def forward(self):
+            return regard.attention(q, k, k, mask=Window(left=2, right=3).bind(4, 16, q_offset=4))
+
+    with regard.watch(model := Chunk(), statistics=["distance", "previous", "self", "sink"]) as seen:
+        model()
+    i, j = np.arange(4, 8)[:, None], np.arange(16)
+    weights = dense(q, k, k, visible=(i - j <= 2) & (j - i <= 3)).weights[0, 0]
+    after = i >= j
+    expected = {
+        "distance": (weights * abs(i - j)).sum(-1),
+        "previous": weights[np.arange(4), np.arange(3, 7)],
+        "self": weights[np.arange(4), np.arange(4, 8)],
+        "sink": (weights * after).sum(0) / np.maximum(after.sum(0), 1),
+    }
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(seen.statistic(name, layer=0)[0, 0], numbers, atol=1e-6, err_msg=name)

@@ -55,6 +55,8 @@ def test_a_mask_is_written_as_in_python(text, mask):
         ("Window(1).bind(4, 4)", "takes names of regard.masks, numbers"),
         ("Causal() &", "must be a mask of regard.masks, such as 'Causal"),
         ("4", "must be a mask of regard.masks"),
+        ("Causal()\0", "must be a mask of regard.masks"),
+        ("~" * 9_000 + "Causal()", "must be a mask of regard.masks"),
     ],
 )
 def test_nothing_else_is_evaluated(text, words):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -108,9 +108,10 @@ def read_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
     """Load the records of an atlas; its arrays are loaded at first access."""
     target = Path(path)
     try:
-        header, start = _read_header(target)
-        size = target.stat().st_size - start
-        data = np.memmap(target, np.uint8, "r", start, (size,)) if size else np.zeros(0, np.uint8)
+        with target.open("rb") as file:  # once: another process may replace the file meanwhile
+            header, start = _read_header(target, file)
+            size = os.fstat(file.fileno()).st_size - start
+            data = np.memmap(file, np.uint8, "r", start, (size,)) if size else np.zeros(0, np.uint8)
     except OSError as problem:
         raise AtlasError(f"cannot read {target}: {problem.strerror or problem}") from problem
     try:
@@ -145,18 +146,17 @@ def _reason(broken: Exception) -> str:
     return "an entry of its header is not of the kind that it must be"
 
 
-def _read_header(path: Path) -> tuple[Header, int]:
+def _read_header(path: Path, file: IO[bytes]) -> tuple[Header, int]:
     """Return the header of a safetensors file and the offset of its data, checked against the file's size."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        first = file.read(8)
-        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
-        if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
-            raise AtlasError(f"{path} is not an atlas, or it was cut off: {size} bytes without a whole header")
-        try:
-            header = json.loads(file.read(length))
-        except (RecursionError, ValueError) as broken:
-            raise AtlasError(f"{path} is not an atlas: its header is not JSON") from broken
+    size = os.fstat(file.fileno()).st_size
+    first = file.read(8)
+    length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+    if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
+        raise AtlasError(f"{path} is not an atlas, or it was cut off: {size} bytes without a whole header")
+    try:
+        header = json.loads(file.read(length))
+    except (RecursionError, ValueError) as broken:
+        raise AtlasError(f"{path} is not an atlas: its header is not JSON") from broken
     if not isinstance(header, dict):
         raise AtlasError(f"{path} is not an atlas: its header is not an object")
     try:

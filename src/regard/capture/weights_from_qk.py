@@ -19,9 +19,9 @@ from regard.capture.weight_rows import BLOCK_ELEMENTS, Block, Plan, RowBlock, lo
 from regard.masks.causal_and_window import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
-from regard.scores.base import score_tile
+from regard.scores.base import Score, score_tile
 
-__all__ = ["HIDDEN", "CallFromQK", "CallFromWeights", "visible_pairs"]
+__all__ = ["HIDDEN", "CallFromQK", "CallFromWeights", "prepared_exactly", "visible_pairs"]
 
 # A score below this hides its key, for any number that models use for minus infinity (−1e9, finfo.min, −10,000).
 HIDDEN = -9000.0
@@ -40,6 +40,12 @@ def visible_pairs(problem: Problem, rows: slice, columns: slice) -> Bool[Tensor,
     return visible if bias is None else visible & (bias > HIDDEN)
 
 
+def prepared_exactly(problem: Problem) -> Problem:
+    """Return the prepared problem; a score that projects q or k does so in float32 at least, as exact backends do."""
+    projects = type(problem.score).prepare is not Score.prepare
+    return (problem.widened() if projects else problem).prepared()
+
+
 @dataclass(eq=False)
 class CallFromQK(WatchedCall):
     """A call with known q and k: weights are computed from these in blocks, and not stored."""
@@ -48,7 +54,7 @@ class CallFromQK(WatchedCall):
 
     def __post_init__(self) -> None:
         self.marks = self.problem.k if self.marks is None else self.marks
-        self.problem = self.problem.prepared()
+        self.problem = prepared_exactly(self.problem)
         self.batch, self.heads = self.problem.batch, self.problem.heads
         self.queries, self.keys = self.problem.queries, self.problem.keys
 
@@ -99,6 +105,13 @@ class CallFromQK(WatchedCall):
     def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
         """Return which pairs mask and bias leave visible."""
         return visible_pairs(self.problem, rows, columns)
+
+    @property
+    def newest(self) -> int:
+        """The column of the newest key: where the last query stands, if the caller bound its mask to a place."""
+        place = self.problem.q_offset + self.queries - 1
+        is_bound = self.problem.q_offset != self.keys - self.queries
+        return place if is_bound and 0 <= place < self.keys else super().newest
 
     @property
     def device(self) -> torch.device:

@@ -1,5 +1,6 @@
 """What several commands take: a text, a file to write, and the option `--model`."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -81,9 +82,9 @@ def check_output(option: str, path: Path | None, *suffixes: str) -> None:
     if path.suffix.lower() not in suffixes:
         known = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}" if len(suffixes) > 1 else suffixes[0]
         raise InputError(f"`{option}` must end in {known}, got {str(path)!r}")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"`{option}` must name a file, and {path} is a folder")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise InputError(f"`{option}` {path} cannot be written: there is no folder {path.parent}")
     check_writable(path)
 

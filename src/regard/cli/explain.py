@@ -1,6 +1,7 @@
 """`regard explain`: what attention over several processes sends and computes, read from the mask's plan."""
 
 import ast
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -73,14 +74,15 @@ def mask_from_text(text: str) -> Any:
     >>> mask_from_text("Causal() & Window(left=3, right=0)")
     And(left=Causal(align='end', shift=0), right=Window(left=3, right=0))
     """
-    try:
-        found = _value(ast.parse(text, mode="eval").body)
-    except SyntaxError:
-        found = None
+    found = None
+    with suppress(SyntaxError, RecursionError, MemoryError):  # the last two of deep nesting
+        found = _value(ast.parse(text.replace("\0", "?"), mode="eval").body)
     from regard.masks import Mask
 
     if not isinstance(found, Mask):
-        raise InputError(f"`--mask` must be a mask of regard.masks, such as 'Causal() & Window(512)', got {text!r}")
+        raise InputError(
+            f"`--mask` must be a mask of regard.masks, such as 'Causal() & Window(512)', got {text[:200]!r}"
+        )
     return found
 
 

@@ -1,6 +1,7 @@
 """Tokenizer: text to token ids and back, by a tokenizer.json of the `tokenizers` package, ours or a checkpoint's."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,7 +111,7 @@ class Tokenizer:
             MissingExtraError: The package tokenizers is not installed.
         """
         path = Path(path)
-        path = path / "tokenizer.json" if path.is_dir() else path
+        path = path / "tokenizer.json" if os.path.isdir(path) else path
         read = open_tokenizer(path, cls)
         given = {"pad": pad_token, "bos": bos_token, "eos": eos_token, "unk": unk_token, "mask": mask_token}
         config = read_settings(path.with_name("tokenizer_config.json"))
@@ -124,7 +125,7 @@ class Tokenizer:
             InputError: The file cannot be written.
         """
         target = Path(path)
-        target = target / "tokenizer.json" if target.is_dir() else target
+        target = target / "tokenizer.json" if os.path.isdir(target) else target
         write_atomically(target, self.json.encode("utf-8"))
         return target
 

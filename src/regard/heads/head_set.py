@@ -300,11 +300,11 @@ def _coefficients(path: Path) -> npt.NDArray[np.float64]:
 
 def _refuse_folder_of_something_else(folder: Path) -> None:
     """Refuse a path that is no folder, and one whose `config.json` another program needs."""
-    if folder.exists() and not folder.is_dir():
+    if os.path.exists(folder) and not os.path.isdir(folder):
         raise InputError(f"`folder` must be a folder, got the file {folder}")
     config = folder / "config.json"
     try:
-        found = json.loads(config.read_text("utf-8")) if config.exists() else {"sink_size": 0}
+        found = json.loads(config.read_text("utf-8")) if os.path.exists(config) else {"sink_size": 0}
     except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or "sink_size" not in found:

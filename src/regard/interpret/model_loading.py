@@ -5,6 +5,7 @@ Hugging Face try each file for 40 seconds where the hub cannot be reached, also 
 """
 
 import json
+import os
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -45,7 +46,12 @@ def is_offline(name: str, *, cache_dir: str | Path | None = None, token: str | b
     if found := _WITH_LOADER.match(name):
         _check_loader(name, found[1])
         return False
-    if not name.strip() or name in BUNDLED or name.startswith((".", "/", "~")) or Path(name).expanduser().is_dir():
+    if (
+        not name.strip()
+        or name in BUNDLED
+        or name.startswith((".", "/", "~"))
+        or os.path.isdir(Path(name).expanduser())
+    ):
         return False
     refuse_mistyped(name)
     return _is_offline(name, None if cache_dir is None else str(cache_dir), token)
@@ -126,9 +132,9 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
         raise MissingExtraError(missing.name or "transformers", "models") from missing
     if not name.strip():
         raise InputError(f"`model` must not be empty: name one of {', '.join(BUNDLED)}, a folder or an id of the hub")
-    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+    if name.startswith((".", "/", "~")) and not os.path.isdir(Path(name).expanduser()):
         raise InputError(f"`model` {name!r} is no folder; bundled models: {', '.join(BUNDLED)}")
-    where = str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
+    where = str(Path(name).expanduser()) if os.path.isdir(Path(name).expanduser()) else name
     local = is_offline(name)
     with quiet(transformers.utils.logging):
         try:
@@ -159,7 +165,7 @@ def _from_extension(name: str, loader: str, attn_implementation: str | None) -> 
 
 def _is_trained(folder: Path) -> bool:
     """Return whether regard made the folder: a run, a checkpoint of it, or a saved model."""
-    if any((folder / name).is_file() for name in ("run.json", "place.json")):
+    if any(os.path.isfile(folder / name) for name in ("run.json", "place.json")):
         return True
     try:
         return "regard" in json.loads((folder / "config.json").read_text("utf-8"))

@@ -139,8 +139,8 @@ def _record(path: Path) -> Record:
 
 
 def _header(path: Path) -> tuple[dict[str, Any], memoryview]:
-    size = path.stat().st_size
     with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
         if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
@@ -149,10 +149,10 @@ def _header(path: Path) -> tuple[dict[str, Any], memoryview]:
             header = parse_json(file.read(length).decode())
         except (ValueError, RecursionError):
             raise InputError("its header must be JSON") from None
+        rest = size - 8 - length
+        data = np.memmap(file, np.uint8, "r", 8 + length, (rest,)) if rest else np.zeros(0, np.uint8)
     if not isinstance(header, dict):
         raise InputError("its header must be an object")
-    rest = size - 8 - length
-    data = np.memmap(path, np.uint8, "r", 8 + length, (rest,)) if rest else np.zeros(0, np.uint8)
     return header, numbers_of(data)
 
 

@@ -45,9 +45,9 @@ class Checkpoint:
         if not self.name.strip():
             raise InputError(f"the name of a model must not be empty: a folder, an id of the hub, {', '.join(BUNDLED)}")
         where = Path(self.name).expanduser()
-        if self.name in BUNDLED and not where.is_dir():
+        if self.name in BUNDLED and not os.path.isdir(where):
             where = folder(self.name)
-        self._folder = where if where.is_dir() else None
+        self._folder = where if os.path.isdir(where) else None
         if self._folder is None and self.name.startswith((".", "/", "~")):
             raise InputError(f"there is no folder {self.name!r}; bundled models: {', '.join(BUNDLED)}")
         if self._folder is None and not self._asked.get("local_files_only"):

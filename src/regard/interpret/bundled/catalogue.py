@@ -1,5 +1,6 @@
 """The bundled models: source, hashes and licence of each."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -98,7 +99,7 @@ def refuse_mistyped(name: str) -> None:
     Traceback (most recent call last):
     regard.errors.InputError: there is no model and no folder 'minlm': did you mean 'minilm'?
     """
-    if name in BUNDLED or "/" in name or Path(name).expanduser().is_dir():
+    if name in BUNDLED or "/" in name or os.path.isdir(Path(name).expanduser()):
         return
     for meant in get_close_matches(name.strip().lower(), BUNDLED, n=1, cutoff=_ALIKE):
         raise InputError(f"there is no model and no folder {name!r}: did you mean {meant!r}?")
