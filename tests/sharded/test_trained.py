@@ -40,13 +40,15 @@ def compare_tensors(whole, sharded, file, tolerance, among=""):
 
 
 @pytest.fixture(scope="session")
-def on_one_process(trained):
-    """What gives the folder of a run on one process."""
+def on_one_process(tmp_path_factory):
+    """What gives the folder of a run on one process, which no other process resumes."""
+    whole = tmp_path_factory.mktemp("whole")
+    trained_runs.write_corpus(whole)
 
     def folder(name, **changes):
-        if not (trained / name).exists():
-            trained_runs.run(name, trained, **changes)
-        return trained / name
+        if not (whole / name).exists():
+            trained_runs.run(name, whole, **changes)
+        return whole / name
 
     return folder
 
