@@ -1,13 +1,16 @@
 """What a tap costs: decoding steps and prefill of SmolLM2, 8 heads in 5 layers over all keys, rows to a callback.
 
     python benchmarks/tapping.py [--tokens 512 4096] [--rounds 5] [--steps 200] [--prefills 9] [--threads 2]
-                                 [--results benchmarks/results/tapping-2-cores.json]
+                                 [--compiled] [--results benchmarks/results/tapping-2-cores.json]
 
 A step with a tap and one without are timed in turn, each after the other as often as before it. The plain one is of a
 copy of the model, outside any tap, with the same tensors and the same cache, which is cut back after each step, so that
 both compute the same. A ratio is the median over all pairs, with a 95 % interval (`regard_bench.timing.Ratio`); each
 round opens another tap. Prefill is timed with the tap's first call in it, which reads layers as a watch does. Seconds
 of the wall's clock and of the processor are both kept, as other processes disturb the first more.
+
+With `--compiled` both models are compiled, `torch.compile(model.forward, fullgraph=True)`, with one static cache, and
+steps alone are timed; graph breaks and what was compiled again after the first five steps are counted too.
 """
 
 import argparse
@@ -108,6 +111,42 @@ def measure(model: Any, ids: torch.Tensor, rounds: int, steps: int, prefills: in
     return result | {"equal_to_the_bit": same, "rows": len(rows)}
 
 
+def measure_compiled(model: Any, ids: torch.Tensor, rounds: int, steps: int) -> dict[str, Any]:
+    """Measure steps of compiled models behind a prompt."""
+    from torch._dynamo.utils import counters
+
+    tensors = (*model.parameters(), *model.buffers())
+    model, twin = (copy.deepcopy(model, {id(one): one for one in tensors}) for _ in range(2))
+    cache = transformers.StaticCache(config=model.config, max_cache_len=ids.shape[1] + 1)
+    twin(ids, past_key_values=cache, logits_to_keep=1)
+    lengths = [layer.cumulative_length for layer in cache.layers]
+    token, rows = ids[:, -1:], []
+    for one in (model, twin):
+        one.forward = torch.compile(one.forward, fullgraph=True)
+
+    def step(one: Any) -> Callable[[], torch.Tensor]:
+        def call() -> torch.Tensor:
+            logits = one(token, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+            for length in lengths:
+                length.fill_(ids.shape[1])
+            return logits
+
+        return call
+
+    pairs, same, again = [], True, 0
+    for _ in range(rounds):
+        with regard.tap(model, heads=HEADS, on_row=rows.append):
+            for _ in range(5):
+                step(model)(), step(twin)()
+            before = counters["stats"]["unique_graphs"]
+            found, equal = in_turn([step(model), step(twin)], steps)
+            again += counters["stats"]["unique_graphs"] - before
+        pairs, same = pairs + found, same and equal
+    breaks = sum(counters["graph_break"].values())
+    result = {"tokens": ids.shape[1], "step": summary(pairs), "equal_to_the_bit": same, "rows": len(rows)}
+    return result | {"graph_breaks": breaks, "compiled_again": again, "compiled": counters["stats"]["unique_graphs"]}
+
+
 def main() -> None:
     """Measure, print, and write JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -116,6 +155,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--prefills", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--compiled", action="store_true", help="compiled models with a static cache; steps alone")
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -125,7 +165,11 @@ def main() -> None:
         for tokens in arguments.tokens:
             ids = real_tokens(loaded.tokenizer, tokens)
             prefills = arguments.prefills if tokens <= 1024 else max(3, arguments.prefills // 3)
-            one = measure(loaded.model, ids, arguments.rounds, arguments.steps, prefills)
+            if arguments.compiled:
+                one = measure_compiled(loaded.model, ids, arguments.rounds, arguments.steps)
+                print(f"{one['compiled']} graphs, {one['graph_breaks']} breaks, compiled again {one['compiled_again']}")
+            else:
+                one = measure(loaded.model, ids, arguments.rounds, arguments.steps, prefills)
             found.append(one)
             for what in ("step", "prefill"):
                 for clock in CLOCKS if what in one else ():
@@ -138,6 +182,7 @@ def main() -> None:
                     )
     result = {
         "heads": HEADS,
+        "compiled": arguments.compiled,
         "results": found,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
         "load_average": os.getloadavg()[0],
@@ -150,7 +195,7 @@ def main() -> None:
     }
     if arguments.results:
         arguments.results.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    met = all(one["equal_to_the_bit"] for one in found)
+    met = all(one["equal_to_the_bit"] and not one.get("compiled_again") for one in found)
     for one in found:
         step = one["step"]["wall"]
         good = step["ratio"] <= STEP and step["interval"][1] <= STEP_UPPER

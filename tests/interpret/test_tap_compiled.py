@@ -41,7 +41,7 @@ class Layer(nn.Module):
 
     def __init__(self, at: int, by_hand: bool) -> None:
         super().__init__()
-        self.at, self.by_hand = at, by_hand
+        self.at, self.by_hand, self.breaks = at, by_hand, False
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: Tensor, cache: Cache) -> Tensor:
@@ -49,6 +49,8 @@ class Layer(nn.Module):
         at = cache.length + torch.arange(x.shape[1])
         keys, values = cache.keys[self.at].index_copy_(2, at, k), cache.values[self.at].index_copy_(2, at, v)
         sees = torch.arange(KEYS) <= at[:, None]
+        if self.breaks:
+            torch._dynamo.graph_break()
         if self.by_hand:
             scores = q @ keys.mT / math.sqrt(q.shape[-1])
             out = scores.masked_fill(~sees, -math.inf).softmax(-1) @ values
@@ -170,7 +172,9 @@ def test_two_taps_a_twin_and_chosen_queries() -> None:
         regard.tap(model, heads=["1.1"], queries="new") as new,
         regard.tap(model, heads=["0.0"], queries=[1, 6]) as some,
     ):
+        counters.clear()
         decode(twin)
+        assert not counters["stats"]  # nothing is compiled for it
         tapped, _ = decode(model)
         decode(twin)
     assert all(map(torch.equal, plain, tapped))
@@ -202,6 +206,11 @@ def test_what_cannot_be_tapped_in_compiled_code_is_refused_with_a_way_out() -> N
         regard.tap(model, heads=HEADS),
     ):
         decode(model, 1)
+    broken = made()
+    broken.layers[1].breaks = True
+    broken.forward = torch.compile(broken.forward, backend="eager")
+    with pytest.raises(ObservationError, match=r"layer 1 cannot.*fullgraph=True"), regard.tap(broken, heads=HEADS):
+        decode(broken, 1)
     part = made()
     part.layers[1] = torch.compile(part.layers[1], backend="eager")
     with pytest.raises(ObservationError, match=r"its module 'layers.1' is compiled.*compile the whole model"):

@@ -27,7 +27,8 @@ _CROSSES = re.compile("cross|encoder_?att|enc_?dec", re.IGNORECASE)
 _EAGERLY = 'put `with torch.compiler.set_stance("force_eager"):` around regard.tap'
 _DECOMPOSED = (
     "layer {} cannot be tapped in compiled code: its attention is no call of F.scaled_dot_product_attention or "
-    'regard.attention there; load a transformers model with attn_implementation="sdpa", or ' + _EAGERLY
+    'regard.attention in its graph; load a transformers model with attn_implementation="sdpa", compile it with '
+    "fullgraph=True, which says where a graph breaks, or " + _EAGERLY
 )
 _COMPILED = "this model cannot be tapped in compiled code, since {}: {}"
 
