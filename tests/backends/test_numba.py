@@ -472,3 +472,17 @@ def test_a_row_that_sees_nothing_is_nothing_beside_one_that_is_no_number():
     output = regard.attention(q, k, v, mask=seen, backend="numba")
     assert (output[0, 0, :64] == 0).all()
     assert output[0, 0, 64:].isnan().all()
+
+
+def test_heads_that_are_adjacent_in_memory_have_the_gradients_of_any_others():
+    """Padding the width keeps such strides, and rows of the loops are contiguous."""
+    import regard
+    from regard import masks
+
+    q, k, v = (torch.randn(2, 65, 12, 4).permute(0, 3, 1, 2).requires_grad_() for _ in range(3))
+    found = {}
+    for backend in ("numba", "reference"):
+        output = regard.attention(q, k, v, mask=masks.Causal(), backend=backend)
+        found[backend] = (output, *torch.autograd.grad(output.square().sum(), (q, k, v)))
+    for one, other in zip(*found.values(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)

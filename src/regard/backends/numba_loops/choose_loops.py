@@ -187,7 +187,7 @@ def _in_rows(x: Float[Tensor, "batch heads n width"], multiple: int) -> Tensor:
     """Return the tensor padded with zeros to a multiple in width, with contiguous rows and its sign in memory."""
     x = x.resolve_neg()
     if x.shape[-1] % multiple:
-        return pad(x, (0, -x.shape[-1] % multiple))
+        return pad(x, (0, -x.shape[-1] % multiple)).contiguous()  # it keeps strides in which heads are adjacent
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
