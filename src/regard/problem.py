@@ -1,7 +1,7 @@
 """One call of attention as data: checked once, at the door, so that backends need not check again."""
 
 import inspect
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import torch
@@ -115,10 +115,10 @@ class Problem:
     k: Float[Tensor, "batch kv_heads keys key_dim"]
     v: Float[Tensor, "batch kv_heads keys value_dim"]
     scale: float
-    score: Score = field(default_factory=ScaledDot)
+    score: Score = _SCORE
     mask: BoundMask | None = None
     bias: Bias | None = None
-    normalizer: Normalizer = field(default_factory=Softmax)
+    normalizer: Normalizer = _NORMALIZER
     weight_factor: Bias | None = None
     dropout: Dropout | None = None
     wants_weights: bool = False
