@@ -265,8 +265,10 @@ class Cache:
 
 
 def _may_be_written(buffer: Tensor) -> bool:
-    """Not what a gradient hangs on, nor what inference mode has made, outside of it."""
-    return not buffer.requires_grad and (not buffer.is_inference() or torch.is_inference_mode_enabled())
+    """Not what a gradient hangs on, nor what inference mode has made, outside of it; compiled code cannot ask that."""
+    if buffer.requires_grad:
+        return False
+    return torch.compiler.is_compiling() or not buffer.is_inference() or torch.is_inference_mode_enabled()
 
 
 def _bytes(entry: KVCache | CrossAttentionCache) -> int:

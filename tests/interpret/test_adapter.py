@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 import regard
 from regard.interpret import transformers_adapter
@@ -194,7 +195,7 @@ def test_a_padded_batch_does_need_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sliding_windows_are_recognized_as_windows() -> None:
     from transformers.masking_utils import sliding_window_causal_mask_function
 
-    lazy = transformers_adapter.LazyMask(1, 6, 6, 0, 0, sliding_window_causal_mask_function(3), None)
+    lazy = transformers_adapter._ask(1, 6, 6, 0, 0, sliding_window_causal_mask_function(3))
     assert lazy.bound is not None
     kinds = lazy.bound.blocks(torch.tensor([0, 3, 6]), torch.tensor([0, 3, 6]))[0, 0]
     assert kinds[0, 1] == regard.masks.EMPTY
@@ -203,7 +204,7 @@ def test_sliding_windows_are_recognized_as_windows() -> None:
 
 
 def test_an_unknown_rule_is_asked_pair_by_pair_at_its_own_positions() -> None:
-    lazy = transformers_adapter.LazyMask(1, 2, 4, 7, 5, lambda b, h, i, j: (i + j) % 3 == 0, None)
+    lazy = transformers_adapter._ask(1, 2, 4, 7, 5, lambda b, h, i, j: (i + j) % 3 == 0)
     assert lazy.bound is not None
     expected = torch.tensor([[(i + j) % 3 == 0 for j in range(5, 9)] for i in range(7, 9)])
     assert torch.equal(lazy.bound.dense()[0, 0], expected)
@@ -269,7 +270,7 @@ def test_models_that_look_up_a_class_for_each_implementation_are_refused(kind: s
 def test_foreign_code_that_touches_the_lazy_mask_is_pointed_to_watch() -> None:
     from transformers.masking_utils import causal_mask_function
 
-    lazy = transformers_adapter.LazyMask(1, 4, 4, 0, 0, causal_mask_function, None)
+    lazy = transformers_adapter._ask(1, 4, 4, 0, 0, causal_mask_function)
     for touch in (
         lambda: lazy[:, 0],
         lambda: torch.zeros(4, 4) + lazy,
@@ -281,3 +282,19 @@ def test_foreign_code_that_touches_the_lazy_mask_is_pointed_to_watch() -> None:
     ):
         with pytest.raises(regard.ObservationError, match=r"regard\.watch\(model\)"):
             touch()
+
+
+@pytest.mark.slow
+def test_padded_texts_are_compiled_as_one_graph_for_all_lengths() -> None:
+    torch.compiler.reset()
+    model = build("LlamaModel", lambda: transformers.LlamaConfig(**GROUPED | {"num_hidden_layers": 1}), "regard")
+    run = torch.compile(model, backend="eager", fullgraph=True)
+    counters.clear()
+    for length in range(4, 12):
+        mask = torch.ones(2, length, dtype=torch.long)
+        mask[1, 3:] = 0
+        given = {"input_ids": IDS[:, :length], "attention_mask": mask, "use_cache": False}
+        with torch.no_grad():
+            assert (run(**given)[0] - model(**given)[0]).abs().max() < 1e-5
+    assert counters["stats"]["unique_graphs"] <= 2
+    torch.compiler.reset()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch._dynamo.utils import counters
 
 import regard
 from regard import masks, positions
@@ -160,6 +161,21 @@ def test_a_model_is_compiled(shape):
     compiled = torch.compile(model, backend="aot_eager")
     more = {"decoder_input_ids": ids(2, 5, 1)} if shape == "encoder-decoder" else {}
     torch.testing.assert_close(compiled(ids(), **more).logits, call(model, ids()))
+
+
+@pytest.mark.slow
+def test_writing_with_a_cache_is_compiled_as_one_graph_for_the_text_and_one_for_all_steps():
+    torch.compiler.reset()
+    model = made(kind="rotary", decoder_layers=1)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    text = ids(2, 12)
+    counters.clear()
+    with torch.no_grad():
+        whole, cache = model(text).logits, model.cache()
+        parts = [compiled(part, past_key_values=cache).logits for part in text.split([4] + [1] * 8, 1)]
+    assert (torch.cat(parts, 1) - whole).abs().max() < 1e-5
+    assert counters["stats"]["unique_graphs"] == 2
+    torch.compiler.reset()
 
 
 def test_every_parameter_gets_a_gradient():

@@ -1,8 +1,7 @@
 """`attn_implementation="regard"`: run transformers' models on regard.attention, without building dense masks.
 
 transformers calls an implementation's mask function and passes its result unchanged to the attention function of every
-layer. Ours returns a LazyMask with the arguments of the request. It becomes a mask of regard.masks in the attention
-call, and a tensor only if a backend needs one.
+layer. Ours returns a LazyMask, which holds a mask of regard.masks, and becomes a tensor only if a backend needs one.
 """
 
 import contextlib
@@ -10,7 +9,6 @@ import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -97,30 +95,9 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
 
 @dataclass(frozen=True, eq=False)
 class LazyMask:
-    """The arguments of transformers' request for a mask; only our attention function may use it, any other use
-    raises.
-    """
+    """The mask that transformers requested; only our attention function may use it, any other use raises."""
 
-    batch: int
-    queries: int
-    keys: int
-    q_offset: int
-    key_start: int  # position of the first key: a sliding cache has dropped the earlier ones
-    rule: Callable[..., Tensor]
-    real: Tensor | None
-
-    @cached_property
-    def bound(self) -> BoundMask | None:
-        """The mask bound to its positions, or None if every pair is visible; shared by all layers, so it is planned
-        once.
-        """
-        mask = _translate(self.rule, self.key_start)
-        if self.real is not None:
-            real = self.real[:, self.key_start : self.key_start + self.keys].bool()
-            if not bool(real.all()):
-                real = nn.functional.pad(real, (0, self.keys - real.shape[1]))
-                mask = Padding(real) if mask is None else mask & Padding(real)
-        return None if mask is None else mask.bind(self.queries, self.keys, self.q_offset - self.key_start)
+    bound: BoundMask | None  # None if every pair is visible; shared by all layers, so it is planned once
 
     # `generate` with a static cache requests the mask before the model does, and treats it like a tensor.
     ndim = 4
@@ -145,7 +122,7 @@ class LazyMask:
 
 
 def _ask(
-    batch_size: int,
+    batch_size: int,  # noqa: ARG001  # by position
     q_length: int,
     kv_length: int,
     q_offset: int | Tensor = 0,
@@ -154,13 +131,20 @@ def _ask(
     attention_mask: Tensor | LazyMask | None = None,
     **_: Any,
 ) -> LazyMask:
-    """Return a LazyMask with the arguments of the request; transformers calls this as its mask function."""
+    """Return the mask of a request as a LazyMask; transformers calls this as its mask function."""
     if isinstance(attention_mask, LazyMask):
         return attention_mask  # requested before, by `generate`
     from transformers.masking_utils import causal_mask_function
 
     rule = mask_function or causal_mask_function
-    return LazyMask(batch_size, q_length, kv_length, int(q_offset), int(kv_offset), rule, attention_mask)
+    key_start = int(kv_offset)  # a sliding cache has dropped the earlier ones
+    mask = _translate(rule, key_start)
+    if attention_mask is not None:
+        real = attention_mask[:, key_start : key_start + kv_length].bool()
+        if torch.compiler.is_compiling() or not bool(real.all()):  # compiled code cannot depend on the numbers
+            real = nn.functional.pad(real, (0, kv_length - real.shape[1]))
+            mask = Padding(real) if mask is None else mask & Padding(real)
+    return LazyMask(None if mask is None else mask.bind(q_length, kv_length, int(q_offset) - key_start))
 
 
 def _translate(rule: Callable[..., Tensor], key_start: int) -> Mask | None:

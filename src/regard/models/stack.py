@@ -200,20 +200,21 @@ class _Seen:
     # `tokens` are booleans, False for padding, or the number of the document of each.
     def __init__(self, queries: int, tokens: Tensor | None, bias: Bias | None) -> None:
         self._queries, self._tokens, self._bias = queries, tokens, bias
-        self._known: dict[int | None, dict[str, Any]] = {}
+        self._known: list[tuple[int | None, dict[str, Any]]] = []  # no dictionary: a compiler would fix its keys
 
     def by(self, reach: int | None, x: Tensor) -> dict[str, Any]:
         """The arguments of an attention that sees the last `reach` positions; None: those that are read now alone."""
         keys = self._queries if reach is None else reach
-        if reach not in self._known:
-            given: dict[str, Any] = {}
+        given = next((one for known, one in self._known if known == reach), None)
+        if given is None:
+            given = {}
             if self._tokens is not None:  # of a cache that has dropped keys, only the last are padding or not
                 kind = Padding if self._tokens.dtype == torch.bool else Document
                 given["mask"] = _shared(kind(self._tokens[:, self._tokens.shape[1] - keys :]), self._queries, keys)
             if self._bias is not None:
                 given["attn_bias"] = self._tile(self._bias, keys, x)
-            self._known[reach] = given
-        return dict(self._known[reach])
+            self._known.append((reach, given))
+        return dict(given)
 
     def _tile(self, bias: Bias, keys: int, x: Tensor) -> Bias:
         """While a text is written the bias is a few numbers a head, which need not be looked up for each layer."""
