@@ -12,6 +12,7 @@ from rich.status import Status
 
 from regard.cli.arguments import check_output, model_option, read_text
 from regard.cli.console import TextConsole
+from regard.cli.each_line import NumWorkers, scores_of_lines
 from regard.errors import InputError
 
 __all__ = ["Files", "Replace", "heads"]
@@ -52,6 +53,12 @@ class Files:
         """Whether there is one."""
         return any((self.out, self.json, self.csv))
 
+    @property
+    def parts(self) -> Path | None:
+        """The folder of what is finished of an interrupted run, beside the first file."""
+        first = self.json or self.csv or self.out
+        return None if first is None else first.with_name(f"{first.name}.part")
+
     def write(self, rows: Sequence[Any], panels: Sequence[Any], title: str, **about: Any) -> None:
         """Save the files that were requested, and print their names."""
         from regard.render.csv_and_npz_files import write_csv, write_json
@@ -75,20 +82,25 @@ def _jobs(incomplete: str) -> list[str]:
     return [name for name in _JOBS if name.startswith(incomplete)]
 
 
+_Model = Annotated[
+    str | None,
+    model_option("me5, minilm, smollm2, a folder (Hugging Face, regard train), or an id; by default the text chooses."),
+]
+_Text = Annotated[
+    str | None,
+    typer.Option(
+        help="A text, a text file, or - for standard input; by default some sentences. For --pair one a line."
+    ),
+]
+_EachLine = Annotated[
+    bool, typer.Option("--each-line", metavar="", help="Take each line of the file --text as a text; means over all.")
+]
+
+
 def heads(
     *,
-    model: Annotated[
-        str | None,
-        model_option(
-            "me5, minilm, smollm2, a folder (Hugging Face, regard train), or an id; by default the text chooses."
-        ),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            help="A text, a text file, or - for standard input; by default some sentences. For --pair one a line."
-        ),
-    ] = None,
+    model: _Model = None,
+    text: _Text = None,
     sort: Annotated[
         str | None, typer.Option(help=f"Rank all heads by one of {', '.join(_SORTS)}.", autocompletion=_sorts)
     ] = None,
@@ -113,6 +125,8 @@ def heads(
     out: Annotated[Path | None, typer.Option(help="Save figure.png or figure.svg, layers by heads.")] = None,
     json: Annotated[Path | None, typer.Option(help="Save all numbers to a .json file.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Save all numbers to a .csv file.")] = None,
+    each_line: _EachLine = False,
+    num_workers: NumWorkers = None,
 ) -> None:
     """See what every head of a model does: which look at the previous token, the same one, the first …
 
@@ -128,6 +142,15 @@ def heads(
     removed = _heads_of(ablate or ())
     files = Files(out, json, csv)
     files.check()
+    if each_line or num_workers is not None:
+        if pair or ablate or for_ or text is None:
+            raise InputError(
+                "`--each-line` scores the heads on the lines of --text FILE: name it, and leave --pair, --ablate and "
+                "--for out"
+            )
+        scores = scores_of_lines(text, model=model, folder=files.parts, num_workers=num_workers)
+        _print([] if scores is None else _shown(scores, sort, top, files))
+        return
     words = None if text is None else read_text(text)
     progress = TextConsole(stderr=True)
     with progress.status("loading the libraries") as status:
@@ -139,6 +162,10 @@ def heads(
             lines = _ablate(removed, words, model, str(replace), random, files, status)
         else:
             lines = _score(words, model, sort, top, files, status)
+    _print(lines)
+
+
+def _print(lines: Iterable[Any]) -> None:
     screen = TextConsole()
     for line in lines:
         screen.print(line)
@@ -209,16 +236,21 @@ def _warn(loaded: Any, text: str | None) -> None:
 def _score(
     text: str | None, model: str | None, sort: str | None, top: int | None, files: Files, status: Status
 ) -> list[Any]:
-    from regard.heads.scores import MEASURES, RULES
     from regard.interpret.head_scores import head_scores, read
-    from regard.render.csv_and_npz_files import head_rows
-    from regard.render.head_figure import score_panels
-    from regard.render.head_table_text import head_table
 
     status.update(f"reading {model or 'the model'}")
     loaded = read(model, text)
     _warn(loaded, text)
-    scores = head_scores(loaded, text, progress=status.update)
+    return _shown(head_scores(loaded, text, progress=status.update), sort, top, files)
+
+
+def _shown(scores: Any, sort: str | None, top: int | None, files: Files) -> list[Any]:
+    """Return the table of the scores, or write the files that were requested."""
+    from regard.heads.scores import MEASURES, RULES
+    from regard.render.csv_and_npz_files import head_rows
+    from regard.render.head_figure import score_panels
+    from regard.render.head_table_text import head_table
+
     if files.any:
         columns = {"best": scores.best, **scores.scores}
         rows = [{**one, "rule": scores.rule(one["layer"], one["head"])} for one in head_rows(columns)]

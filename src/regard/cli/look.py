@@ -1,6 +1,7 @@
 """`regard look`: see a real model attend to a text."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from regard.cli.arguments import check_output, model_option, read_text, title_of
 from regard.cli.compare import look_compare
 from regard.cli.console import TextConsole, Watched
+from regard.cli.each_line import NumWorkers, atlas_of_each_line
 from regard.cli.steps import steps_command
 from regard.errors import InputError
 from regard.extensions import extension, extension_names
@@ -42,7 +44,10 @@ _Words = Annotated[
     str | None, typer.Option(metavar="ONE,OTHER", help="For --compare: the two words to compare, animal,street.")
 ]
 _Out = Annotated[
-    Path | None, typer.Option(help="Write page.html, figure.png or .svg, it.atlas, or weights.csv, .npy, .npz.")
+    Path | None,
+    typer.Option(
+        help="Write page.html, figure.png or .svg, it.atlas, or weights.csv, .npy, .npz; for --each-line a folder."
+    ),
 ]
 _Keep = Annotated[
     str, typer.Option(help="maps; qk: any weight of a long text, computed on demand; weights: every one at once.")
@@ -59,6 +64,10 @@ _Resume = Annotated[
 ]
 _Strict = Annotated[
     bool, typer.Option("--strict/--no-strict", metavar="", help="Whether a layer that cannot be seen is an error.")
+]
+_EachLine = Annotated[
+    bool,
+    typer.Option("--each-line", metavar="", help="Save an atlas of each line of the file TEXT in the folder --out."),
 ]
 
 
@@ -80,8 +89,15 @@ def look(
     statistics: _Statistics = None,
     resume: _Resume = False,
     strict: _Strict = True,
+    each_line: _EachLine = False,
+    num_workers: NumWorkers = None,
 ) -> None:
     """See what a real model attends to: one word, two heads that look from it, a heat map, and the rest in a line."""
+    chosen = _chosen(keep, layers, heads, statistics, strict=strict)
+    if each_line or num_workers is not None:
+        others = (tokens, token, layer, head, target, compare, words)
+        atlas_of_each_line(text, model=model, out=_folder(out, others), num_workers=num_workers, **chosen)
+        return
     read = read_text(text)
     part = None if tokens is None else _part(tokens)
     if out is not None:
@@ -108,20 +124,41 @@ def look(
             layer=layer,
             head=head,
             target=target,
-            keep=keep,  # type: ignore[arg-type]
-            layers=_numbers(layers),
-            heads=None if heads is None else [one for one in heads.split(",") if one.strip()],
-            statistics=[name.strip() for name in statistics.split(",")] if statistics else (),
+            **chosen,
             out=atlas,
             resume=resume,
             tokens=part,
-            strict=strict,
             progress=watched.layer,
         )
         if out is not None and atlas is None:
             watched.say(f"drawing {out}")
             _write(looked, out, read, whole=part is None)
     _show(looked, text, out, screen, progress, whole=part is None)
+
+
+def _chosen(
+    keep: str, layers: str | None, heads: str | None, statistics: str | None, *, strict: bool
+) -> dict[str, Any]:
+    """What is recorded, as arguments of `look`."""
+    return {
+        "keep": keep,
+        "layers": _numbers(layers),
+        "heads": None if heads is None else [one for one in heads.split(",") if one.strip()],
+        "statistics": [name.strip() for name in statistics.split(",")] if statistics else (),
+        "strict": strict,
+    }
+
+
+def _folder(out: Path | None, others: Iterable[Any]) -> Path:
+    """The folder of the atlases of lines; refuse what is for one text."""
+    if any(one is not None for one in others):
+        raise InputError(
+            "`--each-line` saves whole atlases: leave --tokens, --token, --layer, --head, --target, --compare and "
+            "--words out"
+        )
+    if out is None or out.suffix.lower() in _SUFFIXES:
+        raise InputError(f"`--each-line` saves an atlas of each line: name a folder, as in --out atlases, got {out}")
+    return out
 
 
 def _show(looked: Any, text: str, out: Path | None, screen: TextConsole, progress: TextConsole, *, whole: bool) -> None:

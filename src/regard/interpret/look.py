@@ -28,7 +28,7 @@ from regard.interpret.watch import watch
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.render.notebook import record_html
 
-__all__ = ["LookResult", "Prepared", "look", "prepare"]
+__all__ = ["LookResult", "Prepared", "look", "model_identity", "prepare"]
 
 Progress = Callable[[int, int | None], None]
 
@@ -60,20 +60,9 @@ class Prepared:
     @property
     def identity(self) -> dict[str, object]:
         """What identifies this run: the ids of the text, and the weights and settings of the model."""
-        weights = 0
-        for name, one in self.loaded.model.state_dict().items():
-            about = f"{name} {one.dtype} {tuple(one.shape)}".encode()
-            numbers = one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-            weights = zlib.crc32(numbers, zlib.crc32(about, weights))
-        config = getattr(self.loaded.model, "config", None)
-        said = "" if config is None else f"{config.to_json_string()} {getattr(config, '_attn_implementation', '')}"
         ids = [one.tolist() for _, one in sorted(self.inputs.items())]
-        return {
-            "text": hashlib.sha256(repr(ids).encode()).hexdigest(),
-            "model": self.loaded.name,
-            "weights of the model": weights,
-            "settings of the model": hashlib.sha256(said.encode()).hexdigest(),
-        }
+        text = hashlib.sha256(repr(ids).encode()).hexdigest()
+        return {"text": text, "model": self.loaded.name, **model_identity(self.loaded)}
 
     def run(self) -> None:
         """Run the model once; a language model computes the logits of the last position only, since they are
@@ -84,6 +73,19 @@ class Prepared:
             options["logits_to_keep"] = 1
         with torch.inference_mode():
             self.loaded.model(**self.inputs, **options)
+
+
+def model_identity(loaded: Loaded) -> dict[str, object]:
+    """Return what identifies the weights and settings of a model."""
+    weights = 0
+    for name, one in loaded.model.state_dict().items():
+        about = f"{name} {one.dtype} {tuple(one.shape)}".encode()
+        numbers = one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        weights = zlib.crc32(numbers, zlib.crc32(about, weights))
+    config = getattr(loaded.model, "config", None)
+    said = "" if config is None else f"{config.to_json_string()} {getattr(config, '_attn_implementation', '')}"
+    settings = hashlib.sha256(said.encode()).hexdigest()
+    return {"weights of the model": weights, "settings of the model": settings}
 
 
 def look(
