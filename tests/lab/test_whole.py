@@ -1,5 +1,7 @@
 """`regard lab --quick`, whole, as a person runs it: every claim gets its verdict, and its numbers are what they were.
 
+Three claims that train many models do so with fewer runs or steps here than a quick run does (LESS).
+
 The bounds are wide enough for another machine's rounding and another version's random numbers, and too narrow for a
 claim that has turned. What each number must be by theory or by hand is tested claim by claim.
 """
@@ -13,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli.app import app
+from regard_lab.claims import induction, kv_heads, length
 
 pytestmark = [pytest.mark.slow, pytest.mark.models]
 
@@ -36,6 +39,7 @@ VERDICTS = {
     "alignment": SOME,
     "sources": {"holds within limits"},
 }
+LESS = ((induction, "RUNS", 1), (kv_heads, "STEPS", 300), (length, "STEPS", 300))
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
@@ -49,7 +53,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (shared / "lab.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "lab.json").exists():
-            done = CliRunner().invoke(app, ["lab", "--quick", "--threads", "1", "--output-dir", str(folder)])
+            with pytest.MonkeyPatch.context() as patch:
+                for claim, what, number in LESS:
+                    patch.setitem(getattr(claim, what), True, number)
+                done = CliRunner().invoke(app, ["lab", "--quick", "--threads", "1", "--output-dir", str(folder)])
             assert done.exit_code == 0, done.output
     return folder
 

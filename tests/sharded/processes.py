@@ -1,6 +1,8 @@
 """Several processes of `worker.py`, side by side."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,22 +15,16 @@ def launch(ranks, folder, program, *, lost=(), timeout=600):
 
     Ranks that are `lost` on purpose are not waited for.
     """
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    logs = [(folder / f"log.{rank}").open("w+") for rank in range(ranks)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, WORKER, str(rank), str(ranks), folder, program],
-            env=environment, stdout=log, stderr=subprocess.STDOUT,
-        )
-        for rank, log in enumerate(logs)
-    ]  # fmt: skip
-    try:
-        codes = [0 if rank in lost else one.wait(timeout) for rank, one in enumerate(started)]
-    finally:
-        for one, log in zip(started, logs, strict=True):
-            one.kill()
-            one.wait()
-            log.close()
-    failed = [f"rank {rank}:\n{(folder / f'log.{rank}').read_text()}" for rank, code in enumerate(codes) if code]
-    if failed:
-        raise AssertionError("\n".join(failed))
+    with (folder / "log").open("w") as log:
+        started = subprocess.Popen(
+            [sys.executable, WORKER, str(ranks), folder, program, *map(str, lost)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = started.wait(timeout)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)  # ranks that hang, or were stopped
+            started.wait()
+    if code:
+        raise AssertionError("\n".join(f"{one.name}:\n{one.read_text()}" for one in sorted(folder.glob("log*"))))

@@ -1,9 +1,13 @@
-"""One of several processes: `worker.py RANK RANKS FOLDER PROGRAM`; writes what the program finds to FOLDER."""
+"""Several processes: `worker.py RANKS FOLDER PROGRAM [LOST…]`; each writes what the program finds to FOLDER.
+
+The ranks are forked once everything is imported, which takes longer than some of the programs.
+"""
 
 import os
 import signal
 import sys
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -228,5 +232,29 @@ def main(rank, ranks, folder, program):
     dist.destroy_process_group()
 
 
+def fork(rank, *job):
+    """Run `main` in a process of its own, whose output goes to a file; return its number."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        with (job[1] / f"log.{rank}").open("w") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        main(rank, *job)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
+    job = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    if job[2] == "llama":
+        import transformers.models.llama.modeling_llama  # noqa: F401
+    children = [fork(rank, *job) for rank in range(job[0])]
+    waited = [child for rank, child in enumerate(children) if str(rank) not in sys.argv[4:]]
+    sys.exit(max([os.waitpid(child, 0)[1] for child in waited]) != 0)
