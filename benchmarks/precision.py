@@ -145,6 +145,10 @@ exact as PyTorch, and a smaller value means more exact. A test limits the values
 `blockwise` and `reference` convert their inputs to float32, compute in float32, and round once at the end. `sdpa` is
 PyTorch's kernel, which rounds the weights before it multiplies them by the values.
 
+A score that projects queries or keys (`Bilinear`, `Cosine`) does so in float32, and every backend then computes in
+float32 and rounds the output once. `sdpa` takes longer that way where a device multiplies narrow types faster: pass
+`q @ W` with `scores.Dot()` to have its projections rounded.
+
 Measured by `python benchmarks/precision.py --write` on CPU.
 """
 

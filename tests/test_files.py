@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +12,17 @@ import torch
 from safetensors.numpy import save_file
 from torch import nn
 
-from regard.data import Tokenizer
+import regard
+from regard.data import Tokenizer, read_corpus
 from regard.errors import InputError, RegardError
 from regard.files import check_writable, lock, replace_files, whole_file, write_atomically, write_folder
+from regard.heads import HeadSet, Sources
 from regard.interpret.bundled.load import converted
+from regard.interpret.head_examples import json_lines
 from regard.interpret.model_loading import load_model
+from regard.interpret.qk_file import read_qk_file
 from regard.models import Transformer, TransformerConfig
-from regard.train import JsonlLog
+from regard.train import JsonlLog, read_config, read_log
 from regard.train.callbacks import Started
 from regard.train.checkpoints import Checkpoints, TrainerState
 
@@ -68,6 +73,33 @@ def test_a_name_that_no_file_can_have_is_one_sentence(tmp_path, kind, name):
 def test_a_name_too_long_for_a_file_is_none(load):
     with pytest.raises(RegardError):
         load("n" * 300)
+
+
+READERS = {
+    "atlas": regard.load_atlas,
+    "queries and keys": read_qk_file,
+    "head set": HeadSet.load,
+    "AT2": HeadSet.load_at2,
+    "sources": Sources.load,
+    "tokenizer": Tokenizer.load,
+    "corpus": read_corpus,
+    "log": read_log,
+    "configuration": lambda path: read_config(Path(path)),
+    "examples": lambda path: list(json_lines(Path(path))),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("pipe", "a device or a pipe"), ("/dev/full", "a device or a pipe"), ("a\0b", "no file can have this name")],
+    ids=["pipe", "device", "NUL"],
+)
+def test_a_reader_refuses_what_is_no_file_instead_of_waiting_for_its_end(tmp_path, kind, name, reason):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RegardError, match=reason) as refused:
+        READERS[kind](str(tmp_path / name))  # of which an absolute name is all that is left
+    assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("kind", ["file", "check"])

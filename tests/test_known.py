@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import regard
 from regard import functional, masks
@@ -179,3 +180,18 @@ def test_what_is_remembered_has_an_end(monkeypatch):
         q, k, v = tensors(queries=n, keys=n)
         regard.attention(q, k, v)
         assert len(functional._KNOWN) <= 3
+
+
+@pytest.mark.parametrize("queries", [1, 3, 6])
+@pytest.mark.parametrize("name", MASKS)
+def test_a_first_call_can_be_checkpointed(name, queries):
+    """Activation checkpointing computes again, by then as a known call, and refuses if that saves other tensors."""
+    functional._KNOWN.clear()
+    mask = MASKS[name][0](queries, 6)
+    q, k, v = (one.requires_grad_() for one in tensors(queries=queries))
+    found = torch.utils.checkpoint.checkpoint(
+        lambda *given: regard.attention(*given, mask=mask), q, k, v, use_reentrant=False
+    )
+    (gradient,) = torch.autograd.grad(found.sum(), q)
+    (expected,) = torch.autograd.grad(regard.attention(q, k, v, mask=mask, backend="reference").sum(), q)
+    torch.testing.assert_close(gradient, expected)

@@ -5,45 +5,59 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from regard.errors import InputError
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 __all__ = [
-    "cache_folder",
-    "check_writable",
-    "checksum_of_array",
-    "checksum_of_file",
-    "checksum_of_json",
-    "checksum_of_text",
-    "give_usual_modes",
-    "lock",
-    "numbers_of",
-    "replace_files",
-    "whole_file",
-    "write_atomically",
-    "write_folder",
+    *("checksum_of_file", "checksum_of_json", "checksum_of_text", "open_file", "printable", "read_bytes", "read_text"),
+    *("cache_folder", "check_writable", "give_usual_modes", "lock", "replace_files", "whole_file"),
+    *("write_atomically", "write_folder"),
 ]
 
 
 def cache_folder() -> Path:
-    """Return the folder of what is made once on a machine.
-
-    It is $REGARD_CACHE, else $XDG_CACHE_HOME/regard, else ~/.cache/regard.
-    """
+    """Return the folder of what is made once: $REGARD_CACHE, else $XDG_CACHE_HOME/regard, else ~/.cache/regard."""
     if named := os.environ.get("REGARD_CACHE"):
         return Path(named)
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "regard"
+
+
+def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file for reading. Devices and pipes are refused: some never end, others wait for a writer.
+
+    Raises:
+        OSError: There is no such file, it is of another kind, or it cannot be read.
+    """
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+    except ValueError as problem:  # a NUL, or half of a surrogate pair
+        raise OSError(errno.EINVAL, "no file can have this name") from problem
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):  # of folders the system says what is wrong
+        raise OSError(errno.EINVAL, "it is a device or a pipe: save its content to a file, and name that")
+    return open(path, "rb")
+
+
+def read_bytes(path: str | os.PathLike[str], *, largest: int | None = None) -> bytes:
+    """Return the content of a file; raise as `open_file` does, or an InputError if it has more than `largest` bytes."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if largest is not None and size > largest:
+            raise InputError(f"it must have at most {largest:,} bytes, got {size:,}")
+        return file.read()
+
+
+def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", *, largest: int | None = None) -> str:
+    """Return the text of a file, its line ends as they are; raise as `read_bytes` does, or a UnicodeDecodeError."""
+    return read_bytes(path, largest=largest).decode(encoding)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -179,8 +193,8 @@ def _usual_mode(mode: int) -> int:
     return mode & ~mask
 
 
-def _printable(path: Path) -> str:
-    """The path, shortened, and quoted where a terminal could not print it."""
+def printable(path: str | os.PathLike[str]) -> str:
+    """Return the path, shortened, and quoted where a terminal could not print it."""
     name = str(path) if len(str(path)) <= 200 else f"{str(path)[:100]}…"
     return name if name.isprintable() else repr(name)
 
@@ -197,7 +211,7 @@ def _one_sentence(target: Path, way: str = "") -> Iterator[None]:
         if not isinstance(cause, OSError | UnicodeEncodeError) and type(cause).__name__ != "SafetensorError":
             raise
         reason = getattr(cause, "strerror", None) or " ".join(str(cause).split())
-        raise InputError(f"cannot write {_printable(target)}: {reason}" + (f"; {way}" if way else "")) from cause
+        raise InputError(f"cannot write {printable(target)}: {reason}" + (f"; {way}" if way else "")) from cause
 
 
 @contextmanager
@@ -258,14 +272,6 @@ def _flush(folder: Path) -> None:
             os.fsync(file.fileno())
 
 
-_AT_ONCE = 2**24  # bytes
-
-
-def checksum_of_array(array: "npt.NDArray[Any]") -> int:
-    """Compute the checksum of an array's type, shape and numbers."""
-    return zlib.crc32(numbers_of(array), checksum_of_text(f"{array.dtype.str} {array.shape}"))
-
-
 def checksum_of_file(path: Path) -> int:
     """Compute the checksum of all bytes of a file.
 
@@ -273,8 +279,8 @@ def checksum_of_file(path: Path) -> int:
         OSError: It cannot be read.
     """
     found = 0
-    with path.open("rb") as file:
-        while data := file.read(_AT_ONCE):
+    with open_file(path) as file:
+        while data := file.read(2**24):
             found = zlib.crc32(data, found)
     return found
 
@@ -291,10 +297,3 @@ def checksum_of_text(text: str) -> int:
     True
     """
     return zlib.crc32(text.encode())
-
-
-def numbers_of(array: "npt.NDArray[Any]") -> memoryview:
-    """View the bytes of an array, without a copy where it is contiguous."""
-    import numpy as np  # here, because commands write files before anything needs numbers
-
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -125,12 +125,11 @@ def attention(
     chosen = backends.SELECTION.choose(problem, backend, prefers)
     if torch.compiler.is_dynamo_compiling() and chosen.leaves_graph(problem):
         return _outside_graphs(q, k, v, backend, asked)
-    if usual is not None and problem.keys == k.shape[-2]:
-        _remember(usual, chosen, problem)
+    if usual is not None and problem.keys == k.shape[-2] and (compute := _remember(usual, chosen, problem)) is not None:
+        return compute(q, k, v)  # as later calls are: checkpointing wants all to save the same
     answer = chosen(problem)
-    output = answer.output.to(autocast_dtype(q))
     extras = [answer.weights] * asked["return_weights"] + [answer.lse] * asked["return_lse"]
-    results = [problem.restore(one) for one in (output, *extras) if one is not None]
+    results = [problem.restore(one) for one in (answer.output.to(autocast_dtype(q)), *extras) if one is not None]
     return tuple(results) if extras else results[0]
 
 
@@ -285,15 +284,16 @@ def _known(call: _Signature) -> Compute | None:
     return compute if not holders or all(one() is not None for one in holders) else None
 
 
-def _remember(call: _Signature, backend: Backend, problem: Problem) -> None:
-    """Keep what computes such calls, if the backend has a function of q, k and v alone for them."""
-    plain = backend.plain(problem)
-    if plain is not None:
-        if len(_KNOWN) >= _MOST:
-            _KNOWN.clear()
-        narrow = autocast_dtype(problem.q)
-        compute = plain if narrow == problem.q.dtype else partial(_in_type, narrow, plain)
-        _KNOWN[call.key] = tuple(weakref.ref(one) for one in call.holders), compute
+def _remember(call: _Signature, backend: Backend, problem: Problem) -> Compute | None:
+    """Keep what computes such calls and return it, if the backend has a function of q, k and v alone for them."""
+    if (compute := backend.plain(problem)) is None:
+        return None
+    if len(_KNOWN) >= _MOST:
+        _KNOWN.clear()
+    if (narrow := autocast_dtype(problem.q)) != problem.q.dtype:
+        compute = partial(_in_type, narrow, compute)
+    _KNOWN[call.key] = tuple(weakref.ref(one) for one in call.holders), compute
+    return compute
 
 
 def _in_type(dtype: torch.dtype, plain: Compute, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

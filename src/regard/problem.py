@@ -198,17 +198,16 @@ class Problem:
         columns: slice | None = None,
     ) -> Float[Tensor, "#batch #heads rows columns"] | None:
         """The bias of some pairs (indices), or of all; None where there is none."""
-        if self.bias is None:
-            return None
-        return self.bias.tile(
-            batch or slice(0, self.batch), heads or slice(0, self.heads), self.i(rows), self.j(columns)
-        )
+        sides = batch or slice(0, self.batch), heads or slice(0, self.heads)
+        return None if self.bias is None else self.bias.tile(*sides, self.i(rows), self.j(columns))
 
     def prepared(self) -> "Problem":
-        """The same problem with a score of which all is done that is the same in all tiles."""
-        q, k, score = self.score.prepare(self.q, self.k, self.q_offset)
-        same = q is self.q and k is self.k and score is self.score
-        return self if same else replace(self, q=q, k=k, score=score)
+        """The same problem with a score of which all is done once that is alike in all tiles, in float32 at least."""
+        if type(self.score).prepare is Score.prepare:
+            return self
+        wide = self.widened()
+        q, k, score = wide.score.prepare(wide.q, wide.k, wide.q_offset)
+        return replace(wide, q=q, k=k, score=score)
 
     def widened(self) -> "Problem":
         """The same problem with float32 in the place of all that is narrower; in compiled code as it is."""
@@ -220,8 +219,7 @@ class Problem:
             one is not own for one, own in zip(held, tensors(parts), strict=True)
         ):
             parts = replace_tensors(parts, iter(held))
-        score, bias, normalizer, weight_factor = parts
-        return replace(self, q=q, k=k, v=v, score=score, bias=bias, normalizer=normalizer, weight_factor=weight_factor)
+        return with_parts(replace(self, q=q, k=k, v=v), (*parts, self.dropout))
 
     def restore(self, rows: Tensor) -> Tensor:
         """Give (batch, heads, ...) the leading dimensions that the caller's q had."""

@@ -558,3 +558,23 @@ def test_queries_stand_where_their_mask_is_bound_whatever_later_keys_they_see():
     }
     for name, numbers in expected.items():
         np.testing.assert_allclose(seen.statistic(name, layer=0)[0, 0], numbers, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("queries", [1, 4])
+def test_queries_of_a_bound_mask_stand_there_though_the_last_keys_are_padding(queries):
+    """Without `bind` these keys are taken for the unused positions of a static cache."""
+    q, k = torch.randn(1, 1, queries, 8), torch.randn(1, 1, 16, 8)
+    mask = Causal() & Padding.from_lengths(torch.tensor([11]), kv_len=16)
+
+    class Padded(nn.Module):
+        def forward(self, mask):
+            return regard.attention(q, k, k, mask=mask)
+
+    i, j = np.arange(16 - queries, 16)[:, None], np.arange(16)
+    weights = dense(q, k, k, visible=(j <= i) & (j < 11)).weights[0, 0]
+    for bound in (mask.bind(queries, 16), mask.bind(queries, 16, q_offset=16 - queries)):
+        with regard.watch(model := Padded(), statistics=["distance"]) as seen:
+            model(bound)
+        assert seen.weights(layer=0).shape == (1, 1, queries, 16)
+        np.testing.assert_allclose(seen.weights(layer=0)[0, 0], weights, atol=1e-6)
+        np.testing.assert_allclose(seen.statistic("distance", layer=0)[0, 0], (weights * abs(i - j)).sum(-1), rtol=1e-5)

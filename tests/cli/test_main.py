@@ -14,6 +14,7 @@ from regard.capture.tokens import Token, words_of
 from regard.cli import main
 from regard.cli.arguments import read_text
 from regard.cli.steps import quote, steps_command
+from regard.errors import InputError
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -119,6 +120,13 @@ def test_a_folder_is_no_text(monkeypatch, capsys, tmp_path, command: list[str]) 
     assert out == ""
     assert err.startswith(f"regard: {tmp_path} is a folder: name a text file in it")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/null"])
+def test_a_pipe_or_a_device_is_no_text_and_its_path_is_none(tmp_path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match=r"is a device or a pipe: give its content to standard input"):
+        read_text(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("tokens", ["5", "1:", "a:b", "-1:3", "1:2:3"])

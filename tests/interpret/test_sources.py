@@ -9,7 +9,7 @@ import torch
 from regard import HeadSet, sources
 from regard.errors import InputError
 from regard.heads.answer_sources import Sources
-from regard.interpret.source_prompt import token_ranges
+from regard.interpret.source_prompt import prompt_of, token_ranges
 
 transformers = pytest.importorskip("transformers")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
@@ -177,8 +177,21 @@ def test_messages_are_found_in_the_chat(model, tokenizer):
     with pytest.raises(InputError, match="must end before the answer"):
         sources(model, tokenizer, messages=[*chat, {"role": "assistant", "content": "x"}], answer="y", heads=HEADS)
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | upper }}{% endfor %}"
-    with pytest.raises(InputError, match="the chat template changes the message of the user"):
+    with pytest.raises(InputError, match="the chat template changes the messages"):
         sources(model, tokenizer, messages=chat, answer="The cat.", heads=HEADS)
+
+
+def test_a_message_is_not_looked_for_in_the_words_of_the_template(tokenizer):
+    """SmolLM2's template begins with a system prompt of its own: "You are a helpful AI assistant …"."""
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer)
+    tokenizer.chat_template = "Be helpful .\n{% for m in messages %}{{ m['role'] }} : {{ m['content'] }}\n{% endfor %}"
+    chat = [{"role": "user", "content": one} for one in ("help", "user", " Be ")]
+    made = prompt_of(tokenizer, prompt=None, documents=None, question=None, messages=chat, parts="document")
+    assert made.text == "Be helpful .\nuser : help\nuser : user\nuser :  Be \n"
+    assert made.places == ((20, 24), (32, 36), (45, 47))
+    tokenizer.chat_template = "{{ 'Be . ' if 'Be' in messages[-1]['content'] }}{{ messages[-1]['content'] }}"
+    with pytest.raises(InputError, match="no certain place"):
+        prompt_of(tokenizer, prompt=None, documents=None, question=None, messages=chat[2:], parts="document")
 
 
 def test_tokens_belong_to_the_part_that_has_their_first_letter():

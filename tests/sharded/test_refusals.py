@@ -82,6 +82,8 @@ def test_a_sequence_needs_one_axis_and_a_free_mask(mesh):
         regard.shard_sequence(x, mesh["sequence"], masks.Causal().bind(6, 6))
     with pytest.raises(InputError, match="`dim` must be a dimension of x, which has 2, got 2"):
         regard.shard_sequence(x, mesh["sequence"], dim=2)
+    with pytest.raises(InputError, match="`x` must not require gradients"):
+        regard.shard_sequence(torch.zeros(1, 6, 4, requires_grad=True) * 2, mesh["sequence"])
     order = regard.shard_sequence(x, mesh["sequence"], masks.Causal())
     assert order.position_ids.tolist() == list(range(6))
     with pytest.raises(InputError, match="is for 6 tokens on 1 ranks, got 5 queries and 5 keys"):

@@ -18,13 +18,13 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.atlas_compression import DTYPES, Stored
+from regard.capture.atlas_compression import DTYPES, Stored, numbers_of
 from regard.capture.atlas_layer import LIGHT, StoredLayer, stored_arrays, stored_kept
 from regard.capture.missing_attention import Missing
 from regard.capture.records import Record
 from regard.capture.tokens import Token
 from regard.errors import AtlasError, InputError, RegardError
-from regard.files import checksum_of_text, numbers_of, whole_file
+from regard.files import checksum_of_text, open_file, printable, whole_file
 from regard.strict_json import is_version
 
 __all__ = ["VERSION", "read_atlas", "save_atlas"]
@@ -108,12 +108,12 @@ def read_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
     """Load the records of an atlas; its arrays are loaded at first access."""
     target = Path(path)
     try:
-        with target.open("rb") as file:  # once: another process may replace the file meanwhile
+        with open_file(target) as file:  # once: another process may replace the file meanwhile
             header, start = _read_header(target, file)
             size = os.fstat(file.fileno()).st_size - start
             data = np.memmap(file, np.uint8, "r", start, (size,)) if size else np.zeros(0, np.uint8)
     except OSError as problem:
-        raise AtlasError(f"cannot read {target}: {problem.strerror or problem}") from problem
+        raise AtlasError(f"cannot read {printable(target)}: {problem.strerror or problem}") from problem
     try:
         said = header.pop("__metadata__", {})
         about = json.loads(said["regard"])

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import AtlasError
-from regard.files import checksum_of_array, numbers_of
+from regard.files import checksum_of_text
 
-__all__ = ["DTYPES", "Held", "Stored", "deflated", "plain"]
+__all__ = ["DTYPES", "Held", "Stored", "checksum_of_array", "deflated", "numbers_of", "plain"]
 
 Array = npt.NDArray[Any]
 
@@ -182,3 +182,13 @@ def _inflated(raw: Array, dtype: np.dtype[Any], shape: tuple[int, ...], *, halve
         array /= _HALVED
     array.flags.writeable = False
     return array
+
+
+def checksum_of_array(array: Array) -> int:
+    """Compute the checksum of an array's type, shape and numbers."""
+    return zlib.crc32(numbers_of(array), checksum_of_text(f"{array.dtype.str} {array.shape}"))
+
+
+def numbers_of(array: Array) -> memoryview:
+    """View the bytes of an array, without a copy where it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -22,7 +22,7 @@ from regard.backends.sharded.sequence_layout import SequenceLayout
 from regard.backends.sharded.shard_plan import ShardRectangle
 from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import RowBlock
-from regard.capture.weights_from_qk import CallFromQK, prepared_exactly, visible_pairs
+from regard.capture.weights_from_qk import CallFromQK, visible_pairs
 from regard.errors import ObservationError
 from regard.normalizers import Softmax
 from regard.positions import Rotary
@@ -87,7 +87,7 @@ class CallFromShards(WatchedCall):
         group = heads // self.problem.kv_heads
         q = self._whole(self.q, heads, slab.head, plan.queries)
         k = self._whole(self.k, heads // group, slab.head // group, plan.keys)
-        return prepared_exactly(replace(self.problem, q=q, k=k, v=k))
+        return replace(self.problem, q=q, k=k, v=k).prepared()
 
     def _whole(self, part: Tensor, heads: int, head: int, layout: SequenceLayout) -> Tensor:
         wide = torch.promote_types(part.dtype, torch.float32)  # no rank adds to another's numbers, so none is rounded

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.capture.atlas_compression import numbers_of
 from regard.capture.call_from_shards import CallFromShards
 from regard.capture.captured_qk import Kept, Segment
 from regard.capture.statistics import Extent
@@ -17,7 +18,6 @@ from regard.capture.statistics.base import AllReduce
 from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import ObservationError
-from regard.files import numbers_of
 from regard.masks import BoundMask, Causal, Dense
 from regard.positions import Bias, DenseBias
 from regard.problem import Problem

@@ -21,7 +21,7 @@ from regard.capture.atlas import VERSION, read_atlas, save_atlas
 from regard.capture.atlas_layer import StoredLayer
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
-from regard.files import lock, write_atomically
+from regard.files import lock, read_text, write_atomically
 
 __all__ = ["AtlasParts"]
 
@@ -76,7 +76,7 @@ class AtlasParts:
     def _compare(self) -> None:
         """Raise if the layers belong to another run."""
         try:
-            before = json.loads((self.folder / _RUN).read_text(encoding="utf-8"))
+            before = json.loads(read_text(self.folder / _RUN))
             other = [name for name in {**before, **self._run} if before.get(name) != self._run.get(name)]
         except (OSError, ValueError, AttributeError, TypeError) as broken:
             raise InputError(f"{self.folder} cannot be resumed ({broken}): remove it to start over") from broken

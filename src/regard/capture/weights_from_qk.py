@@ -19,9 +19,9 @@ from regard.capture.weight_rows import BLOCK_ELEMENTS, Block, Plan, RowBlock, lo
 from regard.masks.causal_and_window import band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
-from regard.scores.base import Score, score_tile
+from regard.scores.base import score_tile
 
-__all__ = ["HIDDEN", "CallFromQK", "CallFromWeights", "prepared_exactly", "visible_pairs"]
+__all__ = ["HIDDEN", "CallFromQK", "CallFromWeights", "visible_pairs"]
 
 # A score below this hides its key, for any number that models use for minus infinity (−1e9, finfo.min, −10,000).
 HIDDEN = -9000.0
@@ -40,21 +40,19 @@ def visible_pairs(problem: Problem, rows: slice, columns: slice) -> Bool[Tensor,
     return visible if bias is None else visible & (bias > HIDDEN)
 
 
-def prepared_exactly(problem: Problem) -> Problem:
-    """Return the prepared problem; a score that projects q or k does so in float32 at least, as exact backends do."""
-    projects = type(problem.score).prepare is not Score.prepare
-    return (problem.widened() if projects else problem).prepared()
-
-
 @dataclass(eq=False)
 class CallFromQK(WatchedCall):
-    """A call with known q and k: weights are computed from these in blocks, and not stored."""
+    """A call with known q and k: weights are computed from these in blocks, and not stored.
+
+    `is_bound`: the caller has bound the mask to a place, at which its queries stand.
+    """
 
     problem: Problem = field(kw_only=False)
+    is_bound: bool = False
 
     def __post_init__(self) -> None:
         self.marks = self.problem.k if self.marks is None else self.marks
-        self.problem = prepared_exactly(self.problem)
+        self.problem = self.problem.prepared()
         self.batch, self.heads = self.problem.batch, self.problem.heads
         self.queries, self.keys = self.problem.queries, self.problem.keys
 
@@ -110,7 +108,7 @@ class CallFromQK(WatchedCall):
     def newest(self) -> int:
         """The column of the newest key: where the last query stands, if the caller bound its mask to a place."""
         place = self.problem.q_offset + self.queries - 1
-        is_bound = self.problem.q_offset != self.keys - self.queries
+        is_bound = self.is_bound or self.problem.q_offset != self.keys - self.queries
         return place if is_bound and 0 <= place < self.keys else super().newest
 
     @property

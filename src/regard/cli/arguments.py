@@ -29,6 +29,8 @@ def read_text(text: str) -> str:
     if text and path.is_dir():
         raise InputError(f"{text} is a folder: name a text file in it; echo {text} | regard … - takes the word itself")
     if not is_file:
+        if text and path.exists():
+            raise InputError(f"{text} is a device or a pipe: give its content to standard input, as … | regard … -")
         if _LIKE_A_FILE.fullmatch(text):
             print(f"warning: there is no file {text}, so these letters are read as the text", file=sys.stderr)
         return text

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from regard.errors import InputError
+from regard.files import printable, read_bytes
 from regard.strict_json import DuplicateKeyError, parse_json
 
 __all__ = ["Corpus", "read_corpus"]
@@ -124,9 +125,9 @@ def read_corpus(path: str | Path, *, columns: Sequence[str] = ("source", "target
     """
     names, path = _checked(columns), Path(path)
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        raise InputError(f"cannot read {printable(path)}: {error.strerror or error}") from error
     parse, suffix = _parser(path, names)
     rows, skipped = _parsed(_lines(content, path), parse)
     corpus_skipped = {f"{reason}, first line {first}": count for reason, (first, count) in skipped.items()}

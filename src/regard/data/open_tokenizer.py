@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import InputError, MissingExtraError
+from regard.files import printable, read_text
 from regard.strict_json import DuplicateKeyError, parse_json
 
 if TYPE_CHECKING:
@@ -44,9 +45,11 @@ _IN_CONFIG = {
 def open_tokenizer(path: Path, kind: Callable[[str], Any]) -> Any:
     """Return the `kind` of tokenizer that is in a file, its special tokens not known yet."""
     try:
-        tokenizer = kind(path.read_text("utf-8"))
+        tokenizer = kind(read_text(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the tokenizer {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise InputError(
+            f"cannot read the tokenizer {printable(path)}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     try:
         len(tokenizer)
     except MissingExtraError:
@@ -87,7 +90,7 @@ def _check_vocabulary(found: dict[str, Any], backend: "tokenizers.Tokenizer") ->
 def read_settings(path: Path) -> dict[str, Any]:
     """Return a tokenizer_config.json; nothing where there is none that can be read."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(read_text(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
-from regard.files import write_atomically
+from regard.files import printable, read_text, write_atomically
 from regard.heads.head_set import HeadSet
 from regard.strict_json import DuplicateKeyError, is_version, parse_json
 
@@ -199,7 +199,7 @@ class Sources:
         try:
             return _of(_read(Path(path)))
         except InputError as problem:
-            raise InputError(f"cannot read the sources {path}: {problem}") from None
+            raise InputError(f"cannot read the sources {printable(path)}: {problem}") from None
 
 
 def _check(found: Sources) -> None:
@@ -233,9 +233,9 @@ def _check_parts(found: Sources) -> None:
 
 def _read(path: Path) -> Any:
     try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"it must have at most {_LARGEST:,} bytes, got {path.stat().st_size:,}")
-        return parse_json(path.read_text("utf-8"))
+        return parse_json(read_text(path, largest=_LARGEST))
+    except InputError:  # too large; it is a ValueError too
+        raise
     except OSError as problem:
         raise InputError(problem.strerror or str(problem)) from None
     except DuplicateKeyError as problem:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError, MissingExtraError
-from regard.files import replace_files, write_atomically
+from regard.files import printable, read_bytes, read_text, replace_files, write_atomically
 from regard.heads.scores import head_number
 from regard.strict_json import DuplicateKeyError, is_version, parse_json
 
@@ -219,7 +219,7 @@ class HeadSet:
         try:
             return cls.from_dict(_content(_read(Path(path))))
         except InputError as problem:
-            raise InputError(f"cannot read the head set {path}: {problem}") from None
+            raise InputError(f"cannot read the head set {printable(path)}: {problem}") from None
 
     @classmethod
     def load_at2(cls, path: str | os.PathLike[str]) -> "HeadSet":
@@ -237,7 +237,7 @@ class HeadSet:
         try:
             coefficients = _coefficients(Path(path))
         except InputError as problem:
-            raise InputError(f"cannot read AT2's coefficients from {path}: {problem}") from None
+            raise InputError(f"cannot read AT2's coefficients from {printable(path)}: {problem}") from None
         heads = tuple((int(layer), int(head)) for layer, head in np.argwhere(coefficients))
         weights = tuple(float(coefficients[one]) for one in heads)
         return cls(heads, weights, job="sources", method=f"AT2's coefficients, {Path(path).name}")
@@ -262,9 +262,9 @@ class HeadSet:
 
 def _read(path: Path) -> Any:
     try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"it must have at most {_LARGEST:,} bytes, got {path.stat().st_size:,}")
-        return parse_json(path.read_text("utf-8"))
+        return parse_json(read_text(path, largest=_LARGEST))
+    except InputError:  # too large; it is a ValueError too
+        raise
     except OSError as problem:
         raise InputError(problem.strerror or str(problem)) from None
     except DuplicateKeyError as problem:
@@ -281,9 +281,9 @@ def _coefficients(path: Path) -> npt.NDArray[np.float64]:
     except ImportError as missing:
         raise MissingExtraError("safetensors", "models") from missing
     try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"it must have at most {_LARGEST:,} bytes, got {path.stat().st_size:,}")
-        tensors = load(path.read_bytes())
+        tensors = load(read_bytes(path, largest=_LARGEST))
+    except InputError:
+        raise
     except OSError as problem:
         raise InputError(problem.strerror or str(problem)) from None
     except (SafetensorError, KeyError, TypeError, ValueError) as problem:
@@ -304,7 +304,7 @@ def _refuse_folder_of_something_else(folder: Path) -> None:
         raise InputError(f"`folder` must be a folder, got the file {folder}")
     config = folder / "config.json"
     try:
-        found = json.loads(config.read_text("utf-8")) if os.path.exists(config) else {"sink_size": 0}
+        found = json.loads(read_text(config)) if os.path.exists(config) else {"sink_size": 0}
     except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or "sink_size" not in found:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.capture.tokens import words_of
 from regard.errors import InputError
+from regard.files import printable, read_text
 from regard.heads.jobs import LOCAL_WINDOW
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_scores import Probe, plain_tokens, repeated_tokens, tokens_around
@@ -118,11 +119,14 @@ def json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         InputError: The file is missing, too large or not such.
     """
     try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"`examples` must have at most {_LARGEST:,} bytes, {path} is larger: 50 lines are enough")
-        lines = path.read_text("utf-8-sig").splitlines()
+        lines = read_text(path, "utf-8-sig", largest=_LARGEST).splitlines()
+    except InputError as problem:
+        raise InputError(f"cannot read `examples` {printable(path)}: {problem}; 50 lines are enough") from None
     except (OSError, ValueError) as problem:
-        raise InputError(f"`examples` must be a file in UTF-8, cannot read {path}: {problem}") from None
+        raise InputError(
+            f"`examples` must be a file in UTF-8, cannot read {printable(path)}: "
+            f"{getattr(problem, 'strerror', None) or problem}"
+        ) from None
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:

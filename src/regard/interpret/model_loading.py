@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from regard.errors import InputError, MissingExtraError
 from regard.extensions import extension, extension_names
+from regard.files import read_text
 from regard.interpret import bundled
 from regard.interpret.bundled import BUNDLED, Loaded, ModelKind
 from regard.interpret.bundled.catalogue import refuse_mistyped
@@ -168,7 +169,7 @@ def _is_trained(folder: Path) -> bool:
     if any(os.path.isfile(folder / name) for name in ("run.json", "place.json")):
         return True
     try:
-        return "regard" in json.loads((folder / "config.json").read_text("utf-8"))
+        return "regard" in json.loads(read_text(folder / "config.json"))
     except (OSError, ValueError, TypeError, RecursionError):
         return False
 

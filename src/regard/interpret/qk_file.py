@@ -27,9 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.capture.atlas_compression import numbers_of
 from regard.capture.records import Record
 from regard.errors import InputError
-from regard.files import numbers_of
+from regard.files import open_file, printable
 from regard.functional import attention
 from regard.interpret.watch import watch
 from regard.masks import Causal, Mask, Window
@@ -65,9 +66,9 @@ def read_qk_file(path: str | os.PathLike[str]) -> Record:
     try:
         return _record(Path(path))
     except OSError as problem:
-        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
+        raise InputError(f"cannot read {printable(path)}: {problem.strerror or problem}") from None
     except InputError as problem:
-        raise InputError(f"cannot read the queries and keys in {path}: {problem}") from None
+        raise InputError(f"cannot read the queries and keys in {printable(path)}: {problem}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +140,7 @@ def _record(path: Path) -> Record:
 
 
 def _header(path: Path) -> tuple[dict[str, Any], memoryview]:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0

@@ -119,19 +119,47 @@ def _of_messages(tokenizer: Any, messages: Sequence[Mapping[str, str]], parts: P
 
 def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> tuple[str, list[int]]:
     """Return the text of a chat, and where the content of each message begins in it."""
-    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-    starts, after = [], 0
-    for one in messages:
-        content = one["content"].strip()
-        start = text.find(content, after)
-        if start < 0:
-            raise InputError(
-                f"the chat template changes the message of the {one['role']}, so its parts have no place: render it "
-                "yourself and give it as `prompt`"
-            )
-        starts.append(start)
-        after = start + len(content)
+
+    def render(given: Sequence[Mapping[str, str]]) -> str:
+        text: str = tokenizer.apply_chat_template(list(given), tokenize=False, add_generation_prompt=True)
+        return text
+
+    text = render(messages)
+    marks = [f"\ue000{n}\ue001" for n in range(len(messages))]
+    frame = render([{**one, "content": mark} for one, mark in zip(messages, marks, strict=True)])
+    given = [one["content"] for one in messages]
+    stripped = [one.strip() for one in given]  # as many templates do
+    starts = _starts_in_frame(text, given, frame, marks) or _starts_in_frame(text, stripped, frame, marks)
+    starts = starts or _starts_by_search(text, stripped)
+    if starts is None:
+        raise InputError(
+            "the chat template changes the messages, so their parts have no certain place: render it yourself and give "
+            "it as `prompt`"
+        )
     return text, starts
+
+
+def _starts_in_frame(text: str, contents: Sequence[str], frame: str, marks: Sequence[str]) -> list[int] | None:
+    """Return where contents begin in a text that is the frame with these in the places of the marks, else None.
+
+    They are not searched for: the template's own words may be those of a message, such as "help" in a system prompt.
+    """
+    starts, at, rest = [], 0, frame
+    for content, mark in zip(contents, marks, strict=True):
+        before, found, rest = rest.partition(mark)
+        if not found or not text.startswith(before + content, at):
+            return None
+        at += len(before)
+        starts.append(at + len(content) - len(content.lstrip()))
+        at += len(content)
+    return starts if text[at:] == rest else None
+
+
+def _starts_by_search(text: str, contents: Sequence[str]) -> list[int] | None:
+    """Return where contents begin in a text that has each of them once and in this order, else None."""
+    starts = [text.find(one) for one in contents]
+    once = all(text.find(one, start + 1) < 0 <= start for one, start in zip(contents, starts, strict=True))
+    return starts if once and starts == sorted(starts) else None
 
 
 def _prompt(

@@ -27,6 +27,7 @@ from regard.interpret.observation import Observation
 from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
+from regard.masks import BoundMask
 from regard.parallel.sequence_parallel import SequenceShards, attend_local, call_over_shards
 from regard.problem import DEFAULT_MAX_BYTES, Options, Problem, complete
 from regard.tensors import are_sharded
@@ -238,7 +239,7 @@ def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **
     if are_sharded(q, k, v):
         return CallFromShards.of(*read_dtensors(q, k, v, complete(_without_dropout(asked))))
     problem = Problem.of(q, k, v, **_without_dropout(asked))
-    return CallFromQK(problem, v=problem.v)
+    return CallFromQK(problem, v=problem.v, is_bound=isinstance(asked.get("mask"), BoundMask))
 
 
 def _read_local(q: Tensor, k: Tensor, v: Tensor, *, shards: SequenceShards, **asked: Any) -> WatchedCall:

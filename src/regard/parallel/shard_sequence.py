@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
@@ -61,7 +62,8 @@ def shard_sequence(
         dim: The dimension of the tokens.
 
     Raises:
-        InputError: The mesh has several axes, the mask is bound or no mask, or there is no such dimension.
+        InputError: The mesh has several axes, the mask is bound or no mask, there is no such dimension, or x requires
+            gradients.
     """
     if mesh.ndim != 1:
         raise InputError(f'`mesh` must have one axis, got {mesh.ndim}: take the one of the sequence, mesh["sequence"]')
@@ -69,6 +71,11 @@ def shard_sequence(
         raise InputError(f"`mask` must be a mask of regard.masks that is not bound, or None, got {type(mask).__name__}")
     if not -x.ndim <= dim < x.ndim:
         raise InputError(f"`dim` must be a dimension of x, which has {x.ndim}, got {dim}")
+    if x.requires_grad and torch.is_grad_enabled():
+        raise InputError(
+            "`x` must not require gradients, which would have to come from all ranks: shard what it is computed from, "
+            "such as token ids, or pass x.detach() and take the gradients of `tensor`"
+        )
     from torch.distributed.tensor import Shard, distribute_tensor
 
     dim %= x.ndim

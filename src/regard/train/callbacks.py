@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import InputError
-from regard.files import write_atomically
+from regard.files import printable, read_bytes, write_atomically
 from regard.render.mpl_figure import place, sheet, write_figure
 from regard.train.key_names import FORMAT
 
@@ -169,9 +169,9 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
         InputError: The file cannot be read, or another line is no JSON, or a line is no event.
     """
     try:  # not splitlines(): a sample may hold a line separator of Unicode's; and a cut may go through a character
-        lines = Path(path).read_bytes().removesuffix(b"\n").split(b"\n")
+        lines = read_bytes(path).removesuffix(b"\n").split(b"\n")
     except OSError as problem:
-        raise InputError(f"cannot read {path}: {problem}") from problem
+        raise InputError(f"cannot read {printable(path)}: {problem.strerror or problem}") from problem
     found: list[dict[str, Any]] = []
     if lines == [b""]:
         return found

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from regard.errors import InputError
-from regard.files import checksum_of_file, checksum_of_json, write_folder
+from regard.files import checksum_of_file, checksum_of_json, read_text, write_folder
 from regard.models.checkpoint_files import read_tensors
 from regard.strict_json import is_version
 
@@ -158,7 +158,7 @@ class Checkpoints:
         """
         folder = self.at(step)
         try:
-            about = json.loads((folder / _PLACE).read_text("utf-8"))
+            about = json.loads(read_text(folder / _PLACE))
         except ValueError as problem:
             raise ValueError(f"{_PLACE} is no JSON ({problem})") from problem
         if not isinstance(about, dict) or not is_version(about.get("version"), _VERSION):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from regard.errors import InputError
+from regard.files import printable, read_text
 from regard.train.key_names import FORMAT, OLD_TYPES, RENAMED
 from regard.train.loss_and_optimizer import Schedule, SchedulerKwargs, SchedulerType
 from regard.train.model_types import MODEL_TYPES, ModelSettings, TransformerSettings
@@ -240,9 +241,11 @@ def _check_format(found: Mapping[str, Any], where: str) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"cannot read the configuration {path}: {getattr(problem, 'strerror', problem)}") from problem
+        raise InputError(
+            f"cannot read the configuration {printable(path)}: {getattr(problem, 'strerror', problem)}"
+        ) from problem
     try:
         found = yaml_table(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except Exception as problem:

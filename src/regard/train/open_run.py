@@ -6,6 +6,7 @@ from typing import Any
 
 from regard.data import Tokenizer
 from regard.errors import InputError, MissingExtraError
+from regard.files import read_text
 from regard.interpret.bundled import Loaded
 from regard.models.as_transformers import AsTransformers
 from regard.strict_json import is_version
@@ -57,7 +58,7 @@ def _at_step(folder: Path) -> tuple[Any, Path]:
     """The model of a checkpoint, made anew by its run's task, and where its tokenizers are."""
     run = folder.parent.parent
     try:
-        record = json.loads((run / "run.json").read_text("utf-8"))
+        record = json.loads(read_text(run / "run.json"))
         config, version, data = record["config"], record.get("version", 1), dict(record.get("data", {}))
         step = int(folder.name.removeprefix("step-"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:

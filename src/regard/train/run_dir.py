@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from regard.errors import InputError
-from regard.files import write_atomically, write_folder
+from regard.files import read_text, write_atomically, write_folder
 from regard.models.pretrained_mixin import list_tokenizer_files
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints, TrainerState, mean_of
@@ -186,7 +186,7 @@ class Folder:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            found = json.loads(self._record.read_text("utf-8"))
+            found = json.loads(read_text(self._record))
             _check_record(found)
             found["config"] = Config.from_dict(found["config"]).to_dict()  # with the keys of this release
         except FileNotFoundError:

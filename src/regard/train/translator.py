@@ -13,6 +13,7 @@ from regard.capture.records import Record
 from regard.capture.tokens import Token
 from regard.data import Tokenizer, to_script
 from regard.errors import InputError, MissingExtraError
+from regard.files import read_text
 from regard.interpret.watch import watch
 from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.decoding import BeamSearch, Decoding
@@ -107,7 +108,7 @@ class Translator:
         if not path.is_dir():
             raise InputError(f"there is no folder {str(folder)!r}: name the folder of a run of `regard train`")
         try:
-            about = json.loads((path / _ABOUT).read_text("utf-8"))
+            about = json.loads(read_text(path / _ABOUT))
             if not is_version(version := about.get("version", 1), _VERSION):
                 raise ValueError(
                     f"it is of format {version}, and this release reads format {_VERSION}: train the model again, or "
@@ -220,7 +221,7 @@ def saved_model(folder: Path) -> Transformer | RecurrentSeq2Seq:
         InputError: There is none, or its files were changed.
     """
     try:
-        recurrent = "RecurrentConfig" in (folder / "config.json").read_text("utf-8")
+        recurrent = "RecurrentConfig" in read_text(folder / "config.json")
     except (OSError, UnicodeDecodeError) as problem:
         raise InputError(f"cannot read {folder / 'config.json'}: {problem}") from problem
     return (RecurrentSeq2Seq if recurrent else Transformer).from_pretrained(folder)

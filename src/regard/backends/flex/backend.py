@@ -103,7 +103,7 @@ class Flex(Backend):
             if problem.sink is not None:
                 assert lse is not None
                 output, lse = with_sink(output, lse, problem.sink)
-        return output, lse if problem.wants_lse else None
+        return output.to(problem.q.dtype), lse if problem.wants_lse else None
 
     def _attend(self, problem: Problem) -> Attend:
         return compiled(problem) if self.compiles else uncompiled()

@@ -112,7 +112,7 @@ def _results(problem: Problem, known: Known | None, learned: bool) -> Known:
         output, lse, low = _attend(problem.prepared())
         if problem.sink is not None:
             output, lse = with_sink(output, lse, problem.sink, low)
-    return output, lse, low
+    return output.to(problem.q.dtype), lse, low
 
 
 OPERATOR = Operator(
