@@ -138,6 +138,16 @@ def test_layers_of_one_kind_are_read_once_and_those_with_other_settings_each() -
         x = functional.scaled_dot_product_attention(x, x, x)
 
 
+def test_attention_modules_without_a_number_of_their_own_are_looked_at_in_every_step() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Sequential(Attends()) for _ in range(3)))
+    with regard.tap(model, heads=["0.0", "2.1"]) as tap:
+        for _ in range(3):
+            model(Q)
+    assert [list(one[0].heard) for one in model] == [[True] * 3, [False] * 3, [True] * 3]
+    assert [list(one[0].modes) for one in model] == [[1, 0, 0], [0] * 3, [0] * 3]
+    assert len(tap.rows) == 3
+
+
 def test_a_layer_that_attends_otherwise_than_the_first_of_its_kind_is_refused() -> None:
     model = torch.nn.Sequential(Attends(times=iter([1])), Attends(times=iter([2])))
     with regard.tap(model, heads=["0.0", "1.0"]):

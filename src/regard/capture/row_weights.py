@@ -1,7 +1,8 @@
 """Weights of a few heads and rows of one call: what a tap reads while the fused kernel computes the output.
 
 `weights_of_rows` applies the formula to any watched call. `weights_of_sdpa` is the short way for a call of PyTorch's
-kernel: one product of (heads × rows × dim) and (dim × keys) for each key head, one mask and one softmax.
+kernel: a compiled loop, or one product of (heads × rows × dim) and (dim × keys) for each key head, one mask and one
+softmax.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.capture.compiled_rows import weights_by_loop
 from regard.capture.watched_call import WatchedCall
 from regard.capture.weights_from_qk import HIDDEN, CallFromQK, CallFromWeights
 from regard.errors import ObservationError
@@ -119,7 +121,7 @@ def is_plain(given: Mapping[str, Any]) -> bool:
     as many sequences of keys as of queries.
     """
     q, k = given["query"], given["key"]
-    return not q.is_nested and q.ndim == k.ndim == 4 and len(q) == len(k) and k.shape[1] > 0
+    return not q.is_nested and q.ndim == k.ndim == 4 and q.shape[0] == k.shape[0] and k.shape[1] > 0
 
 
 def weights_of_sdpa(
@@ -133,11 +135,20 @@ def weights_of_sdpa(
     scale: float | None = None,
 ) -> Float[Tensor, "batch heads rows keys"]:
     """Return the weights of some heads and neighbouring rows of a call of `F.scaled_dot_product_attention`."""
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scale, heads = q.shape[-1] ** -0.5 if scale is None else scale, tuple(heads)
+    if (found := weights_by_loop(q, k, rows, heads, mask, is_causal=is_causal, scale=scale)) is not None:
+        return found
+    with plain_mode(q.device):
+        return _by_operators(q, k, rows, heads, mask, is_causal=is_causal, scale=scale)
+
+
+def _by_operators(
+    q: Tensor, k: Tensor, rows: slice, heads: tuple[int, ...], mask: Tensor | None, *, is_causal: bool, scale: float
+) -> Tensor:
     batch, count, keys = len(q), rows.stop - rows.start, k.shape[2]
     wide = None if q.dtype in (torch.float32, torch.float64) else torch.float32
     parts = []
-    for run, kv_head in _of_kv_heads(tuple(heads), q.shape[1] // k.shape[1]):
+    for run, kv_head in _of_kv_heads(heads, q.shape[1] // k.shape[1]):
         left, right = q[:, run, rows], k[:, kv_head]  # (batch, run, rows, dim), (batch, keys, dim)
         left, right = (left, right) if wide is None else (left.to(wide), right.to(wide))
         flat = torch.bmm((left * scale).reshape(batch, -1, q.shape[-1]), right.transpose(-2, -1))
@@ -148,8 +159,8 @@ def weights_of_sdpa(
         scores = scores.masked_fill_(torch.arange(k.shape[2], device=q.device) > i, -torch.inf)
     if mask is None:
         return scores.softmax(-1)
-    if mask.ndim == 4 and mask.shape[1] > 1:
-        mask = mask[:, list(heads)]
+    if mask.ndim > 2 and mask.shape[-3] > 1:
+        mask = mask[..., list(heads), :, :]
     part = mask[..., rows, :] if mask.shape[-2] > 1 else mask
     scores = scores.masked_fill_(~part, -torch.inf) if part.dtype == torch.bool else scores.add_(part)
     blind = scores.amax(-1, keepdim=True) <= HIDDEN

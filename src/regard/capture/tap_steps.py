@@ -38,6 +38,7 @@ class TapSite:
     heads: tuple[int, ...]
     cross: bool
     count: int  # of all heads
+    groups: tuple[int, int | None]  # of heads, which may be packed as queries (`unpack_groups`)
 
 
 @dataclass(eq=False)
@@ -159,7 +160,7 @@ class TapSteps:
         """Return weights by key position, or their sums over the spans."""
         shift = 0
         if not site.cross:
-            weights, shift = weights[..., :end], max(0, end - keys)
+            weights, shift = weights if end >= keys else weights[..., :end], max(0, end - keys)
         if self._spans is not None:
             return self._spans.sum(weights, shift)
         return functional.pad(weights, (shift, 0)) if shift else weights

@@ -129,8 +129,9 @@ def hindrance(problem: Problem) -> str:
 
 def _is_measured(dtype: torch.dtype, features: frozenset[str]) -> bool:
     """Whether the loops were measured on a processor like this one."""
-    pairs = object_code.has_pairs() and not any(one.startswith("amx") for one in features)
-    return "avx512f" in features and (dtype != _BFLOAT or pairs)
+    if "avx512f" not in features or dtype != _BFLOAT:
+        return "avx512f" in features
+    return object_code.has_pairs() and not any(one.startswith("amx") for one in features)
 
 
 def _is_bound_to_pytorch(problem: Problem) -> bool:

@@ -12,7 +12,7 @@ from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from regard.backends.numba_loops.kernel_args import BLOCK_OF_WEIGHTS
+from regard.backends.numba_loops.kernel_args import BLOCK_OF_WEIGHTS, HEAD_ROWS
 from regard.backends.numba_loops.target import CALLED, LOOPS, ObjectCode
 
 __all__ = ["compile_loops"]
@@ -24,15 +24,14 @@ def compile_loops() -> Iterator[tuple[str, ObjectCode]]:
     Raises:
         RuntimeError: A loop calls functions that another process may not have.
     """
-    from regard.backends.numba_loops import backward, decode, prefill, weight_statistics
+    from regard.backends.numba_loops import backward, decode, head_rows, prefill, weight_statistics
     from regard.backends.numba_loops.llvm_builder import Job
 
-    functions = {"attend": prefill.attend, "read": decode.read, "merge": decode.merge}
-    functions |= {"differentiate": backward.differentiate, "add_parts": backward.add_parts}
-    sweeps = {name: getattr(weight_statistics, name) for name in weight_statistics.__all__}
-    block = from_dtype(BLOCK_OF_WEIGHTS)
+    modules = {prefill: Job, decode: Job, backward: Job}
+    modules |= {weight_statistics: from_dtype(BLOCK_OF_WEIGHTS), head_rows: from_dtype(HEAD_ROWS)}
+    takes = {name: (getattr(module, name), record) for module, record in modules.items() for name in module.__all__}
     for name in LOOPS:
-        yield name, _compiled(name, sweeps[name], block) if name in sweeps else _compiled(name, functions[name], Job)
+        yield name, _compiled(name, *takes[name])
 
 
 @global_compiler_lock

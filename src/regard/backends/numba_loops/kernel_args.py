@@ -1,5 +1,5 @@
 """The arguments of the compiled loops: one record of addresses, strides in bytes, sizes and numbers; `BLOCK_OF_WEIGHTS`
-for the statistics of weights, `JOB` for all others.
+for the statistics of weights, `HEAD_ROWS` for rows of a few heads (its strides are PyTorch's), `JOB` for all others.
 
 `counter`, `seats` and `packed` are incremented by all threads: for the next task, for a part of `room` for each thread,
 and for each of the `packs` blocks of keys that are rearranged.
@@ -7,7 +7,7 @@ and for each of the `packs` blocks of keys that are rearranged.
 
 import numpy as np
 
-__all__ = ["BLOCK_OF_WEIGHTS", "CHUNK", "JOB", "PACKED", "SEATS"]
+__all__ = ["BLOCK_OF_WEIGHTS", "CHUNK", "HEAD_ROWS", "JOB", "PACKED", "SEATS"]
 
 _NUMBERS = """
     counter seats packed packs tasks room room_bytes
@@ -34,4 +34,15 @@ BLOCK_OF_WEIGHTS = np.dtype(
     top keys per_row received sums maxima
 """.split()
     ]
+)
+
+HEAD_ROWS = np.dtype(
+    [
+        (name, np.int64)
+        for name in """
+    q q_batch q_head q_row k k_batch k_head k_row mask mask_batch mask_head mask_row hides
+    weights numbers batch heads group first rows keys depth causal
+""".split()
+    ]
+    + [(name, np.float32) for name in ("scale", "hidden")]
 )

@@ -33,6 +33,7 @@ __all__ = [
     "F",
     "Job",
     "compiled",
+    "compiled_sums",
     "instruction",
 ]
 
@@ -45,6 +46,11 @@ PANEL = 4 if "avx512f" in processor().features else 1  # number of vectors per r
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile a function when a compiled function calls it."""
     return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def compiled_sums(function: Callable[..., Any]) -> Any:
+    """Do the same, with sums that may be reordered, so that they can be vectorized; NaN is preserved."""
+    return numba.njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})(function)
 
 
 class BFloat(ir.Type):

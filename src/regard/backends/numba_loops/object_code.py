@@ -50,10 +50,13 @@ _SYMBOLS = "symbols.json"
 
 @dataclass(frozen=True, eq=False)
 class Loops:
-    """The loops in memory, by name; they are there as long as the engine that has loaded them."""
+    """The loops in memory, by name; they are there as long as the engine that has loaded them.
+
+    A function takes the address of a record, or its bytes.
+    """
 
     addresses: Mapping[str, int]
-    functions: Mapping[str, Callable[[int], None]]
+    functions: Mapping[str, Callable[[int | bytes], None]]
     engine: Any
 
 

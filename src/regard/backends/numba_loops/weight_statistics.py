@@ -4,7 +4,6 @@ Weights are not negative, so their bits as integers have the same order. Sums ov
 type; what a key receives is summed in float64.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -12,13 +11,9 @@ import numpy as np
 
 from regard.backends.numba_loops import simd_exp_and_tanh as on
 from regard.backends.numba_loops.kernel_args import CHUNK
+from regard.backends.numba_loops.llvm_builder import compiled_sums
 
 __all__ = ["sweep_float32", "sweep_float64"]
-
-
-def _fast(function: Callable[..., Any]) -> Any:
-    """Compile a function whose sums may be reordered, so that they can be vectorized; NaN is preserved."""
-    return numba.njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})(function)
 
 
 def sweep_float32(address: Any) -> None:
@@ -31,13 +26,13 @@ def sweep_float64(address: Any) -> None:
     _sweep(address, np.float64, np.int64)
 
 
-@_fast
+@compiled_sums
 def _array(address: int, count: int, dtype: Any) -> Any:
     """Return the numbers at an address; arrays are no arguments, because these count references."""
     return numba.carray(on.pointer(address), count, dtype)
 
 
-@_fast
+@compiled_sums
 def _sweep(address: Any, real: Any, whole: Any) -> None:
     job = numba.carray(address, 1)[0]
     columns, size = job.columns, job.size
@@ -60,7 +55,7 @@ def _sweep(address: Any, real: Any, whole: Any) -> None:
             row = bottom
 
 
-@_fast
+@compiled_sums
 def _fold(job: Any, row: int, at: int, real: Any) -> None:
     """Add up one row, which is at column `at`."""
     columns, width = job.columns, job.columns * job.size
@@ -76,7 +71,7 @@ def _fold(job: Any, row: int, at: int, real: Any) -> None:
     found[row], found[rows + row], found[2 * rows + row] = dot, mass, moment
 
 
-@_fast
+@compiled_sums
 def _gather(job: Any, row: int, real: Any, whole: Any) -> None:
     """Add a row to the sums of its run of rows, and to their maxima."""
     columns, width = job.columns, job.columns * job.size
@@ -88,7 +83,7 @@ def _gather(job: Any, row: int, real: Any, whole: Any) -> None:
         most[j] = max(most[j], bits[j])
 
 
-@_fast
+@compiled_sums
 def _search(job: Any, row: int, whole: Any) -> None:
     """Find the largest weights of a row in decreasing order, and their keys."""
     columns, width, count = job.columns, job.columns * job.size, job.count
@@ -114,7 +109,7 @@ def _search(job: Any, row: int, whole: Any) -> None:
             _insert(job, row, source + left * job.size, left, whole)
 
 
-@_fast
+@compiled_sums
 def _insert(job: Any, row: int, source: int, left: int, whole: Any) -> None:
     """Insert elements larger than the last of the best into their positions."""
     count, last = job.count, job.count - 1
@@ -129,7 +124,7 @@ def _insert(job: Any, row: int, source: int, left: int, whole: Any) -> None:
             best[place], keys[place] = bits[j], left + j
 
 
-@_fast
+@compiled_sums
 def _bin(job: Any, head: int, bins: int, real: Any, whole: Any) -> None:
     """Add a run of rows to its keys, and to its row of bins."""
     columns, count, width = job.columns, job.bin_columns, job.columns * job.size

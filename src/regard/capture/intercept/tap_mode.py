@@ -147,6 +147,7 @@ class TapMode(Interception):
     def __exit__(self, *raised: Any) -> None:
         """Restore everything, also after an error."""
         with self._scripts, self._patches:
+            unlisten(self)
             self._leave_stack()
         self._eager.finish()
 
@@ -262,8 +263,10 @@ class TapMode(Interception):
 
     def _leave_layer(self, ok: bool) -> None:
         layer, self._current = self._current, None
-        self._leave_stack()
+        unlisten(self)
         assert layer is not None
+        if not layer.is_light:
+            self._leave_stack()
         if not ok:
             if not self.steps.running:
                 self.steps.drop()
@@ -275,8 +278,7 @@ class TapMode(Interception):
             self._end_step(ok=True)
 
     def _leave_stack(self) -> None:
-        """End to listen, and remove the mode from this thread's stack, if it is there."""
-        unlisten(self)
+        """Remove the mode from this thread's stack, if it is there."""
         stack = get_current_function_mode_stack()
         if stack and stack[-1] is self:
             pop_mode()
@@ -292,17 +294,18 @@ class TapMode(Interception):
         layer.seen.append(site)
         if not site.heads and (site.cross or self.steps.is_placed):
             return
-        with DisableTorchFunction(), plain_mode(given["query"].device):
+        with DisableTorchFunction():
             q, k, mask = given["query"], given["key"], given.get("attn_mask")
             plain = is_plain(given) and not is_transformed()
             if plain:
-                q, mask = unpack_groups(site.module, q, k, mask)
+                q, mask = unpack_groups(site.groups, q, k, mask)
             if not plain or q.shape[1] != site.count or q.shape[1] % k.shape[1]:
                 raise ObservationError(_CHANGED.format(site.name))
 
             def weigh(rows: Rows) -> Tensor:
                 if not isinstance(rows, slice):
-                    return weights_of_rows(read_sdpa(site.module, given), rows, site.heads)
+                    with plain_mode(q.device):
+                        return weights_of_rows(read_sdpa(site.module, given), rows, site.heads)
                 causal, scale = given.get("is_causal", False), given.get("scale")
                 return weights_of_sdpa(q, k, rows, site.heads, mask=mask, is_causal=causal, scale=scale)
 

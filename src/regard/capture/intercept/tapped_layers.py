@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from regard.capture.intercept.torch_attention_calls import groups_of
 from regard.capture.intercept.watching_mode import modes_above_watches
 from regard.capture.layers import Stream
 from regard.capture.missing_attention import Missing, missing_lines
@@ -153,7 +154,7 @@ class TappedSites:
         matches = of_kind and (own is None or own in place.own_streams)
         heads = self._chosen.of_layer(number, name, count) if matches else ()
         label = name if name in self._chosen.layers else -1 if number is None else number
-        return TapSite(label, name, module, heads, cross, count)
+        return TapSite(label, name, module, heads, cross, count, groups_of(module))
 
     def settle(self, missing: Sequence[Missing], *, compiled: bool = False) -> None:
         """Determine the order of the heads after the first step, and refuse what is ambiguous or was not seen.
@@ -200,7 +201,7 @@ class TappedSites:
                 found[key] = layer
                 continue
             for site in kept:
-                found[id(site.module)] = TappedLayer(site.module, sites=(site,), is_light=True)
+                found[id(site.module)] = TappedLayer(site.module, sites=(site,), is_read=True, is_light=True)
         self.layers = found
         return found
 

@@ -20,6 +20,7 @@ from regard.problem import Problem
 from regard.torch_private import maybe_current_level
 
 __all__ = [
+    "groups_of",
     "is_transformed",
     "padded",
     "problem_of_sdpa",
@@ -44,7 +45,7 @@ def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK
         mask = ~hidden.reshape(
             len(hidden), *(1,) * (k.ndim - 2), -1
         )  # PyTorch does not support masks with nested tensors
-    q, mask = unpack_groups(module, q, k, mask)
+    q, mask = unpack_groups(groups_of(module), q, k, mask)
     problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
     return CallFromQK(problem, v=_values(problem, v.detach()))
 
@@ -108,13 +109,20 @@ def _mask_and_bias(q: Tensor, k: Tensor, attend: Tensor | None, is_causal: bool)
     return mask, attend
 
 
-def unpack_groups(module: nn.Module | None, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+Groups = tuple[int, int | None]  # heads that share a key head, and key heads
+
+
+def groups_of(module: nn.Module | None) -> Groups:
+    """Return the groups of heads in a module of transformers."""
+    groups = getattr(module, "num_key_value_groups", 1)
+    return groups, _kv_heads(module) if groups > 1 else None
+
+
+def unpack_groups(groups: Groups, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Undo transformers' packing, which passes the heads of a group as queries if there is one query of grouped
     heads.
     """
-    groups = getattr(module, "num_key_value_groups", 1)
-    fits = groups > 1 and q.ndim == 4 and q.shape[1] == k.shape[1] and q.shape[2] == groups
-    if not fits or k.shape[1] != _kv_heads(module):
+    if groups[1] is None or q.ndim != 4 or (q.shape[1], q.shape[2], k.shape[1]) != (groups[1], *groups):
         return q, mask
     if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
         mask = mask.reshape(mask.shape[0], -1, 1, mask.shape[-1])
