@@ -6,9 +6,11 @@ from pkgutil import resolve_name
 import numpy as np
 import pytest
 
-from regard.cli.each_line import read_lines
 from regard.errors import InputError
 from regard.interpret.text_queue import Claims
+
+pytest.importorskip("typer", reason="typer is not installed (the extra `cli`)")
+from regard.cli.each_line import read_lines
 
 LINES = ["the cat sat on the mat", "", "a dog ran", "the " * 90, "it was tired because the cat ran", "a mat"]
 
@@ -151,3 +153,18 @@ def test_scores_over_lines_are_means_over_the_rows_of_all(run, model, corpus, mo
     wanted |= {name: probe[name].ravel() for name in ("induction", "duplicate_token")}
     for name, per_head in wanted.items():
         np.testing.assert_allclose([row[name] for row in found["table"]], per_head, rtol=1e-12, atol=1e-15)
+
+
+def test_scores_that_another_process_has_joined_are_no_traceback(run, corpus, monkeypatch):
+    """Two of the same command share their texts, and the first one to finish takes the results away."""
+
+    def by_another(texts, job, *arguments, **options):
+        texts.remove(results=True)
+
+    monkeypatch.setattr("regard.interpret.text_workers.share_texts", by_another)
+    scores = corpus.with_name("scores.json")
+    code, out, err = run("heads", "--text", str(corpus), "--num-workers", "2", "--model", "minilm", f"--json={scores}")
+    assert (code, out) == (2, "")
+    assert err == (
+        f"regard: {scores}.part is gone: it was removed, or the same command has finished in another process\n"
+    )

@@ -116,14 +116,29 @@ def scores_of_lines(text: str, *, model: str | None, folder: Path | None, num_wo
     texts.hold("run.json", identity)
     if not _share(texts, screen, rank, count, lines, "ScoreLines", lines.texts, chosen):
         return None
-    reasons = texts.reasons()
-    _name(screen, {**lines.bad, **reasons})
-    if 0 in reasons or len(reasons) == len(lines.texts):
+    with _there(texts):
+        reasons = texts.reasons()
+        scores = None if 0 in reasons or len(reasons) == len(lines.texts) else join_scores(texts, chosen)
         texts.remove(results=True)
+    _name(screen, {**lines.bad, **reasons})
+    if scores is None:
         raise InputError(f"{_short(text)} has no scores: {reasons.get(0, 'each line is left out')}")
-    scores = join_scores(texts, chosen)
-    texts.remove(results=True)
     return scores
+
+
+@contextmanager
+def _there(texts: Any) -> Iterator[None]:
+    """Say so where the folder of the texts goes inside.
+
+    Raises:
+        InputError: It is gone.
+    """
+    try:
+        yield
+    except FileNotFoundError as gone:
+        raise InputError(
+            f"{texts.folder} is gone: it was removed, or the same command has finished in another process"
+        ) from gone
 
 
 def _processes(num_workers: int | None) -> tuple[int, int]:
@@ -168,31 +183,24 @@ def _share(texts: Any, screen: TextConsole, rank: int, count: int, lines: TextLi
     """Have the workers do all texts; return whether this process is the one that shows the result."""
     from regard.interpret.text_workers import share_texts
 
-    done = 0
     with _bar(screen, len(lines.texts), live=rank == 0) as show:
-
-        def progress(now: int) -> None:
-            nonlocal done
-            done = now
-            show(now)
-
         try:
-            share_texts(
-                texts, f"regard.interpret.each_line:{job}", *arguments, num_workers=count, progress=progress,
-                warn=lambda said: screen.print(said, soft_wrap=True),
-            )  # fmt: skip
+            with _there(texts):
+                share_texts(
+                    texts, f"regard.interpret.each_line:{job}", *arguments, num_workers=count, progress=show,
+                    warn=lambda said: screen.print(said, soft_wrap=True),
+                )  # fmt: skip
         except KeyboardInterrupt:
+            done = len(texts.finished() - {0})
             screen.print(
                 f"{done} of {_texts(len(lines.texts))} are done and kept in {texts.folder}: run the same command again "
                 "to do the rest",
                 soft_wrap=True,
             )
             raise
-        except FileNotFoundError as gone:
-            if rank == 0:
-                raise InputError(
-                    f"{texts.folder} is gone: it was removed, or the same command has finished in another process"
-                ) from gone
+        except InputError as problem:
+            if rank == 0 or not isinstance(problem.__cause__, FileNotFoundError):  # the first process has finished
+                raise
     return rank == 0
 
 

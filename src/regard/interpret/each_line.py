@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.capture.atlas import save_atlas
-from regard.errors import InputError
 from regard.files import write_atomically
 from regard.heads.scores import HeadScores, PerHead
 from regard.interpret.head_scores import Probe, probe_scores, read, text_rows, watched
@@ -73,19 +72,17 @@ def join_scores(texts: TextFolder, model: str) -> HeadScores:
     """Return the scores of all lines: means over their rows together, added in the order of the file.
 
     Raises:
-        InputError: No line has scores.
+        FileNotFoundError: The folder is gone.
     """
     sums: dict[str, PerHead] = {}
     rows: dict[str, int] = {}
     tokens = 0
-    for number in [one for one in texts.numbers if one and texts.result(one).exists()]:
+    for number in sorted(texts.finished() - texts.reasons().keys() - {0}):
         with np.load(texts.result(number)) as found:
             tokens += found[_TOKENS].item()
             for name in [one for one in found.files if one + _ROWS in found.files]:
                 sums[name] = sums[name] + found[name] if name in sums else found[name]
                 rows[name] = rows.get(name, 0) + found[name + _ROWS].item()
-    if not sums:
-        raise InputError("no line has scores")
     scores = {name: one / rows[name] if rows[name] else np.full(one.shape, np.nan) for name, one in sums.items()}
     with np.load(texts.result(0)) as found:
         scores |= {name: found[name] for name in found.files}
