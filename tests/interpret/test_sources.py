@@ -71,6 +71,20 @@ def test_scores_are_weighted_sums_of_dense_weights(model, tokenizer):
     assert found.from_nowhere is None
 
 
+def test_the_first_token_of_the_answer_is_in_no_part_though_it_takes_the_prompts_last_space(model):
+    """As in byte-level BPE: "The cat. " alone ends with the token " ", and before "dog" there is the token " dog"."""
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"The": 0, " cat.": 1, " ": 2, " dog": 3, "?": 4}, unk_token="?")
+    )
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r" ?[^ ]+| "), "isolated")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    found = sources(model, tokenizer, "The cat. ", "dog cat. dog", heads=HEADS, parts=[(0, 3), (3, 9)])
+    weights, _, ids = dense(model, tokenizer, "The cat. dog cat. dog")
+    assert ids.tolist() == [0, 1, 3, 1, 3]
+    expected = np.einsum("h,htp->tp", [0.75, 0.25], weights[:, 1:4, :2])
+    np.testing.assert_allclose(found.token_scores, expected, atol=1e-6)
+
+
 def test_at2s_coefficients_give_at2s_scores(model, tokenizer, tmp_path):
     """AT2: features (target tokens, tokens, layers · heads), a linear layer, sums over a source's tokens, and the mean
     over the target's.
@@ -210,6 +224,7 @@ BAD = {
     "an empty document": ({"documents": ["a", " "], "question": "b"}, r"documents\['document 2'\].*at least one word"),
     "an empty question": ({"documents": ["a"], "question": " "}, "`question` must be a text"),
     "an answer without a word": ({"prompt": TEXT, "answer": "  "}, "`answer` must be a text"),
+    "nothing without the only part": ({"prompt": "The cat.", "verify": True}, "`verify` removes a part and asks again"),
     "no chat template": ({"messages": [{"role": "user", "content": "a"}]}, "chat template"),
     "messages that are texts": ({"messages": ["a"]}, "`messages` must be a list"),
     "a kind of parts": ({"prompt": TEXT, "parts": "words"}, "`parts` must be one of"),

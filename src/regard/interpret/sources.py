@@ -93,7 +93,8 @@ def sources(
 
     Raises:
         InputError: An argument is of another type or empty, the prompt has no part, the text is longer than the model's
-            positions, the model is no causal language model, or the heads are another model's.
+            positions, the model is no causal language model, the heads are another model's, or `verify` leaves no
+            prompt.
     """
     check_flag("verify", verify)
     for name, count in (("max_new_tokens", max_new_tokens), ("num_removals", num_removals)):
@@ -108,6 +109,11 @@ def sources(
     )
     if not made.parts:
         raise InputError("the prompt has no part: `documents` must have at least one sentence or line")
+    if verify and any(not made.without(one).strip() for one in made.parts):
+        raise InputError(
+            "`verify` removes a part and asks again, and the prompt is nothing but one part: add the question to it, "
+            "or divide it by `parts`"
+        )
     readout = heads_for(loaded, heads, say)
     say(f"{loaded.name} {'answers' if answer is None else 'reads'}")
     if answer is None:
@@ -115,7 +121,7 @@ def sources(
     else:
         asked = _Asked(loaded, made, answer.strip())
     ids, first = asked.ids(made.text)
-    ranges = token_ranges(made.text, encode(loaded.tokenizer, made.text, typed=made.typed)[1], made.places)
+    ranges = token_ranges(made.text, asked.prompt_spans(), made.places)
     weights, log_probs = _tapped(loaded.model, ids, first, ranges, readout)
     found = SourcesResult(
         model=loaded.name,
@@ -151,6 +157,16 @@ class _Asked:
             return _fitting(self.loaded, ids), first
         before = [one for one, _ in without_end(*encode(self.loaded.tokenizer, prompt, typed=self.made.typed))]
         return _fitting(self.loaded, before + list(self.new_ids)), len(before)
+
+    def prompt_spans(self) -> list[Span]:
+        """Return the characters of the prompt that each of its tokens covers.
+
+        A space at the end of a prompt may belong to the first token of the answer, which is none of the prompt's.
+        """
+        if self.new_ids is None:
+            _, spans, first = joined(self.loaded.tokenizer, self.made.text, self.answer, typed=self.made.typed)
+            return spans[:first]
+        return encode(self.loaded.tokenizer, self.made.text, typed=self.made.typed)[1]
 
     def spans(self) -> tuple[Span, ...]:
         """Return the characters of the answer that each of its tokens covers."""
