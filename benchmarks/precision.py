@@ -149,6 +149,8 @@ A score that projects queries or keys (`Bilinear`, `Cosine`) does so in float32,
 float32 and rounds the output once. `sdpa` takes longer that way where a device multiplies narrow types faster: pass
 `q @ W` with `scores.Dot()` to have its projections rounded.
 
+`rotary=` turns queries and keys in their own type, as models do: turned, they are rounded to it again on every backend.
+
 Measured by `python benchmarks/precision.py --write` on CPU.
 """
 
