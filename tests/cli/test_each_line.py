@@ -65,6 +65,8 @@ def test_a_file_without_a_text_is_refused(tmp_path):
         read_lines(str(tmp_path / "empty.txt"))
     with pytest.raises(InputError, match=r"with a text in each line, and 'The cat sat\.' cannot be read: No such file"):
         read_lines("The cat sat.")
+    with pytest.raises(InputError, match="'/dev/zero' cannot be read: it is a device or a pipe: save its content to"):
+        read_lines("/dev/zero")
 
 
 @pytest.mark.parametrize(

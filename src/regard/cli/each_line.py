@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from regard.cli.console import TextConsole
 from regard.errors import InputError
+from regard.files import cache_folder, read_bytes
 
 __all__ = ["NumWorkers", "TextLines", "atlas_of_each_line", "read_lines", "scores_of_lines"]
 
@@ -44,11 +45,11 @@ def read_lines(name: str) -> TextLines:
         InputError: It cannot be read, or no line of it is a text.
     """
     try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
+        data = sys.stdin.buffer.read() if name == "-" else read_bytes(name)
+    except OSError as problem:
         raise InputError(
-            f"`--each-line` takes a text file with a text in each line, and {_short(name)} cannot be read: {reason}"
+            f"`--each-line` takes a text file with a text in each line, and {_short(name)} cannot be read: "
+            f"{problem.strerror or problem}"
         ) from problem
     lines = data.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
     texts, bad = {}, {}
@@ -169,8 +170,6 @@ def _identity(lines: TextLines, model: str) -> dict[str, Any]:
 
 def _kept(identity: Mapping[str, Any]) -> Path:
     """Return the folder of a run that has no file to be beside."""
-    from regard.files import cache_folder
-
     folder = cache_folder() / "heads"
     try:
         folder.mkdir(parents=True, exist_ok=True)
