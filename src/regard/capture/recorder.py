@@ -1,12 +1,12 @@
 """Assign intercepted calls to forward passes and call sites."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torch import Tensor, nn
 
-from regard.capture.call_site import FinishedSite, Site, running
+from regard.capture.call_site import FinishedSite, Running, Site, running
 from regard.capture.missing_attention import BLOCKED, BLOCKS, Caller, Missing, sum_missing
 from regard.capture.records import Layer, Record
 from regard.capture.requested_statistics import Asked, Keep
@@ -115,16 +115,19 @@ class Recorder:
         with this weight is used instead.
         """
         now = running(self.owns)
-        self.module, begun, outside = now.module, now.begun, now.outside
         if weight is not None and (found := self._with_weight(now.module, weight)) is not None:
-            self.module, outside = found, False
-            begun = object() if begun is None else begun
-        if begun is not None and begun is not self._begun:
-            self._begun, self._turns, self._marks = begun, {}, {}
+            now = replace(now, module=found, outside=False, begun=object() if now.begun is None else now.begun)
+        self.place(now)
+        return not now.outside
+
+    def place(self, now: Running) -> None:
+        """Take the modules that are running, where they are known otherwise than by this thread's stack of calls."""
+        self.module = now.module
+        if now.begun is not None and now.begun is not self._begun:
+            self._begun, self._turns, self._marks = now.begun, {}, {}
             self._run += 1
         for module, mark in now.calls:
             self._marks.setdefault(id(module), {})[id(mark)] = mark
-        return not outside
 
     def _with_weight(self, layer: nn.Module | None, weight: Tensor) -> nn.Module | None:
         inside = getattr(layer, "self_attn", None)
@@ -270,11 +273,7 @@ class Recorder:
 
 
 def _entries(missed: Counter[tuple[Caller, str]]) -> tuple[Missing, ...]:
-    return (
-        ()
-        if not missed
-        else sum_missing(Missing(one.module, f"{one.kind} {reason}", calls) for (one, reason), calls in missed.items())
-    )
+    return sum_missing(Missing(one.module, f"{one.kind} {reason}", calls) for (one, reason), calls in missed.items())
 
 
 def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:

@@ -206,7 +206,7 @@ def tap(
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
     if on_row is not None and not callable(on_row):
         raise InputError(f"`on_row` must be a function of a row, got {on_row!r}")
-    refuse_compiled(getattr(model, "_orig_mod", model), parts_only=True)
+    refuse_compiled(getattr(model, "_orig_mod", model), whole=False, to="tap")
     spans = None if keys is None else KeySpans.of(keys)
     stream = getattr(heads, "stream", None) if stream is None else stream
     return Tap(model, HeadsChosen.of(heads), spans, QueriesChosen.of(queries), stream, on_row, max_bytes)

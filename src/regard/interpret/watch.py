@@ -155,11 +155,14 @@ def watch(
     run on a GPU yet. PyTorch processes the calls that these do not support, and `seen.fallback_reasons` gives the
     reason for each layer.
 
+    Of a compiled model the fused kernels and regard's own operators are seen: inside the block its graphs are compiled
+    once more with an operator beside each of them. Attention that the compiler takes apart is refused.
+
     Only calls in the thread that opened the watch are recorded. Calls of the model from other threads run unchanged
     and are counted in `seen.calls_elsewhere`.
 
     Args:
-        model: Any module; a compiled one is refused.
+        model: Any module, also one that torch.compile has compiled as a whole.
         keep: "maps" stores pooled heat maps (exact up to 512 tokens), the 8 strongest keys of each query, entropy, and
             the attention received by each key. "weights" also stores every weight. "qk" stores queries and keys
             instead, (heads + kv heads) · head_dim numbers per position, from which any rectangle of weights is computed
@@ -188,10 +191,10 @@ def watch(
     Raises:
         InputError: `model` is not a module, `keep` is none of the three, the number of `tokens` differs from the
             positions, a member of `statistics` is not a statistic, or one of `layers` was not called.
-        ObservationError: The model is compiled, no attention call was seen or one could not be recorded (`strict`),
-            `max_bytes` is too small, beam search has reordered a cache, a statistic needs unknown data (tokens, values,
-            gradients), or keep="qk" is used with weights whose q and k are unknown, or with a score or normalizer that
-            is not regard's own.
+        ObservationError: A part of the model is compiled, its compiled graph breaks, no attention call was seen or one
+            could not be recorded (`strict`), `max_bytes` is too small, beam search has reordered a cache, a statistic
+            needs unknown data (tokens, values, gradients), or keep="qk" is used with weights whose q and k are unknown,
+            or with a score or normalizer that is not regard's own.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
@@ -199,7 +202,8 @@ def watch(
         raise InputError(f'`keep` must be "maps", "qk" or "weights", got {keep!r}')
     if tokens is not None:
         check_tokens(tokens)
-    refuse_compiled(model)
+    model = getattr(model, "_orig_mod", model)  # what torch.compile(model) runs
+    refuse_compiled(model, whole=False)
     if isinstance(statistics, str) or not isinstance(statistics, Sequence):
         raise InputError(f"`statistics` must be a list of names and statistics, got {statistics!r}: put it in [ ]")
     spans = () if keys is None else (KeySpanSums(keys),)

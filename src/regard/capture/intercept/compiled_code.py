@@ -1,4 +1,4 @@
-"""Compiled code in a thread that is watched or tapped: refused with a way out, or left to the tap."""
+"""Compiled code in a thread that is watched or tapped: left to the watch or the tap, or refused with a way out."""
 
 import contextlib
 import functools
@@ -13,29 +13,51 @@ from torch import nn
 
 from regard.capture.intercept.exchanged_functions import patched, with_globals
 from regard.capture.intercept.kernel_calls import is_heard
-from regard.capture.intercept.watching_mode import is_compiled, modes_here, modes_of_all_threads
+from regard.capture.intercept.watching_mode import HERE, is_compiled, modes_here, modes_of_all_threads
 from regard.errors import ObservationError
 
-__all__ = ["following_compiled_code", "refuse_compiled", "refusing_compiled_code", "stance"]
+__all__ = [
+    "EAGERLY",
+    "following_compiled_code",
+    "refuse_compiled",
+    "refusing_compiled_code",
+    "runs_compiled",
+    "stance",
+]
 
 
-def refuse_compiled(model: nn.Module, *, parts_only: bool = False) -> None:
-    """Refuse a compiled module, whose calls are not visible, unless the caller has disabled its compiled code."""
+def refuse_compiled(model: nn.Module, *, whole: bool = True, to: str = "watch") -> None:
+    """Refuse a module with compiled parts, whose calls are not visible, unless the caller has disabled compiled code.
+
+    With `whole=False`, the module itself may be compiled.
+    """
     if stance() == "force_eager":
         return
+    eagerly = EAGERLY.replace("watch", to)
     for name, module in model.named_modules():
-        if parts_only and not name:
+        if not whole and not name:
             continue
         compiled = is_compiled(module)
         if compiled or hasattr(module, "_orig_mod"):
             which = f"its module {name!r} is" if name else "it is"
-            before = "watch model._orig_mod, whose weights are the same" if hasattr(model, "_orig_mod") else _EAGERLY
-            if parts_only:
-                before = f"compile the whole model instead, or {_EAGERLY.replace('watch', 'tap')}"
+            before = "watch model._orig_mod, whose weights are the same" if hasattr(model, "_orig_mod") else eagerly
+            if not whole:
+                before = f"compile the whole model instead, or {eagerly}"
             raise ObservationError(
-                f"this model cannot be {'tapped' if parts_only else 'watched'}: {which} compiled, and compiled code "
-                f"shows no calls; {before}"
+                f"this model cannot be {_DONE.get(to, to)}: {which} compiled, and compiled code shows no calls; "
+                f"{before}"
             )
+
+
+_DONE = {"watch": "watched", "tap": "tapped"}
+
+
+def runs_compiled(model: nn.Module) -> bool:
+    """Return whether the call of the model that begins runs compiled code."""
+    if HERE.compiler is not None:
+        return True
+    compiled = is_compiled(model) or hasattr(model.forward, "_torchdynamo_orig_callable")
+    return compiled and stance() != "force_eager"
 
 
 def stance() -> str:
@@ -65,7 +87,7 @@ def following_compiled_code() -> Iterator[None]:
 
 
 def _deciding_here(original: types.FunctionType) -> Callable[..., Any]:
-    """Return a compiler hook that refuses in a thread that sees each call, asks taps elsewhere, and calls `original`.
+    """Return a compiler hook that refuses in a thread that sees each call, else asks the modes, and calls `original`.
 
     It is what PyTorch calls as a compiled function begins, with what compiles its frames.
     """
@@ -76,18 +98,19 @@ def _deciding_here(original: types.FunctionType) -> Callable[..., Any]:
     def choose(callback: Any) -> Any:
         if callback is None or callback is False or dynamo._stance.stance == "force_eager":
             return original(callback)
-        if (modes_here() or is_heard()) and dynamo._stance.stance == "default":
+        modes = modes_of_all_threads()
+        function = sys._getframe(1).f_locals.get("fn") if modes else None
+        refused = is_heard() or not all(one.expects(function) for one in modes_here())
+        if refused and dynamo._stance.stance == "default":
             return refuse(callback)
-        taps = modes_of_all_threads()
-        function = sys._getframe(1).f_locals.get("fn") if taps else None
-        for one in taps:
+        for one in modes:
             callback = one.compiles(callback, function)
         return original(callback)
 
     return choose
 
 
-_EAGERLY = 'put `with torch.compiler.set_stance("force_eager"):` around regard.watch'
+EAGERLY = 'put `with torch.compiler.set_stance("force_eager"):` around regard.watch'
 _NO_FLEX = (
     "flex_attention, whose kernel gives no weights: let the model call F.scaled_dot_product_attention or "
     'regard.attention instead (a transformers model: load it with attn_implementation="sdpa")'
@@ -98,7 +121,7 @@ def _why_compiled(error: BaseException) -> str:
     """Return which compiled code was called, and the way out; FlexAttention without a compiler is refused too."""
     way = f"calls {_NO_FLEX}"
     if "flex_attention" not in str(error):
-        way = f"is compiled; {_EAGERLY}, unless it {way}"
+        way = f"is compiled; {EAGERLY}, unless it {way}"
     return (
         f"this model cannot be watched as it is: compiled code shows no calls, and {_compiled_function(error)}, {way}"
     )

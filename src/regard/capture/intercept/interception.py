@@ -1,26 +1,36 @@
 """The interception: a torch-function mode that processes each attention call of one thread after it has returned."""
 
 import contextlib
+import functools
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.capture.intercept.call_names_and_products import OPERATORS, TorchCall, name_of, tensors_in
+from regard.capture.intercept.compiled_code import runs_compiled
 from regard.capture.intercept.eager_softmax import Eager
 from regard.capture.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
 from regard.capture.intercept.torch_attention_calls import (
+    KERNEL,
     is_transformed,
     read_encoder_layer,
     read_functional,
     read_native,
     read_sdpa,
+    sdpa_arguments,
 )
-from regard.capture.intercept.watching_mode import WatchingMode, in_backward, modes_here
+from regard.capture.intercept.watching_mode import (
+    Hears,
+    WatchingMode,
+    in_backward,
+    modes_here,
+)
 from regard.capture.missing_attention import KERNEL_REASON, SCRIPT_REASON, TRANSFORMED, Caller
 from regard.capture.recorder import Recorder
 from regard.capture.watched_call import WatchedCall
@@ -29,18 +39,15 @@ from regard.torch_private import (
     TorchDispatchModeKey,
     get_dispatch_mode,
     native_multi_head_attention,
-    scaled_dot_product_attention,
     transformer_encoder_layer_fwd,
 )
 
-__all__ = ["KERNEL", "Interception", "Reader", "is_traced", "sdpa_arguments"]
+if TYPE_CHECKING:
+    from regard.capture.intercept.compiled_watch import CompiledWatch
+
+__all__ = ["Interception", "Reader", "is_traced"]
 
 
-# The original function, even if it is replaced later (as by SageAttention, to call its own kernel).
-KERNEL = scaled_dot_product_attention
-
-# The form in which a torch-function mode receives the kernel: its builtin has no signature.
-_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
 _FAKE = TorchDispatchModeKey.FAKE
 Reader = Callable[..., WatchedCall]
@@ -64,6 +71,7 @@ class Interception(WatchingMode):
         self._eager = Eager(learned, self._origins, self._outputs, recorder.miss)
         self._readers = dict(readers)
         self._scripts = contextlib.ExitStack()
+        self._runs_compiled = False
 
     def watches(self, module: nn.Module) -> bool:
         """Return whether the module is the watched model or a part of it."""
@@ -79,6 +87,31 @@ class Interception(WatchingMode):
         with self._scripts:
             super().__exit__(*raised)
         self._eager.finish()
+
+    @functools.cached_property
+    def _compiled_watch(self) -> "CompiledWatch":
+        from regard.capture.intercept.compiled_watch import CompiledWatch  # imports PyTorch's compiler
+
+        return CompiledWatch(self._model, self._recorder)
+
+    def compiles(self, callback: Any, function: Any) -> Any:
+        """Return what compiles the model's running call with operators beside its attention."""
+        if not self._runs_compiled or threading.get_ident() != self._thread or in_backward():
+            return callback
+        return self._compiled_watch.callback(callback)
+
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
+        """Process the start of a call; compiled code runs without this mode, which would be compiled into it."""
+        hears = super().begins(module, args, kwargs)
+        here = module is self._model and threading.get_ident() == self._thread and not in_backward()
+        if not here or self._runs_compiled or not runs_compiled(module):
+            return hears
+        end = self._compiled_watch.begin(self, hears, self._ends_compiled)
+        self._runs_compiled = True
+        return end
+
+    def _ends_compiled(self) -> None:
+        self._runs_compiled = False
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -199,11 +232,6 @@ def _queries_and_keys(call: TorchCall) -> tuple[Tensor, Tensor]:
     """Return the queries and keys of a call, by name or by position."""
     given = dict(zip(("query", "key"), call.args, strict=False)) | call.kwargs
     return given["query" if "query" in given else "q"], given["key" if "key" in given else "k"]
-
-
-def sdpa_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of PyTorch's kernel by name."""
-    return dict(zip(_SDPA, args, strict=False)) | kwargs
 
 
 def _heads(seen: WatchedCall, output: Any) -> Tensor | None:

@@ -16,18 +16,22 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor, nn
 
 from regard.capture.intercept.call_names_and_products import TorchCall
-from regard.capture.intercept.compiled_code import following_compiled_code, stance
+from regard.capture.intercept.compiled_code import following_compiled_code, runs_compiled
 from regard.capture.intercept.exchanged_functions import patched, showing_scripts
-from regard.capture.intercept.interception import KERNEL, Interception, Reader, is_traced, sdpa_arguments
+from regard.capture.intercept.interception import Interception, Reader, is_traced
 from regard.capture.intercept.kernel_calls import listen, unlisten
 from regard.capture.intercept.tapped_layers import TappedLayer, TappedSites, name_in
-from regard.capture.intercept.torch_attention_calls import is_transformed, read_sdpa, unpack_groups
+from regard.capture.intercept.torch_attention_calls import (
+    KERNEL,
+    is_transformed,
+    read_sdpa,
+    sdpa_arguments,
+    unpack_groups,
+)
 from regard.capture.intercept.watching_mode import (
     CALL,
-    HERE,
     announced,
     in_backward,
-    is_compiled,
     modes_here,
     modes_of_all_threads,
     restack,
@@ -166,8 +170,8 @@ class TapMode(Interception):
                 raise ObservationError(_PART)
             return self._compiled.callback(callback) if self._is_compiled else callback
         owner = getattr(function, "__self__", None)
-        if function is None or (owner is self._model and function.__name__ == "_wrapped_call_impl"):
-            return callback  # the model's call follows, and is announced
+        if function is None or self.expects(function):
+            return callback
         if isinstance(owner, nn.Module) and not self._recorder.owns(owner) and not _has(owner, self._model):
             return callback
         return self._compiled.checking(callback)
@@ -176,13 +180,6 @@ class TapMode(Interception):
         """Return whether what was compiled is a module around tapped layers."""
         owner = getattr(function, "__self__", None)
         return isinstance(owner, nn.Module) and any(_has(owner, layer.module) for layer in self._layers.values())
-
-    def _runs_compiled(self) -> bool:
-        """Return whether the call of the model that begins runs compiled code."""
-        if HERE.compiler is not None:
-            return True
-        compiled = is_compiled(self._model) or hasattr(self._model.forward, "_torchdynamo_orig_callable")
-        return compiled and stance() != "force_eager"
 
     def listen(self, thread: int) -> None:
         """Observe another thread from now on."""
@@ -220,7 +217,7 @@ class TapMode(Interception):
 
     def _begin_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._follow_compiled_code()
-        if self._runs_compiled() != self._is_compiled:
+        if runs_compiled(self._model) != self._is_compiled:
             self._is_compiled = not self._is_compiled
             if self._is_compiled:
                 self._sites.refuse_compiled(self._model)

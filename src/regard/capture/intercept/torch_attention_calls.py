@@ -17,9 +17,10 @@ from regard.capture.weights_from_qk import CallFromQK
 from regard.masks import Causal, Dense
 from regard.positions import DenseBias
 from regard.problem import Problem
-from regard.torch_private import maybe_current_level
+from regard.torch_private import maybe_current_level, scaled_dot_product_attention
 
 __all__ = [
+    "KERNEL",
     "groups_of",
     "is_transformed",
     "padded",
@@ -28,13 +29,26 @@ __all__ = [
     "read_functional",
     "read_native",
     "read_sdpa",
+    "sdpa_arguments",
     "unpack_groups",
 ]
+
+
+# The original function, even if it is replaced later (as by SageAttention, to call its own kernel).
+KERNEL = scaled_dot_product_attention
+
+# The form in which a torch-function mode receives the kernel: its builtin has no signature.
+_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 def is_transformed() -> bool:
     """Return whether the code runs under torch.func, whose tensors have no values of their own."""
     return maybe_current_level() is not None
+
+
+def sdpa_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of PyTorch's kernel by name."""
+    return dict(zip(_SDPA, args, strict=False)) | kwargs
 
 
 def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK:

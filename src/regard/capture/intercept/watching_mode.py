@@ -115,6 +115,10 @@ class WatchingMode(TorchFunctionMode):
         """
         return callback
 
+    def expects(self, function: Any) -> bool:
+        """Return whether a compiled function only leads to a call of the model, which is announced."""
+        return getattr(function, "__self__", None) is self._model and function.__name__ == "_wrapped_call_impl"
+
     def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
         """Process the start of a call, and return what to notify of its end; the backward pass only repeats calls."""
         if module is not self._model or in_backward():
