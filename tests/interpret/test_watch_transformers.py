@@ -10,7 +10,7 @@ import transformers as t
 import regard
 from corpus import MODELS, SMALL, T5, eager_weights, inputs, made, randomized
 from oracles import set_attention
-from regard.capture.intercept.torch_attention_calls import unpack_groups
+from regard.capture.intercept.torch_attention_calls import groups_of, unpack_groups
 from regard.errors import ObservationError
 
 # One of each kind; the others run in the slow tier.
@@ -86,6 +86,6 @@ def test_the_key_heads_of_a_layer_are_its_own_where_layers_differ_in_them() -> N
 
     module = SimpleNamespace(num_key_value_groups=4, layer_idx=3, config=Config())
     packed = torch.zeros(1, 2, 4, 8)  # one query of 8 heads, in 2 groups
-    assert unpack_groups(module, packed, torch.zeros(1, 2, 5, 8), None)[0].shape == (1, 8, 1, 8)
+    assert unpack_groups(groups_of(module), packed, torch.zeros(1, 2, 5, 8), None)[0].shape == (1, 8, 1, 8)
     other = torch.zeros(1, 8, 4, 8)
-    assert unpack_groups(module, other, torch.zeros(1, 8, 5, 8), None)[0] is other
+    assert unpack_groups(groups_of(module), other, torch.zeros(1, 8, 5, 8), None)[0] is other
