@@ -146,6 +146,31 @@ class AttendInRounds(torch.autograd.Function):
         return None, *sums.finished(rows, (up, up_lse))
 
 
+class _Sum:
+    """A sum of shares of some rows each: the first is kept as it is where it is one of all rows.
+
+    Beside zeros to add it to, it would take the memory of the rows twice.
+    """
+
+    def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
+        self.dtype, self._like = dtype, like
+        self._total: Tensor | None = None
+
+    def add(self, rows: slice, share: Tensor, *, keeps: bool = False) -> None:
+        """Add a share of some rows; `keeps` says that it may be written into from now on."""
+        if keeps and self._total is None and share.shape == self._like.shape and share.dtype == self.dtype:
+            self._total = share
+        else:
+            self.total[:, :, rows].add_(share)
+
+    @property
+    def total(self) -> Tensor:
+        """The sum so far."""
+        if self._total is None:
+            self._total = torch.zeros_like(self._like, dtype=self.dtype)
+        return self._total
+
+
 class _Sums:
     """The gradients of one rank, added up round by round."""
 
@@ -155,7 +180,7 @@ class _Sums:
         wide = torch.promote_types(qkv[0].dtype, torch.float32)
         self.call, self.q, self.k, self.v = call, *qkv
         self.held, self.wanted = list(held), list(wanted)
-        self.dq, self.dk, self.dv = (torch.zeros_like(x, dtype=wide) for x in qkv)
+        self.dq, self.dk, self.dv = (_Sum(x, wide) for x in qkv)
         self.shares = [
             torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) if want else None
             for x, want in zip(held, wanted, strict=True)
@@ -165,11 +190,8 @@ class _Sums:
         """Go through the rounds; the gradients of the keys of others travel back while the next round is computed."""
         returning: tuple[int, Pending, Tensor] | None = None
         for now in self.call.rounds(self.k, self.v):
-            into = (
-                (self.dk, self.dv)
-                if now.number == 0
-                else tuple(torch.zeros_like(x, dtype=self.dk.dtype) for x in (now.k, now.v))
-            )
+            own = now.number == 0
+            into = (self.dk, self.dv) if own else tuple(_Sum(x, self.dk.dtype) for x in (now.k, now.v))
             for at in self.call.plan.rectangles(self.call.rank, now.owner):
                 self._add(now, at, rows, up, into)
             if returning is not None:
@@ -184,7 +206,7 @@ class _Sums:
         at: ShardRectangle,
         rows: tuple[Tensor, Tensor, Tensor],
         up: tuple[Tensor, Tensor | None],
-        into: tuple[Tensor, ...],
+        into: tuple["_Sum", ...],
     ) -> None:
         here, columns = self.call.places_of(now, at)
         output, lse, low = (x[:, :, here] for x in rows)
@@ -195,16 +217,20 @@ class _Sums:
 
         inputs = self.q[:, :, here], now.k[:, :, columns], now.v[:, :, columns], *self.held
         dq, dk, dv, *rest = gradients_at(make, inputs, (True, True, True, *self.wanted), (output, lse, low), up_here)
-        targets = self.dq[:, :, here], into[0][:, :, columns], into[1][:, :, columns], *self.shares
-        for target, share in zip(targets, (dq, dk, dv, *rest), strict=True):
+        keeps = _own_memory((dq, dk, dv))
+        for total, where, share in zip((self.dq, *into), (here, columns, columns), (dq, dk, dv), strict=True):
+            if share is not None:
+                total.add(where, share, keeps=keeps)
+        for target, share in zip(self.shares, rest, strict=True):
             if target is not None and share is not None:
                 target.add_(share)
 
-    def _send_back(self, now: Round, into: tuple[Tensor, ...]) -> tuple[int, Pending, Tensor]:
+    def _send_back(self, now: Round, into: tuple["_Sum", ...]) -> tuple[int, Pending, Tensor]:
         owner, taker = self.call.peers(now.number)
         width = self.k.shape[-1] + self.v.shape[-1]
-        arriving = self.dk.new_empty(*self.k.shape[:2], self.call.plan.keys_needed(taker, self.call.rank), width)
-        sends = {owner: torch.cat(into, -1)}
+        keys = self.call.plan.keys_needed(taker, self.call.rank)
+        arriving = self.k.new_empty(*self.k.shape[:2], keys, width, dtype=self.dk.dtype)
+        sends = {owner: torch.cat([one.total for one in into], -1)}
         return now.number, self.call.exchange.post(sends, {taker: arriving}, tag=2 * now.number + 1), arriving
 
     def _take(self, number: int, pending: Pending, whole: Tensor) -> None:
@@ -214,8 +240,8 @@ class _Sums:
         mine = self.call.plan.keys.places(self.call.rank)
         for segment, start in _placed(self.call.plan.segments(taker, self.call.rank)):
             part = whole[:, :, start : start + len(segment)]
-            _rows(self.dk, mine, segment).add_(part[..., : self.k.shape[-1]])
-            _rows(self.dv, mine, segment).add_(part[..., self.k.shape[-1] :])
+            self.dk.add(_index(mine, segment), part[..., : self.k.shape[-1]])
+            self.dv.add(_index(mine, segment), part[..., self.k.shape[-1] :])
 
     def finished(
         self, rows: tuple[Tensor, Tensor, Tensor], up: tuple[Tensor, Tensor | None]
@@ -231,7 +257,7 @@ class _Sums:
                 for exchange in self.call.summed:
                     exchange.sum_over(share)
         own = (self.q, self.k, self.v, *self.held)
-        sums = (self.dq, self.dk, self.dv, *self.shares)
+        sums = (self.dq.total, self.dk.total, self.dv.total, *self.shares)
         return tuple(None if one is None else one.to(x.dtype) for one, x in zip(sums, own, strict=True))
 
 
@@ -270,6 +296,13 @@ def _index(places: Places, span: range) -> slice:
 
 def _rows(x: Tensor, places: Places, span: range) -> Tensor:
     return x[:, :, _index(places, span)]
+
+
+def _own_memory(found: Sequence[Tensor | None]) -> bool:
+    """Return whether none of these is a view, and no two share their memory."""
+    given = [one for one in found if one is not None]
+    apart = len({one.untyped_storage().data_ptr() for one in given}) == len(given)
+    return apart and all(one._base is None and one.is_contiguous() for one in given)
 
 
 def _add(normalizer: Normalizer, part: tuple[Tensor, ...], into: tuple[Tensor, ...]) -> None:
