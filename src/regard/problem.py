@@ -1,7 +1,7 @@
 """One call of attention as data: checked once, at the door, so that backends need not check again."""
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import torch
@@ -115,10 +115,10 @@ class Problem:
     k: Float[Tensor, "batch kv_heads keys key_dim"]
     v: Float[Tensor, "batch kv_heads keys value_dim"]
     scale: float
-    score: Score = _SCORE
+    score: Score = field(default_factory=lambda: _SCORE)  # a default of the class is not compiled by torch 2.11
     mask: BoundMask | None = None
     bias: Bias | None = None
-    normalizer: Normalizer = _NORMALIZER
+    normalizer: Normalizer = field(default_factory=lambda: _NORMALIZER)
     weight_factor: Bias | None = None
     dropout: Dropout | None = None
     wants_weights: bool = False

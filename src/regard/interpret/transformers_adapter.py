@@ -151,11 +151,11 @@ def _translate(rule: Callable[..., Tensor], key_start: int) -> Mask | None:
     """Return the mask for a rule of transformers, so that blocks are known without evaluating pairs; None if every
     pair is visible.
     """
-    from transformers import masking_utils
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
-    if rule is masking_utils.causal_mask_function:
+    if rule is causal_mask_function:
         return Causal()
-    if rule is masking_utils.bidirectional_mask_function:
+    if rule is bidirectional_mask_function:
         return None
     held = inspect.getclosurevars(rule).nonlocals if inspect.isfunction(rule) else {}
     maker = getattr(rule, "__qualname__", "").partition(".")[0]
