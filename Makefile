@@ -101,7 +101,7 @@ bench: $(STAMPS)/models $(STAMPS)/peers $(STAMPS)/dev ## Measure speed on this m
 	@mkdir -p benchmarks/results out
 	@PYTHONPATH=$(PEERS) .venv/bin/regard bench --out out/bench.json
 	@mv out/bench.json $(RESULTS)
-	@.venv/bin/python benchmarks/table.py $(RESULTS)
+	@.venv/bin/python benchmarks/table.py $(MEASURED)
 
 bench-check: $(STAMPS)/all ## Has anything become slower by a quarter than in benchmarks/results? (a minute or two)
 	@mkdir -p out

@@ -1,14 +1,16 @@
 """Write the results of `regard bench` into README.md, README.zh.md and docs/performance.md, between their marks.
 
-    python benchmarks/table.py benchmarks/results/speed-2-cores.json [--check]
+    python benchmarks/table.py benchmarks/results/speed-2-cores*.json [--check]
 
-The README has one row a case; docs/performance.md has all. `--check` writes nothing, and exits with 1 where a page says
-anything else than the results.
+Each file is a machine, which has a column; a figure that does not reach its target says so. The README has the chosen
+cases, docs/performance.md has all. `--check` writes nothing, and exits with 1 where a page says anything else than the
+results.
 """
 
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,26 +65,23 @@ CHINESE = {
 }  # fmt: skip
 
 
-def pages(results: dict[str, Any]) -> dict[Path, str]:
+def pages(machines: Sequence[dict[str, Any]]) -> dict[Path, str]:
     """What stands between the marks of each page."""
-    rows = results["rows"]
-    by_key = {(row["case"], row["at"], row["what"]): row for row in rows}
-    some = [by_key[key] for key in CHOSEN if key in by_key]
     return {
-        ROOT / "README.md": table(some),
-        ROOT / "README.zh.md": table(some, CHINESE),
-        ROOT / "docs" / "performance.md": table(rows),
+        ROOT / "README.md": table(machines, CHOSEN),
+        ROOT / "README.zh.md": table(machines, CHOSEN, CHINESE),
+        ROOT / "docs" / "performance.md": table(machines),
     }
 
 
 def main() -> None:
     """Write the tables, or check them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     stale = []
-    for path, text in pages(read(arguments.results)).items():
+    for path, text in pages([read(one) for one in arguments.results]).items():
         before = path.read_text("utf-8")
         if not MARKS.search(before):
             sys.exit(f"{path} has no marks <!-- speed: … --> and <!-- end of speed -->")
@@ -92,7 +91,8 @@ def main() -> None:
             if not arguments.check:
                 write_atomically(path, after.encode())
     if arguments.check and stale:
-        sys.exit(f"{', '.join(str(path) for path in stale)}: not the table of {arguments.results}; run {__file__}")
+        files = " ".join(map(str, arguments.results))
+        sys.exit(f"{', '.join(str(path) for path in stale)}: not the table of {files}; run {__file__}")
 
 
 if __name__ == "__main__":

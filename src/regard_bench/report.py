@@ -65,27 +65,42 @@ def regressions(rows: Sequence[Row], before: Mapping[str, Any]) -> list[tuple[Ro
     return worse
 
 
-def table(rows: Iterable[Mapping[str, Any]], words: Mapping[str, str] | None = None) -> str:
-    """Return a table in Markdown of the rows in the JSON; `words` translates its heads and outcomes.
+def table(
+    machines: Sequence[Mapping[str, Any]],
+    chosen: Sequence[tuple[str, str, str]] = (),
+    words: Mapping[str, str] | None = None,
+) -> str:
+    """Return a table in Markdown of the results of several machines, a column each; `words` translates.
 
-    >>> ratio = {"median": 1.004, "low": 0.99, "high": 1.01, "rounds": 9, "unit": "×"}
-    >>> row = {"case": "full", "at": "512 tokens", "what": "time / SDPA's", **ratio}
-    >>> print(table([{**row, "target": "≤ 1.02", "outcome": "reached", "why": ""}]))
-    | case | at | what | measured | target | outcome |
-    |---|---|---|---:|---:|---|
-    | full | 512 tokens | time / SDPA's | 1.00 × (0.99 – 1.01) | ≤ 1.02 | reached |
+    The rows are those of the `chosen` (case, at, what), or all. A figure that does not reach its target says so.
+
+    >>> row = {"case": "full", "at": "512 tokens", "what": "time / SDPA's", "target": "≤ 0.8", "outcome": "missed"}
+    >>> row |= {"median": 1.004, "low": 0.99, "high": 1.01, "rounds": 9, "unit": "×", "why": ""}
+    >>> print(table([{"machine": {"cpu": "One"}, "rows": [row]}, {"machine": {"cpu": "Other"}, "rows": []}]))
+    | case | at | what | target | One | Other |
+    |---|---|---|---:|---:|---:|
+    | full | 512 tokens | time / SDPA's | ≤ 0.8 | 1.00 × (0.99 – 1.01), missed | not measured |
     """
     translated = dict(words or {})
 
     def word(text: str) -> str:
         return translated.get(text, text)
 
-    heads = [word(one) for one in ("case", "at", "what", "measured", "target", "outcome")]
-    lines = [f"| {' | '.join(heads)} |", "|---|---|---|---:|---:|---|"]
-    for row in rows:
-        measured = row["why"] or "not measured" if row["median"] is None else shown(row)
-        cells = row["case"], row["at"], row["what"], measured, row["target"] or "", row["outcome"] or ""
-        lines.append(f"| {' | '.join(word(one) for one in cells)} |")
+    def cell(row: Mapping[str, Any] | None) -> str:
+        if row is None or row["median"] is None:
+            return word((row and row["why"]) or "not measured")
+        outcome = str(row["outcome"] or "")
+        return shown(row) + (f", {word(outcome)}" if outcome in ("missed", "inconclusive") else "")
+
+    names = [one["machine"]["cpu"].replace("(R)", "").replace(" Processor", "") for one in machines]
+    heads = [word(one) for one in ("case", "at", "what", "target")] + names
+    lines = [f"| {' | '.join(heads)} |", f"|---|---|---|{'---:|' * (1 + len(names))}"]
+    measured = [{(row["case"], row["at"], row["what"]): row for row in one["rows"]} for one in machines]
+    for key in dict.fromkeys(chosen or (key for one in measured for key in one)):
+        found = [one.get(key) for one in measured]
+        target = next((one["target"] for one in found if one and one["target"]), "")
+        cells = [*map(word, key), target, *map(cell, found)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

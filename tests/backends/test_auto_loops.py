@@ -175,10 +175,10 @@ def test_the_rule_of_training_is_that_of_the_table(n, m, dim, value_dim, masked,
 
 
 CHOICE = [  # queries, keys, heads, key–value heads, width, masked, dtype, kind
-    (1024, 1024, 8, 8, 64, False, F, "without a mask, float32"),
-    (1024, 1024, 8, 8, 64, False, B, "without a mask, bfloat16"),
-    (1023, 1024, 8, 8, 64, False, F, None),
-    (1024, 1023, 8, 8, 64, False, B, None),
+    (512, 512, 8, 8, 64, False, F, "without a mask, float32"),
+    (512, 512, 8, 8, 64, False, B, "without a mask, bfloat16"),
+    (511, 512, 8, 8, 64, False, F, None),
+    (512, 511, 8, 8, 64, False, B, None),
     (2048, 2048, 8, 8, 80, False, F, None),
     (512, 512, 8, 8, 128, True, F, "with a mask, float32"),
     (512, 4096, 8, 2, 64, True, B, "causal or in a window, bfloat16"),

@@ -1,14 +1,12 @@
 """What figures are held against: the limit does as many operations as attention."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard_bench.cases import sparse_masks, whole_models
+from regard_bench.cases import sparse_masks
 from regard_bench.cases.inputs import HEADS, inputs, products
-from regard_bench.rows import Effort, Row
+from regard_bench.rows import Effort
 
 
 def flops(call):
@@ -34,18 +32,6 @@ def test_a_backward_is_held_against_the_forward_that_it_follows(monkeypatch):
     forward = [sides["forward"] for what, sides in rows if what == "backward / forward"]
     assert len(forward) == 4
     assert all(call().requires_grad for call in forward)
-
-
-@pytest.mark.parametrize("reason", [None, "it needs numba"])
-def test_watching_by_numba_is_one_row_measured_or_with_its_reason(reason, monkeypatch):
-    monkeypatch.setattr(whole_models, "refuses_numba", lambda: reason)
-    monkeypatch.setattr(whole_models.regard, "load_model", lambda name: SimpleNamespace(model=None, tokenizer=None))
-    monkeypatch.setattr(whole_models, "real_tokens", lambda tokenizer, n: None)
-    compared = lambda effort, case, at, pairs, sides: (Row(case, at, name) for name in pairs)  # noqa: E731
-    monkeypatch.setattr(whole_models, "compare_all", compared)
-    rows = list(whole_models._watching(Effort()))
-    assert [row.what for row in rows] == ["watched / plain", "watched by numba / plain"]
-    assert rows[-1].why == (reason or "")
 
 
 @pytest.mark.parametrize("n", [16, 512, 700, 1024, 1500])

@@ -21,7 +21,7 @@ __all__ = [
     "DIM",
     "HEADS",
     "backward",
-    "by_numba",
+    "compile_loops",
     "forward",
     "forward_of_training",
     "fused",
@@ -60,17 +60,15 @@ def real_tokens(tokenizer: Any, count: int) -> Int[Tensor, "1 count"]:
     return torch.tensor([ids])
 
 
+def compile_loops() -> None:
+    """Compile numba's loops where it is installed: the default path takes them if they were there at its first call."""
+    if refuses_numba() is None:
+        loops()
+
+
 def forward(tensors: tuple[Tensor, ...], **options: Any) -> Call:
     """A forward call of `regard.attention`, without gradients."""
     return without_gradients(lambda: regard.attention(*tensors, **options))
-
-
-def by_numba(tensors: tuple[Tensor, ...], **options: Any) -> dict[str, Call]:
-    """A side "numba", the same call in compiled loops; none where they cannot be compiled."""
-    if refuses_numba() is not None:
-        return {}
-    loops()  # the default path takes them only where they are compiled before its first call
-    return {"numba": forward(tensors, backend="numba", **options)}
 
 
 def fused(tensors: tuple[Tensor, ...], **options: Any) -> Call:

@@ -9,7 +9,6 @@ from regard.masks import Causal, Document, Mask, Window, bigbird, longformer
 from regard_bench.cases.inputs import (
     HEADS,
     backward,
-    by_numba,
     forward,
     forward_of_training,
     fused,
@@ -26,7 +25,8 @@ from regard_lab.measuring import exponent
 __all__ = ["SPARSE", "WIDTH", "WINDOW"]
 
 WIDTH = 512
-_LIMIT, _COMPILED, _DENSE = at_most(1.7), at_most(1.3), at_least(20.0)
+_LIMIT = {torch.float32: at_most(1.25), torch.bfloat16: at_most(1.5)}
+_DENSE = at_least(20.0)
 _LEARNING, _PRODUCTS = at_most(1.4), 3.5  # seven products in training, of which forward attention has two
 _BACKWARD, _SLOPE = at_most(3.5), at_most(1.1)
 _LENGTHS = (4096, 8192, 16384)
@@ -46,16 +46,11 @@ def _window_at(effort: Effort, n: int) -> Iterator[Row]:
     for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
         q, k, v = inputs(n, dtype=dtype)
         at, case = f"{n:,} tokens", f"window {WIDTH}, {name}"
-        sides = {"regard": forward((q, k, v), mask=mask), **by_numba((q, k, v), mask=mask)}
-        judged = n == 8192 and dtype == torch.float32
-        pairs = {"time / limit": Pair(("regard", "limit"), _LIMIT if judged else None)}
-        if "numba" in sides:
-            pairs["numba's time / limit"] = Pair(("numba", "limit"), _COMPILED if judged else None)
+        sides = {"regard": forward((q, k, v), mask=mask)}
+        pairs = {"time / limit": Pair(("regard", "limit"), _LIMIT[dtype] if n == 8192 else None)}
         yield from compare_all(effort, case, at, pairs, sides | {"limit": products(products_count, dtype)}, size=n)
         judged = n == 8192 and dtype == torch.bfloat16
         pairs = {"dense time / time": Pair(("dense", "regard"), _DENSE if judged else None)}
-        if "numba" in sides:
-            pairs["dense time / numba's"] = Pair(("dense", "numba"), _DENSE if judged else None)
         dense = fused((q, k, v), attn_mask=mask.bind(n, n).dense())
         yield from compare_all(effort, case, at, pairs, sides | {"dense": dense}, size=n)
 

@@ -1,7 +1,7 @@
 """Whole models against the same models in transformers: training, writing, sentences as vectors, and being watched."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
 
@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional
 
 import regard
-from regard.backends.kernel_compilers import refuses_numba
 from regard.errors import MissingExtraError
 from regard.models import Transformer, TransformerConfig, output_heads
 from regard.models.embedding import embed
@@ -20,7 +19,8 @@ from regard_bench.timing import Call
 
 __all__ = ["MODELS"]
 
-NO_SLOWER, WATCHED = at_least(1.0), at_most(1.7)
+NO_SLOWER, WATCHED = at_least(1.0), at_most(1.5)
+_AGAINST = {"transformers' time / time": Pair(("transformers", "regard"), NO_SLOWER)}
 _VOCABULARY, _ROWS, _LENGTH = 4000, 64, 16
 _WRITTEN, _SENTENCES, _READ = 64, 1000, 4096
 
@@ -96,23 +96,11 @@ def _writing(effort: Effort) -> Iterator[Row]:
     options = {"max_new_tokens": _WRITTEN, "do_sample": False, "eos_token_id": None, "pad_token_id": 2}
     generate, theirs = cast(Any, model).generate, cast(Any, loaded.model).generate
 
-    def write(backend: str = "auto") -> None:
-        with regard.use_backend(backend):
-            generate([prompt], max_new_tokens=_WRITTEN, eos_token_id=())
-
     sides: dict[str, Call] = {
-        "regard": write,
-        **({"numba": partial(write, "numba")} if refuses_numba() is None else {}),
+        "regard": lambda: generate([prompt], max_new_tokens=_WRITTEN, eos_token_id=()),
         "transformers": lambda: theirs(ids, attention_mask=torch.ones_like(ids), **options),
     }
-    yield from compare_all(effort, "SmolLM2 writes", f"{_WRITTEN} tokens", _against_transformers(sides), sides)
-
-
-def _against_transformers(sides: Mapping[str, Call]) -> dict[str, Pair]:
-    pairs = {"transformers' time / time": Pair(("transformers", "regard"), NO_SLOWER)}
-    if "numba" in sides:
-        pairs["transformers' time / numba's"] = Pair(("transformers", "numba"), NO_SLOWER)
-    return pairs
+    yield from compare_all(effort, "SmolLM2 writes", f"{_WRITTEN} tokens", _AGAINST, sides)
 
 
 def _embedding(effort: Effort) -> Iterator[Row]:
@@ -134,38 +122,25 @@ def _embedding(effort: Effort) -> Iterator[Row]:
             means = (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
             functional.normalize(means, dim=-1)
 
-    def ours(backend: str = "auto") -> None:
-        with regard.use_backend(backend):
-            embed(model, texts)
-
-    sides = {"regard": without_gradients(ours), "transformers": without_gradients(theirs)}
-    if refuses_numba() is None:
-        sides["numba"] = without_gradients(partial(ours, "numba"))
-    pairs = _against_transformers(sides)
-    yield from compare_all(effort, "MiniLM embeds", f"{_SENTENCES:,} sentences", pairs, sides)
+    sides = {"regard": without_gradients(partial(embed, model, texts)), "transformers": without_gradients(theirs)}
+    yield from compare_all(effort, "MiniLM embeds", f"{_SENTENCES:,} sentences", _AGAINST, sides)
 
 
 def _watching(effort: Effort) -> Iterator[Row]:
-    """SmolLM2 over real text: watched, and watched with the loops that numba compiles where it is installed."""
+    """SmolLM2 over real text: watched, with all heads and the standard statistics."""
     loaded = regard.load_model("smollm2")
     ids = real_tokens(loaded.tokenizer, _READ)
 
     def plain() -> None:
         loaded.model(input_ids=ids, use_cache=False, logits_to_keep=1)
 
-    def watched(backend: str) -> None:
-        with regard.use_backend(backend), regard.watch(loaded.model, statistics=["distance"]):
+    def watched() -> None:
+        with regard.watch(loaded.model, statistics=["distance"]):
             plain()
 
-    case, at = "SmolLM2 watched, all heads", f"{_READ:,} tokens"
-    sides = {"plain": without_gradients(plain), "watched": without_gradients(partial(watched, "auto"))}
+    sides = {"plain": without_gradients(plain), "watched": without_gradients(watched)}
     pairs = {"watched / plain": Pair(("watched", "plain"), WATCHED)}
-    if refuses_numba() is None:
-        sides["compiled"] = without_gradients(partial(watched, "numba"))
-        pairs["watched by numba / plain"] = Pair(("compiled", "plain"), WATCHED)
-    yield from compare_all(effort, case, at, pairs, sides)
-    if len(pairs) < 2:
-        yield Row(case, at, "watched by numba / plain", target=WATCHED, why=refuses_numba() or "")
+    yield from compare_all(effort, "SmolLM2 watched, all heads", f"{_READ:,} tokens", pairs, sides)
 
 
 def _reading(effort: Effort) -> Iterator[Row]:
