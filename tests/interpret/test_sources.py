@@ -208,6 +208,45 @@ def test_a_message_is_not_looked_for_in_the_words_of_the_template(tokenizer):
         prompt_of(tokenizer, prompt=None, documents=None, question=None, messages=chat[2:], parts="document")
 
 
+def test_an_end_token_of_the_tokenizer_is_in_no_part(model, tokenizer):
+    """BERT's and XLM-R's add one; where it would stand, the generated answer begins."""
+    ending = tokenizers.Tokenizer.from_str(tokenizer._tokenizer.to_str())
+    ending.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[BOS] $A [UNK]", special_tokens=[("[BOS]", len(WORDS) - 1), ("[UNK]", WORDS.index("[UNK]"))]
+    )
+    ending = transformers.PreTrainedTokenizerFast(tokenizer_object=ending, unk_token="[UNK]", bos_token="[BOS]")
+    options = {"heads": HEADS, "max_new_tokens": 5, "parts": "sentence"}
+    found, plain = sources(model, ending, TEXT, **options), sources(model, tokenizer, TEXT, **options)
+    assert found.answer == plain.answer
+    np.testing.assert_array_equal(found.token_scores, plain.token_scores)
+
+
+@pytest.mark.parametrize("template", ["{{ m['content'] }}", "{{ m['content'] | trim }}"])
+def test_spans_of_a_message_are_its_own_characters(tokenizer, template):
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }} : " + template + "What{% endfor %}"
+    chat = [{"role": "user", "content": "\n The cat.\n"}]
+    spans = [(0, 4), (6, 9), (10, 11)]  # the last is white space that a template may drop
+    made = prompt_of(tokenizer, prompt=None, documents=None, question=None, messages=chat, parts=spans)
+    assert [made.documents[0].text[part.start : part.end] for part in made.parts] == ["\n Th", "cat", "\n"]
+    trimmed = "trim" in template
+    assert [made.text[start:end] for start, end in made.places] == [
+        "Th" if trimmed else "\n Th",
+        "cat",
+        "\n" * (not trimmed),
+    ]
+    assert made.without(made.parts[2]) == "user : The cat.What" if trimmed else "user : \n The cat.What"
+
+
+def test_a_span_of_white_space_that_the_prompt_drops_has_no_words_of_the_question(tokenizer):
+    text = "The cat is grey.   \n\n\n\n\n\n"
+    made = prompt_of(
+        tokenizer, prompt=None, documents=[text], question="What is grey?", messages=None, parts=[(4, 7), (16, 25)]
+    )
+    assert [made.text[start:end] for start, end in made.places] == ["cat", ""]
+    assert made.without(made.parts[1]) == made.text
+
+
 def test_tokens_belong_to_the_part_that_has_their_first_letter():
     text = "a b.  c\nd"
     spans = [(0, 0), (0, 1), (1, 3), (3, 4), (4, 7), (7, 8), (8, 9)]

@@ -18,24 +18,36 @@ _INSTRUCTION = "Answer the question from these documents.\n\n"
 class Prompt:
     """A text, the documents that stand in it, and their parts.
 
-    `offsets[d]` is where the text of document d begins; `typed` says that special tokens are part of the text.
+    `extents[d]` is where document d stands in the text, or what is left of it there: white space around it may be gone.
+    `offsets[d]` is where its first character stands or would stand. `typed` says that special tokens are part of the
+    text.
     """
 
     text: str
     documents: tuple[SourceDocument, ...]
-    offsets: tuple[int, ...]
+    extents: tuple[Span, ...]
     parts: tuple[SourcePart, ...]
     typed: bool
+    offsets: tuple[int, ...] = field(init=False)
     places: tuple[Span, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Find where each part stands in the text."""
-        places = [(self.offsets[one.document] + one.start, self.offsets[one.document] + one.end) for one in self.parts]
+        """Find where each part stands in the text; what a document has lost around it is in no place."""
+        offsets = tuple(
+            start - self.documents[at].text.find(self.text[start:end]) for at, (start, end) in enumerate(self.extents)
+        )
+        places = []
+        for one in self.parts:
+            (low, high), offset = self.extents[one.document], offsets[one.document]
+            places.append((min(max(low, offset + one.start), high), min(max(low, offset + one.end), high)))
+        object.__setattr__(self, "offsets", offsets)
         object.__setattr__(self, "places", tuple(places))
 
     def without(self, part: SourcePart) -> str:
         """Return the text without a part and the spaces after it; a line that held nothing else goes too."""
         start, end = self.places[self.parts.index(part)]
+        if start == end:
+            return self.text
         while end < len(self.text) and self.text[end] in " \t":
             end += 1
         alone = (start == 0 or self.text[start - 1] == "\n") and self.text[end : end + 1] == "\n"
@@ -67,7 +79,9 @@ def prompt_of(
     if given != ["prompt"] and not isinstance(parts, str) and len(documents or messages or ()) != 1:
         raise InputError("`parts` as a list of spans is for one text: give a `prompt`, or one document")
     if prompt is not None and prompt:
-        return _prompt(prompt, [SourceDocument("prompt", _text("prompt", prompt))], (0,), parts, typed=False)
+        return _prompt(
+            prompt, [SourceDocument("prompt", _text("prompt", prompt))], [(0, len(prompt))], parts, typed=False
+        )
     if messages:
         return _of_messages(tokenizer, messages, parts)
     assert documents is not None
@@ -91,16 +105,16 @@ def _documents(given: Mapping[str, str] | Sequence[str]) -> list[SourceDocument]
 
 
 def _of_documents(tokenizer: Any, documents: list[SourceDocument], question: str, parts: Parts) -> Prompt:
-    text, offsets = _INSTRUCTION, []
+    text, extents = _INSTRUCTION, []
     for number, one in enumerate(documents, 1):
         text += f"[{number}] {one.name}\n"
-        offsets.append(len(text))
+        extents.append((len(text), len(text) + len(one.text.rstrip())))
         text += f"{one.text.rstrip()}\n\n"
     text += f"Question: {question.strip()}"
     if not getattr(tokenizer, "chat_template", None):
-        return _prompt(text + "\nAnswer:", documents, tuple(offsets), parts, typed=False)
-    rendered, (start,) = _rendered(tokenizer, [{"role": "user", "content": text}])
-    return _prompt(rendered, documents, tuple(start + one for one in offsets), parts, typed=True)
+        return _prompt(text + "\nAnswer:", documents, extents, parts, typed=False)
+    rendered, ((shift, _),) = _rendered(tokenizer, [{"role": "user", "content": text}])
+    return _prompt(rendered, documents, [(shift + start, shift + end) for start, end in extents], parts, typed=True)
 
 
 def _of_messages(tokenizer: Any, messages: Sequence[Mapping[str, str]], parts: Parts) -> Prompt:
@@ -112,13 +126,13 @@ def _of_messages(tokenizer: Any, messages: Sequence[Mapping[str, str]], parts: P
         raise InputError("`messages` need a tokenizer with a chat template, and this one has none: give a `prompt`")
     if messages[-1]["role"] == "assistant":
         raise InputError("`messages` must end before the answer: give the assistant's last message as `answer`")
-    rendered, starts = _rendered(tokenizer, messages)
-    documents = [SourceDocument(f"{one['role']} {n}", one["content"].strip()) for n, one in enumerate(messages, 1)]
-    return _prompt(rendered, documents, tuple(starts), parts, typed=True)
+    rendered, extents = _rendered(tokenizer, messages)
+    documents = [SourceDocument(f"{one['role']} {n}", one["content"]) for n, one in enumerate(messages, 1)]
+    return _prompt(rendered, documents, extents, parts, typed=True)
 
 
-def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> tuple[str, list[int]]:
-    """Return the text of a chat, and where the content of each message begins in it."""
+def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> tuple[str, list[Span]]:
+    """Return the text of a chat, and where the content of each message stands in it, perhaps stripped."""
 
     def render(given: Sequence[Mapping[str, str]]) -> str:
         text: str = tokenizer.apply_chat_template(list(given), tokenize=False, add_generation_prompt=True)
@@ -129,48 +143,49 @@ def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> tuple[st
     frame = render([{**one, "content": mark} for one, mark in zip(messages, marks, strict=True)])
     given = [one["content"] for one in messages]
     stripped = [one.strip() for one in given]  # as many templates do
-    starts = _starts_in_frame(text, given, frame, marks) or _starts_in_frame(text, stripped, frame, marks)
-    starts = starts or _starts_by_search(text, stripped)
-    if starts is None:
+    found = _found_in_frame(text, given, frame, marks) or _found_in_frame(text, stripped, frame, marks)
+    found = found or _found_by_search(text, stripped)
+    if found is None:
         raise InputError(
             "the chat template changes the messages, so their parts have no certain place: render it yourself and give "
             "it as `prompt`"
         )
-    return text, starts
+    return text, found
 
 
-def _starts_in_frame(text: str, contents: Sequence[str], frame: str, marks: Sequence[str]) -> list[int] | None:
-    """Return where contents begin in a text that is the frame with these in the places of the marks, else None.
+def _found_in_frame(text: str, contents: Sequence[str], frame: str, marks: Sequence[str]) -> list[Span] | None:
+    """Return where contents stand in a text that is the frame with these in the places of the marks, else None.
 
     They are not searched for: the template's own words may be those of a message, such as "help" in a system prompt.
     """
-    starts, at, rest = [], 0, frame
+    spans, at, rest = [], 0, frame
     for content, mark in zip(contents, marks, strict=True):
         before, found, rest = rest.partition(mark)
         if not found or not text.startswith(before + content, at):
             return None
         at += len(before)
-        starts.append(at + len(content) - len(content.lstrip()))
+        spans.append((at, at + len(content)))
         at += len(content)
-    return starts if text[at:] == rest else None
+    return spans if text[at:] == rest else None
 
 
-def _starts_by_search(text: str, contents: Sequence[str]) -> list[int] | None:
-    """Return where contents begin in a text that has each of them once and in this order, else None."""
+def _found_by_search(text: str, contents: Sequence[str]) -> list[Span] | None:
+    """Return where contents stand in a text that has each of them once and in this order, else None."""
     starts = [text.find(one) for one in contents]
     once = all(text.find(one, start + 1) < 0 <= start for one, start in zip(contents, starts, strict=True))
-    return starts if once and starts == sorted(starts) else None
+    spans = [(start, start + len(one)) for one, start in zip(contents, starts, strict=True)]
+    return spans if once and starts == sorted(starts) else None
 
 
 def _prompt(
-    text: str, documents: Sequence[SourceDocument], offsets: tuple[int, ...], parts: Parts, *, typed: bool
+    text: str, documents: Sequence[SourceDocument], extents: Sequence[Span], parts: Parts, *, typed: bool
 ) -> Prompt:
     found = tuple(
         SourcePart(f"{number + 1}.{at}", number, start, end)
         for number, one in enumerate(documents)
         for at, (start, end) in enumerate(find_parts(one.text, parts, one.name), 1)
     )
-    return Prompt(text, tuple(documents), offsets, found, typed)
+    return Prompt(text, tuple(documents), tuple(extents), found, typed)
 
 
 def encode(tokenizer: Any, text: str, *, typed: bool) -> tuple[list[int], list[Span]]:

@@ -166,7 +166,7 @@ class _Asked:
         if self.new_ids is None:
             _, spans, first = joined(self.loaded.tokenizer, self.made.text, self.answer, typed=self.made.typed)
             return spans[:first]
-        return encode(self.loaded.tokenizer, self.made.text, typed=self.made.typed)[1]
+        return [span for _, span in without_end(*encode(self.loaded.tokenizer, self.made.text, typed=self.made.typed))]
 
     def spans(self) -> tuple[Span, ...]:
         """Return the characters of the answer that each of its tokens covers."""
