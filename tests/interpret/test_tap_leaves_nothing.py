@@ -150,7 +150,9 @@ def test_no_random_number_is_drawn(model: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_generations_leave_no_hook_and_no_memory(model: Any) -> None:
+def test_hundreds_of_generations_leave_no_hook_and_no_memory(model: Any) -> None:
+    """A leak of 650 bytes in each is found: what is made once, some 100 kB, is there before the memory is counted."""
+
     def run(count: int) -> None:
         for at in range(count):
             if at % 2:
@@ -160,13 +162,13 @@ def test_a_thousand_generations_leave_no_hook_and_no_memory(model: Any) -> None:
                 model.generate(IDS, max_new_tokens=1, do_sample=False)
 
     with regard.tap(model, heads=["0.1"], on_row=lambda row: None):
-        run(10)
-        gc.collect()
         tracemalloc.start()
+        run(50)
+        gc.collect()
         before = tracemalloc.get_traced_memory()[0]
-        run(990)
+        run(200)
         gc.collect()
         grown = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-    assert grown < 2**20
+    assert grown < 2**17
     assert sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules()) == 0

@@ -6,9 +6,7 @@ The bounds are wide enough for another machine's rounding and another version's 
 claim that has turned. What each number must be by theory or by hand is tested claim by claim.
 """
 
-import fcntl
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from typer.testing import CliRunner
 
 from regard.cli.app import app
 from regard_lab.claims import induction, kv_heads, length
+from shared_folders import make_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.models]
 
@@ -47,18 +46,15 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the command has written: once, also where these tests run in several processes."""
-    shared = tmp_path_factory.getbasetemp()
-    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
-    folder = shared / "lab"
-    with (shared / "lab.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "lab.json").exists():
-            with pytest.MonkeyPatch.context() as patch:
-                for claim, what, number in LESS:
-                    patch.setitem(getattr(claim, what), True, number)
-                done = CliRunner().invoke(app, ["lab", "--quick", "--threads", "1", "--output-dir", str(folder)])
-            assert done.exit_code == 0, done.output
-    return folder
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            for claim, what, number in LESS:
+                patch.setitem(getattr(claim, what), True, number)
+            done = CliRunner().invoke(app, ["lab", "--quick", "--threads", "1", "--output-dir", str(folder)])
+        assert done.exit_code == 0, done.output
+
+    return make_once(tmp_path_factory, "lab", make)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """One launch of so many ranks for all tests that look at what they find."""
 
-import fcntl
-import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -14,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import trained_runs
 from processes import launch
+
+from shared_folders import make_once
 
 RANKS = [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 4, 8))]
 
@@ -29,21 +29,6 @@ class Found:
         return [dict(np.load(self.folder / f"{name}.{rank}.npz")) for rank in range(self.ranks)]
 
 
-def _once(tmp_path_factory, name, make):
-    """A folder that `make` fills: once, also where these tests run in several processes."""
-    shared = tmp_path_factory.getbasetemp()
-    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
-    folder, done = shared / name, shared / f"{name}.done"
-    with (shared / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            make(folder)
-            done.touch()
-    return folder
-
-
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     """A corpus, and a run that one process has begun."""
@@ -52,7 +37,7 @@ def trained(tmp_path_factory):
         trained_runs.write_corpus(folder)
         trained_runs.run("causal", folder, into="resumed", max_steps=trained_runs.STEPS // 2)
 
-    return _once(tmp_path_factory, "trained", make)
+    return make_once(tmp_path_factory, "trained", make)
 
 
 @pytest.fixture(scope="session", params=RANKS)
@@ -63,7 +48,7 @@ def computed(request, trained, tmp_path_factory):
         shutil.copytree(trained, folder / "trained")
         launch(request.param, folder, "contract")
 
-    return Found(request.param, _once(tmp_path_factory, f"{request.param}-ranks", make))
+    return Found(request.param, make_once(tmp_path_factory, f"{request.param}-ranks", make))
 
 
 @pytest.fixture(scope="session", params=[pytest.param(ranks, marks=pytest.mark.slow) for ranks in (2, 3)])
@@ -71,4 +56,6 @@ def of_llama(request, tmp_path_factory):
     """What so many ranks find with transformers' Llama, whose import takes each of them seconds."""
     pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
     name = f"llama-{request.param}-ranks"
-    return Found(request.param, _once(tmp_path_factory, name, lambda folder: launch(request.param, folder, "llama")))
+    return Found(
+        request.param, make_once(tmp_path_factory, name, lambda folder: launch(request.param, folder, "llama"))
+    )

@@ -1,10 +1,14 @@
-"""A script for `torchrun`: a tiny run on as many processes as there are; the first writes the losses it was told.
+"""A script for `torchrun`: tiny runs on as many processes as there are, one after another.
 
-torchrun --nproc-per-node 2 tests/train/both.py FOLDER TOKENS [STEPS]
+torchrun --nproc-per-node 2 tests/train/both.py FOLDER
+
+`two` goes to its end; `parts` ends in the middle and is resumed; `stopped` should stop on the second process only.
 """
 
 import json
+import os
 import sys
+from itertools import count
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -13,22 +17,27 @@ from runs import tiny
 
 from regard.train import train
 
+OPTIONS = {
+    "training__max_tokens_per_batch": 60,
+    "training__save_steps": None,
+    "training__eval_steps": 20,
+    "model__dropout": 0.0,
+}
+
 
 def main() -> None:
-    folder, tokens = Path(sys.argv[1]), int(sys.argv[2])
-    told: list[object] = []
-    steps = int(sys.argv[3]) if len(sys.argv) > 3 else 20
-    options = {
-        "training__max_steps": steps,
-        "training__max_tokens_per_batch": tokens,
-        "training__save_steps": None,
-        "training__eval_steps": 20,
-        "model__dropout": 0.0,
-    }
-    train(tiny(folder, **options), [told.append])
-    losses = [one.loss for one in told if type(one).__name__ == "Stepped"]  # type: ignore[attr-defined]
-    if losses:
-        (folder / "losses.json").write_text(json.dumps(losses), "utf-8")
+    """Train, and save where each run ended; the first process saves the losses it was told."""
+    folder, rank, calls = Path(sys.argv[1]), int(os.environ["RANK"]), count(1)
+    for name, steps in (("two", 20), ("parts", 10), ("parts", 20)):
+        told: list[object] = []
+        train(tiny(folder / name, training__max_steps=steps, **OPTIONS), [told.append])
+        losses = [one.loss for one in told if type(one).__name__ == "Stepped"]  # type: ignore[attr-defined]
+        if losses:
+            (folder / name / f"losses-{steps}.json").write_text(json.dumps(losses), "utf-8")
+    ended = train(
+        tiny(folder / "stopped", training__save_steps=None), should_stop=lambda: rank == 1 and next(calls) == 5
+    )
+    (folder / f"stopped.{rank}.txt").write_text(f"{ended.step} {ended.reason}", "utf-8")
 
 
 if __name__ == "__main__":

@@ -11,25 +11,38 @@ import torch
 from safetensors.torch import load_file
 
 from regard.train import train
+from shared_folders import make_once
 from train.runs import tiny
 
 SCRIPT = Path(__file__).with_name("both.py")
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """What two processes of one launch leave of several runs: Gloo on CPU, dropout 0."""
+
+    def make(folder):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        done = subprocess.run(
+            [*command, str(SCRIPT), str(folder)], capture_output=True, text=True, timeout=240, env=environment
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    return make_once(tmp_path_factory, "both", make)
+
+
+def losses(folder, steps):
+    return json.loads((folder / f"losses-{steps}.json").read_text("utf-8"))
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
 @pytest.mark.slow
-def test_two_processes_have_the_curve_of_one_with_twice_the_batch(tmp_path):
-    """Gloo on CPU, dropout 0, the loss averaged over the tokens of both."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [*command, str(SCRIPT), str(tmp_path / "two"), "60"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    two = json.loads((tmp_path / "two" / "losses.json").read_text("utf-8"))
+def test_two_processes_have_the_curve_of_one_with_twice_the_batch(both, tmp_path):
+    """The loss is averaged over the tokens of both."""
     told = []
     options = {
         "training__max_steps": 20,
@@ -40,36 +53,23 @@ def test_two_processes_have_the_curve_of_one_with_twice_the_batch(tmp_path):
     }
     train(tiny(tmp_path / "one", **options), [told.append])
     one = [event.loss for event in told if type(event).__name__ == "Stepped"]
+    two = losses(both / "two", 20)
     assert len(two) == len(one) == 20
     assert two == pytest.approx(one, abs=1e-5)
-    weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "two")]
+    alone, together = weights(tmp_path / "one"), weights(both / "two")
     # A key's bias moves all scores of a row alike: its gradient is 0 but for rounding, which Adam makes large.
-    names = [name for name in weights[0] if not name.endswith("k_proj.bias")]
-    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-4) for name in names)
+    names = [name for name in alone if not name.endswith("k_proj.bias")]
+    assert all(torch.allclose(alone[name], together[name], atol=1e-4) for name in names)
 
 
 @pytest.mark.slow
-def test_all_processes_stop_behind_the_same_step(tmp_path):
+def test_all_processes_stop_behind_the_same_step(both):
     """Ctrl-C reaches them at different moments: who went on alone would wait for the others for ever."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    script = SCRIPT.with_name("stopped.py")
-    done = subprocess.run(
-        [*command, str(script), str(tmp_path / "run")], capture_output=True, text=True, timeout=120, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert [(tmp_path / "run" / f"{rank}.txt").read_text("utf-8") for rank in (0, 1)] == ["5 should_stop"] * 2
+    assert [(both / f"stopped.{rank}.txt").read_text("utf-8") for rank in (0, 1)] == ["5 should_stop"] * 2
 
 
 @pytest.mark.slow
-def test_two_processes_go_on_from_their_checkpoint(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    for name, steps in (("whole", 20), ("parts", 10), ("parts", 20)):
-        asked = [*command, str(tmp_path / name), "60", str(steps)]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=240, env=environment)
-        assert done.returncode == 0, done.stderr[-3000:]
-    whole, parts = (json.loads((tmp_path / name / "losses.json").read_text("utf-8")) for name in ("whole", "parts"))
-    assert parts == whole[10:]
-    weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "parts")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+def test_two_processes_go_on_from_their_checkpoint(both):
+    assert losses(both / "parts", 10) + losses(both / "parts", 20) == losses(both / "two", 20)
+    whole, parts = weights(both / "two"), weights(both / "parts")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
