@@ -1,5 +1,6 @@
 """What holds for every test: what this machine lacks is said at the start, and CI allows no skip."""
 
+import importlib
 import os
 import shutil
 from importlib import util
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from shared_folders import make_once
 
 # No test may depend on an idle machine.
 settings.register_profile("regard", deadline=None)
@@ -51,6 +54,16 @@ def chinese_font() -> None:
             fonts_for("貓鼠ネコ")
         except ObservationError:
             pytest.skip("no font has Chinese characters: regard models get font")
+
+
+@pytest.fixture(scope="session")
+def small_translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of the translator of the examples, which stays in the cache folder: one process trains it for all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).resolve().parents[1] / "examples")
+        example = importlib.import_module("train_a_small_translator")
+    make_once(tmp_path_factory, "small-translator", lambda _: example.translator())
+    return example.FOLDER / "run"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

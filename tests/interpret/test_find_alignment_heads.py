@@ -1,4 +1,4 @@
-"""The heads for alignment of a translator that the test trains are those of dense weights of its kernel's q and k."""
+"""The heads for alignment of a small translator are those of dense weights of its kernel's q and k."""
 
 import json
 from pathlib import Path
@@ -29,24 +29,9 @@ def examples() -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def translator(examples: list[dict[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A translator of two layers with four heads, trained for half a minute on other sentences."""
-    from regard.train import train
-    from regard.train.config import Config
-
-    folder = tmp_path_factory.mktemp("translator")
-    others = {one["source"] for one in examples}
-    lines = (f"{english}\t{chinese}\n" for english, chinese in pairs(3000, seed=0) if english not in others)
-    (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
-    task = {"type": "translation", "train_file": str(folder / "pairs.tsv"), "validation_size": 20}
-    task |= {"src_tokenizer": {"model_type": "bpe", "vocab_size": 400, "lowercase": True}}
-    task |= {"num_completions_to_print": 0, "max_predict_samples": 0}
-    sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "num_hidden_layers": 2}
-    steps = {"num_train_epochs": 8, "learning_rate": 3e-3, "lr_scheduler_type": "cosine", "warmup_steps": 50}
-    steps |= {"label_smoothing": 0.1, "max_tokens_per_batch": 1024, "eval_steps": 10**6, "num_threads": 1, "seed": 0}
-    training = steps | {"output_dir": str(folder / "run")}
-    train(Config.from_dict({"task": task, "model": {"type": "transformer", **sizes}, "training": training}))
-    return load_model(str(folder / "run"))
+def translator(small_translator: Path) -> Any:
+    """The translator of the examples: two layers with four heads, trained for half a minute on other sentences."""
+    return load_model(str(small_translator))
 
 
 def measure(translator: Any, example: dict[str, str], calls: list[np.ndarray]) -> np.ndarray:

@@ -11,11 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import trained_runs
-from processes import launch
+from processes import RANKS, launch
 
 from shared_folders import make_once
-
-RANKS = [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 4, 8))]
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ def trained(tmp_path_factory):
     return make_once(tmp_path_factory, "trained", make)
 
 
-@pytest.fixture(scope="session", params=RANKS)
+@pytest.fixture(scope="session", params=[pytest.param(one, marks=[pytest.mark.slow] * (one > 2)) for one in RANKS])
 def computed(request, trained, tmp_path_factory):
     """What so many ranks find for all calls, in one launch."""
 

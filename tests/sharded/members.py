@@ -6,6 +6,7 @@ here by being exported.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -184,18 +185,19 @@ def decoded():
     return _randn(2, 4, 61, 8), _randn(2, 2, 61, 8, seed=1), _randn(2, 2, 61, 5, seed=2)
 
 
-def calls() -> dict[str, Call]:
-    """Every call by its name."""
+@cache
+def calls(ranks: int = 2) -> dict[str, Call]:
+    """The calls of so many ranks by their names: all examples of each member on 2 and 3, its first on 4 and 8."""
     named = {}
     for module, make in ((test_masks, _of_mask), (test_scores, _of_score), (test_biases, _of_bias)):
         for name, many in module.EXAMPLES.items():
-            named |= {f"{name}-{at}": make(*one) for at, one in enumerate(many)}
+            named |= {f"{name}-{at}": make(*one) for at, one in enumerate(many[: 1 if ranks >= 4 else None])}
     return named | {name: _of_case(case) for name, case in CASES.items()}
 
 
-def calls_over_axes() -> dict[str, Call]:
-    """Every call of `AXES`."""
-    return {name: _of_case(case) for name, (_, case) in AXES.items()}
+def calls_over_axes(ranks: int = 2) -> dict[str, Call]:
+    """Every call of `AXES`, on numbers of ranks that two for the other axis divide."""
+    return {name: _of_case(case) for name, (_, case) in AXES.items() if ranks % 2 == 0}
 
 
 def computed(call: Call, distribute=None, **backend) -> dict[str, np.ndarray]:

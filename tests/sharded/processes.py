@@ -7,7 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+RANKS = (2, 3, 4, 8)
 WORKER = Path(__file__).resolve().parent / "worker.py"
+
+
+def on_ranks(names):
+    """Parameters for the fixture `computed` and a name: each number of ranks with the names that it has."""
+    return [
+        pytest.param(ranks, name, marks=[pytest.mark.slow] * (ranks > 2), id=f"{ranks}-{name}")
+        for ranks in RANKS
+        for name in names(ranks)
+    ]
 
 
 def launch(ranks, folder, program, *, lost=(), timeout=600):

@@ -6,6 +6,7 @@ weights in float64.
 
 import sys
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import tiny_llama
 import watched_calls
+from processes import on_ranks
 from watched_calls import AXES, CASES, FIELDS, ORDERS, REPLICATED
 
 import regard
@@ -77,21 +79,28 @@ def _bound(case):
     return 1e-5 if case.dtype.itemsize <= 4 else 1e-10
 
 
-@pytest.mark.parametrize("name", SAME)
+@cache
+def _on_one_process(name):
+    """What one process observes, once for all numbers of ranks."""
+    case = (CASES | ORDERS)[name]
+    return watched_calls.observed(case, *case.tensors())
+
+
+def _same(ranks):
+    return [*watched_calls.cases(ranks), *watched_calls.axes(ranks), "replicated"]
+
+
+@pytest.mark.parametrize(("computed", "name"), on_ranks(_same), indirect=["computed"])
 def test_ranks_together_see_what_one_process_does(computed, name):
-    if name in AXES and computed.ranks % 2:
-        return  # two ranks for the other axis
-    case = CASES[SAME[name]]
-    seen, unchanged = watched_calls.observed(case, *case.tensors())
+    seen, unchanged = _on_one_process(SAME[name])
     assert unchanged
     (found,) = _layers(computed, name)
-    _check(found, seen.layers[0], bound=_bound(case))
+    _check(found, seen.layers[0], bound=_bound(CASES[SAME[name]]))
 
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_rows_and_keys_are_in_the_order_of_the_text(computed, name):
-    case = ORDERS[name]
-    seen, _ = watched_calls.observed(case, *case.tensors())
+    seen, _ = _on_one_process(name)
     (found,) = _layers(computed, name)
     _check(found, seen.layers[0], bound=1e-10)
 
@@ -123,7 +132,11 @@ def _of_dense(weights, bins):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.rule is not None])
+def _with_rule(ranks):
+    return [name for name in watched_calls.cases(ranks) if CASES[name].rule is not None]
+
+
+@pytest.mark.parametrize(("computed", "name"), on_ranks(_with_rule), indirect=["computed"])
 def test_what_ranks_see_are_the_statistics_of_dense_weights(computed, name):
     case = CASES[name]
     weights = dense(*case.tensors(), visible=case.visible(), **case.dense).weights

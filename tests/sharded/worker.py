@@ -37,7 +37,7 @@ def compute_contract(mesh, folder):
         return distribute_tensor(x, mesh, [Shard(2)]).requires_grad_()
 
     rank, ranks = mesh.get_rank(), mesh.size()
-    for name, call in members.calls().items():
+    for name, call in members.calls(ranks).items():
         torch.manual_seed(rank)  # ranks need not agree
         with count_traffic() as traffic:
             found = members.computed(call, distribute)
@@ -141,7 +141,8 @@ def save_record(mesh, folder, name, seen, *, unchanged=True):
 def compute_watched(mesh, folder):
     """What the ranks see of calls, each in an atlas of its own, and whether outputs are those without a watch."""
     save = partial(save_record, mesh, folder)
-    for name, case in watched_calls.CASES.items():
+    for name in watched_calls.cases(mesh.size()):
+        case = watched_calls.CASES[name]
         shards = [distribute_tensor(x, mesh, [Shard(2)]) for x in case.tensors()]
         seen, unchanged = watched_calls.observed(case, *shards)
         save(name, seen, unchanged=unchanged)

@@ -210,7 +210,7 @@ def test_minilm_becomes_a_classifier(tmp_path):
         training__learning_rate=1e-4,
         training__lr_scheduler_type="constant_with_warmup",
         training__warmup_steps=5,
-        **RUN | {"training__max_steps": 30, "training__max_tokens_per_batch": 200},
+        **RUN | {"training__max_steps": 16, "training__max_tokens_per_batch": 200},
     )
     assert train(config).scores["accuracy"] == 1.0
 
@@ -225,8 +225,8 @@ def test_smollm2_goes_on_with_a_text_of_ones_own(tmp_path, texts):
         tmp_path / "run",
         task=task,
         model={"type": "checkpoint", "model_name_or_path": "smollm2"},
-        training={"output_dir": str(tmp_path / "run"), "learning_rate": 3e-5, "lr_scheduler_type": "constant"}
-        | {"max_steps": 4, "max_tokens_per_batch": 128, "eval_steps": 2, "save_total_limit": 1},
+        training={"output_dir": str(tmp_path / "run"), "learning_rate": 5e-5, "lr_scheduler_type": "constant"}
+        | {"max_steps": 3, "max_tokens_per_batch": 128, "eval_steps": 3, "save_total_limit": 1},
     )
     train(config, [told.append])
     losses = [one.loss for one in told if type(one).__name__ == "Stepped"]
