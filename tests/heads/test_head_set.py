@@ -37,6 +37,27 @@ def test_a_saved_set_is_the_set(tmp_path: Path) -> None:
     assert HeadSet.load(tmp_path / "least.json") == least == HeadSet(((1, 2),), (1.0,))
 
 
+def test_no_changed_byte_is_loaded_as_another_set(tmp_path: Path) -> None:
+    path, same = tmp_path / "heads.json", 0
+    FOUND.save(path)
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        try:
+            assert HeadSet.load(path) == FOUND, whole[at - 20 : at + 20]
+            same += 1
+        except InputError:
+            pass
+    assert same < len(whole) / 10  # white space
+    edited = json.loads(whole)
+    path.write_text(json.dumps(edited | {"heads": [[17, 3], [4, 1]]}), "utf-8")
+    with pytest.raises(InputError, match=r'damaged: its checksum .* remove "crc" if you have edited it'):
+        HeadSet.load(path)
+    del edited["crc"]
+    path.write_text(json.dumps(edited | {"heads": [[17, 3], [4, 1]]}), "utf-8")
+    assert HeadSet.load(path).heads == ((17, 3), (4, 1))
+
+
 def test_a_set_is_frozen_and_hashable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         FOUND.job = "sink"  # type: ignore[misc]

@@ -1,6 +1,5 @@
 """Where an answer came from: scores of the parts of a prompt, what happened without them, and a JSON file of both."""
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -12,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
-from regard.files import printable, read_text, write_atomically
+from regard.files import printable
 from regard.heads.head_set import HeadSet
-from regard.strict_json import DuplicateKeyError, is_version, parse_json
+from regard.heads.json_file import read_json_file, write_json_file
 
 __all__ = ["Removal", "SourceDocument", "SourcePart", "Sources"]
 
@@ -159,7 +158,7 @@ class Sources:
         raise InputError(f"`id` must be that of a part, {self.parts[0].id} to {self.parts[-1].id}, got {id!r}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as the object that `save` writes."""
+        """Return everything as the object that `save` writes, without its checksum."""
         return {
             "format": _FORMAT,
             "version": _VERSION,
@@ -187,7 +186,7 @@ class Sources:
         Raises:
             InputError: It cannot be written.
         """
-        write_atomically(Path(path), (json.dumps(self.as_dict(), ensure_ascii=False, indent=1) + "\n").encode())
+        write_json_file(Path(path), self.as_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Sources":
@@ -197,7 +196,7 @@ class Sources:
             InputError: There is no such file, it is not of this format and version, or it is damaged.
         """
         try:
-            return _of(_read(Path(path)))
+            return _of(read_json_file(Path(path), _FORMAT, _VERSION, largest=_LARGEST, saved_by="Sources.save"))
         except InputError as problem:
             raise InputError(f"cannot read the sources {printable(path)}: {problem}") from None
 
@@ -231,24 +230,7 @@ def _check_parts(found: Sources) -> None:
         raise InputError("the ids of `parts` must differ")
 
 
-def _read(path: Path) -> Any:
-    try:
-        return parse_json(read_text(path, largest=_LARGEST))
-    except InputError:  # too large; it is a ValueError too
-        raise
-    except OSError as problem:
-        raise InputError(problem.strerror or str(problem)) from None
-    except DuplicateKeyError as problem:
-        raise InputError(f"{problem}: keep one of them") from None
-    except (ValueError, RecursionError) as problem:
-        raise InputError(f"it must be JSON, got something else ({' '.join(str(problem).split())[:100]})") from None
-
-
-def _of(found: Any) -> Sources:
-    if not isinstance(found, dict) or found.get("format") != _FORMAT:
-        raise InputError(f'it must be a JSON object whose "format" is "{_FORMAT}": save one with Sources.save')
-    if not is_version(version := found.get("version"), _VERSION):
-        raise InputError(f"it has version {version!r}, and this regard reads version {_VERSION}: update regard")
+def _of(found: Mapping[str, Any]) -> Sources:
     try:
         return Sources(
             model=_string(found["model"]),

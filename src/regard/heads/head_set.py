@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError, MissingExtraError
-from regard.files import printable, read_bytes, read_text, replace_files, write_atomically
+from regard.files import printable, read_bytes, read_text, replace_files
+from regard.heads.json_file import read_json_file, write_json_file
 from regard.heads.scores import head_number
-from regard.strict_json import DuplicateKeyError, is_version, parse_json
 
 __all__ = ["HeadSet", "ReadoutScore"]
 
@@ -153,7 +153,7 @@ class HeadSet:
             InputError: It cannot be written.
         """
         content = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
-        write_atomically(Path(path), (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        write_json_file(Path(path), content)
 
     @property
     def alignment_heads(self) -> list[list[int]]:
@@ -217,7 +217,8 @@ class HeadSet:
             InputError: There is no such file, it is no head set, of another version, or damaged.
         """
         try:
-            return cls.from_dict(_content(_read(Path(path))))
+            found = read_json_file(Path(path), _FORMAT, _VERSION, largest=_LARGEST, saved_by="HeadSet.save")
+            return cls.from_dict({name: one for name, one in found.items() if name not in ("format", "version")})
         except InputError as problem:
             raise InputError(f"cannot read the head set {printable(path)}: {problem}") from None
 
@@ -260,19 +261,6 @@ class HeadSet:
         return cls(**{**data, **scores})
 
 
-def _read(path: Path) -> Any:
-    try:
-        return parse_json(read_text(path, largest=_LARGEST))
-    except InputError:  # too large; it is a ValueError too
-        raise
-    except OSError as problem:
-        raise InputError(problem.strerror or str(problem)) from None
-    except DuplicateKeyError as problem:
-        raise InputError(f"{problem}: keep one of them") from None
-    except (ValueError, RecursionError) as problem:
-        raise InputError(f"it must be JSON, got something else ({' '.join(str(problem).split())[:100]})") from None
-
-
 def _coefficients(path: Path) -> npt.NDArray[np.float64]:
     """Return the only tensor of a safetensors file, (layers, heads)."""
     try:
@@ -312,15 +300,6 @@ def _refuse_folder_of_something_else(folder: Path) -> None:
             f"`folder` has a config.json of something else, which the pattern's would replace, got {folder}: name a "
             "folder of its own"
         )
-
-
-def _content(found: Any) -> dict[str, Any]:
-    """Return the fields of a set from the JSON of a file."""
-    if not isinstance(found, dict) or found.get("format") != _FORMAT:
-        raise InputError(f'it must be a JSON object whose "format" is "{_FORMAT}": save one with HeadSet.save')
-    if not is_version(version := found.get("version"), _VERSION):
-        raise InputError(f"it has version {version!r}, and this regard reads version {_VERSION}: update regard")
-    return {name: value for name, value in found.items() if name not in ("format", "version")}
 
 
 def _score(name: str, given: Any) -> ReadoutScore | None:
