@@ -298,3 +298,27 @@ def test_padded_texts_are_compiled_as_one_graph_for_all_lengths() -> None:
             assert (run(**given)[0] - model(**given)[0]).abs().max() < 1e-5
     assert counters["stats"]["unique_graphs"] <= 2
     torch.compiler.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Llama", "Mistral"])
+@pytest.mark.parametrize("given", ["nothing", "packed", "padded"])
+def test_compiled_calls_without_a_cache_see_windows_and_packed_texts(name: str, given: str) -> None:
+    """Without a mask, transformers asks for one of packed texts in every compiled call; oracle: its eager attention."""
+    torch.compiler.reset()
+    sizes = GROUPED | {"num_hidden_layers": 1} | ({"sliding_window": 3} if name == "Mistral" else {})
+    model, eager = (
+        build(f"{name}Model", lambda: getattr(transformers, f"{name}Config")(**sizes), one)
+        for one in ("regard", "eager")
+    )
+    eager.load_state_dict(model.state_dict())
+    inputs = {"input_ids": IDS[:, :9], "use_cache": False}
+    if given == "packed":
+        inputs["position_ids"] = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7, 8]])
+    if given == "padded":
+        inputs["attention_mask"] = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 1], [1] * 9])
+    run = torch.compile(model, backend="eager", fullgraph=True)
+    real = inputs.get("attention_mask", torch.ones(2, 9)).bool()
+    with torch.no_grad():
+        assert (run(**inputs)[0] - eager(**inputs)[0])[real].abs().max() < 1e-5
+    torch.compiler.reset()

@@ -122,29 +122,45 @@ class LazyMask:
 
 
 def _ask(
-    batch_size: int,  # noqa: ARG001  # by position
+    batch_size: int,
     q_length: int,
     kv_length: int,
     q_offset: int | Tensor = 0,
     kv_offset: int | Tensor = 0,
     mask_function: Callable[..., Tensor] | None = None,
     attention_mask: Tensor | LazyMask | None = None,
+    device: torch.device | str = "cpu",
     **_: Any,
 ) -> LazyMask:
     """Return the mask of a request as a LazyMask; transformers calls this as its mask function."""
     if isinstance(attention_mask, LazyMask):
         return attention_mask  # requested before, by `generate`
-    from transformers.masking_utils import causal_mask_function
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
     rule = mask_function or causal_mask_function
     key_start = int(kv_offset)  # a sliding cache has dropped the earlier ones
-    mask = _translate(rule, key_start)
+    if torch.compiler.is_compiling() and rule not in (causal_mask_function, bidirectional_mask_function):
+        i = torch.arange(q_length, device=device) + int(q_offset)
+        mask: Mask | None = _evaluate(rule, batch_size, i, torch.arange(kv_length, device=device) + key_start)
+    else:
+        mask = _translate(rule, key_start)
     if attention_mask is not None:
         real = attention_mask[:, key_start : key_start + kv_length].bool()
         if torch.compiler.is_compiling() or not bool(real.all()):  # compiled code cannot depend on the numbers
             real = nn.functional.pad(real, (0, kv_length - real.shape[1]))
             mask = Padding(real) if mask is None else mask & Padding(real)
     return LazyMask(None if mask is None else mask.bind(q_length, kv_length, int(q_offset) - key_start))
+
+
+def _evaluate(rule: Callable[..., Tensor], batch: int, i: Tensor, j: Tensor) -> Dense:
+    """Return the mask for a rule by asking it for every pair of positions.
+
+    The compiler does not show what a function holds, such as the size of a window or the documents of a packed row, for
+    which transformers asks in every compiled call without a mask and a cache.
+    """
+    sequence = torch.arange(batch, device=i.device)[:, None, None, None]
+    seen = rule(sequence, torch.zeros_like(sequence), i[None, None, :, None], j[None, None, None])
+    return Dense(seen.expand(-1, -1, len(i), len(j)))
 
 
 def _translate(rule: Callable[..., Tensor], key_start: int) -> Mask | None:
