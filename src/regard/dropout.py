@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["Dropout"]
+__all__ = ["SHIFT", "TIMES", "Dropout"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,20 +40,31 @@ class Dropout:
         self, batch: slice, heads: slice, rows: Int[Tensor, "*#items rows"], columns: Int[Tensor, "*#items columns"]
     ) -> Bool[Tensor, "batch heads *items rows columns"]:
         """Tell which weights are kept; rows and columns are indices of queries and keys, not positions."""
+        bits = self.row_bits(batch, heads, rows)[..., None] ^ self.column_bits(columns)[..., None, :]
+        bits.mul_(TIMES[0])
+        bits.bitwise_xor_(bits >> SHIFT)  # the shift copies the sign, which leaves a bijection
+        bits.mul_(TIMES[1])
+        return bits >= self.least_bits
+
+    def row_bits(self, batch: slice, heads: slice, rows: Int[Tensor, "*#items rows"]) -> Int[Tensor, "..."]:
+        """Hash sequences, heads and queries to int32 (batch, heads, *items, rows)."""
         device = self.seed.device
         b, h = (torch.arange(part.start, part.stop, device=device) for part in (batch, heads))
         heads_of = ((b[:, None] << 16) + h).reshape(len(b), len(h), *(1,) * rows.ndim)
-        lines = _mixed((heads_of << 28) + rows.to(device) + self.seed)
-        marks = _mixed(columns.to(device) + (self.seed >> 17))
-        bits = lines[..., None] ^ marks[..., None, :]
-        bits.mul_(_TIMES[0])
-        bits.bitwise_xor_(bits >> 15)  # the shift copies the sign, which leaves a bijection
-        bits.mul_(_TIMES[1])
-        return bits >= int(self.p * 2**32) - 2**31
+        return _mixed((heads_of << 28) + rows.to(device) + self.seed)
+
+    def column_bits(self, columns: Int[Tensor, "*#items columns"]) -> Int[Tensor, "*#items columns"]:
+        """Hash keys to int32, for all sequences and heads."""
+        return _mixed(columns.to(self.seed.device) + (self.seed >> 17))
+
+    @property
+    def least_bits(self) -> int:
+        """The least mixed number, as a signed one of 32 bits, with which a weight is kept."""
+        return int(self.p * 2**32) - 2**31
 
 
-# Odd multipliers of MurmurHash3's 32-bit finalizer, as signed numbers.
-_TIMES = (0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32)
+TIMES = (0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32)  # odd multipliers of MurmurHash3's 32-bit finalizer, as signed numbers
+SHIFT = 15
 
 
 def _mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:

@@ -129,6 +129,30 @@ def test_training_with_options_is_as_exact(ready, name):
         assert error(found, right) < 3e-6
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", [*MASKS, "all"])
+def test_dropout_with_each_mask_at_the_least_size_drops_what_the_formula_drops(ready, name, dtype):
+    q, k, _ = drawn(heads=4, kv_heads=2, dtype=dtype)
+    values = torch.eye(N, 128, dtype=dtype).expand(1, 2, N, 128)  # the output is the first columns of the weights
+    mask = MASKS[name]() if name in MASKS else None
+    leaf = q.clone().requires_grad_()
+    assert backend_of(q, k, values, mask=mask, dropout=0.1) == "numba"
+    assert backend_of(leaf, k, values, mask=mask, dropout=0.1) == "numba"
+    ours, right = (
+        regard.attention(
+            one, k, values, mask=mask, dropout=0.1, generator=torch.Generator().manual_seed(3), backend=backend
+        )
+        for one, backend in ((leaf, "auto"), (q, "reference"))
+    )
+    assert torch.equal(ours != 0, right != 0)
+    torch.testing.assert_close(ours.detach(), right, rtol=2e-5 if dtype == torch.float32 else 2e-2, atol=1e-6)
+    for other in (
+        [x[:, :, 1:] for x in (q, k, values)],
+        [q[:, :, :1], *(torch.cat(8 * [x], 2) for x in (k, values))],
+    ):
+        assert backend_of(*other, dropout=0.1) in ("reference", "blockwise")
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_of_a_masked_call_are_as_exact(ready, name):
     q, k, v = drawn()
@@ -227,7 +251,6 @@ def test_other_calls_go_the_way_that_they_go_without_the_loops(ready):
     with torch.no_grad():
         assert backend_of(q.clone().requires_grad_(), k, v, **seen) == "numba"
     v.requires_grad_(requires_grad=False)
-    assert backend_of(q, k, v, **seen, dropout=0.1) == "blockwise"
     assert backend_of(q, k, v, **seen, return_weights=True) == "reference"
     assert backend_of(q, k, v, **seen, normalizer=Softmax(torch.zeros(2, requires_grad=True))) == "blockwise"
     assert backend_of(*(x.to("meta") for x in (q, k, v)), **seen) == "sdpa"
@@ -303,17 +326,18 @@ def test_explain_says_why_and_what_would_help(ready, monkeypatch, tmp_path):
     said = str(regard.explain(x, x, x, mask=masks.Causal()))
     assert "numba not taken: its loops are not compiled on this machine: `regard doctor --compile`; calls with" in said
     assert "took 0.53 – 0.87 of the time on two machines" in said
-    for asked in ({"return_weights": True}, {"dropout": 0.1}, {"backend": "sdpa"}):
+    for asked in ({"return_weights": True}, {"backend": "sdpa"}):
         assert "not taken" not in str(regard.explain(x, x, x, mask=masks.Causal(), **asked))
+    assert "calls with dropout, float32, then took" in str(regard.explain(x, x, x, dropout=0.1))
     assert "not taken" not in str(regard.explain(x[:, :, :500], x, x))
     monkeypatch.setenv("REGARD_AUTO_NUMBA", "0")
     assert "numba" not in str(regard.explain(x, x, x, mask=masks.Causal()))
 
 
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, dropout=0.0):
         super().__init__()
-        self.attend = regard.nn.MultiHeadAttention(32, 2)
+        self.attend = regard.nn.MultiHeadAttention(32, 2, dropout=dropout)
 
     def forward(self, x):
         return self.attend(x, mask=masks.Causal())
@@ -335,20 +359,23 @@ def test_watched_and_tapped_runs_take_the_same_path_to_the_bit(ready):
     assert len(seen.layers) == len(tap.rows) == 1
 
 
-def test_training_takes_the_same_path_watched_or_checkpointed_to_the_bit(ready):
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_training_takes_the_same_path_watched_or_checkpointed_to_the_bit(ready, dropout):
     torch.manual_seed(0)
-    layer, x = Layer(), torch.randn(1, N, 32)
+    layer, x = Layer(dropout), torch.randn(1, N, 32)
     learned = tuple(layer.parameters())
 
     def step():
+        torch.manual_seed(1)
         output = layer(x)
         return output, *torch.autograd.grad(output.square().sum(), learned)
 
     plain = step()
-    with regard.use_backend("sdpa"):
+    with regard.use_backend("blockwise" if dropout else "sdpa"):
         assert not torch.equal(step()[0], plain[0])
     with regard.watch(layer):
         watched = step()
+    torch.manual_seed(1)
     output = checkpoint(layer, x, use_reentrant=False)
     again = output, *torch.autograd.grad(output.square().sum(), learned)
     for found in (watched, again):
@@ -370,7 +397,6 @@ def test_derivatives_of_gradients_and_what_learns_beside_q_k_and_v(ready):
     learned = torch.zeros(2, requires_grad=True)
     leaf = tensors[0].clone().requires_grad_()
     assert backend_of(leaf, *tensors[1:], **seen, normalizer=Softmax(learned)) == "blockwise"
-    assert backend_of(leaf, *tensors[1:], **seen, dropout=0.1) == "blockwise"
     torch.use_deterministic_algorithms(True)
     try:
         assert backend_of(leaf, *tensors[1:], **seen) == "sdpa"

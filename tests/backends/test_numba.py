@@ -185,7 +185,6 @@ def test_blocks_that_are_alike_share_what_is_seen():
         ({"score": scores.Additive(torch.ones(2, 4), torch.ones(2, 4), torch.ones(2))}, "dot product alone, not Addi"),
         ({"normalizer": Sigmoid()}, "it has no Sigmoid, only the softmax"),
         ({"weight_factor": Gaussian(torch.zeros(1, 40), radius=2)}, "it has no factor on the weights"),
-        ({"dropout": 0.1}, "it has no dropout"),
         ({"bias": torch.randn(40, 40), "max_bytes": 6000}, "tensors of 6.2 KiB, more than the limit of 5.9 KiB"),
     ],
 )

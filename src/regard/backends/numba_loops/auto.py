@@ -1,7 +1,8 @@
 """When `auto` takes the compiled loops: for calls that were measured to be faster, where the loops are compiled.
 
 Measured on two machines with two cores and AVX-512 BF16, an AMD EPYC and an Intel Xeon without AMX; training on the
-Xeon alone (docs/performance.md). Nobody has measured AMX, so bfloat16 stays with PyTorch there, or less than AVX-512.
+Xeon alone, dropout on the EPYC alone (docs/performance.md). Nobody has measured AMX, so bfloat16 stays with PyTorch
+there, or less than AVX-512.
 """
 
 from importlib import util
@@ -48,6 +49,8 @@ MEASURED = {
     ("few", _FLOAT): Measured("decoding with grouped queries, float32", 4096, 128, (0.40, 0.77)),
     ("dense training", _FLOAT): Measured("without a mask in training, float32", 1024, 64, (0.88, 0.92), "one machine"),
     ("masked training", _FLOAT): Measured("with a mask in training, float32", 512, 128, (0.18, 0.84), "one machine"),
+    ("dropout", _FLOAT): Measured("with dropout, float32", 512, 128, (0.18, 0.47), "one machine"),
+    ("dropout", _BFLOAT): Measured("with dropout, bfloat16", 512, 128, (0.23, 0.33), "one machine"),
 }
 LEAST_KEYS = min(one.least for one in MEASURED.values())
 _GROUP, _SIDES = (3, 16), 8  # heads that share their keys, which the loops read once, and key–value heads at most
@@ -57,8 +60,7 @@ def kind_of(problem: Problem) -> Measured | None:
     """Return the measured kind that a call belongs to, or None: sizes first, because every call comes here."""
     found, size = None, min(problem.queries, problem.keys)
     if size >= LEAST_KEYS:
-        kind = "dense" if problem.mask is None else "masked"
-        found = MEASURED.get((f"{kind} training" if FEATURES["gradients"](problem) else kind, problem.q.dtype))
+        found = MEASURED.get((_name_of(problem), problem.q.dtype))
     elif _decodes(problem):
         found, size = MEASURED.get(("few", problem.q.dtype)), problem.keys
     if found is None or size < found.least or max(problem.q.shape[-1], problem.v.shape[-1]) > found.widest:
@@ -67,8 +69,19 @@ def kind_of(problem: Problem) -> Measured | None:
     return found if unwritable(problem) is None and (problem.q.dtype == _FLOAT or _is_plain(problem)) else None
 
 
+def _name_of(problem: Problem) -> str:
+    if problem.dropout is not None:
+        return "dropout"
+    kind = "dense" if problem.mask is None else "masked"
+    return f"{kind} training" if FEATURES["gradients"](problem) else kind
+
+
 def _is_plain(problem: Problem) -> bool:
-    """Whether bfloat16 was measured to be faster: for bands, and for what PyTorch's kernel computes without a mask."""
+    """Whether bfloat16 was measured to be faster: with dropout, which PyTorch's fused kernel lacks, for bands, and for
+    what that kernel computes without a mask.
+    """
+    if problem.dropout is not None:
+        return True
     if problem.mask is not None:
         return band_of(problem.mask.mask) is not None
     more = problem.bias, problem.score.softcap, problem.sink
@@ -79,7 +92,7 @@ def _decodes(problem: Problem) -> bool:
     """Whether one query of each head meets keys that enough heads share, and few sequences and heads have."""
     group, sides = problem.heads // problem.kv_heads, problem.batch * problem.kv_heads
     measured = _GROUP[0] <= group <= _GROUP[1] and sides <= _SIDES
-    return problem.queries == 1 and measured and not FEATURES["gradients"](problem)
+    return problem.queries == 1 and measured and not FEATURES["gradients"](problem) and problem.dropout is None
 
 
 def takes(problem: Problem) -> bool:

@@ -25,7 +25,7 @@ __all__ = ["Compiled"]
 
 
 class Compiled(Backend):
-    """Softmax of products with any mask, bias, softcap and sink, grouped queries and log-sum-exp, on CPU.
+    """Softmax of products with any mask, bias, softcap, sink and dropout, grouped queries and log-sum-exp, on CPU.
 
     Sums and softmax are in float32. bfloat16 is multiplied in pairs if the processor supports it (AVX-512 BF16), with
     weights rounded to bfloat16 as in PyTorch. The backward pass is in float32; where a bias learns, or gradients have
@@ -40,7 +40,7 @@ class Compiled(Backend):
             "device with memory but cpu": "it runs on CPU, and the queries are on {}",  # "meta" asks about this machine
             "float64": "it computes in float32, and the queries are torch.float64",
         }
-        | SOFTMAX_OF_PRODUCTS
+        | {part: sentence for part, sentence in SOFTMAX_OF_PRODUCTS.items() if part != "dropout"}
         | {"mapped mask": "it cannot plan for a mask that torch.func.vmap maps over"}
     )
 

@@ -3,6 +3,8 @@
     w = exp(s − lse)    g = up · vᵀ    δ = Σ up · output    ds = w ⊙ (g − δ)
     dq = ds · k         dk = dsᵀ · q   dv = wᵀ · up
 
+Where dropout keeps a weight, g and the w of dv are divided by 1 − p; where it does not, they are 0.
+
 (Dao et al. 2022, arXiv:2205.14135, algorithm 4). One pass computes all five products of a tile. A task has some tiles
 of queries of one key–value head, whose gradients of keys and values it adds up by itself; where tasks share a head,
 their sums are added in the order of the tasks. So results do not depend on which thread is first.
@@ -13,6 +15,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from regard.backends.numba_loops import simd_dropout as dropping
 from regard.backends.numba_loops import simd_exp_and_tanh as on
 from regard.backends.numba_loops.llvm_builder import compiled
 from regard.backends.numba_loops.sizes import BLOCK
@@ -21,6 +24,7 @@ from regard.backends.numba_loops.tiles import (
     PANELS,
     VECTORS,
     add_bias_and_hide,
+    bits_of,
     first_run,
     floats,
     multiply,
@@ -158,7 +162,13 @@ def _weigh(
             on.cap(here, VECTORS, job.scale, job.cap)
             on.copy(capped + row * _SIDE, here, _SIDE)
         add_bias_and_hide(job, here, sequence, head, first + row, block, tile)
-        on.weigh_back(here, other, VECTORS, job.soft, sums[where + row], deltas[where + row], job.factor)
+        if job.row_bits:
+            dropping.weigh_back_dropped(
+                here, other, VECTORS, job.soft, sums[where + row], deltas[where + row], job.factor, job.kept,
+                job.column_bits + block * BLOCK * 4, bits_of(job, where + row), job.least_bits,
+            )  # fmt: skip
+        else:
+            dropping.weigh_back(here, other, VECTORS, job.soft, sums[where + row], deltas[where + row], job.factor)
         if job.cap > 0:
             on.cap_slope(other, capped + row * _SIDE, VECTORS, job.cap)
 

@@ -40,8 +40,10 @@ class Call:
         self._pairs = problem.q.dtype == torch.bfloat16 and has_pairs()
         self._edge = _edge_of(problem)
         self._bias, numbers = _bias_of(problem)
+        self._bits, drops = _dropout_of(problem)
         width, value_width = problem.k.shape[-1], problem.v.shape[-1]
-        numbers |= _numbers_of(problem, self._tables) | {"edge": self._edge.ctypes.data, "pairs": self._pairs}
+        numbers |= _numbers_of(problem, self._tables) | drops
+        numbers |= {"edge": self._edge.ctypes.data, "pairs": self._pairs}
         numbers["depth"] = -(-width // 2) if self._pairs else width
         self._blocks, self._of = -(-problem.keys // BLOCK), problem.batch * problem.kv_heads
         rows = problem.heads // problem.kv_heads * problem.queries
@@ -124,6 +126,7 @@ def gradients(
     """
     tables, edge = tables_for(problem), _edge_of(problem)
     _bias, numbers = _bias_of(problem)  # kept until the loops have run
+    _bits, drops = _dropout_of(problem)
     q, k, v, up = (_in_rows(x, LANES) for x in (problem.q, problem.k, problem.v, up))
     if _is_nothing(problem.scale):
         q = torch.zeros_like(q)
@@ -135,7 +138,8 @@ def gradients(
     dk, dv = (torch.empty(*k.shape[:2], blocks * BLOCK, x) for x in (depth, width))
     packed, sums = torch.empty(dk.numel() + dv.numel()), torch.empty((parts - 1) * (dk.numel() + dv.numel()))
     lse, delta = lse.masked_fill(lse == -math.inf, 0.0).contiguous(), delta.contiguous()
-    numbers |= _numbers_of(problem, tables) | {"edge": edge.ctypes.data, "depth": depth, "factor": problem.scale}
+    numbers |= _numbers_of(problem, tables) | drops
+    numbers |= {"edge": edge.ctypes.data, "depth": depth, "factor": problem.scale}
     numbers |= {"parts": parts, "part_sums": sums.data_ptr(), "packs": sides * blocks}
     numbers |= {"packed_keys": packed.data_ptr(), "packed_values": packed.data_ptr() + dk.numel() * 4}
     held = {"lse": lse, "delta": delta, "dq": dq, "dk": dk, "dv": dv}
@@ -207,6 +211,18 @@ def _bias_of(problem: Problem) -> tuple[Tensor | None, dict[str, Any]]:
     tile = tile if tile.stride(-1) == 1 else tile.contiguous()
     steps = (step * 4 if size > 1 else 0 for step, size in zip(tile.stride(), tile.shape, strict=True))
     return tile, dict(zip(("bias_batch", "bias_head", "bias_row"), steps, strict=False)) | {"bias": tile.data_ptr()}
+
+
+def _dropout_of(problem: Problem) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """Return the hashes of rows and of the columns of all blocks, and their addresses; `kept` is 1 without dropout."""
+    dropout = problem.dropout
+    if dropout is None:
+        return (), {"kept": 1.0}
+    columns = dropout.column_bits(torch.arange(-(-problem.keys // BLOCK) * BLOCK))
+    everything = slice(0, problem.batch), slice(0, problem.heads)
+    rows = dropout.row_bits(*everything, torch.arange(problem.queries)).contiguous()
+    numbers = {"row_bits": rows.data_ptr(), "column_bits": columns.data_ptr(), "least_bits": dropout.least_bits}
+    return (rows, columns), numbers | {"kept": 1 / (1 - dropout.p)}
 
 
 def _factors_of(problem: Problem) -> dict[str, float]:

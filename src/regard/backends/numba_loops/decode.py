@@ -15,6 +15,7 @@ from regard.backends.numba_loops.sizes import BLOCK, GROUP
 from regard.backends.numba_loops.tiles import (
     FAR,
     adjust,
+    drop,
     first_run,
     floats,
     multiply,
@@ -119,6 +120,10 @@ def _visit(
                 adjust(job, here + row * FAR, sequence, head, query, block, tile)
     for row in range(group * job.queries):
         weigh(job, scores + row * FAR, held, sums + row * wide, most, mass, row, 0)
+        if job.row_bits:
+            where = (sequence * job.heads + kv_head * group) * job.queries + row  # rows of a group lie side by side
+            for at in range(held):
+                drop(job, scores + row * FAR + at * BLOCK * (2 if job.pairs else 4), where, blocks[0, at])
     _add_values(job, sequence, kv_head, rest, held, scores, sums, mixed)
 
 
@@ -172,7 +177,7 @@ def _merge(job: Any, of: int, row: int) -> None:
         sums = floats(job.part_sums + at * width * 4, width)
         for column in range(width):
             whole[column] += share * sums[column]
-    share = np.float32(1) / total if total != 0 else np.float32(0)
+    share = job.kept / total if total != 0 else np.float32(0)
     if job.pairs:
         on.write_bf16(job.room, job.output + where * width * 2, job.value_vectors, share)
     else:

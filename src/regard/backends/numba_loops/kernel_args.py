@@ -18,8 +18,9 @@ _NUMBERS = """
     bias bias_batch bias_head bias_row
     parts part_most part_mass part_sums
     up delta dq dk dv up_batch up_head up_row
+    row_bits column_bits least_bits
 """.split()
-_FLOATS = "scale cap biased soft hidden factor".split()
+_FLOATS = "scale cap biased soft hidden factor kept".split()
 
 JOB = np.dtype([(name, np.int64) for name in _NUMBERS] + [(name, np.float32) for name in _FLOATS], align=True)
 SEATS, PACKED = (_NUMBERS.index(name) for name in ("seats", "packed"))

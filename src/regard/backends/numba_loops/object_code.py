@@ -21,6 +21,7 @@ from typing import Any
 
 from regard.backends.kernel_compilers import refuses_numba
 from regard.backends.numba_loops.target import CALLED, LOOPS, ObjectCode, Processor, has_pairs, processor
+from regard.dropout import SHIFT, TIMES
 from regard.errors import InputError
 from regard.files import cache_folder, lock, whole_file
 from regard.torch_private import assume_constant_result
@@ -205,4 +206,5 @@ def _key() -> str:
     versions = [metadata.version(name) for name in ("numba", "llvmlite")]
     name, features = processor()
     about = [platform.system(), platform.machine(), *versions, name, *sorted(features)]
+    about += map(str, (*TIMES, SHIFT))  # all that the code has of other folders
     return hashlib.sha256(sources + json.dumps(about).encode()).hexdigest()[:32]

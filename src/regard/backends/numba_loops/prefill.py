@@ -17,6 +17,7 @@ from regard.backends.numba_loops.tiles import (
     PANEL_BYTES,
     PANELS,
     adjust,
+    drop,
     first_run,
     floats,
     multiply,
@@ -132,6 +133,10 @@ def _visit(
                 adjust(job, here + row * FAR, sequence, head, first + row, block, tile)
     for row in range(height):
         weigh(job, scores + row * FAR, held, sums + row * wide, rest, rest + BLOCK * 4, row, fresh)
+        if job.row_bits:
+            where = (sequence * job.heads + head) * job.queries + first + row
+            for at in range(held):
+                drop(job, scores + row * FAR + at * BLOCK * (2 if job.pairs else 4), where, blocks[0, at])
     _add_values(job, sequence, kv_head, held, padded, scores, sums, rest, fresh)
 
 
@@ -168,7 +173,7 @@ def _write(job: Any, where: int, height: int, sums: int, rest: int) -> None:
     most, mass = floats(rest, height), floats(rest + BLOCK * 4, height)
     wide = job.value_vectors * on.LANES * 4
     for row in range(height):
-        share = np.float32(1) / mass[row] if mass[row] != 0 else np.float32(0)
+        share = job.kept / mass[row] if mass[row] != 0 else np.float32(0)
         if job.pairs:
             on.write_bf16(sums + row * wide, job.output + (where + row) * wide // 2, job.value_vectors, share)
         else:

@@ -31,6 +31,7 @@ from regard.backends.numba_loops.sizes import LANES, ROWS
 __all__ = [
     "HAS_PAIRS",
     "LANES",
+    "LOG2_E",
     "PANEL",
     "ROWS",
     "add",
@@ -51,10 +52,10 @@ __all__ = [
     "multiply_pairs",
     "multiply_transposed",
     "pointer",
+    "power",
     "rescale",
     "sit",
     "transpose",
-    "weigh_back",
     "write_bf16",
     "write_f32",
     "zero",
@@ -67,7 +68,7 @@ _EXP2 = (1.535336188319500e-4, 1.339887440266574e-3, 9.618437357674640e-3, 5.550
 _ROUNDS = 1.5 * 2**23  # added to a float below 2 ** 22, it gives the nearest integer in the lowest bits
 # tanh x = x + x³ · polynomial of x², exact except for the last bit for |x| < 0.625 (Cephes, tanhf).
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 _LEAST = -126.0  # below this exponent 2 ** x is not a normal number, and 0 is used
 
 _zeros, _float = ir.Constant(FLOATS, [0.0] * LANES), types.float32
@@ -184,19 +185,19 @@ def largest(code: Code, row: Any, vectors: Any, scale: Any) -> Any:
     return do.call(cgutils.get_or_insert_function(do.module, kind, "llvm.vector.reduce.fmax.v16f32"), [most])
 
 
-def _power(code: Code, x: Any) -> Any:
+def power(code: Code, x: Any) -> Any:
     """Return 2 ** x; 0 if the result is not a normal number, NaN for NaN."""
     do = code.do
     rounds, least = (ir.Constant(FLOATS, [number] * LANES) for number in (_ROUNDS, _LEAST))
     whole = do.fadd(x, rounds)
     rest = do.fsub(x, do.fsub(whole, rounds))
-    power: Any = ir.Constant(FLOATS, [_EXP2[0]] * LANES)
+    series: Any = ir.Constant(FLOATS, [_EXP2[0]] * LANES)
     for number in _EXP2[1:]:
-        power = code.fma(power, rest, ir.Constant(FLOATS, [number] * LANES))
+        series = code.fma(series, rest, ir.Constant(FLOATS, [number] * LANES))
     bits = do.shl(do.bitcast(whole, WORDS), ir.Constant(WORDS, [23] * LANES))
     two = do.bitcast(do.add(bits, ir.Constant(WORDS, [127 << 23] * LANES)), FLOATS)
     # Not "no less than", because NaN must be preserved.
-    return do.select(do.fcmp_ordered("<", x, least), _zeros, do.fmul(power, two))
+    return do.select(do.fcmp_ordered("<", x, least), _zeros, do.fmul(series, two))
 
 
 def _exp(pairs: bool, name: str) -> Any:
@@ -206,14 +207,14 @@ def _exp(pairs: bool, name: str) -> Any:
             return ir.Constant(F, 0.0)  # never called
         totals = code.variables(2, _zeros)
         factor, least = code.everywhere(scale), code.everywhere(most)
-        log = ir.Constant(FLOATS, [_LOG2_E] * LANES)
+        log = ir.Constant(FLOATS, [LOG2_E] * LANES)
         with code.loop(do.lshr(vectors, ir.Constant(I64, 1))) as loop:
             start = do.add(row, code.times(loop.index, 2 * WIDTH))
             target = do.add(into, code.times(loop.index, WIDTH if pairs else 2 * WIDTH))
             for at in range(2):
                 # Rounded as in `largest`, without a fused multiplication, so that no number exceeds the maximum.
                 x = do.fsub(do.fmul(code.load(code.at(start, at * WIDTH), FLOATS), factor), least)
-                weight = _power(code, do.fmul(x, log))
+                weight = power(code, do.fmul(x, log))
                 do.store(do.fadd(do.load(totals[at]), weight), totals[at])
                 if pairs:
                     weight = do.fptrunc(weight, ir.VectorType(BFloat(), LANES))
@@ -225,25 +226,6 @@ def _exp(pairs: bool, name: str) -> Any:
 
 
 exp_f32, exp_pairs = _exp(False, "exp_f32"), _exp(True, "exp_pairs")
-
-
-@instruction(types.void, _at, _at, _at, *[_float] * 4)
-def weigh_back(
-    code: Code, row: Any, gradients: Any, vectors: Any, scale: Any, lse: Any, delta: Any, factor: Any
-) -> None:
-    """Replace x by its weight w = e ** (scale · x − lse), and the gradient g of the weight by that of the product,
-    factor · w · (g − delta).
-    """
-    do = code.do
-    scales, sums, deltas, factors = (code.everywhere(one) for one in (scale, lse, delta, factor))
-    log = ir.Constant(FLOATS, [_LOG2_E] * LANES)
-    with code.loop(vectors) as loop:
-        offset = code.times(loop.index, WIDTH)
-        at, other = do.add(row, offset), do.add(gradients, offset)
-        # Rounded as in the forward, without a fused multiplication: a large score keeps no digit that its sum lacks.
-        weight = _power(code, do.fmul(do.fsub(do.fmul(code.load(at, FLOATS), scales), sums), log))
-        code.store(weight, at)
-        code.store(do.fmul(do.fmul(do.fsub(code.load(other, FLOATS), deltas), weight), factors), other)
 
 
 @instruction(types.void, _at, _at, _at, _float)
@@ -263,7 +245,7 @@ def cap(code: Code, row: Any, vectors: Any, scale: Any, most: Any) -> None:
     """Replace x by most · tanh(scale · x)."""
     do, factor, whole = code.do, code.everywhere(scale), code.everywhere(most)
     one, two, far, near, twice, small = (
-        ir.Constant(FLOATS, [number] * LANES) for number in (1.0, 2.0, 30.0, -30.0, 2 * _LOG2_E, 0.625)
+        ir.Constant(FLOATS, [number] * LANES) for number in (1.0, 2.0, 30.0, -30.0, 2 * LOG2_E, 0.625)
     )
     with code.loop(vectors) as loop:
         at = do.add(row, code.times(loop.index, WIDTH))
@@ -276,7 +258,7 @@ def cap(code: Code, row: Any, vectors: Any, scale: Any, most: Any) -> None:
         for number in _TANH[1:]:
             series = code.fma(series, square, ir.Constant(FLOATS, [number] * LANES))
         close = code.fma(do.fmul(series, square), x, x)
-        beyond = do.fsub(one, do.fdiv(two, do.fadd(_power(code, do.fmul(x, twice)), one)))
+        beyond = do.fsub(one, do.fdiv(two, do.fadd(power(code, do.fmul(x, twice)), one)))
         is_close = do.fcmp_ordered("<", square, do.fmul(small, small))
         code.store(do.fmul(whole, do.select(is_close, close, beyond)), at)
 

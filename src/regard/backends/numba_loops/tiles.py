@@ -5,6 +5,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from regard.backends.numba_loops import simd_dropout as dropping
 from regard.backends.numba_loops import simd_exp_and_tanh as on
 from regard.backends.numba_loops.llvm_builder import compiled
 from regard.backends.numba_loops.sizes import BLOCK, GROUP
@@ -16,6 +17,8 @@ __all__ = [
     "VECTORS",
     "add_bias_and_hide",
     "adjust",
+    "bits_of",
+    "drop",
     "first_run",
     "floats",
     "multiply",
@@ -107,6 +110,25 @@ def weigh(job: Any, scores: int, count: int, sums: int, most_at: int, mass_at: i
         mass[row] *= shrunk
     most[row] = above
     mass[row] += total
+
+
+@compiled
+def drop(job: Any, weights: int, where: int, block: int) -> None:
+    """Replace the weights of a row with a block of keys that dropout does not keep by 0; the others stay as they are.
+
+    `where` counts the rows of all sequences and heads.
+    """
+    row, columns = bits_of(job, where), job.column_bits + block * BLOCK * 4
+    if job.pairs:
+        dropping.drop_bf16(weights, columns, VECTORS, row, job.least_bits)
+    else:
+        dropping.drop_f32(weights, columns, VECTORS, row, job.least_bits)
+
+
+@compiled
+def bits_of(job: Any, where: int) -> Any:
+    """Return the hash of a row."""
+    return numba.carray(on.pointer(job.row_bits), where + 1, np.int32)[where]
 
 
 @compiled

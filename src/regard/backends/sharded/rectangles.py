@@ -140,9 +140,12 @@ class _PlacedScore(Score):
 class _PlacedDropout(Dropout):
     place: SlabPlace
 
-    def keep(self, batch: slice, heads: slice, rows: Tensor, columns: Tensor) -> Tensor:
+    def row_bits(self, batch: slice, heads: slice, rows: Tensor) -> Tensor:
         at = self.place
-        return super().keep(_moved(batch, at.batch), _moved(heads, at.head), rows + at.row, columns + at.column)
+        return super().row_bits(_moved(batch, at.batch), _moved(heads, at.head), rows + at.row)
+
+    def column_bits(self, columns: Tensor) -> Tensor:
+        return super().column_bits(columns + self.place.column)
 
 
 def _moved(part: slice, by: int) -> slice:
