@@ -1,19 +1,21 @@
 """`regard lab --quick`, whole, as a person runs it: every claim gets its verdict, and its numbers are what they were.
 
-Three claims that train many models do so with fewer runs or steps here than a quick run does (LESS).
+Claims that train models or time calls do so with fewer runs, steps and sizes here than a quick run does (LESS).
 
 The bounds are wide enough for another machine's rounding and another version's random numbers, and too narrow for a
 claim that has turned. What each number must be by theory or by hand is tested claim by claim.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from regard.cli.app import app
-from regard_lab.claims import induction, kv_heads, length
+from regard_lab.claims import alignment, bottleneck, costs, induction, kv_heads, length, sinks
+from regard_lab.claims.bottleneck import COPY
 from shared_folders import make_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.models]
@@ -38,7 +40,25 @@ VERDICTS = {
     "alignment": SOME,
     "sources": {"holds within limits"},
 }
-LESS = ((induction, "RUNS", 1), (kv_heads, "STEPS", 300), (length, "STEPS", 300))
+# What a quick run has more of, and what it has here.
+LESS = (
+    (alignment, "EPOCHS", 8),
+    (bottleneck, "TEXTS", {True: 40}),
+    (
+        bottleneck,
+        "TRIALS",
+        {True: {"copy": replace(COPY, lesson=replace(COPY.lesson, steps=600), lengths=(4, 20, 30))}},
+    ),
+    (costs, "SIZES", {True: (512, 1024, 2048, 4096)}),
+    (induction, "RUNS", {True: 1}),
+    (induction, "STEPS", {True: 600}),
+    (kv_heads, "REPEATS", {True: 3}),
+    (kv_heads, "STEPS", {True: 150}),
+    (length, "OF_CLIPS", {True: 100}),
+    (length, "STEPS", {True: 300}),
+    (sinks, "TOKENS", {True: 640}),
+    (sinks, "WINDOWS", {True: (32, 256)}),
+)
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
@@ -49,8 +69,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def make(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            for claim, what, number in LESS:
-                patch.setitem(getattr(claim, what), True, number)
+            for claim, what, less in LESS:
+                patch.setattr(claim, what, less)
             done = CliRunner().invoke(app, ["lab", "--quick", "--threads", "1", "--output-dir", str(folder)])
         assert done.exit_code == 0, done.output
 
