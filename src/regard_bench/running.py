@@ -9,6 +9,7 @@ from typing import Any
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
 from regard.interpret.bundled import BundledModelError
+from regard_bench.cases.inputs import compile_loops
 from regard_bench.page import page
 from regard_bench.report import as_json, regressions, write_json
 from regard_bench.rows import Case, Effort, Row
@@ -38,6 +39,8 @@ def measure(cases: Sequence[Case], effort: Effort, out: Path, about: Mapping[str
     rows: list[Row] = []
     took: dict[str, float] = {}
     _write(out, rows, about)  # an output that cannot be written is refused now
+    effort.progress("compiling loops, once a machine")
+    compile_loops()
     for case in cases:
         begin = time.perf_counter()
         for row in _rows(case, effort):

@@ -101,6 +101,7 @@ def test_another_model_is_refused() -> None:
         ({"job": None}, "`job` must be a text"),
         ({"held_out": 0.5}, "`held_out` must be a ReadoutScore"),
         ({"chance": 2.0}, "`chance` must be from 0 to 1"),
+        ({"correlation": 1.5}, "`correlation` must be from -1 to 1"),
     ],
 )
 def test_what_is_no_set_is_refused(given: dict[str, Any], reason: str) -> None:

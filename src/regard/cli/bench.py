@@ -62,7 +62,6 @@ def bench(
         import torch
 
         from regard_bench.cases import CASES
-        from regard_bench.cases.inputs import compile_loops
         from regard_bench.report import read, regressions
         from regard_bench.rows import Effort
         from regard_bench.running import chosen, confirmed, measure
@@ -79,8 +78,6 @@ def bench(
         return
     if threads is not None:
         torch.set_num_threads(threads)
-    with notes.status("compiling the loops, once a machine"):
-        compile_loops()
     about = {**here(torch.get_num_threads()), "quick": quick}
     path, before = _comparable(earlier, about, notes)
     rows: list["Row"] = []

@@ -71,8 +71,10 @@ class HeadSet:
 
     `held_out` is the accuracy of the readout on examples that neither chose the heads nor fitted their weights,
     `chance` that of guessing. `shuffled_labels` is the accuracy of a readout that was fitted and tested with shuffled
-    labels. `threshold` is the largest weighted sum of a candidate below which none seems right, if the examples had
-    counterparts without a right one; `error_rate` is how often it was wrong on pairs that did not choose it.
+    labels. Where the readout was fitted to the log-probabilities of answers without some of the documents,
+    `correlation` is that of its scores with these, the mean over the same held-out examples. `threshold` is the largest
+    weighted sum of a candidate below which none seems right, if the examples had counterparts without a right one;
+    `error_rate` is how often it was wrong on pairs that did not choose it.
 
     Raises:
         InputError: There is no head, one is given twice or is no pair of numbers from 0, or a number does not fit.
@@ -90,6 +92,7 @@ class HeadSet:
     method: str = ""
     model: str = ""
     fingerprint: str = ""
+    correlation: float | None = None
     held_out: ReadoutScore | None = None
     shuffled_labels: ReadoutScore | None = None
     chance: float | None = None
@@ -113,7 +116,8 @@ class HeadSet:
         for name in ("held_out", "shuffled_labels"):
             if not isinstance(found := getattr(self, name), ReadoutScore | None):
                 raise InputError(f"`{name}` must be a ReadoutScore or None, got {found!r}")
-        for name, least, most in (("chance", 0, 1), ("error_rate", 0, 1), ("threshold", -math.inf, math.inf)):
+        limits = {"chance": (0, 1), "error_rate": (0, 1), "correlation": (-1, 1), "threshold": (-math.inf, math.inf)}
+        for name, (least, most) in limits.items():
             if (given := getattr(self, name)) is not None and not least <= _floats(name, (given,))[0] <= most:
                 raise InputError(f"`{name}` must be from {least} to {most}, got {given!r}")
 

@@ -20,7 +20,6 @@ class HeadJob:
     threshold: float
     kinds: tuple[str, ...]
     why: str  # why other models cannot have it
-    few: int | None = None  # the most heads that are chosen by default
 
 
 _TEXT = ("encoder", "decoder")
@@ -48,10 +47,9 @@ JOBS: Mapping[str, HeadJob] = {
             "mean over questions of the mass on the document with the answer, minus the largest mass on another",
             "docs/sources.md",
         ),
-        0.1,
+        0.0,
         ("decoder",),
         _CAUSAL,
-        few=3,
     ),
     "induction": HeadJob(RULES["induction"], MOST, ("decoder",), _CAUSAL),
     "previous": HeadJob(RULES["previous"], MOST, _TEXT, _ONE_TEXT),

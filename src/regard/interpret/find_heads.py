@@ -4,8 +4,7 @@ import hashlib
 import math
 import os
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from regard.capture.layers import stream_of
-from regard.capture.records import Layer, Record
 from regard.errors import InputError, ObservationError
 from regard.heads.head_set import HeadSet, ReadoutScore
 from regard.heads.jobs import LOCAL_WINDOW, HeadJob, check_job
@@ -22,16 +19,17 @@ from regard.heads.patterns import is_causal
 from regard.heads.scores import PerHead, head_number, ranked
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_examples import HeadExample, make_examples, read_examples
+from regard.interpret.head_measures import Features, layers_of_stream, measured, per_head
 from regard.interpret.head_scores import Probe, default_texts, probe_scores, text_scores, watched
-from regard.interpret.look import Prepared, prepare
+from regard.interpret.look import prepare
 from regard.interpret.model_loading import load_model
 from regard.interpret.source_examples import make_source_examples, read_source_examples
+from regard.interpret.source_readout import ABLATIONS, find_source_heads
 from regard.interpret.watch import watch
 
 __all__ = ["as_loaded", "find_heads", "fingerprint"]
 
-Features = npt.NDArray[np.float64]  # (examples, candidates, heads)
-_COUNT = {"retrieval": 24, "sources": 32}  # examples that the program makes; each of retrieval has some 200 tokens
+_COUNT = {"retrieval": 24, "sources": 32}  # examples that the program makes, of some 200 tokens each
 _SHUFFLES = 20
 _STEPS, _RIDGE = 300, 1e-3  # of the logistic regression
 _SAMPLED = 1024  # numbers of a tensor that the fingerprint sees
@@ -57,16 +55,21 @@ def find_heads(
     labels, 20 times: there the readout must be at chance, and `HeadSet.control_failed` shows if it is not, because the
     right candidate can be told without the model.
 
+    The heads for sources are chosen by their readout: a regression of the log-probability of the answer, in prompts
+    that keep each document with probability 1/2, on the heads' weights on the documents that are kept, without
+    negative coefficients and with a ridge (after AT2, Cohen-Wang et al. 2025, arXiv:2504.13752).
+
     Args:
         model: A model of transformers or regard with its `tokenizer`, a loaded model, or the name of a model.
         tokenizer: The tokenizer of a model that is given as a module; for two, a pair (source, target).
         job: The job.
         examples: A file of JSON Lines instead of the program's examples, at least 10: for retrieval and sources with
-            the keys `documents`, `question` and `answer` (and for sources `source`, the number of the right document),
+            the keys `documents`, `question` and `answer` (and for sources, where it is known, `source`, the number of
+            the right document),
             for alignment with `source`, `target` and `pairs` ("cat>貓, dog>狗"),
             else with `text`. The measure is then that of the first half of them.
         num_heads: How many of the heads with the largest measure; by default all above the job's threshold, for sources
-            the best three of them.
+            those with at least a hundredth of the sum of the readout's weights.
         seed: Seed of the program's examples and of the shuffles.
         progress: Called with one line of text for each step.
 
@@ -82,29 +85,23 @@ def find_heads(
     if num_heads is not None and num_heads < 1:
         raise InputError(f"`num_heads` must be at least 1, got {num_heads}")
     say(f"{loaded.name} does {job}: the examples")
-    if job == "sources" and examples is None:
-        made = make_source_examples(loaded, _COUNT[job], seed=seed)
-    elif job == "sources" and examples is not None:
-        made = read_source_examples(examples, loaded)
-    elif examples is None:
+    if job == "sources":
+        return _for_sources(loaded, chosen, examples, num_heads, seed, say)
+    if examples is None:
         made = make_examples(job, loaded, _COUNT.get(job, 32), seed=seed, causal=causal)
     else:
         made = read_examples(job, examples, loaded, seed=seed, causal=causal)
     draw = np.random.default_rng(seed)
     made = _usable(made, draw)
-    seen = _measured(loaded, made, say)
+    seen = measured(loaded, made, say)
     half = len(made) // 2
     own = examples is None and job in ("induction", "previous", "sink", "local")
-    if own:
-        measure = _on_texts(job, loaded)
-    else:
-        measure = _stack(seen.heads, (seen.margins if job == "sources" else seen.right)[:half].mean(0))
+    measure = _on_texts(job, loaded) if own else per_head(seen.heads, seen.right[:half].mean(0))
     heads = _above(measure, chosen, job, loaded.name, num_heads)
     at = [seen.heads.index(one) for one in heads]
     features, labels = seen.features[:, :, at], seen.labels
     weights, correct = _readout(features, labels, half)
     shuffled = _shuffled(features, labels, half, draw)
-    threshold, error_rate = _calibrated(loaded, made, features @ weights, at, weights, say)
     return HeadSet(
         heads=heads,
         weights=tuple(weights.tolist()),
@@ -117,8 +114,34 @@ def find_heads(
         held_out=ReadoutScore.of(correct, len(made) - half),
         shuffled_labels=ReadoutScore.of(shuffled, len(made) - half),
         chance=1 / features.shape[1],
-        threshold=threshold,
-        error_rate=error_rate,
+    )
+
+
+def _for_sources(
+    loaded: Loaded,
+    chosen: HeadJob,
+    examples: str | os.PathLike[str] | None,
+    num_heads: int | None,
+    seed: int,
+    say: Callable[[str], None],
+) -> HeadSet:
+    """Return the heads whose weights predict what answers lose without documents."""
+    if examples is None:
+        made = make_source_examples(loaded, _COUNT["sources"], seed=seed)
+    else:
+        made = read_source_examples(examples, loaded)
+    found = find_source_heads(loaded, made, num_heads=num_heads, seed=seed, say=say)
+    where = "" if examples is None else f" of {os.fspath(examples)}"
+    return HeadSet(
+        **found,
+        job="sources",
+        method=(
+            f"a regression, without negative weights, of what answers lose in {ABLATIONS} prompts that keep each "
+            f"document with probability 1/2, on half of {len(made)} examples{where}, seed {seed}; head_scores: "
+            f"{chosen.test.formula}"
+        ),
+        model=loaded.name,
+        fingerprint=fingerprint(loaded.model),
     )
 
 
@@ -160,7 +183,7 @@ def _is_causal(loaded: Loaded) -> bool:
     prepared = prepare("one two three four five", model=loaded)
     with watch(loaded.model, keep="weights") as seen:
         prepared.run()
-    return all(map(is_causal, _of_stream(seen.records[0], "text")))
+    return all(map(is_causal, layers_of_stream(seen.records[0], "text")))
 
 
 def _usable(made: list[HeadExample], draw: np.random.Generator) -> list[HeadExample]:
@@ -175,57 +198,6 @@ def _usable(made: list[HeadExample], draw: np.random.Generator) -> list[HeadExam
         few = tuple(one.candidates[at] for at in kept)
         cut.append(HeadExample(one.inputs, one.rows, one.right, few, kept.index(one.label), one.absent))
     return cut
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """The weights of every head: on the right keys (examples, heads), and on each candidate (examples, candidates,
-    heads).
-    """
-
-    heads: list[tuple[int, int]]
-    stream: str | tuple[str, str]
-    right: npt.NDArray[np.float64]
-    features: Features
-    labels: npt.NDArray[np.int_]
-
-    @property
-    def margins(self) -> npt.NDArray[np.float64]:
-        """The mass on the right candidate minus the largest on another, (examples, heads)."""
-        others = self.features.copy()
-        others[np.arange(len(others)), self.labels] = -np.inf
-        return np.asarray(self.right - others.max(1))
-
-
-def _measured(loaded: Loaded, made: Sequence[HeadExample], say: Callable[[str], None]) -> _Seen:
-    stream = ("target", "source") if loaded.kind == "encoder-decoder" else "text"
-    heads: list[tuple[int, int]] = []
-    right, features = [], []
-    for number, one in enumerate(made, 1):
-        say(f"{loaded.name} reads example {number} of {len(made)}")
-        with watch(loaded.model, keep="weights") as seen:
-            Prepared(loaded, dict(one.inputs), {}).run()
-        record = seen.records[0]
-        layers = _of_stream(record, stream)
-        weights = np.concatenate([layer.weights[0][:, list(one.rows)] for layer in layers if layer.weights is not None])
-        heads = [(record.number(layer), head) for layer in layers for head in range(layer.heads)]
-        right.append(_mass(weights, one.right))
-        features.append([_mass(weights, keys) for keys in one.candidates])
-    return _Seen(heads, stream, np.array(right), np.array(features), np.array([one.label for one in made]))
-
-
-def _of_stream(record: Record, stream: str | tuple[str, str]) -> list[Layer]:
-    found = [layer for layer in record.layers if stream_of(layer) == stream]
-    if not found:
-        there = ", ".join(sorted({str(stream_of(layer)) for layer in record.layers}))
-        raise ObservationError(f"the model must attend in the stream {stream}, and was seen to attend in {there}")
-    return found
-
-
-def _mass(weights: npt.NDArray[Any], keys: Sequence[Sequence[int]]) -> npt.NDArray[np.float64]:
-    """Return the mean over rows of the weight on each row's keys, of shape (heads,)."""
-    each = [weights[:, row, list(some)].sum(-1, dtype=np.float64) for row, some in enumerate(keys)]
-    return np.asarray(np.mean(each, axis=0))
 
 
 def _on_texts(job: str, loaded: Loaded) -> PerHead:
@@ -245,7 +217,7 @@ def _local(loaded: Loaded) -> PerHead:
         prepared.run()
     record = seen.records[0]
     found: dict[tuple[int, int], float] = {}
-    for layer in _of_stream(record, "text"):
+    for layer in layers_of_stream(record, "text"):
         weights, n = layer.exact, layer.queries
         assert weights is not None
         i, j = np.arange(n)[:, None], np.arange(layer.keys)[None]
@@ -253,20 +225,12 @@ def _local(loaded: Loaded) -> PerHead:
         rows = [row for row in range(4 * LOCAL_WINDOW, n) if not prepared.tokens["text"][0][row].special]
         means = (weights[0] * near).sum(-1, dtype=np.float64)[:, rows].mean(-1)
         found |= {(record.number(layer), head): float(one) for head, one in enumerate(means)}
-    return _stack(list(found), np.array(list(found.values())))
-
-
-def _stack(heads: list[tuple[int, int]], values: npt.NDArray[np.float64]) -> PerHead:
-    """Return one number per head as (layers, heads), NaN where there is none."""
-    found = np.full((1 + max(layer for layer, _ in heads), 1 + max(head for _, head in heads)), np.nan)
-    for (layer, head), value in zip(heads, values.tolist(), strict=True):
-        found[layer, head] = value
-    return found
+    return per_head(list(found), np.array(list(found.values())))
 
 
 def _above(measure: PerHead, chosen: HeadJob, job: str, name: str, count: int | None) -> tuple[tuple[int, int], ...]:
     best = ranked(measure)
-    found = best[:count] if count is not None else [one for one in best if one[2] > chosen.threshold][: chosen.few]
+    found = best[:count] if count is not None else [one for one in best if one[2] > chosen.threshold]
     if not found:
         layer, head, most = best[0]
         raise ObservationError(
@@ -306,30 +270,6 @@ def _shuffled(features: Features, labels: npt.NDArray[np.int_], half: int, draw:
         mixed = np.concatenate([draw.permutation(labels[:half]), draw.permutation(labels[half:])])
         found.append(_readout(features, mixed, half)[1])
     return float(np.mean(found))
-
-
-def _calibrated(
-    loaded: Loaded,
-    made: Sequence[HeadExample],
-    present: npt.NDArray[np.float64],
-    at: list[int],
-    weights: npt.NDArray[np.float64],
-    say: Callable[[str], None],
-) -> tuple[float | None, float | None]:
-    """Return the threshold of the largest score that best tells examples from those without what makes them right, on
-    the first half of the pairs, and its error rate on the second; None without such pairs.
-    """
-    absent = [one.absent for one in made if one.absent is not None]
-    if len(absent) < len(made):
-        return None, None
-    there, gone = present.max(1), (_measured(loaded, absent, say).features[:, :, at] @ weights).max(1)
-    half = len(made) // 2
-    ends = np.sort(np.concatenate([there[:half], gone[:half]]))
-    middles = (ends[1:] + ends[:-1]) / 2
-    errors = np.array([(there[:half] < one).mean() + (gone[:half] >= one).mean() for one in middles])
-    best = np.flatnonzero(errors == errors.min())
-    threshold = float(middles[best[len(best) // 2]])
-    return threshold, float(((there[half:] < threshold).mean() + (gone[half:] >= threshold).mean()) / 2)
 
 
 def _method(chosen: HeadJob, examples: object, count: int, seed: int, num_heads: int | None, *, own: bool) -> str:

@@ -11,9 +11,9 @@ import numpy as np
 from regard.errors import InputError
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_examples import HeadExample, Keys, call_of, json_lines
-from regard.interpret.source_prompt import encode, joined, prompt_of, token_ranges
+from regard.interpret.source_prompt import Prompt, encode, joined, prompt_of, token_ranges
 
-__all__ = ["DocumentQuestion", "draw_question", "make_source_examples", "read_source_examples", "source_example"]
+__all__ = ["DocumentQuestion", "SourceExample", "draw_question", "make_source_examples", "read_source_examples"]
 
 _DOCUMENTS = 8
 _PEOPLE = "Anna Boris Clara David Elena Frank Greta Henry Irene James Karen Louis Maria Oscar Paula Robert".split()
@@ -84,8 +84,22 @@ def _filled(text: str, person: str, value: str) -> str:
     )
 
 
-def source_example(loaded: Loaded, asked: DocumentQuestion) -> HeadExample:
-    """Return the call of a question with its answer, as `regard.sources` makes it: each document is a candidate.
+@dataclass(frozen=True, eq=False)
+class SourceExample:
+    """The prompt of a question, its answer, and the call of both, where each document is a candidate.
+
+    `source` is the document that has the answer, if it is known; `absent` is the same call without the answer in it.
+    """
+
+    prompt: Prompt
+    answer: str
+    call: HeadExample
+    source: int | None
+    absent: HeadExample | None = None
+
+
+def source_example(loaded: Loaded, asked: DocumentQuestion) -> SourceExample:
+    """Return a question as `regard.sources` asks it.
 
     Raises:
         InputError: A text is empty, or the tokenizer does not return offsets.
@@ -100,21 +114,22 @@ def source_example(loaded: Loaded, asked: DocumentQuestion) -> HeadExample:
     rows = tuple(range(first - 1, len(ids) - 1))
     label = asked.source or 0
     candidates = tuple((one,) * len(rows) for one in keys)
-    return HeadExample(call_of(ids), rows, candidates[label], candidates, label)
+    call = HeadExample(call_of(ids), rows, candidates[label], candidates, label)
+    return SourceExample(prompt, asked.answer.strip(), call, asked.source)
 
 
-def make_source_examples(loaded: Loaded, count: int, *, seed: int) -> list[HeadExample]:
+def make_source_examples(loaded: Loaded, count: int, *, seed: int) -> list[SourceExample]:
     """Make examples, each with the one in which no document has the answer; the same seed makes the same."""
     draw, made = np.random.default_rng(seed), []
     for _ in range(count):
         asked, absent = draw_question(draw)
-        made.append(replace(source_example(loaded, asked), absent=source_example(loaded, absent)))
+        made.append(replace(source_example(loaded, asked), absent=source_example(loaded, absent).call))
     return made
 
 
-def read_source_examples(path: str | os.PathLike[str], loaded: Loaded) -> list[HeadExample]:
-    """Read examples from a file of JSON Lines: `documents`, `question`, `answer`, and `source`, the number of the
-    document that has the answer, from 1.
+def read_source_examples(path: str | os.PathLike[str], loaded: Loaded) -> list[SourceExample]:
+    """Read examples from a file of JSON Lines: `documents`, `question`, `answer`, and, where it is known, `source`, the
+    number of the document that has the answer, from 1.
 
     Raises:
         InputError: The file is missing, too large or not such; the line is named.
@@ -132,9 +147,9 @@ def _question_of(found: Mapping[str, Any]) -> DocumentQuestion:
     documents, number = found.get("documents"), found.get("source")
     if not isinstance(documents, list) or len(documents) < 2 or not all(isinstance(one, str) for one in documents):
         raise InputError(f"it needs `documents`, a list of at least 2 texts, got {str(documents)[:40]!r}")
-    if type(number) is not int or not 1 <= number <= len(documents):
-        raise InputError(f"it needs `source`, the number of a document from 1, got {str(number)[:40]!r}")
+    if number is not None and (type(number) is not int or not 1 <= number <= len(documents)):
+        raise InputError(f"`source` must be the number of a document from 1, got {str(number)[:40]!r}")
     for name in ("question", "answer"):
         if not isinstance(found.get(name), str) or not found[name].strip():
             raise InputError(f"it needs `{name}`, a text, got {str(found.get(name))[:40]!r}")
-    return DocumentQuestion(tuple(documents), found["question"], found["answer"], number - 1)
+    return DocumentQuestion(tuple(documents), found["question"], found["answer"], number and number - 1)

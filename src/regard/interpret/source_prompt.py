@@ -43,15 +43,15 @@ class Prompt:
         object.__setattr__(self, "offsets", offsets)
         object.__setattr__(self, "places", tuple(places))
 
-    def without(self, part: SourcePart) -> str:
-        """Return the text without a part and the spaces after it; a line that held nothing else goes too."""
-        start, end = self.places[self.parts.index(part)]
-        if start == end:
-            return self.text
-        while end < len(self.text) and self.text[end] in " \t":
-            end += 1
-        alone = (start == 0 or self.text[start - 1] == "\n") and self.text[end : end + 1] == "\n"
-        return self.text[:start] + self.text[end + alone :]
+    def without(self, *parts: SourcePart) -> str:
+        """Return the text without parts and the spaces after each; a line that held nothing else goes too."""
+        text = self.text
+        for start, end in sorted((self.places[self.parts.index(one)] for one in parts), reverse=True):
+            if start < end:
+                rest = text[end:].lstrip(" \t")
+                alone = (start == 0 or text[start - 1] == "\n") and rest[:1] == "\n"
+                text = text[:start] + rest[alone:]
+        return text
 
 
 def prompt_of(

@@ -1,6 +1,5 @@
 """sources(): find which parts of a prompt an answer came from by the weights of a few heads, and check by removal."""
 
-import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from regard.checks import check_flag
 from regard.errors import InputError
 from regard.heads.answer_sources import Removal, Scores, SourcePart, Sources
 from regard.heads.head_set import HeadSet
+from regard.interpret.answer_log_probs import device_of, log_probs_of
 from regard.interpret.bundled import Loaded
 from regard.interpret.find_heads import as_loaded
 from regard.interpret.model_loading import positions
@@ -203,7 +202,7 @@ def _generated(loaded: Loaded, made: Prompt, most: int) -> tuple[str, tuple[int,
     limit = positions(loaded)
     if limit is not None and len(before) >= limit:
         _fitting(loaded, [*before, 0])
-    ids = torch.tensor([before], device=_device(loaded.model))
+    ids = torch.tensor([before], device=device_of(loaded.model))
     room = most if limit is None else min(most, limit - len(before))
     generate: Any = loaded.model.generate
     with torch.no_grad():
@@ -218,10 +217,6 @@ def _generated(loaded: Loaded, made: Prompt, most: int) -> tuple[str, tuple[int,
     return answer, tuple(new)
 
 
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
-
-
 def _tapped(
     model: nn.Module, ids: Sequence[int], first: int, ranges: Sequence[Span], heads: HeadSet
 ) -> tuple[Scores, Scores]:
@@ -233,29 +228,11 @@ def _tapped(
         raise InputError("no part of the prompt has a token: is it made of characters that the tokenizer drops?")
     keys = {str(at): ranges[at] for at in filled}
     with tap(model, heads=heads, keys=keys, queries=range(first - 1, len(ids) - 1)) as rows:
-        log_probs = _log_probs(model, ids, first)
+        log_probs = log_probs_of(model, ids, first)
     order = [rows.heads.index(one) for one in heads.heads]
     weights = np.zeros((len(ids) - first, len(order), len(ranges)))
     weights[:, :, filled] = torch.stack([row.weights[0] for row in rows.rows]).double().cpu().numpy()[:, order]
     return weights, log_probs
-
-
-def _log_probs(model: nn.Module, ids: Sequence[int], first: int, hidden: Span | None = None) -> Scores:
-    """Return the log-probability of each id from `first` on; keys of the tokens `hidden` are hidden by a mask."""
-    input_ids = torch.tensor([list(ids)], device=_device(model))
-    known = inspect.signature(model.forward).parameters
-    options: dict[str, Any] = {"use_cache": False, "logits_to_keep": len(ids) - first + 1}
-    options = {name: one for name, one in options.items() if name in known}
-    if hidden is not None:
-        mask = torch.ones_like(input_ids)
-        mask[:, hidden[0] : hidden[1]] = 0
-        options["attention_mask"] = mask
-        if "position_ids" in known:  # else counted by some models from the mask
-            options["position_ids"] = torch.arange(len(ids), device=mask.device)[None]
-    with torch.no_grad():
-        logits: Float[Tensor, "1 tokens vocabulary"] = model(input_ids, **options).logits
-    rows = logits[0, -(len(ids) - first) - 1 : -1].double().log_softmax(-1)
-    return np.asarray(rows.gather(1, input_ids[0, first:, None])[:, 0].cpu().numpy())
 
 
 def _removals(
@@ -274,7 +251,7 @@ def _removals(
     def drop(part: SourcePart) -> float:
         if part.id not in drops:
             ids, first = asked.ids(made.without(part))
-            drops[part.id] = whole - float(_log_probs(model, ids, first).sum())
+            drops[part.id] = whole - float(log_probs_of(model, ids, first).sum())
         return drops[part.id]
 
     ids, first = asked.ids(made.text)
@@ -283,7 +260,7 @@ def _removals(
         say(f"{asked.loaded.name} reads it without part {part.id}, {number} of {min(count, len(found.parts))}")
         at = found.parts.index(part)
         other = _control(found.parts, ranges, at, draw)
-        hidden = whole - float(_log_probs(model, ids, first, hidden=ranges[at]).sum())
+        hidden = whole - float(log_probs_of(model, ids, first, hidden=ranges[at]).sum())
         control = None if other is None else drop(other)
         chosen.append(Removal(part.id, drop(part), hidden, None if other is None else other.id, control))
     return tuple(chosen)

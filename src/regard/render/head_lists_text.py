@@ -143,16 +143,22 @@ def head_set_lines(found: HeadSet, *, top: int = 20, width: int = 80) -> Iterato
     yield from table_lines(f"measure: {found.method}", width, "dim")
     yield Text("")
     yield Text(f"  {'head':<7}{'measure':>8}{'weight in the readout':>24}", "dim")
-    for name, score, weight in list(zip(found.names, found.head_scores, found.weights, strict=True))[:top]:
-        row = Text(f"  {name:<7}{score:>8.2f}{weight:>+24.2f}  ", no_wrap=True)
+    measures = found.head_scores or found.weights
+    for name, score, weight in list(zip(found.names, measures, found.weights, strict=True))[:top]:
+        shown = f"{score:.2f}" if found.head_scores else "–"
+        row = Text(f"  {name:<7}{shown:>8}{weight:>+24.2f}  ", no_wrap=True)
         row.append(share_bar(score, _BAR), "cyan")
         row.rstrip()
         yield row
     if len(found) > top:
         yield Text(f"  … {len(found) - top} more: --json saves all")
     yield Text("")
-    yield from table_lines(f"readout on held-out examples: {found.held_out}; chance is {found.chance:.2f}", width)
-    yield from table_lines(f"with shuffled labels: {found.shuffled_labels}", width)
+    if found.correlation is not None:
+        lost = "log-probability of held-out answers without some documents"
+        yield from table_lines(f"correlation of the readout with the {lost}: {found.correlation:.2f}", width)
+    if found.held_out is not None and found.chance is not None:
+        yield from table_lines(f"readout on held-out examples: {found.held_out}; chance is {found.chance:.2f}", width)
+        yield from table_lines(f"with shuffled labels: {found.shuffled_labels}", width)
     yield from table_lines(CAVEAT + "--ablate shows what the model loses without a head.", width, "dim")
 
 

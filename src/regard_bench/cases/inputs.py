@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard.backends.kernel_compilers import refuses_numba
-from regard.backends.numba_loops.object_code import loops
+from regard.backends.numba_loops.object_code import is_switched_off, loops
 from regard.errors import InputError
 from regard.masks import Mask
 from regard.tensors import tensors as held
@@ -61,8 +61,8 @@ def real_tokens(tokenizer: Any, count: int) -> Int[Tensor, "1 count"]:
 
 
 def compile_loops() -> None:
-    """Compile numba's loops where it is installed: the default path takes them if they were there at its first call."""
-    if refuses_numba() is None:
+    """Compile numba's loops where `auto` may take them: it does if they were there at the first call of the process."""
+    if refuses_numba() is None and not is_switched_off():
         loops()
 
 
