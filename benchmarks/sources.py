@@ -201,7 +201,7 @@ def measured(loaded: Any, everywhere: HeadSet, used: HeadSet, seed: int, *, leav
         "found": int(scores.argmax()),
         "mean of heads": int(each.mean(0).argmax()),
         "words in common": int(np.argmax(shared)),
-        "strength": [float(scores.max()), nowhere.strength],
+        "strength": [float((np.array(used.strength_weights) @ mine).max()), nowhere.strength],
         "log-probability per token": [log_prob, float(nowhere.log_probs.mean())],
         "characters": [sum(map(len, one.values())) for one in (documents, made.absent)],
         "each head": mine.round(6).tolist(),

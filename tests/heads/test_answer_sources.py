@@ -1,6 +1,7 @@
 """The record of where an answer came from: its numbers by hand, its file, and files that somebody has changed."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,6 +47,9 @@ def test_what_was_saved_is_loaded(made, tmp_path):
     loaded = Sources.load(tmp_path / "found.json")
     assert loaded.as_dict() == made.as_dict()
     assert loaded.heads == made.heads
+    replace(made, strength=0.8).save(tmp_path / "found.json")
+    assert Sources.load(tmp_path / "found.json").strength == 0.8
+    assert Sources.load(tmp_path / "found.json").from_nowhere is False
     assert loaded.removals == made.removals
     assert "我爱你" in (tmp_path / "found.json").read_text("utf-8")
 

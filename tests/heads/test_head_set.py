@@ -37,6 +37,15 @@ def test_a_saved_set_is_the_set(tmp_path: Path) -> None:
     assert HeadSet.load(tmp_path / "least.json") == least == HeadSet(((1, 2),), (1.0,))
 
 
+def test_the_strength_of_what_was_read_counts_heads_that_prefer_the_right_candidate() -> None:
+    heads = [(1, 2), (1, 3), (2, 0)]
+    assert HeadSet(heads, (0.5, 0.25, 0.25), head_scores=(-0.5, 0.6, 0.2)).strength_weights == pytest.approx(
+        (0, 0.75, 0.25)
+    )
+    for scores in ((), (-0.1, -0.2, 0.0)):
+        assert HeadSet(heads, (0.5, 0.25, 0.25), head_scores=scores).strength_weights == (0.5, 0.25, 0.25)
+
+
 def test_no_changed_byte_is_loaded_as_another_set(tmp_path: Path) -> None:
     path, same = tmp_path / "heads.json", 0
     FOUND.save(path)

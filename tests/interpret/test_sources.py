@@ -69,6 +69,12 @@ def test_scores_are_weighted_sums_of_dense_weights(model, tokenizer):
     np.testing.assert_allclose(found.log_probs, log_probs[18:], atol=1e-5)
     assert [found.answer[a:b] for a, b in found.token_spans] == ["The", "cat", "."]
     assert found.from_nowhere is None
+    assert found.strength == pytest.approx(found.scores.max())
+    scored = dataclasses.replace(HEADS, head_scores=(-0.1, 0.2), threshold=0.0)  # the second head alone has a strength
+    found = sources(model, tokenizer, TEXT, "The cat.", heads=scored, parts="sentence")
+    assert found.strength == pytest.approx(expected[1].mean(0).max(), abs=1e-6)
+    assert found.from_nowhere is False
+    assert dataclasses.replace(found, threshold=found.strength + 1e-6).from_nowhere is True
 
 
 def test_the_first_token_of_the_answer_is_in_no_part_though_it_takes_the_prompts_last_space(model):

@@ -83,8 +83,10 @@ class Sources:
         token_scores: (tokens, parts).
         heads: The heads and their readout.
         removals: What was verified.
-        threshold: The largest score below which an answer counts as from nowhere in the parts, if it was calibrated.
+        threshold: The strength below which an answer counts as from nowhere in the parts, if it was calibrated.
         error_rate: The error rate that this threshold had on pairs that did not choose it.
+        strength: The largest sum over the heads of a part's weights for the whole answer, times the heads'
+            `strength_weights`; by default the largest score.
     """
 
     model: str
@@ -99,10 +101,13 @@ class Sources:
     removals: tuple[Removal, ...] = ()
     threshold: float | None = None
     error_rate: float | None = None
+    strength: float | None = None
 
     def __post_init__(self) -> None:
         """Check that all of it belongs together."""
         _check(self)
+        if self.strength is None:
+            object.__setattr__(self, "strength", float(self.scores.max()))
 
     @property
     def scores(self) -> Scores:
@@ -127,14 +132,9 @@ class Sources:
         return found
 
     @property
-    def strength(self) -> float:
-        """The largest score of a part for the whole answer."""
-        return float(self.scores.max())
-
-    @property
     def from_nowhere(self) -> bool | None:
         """Whether the answer seems to come from nowhere in the parts; None without a calibrated threshold."""
-        return None if self.threshold is None else self.strength < self.threshold
+        return None if self.threshold is None or self.strength is None else self.strength < self.threshold
 
     def text(self, part: SourcePart) -> str:
         """Return the text of a part."""
@@ -248,6 +248,7 @@ def _of(found: Mapping[str, Any]) -> Sources:
             removals=tuple(_removal(one) for one in found["removals"]),
             threshold=_number(found["threshold"]),
             error_rate=_number(found["error_rate"]),
+            strength=_number(found["strength"]),
         )
     except KeyError as missing:
         raise InputError(f"it lacks {missing}") from None

@@ -73,8 +73,8 @@ class HeadSet:
     `chance` that of guessing. `shuffled_labels` is the accuracy of a readout that was fitted and tested with shuffled
     labels. Where the readout was fitted to the log-probabilities of answers without some of the documents,
     `correlation` is that of its scores with these, the mean over the same held-out examples. `threshold` is the largest
-    weighted sum of a candidate below which none seems right, if the examples had counterparts without a right one;
-    `error_rate` is how often it was wrong on pairs that did not choose it.
+    sum of a candidate, weighted by `strength_weights`, below which none seems right, if the examples had counterparts
+    without a right one; `error_rate` is how often it was wrong on pairs that did not choose it.
 
     Raises:
         InputError: There is no head, one is given twice or is no pair of numbers from 0, or a number does not fit.
@@ -129,6 +129,14 @@ class HeadSet:
     def names(self) -> tuple[str, ...]:
         """The heads as LAYER.HEAD."""
         return tuple(head_number(*one) for one in self.heads)
+
+    @property
+    def strength_weights(self) -> tuple[float, ...]:
+        """The weight of each head where it is asked whether anything was read at all: `head_scores` above 0, with the
+        sum 1, because a head that prefers the right candidate gives little where there is none; else `weights`.
+        """
+        scores = [max(one, 0.0) for one in self.head_scores]
+        return tuple(one / sum(scores) for one in scores) if sum(scores) > 0 else self.weights
 
     @property
     def control_failed(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError, ObservationError
-from regard.heads.head_set import ReadoutScore
+from regard.heads.head_set import HeadSet, ReadoutScore
 from regard.interpret.answer_log_probs import log_probs_of
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_examples import HeadExample
@@ -74,11 +74,15 @@ def find_source_heads(
         )
     order = [at for at in np.argsort(-weights, kind="stable").tolist() if weights[at] > 0]
     margins = [_margins(one) for one in found[:half] if one.source is not None]
-    threshold, error_rate = _calibrated(found, weights)
+    head_scores = np.mean(margins, axis=0)[order].tolist() if margins else ()
+    chosen = HeadSet([heads[at] for at in order], tuple(weights[order].tolist()), head_scores=tuple(head_scores))
+    strengths = np.zeros_like(weights)
+    strengths[order] = chosen.strength_weights
+    threshold, error_rate = _calibrated(found, strengths)
     return {
-        "heads": tuple(heads[at] for at in order),
-        "weights": tuple(weights[order].tolist()),
-        "head_scores": tuple(np.mean(margins, axis=0)[order].tolist()) if margins else (),
+        "heads": chosen.heads,
+        "weights": chosen.weights,
+        "head_scores": chosen.head_scores,
         "correlation": float(np.mean([_correlation(one, weights) for one in found[half:]])),
         **_accuracies(found, half, weights, num_heads, np.random.default_rng(seed)),
         "threshold": threshold,
@@ -204,7 +208,7 @@ def _mixed(one: _Ablated, draw: np.random.Generator) -> _Ablated:
 
 
 def _calibrated(found: Sequence[_Ablated], weights: Floats) -> tuple[float | None, float | None]:
-    """Return the threshold of the largest score that best tells examples from those without the answer, on the first
+    """Return the threshold of the largest strength that best tells examples from those without the answer, on the first
     half of the pairs, and its error rate on the second; None without such pairs.
     """
     pairs = [((one.features @ weights).max(), (one.absent @ weights).max()) for one in found if one.absent is not None]

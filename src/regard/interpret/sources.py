@@ -134,6 +134,7 @@ def sources(
         heads=readout,
         threshold=readout.threshold,
         error_rate=readout.error_rate,
+        strength=float(np.einsum("h,thp->p", np.array(readout.strength_weights), weights).max() / len(weights)),
     )
     if not verify:
         return found
