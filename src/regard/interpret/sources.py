@@ -96,23 +96,13 @@ def sources(
             prompt.
     """
     check_flag("verify", verify)
-    for name, count in (("max_new_tokens", max_new_tokens), ("num_removals", num_removals)):
-        if type(count) is not int or count < 1:
-            raise InputError(f"`{name}` must be a whole number from 1, got {count!r}")
-    if answer is not None and (not isinstance(answer, str) or not answer.strip()):
-        raise InputError(f"`answer` must be a text with at least one word, or None to generate one, got {answer!r}")
+    _check_answer(answer, max_new_tokens, num_removals)
     say = progress or (lambda _: None)
     loaded = as_loaded(model, tokenizer)
     made = prompt_of(
         loaded.tokenizer, prompt=prompt, documents=documents, question=question, messages=messages, parts=parts
     )
-    if not made.parts:
-        raise InputError("the prompt has no part: `documents` must have at least one sentence or line")
-    if verify and any(not made.without(one).strip() for one in made.parts):
-        raise InputError(
-            "`verify` removes a part and asks again, and the prompt is nothing but one part: add the question to it, "
-            "or divide it by `parts`"
-        )
+    _check_parts(made, verify)
     readout = heads_for(loaded, heads, say)
     say(f"{loaded.name} {'answers' if answer is None else 'reads'}")
     if answer is None:
@@ -139,6 +129,24 @@ def sources(
     if not verify:
         return found
     return replace(found, removals=_removals(asked, found, ranges, num_removals, np.random.default_rng(seed), say))
+
+
+def _check_answer(answer: str | None, max_new_tokens: int, num_removals: int) -> None:
+    for name, count in (("max_new_tokens", max_new_tokens), ("num_removals", num_removals)):
+        if type(count) is not int or count < 1:
+            raise InputError(f"`{name}` must be a whole number from 1, got {count!r}")
+    if answer is not None and (not isinstance(answer, str) or not answer.strip()):
+        raise InputError(f"`answer` must be a text with at least one word, or None to generate one, got {answer!r}")
+
+
+def _check_parts(made: Prompt, verify: bool) -> None:
+    if not made.parts:
+        raise InputError("the prompt has no part: `documents` must have at least one sentence or line")
+    if verify and any(not made.without(one).strip() for one in made.parts):
+        raise InputError(
+            "`verify` removes a part and asks again, and the prompt is nothing but one part: add the question to it, "
+            "or divide it by `parts`"
+        )
 
 
 @dataclass(frozen=True)
