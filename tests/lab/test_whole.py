@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli.app import app
-from regard_lab.claims import alignment, bottleneck, costs, induction, kv_heads, length, sinks
+from regard_lab.claims import alignment, bottleneck, costs, explanation, heads, induction, kv_heads, length, sinks
 from regard_lab.claims.bottleneck import COPY
 from shared_folders import make_once
 
@@ -50,6 +50,9 @@ LESS = (
         {True: {"copy": replace(COPY, lesson=replace(COPY.lesson, steps=600), lengths=(4, 20, 30))}},
     ),
     (costs, "SIZES", {True: (512, 1024, 2048, 4096)}),
+    (explanation, "RUNS", {True: 1}),
+    (heads, "OTHERS", {True: 10}),
+    (heads, "RUNS", {True: 1}),
     (induction, "RUNS", {True: 1}),
     (induction, "STEPS", {True: 600}),
     (kv_heads, "REPEATS", {True: 3}),

@@ -41,6 +41,7 @@ LEARNED = 0.75  # accuracy above which a classifier counts as trained; chance is
 MIXED, ALONE, UNIFORM = "recurrence and attention", "words and attention", "recurrence, equal weights"
 MODELS: dict[str, tuple[Encoder, bool]] = {MIXED: ("gru", False), ALONE: ("none", False), UNIFORM: ("gru", True)}
 PERMUTATIONS, HELD_OUT, EPOCHS = 100, 300, 8
+RUNS = {True: 2, False: 10}
 SHORT = 9  # maximum number of words of the sentence shown
 SHARE, MEDIAN = f"share of sentences that move by less than {STILL}", "median move"
 TURNED, LARGEST = "share of permutations that turn the class", "median of the largest weight"
@@ -75,7 +76,7 @@ def judge(numbers: Numbers) -> tuple[Part, ...]:
 
 def run(setting: Setting) -> Finding:
     """Train three classifiers on the same sentences, several times each, and permute the weights of two of them."""
-    runs = 2 if setting.quick else 10
+    runs = RUNS[setting.quick]
     every = sentences()
     found: dict[str, dict[str, list[Any]]] = {name: {} for name in MODELS}
     for at in range(runs):

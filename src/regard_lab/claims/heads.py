@@ -34,6 +34,8 @@ LEAD = 1.5  # ratio to the weight of the other noun above which a head counts as
 RARE = 0.95  # share of other heads with a smaller effect above which a head counts as important
 BETTER, BETTER_AT = 0.05, 0.9  # accuracy: a difference that counts, and the level to reach
 HEADS = 4
+OTHERS = {True: 30, False: 1000}  # number of other heads that are removed one at a time, at most
+STEPS, RUNS = {True: 1000, False: 3000}, {True: 2, False: 5}  # of training on two relations
 TIRED = "The animal didn't cross the street because it was too tired."
 WIDE = "The animal didn't cross the street because it was too wide."
 CAT, MOUSE = "貓追老鼠，因為它餓了", "老鼠追貓，因為它餓了"
@@ -179,7 +181,7 @@ def _where(english: Mapping[str, Looks], chinese: Looks) -> dict[str, dict[str, 
 
 def _effects(setting: Setting, models: Mapping[str, Any], english: Looks, chinese: Looks) -> dict[str, dict[str, Any]]:
     """Return the effect of removing the head, and of removing other heads one at a time."""
-    others = 30 if setting.quick else 1000
+    others = OTHERS[setting.quick]
     setting.progress("without the head of minilm")
     found = {"“it” moves": effect_on_word(models["minilm"], TIRED, "it", english.head, others, setting.seed)}
     setting.progress("without the head of me5")
@@ -192,7 +194,7 @@ def _effects(setting: Setting, models: Mapping[str, Any], english: Looks, chines
 
 
 def _courses(setting: Setting) -> dict[str, list[TwoRelationsRun]]:
-    steps, runs = (1000, 2) if setting.quick else (3000, 5)
+    steps, runs = STEPS[setting.quick], RUNS[setting.quick]
     found: dict[str, list[TwoRelationsRun]] = {}
     for heads in (1, HEADS):
         for run_ in range(runs):
