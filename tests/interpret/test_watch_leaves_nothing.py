@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 import io
 import threading
 from collections.abc import Iterator
@@ -186,3 +187,28 @@ def test_what_somebody_else_has_put_in_place_meanwhile_stays(model: nn.Sequentia
     assert nn.MultiheadAttention.forward is patched
     model(X)
     nn.MultiheadAttention.forward = own
+
+
+@pytest.mark.parametrize("ends", ["well", "by an error"])
+@pytest.mark.parametrize("options", [{"keep": "weights"}, {"keep": "qk"}, {"statistics": ["value_norm"]}], ids=str)
+def test_what_a_watch_stored_is_freed_with_its_record_not_by_the_garbage_collector(options, ends):
+    model, x = made(), torch.randn(1, 300, D)
+
+    def tensors():
+        return sum(one.nbytes for one in gc.get_objects() if issubclass(type(one), Tensor))
+
+    def watch():
+        with contextlib.suppress(KeyError), torch.no_grad(), regard.watch(model, **options):
+            model(x)
+            if ends == "by an error":
+                raise KeyError
+
+    watch()
+    gc.collect()
+    gc.disable()
+    try:
+        before = tensors()
+        watch()
+        assert tensors() - before < 10_000
+    finally:
+        gc.enable()

@@ -81,9 +81,7 @@ class Recorder:
         self._forwards: list[_Forward] = []
         self._turns: dict[str, int] = {}
         self._places = Places(model)
-        self._marks: dict[
-            int, dict[int, object]
-        ] = {}  # marks of each module's calls in this pass, stored so that they stay distinct
+        self._marks: dict[int, dict[int, object]] = {}  # of each module's calls in this pass; kept, so they differ
         self._run = 0  # number of runs of the model
         self._missed: Counter[tuple[Caller, str]] = Counter()
         self.calls = 0  # total number of attention calls
@@ -256,6 +254,12 @@ class Recorder:
             self._asked.check_layers([site.name for site in longest])
         return tuple(map(_record, self._forwards, self._shared_out()))
 
+    def close(self) -> None:
+        """Drop what was stored, which cycles of references would keep until Python's garbage collector runs."""
+        for forward in self._forwards:
+            forward.sites.clear()
+            forward.across.clear()
+
     @property
     def missing(self) -> tuple[Missing, ...]:
         """The attention that could not be recorded, over all passes."""
@@ -280,14 +284,10 @@ def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:
     """Return the record of one pass; for a generation, `notes["prompt"]` is the number of rows of the prompt."""
     sites = [site for key, site in forward.sites.items() if key not in forward.withdrawn]
     layers = tuple(site.finish() for site in sites)
-    pairs = zip(sites, layers, strict=True)
-    read = {
-        one.read for one, layer in pairs if isinstance(one, Site) and layer.kind == "self" and one.read < layer.queries
-    }
+    pairs = [(one, layer) for one, layer in zip(sites, layers, strict=True) if isinstance(one, Site)]
+    read = {one.read for one, layer in pairs if layer.kind == "self" and one.read < layer.queries}
     notes = {"prompt": read.pop()} if len(read) == 1 else {}
-    named = name_streams(
-        layers, [site.place for site in sites]
-    )  # for all layers, because streams and numbers depend on the others
+    named = name_streams(layers, [site.place for site in sites])  # of all layers: they depend on each other
     watched = (
         layer for site, layer in zip(sites, named, strict=True) if isinstance(site, FinishedSite) or site.watched
     )

@@ -214,17 +214,26 @@ def watch(
     listener = GivenTokens(tokens) if asked.needs("tokens") and tokens is not None else heard
     recorder = Recorder(model, keep, max_bytes, asked=asked, listener=listener, on_layer_end=on_layer_end)
     observation = Observation()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(refusing_compiled_code())
-        interception = stack.enter_context(Interception(model, recorder, _READERS))
-        interception.hears = heard
-        yield observation
-    observation.calls_elsewhere = interception.calls_elsewhere
-    records = recorder.finish()
-    if not any(record.layers for record in records) and (recorder.missing or not recorder.calls):
-        raise ObservationError(why_nothing(model, interception.calls_elsewhere, recorder.missing))
-    if strict and recorder.missing:
-        raise ObservationError(why_incomplete(model, recorder.missing))
+    with contextlib.closing(recorder):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(refusing_compiled_code())
+            interception = stack.enter_context(Interception(model, recorder, _READERS))
+            interception.hears = heard
+            yield observation
+        observation.calls_elsewhere = interception.calls_elsewhere
+        records = recorder.finish()
+        if not any(record.layers for record in records) and (recorder.missing or not recorder.calls):
+            raise ObservationError(why_nothing(model, interception.calls_elsewhere, recorder.missing))
+        if strict and recorder.missing:
+            raise ObservationError(why_incomplete(model, recorder.missing))
+        named = _with_tokens(records, model, heard, tokens, keep)
+        observation.records, observation.fallback_reasons = named, recorder.fallback_reasons
+
+
+def _with_tokens(
+    records: Sequence[Record], model: nn.Module, heard: Heard | None, tokens: Named | None, keep: Keep
+) -> tuple[Record, ...]:
+    """Return the records that have layers, with the model's name and their tokens."""
     name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__)
     seen = []
     for index, record in enumerate(records):
@@ -234,7 +243,7 @@ def watch(
         words |= {} if heard is None else heard.tokens(index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
         seen.append(Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing))
-    observation.records, observation.fallback_reasons = tuple(seen), recorder.fallback_reasons
+    return tuple(seen)
 
 
 def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> WatchedCall:  # noqa: ARG001
