@@ -16,7 +16,7 @@ import regard
 from regard import functional, masks
 from regard.backends.numba_loops import auto, object_code
 from regard.normalizers import Softmax
-from regard.positions import ALiBi
+from regard.positions import ALiBi, RelativePositionBias, RelativePositionBiasND, T5Bias
 from regard.problem import Problem
 from regard.scores import ScaledDot
 
@@ -59,13 +59,13 @@ def drawn(n=N, m=N, heads=2, kv_heads=2, dim=16, dtype=torch.float32):
     return [torch.randn(1, h, length, dim, generator=generator).to(dtype) for h, length in sizes]
 
 
-def exact(q, k, v, mask=None, *, scale=None, score=None, normalizer=None, bias=None):
+def exact(q, k, v, mask=None, *, scale=None, score=None, normalizer=None, bias=None, added=0.0):
     """The formula in float64; rows that see nothing are 0."""
     k, v = (x.double().repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     s = q.double() @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if score is not None:
         s = score.softcap * torch.tanh(s / score.softcap)
-    n, m = s.shape[-2:]
+    s, (n, m) = s + added, s.shape[-2:]
     if bias is not None:
         distances = (torch.arange(n)[:, None] - torch.arange(m)).abs()
         s = s - distances * torch.tensor([2.0**-4, 2.0**-8], dtype=torch.float64)[:, None, None]
@@ -151,6 +151,71 @@ def test_dropout_with_each_mask_at_the_least_size_drops_what_the_formula_drops(r
         [q[:, :, :1], *(torch.cat(8 * [x], 2) for x in (k, values))],
     ):
         assert backend_of(*other, dropout=0.1) in ("reference", "blockwise")
+
+
+TABLES = {
+    "T5": (
+        lambda table: T5Bias(table[:16], bidirectional=False, max_distance=9),  # no two distances below 9 share a row
+        lambda table, far: table[torch.where(far < 9, far.clamp(min=0), 15)],
+    ),
+    "clipped": (
+        lambda table: RelativePositionBias(table),
+        lambda table, far: table[far.clamp(-1000, 1000) + 1000],
+    ),
+    "ALiBi": (
+        lambda table: ALiBi(2, table[0].abs() / 50),
+        lambda table, far: -table[0].abs() / 50 * far[..., None],
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("name", [*MASKS, "all"])
+def test_a_learned_bias_of_distances_has_its_gradient_from_the_loops_under_each_mask(ready, name, kind, dtype):
+    made, pairs = TABLES[kind]
+    tensors, mask = drawn(kv_heads=1, dtype=dtype), MASKS[name]() if name in MASKS else None
+    tensors.append(torch.randn(2001, 2, generator=torch.Generator().manual_seed(2)))
+    call = lambda q, k, v, table: regard.attention(q, k, v, mask=mask, bias=made(table))  # noqa: E731
+    leaf = tensors[3].clone().requires_grad_()
+    assert backend_of(*tensors[:3], mask=mask, bias=made(leaf)) == "numba"
+    assert backend_of(tensors[0].clone().requires_grad_(), *tensors[1:3], mask=mask, bias=made(leaf)) == "numba"
+    far = torch.arange(N)[:, None] - torch.arange(N)
+    ours = gradients(call, *tensors)
+    wide = [x.double() for x in tensors]
+    expected = gradients(lambda *x: exact(*x[:3], mask, added=pairs(x[3], far).movedim(-1, 0)), *wide)
+    # One slope's gradient is a sum over all pairs, of terms up to 512 times as large as those of a table.
+    most = 1e-4 if kind == "ALiBi" else 2e-5
+    for at, (found, right) in enumerate(zip(ours, expected, strict=True)):
+        assert error(found, right) < (most if dtype == torch.float32 else 2e-2), ("output", *"qkv", "table")[at]
+    with regard.use_backend("numba"):
+        assert all(map(torch.equal, ours, gradients(call, *tensors)))
+
+
+def test_biases_that_learn_otherwise_stay_where_they_were(ready):
+    q, k, v = drawn()
+    leaf, seen = q.clone().requires_grad_(), {"mask": masks.Causal()}
+    table = torch.zeros(32, 2, requires_grad=True)
+    learned = T5Bias(table, bidirectional=False)
+    assert backend_of(leaf, k, v, **seen, bias=learned) == "numba"
+    assert backend_of(leaf, k, v, **seen, bias=learned, dropout=0.1) == "numba"
+    assert "with a bias that learns, float32, were measured" in str(regard.explain(q, k, v, **seen, bias=learned))
+    assert backend_of(leaf, k, v, **seen, bias=torch.zeros(N, N, requires_grad=True)) != "numba"
+    grid = torch.zeros(31 * 63, 2, requires_grad=True)
+    assert backend_of(leaf, k, v, **seen, bias=RelativePositionBiasND(grid, (16, 32))) == "blockwise"
+    assert backend_of(leaf[:, :, 1:], k, v, **seen, bias=learned) == "blockwise"
+    keys = [torch.zeros(1, 1, 4096, 16)] * 2
+    step = torch.zeros(1, 4, 1, 16)
+    table = torch.zeros(32, 4, requires_grad=True)
+    assert backend_of(step, *keys, bias=T5Bias(table.detach(), bidirectional=False)) == "numba"
+    assert backend_of(step, *keys, bias=T5Bias(table, bidirectional=False)) != "numba"
+    with torch.no_grad():
+        assert backend_of(step, *keys, bias=T5Bias(table, bidirectional=False)) == "numba"
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert backend_of(leaf, k, v, **seen, bias=learned) == "blockwise"
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -335,12 +400,14 @@ def test_explain_says_why_and_what_would_help(ready, monkeypatch, tmp_path):
 
 
 class Layer(nn.Module):
-    def __init__(self, dropout=0.0):
+    def __init__(self, dropout=0.0, *, has_table=False):
         super().__init__()
         self.attend = regard.nn.MultiHeadAttention(32, 2, dropout=dropout)
+        self.table = nn.Parameter(torch.randn(32, 2)) if has_table else None
 
     def forward(self, x):
-        return self.attend(x, mask=masks.Causal())
+        bias = None if self.table is None else T5Bias(self.table, bidirectional=False)
+        return self.attend(x, mask=masks.Causal(), attn_bias=bias)
 
 
 def test_watched_and_tapped_runs_take_the_same_path_to_the_bit(ready):
@@ -359,10 +426,11 @@ def test_watched_and_tapped_runs_take_the_same_path_to_the_bit(ready):
     assert len(seen.layers) == len(tap.rows) == 1
 
 
+@pytest.mark.parametrize("has_table", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_training_takes_the_same_path_watched_or_checkpointed_to_the_bit(ready, dropout):
+def test_training_takes_the_same_path_watched_or_checkpointed_to_the_bit(ready, dropout, has_table):
     torch.manual_seed(0)
-    layer, x = Layer(dropout), torch.randn(1, N, 32)
+    layer, x = Layer(dropout, has_table=has_table), torch.randn(1, N, 32)
     learned = tuple(layer.parameters())
 
     def step():
@@ -371,7 +439,7 @@ def test_training_takes_the_same_path_watched_or_checkpointed_to_the_bit(ready, 
         return output, *torch.autograd.grad(output.square().sum(), learned)
 
     plain = step()
-    with regard.use_backend("blockwise" if dropout else "sdpa"):
+    with regard.use_backend("blockwise" if dropout or has_table else "sdpa"):
         assert not torch.equal(step()[0], plain[0])
     with regard.watch(layer):
         watched = step()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.backends.base import are_rounded, merge
+from regard.backends.blockwise.bias_tiles import Diagonals
 from regard.backends.blockwise.block_layout import Sheet
 from regard.backends.blockwise.fused_tiles import Fused
 from regard.backends.blockwise.unfused import General
@@ -21,13 +22,13 @@ __all__ = ["Attend", "BlockedProblem", "Passes", "gradients_of"]
 
 class Passes(NamedTuple):
     """What computes a problem instead of the sheets: output, log-sum-exp and what rounding took from it, without sink;
-    and the gradients of q, k and v, of `up`, log-sum-exp and `delta` (see `General.backward`).
+    and the gradients of q, k and v, of `up`, log-sum-exp and `delta` (see `General.backward`), which adds `Diagonals`'.
 
-    The plain backward runs instead where a bias or a score learns, and for second derivatives.
+    The plain backward runs instead where another bias or a score learns, and for second derivatives.
     """
 
     forward: Callable[[Problem], tuple[Tensor, Tensor, Tensor]]
-    backward: Callable[[Problem, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+    backward: Callable[[Problem, Tensor, Tensor, Tensor, "Gradients"], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,9 +198,8 @@ def gradients_of(
     up_lse: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     """Those of q, k, v and what the parts hold."""
-    *given, output, lse, low = saved
-    q, k, v, *held = given
-    blocks = hollow.over(*given)
+    q, k, v, *held, output, lse, low = saved
+    blocks = hollow.over(q, k, v, *held)
     up = torch.zeros_like(output) if up is None else up
     delta = torch.linalg.vecdot(up, output)
     if up_lse is not None:
@@ -214,7 +214,7 @@ def gradients_of(
         rest = low.neg().exp_()
         up, delta = up * rest.unsqueeze(-1), delta * rest
     if passes is not None:
-        dq, dk, dv = passes.backward(blocks.problem, up, lse, delta)
+        dq, dk, dv = passes.backward(blocks.problem, up, lse, delta, into)
     elif len(blocks.sheets) == 1:
         sheet = blocks.sheets[0]
         parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
@@ -234,8 +234,9 @@ def gradients_of(
 
 
 def _are_for_passes(problem: Problem, into: Gradients, *given: Tensor) -> bool:
-    """Whether a call wants the gradients of q, k, v and the sink alone, and its tensors can be read in memory."""
-    learned = any(into.wants(one) for one in held_by(problem) if one is not problem.sink)
+    """Whether only q, k, v, the sink and a bias of i − j are to get gradients, and tensors can be read in memory."""
+    along = problem.bias.values if isinstance(problem.bias, Diagonals) else None
+    learned = any(into.wants(one) for one in held_by(problem) if one is not problem.sink and one is not along)
     return not learned and are_in_memory(*given) and not any(map(is_functorch_wrapped_tensor, given))
 
 

@@ -1,8 +1,8 @@
 """When `auto` takes the compiled loops: for calls that were measured to be faster, where the loops are compiled.
 
 Measured on two machines with two cores and AVX-512 BF16, an AMD EPYC and an Intel Xeon without AMX; training on the
-Xeon alone, dropout on the EPYC alone (docs/performance.md). Nobody has measured AMX, so bfloat16 stays with PyTorch
-there, or less than AVX-512.
+Xeon alone, dropout and biases that learn on the EPYC alone (docs/performance.md). Nobody has measured AMX, so bfloat16
+stays with PyTorch there, or less than AVX-512.
 """
 
 from importlib import util
@@ -14,8 +14,9 @@ from regard.backends.base import FEATURES
 from regard.backends.call_form import unwritable
 from regard.backends.numba_loops import object_code
 from regard.masks.causal_and_window import band_of
+from regard.positions import Relative
 from regard.problem import Problem
-from regard.tensors import tensors
+from regard.problem_checks import learns
 
 __all__ = [
     "LEAST_KEYS",
@@ -51,6 +52,8 @@ MEASURED = {
     ("masked training", _FLOAT): Measured("with a mask in training, float32", 512, 128, (0.18, 0.84), "one machine"),
     ("dropout", _FLOAT): Measured("with dropout, float32", 512, 128, (0.18, 0.47), "one machine"),
     ("dropout", _BFLOAT): Measured("with dropout, bfloat16", 512, 128, (0.23, 0.33), "one machine"),
+    ("learned bias", _FLOAT): Measured("with a bias that learns, float32", 512, 128, (0.24, 0.61), "one machine"),
+    ("learned bias", _BFLOAT): Measured("with a bias that learns, bfloat16", 512, 128, (0.25, 0.55), "one machine"),
 }
 LEAST_KEYS = min(one.least for one in MEASURED.values())
 _GROUP, _SIDES = (3, 16), 8  # heads that share their keys, which the loops read once, and key–value heads at most
@@ -72,15 +75,17 @@ def kind_of(problem: Problem) -> Measured | None:
 def _name_of(problem: Problem) -> str:
     if problem.dropout is not None:
         return "dropout"
+    if learns(problem.bias):
+        return "learned bias"
     kind = "dense" if problem.mask is None else "masked"
     return f"{kind} training" if FEATURES["gradients"](problem) else kind
 
 
 def _is_plain(problem: Problem) -> bool:
-    """Whether bfloat16 was measured to be faster: with dropout, which PyTorch's fused kernel lacks, for bands, and for
-    what that kernel computes without a mask.
+    """Whether bfloat16 was measured to be faster: with dropout or a bias that learns, which PyTorch's fused kernel
+    lacks, for bands, and for what that kernel computes without a mask.
     """
-    if problem.dropout is not None:
+    if problem.dropout is not None or learns(problem.bias):
         return True
     if problem.mask is not None:
         return band_of(problem.mask.mask) is not None
@@ -92,7 +97,8 @@ def _decodes(problem: Problem) -> bool:
     """Whether one query of each head meets keys that enough heads share, and few sequences and heads have."""
     group, sides = problem.heads // problem.kv_heads, problem.batch * problem.kv_heads
     measured = _GROUP[0] <= group <= _GROUP[1] and sides <= _SIDES
-    return problem.queries == 1 and measured and not FEATURES["gradients"](problem) and problem.dropout is None
+    trained = FEATURES["gradients"](problem) or learns(problem.bias)
+    return problem.queries == 1 and measured and not trained and problem.dropout is None
 
 
 def takes(problem: Problem) -> bool:
@@ -148,8 +154,8 @@ def _is_measured(dtype: torch.dtype, features: frozenset[str]) -> bool:
 
 
 def _is_bound_to_pytorch(problem: Problem) -> bool:
-    """Whether somebody learns from the call, or wants PyTorch's deterministic operations."""
-    parts = problem.score, problem.bias, problem.normalizer
-    return torch.are_deterministic_algorithms_enabled() or (
-        torch.is_grad_enabled() and any(one.requires_grad for one in tensors(parts))
-    )
+    """Whether something learns whose gradient the loops lack or nobody measured, or PyTorch's deterministic operations
+    are wanted.
+    """
+    bias = None if isinstance(problem.bias, Relative) else problem.bias
+    return torch.are_deterministic_algorithms_enabled() or learns(problem.score, bias, problem.normalizer)

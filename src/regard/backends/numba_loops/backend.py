@@ -9,6 +9,8 @@ from torch import Tensor
 
 from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
 from regard.backends.blockwise import Passes, results_in_blocks
+from regard.backends.blockwise.autograd_function import Gradients
+from regard.backends.blockwise.bias_tiles import Diagonals
 from regard.backends.call_form import unwritable
 from regard.backends.numba_loops import auto, object_code
 from regard.backends.numba_loops.mask_tables import bytes_of_tables
@@ -28,8 +30,9 @@ class Compiled(Backend):
     """Softmax of products with any mask, bias, softcap, sink and dropout, grouped queries and log-sum-exp, on CPU.
 
     Sums and softmax are in float32. bfloat16 is multiplied in pairs if the processor supports it (AVX-512 BF16), with
-    weights rounded to bfloat16 as in PyTorch. The backward pass is in float32; where a bias learns, or gradients have
-    derivatives, it is that of the plain blocks. The first call on a machine takes some seconds to compile.
+    weights rounded to bfloat16 as in PyTorch. The backward pass is in float32; where a bias learns that does not depend
+    on the distance alone, or gradients have derivatives, it is that of the plain blocks. The first call on a machine
+    takes some seconds to compile.
     """
 
     name = "numba"
@@ -145,8 +148,15 @@ def _attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     return Call(problem)(problem.q, problem.k, problem.v)
 
 
-def _gradients(problem: Problem, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v of a prepared problem."""
+def _gradients(
+    problem: Problem, up: Tensor, lse: Tensor, delta: Tensor, into: Gradients
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v of a prepared problem, and add that of a bias of i − j where it is wanted."""
     from regard.backends.numba_loops.choose_loops import gradients
 
-    return gradients(problem, *given)
+    along = problem.bias.values if isinstance(problem.bias, Diagonals) else None
+    along = along if along is not None and into.wants(along) else None
+    dq, dk, dv, of_bias = gradients(problem, up, lse, delta, of_bias=along is not None)
+    if along is not None and of_bias is not None:
+        into.of(along).add_(of_bias)
+    return dq, dk, dv

@@ -3,7 +3,8 @@
     w = exp(s − lse)    g = up · vᵀ    δ = Σ up · output    ds = w ⊙ (g − δ)
     dq = ds · k         dk = dsᵀ · q   dv = wᵀ · up
 
-Where dropout keeps a weight, g and the w of dv are divided by 1 − p; where it does not, they are 0.
+Where dropout keeps a weight, g and the w of dv are divided by 1 − p; where it does not, they are 0. The gradient of a
+bias of i − j is the sum of ds along each diagonal, without the factor of the scores.
 
 (Dao et al. 2022, arXiv:2205.14135, algorithm 4). One pass computes all five products of a tile. A task has some tiles
 of queries of one key–value head, whose gradients of keys and values it adds up by itself; where tasks share a head,
@@ -99,12 +100,12 @@ def _differentiate(job: Any, task: int, queries: int, up: int) -> None:
     on.zero(dv, rows * job.value_vectors * on.LANES * 4)
     group = job.heads // job.kv_heads
     for item in range(part, group * tiles, job.parts):
-        _visit(job, sequence, kv_head, kv_head * group + item // tiles, item % tiles, queries, up, dk, dv)
+        _visit(job, sequence, kv_head, kv_head * group + item // tiles, item % tiles, part, queries, up, dk, dv)
 
 
 @compiled
 def _visit(
-    job: Any, sequence: int, kv_head: int, head: int, tile: int, queries: int, up: int, dk: int, dv: int
+    job: Any, sequence: int, kv_head: int, head: int, tile: int, part: int, queries: int, up: int, dk: int, dv: int
 ) -> None:
     """Compute the gradient of a tile of queries, and add its share to those of the keys and values that it sees."""
     first = tile * BLOCK
@@ -117,6 +118,9 @@ def _visit(
         on.copy(up + row * wide, above + row * job.up_row, wide)
     sums = up + BLOCK * wide
     scores = sums + BLOCK * far
+    diagonals = 0  # each task has sums of its own for each head
+    if job.bias_sums:
+        diagonals = job.bias_sums + ((sequence * job.heads + head) * job.parts + part) * job.bias_sums_bytes
     table = first_run(job, sequence, head, tile)
     rows = numba.carray(on.pointer(job.rows), table + 2, np.int64)
     starts, lengths, marks = (
@@ -127,7 +131,7 @@ def _visit(
     fresh = 1
     for run in range(rows[table], rows[table + 1]):
         for block in range(starts[run], starts[run] + lengths[run]):
-            _weigh(job, sequence, head, kv_head, first, height, block, marks[run], queries, up, scores)
+            _weigh(job, sequence, head, kv_head, first, height, block, marks[run], queries, up, scores, diagonals)
             _add(job, sequence, kv_head, block, height, queries, up, scores, sums, dk, dv, fresh)
             fresh = 0
     if fresh:  # no key is visible
@@ -138,12 +142,13 @@ def _visit(
 @compiled
 def _weigh(
     job: Any, sequence: int, head: int, kv_head: int, first: int, height: int, block: int, tile: int,
-    queries: int, up: int, scores: int,
+    queries: int, up: int, scores: int, diagonals: int,
 ) -> None:  # fmt: skip
-    """Compute the weights of a block, and the gradients of its scores behind them."""
+    """Compute the weights of a block, and the gradients of its scores behind them; add these up along diagonals."""
     padded = (height + on.ROWS - 1) // on.ROWS * on.ROWS
     far, wide = job.depth * 4, job.value_vectors * on.LANES * 4
     gradients, capped = scores + BLOCK * _SIDE, scores + 2 * BLOCK * _SIDE
+    along = scores + 3 * BLOCK * _SIDE  # the tile's own sums, because long sums of float32 are less exact
     at = (sequence * job.kv_heads + kv_head) * ((job.keys + BLOCK - 1) // BLOCK) + block
     keys, values = job.packed_keys + at * BLOCK * far, job.packed_values + at * BLOCK * wide
     depth = job.value_vectors * on.LANES
@@ -156,6 +161,8 @@ def _weigh(
         )  # fmt: skip
     where = (sequence * job.heads + head) * job.queries + first
     sums, deltas = floats(job.lse, where + height), floats(job.delta, where + height)
+    if diagonals:
+        on.zero(along, 2 * _SIDE)
     for row in range(height):
         here, other = scores + row * _SIDE, gradients + row * _SIDE
         if job.cap > 0:
@@ -169,8 +176,13 @@ def _weigh(
             )  # fmt: skip
         else:
             dropping.weigh_back(here, other, VECTORS, job.soft, sums[where + row], deltas[where + row], job.factor)
+        if diagonals:
+            on.add(along + (height - 1 - row) * 4, other, BLOCK, np.float32(1))
         if job.cap > 0:
             on.cap_slope(other, capped + row * _SIDE, VECTORS, job.cap)
+    if diagonals:
+        into = diagonals + (job.queries - first - height) * 4 + block * _SIDE
+        on.add(into, along, BLOCK + height - 1, np.float32(1))
 
 
 @compiled

@@ -115,14 +115,18 @@ def gradients(
     up: Float[Tensor, "batch heads queries value_dim"],
     lse: Float[Tensor, "batch heads queries"],
     delta: Float[Tensor, "batch heads queries"],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of q, k and v of a prepared problem in float32.
+    *,
+    of_bias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Compute the gradients of q, k and v of a prepared problem in float32, and of a bias of i − j: a number for each
+    of its heads and for each distance, from the largest down.
 
     Args:
-        problem: The problem, of which no bias learns.
+        problem: The problem.
         up: The gradient of the output.
         lse: The log-sum-exp, with the sink's share where there is one.
         delta: Σ_d up · output, less the gradient of the log-sum-exp.
+        of_bias: Whether to compute that of the bias, which must be Relative.
     """
     tables, edge = tables_for(problem), _edge_of(problem)
     _bias, numbers = _bias_of(problem)  # kept until the loops have run
@@ -139,19 +143,42 @@ def gradients(
     packed, sums = torch.empty(dk.numel() + dv.numel()), torch.empty((parts - 1) * (dk.numel() + dv.numel()))
     lse, delta = lse.masked_fill(lse == -math.inf, 0.0).contiguous(), delta.contiguous()
     numbers |= _numbers_of(problem, tables) | drops
-    numbers |= {"edge": edge.ctypes.data, "depth": depth, "factor": problem.scale}
+    # The gradient of a bias has no factor; then the others are multiplied by it at the end.
+    numbers |= {"edge": edge.ctypes.data, "depth": depth, "factor": 1.0 if of_bias else problem.scale}
     numbers |= {"parts": parts, "part_sums": sums.data_ptr(), "packs": sides * blocks}
     numbers |= {"packed_keys": packed.data_ptr(), "packed_values": packed.data_ptr() + dk.numel() * 4}
+    diagonals = _sums_of_diagonals(problem, parts) if of_bias else None
+    if diagonals is not None:
+        numbers |= {"bias_sums": diagonals.data_ptr(), "bias_sums_bytes": diagonals.shape[-1] * 4}
     held = {"lse": lse, "delta": delta, "dq": dq, "dk": dk, "dv": dv}
     numbers |= {name: one.data_ptr() for name, one in held.items()}
     job: npt.NDArray[np.void] = np.frombuffer(bytearray(_record_of(numbers)), JOB)
     _place(job, q=q, k=k, v=v, up=up)
-    room = 4 * BLOCK * (2 * depth + width + 3 * BLOCK)
+    room = 4 * BLOCK * (2 * depth + width + 3 * BLOCK + 2)
     run("differentiate", job, tasks=sides * (blocks + parts), room_bytes=room)
     if parts > 1:
         run("add_parts", job, tasks=sides * blocks)
     dq, dk = dq[..., : problem.q.shape[-1]], dk[:, :, : problem.keys, : problem.k.shape[-1]]
-    return dq, dk, dv[:, :, : problem.keys, : problem.v.shape[-1]]
+    dv = dv[:, :, : problem.keys, : problem.v.shape[-1]]
+    if diagonals is None:
+        return dq, dk, dv, None
+    return dq.mul_(problem.scale), dk.mul_(problem.scale), dv, _added(diagonals, problem)
+
+
+def _sums_of_diagonals(problem: Problem, parts: int) -> Float[Tensor, "batch heads parts diagonals"]:
+    """Return zeros for each task's sums along diagonals, in the order of `diagonals_of`; the last block of keys may
+    reach beyond them.
+    """
+    return torch.zeros(problem.batch, problem.heads, parts, problem.queries - 1 + -(-problem.keys // BLOCK) * BLOCK)
+
+
+def _added(
+    diagonals: Float[Tensor, "batch heads parts diagonals"], problem: Problem
+) -> Float[Tensor, "#heads diagonals"]:
+    """Return the sums of all tasks, for each head that the bias distinguishes."""
+    assert problem.bias is not None
+    whole = diagonals[..., : problem.queries + problem.keys - 1].sum((0, 2))
+    return whole if problem.bias.leading[1] > 1 else whole.sum(0, keepdim=True)
 
 
 def _parts_of(sides: int, tiles: int) -> int:

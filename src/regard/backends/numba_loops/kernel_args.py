@@ -15,7 +15,7 @@ _NUMBERS = """
     q_batch q_head q_row k_batch k_head k_row v_batch v_head v_row
     batch heads kv_heads queries keys depth value_vectors pairs
     rows starts lengths tiles seen edge mask_batch mask_heads
-    bias bias_batch bias_head bias_row
+    bias bias_batch bias_head bias_row bias_sums bias_sums_bytes
     parts part_most part_mass part_sums
     up delta dq dk dv up_batch up_head up_row
     row_bits column_bits least_bits
